@@ -34,11 +34,13 @@ pub enum Kind {
     DeclaredCall = 11,
     /// A thread was off the CPU while it held a request: [`OffCpu`].
     OffCpu = 12,
+    /// A TLS library read or wrote text: [`Op`], see [`OP_JOINED`].
+    Text = 13,
 }
 
 impl Kind {
     /// Every kind, for tables that must be complete.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Op,
         Self::Open,
         Self::State,
@@ -51,6 +53,7 @@ impl Kind {
         Self::InbandContext,
         Self::DeclaredCall,
         Self::OffCpu,
+        Self::Text,
     ];
 
     /// The kind a header's first byte names.
@@ -73,13 +76,14 @@ impl Kind {
             Self::InbandContext => "inband_context",
             Self::DeclaredCall => "declared_call",
             Self::OffCpu => "off_cpu",
+            Self::Text => "text",
         }
     }
 
     /// Bytes of the fixed part, header included.
     pub fn fixed_size(self) -> usize {
         match self {
-            Self::Op => Op::SIZE,
+            Self::Op | Self::Text => Op::SIZE,
             Self::Open => Open::SIZE,
             Self::State => State::SIZE,
             Self::ThreadStats => ThreadStats::SIZE,
@@ -113,6 +117,11 @@ pub const OP_UNSEEN: u8 = 1 << 5;
 pub const OP_TURN: u8 = 1 << 6;
 /// [`Op`]: a datagram.
 pub const OP_DATAGRAM: u8 = 1 << 7;
+/// [`Kind::Text`], an [`Op`] of text instead of a socket's bytes: text of the connection may have passed before. Its `pos`
+/// counts the text that its library's object moved in this direction, `bytes` is the text's length, `arrived` the length of
+/// the reader's buffer (0: unknown), and `seq` the sequence number at which the record with a written text's first byte
+/// begins (0: unknown).
+pub const OP_JOINED: u8 = 1 << 5;
 /// [`Open`]: the socket existed before tracing began, or bytes had already passed.
 pub const OPEN_MIDSTREAM: u8 = 1 << 0;
 /// [`Open`]: its first bytes arrived before it was accepted: they waited in the listener's queue first.
@@ -590,6 +599,6 @@ mod tests {
             assert!(kind.fixed_size() >= Header::SIZE);
         }
         assert_eq!(Kind::from_byte(0), None);
-        assert_eq!(Kind::from_byte(13), None);
+        assert_eq!(Kind::from_byte(14), None);
     }
 }

@@ -45,6 +45,8 @@ pub const SAMPLE_RING_BYTES: usize = 1 << 20;
 pub const ASKS_MAX: u32 = 16 * 1024;
 /// `io_uring` requests between submission and completion for which the kernel side keeps the buffer.
 pub const URING_MAX: u32 = 16 * 1024;
+/// Objects of TLS libraries whose socket the kernel side knows.
+pub const TLS_OBJECTS_MAX: u32 = 16 * 1024;
 /// Processes in which the kernel side watches wake-ups between threads.
 pub const HANDOVERS_MAX: u32 = 1024;
 /// Wake-ups of request-holding threads that one thread reports between two of its operations.

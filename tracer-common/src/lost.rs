@@ -41,11 +41,16 @@ pub enum Lost {
     OffCpuStack = 16,
     /// The sample ring was full: a wait was not reported.
     RingOffCpu = 17,
+    /// The event ring was full: text of a TLS library was not reported.
+    RingText = 18,
+    /// A TLS library's object moved bytes on another socket than before, or there were too many objects: its text was
+    /// not reported.
+    TlsObject = 19,
 }
 
 impl Lost {
     /// Every reason.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::RingOp,
         Self::RingConnection,
         Self::RingThread,
@@ -64,6 +69,8 @@ impl Lost {
         Self::RingDeclared,
         Self::OffCpuStack,
         Self::RingOffCpu,
+        Self::RingText,
+        Self::TlsObject,
     ];
 
     /// Whether an event of a request, or of its cost, is missing; other reasons only cost a reported event a part.
@@ -79,6 +86,7 @@ impl Lost {
                 | Self::TagLate
                 | Self::OffCpuStack
                 | Self::RingOffCpu
+                | Self::TlsObject
         )
     }
 
@@ -103,6 +111,8 @@ impl Lost {
             Self::RingDeclared => "ring_full_declared",
             Self::OffCpuStack => "off_cpu_stack_limit",
             Self::RingOffCpu => "ring_full_off_cpu",
+            Self::RingText => "ring_full_text",
+            Self::TlsObject => "tls_object",
         }
     }
 }

@@ -50,6 +50,7 @@ pub const MEMBERS: &[Member] = &[
     need("OFF_SK_V6_DADDR", "sock_common", "skc_v6_daddr"),
     need("OFF_SK_NET", "sock_common", "skc_net.net"),
     need("OFF_SK_FLAGS", "sock_common", "skc_flags"),
+    need("OFF_SK_COOKIE", "sock_common", "skc_cookie"),
     need("OFF_NET_INUM", "net", "ns.inum"),
     need("OFF_SK_PROTOCOL", "sock", "sk_protocol"),
     need("OFF_SK_TYPE", "sock", "sk_type"),

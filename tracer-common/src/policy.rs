@@ -48,10 +48,13 @@ wire! {
         pub role: u8,
         /// 1: the connection is HTTP/2: carry frame headers wherever they lie.
         pub frames: u8,
-        /// Zero.
-        pub reserved: u8,
+        /// Encrypted connections: KiB to carry from the front of a text; 0: the default; [`TEXT_UNWANTED`].
+        pub text: u8,
     }
 }
+
+/// [`CapturePolicy::text`]: nothing can be made of the text, so it need not be reported.
+pub const TEXT_UNWANTED: u8 = u8::MAX;
 
 wire! {
     /// Where the static data of a process's program lies, and that of its interpreter or virtual machine: a futex in

@@ -78,11 +78,21 @@ pub enum UserProbe {
     DeclaredPlace = 14,
     /// The return of a declared function.
     DeclaredReturn = 15,
+    /// The entry of a TLS library's function that reads, writes or shakes hands.
+    TlsEnter = 16,
+    /// The return of one.
+    TlsReturn = 17,
+    /// A TLS library forgets a connection.
+    TlsFree = 18,
+    /// `crypto/tls.(*Conn).Write` (Go).
+    TlsGoWrite = 19,
+    /// Where `crypto/tls.(*Conn).Read` (Go) copies text to its caller.
+    TlsGoRead = 20,
 }
 
 impl UserProbe {
     /// Every probe.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 21] = [
         Self::PythonContext,
         Self::GoCreated,
         Self::GoRoundTrip,
@@ -99,6 +109,11 @@ impl UserProbe {
         Self::GoReady,
         Self::DeclaredPlace,
         Self::DeclaredReturn,
+        Self::TlsEnter,
+        Self::TlsReturn,
+        Self::TlsFree,
+        Self::TlsGoWrite,
+        Self::TlsGoRead,
     ];
 
     /// The program's name in the object, also the label of its metrics.
@@ -120,6 +135,11 @@ impl UserProbe {
             Self::GoReady => "go_ready",
             Self::DeclaredPlace => "declared_place",
             Self::DeclaredReturn => "declared_return",
+            Self::TlsEnter => "tls_enter",
+            Self::TlsReturn => "tls_return",
+            Self::TlsFree => "tls_free",
+            Self::TlsGoWrite => "tls_go_write",
+            Self::TlsGoRead => "tls_go_read",
         }
     }
 
@@ -142,6 +162,11 @@ impl UserProbe {
             Self::GoReady => "uprobe runtime.ready",
             Self::DeclaredPlace => "uprobes of declared functions",
             Self::DeclaredReturn => "uretprobes of declared functions",
+            Self::TlsEnter => "uprobes SSL_read, SSL_write, SSL_do_handshake",
+            Self::TlsReturn => "uretprobes SSL_read, SSL_write, SSL_do_handshake",
+            Self::TlsFree => "uprobes SSL_free, SSL_clear",
+            Self::TlsGoWrite => "uprobe crypto/tls.(*Conn).Write",
+            Self::TlsGoRead => "uprobe in crypto/tls.(*Conn).Read",
         }
     }
 
@@ -158,6 +183,10 @@ impl UserProbe {
             }
             Self::GoReady => "`[runtimes] go_ready` does nothing: calls of goroutines that wait for work are orphans",
             Self::DeclaredPlace | Self::DeclaredReturn => "`[[transaction]]` does nothing",
+            Self::TlsEnter | Self::TlsReturn | Self::TlsFree => {
+                "connections encrypted by OpenSSL show round trips only"
+            }
+            Self::TlsGoWrite | Self::TlsGoRead => "connections encrypted by Go show round trips only",
             Self::GoRoundTrip => "calls of net/http's client are orphans",
             Self::NodeTimers
             | Self::NodeImmediates
@@ -177,6 +206,23 @@ pub mod declared {
     pub const GO: u64 = 1 << 33;
     /// The bits of the index.
     pub const INDEX: u64 = 0xffff_ffff;
+}
+
+/// Cookie of a probe of a TLS library.
+pub mod tls {
+    /// The function reads.
+    pub const READ: u64 = 1;
+    /// The function writes.
+    pub const WRITE: u64 = 2;
+    /// The function shakes hands.
+    pub const HANDSHAKE: u64 = 3;
+    /// The bits of the above.
+    pub const CALL: u64 = 3;
+    /// The function returns whether it succeeded, and stores the count where its fourth argument points; otherwise it
+    /// returns the count.
+    pub const STORES: u64 = 1 << 2;
+    /// The function's third argument, the length, is an `int`.
+    pub const INT: u64 = 1 << 3;
 }
 
 #[cfg(test)]

@@ -27,6 +27,7 @@ mod scratch;
 mod socket;
 mod storage;
 mod thread_pool;
+mod tls;
 mod unwind;
 
 #[panic_handler]

@@ -22,6 +22,7 @@ offsets! {
     OFF_SK_V6_DADDR,
     OFF_SK_NET,
     OFF_SK_FLAGS,
+    OFF_SK_COOKIE,
     MASK_SK_ZEROCOPY,
     OFF_NET_INUM,
     OFF_SK_PROTOCOL,

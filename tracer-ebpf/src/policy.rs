@@ -9,7 +9,7 @@ use tracer_common::{
     limits::{ASKS_MAX, PROCESSES_MAX},
     policy::{
         CONTROL_DEFAULT_IGNORE, CONTROL_OWN, CONTROL_PORTS, CONTROL_SOCKETS, CONTROL_UNWIND, CapturePolicy, Control,
-        PROCESS_IGNORE, PROCESS_TRACE, VERDICT_IGNORE, VERDICT_NONE, VERDICT_TURNS,
+        PROCESS_IGNORE, PROCESS_TRACE, TEXT_UNWANTED, VERDICT_IGNORE, VERDICT_NONE, VERDICT_TRACE, VERDICT_TURNS,
     },
 };
 
@@ -99,6 +99,17 @@ pub(crate) fn traced(control: &Control, tgid: u32) -> bool {
     }
 }
 
+/// Bytes to carry from the front of a connection's text, 0 = the default; `None`: its text is not wanted.
+#[inline(always)]
+pub(crate) fn text(cookie: u64) -> Option<u32> {
+    // SAFETY: as in [`refresh`].
+    match unsafe { ASKS.get(cookie) } {
+        Some(ask) if ask.verdict == VERDICT_IGNORE || ask.text == TEXT_UNWANTED => None,
+        Some(ask) => Some(ask.text as u32 * 1024),
+        None => Some(0),
+    }
+}
+
 /// Whether a connection between these ports is traced.
 #[inline(always)]
 pub(crate) fn ports_traced(control: &Control, local: u16, remote: u16) -> bool {
@@ -142,6 +153,9 @@ pub(crate) fn refresh(sock: &mut Sock) {
     }
     if ask.verdict == VERDICT_TURNS {
         sock.flags |= SOCK_TURNS;
+    } else if ask.verdict == VERDICT_TRACE {
+        // Text took the place of its encrypted bytes.
+        sock.flags &= !SOCK_TURNS;
     }
     if ask.verdict == VERDICT_IGNORE {
         sock.flags |= SOCK_IGNORED;

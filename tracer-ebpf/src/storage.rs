@@ -138,9 +138,35 @@ pub(crate) struct Thread {
     pub(crate) received: u32,
     /// Task edges of its process reported when `entity` was read.
     pub(crate) edge_seq: u32,
+    /// The socket of its last operation on a traced stream (0: none since a call of a TLS library began), its address in
+    /// the kernel and its flags.
+    pub(crate) io_cookie: u64,
+    pub(crate) io_sk: u64,
+    pub(crate) io_flags: u64,
+    /// The call of a TLS library it is in.
+    pub(crate) tls: TlsCall,
     /// The operation whose frames are being searched.
     pub(crate) walk: FrameWalk,
 }
+
+/// A call of a TLS library, between its entry and its return.
+#[repr(C)]
+pub(crate) struct TlsCall {
+    /// The library's object of the connection; 0: no call.
+    pub(crate) object: u64,
+    /// The caller's buffer, and its length.
+    pub(crate) buffer: u64,
+    pub(crate) len: u64,
+    /// Where the library stores how much it moved; 0: it returns that.
+    pub(crate) count: u64,
+    /// Position of the call's text, if it was reported when the call began; else [`NOT_REPORTED`].
+    pub(crate) start: u64,
+    /// The object whose text is searched for frames.
+    pub(crate) framed: u64,
+}
+
+/// [`TlsCall::start`]: nothing was reported yet.
+pub(crate) const NOT_REPORTED: u64 = u64::MAX;
 
 /// An operation whose record is written but not complete, and the progress of the walk over its frames. The walk reads
 /// each field from memory at each use, so that every step looks the same to the verifier.
@@ -208,6 +234,7 @@ pub(crate) struct Sock {
 
 /// Where frames begin in one direction of a socket.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub(crate) struct Frames {
     /// Position of the next frame, while `known`; if `have`, of its first byte that has not moved yet.
     pub(crate) next: u64,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::kernel::header::Destination;
 use crate::kernel::sampler::MAX_HERTZ;
 use crate::quantity::{cores, duration, memory, share};
+use crate::runtimes::tls::Libraries;
 use crate::service_classes::Mode;
 use clap::{Args, Parser, Subcommand};
 
@@ -187,6 +188,10 @@ pub struct AgentOptions {
     /// file that only root can change, and CAP_SYS_NICE. See docs/service-classes.md.
     #[arg(long, value_name = "MODE", value_enum, default_value_t)]
     pub enforce: Mode,
+    /// TLS libraries whose text is traced, so that encrypted connections show requests: auto (every known one), off, or
+    /// a list (openssl,go). See docs/tls.md. [default: auto]
+    #[arg(long, value_name = "LIBRARIES", value_parser = Libraries::parse)]
+    pub tls: Option<Libraries>,
     /// Trace only sockets of the agent's own network namespace.
     #[arg(long)]
     pub own_netns: bool,

@@ -19,6 +19,7 @@ use crate::kernel::sampler::MAX_HERTZ;
 use crate::profiles::Lines;
 use crate::runtimes::Extras;
 use crate::runtimes::declared::Declared;
+use crate::runtimes::tls::Libraries;
 use crate::service_classes::{Mode, ServiceClasses};
 
 mod class_rules;
@@ -66,6 +67,7 @@ struct File {
     protocols: ProtocolsFile,
     transactions: TransactionsFile,
     runtimes: RuntimesFile,
+    tls: TlsFile,
     relay: RelayFile,
     classes: ClassesFile,
     limits: LimitsFile,
@@ -135,6 +137,12 @@ struct TransactionsFile {
 struct RuntimesFile {
     tokio_wakers: bool,
     go_ready: bool,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct TlsFile {
+    libraries: Option<Spanned<String>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -219,6 +227,8 @@ pub struct Config {
     pub transactions: Transactions,
     /// Costly opt-in probes of runtimes.
     pub runtimes: Extras,
+    /// TLS libraries whose text is traced.
+    pub tls: Libraries,
     /// Request classes.
     pub classes: ClassConfig,
     /// Rules that name services.
@@ -336,6 +346,7 @@ impl Default for Config {
             analysis: analysis::detector::Settings::default(),
             transactions: Transactions::default(),
             runtimes: Extras::default(),
+            tls: Libraries::default(),
             classes: ClassConfig::default(),
             services: Vec::new(),
             declared: Arc::from([]),
@@ -509,6 +520,9 @@ impl Config {
         }
         let RuntimesFile { tokio_wakers, go_ready } = file.runtimes;
         config.runtimes = Extras { tokio_wakers, go_ready };
+        if let Some(names) = &file.tls.libraries {
+            config.tls = Libraries::parse(names.get_ref()).map_err(|what| source.wrong(&names.span(), what))?;
+        }
         if let Some(max) = &file.classes.max_per_service {
             config.classes.max_per_service = source.number(max, 10..10_001)?;
         }
@@ -580,6 +594,7 @@ mod tests {
         assert_eq!((&config.timed_ports, &config.dns_ports), (&default.timed_ports, &default.dns_ports));
         assert_eq!(config.transactions, default.transactions);
         assert_eq!((&config.relay, config.own_netns), (&default.relay, default.own_netns));
+        assert_eq!(config.tls, default.tls);
         assert_eq!(config.classes.max_per_service, default.classes.max_per_service);
         assert_eq!(config.classes.learn_after, default.classes.learn_after);
         assert_eq!((config.ceilings, config.stall), (default.ceilings, default.stall));
@@ -600,6 +615,7 @@ mod tests {
             ("[[service]]\nname = \"a\"\n", "t.toml:2:8: a [[service]] needs"),
             ("[protocols]\ndns_ports = [53, 54, 55]\n", "t.toml:2:13: expected ports"),
             ("[protocols]\ntimed_ports = [0]\n", "t.toml:2:15: expected ports"),
+            ("[tls]\nlibraries = \"nss\"\n", "t.toml:2:13: 'nss' is no choice of TLS libraries"),
             ("[relay]\nlisten = \"here\"\n", "t.toml:2:10: expected an address"),
             ("[relay]\npeers = [\"db1\"]\n", "t.toml:2:10: expected a host and a port"),
             ("[relay]\nnats = \"bus\"\n", "t.toml:2:8: expected a NATS server"),

@@ -77,11 +77,11 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     open_to_all(dir.path())?;
     let shop = shop::start(dir.path())?;
     shell::progress(format!(
-        "the shop answers on http://{}/ (nginx, gunicorn with two services, PostgreSQL, Redis)",
-        shop.front
+        "the shop answers on http://{}/ and https://{}/ (nginx, gunicorn with two services, PostgreSQL, Redis)",
+        shop.front, shop.secure
     ));
     // Before the agent: connections and processes older than it are traced too.
-    let load = shop::load(dir.path(), shop.front)?;
+    let load = shop::load(dir.path(), &shop)?;
     let more = if options.regression { regression::arguments(dir.path())? } else { Vec::new() };
     let (mut agent, console) = start_agent(root, &tracer, dir.path(), &more)?;
 

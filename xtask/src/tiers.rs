@@ -53,6 +53,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("postgresql_portals", Nothing),
     ("redis", Only(&["commands_errors_and_cpu_are_what_the_server_says"])),
     ("stomp", All),
+    ("tls", Only(&["nginx_and_curl_as_the_access_log_says"])),
     ("round_trips", Nothing),
     // CPU, waits and stacks.
     ("cpu", All),

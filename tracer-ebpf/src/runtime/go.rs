@@ -17,7 +17,11 @@ use tracer_common::{
 use super::{hit, named, of, task_edge, uses};
 use crate::{
     emit,
-    kernel::{regs::Regs, task::Task},
+    kernel::{
+        regs::Regs,
+        task::{Task, peek},
+    },
+    offsets::OFF_SK_COOKIE,
     socket::user,
 };
 
@@ -93,18 +97,33 @@ pub(crate) fn go_round_trip(ctx: ProbeContext) -> u32 {
     }
     let (connection, _) = words(&ctx);
     let mut stream: u64 = user(connection + CONNECTION);
-    if user::<u64>(connection + TLS) != 0 {
+    let encrypted = user::<u64>(connection + TLS) != 0;
+    if encrypted {
         stream = user(stream + BELOW);
     }
-    let net: u64 = user(stream);
-    let (family, kind): (u64, u64) = (user(net + FAMILY), user(net + TYPE));
-    if !FAMILIES.contains(&family) || kind != STREAM {
+    let Some(fd) = descriptor(stream) else {
         // The application made a connection of its own kind.
         emit::count(Lost::Runtime);
         return 0;
-    }
-    uses::note(tgid, user::<u64>(net + DESCRIPTOR) as u32, goroutine(runtime, running(&ctx)));
+    };
+    // Its plaintext is seen before the send.
+    let cookie = if encrypted { peek(task.socket_of(fd), OFF_SK_COOKIE.load()) } else { 0 };
+    uses::note(tgid, fd, goroutine(runtime, running(&ctx)), cookie);
     0
+}
+
+/// The descriptor of a `net.TCPConn` or `net.UnixConn` at `stream`; `None` if it does not look like one.
+#[inline(always)]
+fn descriptor(stream: u64) -> Option<u32> {
+    let net: u64 = user(stream);
+    let (family, kind): (u64, u64) = (user(net + FAMILY), user(net + TYPE));
+    (FAMILIES.contains(&family) && kind == STREAM).then(|| user::<u64>(net + DESCRIPTOR) as u32)
+}
+
+/// The descriptor below the `crypto/tls.Conn` at `at`.
+#[inline(always)]
+pub(crate) fn tls_descriptor(at: u64) -> Option<u32> {
+    descriptor(user(at + BELOW))
 }
 
 /// hook: uprobe where `runtime.ready` has set up its frame. Emits [`tracer_common::event::TaskEdge`].

@@ -3,7 +3,7 @@
 //!
 //! A process without a runtime costs one look at its thread's record.
 
-mod go;
+pub(crate) mod go;
 mod greenlet;
 mod node;
 mod python;
@@ -139,6 +139,23 @@ pub(crate) fn sender(task: Task, tgid: u32, own: u64, established: u64) -> u64 {
         Some(runtime) if runtime.kind == KIND_GO => uses::sender(task, tgid, own, established),
         _ => own,
     }
+}
+
+/// The task that the current thread runs, for text that it reads or writes by a TLS library. `write`: it writes by this
+/// descriptor, whose socket is this.
+#[inline(always)]
+pub(crate) fn note_text(task: Task, thread: &mut Thread, tgid: u32, write: Option<(u32, u64)>) {
+    thread.entity = match of(tgid) {
+        Some(runtime) if thread.runtime != 0 => {
+            // Node.js finds its loop's state by the operation under way; its connections are not bound.
+            let own = if runtime.kind == KIND_NODE { named(runtime, 0) } else { entity::<true>(task, thread, runtime) };
+            match write {
+                Some((fd, cookie)) => uses::writes(tgid, fd, own, cookie),
+                None => own,
+            }
+        }
+        _ => 0,
+    };
 }
 
 /// The goroutine at `at` of a Go process, as `tracer_common::event::Op::entity`; 0 if its runtime is not known.

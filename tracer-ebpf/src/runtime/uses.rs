@@ -20,6 +20,8 @@ struct Descriptor {
 struct Use {
     entity: u64,
     since: u64,
+    /// The descriptor's socket, if it was looked up; else 0.
+    cookie: u64,
 }
 
 /// Requests that are about to be sent, by descriptor. The least recently used go first: an entry lasts only until its
@@ -48,11 +50,24 @@ pub(super) fn sender(task: Task, tgid: u32, own: u64, established: u64) -> u64 {
     found.map_or(own, |found| found.entity)
 }
 
-/// Notes that the next send by a descriptor is on behalf of `entity`.
+/// As [`sends`], before the send: of a descriptor whose socket is `cookie`.
 #[inline(always)]
-pub(super) fn note(tgid: u32, fd: u32, entity: u64) {
+pub(super) fn writes(tgid: u32, fd: u32, own: u64, cookie: u64) -> u64 {
+    let key = Descriptor { tgid, fd };
+    // SAFETY: copied out at once.
+    let Some(found) = (unsafe { USES.get(&key) }).copied() else { return own };
+    if found.cookie != cookie {
+        return own;
+    }
+    let _ = USES.remove(&key);
+    found.entity
+}
+
+/// Notes that the next send by a descriptor, whose socket is `cookie` if that was looked up, is on behalf of `entity`.
+#[inline(always)]
+pub(super) fn note(tgid: u32, fd: u32, entity: u64, cookie: u64) {
     // SAFETY: no argument.
-    let found = Use { entity, since: unsafe { bpf_ktime_get_ns() } };
+    let found = Use { entity, since: unsafe { bpf_ktime_get_ns() }, cookie };
     let _ = USES.insert(&Descriptor { tgid, fd }, &found, 0);
 }
 
@@ -61,5 +76,5 @@ pub(super) fn note(tgid: u32, fd: u32, entity: u64) {
 pub(super) fn note_shared(tgid: u32, fd: u32, entity: u64, unknown: u64) {
     // SAFETY: read at once.
     let other = unsafe { USES.get(&Descriptor { tgid, fd }) }.is_some_and(|found| found.entity != entity);
-    note(tgid, fd, if other { unknown } else { entity });
+    note(tgid, fd, if other { unknown } else { entity }, 0);
 }

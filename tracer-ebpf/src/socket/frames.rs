@@ -129,6 +129,12 @@ pub(super) fn follow<const TX: bool>(sk: SockPtr) {
         // SAFETY: the slot has the room.
         fragments = unsafe { pieces_of(walk, slot.record, frames) };
     }
+    complete(slot, fragments);
+}
+
+/// Completes the record of `slot`, behind which are `fragments` bytes of fragments.
+#[inline(always)]
+pub(crate) fn complete(slot: Slot, fragments: u64) {
     let fragments = bound::at_most::<{ FRAMES_BYTES as u64 }>(fragments);
     // SAFETY: the record is there.
     let op = unsafe { &mut *slot.record.cast::<Op>() };
@@ -156,7 +162,7 @@ fn aligned(record: *mut u8) -> u64 {
 /// # Safety
 /// Behind the record and its payload is room for [`FRAMES_BYTES`] and one more fragment.
 #[inline(always)]
-unsafe fn pieces_of(walk: *mut FrameWalk, record: *mut u8, frames: &mut Frames) -> u64 {
+pub(crate) unsafe fn pieces_of(walk: *mut FrameWalk, record: *mut u8, frames: &mut Frames) -> u64 {
     let get = |field: *mut u64| {
         // SAFETY: a field of `walk`.
         unsafe { field.read_volatile() }

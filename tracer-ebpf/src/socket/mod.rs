@@ -2,10 +2,10 @@
 
 mod connection;
 mod consumed;
-mod frames;
+pub(crate) mod frames;
 mod functions;
 mod names;
-mod payload;
+pub(crate) mod payload;
 pub(crate) use payload::user;
 pub(crate) mod sent;
 mod uring;
@@ -174,6 +174,8 @@ fn moved<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, b
         thread.ops = thread.ops.wrapping_add(1);
         return;
     }
+    // What a call of a TLS library moves, it moves here.
+    (thread.io_cookie, thread.io_sk, thread.io_flags) = (sock.cookie, sk.0 as u64, sock.flags as u64);
     let turned = (sock.flags & SOCK_SENDING != 0) != TX;
     if turned {
         sock.run_before = sock.run;
@@ -383,7 +385,7 @@ fn sequence<const TX: bool>(sk: SockPtr, what: What, sock: &mut Sock, task: Task
 
 /// How HTTP/2 begins (RFC 9113 §3.4). A hint, so that its first operations are carried whole; user space determines the
 /// protocol.
-const PREFACE: [u8; 4] = *b"PRI ";
+pub(crate) const PREFACE: [u8; 4] = *b"PRI ";
 
 /// Operations of a connection that can pass before user space has set its policy: that takes up to 50 ms, in which a
 /// fast client does this many, and the kernel side looks at each of the first eight and at every sixteenth.

@@ -29,13 +29,13 @@ const TAIL_PIECES: usize = 8;
 
 /// Which of an operation's payload was copied behind its record.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Found {
-    pub(super) head: u32,
-    pub(super) tail: u32,
+pub(crate) struct Found {
+    pub(crate) head: u32,
+    pub(crate) tail: u32,
     /// There is no user buffer, or its address is unknown.
-    pub(super) missing: bool,
+    pub(crate) missing: bool,
     /// User memory was not present.
-    pub(super) fault: bool,
+    pub(crate) fault: bool,
 }
 
 /// A value in user memory; zero if it cannot be read.
@@ -122,7 +122,7 @@ fn message_index(regs: Regs, thread: &mut Thread, bytes: u32) -> u64 {
 /// # Safety
 /// As for [`copy`].
 #[inline(always)]
-unsafe fn one(op: *mut Op, source: *mut [u64; 2], buffer: u64, bytes: u32, cap: u32) -> Found {
+pub(crate) unsafe fn one(op: *mut Op, source: *mut [u64; 2], buffer: u64, bytes: u32, cap: u32) -> Found {
     if buffer == 0 {
         return Found { missing: true, ..Found::default() };
     }

@@ -11,6 +11,7 @@ use tracer_common::lost::Lost;
 use tracer_common::policy::Statics;
 
 use super::declaring::Declaring;
+use super::decrypting::Decrypting;
 use super::enforcing::Enforcing;
 use super::netns::OwnNetns;
 use super::poll_interval::Found;
@@ -130,6 +131,8 @@ pub(super) struct Agent {
     pub(super) declaring: Option<Declaring>,
     /// Enforces service classes.
     pub(super) enforcing: Enforcing,
+    /// Attaches the probes of TLS libraries.
+    pub(super) decrypting: Option<Decrypting>,
     /// Makes unwind tables, where stacks are walked by them.
     pub(super) unwinder: Option<Unwinder>,
     /// Looks for interpreters in processes whose stacks are sampled.
@@ -333,6 +336,14 @@ impl Agent {
             if let Some(declaring) = &self.declaring {
                 declaring.look_at(pid);
             }
+            if let Some(decrypting) = &self.decrypting {
+                decrypting.look_at(pid);
+            }
+        }
+        for pid in pipeline.take_encrypted() {
+            if let Some(decrypting) = &self.decrypting {
+                decrypting.look_at(pid);
+            }
         }
         let Some(finder) = &mut self.finder else {
             pipeline.take_serving();
@@ -512,6 +523,11 @@ impl Agent {
             pipeline.metrics.set_headers(&headers.counts());
         }
         pipeline.metrics.set_probes(&self.kernel.hits(), self.kernel.attempts());
+        if let Some(counts) = self.decrypting.as_ref().map(Decrypting::counts) {
+            let read = |count: &std::sync::atomic::AtomicU64| count.load(std::sync::atomic::Ordering::Relaxed);
+            pipeline.metrics.set_tls_files(read(&counts.files), read(&counts.refused));
+            pipeline.metrics.set_lost("tls_processes_skipped", read(&counts.skipped));
+        }
         if let Some(finder) = &self.finder {
             pipeline.metrics.set_runtimes(&finder.counts());
             let service = |(pid, known)| Some((pipeline.service_of(pid)?, known));

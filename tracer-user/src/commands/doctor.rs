@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::{Failure, doctor_relay};
+use super::{Failure, doctor_relay, doctor_tls};
 use crate::config::Config;
 use crate::host::stat;
 use crate::kernel::btf::Btf;
@@ -22,6 +22,7 @@ struct Report {
     kernel: String,
     features: Vec<Feature>,
     programs: Vec<Attached>,
+    libraries: doctor_tls::Libs,
 }
 
 /// Prints the report; fails with 77 when tracing is not possible.
@@ -74,6 +75,7 @@ pub fn doctor(as_json: bool, config: Option<&Path>) -> Result<(), Failure> {
     }
     report.features.push(priorities());
     report.features.extend(config.as_ref().and_then(doctor_relay::relay));
+    report.libraries = doctor_tls::find();
     let text = if as_json { format!("{}\n", report.json()) } else { report.text() };
     // The reader may have closed the pipe.
     let _ = std::io::stdout().write_all(text.as_bytes());
@@ -148,6 +150,7 @@ impl Report {
         for feature in &self.features {
             text.push_str(&format!("{}\n", feature.line()));
         }
+        text.push_str(&format!("\n{}", doctor_tls::text(&self.libraries)));
         if self.programs.is_empty() {
             return text;
         }
@@ -187,6 +190,7 @@ impl Report {
             "kernel": self.kernel,
             "state": worst.name(),
             "features": features.collect::<Vec<_>>(),
+            "tls_libraries": doctor_tls::json(&self.libraries),
             "programs": programs.collect::<Vec<_>>(),
         })
     }

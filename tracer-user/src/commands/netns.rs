@@ -49,7 +49,7 @@ impl OwnNetns {
                 self.asks.push((open.cookie, CapturePolicy { verdict: VERDICT_IGNORE, ..CapturePolicy::default() }));
                 return true;
             }
-            Some(Kind::Op) => Op::decode(bytes).map(|op| op.cookie),
+            Some(Kind::Op | Kind::Text) => Op::decode(bytes).map(|op| op.cookie),
             Some(Kind::State) => State::decode(bytes).map(|state| state.cookie),
             _ => None,
         };

@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::agent::{Agent, Noticed};
 use super::declaring::Declaring;
+use super::decrypting::Decrypting;
 use super::enforcing::{self, Enforcing};
 use super::netns::OwnNetns;
 use super::poll_interval::Pace;
@@ -169,6 +170,8 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     let attach = move |look, place: &Place| prober.attach(place.probe, look, &place.file, place.offset);
     let declaring = Declaring::start(&config.declared, kernel.prober())
         .map_err(|error| Failure::Running(format!("no thread for declared transactions: {error}")))?;
+    let decrypting = Decrypting::start(&config.tls, kernel.prober())
+        .map_err(|error| Failure::Running(format!("no thread for TLS libraries: {error}")))?;
     let mut agent = Agent {
         sampling: Sampling::new(config.hertz, config.overhead_budget, kernel.sampler.clocks()),
         config,
@@ -201,6 +204,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
             .ok(),
         declaring,
         enforcing,
+        decrypting,
         unwinder,
         interpreters,
     };
@@ -323,6 +327,9 @@ fn configure(options: &AgentOptions) -> Result<Config, Failure> {
     };
     if let Some(listen) = options.listen {
         config.listen = listen;
+    }
+    if let Some(libraries) = &options.tls {
+        config.tls = libraries.clone();
     }
     if let Some(file) = &options.token_file {
         config.token_file = Some(file.clone());

@@ -21,6 +21,17 @@ pub enum Record<'a> {
         /// Payload fragments: the starts of frames in between, see [`Op::frames`].
         fragments: &'a [u8],
     },
+    /// Text that a TLS library read or wrote, see [`tracer_common::event::OP_JOINED`].
+    Text {
+        /// Fixed part.
+        op: Op,
+        /// Its front.
+        head: &'a [u8],
+        /// Its end; empty if `head` is everything.
+        tail: &'a [u8],
+        /// The starts of frames in between, see [`Op::frames`].
+        fragments: &'a [u8],
+    },
     /// A socket seen for the first time.
     Open(Open),
     /// A TCP state change.
@@ -99,7 +110,7 @@ pub fn record(bytes: &[u8]) -> Result<Record<'_>, Malformed> {
     let rest = bytes.get(kind.fixed_size()..).ok_or(Malformed::Short)?;
     let fixed = |record| if rest.is_empty() { Ok(record) } else { Err(Malformed::Length) };
     match kind {
-        Kind::Op => {
+        Kind::Op | Kind::Text => {
             let op = Op::decode(bytes).ok_or(Malformed::Short)?;
             let (head, rest) = rest.split_at_checked(op.head as usize).ok_or(Malformed::Length)?;
             let (tail, rest) = rest.split_at_checked(op.tail as usize).ok_or(Malformed::Length)?;
@@ -109,7 +120,10 @@ pub fn record(bytes: &[u8]) -> Result<Record<'_>, Malformed> {
             if fragments.len() != op.frames as usize || op.head as u64 + op.tail as u64 > op.bytes as u64 {
                 return Err(Malformed::Length);
             }
-            Ok(Record::Op { op, head, tail, fragments })
+            Ok(match kind {
+                Kind::Text => Record::Text { op, head, tail, fragments },
+                _ => Record::Op { op, head, tail, fragments },
+            })
         }
         Kind::Open => fixed(Record::Open(Open::decode(bytes).ok_or(Malformed::Short)?)),
         Kind::State => fixed(Record::State(State::decode(bytes).ok_or(Malformed::Short)?)),
@@ -197,7 +211,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_panics_on_arbitrary_input(mut bytes in proptest::collection::vec(any::<u8>(), 0..600), kind in 0u8..12) {
+        fn never_panics_on_arbitrary_input(mut bytes in proptest::collection::vec(any::<u8>(), 0..600), kind in 0u8..15) {
             if bytes.len() >= 8 {
                 bytes[0] = kind;
                 let len = (bytes.len() as u32).to_ne_bytes();

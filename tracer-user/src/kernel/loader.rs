@@ -373,7 +373,7 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
     let built = built(program.fd(), begin.elapsed());
     let fd = program.fd().map_err(|error| refused("the sampling program has no descriptor", &chain(&error)))?;
     let sampler = Sampler::start(fd, options.hertz, &attachments)?;
-    attached.extend(uprobes::load(&mut ebpf));
+    attached.extend(uprobes::load(&mut ebpf, &mut calls));
     drop(btf);
     release_memory(); // Loading used memory that is not needed any more.
     attached.push(Attached {

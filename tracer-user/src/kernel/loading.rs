@@ -36,6 +36,7 @@ impl Calls {
         let fd = match program {
             Program::BtfTracePoint(program) => program.fd(),
             Program::FExit(program) => program.fd(),
+            Program::UProbe(program) => program.fd(),
             _ => return Err(format!("the BPF object's program {name} is of another kind")),
         };
         let fd = fd.map_err(|error| chain(&error))?;

@@ -190,7 +190,8 @@ pub const PROBES: &[Probe] = &[
 ];
 
 /// Tail-called programs and their program arrays.
-pub const CALLED: [(&str, &str); 6] = [
+pub const CALLED: [(&str, &str); 7] = [
+    (FRAMES_TEXT, "FRAMES_TEXT"),
     ("frames_tx", "FRAMES_TX"),
     ("frames_sent", "FRAMES_TX"),
     ("frames_rx", "FRAMES_RX"),
@@ -198,6 +199,9 @@ pub const CALLED: [(&str, &str); 6] = [
     ("frames_unix_sent", "FRAMES_TX_UNIX"),
     ("frames_unix_received", "FRAMES_RX_UNIX"),
 ];
+
+/// The program that user-space probes tail-call; not in [`PROBES`], because it has no hook.
+pub const FRAMES_TEXT: &str = "frames_text";
 
 /// The perf-event program.
 pub const SAMPLER: &str = "sample";

@@ -18,7 +18,8 @@ use tracer_common::runtime::UserProbe;
 use super::attachments::{Attachments, Visit};
 use super::load_retry;
 use super::loader::{Attached, Built, Kernel, When, chain};
-use super::loading::built;
+use super::loading::{Calls, built};
+use super::probes::FRAMES_TEXT;
 use crate::guard::tables::TableUse;
 
 /// Most probes at once: each needs a descriptor.
@@ -154,25 +155,25 @@ impl Kernel {
 }
 
 /// Loads the program of each probe; missing ones say why.
-pub(super) fn load(ebpf: &mut aya::Ebpf) -> Vec<Attached> {
-    let each = |probe: UserProbe| {
-        let mut entry = Attached {
-            program: probe.name(),
-            hook: probe.place(),
-            when: When::Needed,
-            built: Built::default(),
-            missing: None,
-            without: probe.without(),
-        };
+pub(super) fn load(ebpf: &mut aya::Ebpf, calls: &mut Calls) -> Vec<Attached> {
+    let probes = UserProbe::ALL.map(|probe| (probe.name(), probe.place(), When::Needed, probe.without()));
+    let called = (FRAMES_TEXT, "called by probes of TLS libraries", When::Called, FRAMES_LOST);
+    let each = |(program, hook, when, without)| {
+        let mut entry = Attached { program, hook, when, built: Built::default(), missing: None, without };
         let begin = Instant::now();
-        let program = ebpf.program_mut(probe.name()).and_then(|program| <&mut UProbe>::try_from(program).ok());
-        match program.map(|program| load_retry::load(|| program.load()).map(|()| built(program.fd(), begin.elapsed())))
-        {
+        let loaded = ebpf.program_mut(program).and_then(|program| <&mut UProbe>::try_from(program).ok());
+        match loaded.map(|program| load_retry::load(|| program.load()).map(|()| built(program.fd(), begin.elapsed()))) {
             Some(Ok(built)) => entry.built = built,
             Some(Err(error)) => entry.missing = Some(chain(&error)),
             None => entry.missing = Some("the BPF object has no such program".into()),
         }
+        if when == When::Called && entry.missing.is_none() {
+            entry.missing = calls.put(ebpf, program).err();
+        }
         entry
     };
-    UserProbe::ALL.into_iter().map(each).collect()
+    probes.into_iter().chain([called]).map(each).collect()
 }
+
+/// What is lost without [`FRAMES_TEXT`].
+const FRAMES_LOST: &str = "requests by HTTP/2 over TLS are missed where several frames are written at once";

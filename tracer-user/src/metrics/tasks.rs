@@ -17,6 +17,7 @@ pub(super) struct Tasks {
     processes: IntGaugeVec,
     waiting: IntGauge,
     looks: IntCounter,
+    tls_files: IntGaugeVec,
     /// Label pairs set so far, to reset those that no longer apply.
     shown: BTreeSet<(&'static str, &'static str)>,
 }
@@ -31,12 +32,16 @@ impl Tasks {
         let looks = "Times the agent inspected a process that began to serve requests, to detect its runtime.";
         let waiting = "Processes that began to serve requests and whose runtime the agent has not detected yet: it \
                        does not tell their tasks apart until then.";
+        let tls_files = "Files with TLS libraries by state: traced (what they read and write is seen), refused (this \
+                         version is not known, it lacks functions, or there are too many). See docs/tls.md.";
+        let tls_files = Opts::new("tracer_tls_files", tls_files);
         Self {
             hits: total("tracer_uprobe_hits_total", "Hits of each uprobe.", "probe"),
             attempts: total("tracer_uprobe_attachments_total", "Uprobes by outcome: attached, refused.", "outcome"),
             processes: vec(r, IntGaugeVec::new(processes, &["runtime", "state"])),
             waiting: vec(r, IntGauge::new("tracer_runtime_processes_waiting", waiting)),
             looks: vec(r, IntCounter::new("tracer_runtime_detections_total", looks)),
+            tls_files: vec(r, IntGaugeVec::new(tls_files, &["state"])),
             shown: BTreeSet::new(),
         }
     }
@@ -50,6 +55,13 @@ impl Metrics {
         }
         self.tasks.attempts.set("attached", attempts.attached);
         self.tasks.attempts.set("refused", attempts.refused);
+    }
+
+    /// Files with TLS libraries that are traced, and those that are not.
+    pub fn set_tls_files(&self, traced: u64, refused: u64) {
+        for (state, count) in [("traced", traced), ("refused", refused)] {
+            self.tasks.tls_files.with_label_values(&[state]).set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
     }
 
     /// Processes whose runtime detection is pending or running, and detections so far.

@@ -269,6 +269,11 @@ impl Pipeline {
         std::mem::take(&mut self.engine.unseen)
     }
 
+    /// Processes that began to use TLS on a connection, since last taken.
+    pub fn take_encrypted(&mut self) -> std::vec::Drain<'_, u32> {
+        self.engine.take_encrypted()
+    }
+
     /// Processes whose thread wake-ups should be traced, since last taken.
     pub fn take_wanted(&mut self) -> std::vec::Drain<'_, u32> {
         self.engine.take_wanted()
@@ -314,6 +319,7 @@ impl Pipeline {
     fn identify(&mut self, record: &Record<'_>, who: &mut dyn Introduce) {
         let (kind, header) = match record {
             Record::Op { op, .. } => (Kind::Op, &op.header),
+            Record::Text { op, .. } => (Kind::Text, &op.header),
             Record::Open(open) => (Kind::Open, &open.header),
             Record::State(state) => (Kind::State, &state.header),
             Record::ThreadStats(stats) => (Kind::ThreadStats, &stats.header),

@@ -13,6 +13,7 @@ mod handshake;
 use std::sync::Arc;
 
 use self::handshake::{Handshake, Took};
+use super::ActiveState;
 use super::connection_parser::ConnectionParser;
 use super::pool::Pool;
 use super::recognised::Unknown;
@@ -37,6 +38,8 @@ pub(super) struct Turns {
     next: u64,
     /// A round trip began with the latest operation.
     began: bool,
+    /// Bytes may have passed before, or more than the handshake was exchanged.
+    joined: bool,
 }
 
 /// What names round trips besides the protocol: the host a TLS client asks for (SNI), and the protocols it offers
@@ -75,6 +78,8 @@ struct Way {
 #[derive(Debug)]
 struct Turn {
     is_handshake: bool,
+    /// It began in the operation that ended the handshake.
+    is_early: bool,
     first: Stamp,
     arrived: Nanos,
     pos: u64,
@@ -134,7 +139,18 @@ impl Turns {
             stage,
             next: 0,
             began: false,
+            joined,
         }
+    }
+
+    /// Whether the connection is encrypted by TLS, or is about to be; and whether more than the handshake may have
+    /// passed.
+    pub(super) fn encrypted(&self) -> Option<bool> {
+        let agreed = matches!(self.stage, Stage::Before { agreed: true });
+        // The answer to what came with the end of the handshake may be the rest of the server's (session tickets).
+        let replied = |turn: &Turn| !turn.is_handshake && !turn.is_early && turn.reply.is_some();
+        let replied = self.turn.as_ref().is_some_and(replied);
+        (agreed || self.protocol.name() == Tls.name()).then_some(self.joined || replied)
     }
 
     pub(super) fn protocol(&self) -> &'static dyn Protocol {
@@ -275,13 +291,14 @@ impl Turns {
     /// Ends the round trip under way, and reports it if it was answered.
     fn end(&mut self, out: &mut Vec<ExchangeEvent>) {
         let Some(turn) = self.turn.take() else { return };
-        let Turn { is_handshake, first, arrived, pos, request_bytes, reply, reply_bytes, fronts } = turn;
+        let Turn { is_handshake, is_early: _, first, arrived, pos, request_bytes, reply, reply_bytes, fronts } = turn;
         let Some((replied, last)) = reply else { return };
         let [asked, answered] = fronts;
         let tls = self.protocol.name() == Tls.name() && !is_handshake;
         if tls && (asked.is_farewell(request_bytes) || answered.is_farewell(reply_bytes)) {
             return;
         }
+        self.joined |= tls;
         let exchange = self.next;
         self.next += 1;
         let protocol = self.protocol.name();
@@ -317,6 +334,16 @@ impl Turns {
         });
     }
 
+    /// The handshake is over.
+    fn end_handshake(&mut self, out: &mut Vec<ExchangeEvent>) {
+        if let Stage::Handshake(handshake) = &self.stage {
+            let hello = handshake.hello();
+            self.named(&hello);
+            self.stage = Stage::Settled;
+            self.end(out);
+        }
+    }
+
     /// Nothing more comes. A handshake under way gets its name from what could be read of it.
     fn over(&mut self, out: &mut Vec<ExchangeEvent>) {
         if let Stage::Handshake(handshake) = &self.stage {
@@ -331,6 +358,7 @@ impl Turn {
     fn new(is_handshake: bool, chunk: &Chunk<'_>, used: u64) -> Self {
         Self {
             is_handshake,
+            is_early: used > 0,
             first: chunk.at,
             arrived: chunk.arrived,
             pos: chunk.pos.saturating_add(used),
@@ -369,6 +397,44 @@ impl ConnectionParser {
         let turns = Turns::new(protocol, requests, (self.rx.pos, self.tx.pos), self.midstream);
         self.become_timed(turns);
         true
+    }
+
+    /// Whether the bytes of the connection are TLS's, so that its text can take their place: `None` if they are not;
+    /// else whether text may have passed already.
+    pub fn encrypted(&self) -> Option<bool> {
+        match &self.turns {
+            Some(turns) => turns.encrypted(),
+            // Joined in mid-stream, and no protocol was recognised so far.
+            None if self.protocol.is_none() && self.multiplexed.is_none() => Some(true),
+            None => None,
+        }
+    }
+
+    /// Whether the connection is timed by round trips, and encrypted by TLS or about to be.
+    pub fn is_timed_tls(&self) -> bool {
+        self.turns.as_ref().is_some_and(|turns| turns.encrypted().is_some())
+    }
+
+    /// Text comes to take the place of the connection's encrypted bytes: reports the handshake, which is over, and gives
+    /// the state of a parser of the text. `joined`: text may have passed already.
+    pub fn begin_text(&mut self, joined: bool, out: &mut Vec<ExchangeEvent>) -> ActiveState {
+        let mut upcoming = self.pair.upcoming();
+        if let Some(turns) = &mut self.turns {
+            turns.end_handshake(out);
+            upcoming = upcoming.max(turns.next);
+            self.protocol = Some(turns.protocol());
+        }
+        let mut text = ActiveState::new(joined);
+        let parser = text.awake();
+        // If nothing can be made of the text, round trips of its encrypted bytes are timed.
+        parser.opened(self.connected.or(self.side()), false);
+        parser.pair.go_on(upcoming);
+        text
+    }
+
+    /// Whether nothing is made of the bytes.
+    pub fn is_ignored(&self) -> bool {
+        self.verdict == Verdict::Ignore
     }
 
     /// The same for a connection whose ends have agreed that TLS follows.

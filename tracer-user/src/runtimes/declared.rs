@@ -350,7 +350,7 @@ impl Binary {
 }
 
 /// Go's table of functions, and the start of the code its ranges are relative to.
-fn go_functions(image: &Image<'_, File>) -> Option<(Functions, u64)> {
+pub(super) fn go_functions(image: &Image<'_, File>) -> Option<(Functions, u64)> {
     let table = Functions::read(image)?;
     let (mut creates, mut queues) = (None, None);
     table.each(|name, range| match name {

@@ -15,8 +15,12 @@ pub struct Mapping {
     pub from: u64,
     /// Offset in the file.
     pub offset: u64,
+    /// Address after the last one.
+    pub until: u64,
     /// The file, as the process sees it.
     pub path: String,
+    /// The path leads to another file now, or to none.
+    pub deleted: bool,
 }
 
 /// The file mappings of a process.
@@ -58,6 +62,11 @@ impl Maps {
         PathBuf::from(format!("/proc/{}/root{path}", self.pid))
     }
 
+    /// A path by which the agent can open a mapped file, even one that was deleted or replaced.
+    pub fn mapped(&self, mapping: &Mapping) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/map_files/{:x}-{:x}", self.pid, mapping.from, mapping.until))
+    }
+
     /// Reads `N` bytes of the process's memory.
     pub fn memory<const N: usize>(&self, at: u64) -> Option<[u8; N]> {
         let mut bytes = [0; N];
@@ -75,12 +84,20 @@ pub fn name(path: &str) -> &str {
 fn parse(text: &str) -> Vec<Mapping> {
     let line = |line: &str| {
         let mut words = line.splitn(6, ' ');
-        let (from, _) = words.next()?.split_once('-')?;
+        let (from, until) = words.next()?.split_once('-')?;
         let offset = words.nth(1)?;
-        let path = words.nth(2)?.trim().trim_end_matches(" (deleted)");
+        let whole = words.nth(2)?.trim();
+        let path = whole.trim_end_matches(" (deleted)");
         path.starts_with('/').then_some(())?;
         let number = |word| u64::from_str_radix(word, 16).ok();
-        Some(Mapping { from: number(from)?, offset: number(offset)?, path: path.to_owned() })
+        let deleted = path.len() < whole.len();
+        Some(Mapping {
+            from: number(from)?,
+            offset: number(offset)?,
+            until: number(until)?,
+            path: path.to_owned(),
+            deleted,
+        })
     };
     text.lines().filter_map(line).collect()
 }
@@ -94,8 +111,10 @@ mod tests {
         let text = "00400000-0041f000 r--p 00001000 fe:01 1   /usr/bin/a b\n7f00-8000 rw-p 00000000 00:00 0 \n\
                     1-2 r-xp 3 0:0 0 [heap]\nx-y r 1 2 3 /no\nnonsense\n5-6 r-xp 7 0:0 0 /gone.so (deleted)\n";
         let found = parse(text);
-        let mapping = |from, offset, path: &str| Mapping { from, offset, path: path.into() };
-        assert_eq!(found, [mapping(0x40_0000, 0x1000, "/usr/bin/a b"), mapping(5, 7, "/gone.so")]);
+        let mapping =
+            |from, until, offset, path: &str, deleted| Mapping { from, offset, until, path: path.into(), deleted };
+        let there = mapping(0x40_0000, 0x41_f000, 0x1000, "/usr/bin/a b", false);
+        assert_eq!(found, [there, mapping(5, 6, 7, "/gone.so", true)]);
     }
 
     #[test]

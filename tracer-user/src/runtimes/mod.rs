@@ -16,6 +16,7 @@ pub mod python_code;
 pub mod python_frames;
 pub mod return_instructions;
 pub mod status_view;
+pub mod tls;
 pub mod tokio;
 
 use std::collections::HashMap;

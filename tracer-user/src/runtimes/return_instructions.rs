@@ -118,7 +118,7 @@ fn vex(code: &[u8], at: usize, map: u8) -> Option<(usize, bool)> {
 }
 
 /// Bytes of the ModR/M byte, the SIB byte and the displacement.
-fn operand(code: &[u8]) -> Option<usize> {
+pub(super) fn operand(code: &[u8]) -> Option<usize> {
     let modrm = *code.first()?;
     let (mode, rm) = (modrm >> 6, modrm & 7);
     if mode == 3 {

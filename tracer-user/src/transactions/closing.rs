@@ -84,12 +84,15 @@ impl Engine {
         totals: Option<Totals>,
         out: &mut Vec<Output>,
     ) {
+        self.give_up_text(cookie, out);
         let mut events = std::mem::take(&mut self.events);
         let Some(connection) = self.connections.get_mut(&cookie) else {
             self.events = events;
             return;
         };
         let at = Stamp { nanos, pid: connection.tgid, ..Stamp::default() };
+        // Positions of text are others than the socket's.
+        let totals = totals.filter(|_| connection.plain.is_none());
         connection.talk.awake().closed(how, at, totals, &self.settings, &mut events);
         for word in events.drain(..) {
             self.on_exchange_event(cookie, word, None, out);

@@ -10,6 +10,7 @@ use tracer_common::event::{
 };
 
 use super::open_span::{Cause, Slot};
+use super::plaintext::Plaintext;
 use super::relayed::Contact;
 use crate::model::{Accepted, Direction, Nanos, Side};
 use crate::protocols::ActiveState;
@@ -61,6 +62,12 @@ pub struct Connection {
     pub contact: Contact,
     /// Details of a non-TCP socket.
     kind: Option<Box<Kind>>,
+    /// The connection is encrypted, and its text is known.
+    pub(super) plain: Option<Box<Plaintext>>,
+    /// The same before its first text, which may never come.
+    pub(super) before_text: Option<Box<Plaintext>>,
+    /// Nothing can be made of its text.
+    pub(super) no_text: bool,
 }
 
 /// Details of a non-TCP socket.
@@ -130,6 +137,9 @@ impl Connection {
             based: [false; 2],
             contact: Contact::Unknown,
             kind: None,
+            plain: None,
+            before_text: None,
+            no_text: false,
         })
     }
 
@@ -137,6 +147,7 @@ impl Connection {
     pub fn opened(&mut self, open: &Open, timed: bool) {
         if open.header.flags & OPEN_MIDSTREAM != 0 {
             self.talk = ActiveState::new(true);
+            (self.plain, self.before_text, self.no_text) = (None, None, false);
         }
         let side = match open.role {
             ROLE_PASSIVE => Some(Side::Server),
@@ -186,6 +197,9 @@ impl Connection {
 
     /// TCP sequence number of stream position `pos`.
     pub fn seq(&self, dir: Direction, pos: u64) -> Option<u32> {
+        if let Some(plain) = &self.plain {
+            return plain.seq(dir, pos);
+        }
         let way = usize::from(dir == Direction::Tx);
         self.based[way].then(|| self.base[way].wrapping_add(pos as u32))
     }

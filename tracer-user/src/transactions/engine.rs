@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use tracer_common::event::{
-    OP_DATAGRAM, OP_EOF, OP_TX, OP_UNSEEN, OPEN_MIDSTREAM, Op, Open, ROLE_ACTIVE, ROLE_PASSIVE, ROLE_UNKNOWN, State,
-    TASK_EDGE_TURNED, TASK_EDGE_WOKE, THREAD_STATS_DEAD, ThreadCounters, ThreadStats,
+    OP_DATAGRAM, OP_EOF, OP_TX, OP_UNSEEN, OPEN_MIDSTREAM, Op, Open, State, TASK_EDGE_TURNED, TASK_EDGE_WOKE,
+    THREAD_STATS_DEAD, ThreadCounters, ThreadStats,
 };
-use tracer_common::policy::{CapturePolicy, VERDICT_IGNORE, VERDICT_NONE, VERDICT_TRACE, VERDICT_TURNS};
+use tracer_common::policy::CapturePolicy;
 
 use super::begin::{Begun, During};
 use super::callback_groups::CallbackGroups;
@@ -32,7 +32,7 @@ use super::wakers::Wakers;
 use crate::decode::Record;
 use crate::guard::tables::TableUse;
 use crate::model::{Cost, Direction, Linked, Nanos, Outcome, ServiceId, Side, SpanId, StackSample, TraceId};
-use crate::protocols::{Chunk, Closed, ExchangeEvent, Settings, Stamp, Totals, Verdict};
+use crate::protocols::{Chunk, Closed, ExchangeEvent, Settings, Stamp, Totals};
 
 /// How long a closed connection is kept, nanoseconds: a reset can overtake the record of the operation it interrupts;
 /// on loopback even that of the operation that provoked it.
@@ -75,6 +75,12 @@ pub struct Counters {
     pub messages_unread: u64,
     /// Links not kept because a span had too many.
     pub links_dropped: u64,
+    /// Texts of TLS libraries on connections that are not known to be encrypted, or of no known protocol.
+    pub text_unbound: u64,
+    /// Encrypted connections whose text was lost in between.
+    pub text_rejoined: u64,
+    /// Texts received by servers whose TLS record is not known: their requests get no parent from another host.
+    pub text_unplaced: u64,
 }
 
 /// Output of the engine.
@@ -196,6 +202,11 @@ pub struct Engine {
     pub(super) pools: FxHashMap<u32, Pools>,
     /// Processes not yet returned by [`Engine::take_wanted`].
     pub(super) wanted: Vec<u32>,
+    /// When each process that encrypts was last handed out, and those not yet returned by [`Engine::take_encrypted`].
+    pub(super) encrypting: FxHashMap<u32, Nanos>,
+    pub(super) encrypted: Vec<u32>,
+    /// Processes of which text was seen.
+    pub(super) texting: FxHashSet<u32>,
     pub(super) empty: Arc<str>,
     /// Time of the newest record.
     pub now: Nanos,
@@ -251,6 +262,9 @@ impl Engine {
             wakers,
             pools: FxHashMap::default(),
             wanted: Vec::new(),
+            encrypting: FxHashMap::default(),
+            encrypted: Vec::new(),
+            texting: FxHashSet::default(),
             empty: Arc::from(""),
             now: 0,
             counters: Counters::default(),
@@ -283,6 +297,8 @@ impl Engine {
         self.services.remove(&tgid);
         self.serving.remove(&tgid);
         self.pools.remove(&tgid);
+        self.encrypting.remove(&tgid);
+        self.texting.remove(&tgid);
         self.loops.remove(&tgid);
         self.task_table.forget(tgid);
         self.declared.forget(tgid);
@@ -336,6 +352,7 @@ impl Engine {
         self.expire_closed(self.now, out);
         match record {
             Record::Op { op, head, tail, fragments } => self.op(op, (head, tail, fragments), out),
+            Record::Text { op, head, tail, fragments } => self.text(op, (head, tail, fragments), out),
             Record::Open(open) => self.open(open, out),
             Record::State(state) => self.state(state, out),
             Record::ThreadStats(stats) => self.on_thread_stats(stats, out),
@@ -387,17 +404,23 @@ impl Engine {
         // The implied earlier transfer has no counters of its own: this operation is charged with everything since the
         // last record.
         let counters = self.threads.get(&op.header.tid).map_or(op.counters, |thread| thread.counters);
-        if let Some(sent) = op.sent_before(counters) {
+        if let Some(sent) = op.sent_before(counters)
+            && !self.ciphertext(&sent, &[])
+        {
             self.on_io(&sent, (&[], &[], &[]), out);
         }
         self.follow(&op.header, op.nth);
         self.overtaken(op);
+        if self.ciphertext(op, carried.0) {
+            return;
+        }
         self.note_task(op);
         self.on_io(op, carried, out);
+        self.watch_encrypted(op, carried.0);
     }
 
     /// Bytes were sent or received.
-    fn on_io(&mut self, op: &Op, (head, tail, fragments): (&[u8], &[u8], &[u8]), out: &mut Vec<Output>) {
+    pub(super) fn on_io(&mut self, op: &Op, (head, tail, fragments): (&[u8], &[u8], &[u8]), out: &mut Vec<Output>) {
         let header = &op.header;
         self.now = self.now.max(header.nanos);
         self.unseen |= header.flags & OP_UNSEEN != 0;
@@ -422,8 +445,10 @@ impl Engine {
         let continues = dir == Direction::Rx && connection.talk.awake().is_inside_request();
         let touched = if header.flags & OP_EOF != 0 {
             // The kernel may have suppressed the receives before it, because the policy did not ask for them.
+            // Positions of text are others than the socket's.
             let totals = Totals { rx: op.pos, tx: 0, last_rx: op.arrived, last_tx: 0 };
-            connection.talk.awake().closed(Closed::Remote, at, Some(totals), &self.settings, &mut events);
+            let totals = connection.plain.is_none().then_some(totals);
+            connection.talk.awake().closed(Closed::Remote, at, totals, &self.settings, &mut events);
             None
         } else {
             let chunk =
@@ -491,46 +516,6 @@ impl Engine {
         let live = self.spans.get(newest)?;
         let is_it = live.multiplexed && live.cookie == cookie && Some(live.exchange) == exchange;
         is_it.then_some(newest)
-    }
-
-    /// Sends the kernel a new capture policy if the connection's needs changed.
-    fn update_policy(&mut self, cookie: u64) {
-        let Some(connection) = self.connections.get_mut(&cookie) else { return };
-        let want = connection.talk.awake().want();
-        let verdict = match want.verdict {
-            Verdict::Unknown => VERDICT_NONE,
-            Verdict::Trace => VERDICT_TRACE,
-            Verdict::Turns => VERDICT_TURNS,
-            Verdict::Ignore => VERDICT_IGNORE,
-        };
-        let heads = (want.head_rx, want.head_tx);
-        let ((rx, tx), (head_rx, head_tx, before)) = (connection.skips(), connection.asked);
-        // A reused connection is worth one policy update even if it only asks for the defaults.
-        let settled = verdict == VERDICT_TRACE && before == VERDICT_NONE && connection.talk.awake().is_used_again();
-        let changed = settled
-            || (matches!(verdict, VERDICT_IGNORE | VERDICT_TURNS) && before != verdict)
-            || want.rx_skip > rx
-            || want.tx_skip > tx
-            || (heads != (head_rx, head_tx) && heads != (0, 0));
-        if changed {
-            connection.asked = (heads.0, heads.1, verdict);
-            connection.set_skips((want.rx_skip, want.tx_skip));
-            let ask = CapturePolicy {
-                rx_skip: want.rx_skip,
-                tx_skip: want.tx_skip,
-                head_rx: heads.0,
-                head_tx: heads.1,
-                verdict,
-                role: match connection.talk.side() {
-                    Some(Side::Client) => ROLE_ACTIVE,
-                    Some(Side::Server) => ROLE_PASSIVE,
-                    None => ROLE_UNKNOWN,
-                },
-                frames: want.frames.into(),
-                reserved: 0,
-            };
-            self.policies.push((cookie, ask));
-        }
     }
 
     /// The request that owns a callback group.

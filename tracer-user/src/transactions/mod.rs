@@ -11,6 +11,7 @@
 mod after_reply;
 mod begin;
 pub mod callback_groups;
+mod capture_policy;
 mod charge;
 mod closing;
 pub mod connection;
@@ -27,6 +28,7 @@ mod locks;
 pub mod lookups;
 pub mod losses;
 pub mod open_span;
+mod plaintext;
 pub mod pools;
 mod propagation;
 pub mod relayed;

@@ -352,6 +352,7 @@ fn programs(star: &Star, dir: &Path) -> Result<Vec<SupervisedChild>> {
     let configuration = NGINX
         .replace("@dir@", &dir.display().to_string())
         .replace("@front@", &at(WEB, FRONT).to_string())
+        .replace("@tls@", "")
         .replace("@shop@", &called(SHOP, GUNICORN).to_string())
         .replace("@user@", "user nobody nogroup;");
     let file = dir.join("nginx.conf");

@@ -27,19 +27,22 @@ const LARGE: u64 = 20_000_000;
 pub(super) struct Shop {
     /// Where nginx listens.
     pub(super) front: SocketAddr,
+    /// Where it listens for TLS.
+    pub(super) secure: SocketAddr,
     processes: Vec<SupervisedChild>,
 }
 
 /// Starts nginx and the two services and waits until requests pass through them.
 pub(super) fn start(dir: &Path) -> Result<Shop> {
-    let [front, shop, pricing, stock, database] = free_addresses()?;
+    let [front, secure, shop, pricing, stock, database] = free_addresses()?;
     write(&dir.join("shop.py"), SHOP)?;
     write(&dir.join("pricing.py"), PRICING)?;
     write(&dir.join("load.lua"), LOAD)?;
     let files = dir.join("files");
     fs::create_dir(&files).with_context(|| format!("cannot create {}", files.display()))?;
     large_file(&files.join("large.bin"))?;
-    write(&dir.join("nginx.conf"), &configuration(dir, front, shop))?;
+    write(&dir.join("nginx.conf"), &configuration(dir, (front, secure), shop))?;
+    certificate(dir)?;
 
     let cluster = Cluster::create(&dir.join("orders"), "shop")?;
     let server = cluster.start(database, &dir.join("postgres.log"))?;
@@ -54,18 +57,31 @@ pub(super) fn start(dir: &Path) -> Result<Shop> {
         gunicorn(dir, "shop", shop, &["--workers=2", "--threads=8"], &settings)?,
         nginx(dir)?,
     ];
-    let mut running = Shop { front, processes };
+    let mut running = Shop { front, secure, processes };
     wait(&mut running, dir)?;
     Ok(running)
 }
 
-/// Starts the load: `demo/load.lua` defines the mix and the pauses.
-pub(super) fn load(dir: &Path, front: SocketAddr) -> Result<SupervisedChild> {
-    let script = dir.join("load.lua");
-    let args = ["-t1", "-c8", "-d86400", "--timeout=10", "-s"].map(String::from);
-    let args: Vec<String> =
-        args.into_iter().chain([script.display().to_string(), format!("http://{front}/")]).collect();
-    SupervisedChild::start(Root::Already, &program("wrk")?, &args, &[], &dir.join("wrk.log"))
+/// Starts the load: `demo/load.lua` defines the mix and the pauses. A quarter of it is encrypted.
+pub(super) fn load(dir: &Path, shop: &Shop) -> Result<[SupervisedChild; 2]> {
+    let script = dir.join("load.lua").display().to_string();
+    let start = |connections: &str, address: String, log: &str| {
+        let args = ["-t1", connections, "-d86400", "--timeout=10", "-s"].map(String::from);
+        let args: Vec<String> = args.into_iter().chain([script.clone(), address]).collect();
+        SupervisedChild::start(Root::Already, &program("wrk")?, &args, &[], &dir.join(log))
+    };
+    Ok([
+        start("-c6", format!("http://{}/", shop.front), "wrk.log")?,
+        start("-c2", format!("https://{}/", shop.secure), "wrk.tls.log")?,
+    ])
+}
+
+/// Makes a certificate for this run.
+fn certificate(dir: &Path) -> Result<()> {
+    let mut openssl = Command::new(program("openssl")?);
+    openssl.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "9"]);
+    openssl.args(["-subj", "/CN=shop.example", "-keyout"]).arg(dir.join("shop.key"));
+    shell::output(openssl.arg("-out").arg(dir.join("shop.crt"))).map(drop)
 }
 
 fn gunicorn(
@@ -131,12 +147,17 @@ fn nginx(dir: &Path) -> Result<SupervisedChild> {
 }
 
 /// nginx's configuration for this run.
-fn configuration(dir: &Path, front: SocketAddr, shop: SocketAddr) -> String {
+fn configuration(dir: &Path, (front, secure): (SocketAddr, SocketAddr), shop: SocketAddr) -> String {
     // Only root may choose the workers' user.
     let user = if shell::is_root() { "user nobody nogroup;" } else { "" };
+    let base = dir.display();
+    let tls = format!(
+        "listen {secure} ssl http2;\n        ssl_certificate {base}/shop.crt;\n        ssl_certificate_key {base}/shop.key;"
+    );
     NGINX
         .replace("@dir@", &dir.display().to_string())
         .replace("@front@", &front.to_string())
+        .replace("@tls@", &tls)
         .replace("@shop@", &shop.to_string())
         .replace("@user@", user)
 }
@@ -199,7 +220,7 @@ mod tests {
     #[test]
     fn the_configuration_is_complete() {
         let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        let text = configuration(Path::new("/tmp/x"), address(1), address(2));
+        let text = configuration(Path::new("/tmp/x"), (address(1), address(3)), address(2));
         assert!(text.contains("listen 127.0.0.1:1;") && text.contains("server 127.0.0.1:2;"));
         let settings = text.lines().filter(|line| !line.trim_start().starts_with('#'));
         assert!(settings.clone().all(|line| !line.contains('@')), "{text}");

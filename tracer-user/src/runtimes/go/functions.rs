@@ -108,7 +108,7 @@ pub(in crate::runtimes) fn text<S: Source + ?Sized>(
 }
 
 /// The call from `caller` to `callee`, relative to the start of the code.
-pub(super) fn call<S: Source + ?Sized>(
+pub(in crate::runtimes) fn call<S: Source + ?Sized>(
     image: &Image<'_, S>,
     base: u64,
     caller: &Range<u64>,

@@ -1,0 +1,437 @@
+//! Text of encrypted connections: what TLS libraries read and write, as their callers see it.
+//!
+//! The object of a connection in the library is bound to a socket by the operations that the socket hooks see while a
+//! call with that object is under way on the same thread (OpenSSL), or by the descriptor in the object (Go). Text is
+//! reported where it is written before it is encrypted, and where it is read once it is in its reader's buffer. Keys are
+//! never touched.
+
+use aya_ebpf::{
+    EbpfContext,
+    helpers::generated::{bpf_get_attach_cookie, bpf_get_smp_processor_id, bpf_ktime_get_ns},
+    macros::{map, uprobe, uretprobe},
+    maps::{LruHashMap, ProgramArray},
+    programs::{ProbeContext, RetProbeContext},
+};
+use tracer_common::{
+    event::{Header, Kind, OP_FAULT, OP_JOINED, OP_TX, Op},
+    limits::{HEAD_MAX, HEAD_REPLY, HEAD_REPLY_WHOLE, HEAD_REQUEST, TAIL_MAX, TLS_OBJECTS_MAX},
+    lost::Lost,
+    policy::Control,
+    ring::FRAMES_ROOM,
+    runtime::{UserProbe, tls},
+};
+
+use crate::{
+    bound, emit,
+    kernel::task::{Task, peek},
+    offsets::{OFF_SK_COOKIE, OFF_TCP_WRITE_SEQ},
+    policy, ring, runtime,
+    sched::counters,
+    socket::{PREFACE, frames, payload, user},
+    storage::{Frames, NOT_REPORTED, SOCK_PASSIVE, THREADS, Thread},
+};
+
+/// An object of a TLS library.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Key {
+    object: u64,
+    tgid: u64,
+}
+
+/// What is known of it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Object {
+    /// Its socket, and the socket's address in the kernel.
+    cookie: u64,
+    sk: u64,
+    /// Text it has read and written.
+    pos: [u64; 2],
+    /// Whether its socket was accepted.
+    accepted: u32,
+    /// 1: text may have passed before it was bound, and none was reported since.
+    joined: u32,
+    /// 1: its text consists of HTTP/2 frames.
+    framed: u64,
+    /// Where frames begin in what it reads and writes.
+    frames: [Frames; 2],
+}
+
+impl Object {
+    #[inline(always)]
+    const fn new(cookie: u64, sk: u64, accepted: bool, joined: bool) -> Self {
+        let frames = Frames { next: 0, carry: 0, have: 0, known: 0, calm: 0, reserved: [0; 5] };
+        Self {
+            cookie,
+            sk,
+            pos: [0; 2],
+            accepted: accepted as u32,
+            joined: joined as u32,
+            framed: 0,
+            frames: [frames; 2],
+        }
+    }
+}
+
+/// Objects whose socket is known. The least recently used go first: an object that is used again is bound again.
+#[map]
+static TLS_OBJECTS: LruHashMap<Key, Object> = LruHashMap::with_max_entries(TLS_OBJECTS_MAX, 0);
+
+/// Tail-called after a text with frames.
+#[map]
+static FRAMES_TEXT: ProgramArray = ProgramArray::with_max_entries(1, 0);
+
+/// The current thread, in a process that is traced.
+struct Caller {
+    control: &'static Control,
+    task: Task,
+    tgid: u32,
+    thread: &'static mut Thread,
+}
+
+#[inline(always)]
+fn caller() -> Option<Caller> {
+    let control = policy::control()?;
+    let task = Task::current();
+    let thread = THREADS.get(task.0, true);
+    if thread.is_null() {
+        emit::count(Lost::ThreadStorage);
+        return None;
+    }
+    // SAFETY: not null, and only this thread's programs touch it while it runs.
+    let thread = unsafe { &mut *thread };
+    let tgid = task.tgid();
+    policy::process_traced(control, thread, tgid).then_some(Caller { control, task, tgid, thread })
+}
+
+/// hook: uprobes at the entries of functions that read, write or shake hands. Emits [`Kind::Text`] for what is written.
+#[uprobe]
+pub(crate) fn tls_enter(ctx: ProbeContext) -> u32 {
+    runtime::hit(UserProbe::TlsEnter);
+    // SAFETY: the context of this program.
+    let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
+    let Some(caller) = caller() else { return 0 };
+    let [object, buffer, len, count] = arguments(&ctx);
+    let len = if cookie & tls::INT != 0 { len as i32 as i64 } else { len as i64 };
+    let thread = &mut *caller.thread;
+    (thread.io_cookie, thread.tls.object) = (0, object);
+    (thread.tls.buffer, thread.tls.len) = (buffer, if len > 0 { len as u64 } else { 0 });
+    thread.tls.count = if cookie & tls::STORES != 0 { count } else { 0 };
+    thread.tls.start = NOT_REPORTED;
+    if cookie & tls::CALL == tls::WRITE
+        && let Some(found) = find(object, caller.tgid)
+    {
+        let len = thread.tls.len;
+        thread.tls.start = found.pos[1];
+        found.pos[1] += len;
+        // The socket may be gone, and its memory another's.
+        let is_there = peek(found.sk, OFF_SK_COOKIE.load()) == found.cookie;
+        let seq = if is_there { peek(found.sk, OFF_TCP_WRITE_SEQ.load()) as u32 } else { 0 };
+        runtime::note_text(caller.task, caller.thread, caller.tgid, None);
+        report::<true>(&ctx, caller, found, Text { object, pos: found.pos[1] - len, buffer, len, asked: 0, seq });
+    }
+    0
+}
+
+/// hook: uretprobes of the same functions. Emits [`Kind::Text`] for what was read.
+#[uretprobe]
+pub(crate) fn tls_return(ctx: RetProbeContext) -> u32 {
+    runtime::hit(UserProbe::TlsReturn);
+    // SAFETY: the context of this program.
+    let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
+    let Some(caller) = caller() else { return 0 };
+    let thread = &mut *caller.thread;
+    let object = thread.tls.object;
+    if object == 0 {
+        return 0;
+    }
+    thread.tls.object = 0;
+    let call = cookie & tls::CALL;
+    if thread.io_cookie != 0 && !bind(thread, object, caller.tgid, call == tls::HANDSHAKE) {
+        return 0;
+    }
+    let returned = ctx.ret::<u64>() as i32;
+    let moved = if returned <= 0 {
+        0
+    } else if thread.tls.count != 0 {
+        user::<u64>(thread.tls.count)
+    } else {
+        returned as u64
+    };
+    if call == tls::HANDSHAKE || moved > thread.tls.len {
+        return 0;
+    }
+    let Some(found) = find(object, caller.tgid) else { return 0 };
+    let (buffer, asked) = (thread.tls.buffer, thread.tls.len);
+    if call == tls::WRITE && thread.tls.start != NOT_REPORTED {
+        // What was not taken is written again.
+        found.pos[1] = thread.tls.start + moved;
+        return 0;
+    }
+    if moved == 0 {
+        return 0;
+    }
+    runtime::note_text(caller.task, caller.thread, caller.tgid, None);
+    if call == tls::WRITE {
+        let pos = found.pos[1];
+        found.pos[1] = pos + moved;
+        report::<true>(&ctx, caller, found, Text { object, pos, buffer, len: moved, asked: 0, seq: 0 });
+    } else {
+        let pos = found.pos[0];
+        found.pos[0] = pos + moved;
+        report::<false>(&ctx, caller, found, Text { object, pos, buffer, len: moved, asked, seq: 0 });
+    }
+    0
+}
+
+/// hook: uprobes where a library forgets a connection.
+#[uprobe]
+pub(crate) fn tls_free(ctx: ProbeContext) -> u32 {
+    runtime::hit(UserProbe::TlsFree);
+    let [object, ..] = arguments(&ctx);
+    let _ = TLS_OBJECTS.remove(&Key { object, tgid: Task::current().tgid() as u64 });
+    0
+}
+
+/// hook: uprobe where `crypto/tls.(*Conn).Write` has set up its frame. Emits [`Kind::Text`].
+#[uprobe]
+pub(crate) fn tls_go_write(ctx: ProbeContext) -> u32 {
+    runtime::hit(UserProbe::TlsGoWrite);
+    let Some(caller) = caller() else { return 0 };
+    let [connection, buffer, len, _] = go_registers(&ctx);
+    let Some((fd, found)) = bind_go(&caller, connection) else { return 0 };
+    let (pos, cookie) = (found.pos[1], found.cookie);
+    found.pos[1] = pos + len;
+    let seq = peek(found.sk, OFF_TCP_WRITE_SEQ.load()) as u32;
+    runtime::note_text(caller.task, caller.thread, caller.tgid, Some((fd, cookie)));
+    report::<true>(&ctx, caller, found, Text { object: connection, pos, buffer, len, asked: 0, seq });
+    0
+}
+
+/// hook: uprobe where `crypto/tls.(*Conn).Read` copies text. Emits [`Kind::Text`].
+#[uprobe]
+pub(crate) fn tls_go_read(ctx: ProbeContext) -> u32 {
+    runtime::hit(UserProbe::TlsGoRead);
+    let Some(caller) = caller() else { return 0 };
+    let [_, buffer, len, frame] = go_registers(&ctx);
+    // Room for the first argument, above the return address.
+    let connection: u64 = user(frame + 16);
+    let Some((_, found)) = bind_go(&caller, connection) else { return 0 };
+    let pos = found.pos[0];
+    found.pos[0] = pos + len;
+    runtime::note_text(caller.task, caller.thread, caller.tgid, None);
+    report::<false>(&ctx, caller, found, Text { object: connection, pos, buffer, len, asked: 0, seq: 0 });
+    0
+}
+
+/// The object, if its socket is known.
+#[inline(always)]
+fn find(object: u64, tgid: u32) -> Option<&'static mut Object> {
+    // SAFETY: calls of one object do not overlap; if they do, positions show a gap.
+    TLS_OBJECTS.get_ptr_mut(Key { object, tgid: tgid as u64 }).map(|found| unsafe { &mut *found })
+}
+
+/// Binds the object to the socket that the call which just ended used. False if the object belongs to another socket.
+#[inline(always)]
+fn bind(thread: &Thread, object: u64, tgid: u32, handshake: bool) -> bool {
+    let cookie = thread.io_cookie;
+    if let Some(found) = find(object, tgid) {
+        if found.cookie == cookie {
+            found.sk = thread.io_sk;
+            return true;
+        }
+        if !handshake {
+            emit::count(Lost::TlsObject);
+            let _ = TLS_OBJECTS.remove(&Key { object, tgid: tgid as u64 });
+            return false;
+        }
+    }
+    let accepted = thread.io_flags & SOCK_PASSIVE as u64 != 0;
+    put(object, tgid, &Object::new(cookie, thread.io_sk, accepted, !handshake))
+}
+
+#[inline(always)]
+fn put(object: u64, tgid: u32, value: &Object) -> bool {
+    let done = TLS_OBJECTS.insert(&Key { object, tgid: tgid as u64 }, value, 0).is_ok();
+    if !done {
+        emit::count(Lost::TlsObject);
+    }
+    done
+}
+
+/// The descriptor and the record of a `crypto/tls.Conn`.
+#[inline(always)]
+fn bind_go(caller: &Caller, connection: u64) -> Option<(u32, &'static mut Object)> {
+    let fd = runtime::go::tls_descriptor(connection)?;
+    let sk = caller.task.socket_of(fd);
+    let cookie = peek(sk, OFF_SK_COOKIE.load());
+    if cookie == 0 {
+        return None;
+    }
+    let known = find(connection, caller.tgid);
+    if known.is_none_or(|found| found.cookie != cookie)
+        && !put(connection, caller.tgid, &Object::new(cookie, sk, false, true))
+    {
+        return None;
+    }
+    find(connection, caller.tgid).map(|found| (fd, found))
+}
+
+/// A text.
+struct Text {
+    object: u64,
+    pos: u64,
+    buffer: u64,
+    len: u64,
+    asked: u64,
+    seq: u32,
+}
+
+/// Longest text reported as one: longer ones are cut, and their rest is a gap.
+const LONGEST: u64 = 1 << 30;
+
+#[inline(always)]
+fn report<const TX: bool>(ctx: &impl EbpfContext, caller: Caller, object: &mut Object, text: Text) {
+    let Caller { control, task, tgid, thread } = caller;
+    let Text { object: address, pos, buffer, len, asked, seq } = text;
+    if len == 0 || len > LONGEST {
+        return;
+    }
+    let bytes = len as u32;
+    runtime::counted(thread, tgid);
+    // SAFETY: no argument.
+    let now = unsafe { bpf_ktime_get_ns() };
+    thread.ops = thread.ops.wrapping_add(1);
+    // Who replies sends what it accepted.
+    let is_reply = (object.accepted != 0) == TX;
+    let wanted = if is_reply && bytes > HEAD_REPLY_WHOLE as u32 { HEAD_REPLY } else { HEAD_REQUEST } as u32;
+    let wanted = match policy::text(object.cookie) {
+        None => return,
+        Some(0) => wanted,
+        Some(asked) => asked,
+    };
+    let least = if wanted < control.head_max { wanted } else { control.head_max };
+    let carried = bytes.min(least + TAIL_MAX as u32) as u64;
+    let room = carried + FRAMES_ROOM as u64;
+    let Some(slot) = ring::reserve(size_of::<Op>() as u64 + room, Lost::RingText) else { return };
+    let op = slot.record.cast::<Op>();
+    // Through memory, so that the verifier forgets which value it holds.
+    // SAFETY: the record is written last; until then its place is free.
+    let cap = unsafe {
+        op.cast::<u64>().write_volatile(least as u64);
+        bound::at_most::<{ HEAD_MAX as u64 }>(op.cast::<u64>().read_volatile()) as u32
+    };
+    // SAFETY: in the slot, which has the room.
+    let found = unsafe { payload::one(op, &raw mut thread.walk.source, buffer, bytes, cap) };
+    let mut flags = if TX { OP_TX } else { 0 };
+    if found.fault {
+        flags |= OP_FAULT;
+        emit::count(Lost::PayloadFault);
+    }
+    if object.joined != 0 {
+        object.joined = 0;
+        flags |= OP_JOINED;
+    }
+    let head = bound::at_most::<{ HEAD_MAX as u64 }>(found.head as u64);
+    let tail = bound::at_most::<{ TAIL_MAX as u64 }>(found.tail as u64);
+    if pos == 0 && head >= PREFACE.len() as u64 {
+        // SAFETY: behind the record, which the slot has room for.
+        let first = unsafe { op.add(1).cast::<u32>().read_volatile() };
+        if first == u32::from_ne_bytes(PREFACE) {
+            object.framed = 1;
+        }
+    }
+    let len = size_of::<Op>() as u64 + head + tail;
+    // SAFETY: at the beginning of the slot.
+    unsafe {
+        *op = Op {
+            header: Header {
+                kind: Kind::Text as u8,
+                flags,
+                cpu: bpf_get_smp_processor_id() as u16,
+                len: len as u32,
+                nanos: now,
+                tgid,
+                tid: task.tid(),
+            },
+            cookie: object.cookie,
+            pos,
+            arrived: asked,
+            bytes,
+            seq,
+            head: head as u16,
+            tail: tail as u16,
+            nth: thread.ops,
+            sent_cookie: 0,
+            sent_pos: 0,
+            sent_end: 0,
+            sent_at: 0,
+            entity: thread.entity,
+            edge_seq: thread.edge_seq,
+            frames: 0,
+            counters: counters(task, thread, now),
+        };
+    }
+    if object.framed != 0 && !found.fault {
+        thread.tls.framed = address;
+        thread.walk.slot = slot.park();
+        // SAFETY: the array holds only programs for probes.
+        unsafe { FRAMES_TEXT.tail_call(ctx, 0) };
+    }
+    slot.complete(len);
+}
+
+/// Tail-called by the others: copies the starts of frames behind the text's front.
+#[uprobe]
+pub(crate) fn frames_text(_: ProbeContext) -> u32 {
+    let task = Task::current();
+    let thread = THREADS.get(task.0, false);
+    if thread.is_null() {
+        return 0;
+    }
+    // SAFETY: not null, and only this thread's programs touch it while it runs.
+    let thread = unsafe { &mut *thread };
+    let Some(slot) = ring::Slot::unpark(&thread.walk.slot) else { return 0 };
+    // SAFETY: the record was written there.
+    let sends = unsafe { (*slot.record.cast::<Op>()).header.flags } & OP_TX != 0;
+    let mut fragments = 0;
+    if let Some(found) = find(thread.tls.framed, task.tgid()) {
+        let frames = if sends { &mut found.frames[1] } else { &mut found.frames[0] };
+        // SAFETY: the slot has the room.
+        fragments = unsafe { frames::pieces_of(&raw mut thread.walk, slot.record, frames) };
+    }
+    frames::complete(slot, fragments);
+    0
+}
+
+/// The first four arguments of a C function.
+#[cfg(not(bpf_target_arch = "aarch64"))]
+#[inline(always)]
+fn arguments(ctx: &ProbeContext) -> [u64; 4] {
+    // SAFETY: the registers a probe is given.
+    unsafe { [(*ctx.regs).rdi, (*ctx.regs).rsi, (*ctx.regs).rdx, (*ctx.regs).rcx] }
+}
+
+/// The first three arguments of a Go function, and its frame pointer.
+#[cfg(not(bpf_target_arch = "aarch64"))]
+#[inline(always)]
+fn go_registers(ctx: &ProbeContext) -> [u64; 4] {
+    // SAFETY: the registers a probe is given.
+    unsafe { [(*ctx.regs).rax, (*ctx.regs).rbx, (*ctx.regs).rcx, (*ctx.regs).rbp] }
+}
+
+/// As [`arguments`].
+#[cfg(bpf_target_arch = "aarch64")]
+#[inline(always)]
+fn arguments(ctx: &ProbeContext) -> [u64; 4] {
+    // SAFETY: the registers a probe is given.
+    unsafe { [(*ctx.regs).regs[0], (*ctx.regs).regs[1], (*ctx.regs).regs[2], (*ctx.regs).regs[3]] }
+}
+
+/// Unknown on arm64, where these programs are not attached.
+#[cfg(bpf_target_arch = "aarch64")]
+#[inline(always)]
+fn go_registers(_: &ProbeContext) -> [u64; 4] {
+    [0; 4]
+}

@@ -1,0 +1,254 @@
+//! Attaches the probes of TLS libraries, in a thread of its own: once for each file, in every process that has it mapped,
+//! now or later.
+//!
+//! Files are found in the system's library directories, in the processes that run when the agent starts, and in those
+//! that begin to use TLS or run another program later: nothing is polled.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::declaring::expand;
+use crate::kernel::uprobes::Prober;
+use crate::runtimes::maps::Maps;
+use crate::runtimes::tls::{Candidate, Libraries, Library, candidates, inspect, is_openssl};
+
+/// Where systems have their libraries: programs that run briefly are traced from their beginning.
+const SYSTEM: [&str; 5] = [
+    "/usr/lib/*/libssl.so.*",
+    "/usr/lib64/libssl.so.*",
+    "/usr/lib/libssl.so.*",
+    "/lib/libssl.so.*",
+    "/lib64/libssl.so.*",
+];
+/// Between two looks whether files are unused.
+const LEAVE_EVERY: Duration = Duration::from_secs(10);
+/// Processes that wait to be looked at.
+const QUEUE: usize = 1024;
+/// Most files that are remembered, with probes or without.
+const FILES: usize = 256;
+/// Most processes of a file that are remembered: it is in use while one of them has it.
+const USERS: usize = 64;
+/// First number of this thread's visits: those of declared transactions are below.
+const VISITS: u64 = 1 << 32;
+
+/// A file: device and inode.
+type Inode = (u64, u64);
+
+/// The thread that attaches.
+pub(super) struct Decrypting {
+    ask: SyncSender<u32>,
+    counts: Arc<Counts>,
+}
+
+/// What the thread has done so far.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    /// Files with probes, now.
+    pub(super) files: AtomicU64,
+    /// Files refused, or not looked at because there are too many.
+    pub(super) refused: AtomicU64,
+    /// Processes not looked at because too many waited.
+    pub(super) skipped: AtomicU64,
+    /// Why files were refused, for people: one line each.
+    pub(super) reasons: Mutex<Vec<String>>,
+}
+
+/// Most reasons that are kept.
+const REASONS: usize = 32;
+
+impl Decrypting {
+    /// Starts the thread and waits until it attached to what is there; `None` if no library is wanted.
+    pub(super) fn start(libraries: &Libraries, prober: Prober) -> std::io::Result<Option<Self>> {
+        if libraries.is_empty() {
+            return Ok(None);
+        }
+        let counts = Arc::new(Counts::default());
+        let (ask, asked) = sync_channel(QUEUE);
+        let (ready, is_ready) = sync_channel::<()>(1);
+        let mut watch = Watch {
+            libraries: libraries.clone(),
+            prober,
+            files: HashMap::new(),
+            visits: VISITS,
+            counts: Arc::clone(&counts),
+        };
+        std::thread::Builder::new().name("tracer-tls".into()).spawn(move || {
+            watch.look_at_system();
+            watch.look_at_all_processes();
+            // Whoever started it may be gone.
+            let _ = ready.send(());
+            watch.follow(&asked);
+        })?;
+        // An error means that the thread is gone, which it has logged.
+        let _ = is_ready.recv();
+        Ok(Some(Self { ask, counts }))
+    }
+
+    /// A process began to use TLS, or runs another program.
+    pub(super) fn look_at(&self, pid: u32) {
+        if let Err(TrySendError::Full(_)) = self.ask.try_send(pid) {
+            self.counts.skipped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// What the thread has done so far.
+    pub(super) fn counts(&self) -> &Counts {
+        &self.counts
+    }
+}
+
+/// A file that was looked at.
+struct Watched {
+    /// The number its probes are kept under; `None`: it was refused.
+    visit: Option<u64>,
+    /// It belongs to the system: its probes stay.
+    system: bool,
+    /// Processes that were seen to have it.
+    users: Vec<u32>,
+}
+
+struct Watch {
+    libraries: Libraries,
+    prober: Prober,
+    files: HashMap<Inode, Watched>,
+    visits: u64,
+    counts: Arc<Counts>,
+}
+
+impl Watch {
+    fn follow(&mut self, asked: &Receiver<u32>) {
+        let mut next = Instant::now() + LEAVE_EVERY;
+        loop {
+            match asked.recv_timeout(next.saturating_duration_since(Instant::now())) {
+                Ok(pid) => self.look_at_process(pid),
+                Err(RecvTimeoutError::Timeout) => {
+                    self.leave();
+                    next = Instant::now() + LEAVE_EVERY;
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn look_at_system(&mut self) {
+        if !self.libraries.has(Library::OpenSsl) {
+            return;
+        }
+        for path in SYSTEM.iter().flat_map(|pattern| expand(pattern)) {
+            let name = path.display().to_string();
+            if is_openssl(&name) {
+                self.consider(&Candidate { library: Library::OpenSsl, path: name, open_by: path }, None);
+            }
+        }
+    }
+
+    fn look_at_all_processes(&mut self) {
+        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+            if let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) {
+                self.look_at_process(pid);
+            }
+        }
+    }
+
+    fn look_at_process(&mut self, pid: u32) {
+        if pid == std::process::id() {
+            return;
+        }
+        let Some(maps) = Maps::read(pid) else { return };
+        for candidate in candidates(&maps, &self.libraries) {
+            self.consider(&candidate, Some(pid));
+        }
+    }
+
+    /// Attaches to a file that has no probes yet. `user`: a process that has it; else it belongs to the system.
+    fn consider(&mut self, candidate: &Candidate, user: Option<u32>) {
+        let Some(inode) = inode(&candidate.open_by) else { return };
+        if let Some(watched) = self.files.get_mut(&inode) {
+            watched.uses(user);
+            return;
+        }
+        if self.files.len() >= FILES {
+            self.refuse("too many files with TLS libraries", candidate);
+            return;
+        }
+        let done = inspect(candidate.library, &candidate.open_by).map_err(|why| why.to_string());
+        let done = done.and_then(|sites| self.attach(candidate, &sites.sites).map(|visit| (visit, sites.stepped)));
+        let visit = match done {
+            Ok((visit, stepped)) => {
+                let dear = if stepped > 0 { ", at some cost: its code has no cheap place" } else { "" };
+                log::info!("text of {} is traced in {}{dear}", candidate.library.name(), candidate.path);
+                self.counts.files.fetch_add(1, Ordering::Relaxed);
+                Some(visit)
+            }
+            Err(why) => {
+                self.refuse(&why, candidate);
+                None
+            }
+        };
+        let mut watched = Watched { visit, system: user.is_none(), users: Vec::new() };
+        watched.uses(user);
+        self.files.insert(inode, watched);
+    }
+
+    fn refuse(&self, why: &str, candidate: &Candidate) {
+        // Most Go programs do not use TLS.
+        log::debug!("text of {} is not traced in {}: {why}", candidate.library.name(), candidate.path);
+        self.counts.refused.fetch_add(1, Ordering::Relaxed);
+        let mut reasons = self.counts.reasons.lock().unwrap_or_else(PoisonError::into_inner);
+        if reasons.len() < REASONS {
+            reasons.push(format!("{} in {}: {why}", candidate.library.name(), candidate.path));
+        }
+    }
+
+    /// Attaches the probes of a file, all or none; the number they are kept under.
+    fn attach(&mut self, candidate: &Candidate, sites: &[crate::runtimes::tls::Site]) -> Result<u64, String> {
+        self.visits += 1;
+        let visit = self.visits;
+        for site in sites {
+            let place = (candidate.open_by.as_path(), site.offset);
+            if let Err(why) = self.prober.attach_file(site.probe, visit, place, site.cookie) {
+                self.prober.detach_file(visit);
+                return Err(why);
+            }
+        }
+        Ok(visit)
+    }
+
+    /// Detaches from files that no process has mapped any more.
+    fn leave(&mut self) {
+        for watched in self.files.values_mut() {
+            watched.users.retain(|pid| Path::new(&format!("/proc/{pid}")).exists());
+        }
+        let unused = |watched: &Watched| !watched.system && watched.users.is_empty();
+        if !self.files.values().any(unused) {
+            return;
+        }
+        // Other processes may have them.
+        self.look_at_all_processes();
+        let gone: Vec<Inode> = self.files.iter().filter(|(_, watched)| unused(watched)).map(|(at, _)| *at).collect();
+        for inode in gone {
+            if let Some(visit) = self.files.remove(&inode).and_then(|watched| watched.visit) {
+                self.prober.detach_file(visit);
+                self.counts.files.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl Watched {
+    fn uses(&mut self, user: Option<u32>) {
+        if let Some(user) = user.filter(|user| self.users.len() < USERS && !self.users.contains(user)) {
+            self.users.push(user);
+        }
+    }
+}
+
+fn inode(path: &PathBuf) -> Option<Inode> {
+    fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|meta| (meta.dev(), meta.ino()))
+}

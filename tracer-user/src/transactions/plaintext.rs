@@ -1,0 +1,379 @@
+//! Encrypted connections whose text is known: what a TLS library reads and writes takes the place of what its socket
+//! moves.
+//!
+//! From a connection's first text on, its socket's bytes are only read for the headers of TLS records: a request's key is
+//! that of the record its first byte travelled in, which is the same at both ends, whether an end sees text or not.
+
+use std::collections::VecDeque;
+
+use tracer_common::event::{Header, OP_EOF, OP_JOINED, OP_TX, Op};
+use tracer_common::policy::{CapturePolicy, TEXT_UNWANTED, VERDICT_TRACE};
+
+use super::engine::{Engine, Output};
+use crate::model::{Direction, Nanos, Side};
+use crate::protocols::tls::records::Records;
+use crate::protocols::{ActiveState, Chunk, Closed, ExchangeEvent, Stamp, Want};
+
+/// Texts of one direction whose records are remembered: a request's head may come in several.
+const TEXTS: usize = 16;
+/// Bytes from a write's beginning that are certain to travel in its first record: every library's records hold as much.
+const FIRST_RECORD: u64 = 1024;
+/// Bytes wanted from the front of what a server receives: the headers of several short records.
+const HEADERS: u16 = 512;
+/// The same where nothing need be read.
+const LITTLE: u16 = 16;
+/// Most events of round trips that wait for the text's protocol: it is known, or known to be unknown, before.
+const EVENTS: usize = 256;
+/// Between two looks at what runs in a process that encrypts, nanoseconds.
+const LOOK_AGAIN: Nanos = 1_000_000_000;
+
+/// Where a text travelled.
+#[derive(Clone, Copy, Debug)]
+struct Text {
+    pos: u64,
+    bytes: u64,
+    /// Sequence number of its record's header, plus its offset in the record's text.
+    seq: u32,
+}
+
+/// What is known of an encrypted connection besides its text.
+#[derive(Debug, Default)]
+pub(super) struct Plaintext {
+    /// Records received.
+    records: Records,
+    /// When the first byte of the last receive arrived.
+    arrived: Nanos,
+    /// The latest texts received and sent.
+    texts: [VecDeque<Text>; 2],
+    /// What times the encrypted bytes, until the text's protocol is known, and what it found since the first text.
+    timed: Option<Box<(ActiveState, Vec<ExchangeEvent>)>>,
+}
+
+impl Plaintext {
+    /// Sequence number that stands for position `pos` of the text, if it is known.
+    pub(super) fn seq(&self, dir: Direction, pos: u64) -> Option<u32> {
+        let texts = &self.texts[usize::from(dir == Direction::Tx)];
+        let text = texts.iter().rev().find(|text| (text.pos..text.pos.saturating_add(text.bytes)).contains(&pos))?;
+        let into = pos - text.pos;
+        (dir == Direction::Rx || into < FIRST_RECORD).then(|| text.seq.wrapping_add(into as u32))
+    }
+
+    fn note(&mut self, dir: Direction, text: Text) {
+        let texts = &mut self.texts[usize::from(dir == Direction::Tx)];
+        if texts.len() >= TEXTS {
+            texts.pop_front();
+        }
+        texts.push_back(text);
+    }
+
+    /// Takes an operation on the socket.
+    fn moved(&mut self, op: &Op, head: &[u8]) {
+        if direction(op) == Direction::Rx {
+            self.records.received(op.pos, u64::from(op.bytes), op.seq, head);
+            self.arrived = op.arrived;
+        }
+    }
+
+    /// What the kernel is to report of the socket, and of the text as `want` says.
+    pub(super) fn policy(side: Option<Side>, want: Want) -> CapturePolicy {
+        let (rx_skip, tx_skip, head_rx) = match side {
+            // Replies need no key.
+            Some(Side::Client) => (u64::MAX, u64::MAX, LITTLE),
+            Some(Side::Server) => (0, u64::MAX, HEADERS),
+            None => (0, 0, HEADERS),
+        };
+        // In KiB, rounded up.
+        let text = want.head_rx.max(want.head_tx).div_ceil(1024).min(u16::from(TEXT_UNWANTED - 1)) as u8;
+        let verdict = VERDICT_TRACE;
+        CapturePolicy { rx_skip, tx_skip, head_rx, head_tx: LITTLE, verdict, text, ..CapturePolicy::default() }
+    }
+}
+
+impl Engine {
+    /// A TLS library read or wrote text.
+    pub(super) fn text(&mut self, op: &Op, carried: (&[u8], &[u8], &[u8]), out: &mut Vec<Output>) {
+        self.follow(&op.header, op.nth);
+        let Some(arrived) = self.take_text(op, out) else {
+            self.counters.text_unbound += 1;
+            return;
+        };
+        self.overtaken(op);
+        self.note_task(op);
+        let header = Header { flags: op.header.flags & !OP_JOINED, ..op.header };
+        let arrived = if header.flags & OP_TX == 0 { arrived } else { 0 };
+        self.on_io(&Op { header, seq: 0, arrived, ..*op }, carried, out);
+        self.judge_text(op.cookie, out);
+    }
+
+    /// Prepares the connection for a text; when its bytes arrived. `None` if it is not known to be encrypted.
+    fn take_text(&mut self, op: &Op, out: &mut Vec<Output>) -> Option<Nanos> {
+        let nanos = op.header.nanos;
+        let joined = op.header.flags & OP_JOINED != 0;
+        let connection = self.connections.get_mut(&op.cookie).filter(|connection| !connection.no_text)?;
+        let mut events = std::mem::take(&mut self.events);
+        if connection.plain.is_none() {
+            let Some(passed) = connection.talk.awake().encrypted() else {
+                self.events = events;
+                return None;
+            };
+            let text = connection.talk.awake().begin_text(joined && passed, &mut events);
+            let timed = std::mem::replace(&mut connection.talk, text);
+            let plain = connection.plain.insert(connection.before_text.take().unwrap_or_default());
+            plain.timed = Some(Box::new((timed, Vec::new())));
+        } else if joined {
+            // The kernel side had lost its object: positions start over.
+            let at = Stamp { nanos, pid: op.header.tgid, ..Stamp::default() };
+            connection.talk.awake().closed(Closed::Both, at, None, &self.settings, &mut events);
+            let text = connection.talk.awake().begin_text(true, &mut events);
+            connection.talk = text;
+            connection.plain = Some(Box::default());
+            self.counters.text_rejoined += 1;
+        }
+        for event in events.drain(..) {
+            self.on_exchange_event(op.cookie, event, None, out);
+        }
+        self.events = events;
+        let connection = self.connections.get_mut(&op.cookie)?;
+        if self.texting.len() < self.limits.processes {
+            self.texting.insert(op.header.tgid);
+        }
+        let side = connection.side();
+        let plain = connection.plain.as_mut()?;
+        let (dir, bytes) = (direction(op), u64::from(op.bytes));
+        let asked = u32::try_from(op.arrived).unwrap_or(0);
+        let seq = match dir {
+            Direction::Tx => (op.seq != 0).then_some(op.seq),
+            Direction::Rx => plain.records.text(op.bytes, asked).map(|(seq, into)| seq.wrapping_add(into)),
+        };
+        match seq {
+            Some(seq) => plain.note(dir, Text { pos: op.pos, bytes, seq }),
+            // A reply needs no key.
+            None if side == Some(Side::Server) && dir == Direction::Rx => self.counters.text_unplaced += 1,
+            None => {}
+        }
+        Some(plain.arrived)
+    }
+
+    /// Takes an operation on the socket of an encrypted connection: of its bytes, only record headers are read. False if
+    /// the operation is to be handled like any other.
+    pub(super) fn ciphertext(&mut self, op: &Op, head: &[u8]) -> bool {
+        let Some(connection) = self.connections.get_mut(&op.cookie) else { return false };
+        let Some(plain) = connection.plain.as_mut().filter(|_| op.header.flags & OP_EOF == 0) else { return false };
+        self.now = self.now.max(op.header.nanos);
+        connection.last = connection.last.max(op.header.nanos);
+        connection.tgid = op.header.tgid;
+        plain.moved(op, head);
+        if let Some((timed, events)) = plain.timed.as_deref_mut()
+            && events.len() < EVENTS
+        {
+            let Header { nanos, tgid: pid, tid, .. } = op.header;
+            let at = Stamp { nanos, pid, tid, reads: op.counters.reads };
+            let (dir, pos, len, arrived) = (direction(op), op.pos, u64::from(op.bytes), op.arrived);
+            let chunk = Chunk { dir, pos, len, head, tail: &[], fragments: &[], at, arrived };
+            timed.awake().on_io(false, &chunk, &self.settings, events);
+        }
+        true
+    }
+
+    /// Follows the records of a connection that may turn out to have text, and has its process looked at. Called after the
+    /// connection's parser took the operation.
+    pub(super) fn watch_encrypted(&mut self, op: &Op, head: &[u8]) {
+        let Some(connection) = self.connections.get_mut(&op.cookie) else { return };
+        if connection.plain.is_some() || connection.no_text || op.header.flags & OP_EOF != 0 {
+            return;
+        }
+        if connection.talk.if_awake().is_none_or(|talk| !talk.is_timed_tls()) {
+            connection.before_text = None;
+            return;
+        }
+        let first = connection.before_text.is_none();
+        connection.before_text.get_or_insert_default().moved(op, head);
+        let (tgid, now) = (op.header.tgid, op.header.nanos);
+        let has_room = self.encrypting.len() < self.limits.processes || self.encrypting.contains_key(&tgid);
+        let is_due = self.encrypting.get(&tgid).is_none_or(|at| now.saturating_sub(*at) >= LOOK_AGAIN);
+        if first && has_room && is_due {
+            self.encrypting.insert(tgid, now);
+            self.encrypted.push(tgid);
+        }
+    }
+
+    /// Processes that began to use TLS on a connection, since last taken.
+    pub fn take_encrypted(&mut self) -> std::vec::Drain<'_, u32> {
+        self.encrypted.drain(..)
+    }
+
+    /// A text was read: once its protocol is known, its encrypted bytes need no timing. If it is of no known protocol,
+    /// they are what remains.
+    fn judge_text(&mut self, cookie: u64, out: &mut Vec<Output>) {
+        let Some(connection) = self.connections.get_mut(&cookie) else { return };
+        let Some(plain) = connection.plain.as_mut().filter(|plain| plain.timed.is_some()) else { return };
+        if connection.talk.awake().is_ignored() {
+            self.give_up_text(cookie, out);
+        } else if connection.talk.side().is_some() {
+            plain.timed = None;
+        }
+    }
+
+    /// The connection goes on as one that is timed by round trips of its encrypted bytes, if its text's protocol is not
+    /// known.
+    pub(super) fn give_up_text(&mut self, cookie: u64, out: &mut Vec<Output>) {
+        let Some(connection) = self.connections.get_mut(&cookie) else { return };
+        let Some(timed) = connection.plain.as_mut().and_then(|plain| plain.timed.take()) else { return };
+        let (talk, events) = *timed;
+        (connection.talk, connection.plain, connection.no_text) = (talk, None, true);
+        for event in events {
+            self.on_exchange_event(cookie, event, None, out);
+        }
+        if let Some(connection) = self.connections.get_mut(&cookie) {
+            connection.asked = (0, 0, 0);
+            connection.set_skips((0, 0));
+        }
+        self.update_policy(cookie);
+    }
+}
+
+fn direction(op: &Op) -> Direction {
+    if op.header.flags & OP_TX != 0 { Direction::Tx } else { Direction::Rx }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decode::Record;
+    use crate::protocols::Settings;
+    use crate::transactions::engine::Limits;
+    use tracer_common::event::{FAMILY_INET, Open, ROLE_PASSIVE};
+
+    /// A server's connection, fed record by record.
+    struct Server {
+        engine: Engine,
+        out: Vec<Output>,
+        nanos: u64,
+        /// Positions of the socket's bytes and of the text, received and sent.
+        pos: [[u64; 2]; 2],
+    }
+
+    impl Server {
+        fn new() -> Self {
+            let mut made = Self {
+                engine: Engine::new(Settings::default(), Limits::default(), 1),
+                out: Vec::new(),
+                nanos: 1000,
+                pos: [[0; 2]; 2],
+            };
+            let header = Header { nanos: 1, tgid: 7, tid: 7, ..Header::default() };
+            let open = Open { header, cookie: 1, family: FAMILY_INET, role: ROLE_PASSIVE, ..Open::default() };
+            made.engine.record(&Record::Open(open), &mut made.out);
+            made
+        }
+
+        fn moves(&mut self, text: bool, sends: bool, head: &[u8]) {
+            self.nanos += 1000;
+            let flags = if sends { OP_TX } else { 0 };
+            let pos = &mut self.pos[usize::from(text)][usize::from(sends)];
+            let (bytes, seq) = (head.len() as u32, if text { 0 } else { 5000 + *pos as u32 });
+            let header = Header { flags, nanos: self.nanos, tgid: 7, tid: 7, ..Header::default() };
+            let op = Op { header, cookie: 1, pos: *pos, bytes, seq, ..Op::default() };
+            *pos += head.len() as u64;
+            let record = if text {
+                Record::Text { op, head, tail: &[], fragments: &[] }
+            } else {
+                Record::Op { op, head, tail: &[], fragments: &[] }
+            };
+            self.engine.record(&record, &mut self.out);
+        }
+
+        /// A record of TLS moves, whose content begins like this.
+        fn record(&mut self, sends: bool, kind: u8, begin: &[u8], len: usize) {
+            let mut bytes = vec![kind, 3, 3, (len >> 8) as u8, len as u8];
+            bytes.extend_from_slice(begin);
+            bytes.resize(5 + len, 0);
+            self.moves(false, sends, &bytes);
+        }
+
+        fn handshake(&mut self) {
+            self.record(false, 22, &[1, 0, 0, 96, 3, 3], 100);
+            self.record(true, 22, &[2, 0, 0, 76, 3, 3], 80);
+            self.record(false, 20, &[1], 1);
+            self.record(false, 22, &[0x5a], 40);
+            self.record(true, 22, &[0x5a], 40);
+        }
+
+        /// Protocols and paths of all spans.
+        fn spans(mut self) -> Vec<(&'static str, String)> {
+            self.engine.expire(true, &mut self.out);
+            let span = |output: &Output| match output {
+                Output::Finished(span, _) => {
+                    Some((span.protocol, format!("{} {}", span.request.method, span.request.path)))
+                }
+                _ => None,
+            };
+            self.out.iter().filter_map(span).collect()
+        }
+    }
+
+    #[test]
+    fn text_takes_the_place_of_encrypted_bytes() {
+        let mut server = Server::new();
+        server.handshake();
+        for path in ["/a", "/b"] {
+            let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n");
+            server.record(false, 23, &[], request.len() + 24);
+            server.moves(true, false, request.as_bytes());
+            let at = server.pos[1][0] - request.len() as u64;
+            let seq = server.engine.connections.get(&1).and_then(|known| known.seq(Direction::Rx, at));
+            assert_eq!(seq, Some(5000 + (server.pos[0][0] - request.len() as u64 - 29) as u32), "{path}");
+            server.moves(true, true, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+            server.record(true, 23, &[], 38 + 24);
+        }
+        let expected = [("tls", "handshake "), ("http", "GET /a"), ("http", "GET /b")];
+        let mut spans = server.spans();
+        spans.sort_by_key(|(protocol, _)| *protocol == "http");
+        assert_eq!(spans, expected.map(|(protocol, name)| (protocol, name.to_owned())));
+    }
+
+    #[test]
+    fn text_of_no_known_protocol_leaves_round_trips() {
+        let mut server = Server::new();
+        server.handshake();
+        for _ in 0..5 {
+            server.record(false, 23, &[], 10 + 24);
+            server.moves(true, false, b"\x01question!");
+            server.moves(true, true, b"\x01answer 90");
+            server.record(true, 23, &[], 10 + 24);
+        }
+        assert_eq!(server.engine.connections.get(&1).map(|known| known.no_text), Some(true));
+        let trips = server.spans().into_iter().filter(|(_, name)| name.starts_with("TLS")).count();
+        assert_eq!(trips, 5);
+    }
+
+    #[test]
+    fn text_of_a_connection_in_the_clear_is_dropped() {
+        let mut server = Server::new();
+        server.moves(false, false, b"GET /a HTTP/1.1\r\n\r\n");
+        server.moves(true, false, b"GET /b HTTP/1.1\r\n\r\n");
+        server.moves(false, true, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        assert_eq!(server.engine.counters.text_unbound, 1);
+        assert_eq!(server.spans(), [("http", "GET /a".to_owned())]);
+    }
+
+    #[test]
+    fn a_position_is_named_by_the_record_its_byte_travelled_in() {
+        let mut plain = Plaintext::default();
+        plain.note(Direction::Rx, Text { pos: 0, bytes: 100, seq: 7000 });
+        plain.note(Direction::Rx, Text { pos: 100, bytes: 20_000, seq: 7122 });
+        assert_eq!(plain.seq(Direction::Rx, 0), Some(7000));
+        assert_eq!(plain.seq(Direction::Rx, 99), Some(7099));
+        assert_eq!(plain.seq(Direction::Rx, 5100), Some(12_122));
+        assert_eq!(plain.seq(Direction::Rx, 20_100), None);
+        assert_eq!(plain.seq(Direction::Tx, 0), None);
+        // A write may be cut into records anywhere behind its first bytes.
+        plain.note(Direction::Tx, Text { pos: 0, bytes: 5000, seq: 1 });
+        assert_eq!(plain.seq(Direction::Tx, 1023), Some(1024));
+        assert_eq!(plain.seq(Direction::Tx, 1024), None);
+        for n in 0..100 {
+            plain.note(Direction::Tx, Text { pos: 5000 + n, bytes: 1, seq: n as u32 });
+        }
+        assert!(plain.texts[1].len() <= TEXTS);
+    }
+}
