@@ -155,7 +155,7 @@ impl Chain {
 
 /// The first of what was found wrong, for people.
 fn some(wrong: &[String]) -> String {
-    wrong.iter().take(12).map(|line| format!("{line}\n")).collect()
+    wrong.iter().take(12).flat_map(|line| [line, "\n"]).collect()
 }
 
 /// Asks for every path some times, in turn.

@@ -3,8 +3,8 @@
 
 mod edges;
 mod hosts;
-mod regression;
 mod policies;
+mod regression;
 mod report;
 mod shop;
 mod tree;

@@ -53,7 +53,9 @@ fn other_mix(w: &mut World, t: usize) -> Truth {
 }
 
 fn scale(values: &mut [f64], factor: f64) {
-    values.iter_mut().for_each(|value| *value *= factor);
+    for value in values {
+        *value *= factor;
+    }
 }
 
 /// Windows since `t`.

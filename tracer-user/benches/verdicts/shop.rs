@@ -448,15 +448,12 @@ impl Simulation {
                     query_wait: 0.0,
                     query_blocked: 0.0,
                 };
-                let request = match self.free.pop() {
-                    Some(id) => {
-                        self.requests[id] = request;
-                        id
-                    }
-                    None => {
-                        self.requests.push(request);
-                        self.requests.len() - 1
-                    }
+                let request = if let Some(id) = self.free.pop() {
+                    self.requests[id] = request;
+                    id
+                } else {
+                    self.requests.push(request);
+                    self.requests.len() - 1
                 };
                 self.events.push(At { time, request });
             }

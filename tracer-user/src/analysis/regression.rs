@@ -53,7 +53,9 @@ impl Gram {
 
     fn of(samples: &[Sample], columns: usize) -> Self {
         let mut all = Self::new(columns);
-        samples.iter().for_each(|sample| all.add(sample, 1.0));
+        for sample in samples {
+            all.add(sample, 1.0);
+        }
         all
     }
 
@@ -354,7 +356,9 @@ mod tests {
         assert!(model.error_s.iter().all(|error| error.is_some_and(|error| error > 0.0 && error < 1e-3)));
         // A class that costs nothing stays out.
         let mut free = samples(200, 200, [0.0; 2], [0.1; 2]);
-        free.iter_mut().for_each(|sample| sample.cpu_s -= 0.002 * sample.requests[1]);
+        for sample in &mut free {
+            sample.cpu_s -= 0.002 * sample.requests[1];
+        }
         let model = fit(&free, 3).unwrap();
         assert!(model.demand_s.iter().flatten().all(|demand| *demand >= 0.0));
         assert!(model.demand_s[0].is_none_or(|demand| demand < 1e-4), "{model:?}");
@@ -363,7 +367,9 @@ mod tests {
     #[test]
     fn classes_that_always_come_together_have_no_error_to_trust() {
         let mut together = samples(100, 100, [0.004; 2], [0.1; 2]);
-        together.iter_mut().for_each(|sample| sample.requests[1] = 2.0 * sample.requests[0]);
+        for sample in &mut together {
+            sample.requests[1] = 2.0 * sample.requests[0];
+        }
         let model = fit(&together, 3).unwrap();
         assert!(model.error_s[0].is_none() || model.demand_s[1].is_none(), "{model:?}");
     }

@@ -84,8 +84,13 @@ fn server(dir: &Path, program: &Path) -> Result<(SupervisedChild, SocketAddr)> {
     let log = dir.join("shop.log");
     let program = program.display().to_string();
     let arguments = ["-c", &last.to_string(), program.as_str()];
-    let mut server =
-        SupervisedChild::start(Root::Already, Path::new("taskset"), &arguments, &[("OTEL_SERVICE_NAME", "shop")], &log)?;
+    let mut server = SupervisedChild::start(
+        Root::Already,
+        Path::new("taskset"),
+        &arguments,
+        &[("OTEL_SERVICE_NAME", "shop")],
+        &log,
+    )?;
     let until = Instant::now() + START;
     loop {
         let said = fs::read_to_string(&log).unwrap_or_default();
