@@ -19,6 +19,9 @@ const FACTOR: f64 = 1.25;
 const SMALL: u64 = 500;
 /// The verifier refuses at a million; other kernels walk up to half as much again.
 const MOST: u64 = 500_000;
+/// Programs that may take more. `header` is loaded on request only and refused by name elsewhere; kernels before 6.4 walk
+/// it twice, because they track no precise values across calls (6.12: 410 000).
+const MORE: &[(&str, u64)] = &[("header", 900_000)];
 
 const HEAD: &str = "\
 # What each kernel's verifier made of the programs: instructions walked, bytes of machine code, and (for information,
@@ -168,7 +171,8 @@ pub(crate) fn compare(recorded: Option<&Section>, now: &[Program]) -> (String, V
         if let Some(before) = before.filter(|before| grew(*before, *verified)) {
             faults.push(format!("{name}: {verified} instructions verified, {before} recorded"));
         }
-        if *verified > MOST {
+        let most = MORE.iter().find(|(more, _)| more == name).map_or(MOST, |(_, most)| *most);
+        if *verified > most {
             faults.push(format!("{name}: {verified} instructions verified, of a million that kernels allow"));
         }
     }
