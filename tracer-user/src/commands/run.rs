@@ -253,6 +253,8 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     agent.enforcing.end();
     agent.kernel.policy.scope(Scope::Nothing)?;
     agent.drain(&mut pipeline);
+    // Requests that waited for evidence belong to the last window, too.
+    pipeline.report_open();
     pipeline.history.end();
     agent.tick(&mut pipeline);
     let Agent { kernel, recorder, health, export, saver, history, files, .. } = agent;

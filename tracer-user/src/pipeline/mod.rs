@@ -481,9 +481,14 @@ impl Pipeline {
         }
     }
 
-    /// The end: reports everything open as it stands.
-    pub fn finish(&mut self) {
+    /// Reports everything open as it stands: nothing comes after it.
+    pub fn report_open(&mut self) {
         self.expire(true);
+    }
+
+    /// The end: reports everything open, and ends the writers.
+    pub fn finish(&mut self) {
+        self.report_open();
         // Readers that wait for the rest see that no more spans come.
         for mut writer in std::mem::take(&mut self.writers) {
             writer.finish();
