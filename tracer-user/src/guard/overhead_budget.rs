@@ -2,7 +2,7 @@
 //!
 //! The rate is the budget divided by what a sample costs. That cost is smoothed twice, over a third of a second and over ten,
 //! and the higher figure counts: when samples become dearer the rate falls at once, when they become cheaper it rises
-//! slowly. A change must be worth it ([`LOWER`], [`RAISE`]), because each one cuts the current period of every clock short.
+//! slowly. A change must be worth it (`LOWER`, `RAISE`), because each one cuts the current period of every clock short.
 //! Stacks of threads that leave the CPU do not come at a rate: where the program that takes them needs more than half of the
 //! budget, their number per time slice is limited. Samples get what they leave.
 

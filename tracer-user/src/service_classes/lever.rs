@@ -2,7 +2,7 @@
 //! thread of its own, so nothing here can hold the pipeline up.
 //!
 //! What it guarantees:
-//! - A change is written to the state file before it is made ([`journal`](super::journal)).
+//! - A change is written to the state file before it is made ([`super::journal`]).
 //! - A thread is known by its id *and* its start time: an id that was reused is never touched.
 //! - A thread's own value is read when it is first changed, and restored. When somebody else has set another value in
 //!   the meantime, the lever gives the thread up and does not touch it again.
