@@ -14,8 +14,8 @@ const SECRETS: [&str; 7] = [
     "planted-message",
     "planted_db",
     "plantedcommand",
-    // PyMongo's description of itself at connect.
-    "pymongo",
+    // In the client's description of itself at connect.
+    "planted-application",
 ];
 
 /// Sessions of PyMongo: in threads, with cursors, long documents both ways, errors, commands without a reply, and
@@ -46,7 +46,7 @@ def session(nth):
         db.orders.insert_one({"text": "planted-value"})
         db.orders.update_one({"owner": "planted-value"}, {"$set": {"a": i}})
         db["logs-20260101"].count_documents({})
-client = MongoClient(where, event_listeners=[Listener()])
+client = MongoClient(where, appname="planted-application", event_listeners=[Listener()])
 db = client.planted_db
 threads = [threading.Thread(target=session, args=(n,)) for n in range(4)]
 for t in threads: t.start()
@@ -72,7 +72,7 @@ for i in range(20):
 db.command("ping")
 attempt(db.command, "plantedcommand", "planted-value")
 client.close()
-packed = MongoClient(where, compressors="zlib")
+packed = MongoClient(where, appname="planted-application", compressors="zlib")
 for i in range(10):
     list(packed.planted_db.orders.find({}))
 packed.close()

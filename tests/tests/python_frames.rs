@@ -13,6 +13,8 @@ use tracer_tests::process::Process;
 use tracer_tests::workload::{Server, source, wait_for_listener};
 use tracer_tests::{begin, figure, find, free_port, http, load, python, say, scratch, wait};
 
+/// Samples a second and CPU.
+const HERTZ: f64 = 499.0;
 /// Samples that each route is judged by, and how long they may take on a machine that is busy with something else.
 const SAMPLES: f64 = 250.0;
 const PATIENCE: Duration = Duration::from_secs(240);
@@ -27,8 +29,10 @@ fn stacks(agent: &Agent, service: &str, path: &str, kind: &str) -> Stacks {
     let reply = http::get(agent.listen, &target).ok().filter(|reply| reply.status == 200);
     let text = reply.map_or_else(String::new, |reply| reply.text());
     let line = |line: &str| {
-        let (stack, weight) = line.rsplit_once(' ')?;
-        Some((stack.to_owned(), weight.parse().ok()?))
+        let (stack, micros) = line.rsplit_once(' ')?;
+        let micros: f64 = micros.parse().ok()?;
+        // On the CPU in samples, so that there are enough of them; off it in microseconds.
+        Some((stack.to_owned(), if kind == "cpu" { micros * HERTZ / 1e6 } else { micros }))
     };
     text.lines().filter_map(line).collect()
 }
@@ -194,7 +198,8 @@ fn load_until_sampled(agent: &Agent, service: &str, address: SocketAddr, paths: 
 fn agent(dir: &Path, mode: &str) -> Agent {
     let config = dir.join("tracer.toml");
     std::fs::write(&config, format!("[sampling]\npython = \"{mode}\"\n")).expect("a file");
-    Agent::start(dir, &["--nice=-10", "--hertz=499", "--config", &config.display().to_string()])
+    let (hertz, config) = (format!("--hertz={HERTZ}"), config.display().to_string());
+    Agent::start(dir, &["--nice=-10", &hertz, "--overhead-budget=100%", "--config", &config])
 }
 
 /// Stacks of a class that all have names, since `before`.
@@ -217,7 +222,7 @@ fn judge(agent: &Agent, service: &str, address: SocketAddr, version: &str) {
         let judged = chain.judge(&all, &text, minor >= 11, true);
         let share = |part: f64| 100.0 * part / judged.all;
         let what = format!(
-            "{:.2} % have the chain, {:.2} % the right lines, of {} samples",
+            "{:.2} % have the chain, {:.2} % the right lines, of {:.0} samples",
             share(judged.right),
             share(judged.lines),
             judged.all
@@ -301,7 +306,7 @@ fn a_flask_application_shows_its_functions() {
         let chain = CHAINS.iter().find(|chain| chain.path == *path).expect("a chain");
         let all = named(&agent, "flaskframes", path, "cpu", before);
         let judged = chain.judge(&all, &text, true, false);
-        let what = format!("{:.2} % of {} samples have the chain", 100.0 * judged.right / judged.all, judged.all);
+        let what = format!("{:.2} % of {:.0} samples have the chain", 100.0 * judged.right / judged.all, judged.all);
         figure(&format!("Flask {path}"), &what);
         assert!(judged.right >= 0.98 * judged.all, "{path}: {what}\n{}", some(&judged.wrong));
         assert!(judged.lines >= 0.99 * judged.right, "{path}: {}", some(&judged.wrong));
