@@ -283,6 +283,9 @@ impl Agent {
         let samples = timed(&mut self.sampling.agent_nanos, || self.rings.samples(BATCH, &mut take));
         let events = self.rings.events(now, BATCH, &mut take);
         self.drained = events < BATCH;
+        if self.drained {
+            pipeline.catch_up(now);
+        }
         self.enforcing.decide(pipeline, monotonic());
         // Each is as late as the next drain.
         let mut stirred = !allowed.is_empty() || pipeline.expects_service_classes();

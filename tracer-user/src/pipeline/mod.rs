@@ -472,6 +472,11 @@ impl Pipeline {
         }
     }
 
+    /// The rings were read to their end: all records of sockets and threads up to `until` were processed.
+    pub fn catch_up(&mut self, until: Nanos) {
+        self.engine.catch_up(until);
+    }
+
     /// Runs about once a second, at `now` of `CLOCK_MONOTONIC`: expires state and updates the sinks.
     pub fn tick(&mut self, now: Nanos) {
         self.engine.now = self.engine.now.max(now);

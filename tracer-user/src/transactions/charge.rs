@@ -9,7 +9,7 @@ use tracer_common::off_cpu::{self, Reason};
 
 use super::engine::{Engine, Output, read_group};
 use super::open_span::{OpenSpan, Slot};
-use super::thread::{PENDING_SAMPLES, Pending, Target};
+use super::thread::{HELD_SAMPLES, PENDING_SAMPLES, Pending, Target};
 use crate::model::{Cost, Direction, Nanos, Owner, Python, ServiceId, Side, StackSample};
 use crate::protocols::ExchangeEvent;
 
@@ -365,6 +365,7 @@ impl Engine {
 
     /// Places a stack at once where its owner is known; otherwise it waits for the thread's next operation.
     fn assign(&mut self, pending: Pending, header: &Header, out: &mut Vec<Output>) {
+        let caught_up = self.caught_up;
         let Some(thread) = self.thread(header.tid, header.tgid, header.nanos) else {
             self.counters.samples_dropped += 1;
             return;
@@ -376,17 +377,18 @@ impl Engine {
             self.place(pending, target.unwrap_or(Target::Overhead), header.tid, header.tgid, out);
             return;
         }
-        if thread.last_op == 0 && thread.pending() >= 4 || thread.pending() >= PENDING_SAMPLES {
-            // No further operation is expected, or too many samples wait: charge the held request, else overhead.
+        thread.put_off(pending);
+        let waiting = thread.pending();
+        if thread.last_op == 0 && waiting > 4 || waiting > PENDING_SAMPLES {
+            // No further operation is expected, or too many samples wait: charge the held request, else overhead. That holds
+            // only for the time whose operations are known: after a stall, later samples may be of requests yet to be read.
+            let until = if waiting > HELD_SAMPLES { Nanos::MAX } else { caught_up };
             let target = thread.holder().map_or(Target::Overhead, |slot| Target::of(&self.spans, slot));
             let Some(thread) = self.threads.get_mut(&header.tid) else { return };
-            let all = thread.due(Nanos::MAX);
-            for sample in all.into_iter().chain([pending]) {
+            for sample in thread.due(until) {
                 self.place(sample, target, header.tid, header.tgid, out);
             }
-            return;
         }
-        thread.put_off(pending);
     }
 
     fn place(&mut self, sample: Pending, target: Target, tid: u32, tgid: u32, out: &mut Vec<Output>) {

@@ -210,6 +210,9 @@ pub struct Engine {
     pub(super) empty: Arc<str>,
     /// Time of the newest record.
     pub now: Nanos,
+    /// All records of sockets and threads up to this time were processed. Samples may be ahead of it: they come through a
+    /// ring of their own, which is read first.
+    pub(super) caught_up: Nanos,
     /// Losses and limits.
     pub counters: Counters,
     /// Bytes left a socket by a path that no attached hook covers; the consumer clears it.
@@ -265,6 +268,7 @@ impl Engine {
             encrypting: FxHashMap::default(),
             encrypted: Vec::new(),
             texting: FxHashSet::default(),
+            caught_up: 0,
             empty: Arc::from(""),
             now: 0,
             counters: Counters::default(),
@@ -347,6 +351,12 @@ impl Engine {
         self.policies.drain(..)
     }
 
+    /// Records of sockets and threads up to `until` were all processed: samples of that time can be charged even if no
+    /// operation follows them.
+    pub fn catch_up(&mut self, until: Nanos) {
+        self.caught_up = self.caught_up.max(until);
+    }
+
     /// Processes one record, in ring order.
     pub fn record(&mut self, record: &Record<'_>, out: &mut Vec<Output>) {
         self.expire_closed(self.now, out);
@@ -423,6 +433,7 @@ impl Engine {
     pub(super) fn on_io(&mut self, op: &Op, (head, tail, fragments): (&[u8], &[u8], &[u8]), out: &mut Vec<Output>) {
         let header = &op.header;
         self.now = self.now.max(header.nanos);
+        self.caught_up = self.caught_up.max(header.nanos);
         self.unseen |= header.flags & OP_UNSEEN != 0;
         let dir = if header.flags & OP_TX != 0 { Direction::Tx } else { Direction::Rx };
         let at = Stamp { nanos: header.nanos, pid: header.tgid, tid: header.tid, reads: op.counters.reads };
@@ -631,6 +642,7 @@ impl Engine {
     /// A thread reported its counters.
     fn on_thread_stats(&mut self, stats: &ThreadStats, out: &mut Vec<Output>) {
         self.now = self.now.max(stats.header.nanos);
+        self.caught_up = self.caught_up.max(stats.header.nanos);
         let dead = stats.header.flags & THREAD_STATS_DEAD != 0;
         self.charge_thread_stats(stats, dead, out);
         let (tid, died) = (stats.header.tid, stats.header.nanos.max(1));

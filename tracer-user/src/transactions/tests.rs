@@ -3,15 +3,15 @@
 use std::collections::HashMap;
 
 use tracer_common::event::{
-    FAMILY_INET, Header, Kind, OP_TX, OPEN_QUEUED, Op, Open, STATE_OWN, State, THREAD_STATS_DEAD, ThreadCounters,
-    ThreadStats, tcp_state,
+    FAMILY_INET, Header, Kind, OP_TX, OPEN_QUEUED, Op, Open, STATE_OWN, Sample, State, THREAD_STATS_DEAD,
+    ThreadCounters, ThreadStats, tcp_state,
 };
 
 use super::connection::Connection;
 use super::engine::{Engine, Limits, Output, Verdicts};
 use super::open_span::OpenSpan;
 use crate::decode::Record;
-use crate::model::{Accepted, ClassId, Grade, Nanos, Outcome, ServiceId, Side};
+use crate::model::{Accepted, ClassId, Grade, Nanos, Outcome, Python, ServiceId, Side};
 use crate::protocols::Settings;
 
 const GET: &str = "GET /a HTTP/1.1\r\n\r\n";
@@ -344,6 +344,24 @@ fn a_thread_that_ends_leaves_its_last_work_to_its_request() {
     let mut host = Host::new(Limits::default());
     host.opens(1, (0, 0)).reads(5, 1, GET).works(5, 10).sends(5, 1, OK).works(5, 40).ends(5);
     assert_eq!(host.finish()[0].0.cost.cpu, 50);
+}
+
+#[test]
+fn samples_that_come_before_their_operations_wait_for_them() {
+    let mut host = Host::new(Limits::default());
+    host.opens(1, (0, 0)).reads(5, 1, GET);
+    host.engine.catch_up(host.nanos);
+    // The agent was held up: it reads the samples of two requests before the operations between them.
+    let begin = host.nanos;
+    for nanos in (begin..begin + 100).chain(begin + 300..begin + 360) {
+        let header = Header { kind: Kind::Sample as u8, nanos, tgid: 1, tid: 5, ..Header::default() };
+        let sample = Sample { header, period: 1, ..Sample::default() };
+        let (user, kernel, python) = (vec![1], Vec::new(), Python::default());
+        host.engine.record(&Record::Sample { sample, user, kernel, python }, &mut host.out);
+    }
+    host.works(5, 200).sends(5, 1, OK).reads(5, 1, GET).works(5, 200).sends(5, 1, OK);
+    let found: Vec<usize> = host.finish().iter().map(|(live, _)| live.samples.len()).collect();
+    assert_eq!(found, [100, 60]);
 }
 
 #[test]
