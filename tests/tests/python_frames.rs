@@ -92,11 +92,15 @@ const CHAINS: &[Chain] = &[
     Chain { path: "/asyncio", functions: &[("outer", "outer awaits"), ("inner", "inner calls"), ("c", "c ")], top: "" },
 ];
 
-/// Weight of stacks: all that have user frames, those with the whole chain, and of those the ones with every line right and
-/// those with the wanted native frames on top.
+/// Functions of the servers that read requests, find the route and answer.
+const SERVERS: [&str; 3] = ["handle_one_request", "ThreadWorker.handle", "ThreadWorker.handle_request"];
+
+/// Weight of stacks: all within a route's function, those in the server's own functions around it, those with the whole chain,
+/// and of those the ones with every line right and those with the wanted native frames on top.
 #[derive(Debug, Default)]
 struct Judged {
     all: f64,
+    around: f64,
     right: f64,
     lines: f64,
     top: f64,
@@ -113,8 +117,16 @@ impl Chain {
             if frames.iter().all(|frame| frame.ends_with("_[k]")) {
                 continue;
             }
-            judged.all += weight;
             let functions: Vec<(&str, u32)> = frames.iter().filter_map(|frame| function(frame)).collect();
+            let bare = |name: &str| name.rsplit('.').next().unwrap_or(name).to_owned();
+            let has = |wanted: &str| functions.iter().any(|(found, _)| bare(found) == bare(wanted));
+            // Of a function that a library calls before it runs the chain, the time until then is around it, too.
+            let routes = CHAINS.iter().map(|chain| chain.functions[0].0);
+            if !routes.into_iter().any(has) && SERVERS.into_iter().any(has) {
+                judged.around += weight;
+                continue;
+            }
+            judged.all += weight;
             let begin = functions.len().saturating_sub(self.functions.len());
             let last = functions.get(begin..).unwrap_or_default();
             let is_right = last.len() == self.functions.len()
@@ -222,15 +234,17 @@ fn judge(agent: &Agent, service: &str, address: SocketAddr, version: &str) {
         let judged = chain.judge(&all, &text, minor >= 11, true);
         let share = |part: f64| 100.0 * part / judged.all;
         let what = format!(
-            "{:.2} % have the chain, {:.2} % the right lines, of {:.0} samples",
+            "{:.2} % have the chain, {:.2} % the right lines, of {:.0} samples, and {:.0} around it",
             share(judged.right),
             share(judged.lines),
-            judged.all
+            judged.all,
+            judged.around
         );
         say(&format!("Python {version} {}: {what}", chain.path));
         figure(&format!("Python {version} {}", chain.path), &what);
-        // Reading the request and answering it are a few thousandths of what the route does.
-        assert!(share(judged.right) >= 98.0, "{version} {}: {what}\n{}", chain.path, some(&judged.wrong));
+        assert!(share(judged.right) >= 99.0, "{version} {}: {what}\n{}", chain.path, some(&judged.wrong));
+        // Reading the request and answering it takes a few milliseconds of CPU where the route takes 200.
+        assert!(share(judged.around) <= 6.0, "{version} {}: {what}", chain.path);
         assert!(judged.lines >= 0.995 * judged.right, "{version} {}: {what}\n{}", chain.path, some(&judged.wrong));
         // Memory comes and goes, too.
         assert!(judged.top >= 0.8 * judged.right, "{version} {}: {:.0} with {}", chain.path, judged.top, chain.top);
@@ -306,9 +320,15 @@ fn a_flask_application_shows_its_functions() {
         let chain = CHAINS.iter().find(|chain| chain.path == *path).expect("a chain");
         let all = named(&agent, "flaskframes", path, "cpu", before);
         let judged = chain.judge(&all, &text, true, false);
-        let what = format!("{:.2} % of {:.0} samples have the chain", 100.0 * judged.right / judged.all, judged.all);
+        let what = format!(
+            "{:.2} % of {:.0} samples have the chain, and {:.0} are around it",
+            100.0 * judged.right / judged.all,
+            judged.all,
+            judged.around
+        );
         figure(&format!("Flask {path}"), &what);
-        assert!(judged.right >= 0.98 * judged.all, "{path}: {what}\n{}", some(&judged.wrong));
+        assert!(judged.right >= 0.99 * judged.all, "{path}: {what}\n{}", some(&judged.wrong));
+        assert!(judged.around <= 0.06 * judged.all, "{path}: {what}");
         assert!(judged.lines >= 0.99 * judged.right, "{path}: {}", some(&judged.wrong));
         // Libraries are shown with their place, and callers stand outside of what they call.
         let view = format!("{}_view (workloads/frames_flask.py:", path.trim_matches('/'));
