@@ -1,10 +1,12 @@
 //! Findings about real processes: a class that gets dearer, a load that doubles, a process that burns CPU beside the service.
 //! Windows of a second; the server knows what its handlers cost.
 
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -65,9 +67,43 @@ impl Load {
     }
 }
 
-fn agent(dir: &Path) -> Agent {
+/// Receives what the agent posts: one body a connection.
+struct Receiver {
+    address: SocketAddr,
+    bodies: mpsc::Receiver<Value>,
+}
+
+impl Receiver {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let (send, bodies) = mpsc::channel();
+        // Ends with the test's process.
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let mut reader = BufReader::new(stream);
+                let (mut length, mut line) = (0, String::new());
+                while reader.read_line(&mut line).is_ok_and(|read| read > 2) {
+                    let lower = line.to_ascii_lowercase();
+                    length = lower
+                        .strip_prefix("content-length:")
+                        .map_or(length, |text| text.trim().parse().expect("a length"));
+                    line.clear();
+                }
+                let mut body = vec![0; length];
+                reader.read_exact(&mut body).expect("a body");
+                let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+                reader.get_mut().write_all(answer).expect("an answer");
+                let _ = send.send(serde_json::from_slice(&body).expect("JSON"));
+            }
+        });
+        Self { address, bodies }
+    }
+}
+
+fn agent(dir: &Path, analysis: &str) -> Agent {
     let config = dir.join("tracer.toml");
-    std::fs::write(&config, "[history]\nwindow = \"1s\"\n").expect("a file");
+    std::fs::write(&config, format!("[history]\nwindow = \"1s\"\n[analysis]\n{analysis}\n")).expect("a file");
     Agent::start(dir, &["--config", config.to_str().expect("text"), "--hertz", "99", "--nice=-10"])
 }
 
@@ -117,7 +153,8 @@ fn a_class_that_costs_half_more_is_named_within_twelve_windows() {
     let dir = scratch();
     let server = Server::c("burn", dir.path());
     let load = Load::start(&server);
-    let agent = agent(dir.path());
+    let receiver = Receiver::start();
+    let agent = agent(dir.path(), &format!("webhook = \"http://{}/findings\"", receiver.address));
     warm(&agent);
     let early = findings(&agent);
     assert!(early.iter().all(|one| one["kind"] != "application_change"), "{early:?}");
@@ -140,6 +177,10 @@ fn a_class_that_costs_half_more_is_named_within_twelve_windows() {
     let ratio = one["change_ratio"].as_f64().expect("a ratio");
     assert!((1.35..1.65).contains(&ratio), "{one}");
     assert!(agent.metrics().sum("tracer_findings", &[("kind", "application_change")]) >= 1.0);
+    let posted = wait("the finding to be posted", Duration::from_secs(10), || {
+        receiver.bodies.try_iter().find(|body| body["finding"]["id"] == one["id"])
+    });
+    assert_eq!((&posted["event"], &posted["finding"]["kind"]), (&"opened".into(), &one["kind"]), "{posted}");
 
     // Its evidence, and the profile against the one before.
     let id = one["id"].as_u64().expect("an id");
@@ -179,7 +220,7 @@ fn a_load_that_doubles_is_at_most_a_workload_change() {
     let dir = scratch();
     let server = Server::c("burn", dir.path());
     let load = Load::start(&server);
-    let agent = agent(dir.path());
+    let agent = agent(dir.path(), "");
     warm(&agent);
     load.times(2);
     let news = wait("the load to be noticed", Duration::from_secs(40), || {
@@ -213,7 +254,7 @@ fn a_process_that_burns_cpu_is_the_environment() {
     let dir = scratch();
     let server = Server::c("burn", dir.path());
     let load = Load::start(&server);
-    let agent = agent(dir.path());
+    let agent = agent(dir.path(), "");
     warm(&agent);
     let mut shell = Command::new("sh");
     shell.args(["-c", "while :; do :; done"]);

@@ -284,10 +284,14 @@ fn probes_come_and_go_under_load() {
     while load.ended().is_none() {
         let agent = Agent::start_named(&format!("agent{rounds}"), dir.path(), &["--hertz", "0"]);
         let hits = || agent.metrics().sum("tracer_uprobe_hits_total", &[("probe", "tls_enter")]);
-        let hit = wait("hits", Duration::from_secs(30), || match hits() > 0.0 {
-            true => Some(true),
-            false => load.ended().map(|_| false),
-        });
+        let hit =
+            wait(
+                "hits",
+                Duration::from_secs(30),
+                || {
+                    if hits() > 0.0 { Some(true) } else { load.ended().map(|_| false) }
+                },
+            );
         agent.stop();
         rounds += u32::from(hit);
     }

@@ -223,6 +223,8 @@ pub struct Config {
     pub history: History,
     /// When a change between windows is a finding.
     pub analysis: analysis::detector::Settings,
+    /// Where findings are posted.
+    pub webhook: Option<crate::webhook::Settings>,
     /// Finished spans.
     pub transactions: Transactions,
     /// Costly opt-in probes of runtimes.
@@ -344,6 +346,7 @@ impl Default for Config {
             window: Duration::from_secs(10),
             history: History::default(),
             analysis: analysis::detector::Settings::default(),
+            webhook: None,
             transactions: Transactions::default(),
             runtimes: Extras::default(),
             tls: Libraries::default(),
@@ -482,6 +485,7 @@ impl Config {
         }
         file.analysis.apply(&source, &mut config.analysis)?;
         config.analysis.scale_to(config.window);
+        config.webhook = file.analysis.webhook(&source)?;
         let transactions = &mut config.transactions;
         for (given, time) in [
             (&file.transactions.grace, &mut transactions.grace),

@@ -42,3 +42,4 @@ pub mod commands;
 pub mod config;
 pub mod otlp;
 pub mod pipeline;
+pub mod webhook;

@@ -116,6 +116,45 @@ pub struct Finding {
 }
 
 impl Finding {
+    /// As the API and the webhook give it.
+    pub fn to_json(&self) -> serde_json::Value {
+        serde_json::json!({
+            "id": self.id,
+            "kind": self.kind.name(),
+            "service_name": self.service_name,
+            "request_classes": self.request_classes,
+            "since_ns": self.since_ns,
+            "until_ns": self.until_ns,
+            "found_ns": self.opened_ns,
+            "change_ratio": self.change_ratio,
+            "resource": self.resource,
+            "cause": self.cause.words(),
+            "confidence": self.confidence,
+            "summary": self.summary(),
+        })
+    }
+
+    /// One for tests.
+    #[cfg(test)]
+    pub(crate) fn example(id: u64, kind: Kind, until_ns: Option<u64>) -> Self {
+        Self {
+            id,
+            kind,
+            service_name: "shop".into(),
+            request_classes: vec!["GET /".into()],
+            resource: "cpu",
+            cause: Cause::NewBuild,
+            since_ns: 1,
+            until_ns,
+            opened_ns: 2,
+            change_ratio: 1.5,
+            confidence: 0.9,
+            since: 1,
+            opened: 2,
+            until: None,
+        }
+    }
+
     /// One sentence for people.
     pub fn summary(&self) -> String {
         let what = match self.resource {

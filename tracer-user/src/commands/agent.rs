@@ -46,6 +46,7 @@ use crate::record::{Kind, Waiting, Writer};
 use crate::runtimes::{Finder, State, status_view};
 use crate::transactions::losses;
 use crate::unwind::{Figures, Interpreters, Unwinder};
+use crate::webhook::Webhook;
 
 /// Records taken from a ring before the other one and everything else (shedding among it) get their turn.
 const BATCH: usize = 16_384;
@@ -116,6 +117,8 @@ pub(super) struct Agent {
     pub(super) losses: Noticed,
     pub(super) loss_log: LossLog,
     pub(super) export: Option<Export>,
+    /// Posts findings.
+    pub(super) webhook: Option<Webhook>,
     pub(super) saver: Option<Saver>,
     /// Writes the windows of cost to files.
     pub(super) history: Option<history::writer::Writer>,
@@ -585,6 +588,10 @@ impl Agent {
             if let Some(message) = export.drops(Instant::now()) {
                 log::warn!("{message}");
             }
+        }
+        if let Some(webhook) = &mut self.webhook {
+            webhook.notify(pipeline.detector.findings());
+            pipeline.metrics.set_notifications(&webhook.counts().by_outcome());
         }
         self.health.enforcement = self.enforcing.view(pipeline);
         let actions = &self.health.enforcement.actions;

@@ -48,6 +48,9 @@ pub enum Failure {
     /// Where spans go.
     #[error("{0}")]
     Export(#[from] crate::otlp::SettingsError),
+    /// Findings cannot be posted as set.
+    #[error(transparent)]
+    Webhook(#[from] crate::webhook::SettingsError),
     /// The token file.
     #[error("{0}")]
     Token(#[from] TokenError),
@@ -72,7 +75,9 @@ impl Failure {
     /// 1 failed while running, 2 bad usage or configuration, 77 the kernel or the privileges do not suffice.
     pub fn code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Usage(_) | Self::Export(_) | Self::Token(_) | Self::Relay(_) => USAGE,
+            Self::Config(_) | Self::Usage(_) | Self::Export(_) | Self::Webhook(_) | Self::Token(_) | Self::Relay(_) => {
+                USAGE
+            }
             Self::Kernel(_) | Self::SelfTest(_) => 77,
             Self::Record(_) | Self::Running(_) => 1,
         }

@@ -49,6 +49,7 @@ use crate::pipeline::Pipeline;
 use crate::record::{Origin, Writer};
 use crate::runtimes::{Finder, Place};
 use crate::unwind::{Bounds, Interpreters, Unwinder};
+use crate::webhook::Webhook;
 
 /// Time between ticks.
 const TICK: Duration = Duration::from_secs(1);
@@ -100,6 +101,13 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
             let (exporter, export) = otlp::start(settings, &host, wall_offset).map_err(Failure::Export)?;
             pipeline.write_spans(Box::new(exporter));
             Some(export)
+        }
+        None => None,
+    };
+    let webhook = match config.webhook.clone() {
+        Some(settings) => {
+            let _inside = runtime.enter();
+            Some(Webhook::start(settings, &host)?)
         }
         None => None,
     };
@@ -194,6 +202,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         losses: Noticed::default(),
         loss_log: LossLog::default(),
         export,
+        webhook,
         saver,
         history,
         files,
@@ -257,7 +266,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     pipeline.report_open();
     pipeline.history.end();
     agent.tick(&mut pipeline);
-    let Agent { kernel, recorder, health, export, saver, history, files, .. } = agent;
+    let Agent { kernel, recorder, health, export, webhook, saver, history, files, .. } = agent;
     drop(kernel);
     // Counted from here: the kernel takes its own time to remove probes from running programs.
     let deadline = Instant::now() + ENDING;
@@ -275,6 +284,9 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         let _ = tokio::time::timeout_at(deadline.into(), server).await;
         if let Some(export) = export {
             export.finish(deadline).await;
+        }
+        if let Some(webhook) = webhook {
+            webhook.finish(deadline).await;
         }
     });
     runtime.shutdown_background();

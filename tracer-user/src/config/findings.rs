@@ -1,10 +1,12 @@
-//! `[analysis]`: when a deviation is a finding.
+//! `[analysis]`: when a deviation is a finding, and where findings are posted.
 
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::{ConfigError, Source};
 use crate::analysis::detector::Settings;
+use crate::analysis::finding::Kind;
+use crate::webhook;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -16,6 +18,9 @@ pub(super) struct AnalysisFile {
     least_wait_change: Option<Spanned<f64>>,
     foreign_cpu: Option<Spanned<f64>>,
     stolen_cpu: Option<Spanned<f64>>,
+    webhook: Option<Spanned<String>>,
+    webhook_token_file: Option<Spanned<String>>,
+    webhook_kinds: Option<Vec<Spanned<String>>>,
 }
 
 impl AnalysisFile {
@@ -50,5 +55,28 @@ impl AnalysisFile {
             *share = *given.get_ref();
         }
         Ok(())
+    }
+
+    /// Where findings are posted, if anywhere.
+    pub(super) fn webhook(&self, source: &Source<'_>) -> Result<Option<webhook::Settings>, ConfigError> {
+        let Some(given) = self.webhook.as_ref().filter(|given| !given.get_ref().is_empty()) else { return Ok(None) };
+        let uri = given.get_ref().parse::<hyper::Uri>().ok().filter(|uri| {
+            let scheme = uri.scheme_str().is_some_and(|scheme| matches!(scheme, "http" | "https"));
+            scheme && uri.host().is_some_and(|host| !host.is_empty())
+        });
+        // The address itself is not repeated: it may hold a secret.
+        let uri = uri.ok_or_else(|| source.wrong(&given.span(), "expected an address with http:// or https://"))?;
+        let mut kinds = vec![Kind::Anomaly, Kind::ApplicationChange, Kind::Environment];
+        if let Some(given) = &self.webhook_kinds {
+            let kind = |word: &Spanned<String>| {
+                let known = Kind::ALL.into_iter().find(|kind| kind.name() == word.get_ref());
+                known.ok_or_else(|| {
+                    let names = Kind::ALL.map(Kind::name).join(", ");
+                    source.wrong(&word.span(), format!("expected one of {names}"))
+                })
+            };
+            kinds = given.iter().map(kind).collect::<Result<_, _>>()?;
+        }
+        Ok(Some(webhook::Settings { uri, token_file: source.absolute(self.webhook_token_file.clone())?, kinds }))
     }
 }

@@ -14,23 +14,6 @@ use crate::analysis::finding::Finding;
 use crate::analysis::regression::{self, Model, Says};
 use crate::analysis::signature::{self, Bucket};
 
-fn view(f: &Finding) -> Value {
-    json!({
-        "id": f.id,
-        "kind": f.kind.name(),
-        "service_name": f.service_name,
-        "request_classes": f.request_classes,
-        "since_ns": f.since_ns,
-        "until_ns": f.until_ns,
-        "found_ns": f.opened_ns,
-        "change_ratio": f.change_ratio,
-        "resource": f.resource,
-        "cause": f.cause.words(),
-        "confidence": f.confidence,
-        "summary": f.summary(),
-    })
-}
-
 pub(super) async fn list(State(app): State<Arc<App>>, params: Params) -> Result<Json<Value>, Problem> {
     let params = params.only(&["service", "class", "since"])?;
     let (service, class, since) = (params.string("service"), params.string("class"), since(&params)?);
@@ -49,7 +32,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, params: Params) -> Result<
             view.detector.findings().rev().filter(of).cloned().collect::<Vec<Finding>>()
         })
         .await?;
-    Ok(Json(json!({ "findings": all.iter().map(view).collect::<Vec<_>>() })))
+    Ok(Json(json!({ "findings": all.iter().map(Finding::to_json).collect::<Vec<_>>() })))
 }
 
 pub(super) async fn one(
@@ -73,7 +56,7 @@ fn whole(e: &Evidence) -> Value {
     let cost = |of: fn(&CostPoint) -> f64| e.cost.iter().map(of).collect::<Vec<f64>>();
     let (before, after) = e.means.split_at(e.since.min(e.means.len()));
     let (before, after) = (signature::of(before), signature::of(after));
-    let mut answer = view(&e.finding);
+    let mut answer = e.finding.to_json();
     answer["windows"] = json!({
         "t": host(|point| point.start_ns as f64 / 1e9),
         "utilisation": host(|point| point.utilisation),

@@ -51,7 +51,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("Events and losses", &["tracer_events"]),
     ("Request classes", &["tracer_classes", "tracer_metrics_folded"]),
     ("Several hosts", &["tracer_relay", "tracer_inband"]),
-    ("Findings", &["tracer_findings"]),
+    ("Findings", &["tracer_findings", "tracer_webhook_notifications_total"]),
     ("Export and files", &["tracer_otlp", "tracer_saved", "tracer_history"]),
     ("The agent itself", &[""]),
 ];

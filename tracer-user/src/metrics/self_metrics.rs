@@ -29,6 +29,7 @@ pub(super) struct Own {
     history_windows: Totals,
     history_files: Totals,
     findings: Totals,
+    notifications: Totals,
     span_retries: Totals,
     relay: Totals,
     relay_delay: Histogram,
@@ -81,6 +82,10 @@ impl Own {
             Totals(vec(r, IntCounterVec::new(Opts::new("tracer_history_files_total", outcomes), &["outcome"])));
         let kinds = "Findings so far by kind: anomaly, application_change, workload_change, environment.";
         let findings = Totals(vec(r, IntCounterVec::new(Opts::new("tracer_findings", kinds), &["kind"])));
+        let outcomes = "Findings posted to the webhook by outcome: sent, queue_full (offered again a second later), rejected \
+                        (the receiver refused it), failed (the receiver was unreachable for too long).";
+        let notifications =
+            Totals(vec(r, IntCounterVec::new(Opts::new("tracer_webhook_notifications_total", outcomes), &["outcome"])));
         let again = "Export requests that were sent again.";
         let span_retries =
             Totals(vec(r, IntCounterVec::new(Opts::new("tracer_otlp_retries_total", again), &["signal"])));
@@ -173,6 +178,7 @@ impl Own {
             history_windows,
             history_files,
             findings,
+            notifications,
             span_retries,
             relay,
             relay_delay,
@@ -253,6 +259,12 @@ impl Own {
 
     pub(super) fn relay_delay(&self, nanos: u64) {
         self.relay_delay.observe(nanos as f64 / 1e9);
+    }
+
+    pub(super) fn notifications(&self, outcomes: &[(&str, u64)]) {
+        for (outcome, count) in outcomes {
+            self.notifications.set(outcome, *count);
+        }
     }
 
     pub(super) fn findings(&self, counts: &[(&str, u64)]) {

@@ -7,7 +7,7 @@ mod proto;
 mod send;
 mod settings;
 mod spans;
-mod tls;
+pub(crate) mod tls;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

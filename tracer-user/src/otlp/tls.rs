@@ -36,6 +36,28 @@ pub(super) fn connector(
     })
 }
 
+/// A connector for HTTP/1.1 that trusts the system's certificates, which are read only for `https`.
+pub(crate) fn by_system_roots(
+    https: bool,
+    mut plain: HttpConnector,
+) -> Result<HttpsConnector<HttpConnector>, SettingsError> {
+    plain.enforce_http(false);
+    let roots = if https { system_roots()? } else { RootCertStore::empty() };
+    let config = builder()?.with_root_certificates(roots).with_no_client_auth();
+    Ok(HttpsConnectorBuilder::new().with_tls_config(config).https_or_http().enable_http1().wrap_connector(plain))
+}
+
+fn system_roots() -> Result<RootCertStore, SettingsError> {
+    let mut roots = RootCertStore::empty();
+    let found = rustls_native_certs::load_native_certs();
+    let (taken, _) = roots.add_parsable_certificates(found.certs);
+    if taken == 0 {
+        let why = "this host has no certificates to trust; install ca-certificates, or name a file of them";
+        return Err(error(TRUSTED, why));
+    }
+    Ok(roots)
+}
+
 fn builder() -> Result<rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier>, SettingsError> {
     let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
@@ -49,12 +71,7 @@ fn configure(tls: &Tls) -> Result<ClientConfig, SettingsError> {
             roots.add(certificate).map_err(|why| error(TRUSTED, format!("{}: {why}", path.display())))?;
         }
     } else {
-        let found = rustls_native_certs::load_native_certs();
-        let (taken, _) = roots.add_parsable_certificates(found.certs);
-        if taken == 0 {
-            let why = "this host has no certificates to trust; install ca-certificates, or name a file of them";
-            return Err(error(TRUSTED, why));
-        }
+        roots = system_roots()?;
     }
     let config = builder()?.with_root_certificates(roots);
     let Some((certificate, key)) = &tls.client else { return Ok(config.with_no_client_auth()) };

@@ -6,6 +6,7 @@ mod pairs;
 mod postgres;
 mod redis;
 mod sleeper;
+mod tls;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -43,6 +44,7 @@ enum Kind {
     Calls,
     Switches,
     Pair(Pair),
+    NginxTls,
 }
 
 const NGINX: Case = Case {
@@ -101,6 +103,7 @@ pub(super) const CASES: &[Case] = &[
     Case { name: "h", title: "Redis, one client, PING", operation: "round", kind: Kind::Pair(Pair::Requests), ..ALL },
     Case { name: "i", title: "SMTP, timed by turns, NOOP", operation: "round", kind: Kind::Pair(Pair::Turns), ..ALL },
     Case { name: "j", title: "UDP that is no DNS", operation: "round", kind: Kind::Pair(Pair::Datagrams), ..ALL },
+    Case { name: "k", title: "nginx over TLS, 16 connections", kind: Kind::NginxTls, ..NGINX },
 ];
 
 const fn nginx(connections: usize, one_core: bool) -> Kind {
@@ -157,6 +160,7 @@ impl Case {
             Kind::Calls => Box::new(local::Calls::new(&dir)?),
             Kind::Switches => Box::new(local::Switches),
             Kind::Pair(pair) => Box::new(pair),
+            Kind::NginxTls => Box::new(tls::NginxTls::start(&dir)?),
         })
     }
 }

@@ -125,6 +125,11 @@ impl Metrics {
         self.own.findings(counts);
     }
 
+    /// Findings posted to the webhook by outcome, absolute.
+    pub fn set_notifications(&self, outcomes: &[(&str, u64)]) {
+        self.own.notifications(outcomes);
+    }
+
     /// Noteworthy transactions by outcome of saving them, absolute.
     pub fn set_saved(&self, counts: &[(&str, u64)]) {
         self.own.saved(counts);
