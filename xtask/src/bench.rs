@@ -45,7 +45,7 @@ pub(crate) use cases::sleeper;
 #[derive(Args)]
 pub(crate) struct Options {
     /// Cases to measure, by name or first letter (a: nginx, b: Redis, c: sleeping server, d: PostgreSQL, e: idle,
-    /// f: system calls, g: context switches, h: Redis by one client, i: turns, j: other datagrams); all when not given.
+    /// f: system calls, g: context switches, h: Redis by one client, i: turns, j: other datagrams, k: nginx over TLS); all when not given.
     #[arg(long, value_delimiter = ',', value_name = "CASE")]
     case: Vec<String>,
     /// Pairs of runs with and without the agent, per case.
