@@ -434,6 +434,12 @@ wire! {
     }
 }
 
+/// Flag of a [`Sample`]: a kernel thread ran.
+pub const SAMPLE_KERNEL_THREAD: u8 = 1 << 0;
+/// Flag of a [`Sample`]: taken by a clock of its thread alone, while the thread worked for a slow request. Its period is CPU time
+/// of the thread, and the clock of the CPU samples the same time once more.
+pub const SAMPLE_AD_HOC: u8 = 1 << 1;
+
 wire! {
     /// A stack sample. Followed by `user` then `kernel` addresses of 8 bytes each, then `python` frames
     /// ([`crate::python::PythonFrame`]); all innermost first.

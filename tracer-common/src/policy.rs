@@ -113,6 +113,10 @@ wire! {
         pub nanos: u64,
         /// Run time of the program for time off the CPU where it took or reported a stack, nanoseconds.
         pub off_cpu_nanos: u64,
+        /// Runs of the sampling program by the clocks of single threads.
+        pub ad_hoc_ticks: u64,
+        /// Their run time, nanoseconds.
+        pub ad_hoc_nanos: u64,
     }
 }
 

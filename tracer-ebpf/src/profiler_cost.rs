@@ -31,6 +31,16 @@ pub(crate) fn sampled(begin: u64) {
     }
 }
 
+/// The sampling program, run by the clock of a single thread, ends, having begun at `begin`.
+#[inline(always)]
+pub(crate) fn ad_hoc(begin: u64) {
+    if let Some(cost) = cost() {
+        cost.ad_hoc_ticks += 1;
+        // SAFETY: no argument.
+        cost.ad_hoc_nanos += unsafe { bpf_ktime_get_ns() }.saturating_sub(begin);
+    }
+}
+
 /// The program for time off the CPU ends, having begun at `begin` and taken or reported a stack.
 #[inline(always)]
 pub(crate) fn off_cpu(begin: u64) {

@@ -1,16 +1,16 @@
-//! Stacks, sampled by a per-CPU clock.
+//! Stacks, sampled by a clock of each CPU, and by clocks of single threads that work for slow requests.
 
 use core::ptr;
 
 use aya_ebpf::{
     EbpfContext,
     bindings::BPF_F_USER_STACK,
-    helpers::generated::{bpf_get_smp_processor_id, bpf_get_stack, bpf_ktime_get_ns, bpf_probe_read_kernel},
+    helpers::generated::{bpf_get_attach_cookie, bpf_get_smp_processor_id, bpf_get_stack, bpf_ktime_get_ns, bpf_probe_read_kernel},
     macros::perf_event,
     programs::PerfEventContext,
 };
 use tracer_common::{
-    event::{Header, Kind, Sample},
+    event::{Header, Kind, SAMPLE_AD_HOC, SAMPLE_KERNEL_THREAD, Sample},
     limits::FRAMES_MAX,
     lost::Lost,
     python::{PYTHON_FRAMES_MAX, PythonFrame},
@@ -31,7 +31,11 @@ pub(crate) fn sample(ctx: PerfEventContext) -> u32 {
     // SAFETY: no argument.
     let now = unsafe { bpf_ktime_get_ns() };
     let period = policy::sample_period();
-    let since = profiler_cost::tick(now, period);
+    // The clock of a single thread has its period as its cookie; that of a CPU has none. The time that a CPU's clock measures is
+    // its own.
+    // SAFETY: the context of a perf event.
+    let of_thread = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
+    let since = if of_thread == 0 { profiler_cost::tick(now, period) } else { of_thread };
     let task = Task::current();
     let tid = task.tid();
     if tid == 0 {
@@ -46,6 +50,8 @@ pub(crate) fn sample(ctx: PerfEventContext) -> u32 {
     // SAFETY: a per-CPU area of this program with room for both stacks.
     unsafe {
         (*scratch).sample.period = since;
+        (*scratch).sample.header.flags = (if of_thread == 0 { 0 } else { SAMPLE_AD_HOC })
+            | (if kernel_thread { SAMPLE_KERNEL_THREAD } else { 0 });
         let frames = (&raw mut (*scratch).frames).cast::<u8>();
         let (mut user, mut outcome) = (0, Outcome::FramePointers as u64);
         if !kernel_thread {
@@ -70,8 +76,13 @@ pub(crate) fn sample(ctx: PerfEventContext) -> u32 {
         let found = if kernel_thread { 0 } else { python::walk(task) };
         (*scratch).sample.python_outcome = (found >> 32) as u8;
         send(task, now, at, kernel, found & 0xffff_ffff);
+        // Read back: what is kept over the walk takes room on the stack.
+        if (*scratch).sample.header.flags & SAMPLE_AD_HOC == 0 {
+            profiler_cost::sampled(now);
+        } else {
+            profiler_cost::ad_hoc(now);
+        }
     }
-    profiler_cost::sampled(now);
     0
 }
 
@@ -108,7 +119,7 @@ fn send(task: Task, now: u64, user: u64, kernel: u64, python: u64) -> u64 {
         let sample = &mut (*scratch).sample;
         sample.header = Header {
             kind: Kind::Sample as u8,
-            flags: task.is_kernel() as u8,
+            flags: sample.header.flags,
             cpu: bpf_get_smp_processor_id() as u16,
             len: len as u32,
             nanos: now,

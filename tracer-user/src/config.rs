@@ -16,7 +16,7 @@ use crate::guard::shed::Ceilings;
 use crate::guard::{overhead_budget, tables};
 use crate::host::services::{NamingRule, NamingRules};
 use crate::kernel::sampler::MAX_HERTZ;
-use crate::profiles::Lines;
+use crate::profiles::{Lines, SlowRequests};
 use crate::runtimes::Extras;
 use crate::runtimes::declared::Declared;
 use crate::runtimes::tls::Libraries;
@@ -100,6 +100,8 @@ struct SamplingFile {
     unwind_tables: Option<Spanned<String>>,
     off_cpu_microseconds: Option<Spanned<i64>>,
     python: Option<Spanned<String>>,
+    slow_factor: Option<Spanned<f64>>,
+    slow_after: Option<Spanned<String>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -217,6 +219,8 @@ pub struct Config {
     pub off_cpu_micros: u32,
     /// How functions of Python are shown in stacks; `None` = not at all.
     pub python: Option<Lines>,
+    /// Which requests keep their own samples.
+    pub slow_requests: SlowRequests,
     /// Length of a window of cost.
     pub window: Duration,
     /// Files of these windows.
@@ -343,6 +347,7 @@ impl Default for Config {
             unwind_tables: None,
             off_cpu_micros: 100,
             python: Some(Lines::Definition),
+            slow_requests: SlowRequests::default(),
             window: Duration::from_secs(10),
             history: History::default(),
             analysis: analysis::detector::Settings::default(),
@@ -474,6 +479,21 @@ impl Config {
                 "off" => None,
                 _ => return Err(source.wrong(&python.span(), "expected \"functions\", \"lines\" or \"off\"")),
             };
+        }
+        if let Some(factor) = &file.sampling.slow_factor {
+            let value = *factor.get_ref();
+            if value != 0.0 && !(1.0..=1000.0).contains(&value) {
+                return Err(source.wrong(&factor.span(), "expected a factor from 1 to 1000, or 0"));
+            }
+            config.slow_requests.factor = value;
+        }
+        if let Some(after) = file.sampling.slow_after.as_ref().filter(|after| !after.get_ref().is_empty()) {
+            let longest = Duration::from_secs(3600);
+            let time = crate::quantity::duration(after.get_ref()).ok().filter(|time| *time <= longest);
+            config.slow_requests.after =
+                Some(time.ok_or_else(|| {
+                    source.wrong(&after.span(), "expected a time of at most 1h, such as \"500ms\"")
+                })?);
         }
         if let Some(window) = &file.history.window {
             config.window = source.time(window, Duration::from_secs(1)..=Duration::from_secs(60))?;

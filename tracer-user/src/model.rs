@@ -468,6 +468,9 @@ pub struct StackSample {
     pub owner: Owner,
     /// The span it was taken in, if any.
     pub span: Option<SpanId>,
+    /// Taken by a clock of its thread alone, because a request was slow: it counts for that request's own profile and for no
+    /// class, whose samples are taken by the clocks of the CPUs.
+    pub ad_hoc: bool,
 }
 
 /// CPU seconds of this host by kind, since tracing began; the basis of [`capture ratio`](HostCpu::capture_ratio).

@@ -19,6 +19,7 @@ use super::relaying::Relaying;
 use super::sampling::{Sampling, timed};
 use super::save::Saver;
 use super::sweep::Sweep;
+use super::thread_clocks::ThreadClocks;
 use super::{Failure, clock};
 use crate::config::Config;
 use crate::guard::loss_log::LossLog;
@@ -107,6 +108,8 @@ pub(super) struct Agent {
     pub(super) drained: bool,
     /// Rate of stack samples.
     pub(super) sampling: Sampling,
+    /// Threads that work for slow requests.
+    pub(super) thread_clocks: ThreadClocks,
     pub(super) status: Arc<Status>,
     /// Gauge of the ring of stacks.
     pub(super) level: Option<RingLevel>,

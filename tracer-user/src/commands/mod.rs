@@ -22,6 +22,7 @@ mod save;
 pub mod shell_help;
 mod summary;
 mod sweep;
+mod thread_clocks;
 pub mod top;
 mod transactions_file;
 

@@ -23,6 +23,7 @@ use super::relaying::Relaying;
 use super::sampling::Sampling;
 use super::save::Saver;
 use super::sweep::Sweep;
+use super::thread_clocks::ThreadClocks;
 use super::transactions_file::Lines;
 use super::{Failure, clock, descriptors, host_name, summary};
 use crate::cli::AgentOptions;
@@ -181,6 +182,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     let decrypting = Decrypting::start(&config.tls, kernel.prober())
         .map_err(|error| Failure::Running(format!("no thread for TLS libraries: {error}")))?;
     let mut agent = Agent {
+        thread_clocks: ThreadClocks::default(),
         sampling: Sampling::new(config.hertz, config.overhead_budget, kernel.sampler.clocks()),
         config,
         kernel,
@@ -246,6 +248,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
             agent.apply_limits(command);
         }
         agent.follow_budget();
+        agent.follow_slow_requests(&mut pipeline);
         if Instant::now() >= next_tick {
             next_tick = Instant::now() + TICK;
             agent.tick(&mut pipeline);

@@ -37,7 +37,18 @@ impl Sampling {
     /// What profiling has cost so far.
     fn costs(&self, kernel: &Kernel) -> Costs {
         let costs = kernel.profiler_cost();
-        Costs { agent_nanos: self.agent_nanos, interrupt_nanos: costs.ticks.saturating_mul(self.interrupt), ..costs }
+        let interrupts = |ticks: u64| ticks.saturating_mul(self.interrupt);
+        Costs {
+            agent_nanos: self.agent_nanos,
+            interrupt_nanos: interrupts(costs.ticks),
+            ad_hoc_nanos: costs.ad_hoc_nanos.saturating_add(interrupts(costs.ad_hoc_ticks)),
+            ..costs
+        }
+    }
+
+    /// Samples per second that all slow requests together may have of their own.
+    pub(super) fn ad_hoc(&self) -> u32 {
+        self.budget.ad_hoc()
     }
 
     fn view(&self) -> Profiler {
@@ -94,6 +105,8 @@ impl Agent {
     pub(super) fn show_sampling(&mut self, pipeline: &Pipeline) {
         self.health.profiler = self.sampling.view();
         let Profiler { hertz, cost, budget, .. } = self.health.profiler;
+        let slow = pipeline.profiles.slow_requests().counts();
+        pipeline.metrics.set_ad_hoc(slow.requests, [&slow.by_kind(), &slow.by_reason(), &self.thread_clocks.outcomes()]);
         pipeline.metrics.set_profiler(hertz, (cost, budget), &self.sampling.costs(&self.kernel).parts());
     }
 

@@ -28,6 +28,8 @@ const AIM: f64 = 0.9;
 const OFF_CPU_PART: f64 = 0.5;
 /// Below this part of that, the limit of stacks rises by one at a time.
 const OFF_CPU_LOW: f64 = 0.7;
+/// Part of the budget that slow requests' own samples may always take; beyond it they get what the other samples leave.
+const AD_HOC_PART: f64 = 0.25;
 /// The rate is lowered when it should be below this part of what it is.
 const LOWER: f64 = 0.95;
 /// The rate is raised when it could be this many times what it is.
@@ -56,7 +58,11 @@ pub struct Costs {
     pub interrupt_nanos: Nanos,
     /// Run time of the program that takes them, nanoseconds.
     pub off_cpu_nanos: Nanos,
-    /// CPU of the agent for reading both, nanoseconds.
+    /// Expiries of the clocks of single threads.
+    pub ad_hoc_ticks: u64,
+    /// Run time of the sampling program at those, and what they cost beyond it, nanoseconds.
+    pub ad_hoc_nanos: Nanos,
+    /// CPU of the agent for reading all of them, nanoseconds.
     pub agent_nanos: Nanos,
 }
 
@@ -67,27 +73,35 @@ impl Costs {
             nanos: self.nanos.saturating_sub(before.nanos),
             interrupt_nanos: self.interrupt_nanos.saturating_sub(before.interrupt_nanos),
             off_cpu_nanos: self.off_cpu_nanos.saturating_sub(before.off_cpu_nanos),
+            ad_hoc_ticks: self.ad_hoc_ticks.saturating_sub(before.ad_hoc_ticks),
+            ad_hoc_nanos: self.ad_hoc_nanos.saturating_sub(before.ad_hoc_nanos),
             agent_nanos: self.agent_nanos.saturating_sub(before.agent_nanos),
         }
     }
 
-    /// Nanoseconds by part: the sampling program, the clock's interrupts, the program for time off the CPU, the agent. The
-    /// second is an estimate, the last in part.
-    pub fn parts(&self) -> [(&'static str, f64); 4] {
+    /// Nanoseconds by part: the sampling program, the clock's interrupts, the program for time off the CPU, slow requests' own
+    /// samples, the agent. The second is an estimate, the last in part.
+    pub fn parts(&self) -> [(&'static str, f64); 5] {
         [
             ("sample", self.nanos as f64),
             ("interrupt", self.interrupt_nanos as f64),
             ("off_cpu", self.off_cpu_nanos as f64),
+            ("ad_hoc", self.ad_hoc_nanos as f64),
             ("agent", self.agent_nanos as f64 * AGENT_FACTOR),
         ]
     }
 
-    /// Of samples, and of stacks off the CPU, nanoseconds: the agent's part is divided as the programs' run time is.
-    fn split(&self) -> (f64, f64) {
-        let [(_, sample), (_, interrupt), (_, off_cpu), (_, agent)] = self.parts();
-        let programs = sample + off_cpu;
-        let part = if programs > 0.0 { sample / programs } else { 1.0 };
-        (sample + interrupt + agent * part, off_cpu + agent * (1.0 - part))
+    /// Of samples, of stacks off the CPU and of slow requests' own samples, nanoseconds: the agent's part is divided as the
+    /// programs' run time is.
+    fn split(&self) -> (f64, f64, f64) {
+        let [(_, sample), (_, interrupt), (_, off_cpu), (_, ad_hoc), (_, agent)] = self.parts();
+        let programs = sample + off_cpu + ad_hoc;
+        let part = |of: f64, all: f64| if programs > 0.0 { of / programs } else { all };
+        (
+            sample + interrupt + agent * part(sample, 1.0),
+            off_cpu + agent * part(off_cpu, 0.0),
+            ad_hoc + agent * part(ad_hoc, 0.0),
+        )
     }
 }
 
@@ -140,6 +154,9 @@ pub struct OverheadBudget {
     /// Cost of stacks off the CPU, per nanosecond of the host's CPU.
     off_cpu_fast: Average,
     off_cpu_slow: Average,
+    /// Cost of slow requests' own samples, per nanosecond of the host's CPU; and of one of them.
+    ad_hoc: Average,
+    ad_hoc_each: Average,
     /// Everything, per nanosecond of the host's CPU.
     shown: Average,
 }
@@ -159,6 +176,8 @@ impl OverheadBudget {
             slow: Average::new(SLOW, GUESS),
             off_cpu_fast: Average::new(FAST, nothing),
             off_cpu_slow: Average::new(SLOW, nothing),
+            ad_hoc: Average::new(FAST, nothing),
+            ad_hoc_each: Average::new(SLOW, GUESS),
             shown: Average::new(SHOWN, nothing),
         };
         new.plan.hertz = new.within(new.target());
@@ -207,7 +226,7 @@ impl OverheadBudget {
             return self.plan;
         }
         let (more, seconds, time) = (costs.since(before), nanos / SECOND, nanos * self.cpus);
-        let (samples, off_cpu) = more.split();
+        let (samples, off_cpu, ad_hoc) = more.split();
         // Weighed by time and not by number: the many cheap samples of a high rate must not hide what the few now cost.
         if more.ticks > 0 {
             let each = samples / more.ticks as f64;
@@ -218,7 +237,11 @@ impl OverheadBudget {
         for average in [&mut self.off_cpu_fast, &mut self.off_cpu_slow] {
             average.add(seconds, off_cpu, time);
         }
-        self.shown.add(seconds, samples + off_cpu, time);
+        self.ad_hoc.add(seconds, ad_hoc, time);
+        if more.ad_hoc_ticks > 0 {
+            self.ad_hoc_each.add(seconds, ad_hoc / more.ad_hoc_ticks as f64 * seconds, seconds);
+        }
+        self.shown.add(seconds, samples + off_cpu + ad_hoc, time);
         let (target, current) = (self.target(), f64::from(self.plan.hertz));
         // What is close to the ceiling may go there: the budget would allow more.
         let to_ceiling = target > f64::from(self.ceiling) * AT_CEILING;
@@ -236,11 +259,32 @@ impl OverheadBudget {
         self.plan
     }
 
+    /// Cost of a sample, nanoseconds.
+    fn each(&self) -> f64 {
+        self.fast.each().max(self.slow.each()).max(1.0)
+    }
+
+    fn off_cpu(&self) -> f64 {
+        self.off_cpu_fast.each().max(self.off_cpu_slow.each())
+    }
+
     /// The rate at which the budget would be spent.
     fn target(&self) -> f64 {
-        let off_cpu = self.off_cpu_fast.each().max(self.off_cpu_slow.each());
-        let left = (self.budget * AIM - off_cpu).max(self.budget * AIM * (1.0 - OFF_CPU_PART));
-        left * SECOND / self.fast.each().max(self.slow.each()).max(1.0)
+        let (whole, ad_hoc) = (self.budget * AIM, self.ad_hoc.each());
+        let least = whole * (1.0 - OFF_CPU_PART) - ad_hoc.min(whole * AD_HOC_PART);
+        (whole - self.off_cpu() - ad_hoc).max(least) * SECOND / self.each()
+    }
+
+    /// Samples per second that all slow requests together may have of their own: what the others leave of the budget, and a
+    /// quarter of it at least.
+    pub fn ad_hoc(&self) -> u32 {
+        if self.ceiling == 0 {
+            return 0;
+        }
+        let whole = self.budget * AIM;
+        let left = whole - self.off_cpu() - f64::from(self.plan.hertz) * self.each() / SECOND;
+        // `as` saturates.
+        (left.max(whole * AD_HOC_PART) * self.cpus * SECOND / self.ad_hoc_each.each().max(1.0)) as u32
     }
 
     /// This rate within its bounds.

@@ -105,6 +105,10 @@ table_use! {
         stacks,
         /// Sample counts per stack and owner, over all periods.
         stack_counts,
+        /// Samples of open requests, kept until it is known whether they are slow.
+        ad_hoc_open,
+        /// Samples of slow requests.
+        ad_hoc_kept,
         /// Stacks that wait for their names.
         symbol_queue,
         /// Names of functions that are shared.

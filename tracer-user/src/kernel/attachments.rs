@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
+use super::sampler::ThreadClock;
+
 /// How long detaching waits for a thread that is changing the sampling rate.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -18,7 +20,7 @@ pub type Visit = (u32, u64);
 /// The link of a probe, and the visit it belongs to.
 type User = (Visit, Box<dyn Send>);
 
-/// The links of all programs and the clock event of each CPU.
+/// The links of all programs, the clock event of each CPU and those of single threads.
 #[derive(Clone, Default)]
 pub struct Attachments(Arc<Inner>);
 
@@ -27,6 +29,8 @@ struct Inner {
     /// Dropping one detaches.
     links: Mutex<Vec<Box<dyn Send>>>,
     clocks: Mutex<Vec<(u32, OwnedFd)>>,
+    /// Clock events of single threads.
+    thread_clocks: Mutex<Vec<(u32, ThreadClock)>>,
     users: Mutex<Vec<User>>,
     /// Everything was detached; later links are dropped at once.
     over: AtomicBool,
@@ -41,6 +45,25 @@ impl Attachments {
     /// Clock events by CPU.
     pub(super) fn clocks(&self) -> MutexGuard<'_, Vec<(u32, OwnedFd)>> {
         self.0.clocks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn all_thread_clocks(&self) -> MutexGuard<'_, Vec<(u32, ThreadClock)>> {
+        self.0.thread_clocks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps the clock of a thread; drops it if everything was detached already.
+    pub(super) fn thread_clock(&self, tid: u32, clock: ThreadClock) {
+        let mut clocks = self.all_thread_clocks();
+        clocks.push((tid, clock));
+        // Check under the lock: `detach` sets the flag before it takes the lock.
+        if self.0.over.load(Ordering::SeqCst) {
+            clocks.clear();
+        }
+    }
+
+    /// Takes out the clock of a thread; dropping it stops it.
+    pub(super) fn take_thread_clock(&self, tid: u32) -> Vec<ThreadClock> {
+        self.all_thread_clocks().extract_if(.., |(of, _)| *of == tid).map(|(_, clock)| clock).collect()
     }
 
     fn all_users(&self) -> MutexGuard<'_, Vec<User>> {
@@ -75,7 +98,8 @@ impl Attachments {
         // Clear all of them, even if one fails.
         let links = clear(&self.0.links, end);
         let clocks = clear(&self.0.clocks, end);
-        clear(&self.0.users, end) && clocks && links
+        let threads = clear(&self.0.thread_clocks, end);
+        clear(&self.0.users, end) && clocks && links && threads
     }
 }
 

@@ -459,6 +459,8 @@ impl Kernel {
             sum.ticks += cpu.ticks;
             sum.nanos += cpu.nanos;
             sum.off_cpu_nanos += cpu.off_cpu_nanos;
+            sum.ad_hoc_ticks += cpu.ad_hoc_ticks;
+            sum.ad_hoc_nanos += cpu.ad_hoc_nanos;
         }
         sum
     }

@@ -1,10 +1,11 @@
-//! The stack sampler: one cpu-clock perf event per CPU. The agent owns the descriptors, so that it can change the rate.
+//! The stack sampler: one cpu-clock perf event per CPU, and for a while one for a thread that works for a slow request. The agent
+//! owns the descriptors, so that it can change the rate.
 //!
 //! A new period begins when it is set, and the one that it cuts short gives no sample. So a sample does not stand for the
 //! period in force, but for the time since the clock of its CPU last ran, which the sampling program measures.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use aya::programs::ProgramFd;
 
@@ -24,6 +25,19 @@ const IOC_ENABLE: libc::c_ulong = 0x2400;
 const IOC_DISABLE: libc::c_ulong = 0x2401;
 const IOC_PERIOD: libc::c_ulong = 0x4008_2404;
 const IOC_SET_BPF: libc::c_ulong = 0x4004_2408;
+// include/uapi/linux/bpf.h
+const BPF_LINK_CREATE: libc::c_long = 28;
+const BPF_PERF_EVENT: u32 = 41;
+
+/// `union bpf_attr` of `BPF_LINK_CREATE` for a perf event.
+#[repr(C)]
+struct LinkAttr {
+    program: u32,
+    target: u32,
+    kind: u32,
+    flags: u32,
+    cookie: u64,
+}
 
 /// `struct perf_event_attr`, version 0 (64 bytes), which suffices for a software clock.
 #[repr(C)]
@@ -57,12 +71,47 @@ pub enum SamplerError {
         /// The kernel's error.
         source: io::Error,
     },
+    /// The kernel refused an operation for the clock of one thread.
+    #[error("{what} for thread {tid}: {source}")]
+    Thread {
+        /// The operation.
+        what: &'static str,
+        /// The thread.
+        tid: u32,
+        /// The kernel's error.
+        source: io::Error,
+    },
+}
+
+/// What a clock counts the time of.
+#[derive(Clone, Copy)]
+enum On {
+    /// A CPU, whatever runs.
+    Cpu(u32),
+    /// A thread, wherever it runs; 0 = this one.
+    Thread(u32),
+}
+
+impl On {
+    fn refused(self, what: &'static str, source: io::Error) -> SamplerError {
+        match self {
+            Self::Cpu(cpu) => SamplerError::Refused { what, cpu, source },
+            Self::Thread(tid) => SamplerError::Thread { what, tid, source },
+        }
+    }
 }
 
 /// The running sampler; it runs as long as its clock events are attached.
 pub struct Sampler {
     attachments: Attachments,
+    program: OwnedFd,
     hertz: u32,
+}
+
+/// The clock of one thread: its program and its event. Dropping it stops it.
+pub(super) struct ThreadClock {
+    _link: OwnedFd,
+    _clock: OwnedFd,
 }
 
 /// Nanoseconds between samples at `hertz`. A clock event's period is in nanoseconds, however it was opened.
@@ -73,10 +122,24 @@ fn period(hertz: u32) -> u64 {
 impl Sampler {
     pub(super) fn start(program: &ProgramFd, hertz: u32, attachments: &Attachments) -> Result<Self, SamplerError> {
         for cpu in aya::util::online_cpus().map_err(|(_, error)| SamplerError::Cpus(error))? {
-            let clock = open(program, Some(cpu), period(hertz))?;
+            let clock = open(program, On::Cpu(cpu), period(hertz))?;
             attachments.clocks().push((cpu, clock));
         }
-        Ok(Self { attachments: attachments.clone(), hertz })
+        let refused = |source| SamplerError::Refused { what: "a second descriptor was refused", cpu: 0, source };
+        let program = program.as_fd().try_clone_to_owned().map_err(refused)?;
+        Ok(Self { attachments: attachments.clone(), program, hertz })
+    }
+
+    /// Samples the thread by a clock of its own, too: `hertz` times a second of its CPU time, until [`Self::leave_thread`].
+    pub fn sample_thread(&self, tid: u32, hertz: u32) -> Result<(), SamplerError> {
+        let clock = of_thread(self.program.as_fd(), tid, period(hertz))?;
+        self.attachments.thread_clock(tid, clock);
+        Ok(())
+    }
+
+    /// Stops the thread's own clock.
+    pub fn leave_thread(&self, tid: u32) {
+        drop(self.attachments.take_thread_clock(tid));
     }
 
     /// Samples per second and CPU; 0 if no stacks are taken.
@@ -111,12 +174,34 @@ impl Sampler {
 
 /// Samples this thread alone, wherever it runs, while the descriptor is open.
 pub(super) fn of_this_thread(program: &ProgramFd, nanos: u64) -> Result<OwnedFd, SamplerError> {
-    open(program, None, nanos)
+    open(program, On::Thread(0), nanos)
 }
 
 /// A clock of this thread that runs no program.
 pub(super) fn idle(nanos: u64) -> Result<OwnedFd, SamplerError> {
-    clock(None, nanos)
+    clock(On::Thread(0), nanos)
+}
+
+/// A clock of the thread, which expires every `nanos` of its CPU time and has the program run with them as its cookie.
+fn of_thread(program: BorrowedFd<'_>, tid: u32, nanos: u64) -> Result<ThreadClock, SamplerError> {
+    let refused = |what| move |source| SamplerError::Thread { what, tid, source };
+    let clock = clock(On::Thread(tid), nanos)?;
+    let attr = LinkAttr {
+        program: program.as_raw_fd() as u32,
+        target: clock.as_raw_fd() as u32,
+        kind: BPF_PERF_EVENT,
+        flags: 0,
+        cookie: nanos,
+    };
+    // SAFETY: the kernel reads as many bytes as it is told, and both descriptors are open.
+    let link = unsafe { libc::syscall(libc::SYS_bpf, BPF_LINK_CREATE, &raw const attr, size_of::<LinkAttr>()) };
+    if link < 0 {
+        return Err(refused("attaching the sampling program was refused")(io::Error::last_os_error()));
+    }
+    // SAFETY: just opened and owned by nothing else.
+    let link = unsafe { OwnedFd::from_raw_fd(link as i32) };
+    enable(&clock).map_err(refused("enabling the clock event was refused"))?;
+    Ok(ThreadClock { _link: link, _clock: clock })
 }
 
 /// Starts a clock.
@@ -137,18 +222,17 @@ fn control(clock: &OwnedFd, request: libc::c_ulong, argument: RawFd) -> io::Resu
     }
 }
 
-/// Opens a clock of one CPU, or of this thread, and has it run the program.
-fn open(program: &ProgramFd, cpu: Option<u32>, nanos: u64) -> Result<OwnedFd, SamplerError> {
-    let refused = |what| move |source| SamplerError::Refused { what, cpu: cpu.unwrap_or_default(), source };
-    let fd = clock(cpu, nanos)?;
+/// Opens a clock and has it run the program.
+fn open(program: &ProgramFd, on: On, nanos: u64) -> Result<OwnedFd, SamplerError> {
+    let fd = clock(on, nanos)?;
     control(&fd, IOC_SET_BPF, program.as_fd().as_raw_fd())
-        .map_err(refused("attaching the sampling program was refused"))?;
-    enable(&fd).map_err(refused("enabling the clock event was refused"))?;
+        .map_err(|source| on.refused("attaching the sampling program was refused", source))?;
+    enable(&fd).map_err(|source| on.refused("enabling the clock event was refused", source))?;
     Ok(fd)
 }
 
-/// Opens a clock of one CPU, or of this thread; it does not run yet.
-fn clock(cpu: Option<u32>, nanos: u64) -> Result<OwnedFd, SamplerError> {
+/// Opens a clock; it does not run yet.
+fn clock(on: On, nanos: u64) -> Result<OwnedFd, SamplerError> {
     let attr = Attr {
         kind: PERF_TYPE_SOFTWARE,
         size: size_of::<Attr>() as u32,
@@ -157,12 +241,14 @@ fn clock(cpu: Option<u32>, nanos: u64) -> Result<OwnedFd, SamplerError> {
         flags: FLAG_DISABLED,
         ..Attr::default()
     };
-    let (pid, on) = cpu.map_or((0, -1), |cpu| (-1, cpu as libc::c_int));
-    // SAFETY: `attr` says its own size; all processes on one CPU, or this thread on all.
-    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attr, pid, on, -1, PERF_FLAG_FD_CLOEXEC) };
+    let (tid, cpu) = match on {
+        On::Cpu(cpu) => (-1, cpu as libc::c_int),
+        On::Thread(tid) => (tid as libc::c_int, -1),
+    };
+    // SAFETY: `attr` says its own size; all processes on one CPU, or one thread on all.
+    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attr, tid, cpu, -1, PERF_FLAG_FD_CLOEXEC) };
     if fd < 0 {
-        let source = io::Error::last_os_error();
-        return Err(SamplerError::Refused { what: "a clock event was refused", cpu: cpu.unwrap_or_default(), source });
+        return Err(on.refused("a clock event was refused", io::Error::last_os_error()));
     }
     // SAFETY: just opened and owned by nothing else.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })

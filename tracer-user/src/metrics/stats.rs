@@ -215,6 +215,18 @@ impl ClassStats {
         }
     }
 
+    /// Requests of a class in the last five minutes, and their 99th percentile, nanoseconds.
+    pub fn tail(&self, class: ClassId) -> (u64, Nanos) {
+        let mut sum = Window::default();
+        let windows = self.classes.get(class.0 as usize).into_iter().flat_map(|class| &class.windows);
+        for window in windows.filter(|window| is_recent(window, self.now)) {
+            sum.count += window.count;
+            sum.durations.merge(&window.durations);
+        }
+        // `as` saturates.
+        (sum.count, (sum.durations.at(0.99).unwrap_or(0.0) * 1e9) as Nanos)
+    }
+
     /// Figures of a class.
     pub fn figures(&self, class: ClassId) -> ClassFigures {
         let Some(class) = self.classes.get(class.0 as usize) else { return ClassFigures::default() };

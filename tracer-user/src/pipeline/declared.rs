@@ -123,6 +123,8 @@ impl Pipeline {
     pub(super) fn declared_sample(&mut self, declared: usize, service: ServiceId, mut sample: StackSample) {
         if let Some(class) = self.declared_class(declared, service) {
             sample.owner = Owner::Class(class);
+            // Of the request around it, the same sample counts once.
+            sample.span = None;
             self.profiles.sample(&self.names, &sample);
         }
     }

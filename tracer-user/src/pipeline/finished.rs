@@ -2,7 +2,8 @@
 
 use super::relay;
 use super::{Pipeline, classify_late};
-use crate::model::{ClassId, Outcome, Owner, Side, Sink, Span};
+use crate::model::{ClassId, Nanos, Outcome, Owner, Side, Sink, Span};
+use crate::profiles::SlowRequest;
 use crate::protocols::{Conventions, conventions, grpc, messaging};
 use crate::transactions::engine::Verdicts;
 use crate::transactions::open_span::OpenSpan;
@@ -24,6 +25,10 @@ impl Pipeline {
         }
         self.last_word(&live, class, &verdicts);
         let span = Self::span(live, class, &verdicts);
+        let mut threshold = || self.slow.threshold(&self.stats, class, self.engine.now);
+        let over = |threshold: &Nanos| span.side == Side::Server && span.duration() > *threshold;
+        self.profiles
+            .request_ended(span.id, || threshold().filter(over).map(|threshold| SlowRequest::new(&span, threshold)));
         self.metrics.span(&self.names, &span);
         self.stats.span(&self.names, &span);
         self.attainment.span(&self.names, &span);

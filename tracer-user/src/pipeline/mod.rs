@@ -11,7 +11,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use tracer_common::event::{Kind, ThreadCounters};
+use tracer_common::event::{Kind, SAMPLE_KERNEL_THREAD, ThreadCounters};
 use tracer_common::policy::CapturePolicy;
 
 use crate::analysis::detector::Detector;
@@ -41,10 +41,13 @@ mod relay;
 mod service_classes;
 mod services;
 mod shedding;
+mod slow_requests;
 
 use self::classes::{classify_early, classify_late, provisional};
 use self::service_classes::Policies;
 pub use self::service_classes::Unserved;
+use self::slow_requests::Slow;
+pub use self::slow_requests::SlowThread;
 
 /// Interval between reports of finished spans, in record time.
 const REPORT_EVERY: Nanos = 10_000_000;
@@ -115,6 +118,7 @@ pub struct Pipeline {
     declared: Arc<[Declared]>,
     declared_not_kept: u64,
     policies: Policies,
+    slow: Slow,
     /// How well service classes reach their goals.
     pub attainment: Attainment,
     wall_offset: i64,
@@ -187,6 +191,7 @@ impl Pipeline {
             declared: Arc::clone(&config.declared),
             declared_not_kept: 0,
             policies: Policies::new(&config.service_classes, config.enforce),
+            slow: Slow::new(config.slow_requests),
             attainment: Attainment::new(&config.service_classes),
             wall_offset,
             reported: 0,
@@ -299,6 +304,9 @@ impl Pipeline {
             }
         };
         self.identify(&record, who);
+        if let Record::Sample { sample, .. } = &record {
+            self.notice_slow(sample);
+        }
         let mut outputs = std::mem::take(&mut self.outputs);
         self.engine.record(&record, &mut outputs);
         self.give(&mut outputs);
@@ -370,7 +378,7 @@ impl Pipeline {
                 }
                 return;
             }
-            Record::Sample { sample, .. } if sample.header.flags & 1 != 0 => return,
+            Record::Sample { sample, .. } if sample.header.flags & SAMPLE_KERNEL_THREAD != 0 => return,
             _ => {}
         }
         if tgid != 0 && !self.engine.knows(tgid) {
@@ -452,7 +460,10 @@ impl Pipeline {
                     self.tell(slot);
                 }
                 Output::Answered(slot) => self.answer(slot),
-                Output::Renamed { was, trace } => self.store.rename(was, trace),
+                Output::Renamed { was, trace } => {
+                    self.store.rename(was, trace);
+                    self.profiles.rename(was, trace);
+                }
                 Output::Late { span, was, parent, trace } => self.store.adopt(span, was, parent, trace),
                 Output::Finished(live, verdicts) => self.finished(live, verdicts),
                 Output::Declared(call) => self.declared_returned(&call),

@@ -86,7 +86,7 @@ impl Pipeline {
             reported_traces,
         } = self.engine.table_use();
         let ClassTables { classes, positions, cache } = self.classifier.table_use();
-        let ProfileTables { stacks, pairs, queue, names, processes: symbol_processes, addresses, maps } =
+        let ProfileTables { stacks, pairs, ad_hoc: [ad_hoc_open, ad_hoc_kept], queue, names, processes: symbol_processes, addresses, maps } =
             self.profiles.table_use();
         let (store_spans, store_wanted) = self.store.table_use();
         PipelineTables {
@@ -119,6 +119,8 @@ impl Pipeline {
             store_wanted,
             stacks,
             stack_counts: pairs,
+            ad_hoc_open,
+            ad_hoc_kept,
             symbol_queue: queue,
             symbol_names: names,
             symbol_processes,

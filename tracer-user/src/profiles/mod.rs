@@ -1,6 +1,7 @@
 //! Stacks per request class: kept as addresses and counts on the pipeline's thread, named on a thread of their own,
 //! rendered on the caller's.
 
+mod ad_hoc;
 mod fault;
 pub mod jit;
 mod naming;
@@ -18,9 +19,12 @@ use std::time::Duration;
 use rustc_hash::{FxHashMap, FxHashSet};
 use tracer_common::python::PythonFrame;
 
+use ad_hoc::AdHoc;
+pub use ad_hoc::{AdHocCounts, SlowRequest, SlowRequests};
+
 use crate::guard::shrink::ShrinkExcess;
 use crate::guard::tables::{TableUse, scaled};
-use crate::model::{DECLARED, Names, Nanos, Owner, Sink, StackSample};
+use crate::model::{DECLARED, Names, Nanos, Owner, Sink, SpanId, StackSample, TraceId};
 pub use naming::name_in_file;
 use naming::{Frames, Stack};
 pub use python::Lines;
@@ -68,6 +72,11 @@ impl Bounds {
         Self { stacks: of(stacks), pairs: of(pairs), debug: of(debug), maps: of(maps) }
     }
 
+    /// Most samples of open requests, and as many of slow ones: they keep their stacks, of which others need some, too.
+    fn ad_hoc(self) -> usize {
+        self.stacks / 4
+    }
+
     /// One part of `part`.
     fn part(self, part: usize) -> Self {
         let of = |most: usize| most.checked_div(part).unwrap_or(0);
@@ -82,6 +91,8 @@ pub struct ProfileTables {
     pub stacks: TableUse,
     /// Pairs of owner and stack.
     pub pairs: TableUse,
+    /// Samples of open requests, and of slow ones that are kept.
+    pub ad_hoc: [TableUse; 2],
     /// Stacks that wait for names.
     pub queue: TableUse,
     /// Shared names.
@@ -162,6 +173,8 @@ pub struct Profiles {
     symbols: Symbols,
     /// How Python's functions are shown.
     lines: Lines,
+    /// Samples of single requests.
+    ad_hoc: AdHoc,
     /// Samples whose stack was not kept because there were too many.
     pub refused: u64,
     /// Periods let go before their time because there were too many pairs.
@@ -235,6 +248,7 @@ impl Profiles {
             now: 0,
             symbols: Symbols::start(),
             lines: Lines::default(),
+            ad_hoc: AdHoc::within(Bounds::default().ad_hoc()),
             refused: 0,
             periods_dropped: 0,
         }
@@ -245,7 +259,7 @@ impl Profiles {
     pub fn within(self, bounds: Bounds) -> Self {
         self.symbols.set_debug_most(bounds.debug as u64);
         self.symbols.set_maps_most(bounds.maps);
-        Self { bounds, ..self }
+        Self { bounds, ad_hoc: AdHoc::within(bounds.ad_hoc()), ..self }
     }
 
     /// The same with Python's functions shown like this.
@@ -267,6 +281,7 @@ impl Profiles {
         ProfileTables {
             stacks: TableUse::new(self.stacks.len(), stacks, self.refused),
             pairs: TableUse::new(self.pairs, pairs, self.periods_dropped),
+            ad_hoc: self.ad_hoc.table_use(),
             queue,
             names,
             processes,
@@ -283,6 +298,7 @@ impl Profiles {
         }
         self.part = part;
         let most = self.bounds.part(part);
+        self.ad_hoc.limit(most.ad_hoc());
         while self.pairs > most.pairs && self.drop_period() {}
         self.sweep();
         while self.stacks.len() > most.stacks && self.drop_period() {
@@ -333,11 +349,12 @@ impl Profiles {
         }
     }
 
-    /// Lets go of stacks that no period has.
+    /// Lets go of stacks that no period and no request has.
     fn sweep(&mut self) {
         self.swept = self.now;
-        let used: FxHashSet<u32> =
+        let mut used: FxHashSet<u32> =
             self.periods.iter().flat_map(|period| period.counts.keys().map(|(_, id)| *id)).collect();
+        self.ad_hoc.used(&mut used);
         self.stacks.retain(|id, _| used.contains(id));
         self.ids.retain(|_, id| used.contains(id));
         self.shapes.retain(|_, id| used.contains(id));
@@ -370,6 +387,7 @@ impl Profiles {
         if same.is_empty() {
             return;
         }
+        self.ad_hoc.same(&same);
         for Period { counts, .. } in self.periods.iter_mut().filter(|period| period.end > from) {
             let moved: Vec<(Owner, u32)> = counts.keys().filter(|(_, id)| same.contains_key(id)).copied().collect();
             self.pairs -= counts.len();
@@ -472,6 +490,32 @@ impl Profiles {
         Some((first.start, within.next_back().unwrap_or(first).end))
     }
 
+    /// A request ended; its samples are kept if `slow` says so, which is asked if there are any.
+    pub fn request_ended(&mut self, span: SpanId, slow: impl FnOnce() -> Option<SlowRequest>) {
+        self.ad_hoc.end(span, slow);
+    }
+
+    /// A transaction is known by another id.
+    pub fn rename(&mut self, was: TraceId, trace: TraceId) {
+        self.ad_hoc.rename(was, trace);
+    }
+
+    /// Slow requests that have samples of their own.
+    pub fn slow_requests(&self) -> &AdHoc {
+        &self.ad_hoc
+    }
+
+    /// The stacks of one slow request; `None` if it is not kept.
+    pub fn snapshot_of(&self, span: SpanId, view: View) -> Option<Snapshot> {
+        let taken = self.ad_hoc.get(span)?.taken();
+        let entry = |one: &ad_hoc::Taken| {
+            let (stack, process, off_cpu) = self.stacks.get(&one.stack)?.clone();
+            let sum = Sum { stack, process, count: one.count, nanos: one.weight };
+            view.shows(off_cpu).then_some(sum)
+        };
+        Some(Snapshot::new(taken.iter().filter_map(entry).collect(), self.symbols.clone(), view))
+    }
+
     /// Copies out what fits `filter`.
     pub fn snapshot(&self, names: &Names, filter: &Filter) -> Snapshot {
         let from = filter.since.map_or(0, |since| self.now.saturating_sub(since.as_nanos() as u64));
@@ -516,6 +560,7 @@ impl Sink for Profiles {
     fn tick(&mut self, now: Nanos) {
         self.now = self.now.max(now);
         self.settle();
+        self.ad_hoc.tick(self.now);
         for period in &mut self.periods {
             period.counts.shrink_excess();
         }
@@ -533,6 +578,13 @@ impl Sink for Profiles {
             self.refused += 1;
             return;
         };
+        if let Some(span) = sample.span {
+            self.ad_hoc.add(span, id, sample);
+        }
+        if sample.ad_hoc {
+            // The clocks of the CPUs sample the same time for its class.
+            return;
+        }
         let start = self.now / PERIOD * PERIOD;
         if self.periods.back().is_none_or(|last| last.start < start) {
             self.age();

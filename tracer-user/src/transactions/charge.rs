@@ -4,7 +4,9 @@
 //! before the wait belongs to the previous target, the part after it to the target of the operation that ends the
 //! interval. A thread that holds one request works for it until the reply is complete, whatever it waits for meanwhile.
 
-use tracer_common::event::{Header, OFF_CPU_UNINTERRUPTIBLE, OffCpu, Op, Sample, ThreadStats, Wake};
+use tracer_common::event::{
+    Header, OFF_CPU_UNINTERRUPTIBLE, OffCpu, Op, SAMPLE_AD_HOC, SAMPLE_KERNEL_THREAD, Sample, ThreadStats, Wake,
+};
 use tracer_common::off_cpu::{self, Reason};
 
 use super::engine::{Engine, Output, read_group};
@@ -334,8 +336,9 @@ impl Engine {
             outcome: tracer_common::unwind::Outcome::from_number(u32::from(sample.outcome)).unwrap_or_default(),
             python: python.clone(),
             off_cpu: None,
+            ad_hoc: header.flags & SAMPLE_AD_HOC != 0,
         };
-        if header.flags & 1 != 0 {
+        if header.flags & SAMPLE_KERNEL_THREAD != 0 {
             out.push(Output::Sample(self::stack(pending, Owner::Kernel, None, header.tgid, header.tid)));
             return;
         }
@@ -358,6 +361,7 @@ impl Engine {
                 outcome: tracer_common::unwind::Outcome::from_number(u32::from(wait.outcome)).unwrap_or_default(),
                 python: python.clone(),
                 off_cpu: Some(reason),
+                ad_hoc: false,
             };
             self.assign(pending, &wait.header, out);
         }
@@ -445,8 +449,8 @@ impl Engine {
 pub(super) type Charged = (Vec<(u32, Cost)>, Vec<(ServiceId, Cost)>);
 
 fn stack(sample: Pending, owner: Owner, span: Option<crate::model::SpanId>, pid: u32, tid: u32) -> StackSample {
-    let Pending { nanos, weight, user, kernel, outcome, python, off_cpu } = sample;
-    StackSample { nanos, pid, tid, weight, user, kernel, outcome, python, off_cpu, owner, span }
+    let Pending { nanos, weight, user, kernel, outcome, python, off_cpu, ad_hoc } = sample;
+    StackSample { nanos, pid, tid, weight, user, kernel, outcome, python, off_cpu, owner, span, ad_hoc }
 }
 
 /// Adds to the element `index`, growing the list: ids are dense and bounded by the number of classes and services.

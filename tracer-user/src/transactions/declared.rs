@@ -10,7 +10,9 @@
 use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
-use tracer_common::event::{DECLARED_RETURN, DeclaredCall, Sample, ThreadCounters};
+use tracer_common::event::{
+    DECLARED_RETURN, DeclaredCall, SAMPLE_AD_HOC, SAMPLE_KERNEL_THREAD, Sample, ThreadCounters,
+};
 
 use super::engine::{Engine, Output};
 use super::ids;
@@ -282,7 +284,8 @@ impl Engine {
     /// Keeps a sample until the records of its time are read.
     pub(super) fn sampled_in_declared(&mut self, sample: &Sample, (user, kernel, python): (&[u64], &[u64], &Python)) {
         let calls = &mut self.declared;
-        if calls.count == 0 || sample.header.flags & 1 != 0 {
+        // Ad hoc samples belong to no class.
+        if calls.count == 0 || sample.header.flags & (SAMPLE_KERNEL_THREAD | SAMPLE_AD_HOC) != 0 {
             return;
         }
         if calls.samples.len() >= SAMPLES {
@@ -301,6 +304,7 @@ impl Engine {
             off_cpu: None,
             owner: Owner::Kernel,
             span: None,
+            ad_hoc: false,
         });
     }
 

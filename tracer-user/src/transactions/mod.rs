@@ -19,6 +19,7 @@ pub mod declared;
 pub mod engine;
 pub mod event_loop;
 mod forwarding;
+pub mod held;
 pub mod ids;
 pub mod inband_context;
 pub mod join;

@@ -96,6 +96,8 @@ pub struct Pending {
     pub python: crate::model::Python,
     /// Why the thread was off the CPU; `None` = it ran.
     pub off_cpu: Option<tracer_common::off_cpu::Reason>,
+    /// See [`crate::model::StackSample::ad_hoc`].
+    pub ad_hoc: bool,
 }
 
 /// One thread.

@@ -19,8 +19,10 @@ struct Host {
     sample: f64,
     /// Threads that leave a CPU with a request, per second and CPU, and what their stack costs.
     waits: (f64, f64),
+    /// Whether slow requests take all samples of their own that they may.
+    slow: bool,
     /// Rests of events that come in whole numbers.
-    due: [f64; 2],
+    due: [f64; 3],
     random: u64,
     /// Cost by second, as a share of the host's CPU, and the rates that were in force.
     spent: f64,
@@ -40,7 +42,8 @@ impl Host {
             busy: 0.0,
             sample: 30_000.0,
             waits: (0.0, 6_000.0),
-            due: [0.0; 2],
+            slow: false,
+            due: [0.0; 3],
             random: 1,
             spent: 0.0,
             rates,
@@ -82,6 +85,11 @@ impl Host {
             let stacks = self.due[1].floor();
             self.due[1] -= stacks;
             self.costs.off_cpu_nanos += (stacks * self.waits.1) as u64;
+            self.due[2] += if self.slow { f64::from(self.budget.ad_hoc()) * 0.01 } else { 0.0 };
+            let ad_hoc = self.due[2].floor();
+            self.due[2] -= ad_hoc;
+            self.costs.ad_hoc_ticks += ad_hoc as u64;
+            self.costs.ad_hoc_nanos += (ad_hoc * self.sample) as u64;
             if self.budget.is_due(self.now) {
                 let plan = self.budget.observe(self.now, self.costs);
                 if self.rates.last() != Some(&plan.hertz) {
@@ -217,6 +225,35 @@ fn stacks_off_the_cpu_take_half_of_it_at_most() {
     (host.busy, host.waits) = (0.5, (500.0, 6_000.0));
     host.run(30_000);
     assert_eq!((host.hertz(), host.budget.plan().off_cpu_stacks), (99, OFF_CPU_STACKS));
+}
+
+#[test]
+fn slow_requests_get_what_is_left_and_a_quarter_at_least() {
+    // The rate of the clocks stays where the budget has room for both.
+    let mut host = Host::new(0.01, 99);
+    host.busy = 1.0;
+    host.run(20_000);
+    assert!(host.budget.ad_hoc() > 300, "{}", host.budget.ad_hoc());
+    host.slow = true;
+    for _ in 0..20 {
+        let spent = host.run(1_000);
+        assert!(spent <= 0.01 && host.hertz() == 99, "{spent} {}", host.hertz());
+    }
+    // Where they take all of it, it gives way to a quarter, and comes back.
+    let mut host = Host::new(0.002, 999);
+    host.busy = 1.0;
+    host.run(30_000);
+    let before = host.hertz();
+    host.slow = true;
+    host.run(2_000);
+    let (spent, between) = (host.run(20_000), host.hertz());
+    assert!(spent <= 0.002 && between < before && between > before / 2, "{spent} {before} {between}");
+    host.slow = false;
+    host.run(60_000);
+    assert!(host.hertz() > before * 8 / 10, "{before} {}", host.hertz());
+    // Nothing is sampled: nothing of theirs either.
+    host.budget.set_ceiling(0);
+    assert_eq!(host.budget.ad_hoc(), 0);
 }
 
 #[test]

@@ -41,6 +41,22 @@ impl Metrics {
         }
     }
 
+    /// Slow requests with samples of their own, absolute: how many, their samples by kind, samples that were not kept by reason,
+    /// and what became of clocks for their threads.
+    pub fn set_ad_hoc(&self, requests: u64, [samples, dropped, clocks]: [&[(&str, u64)]; 3]) {
+        let profiler = &self.profiler;
+        profiler.ad_hoc_requests.inc_by(requests.saturating_sub(profiler.ad_hoc_requests.get()));
+        for (totals, counts) in [
+            (&profiler.ad_hoc_samples, samples),
+            (&profiler.ad_hoc_dropped, dropped),
+            (&profiler.ad_hoc_clocks, clocks),
+        ] {
+            for (label, count) in counts {
+                totals.set(label, *count);
+            }
+        }
+    }
+
     /// How full the table of duration histograms is.
     pub fn series(&self) -> TableUse {
         TableUse::new(self.series, self.series_most, self.folded_series.get())

@@ -1,9 +1,9 @@
 //! The sampling rate, and what profiling costs.
 
-use prometheus::{CounterVec, Gauge, Opts};
+use prometheus::{CounterVec, Gauge, IntCounter, IntCounterVec, Opts};
 
 use super::super::families::{Families, vec};
-use super::Seconds;
+use super::{Seconds, Totals};
 
 /// Its families.
 #[derive(Debug)]
@@ -12,10 +12,17 @@ pub(super) struct ProfilerMetrics {
     pub(super) cost: Gauge,
     pub(super) budget: Gauge,
     pub(super) seconds: Seconds,
+    pub(super) ad_hoc_samples: Totals,
+    pub(super) ad_hoc_dropped: Totals,
+    pub(super) ad_hoc_requests: IntCounter,
+    pub(super) ad_hoc_clocks: Totals,
 }
 
 impl ProfilerMetrics {
     pub(super) fn new(r: &Families) -> Self {
+        let totals = |name: &str, help: &str, label: &str| {
+            Totals(vec(r, IntCounterVec::new(Opts::new(name, help), &[label])))
+        };
         Self {
             hertz: vec(r, Gauge::new("tracer_sampling_hertz", "Stack samples per second and CPU that are taken.")),
             cost: vec(
@@ -38,11 +45,37 @@ impl ProfilerMetrics {
                     Opts::new(
                         "tracer_profiler_cpu_seconds_total",
                         "CPU seconds that sampling stacks took: sample (the program at the clock), off_cpu (the program \
-                         at context switches), interrupt and agent (estimates, see docs/profiling.md).",
+                         at context switches), ad_hoc (at the clocks of single threads), interrupt and agent \
+                         (estimates, see docs/profiling.md).",
                     ),
                     &["part"],
                 ),
             )),
+            ad_hoc_requests: vec(
+                r,
+                IntCounter::new(
+                    "tracer_ad_hoc_requests_total",
+                    "Slow requests whose own samples were kept, those that made room for later ones included.",
+                ),
+            ),
+            ad_hoc_samples: totals(
+                "tracer_ad_hoc_samples_total",
+                "Samples kept with slow requests, by how they were taken: clock (of a CPU), thread_clock, off_cpu.",
+                "kind",
+            ),
+            ad_hoc_dropped: totals(
+                "tracer_ad_hoc_dropped_total",
+                "Samples of single requests that were not kept, by reason: request_full (too many different stacks), \
+                 open_full (of all open requests), replaced (the oldest slow request made room), unfinished (the \
+                 request's end was not seen). Samples of requests that were not slow are not counted.",
+                "reason",
+            ),
+            ad_hoc_clocks: totals(
+                "tracer_ad_hoc_clocks_total",
+                "Threads that worked for a slow request, by whether they were sampled by a clock of their own: opened, \
+                 over_budget, too_many, refused (by the kernel).",
+                "outcome",
+            ),
         }
     }
 }
