@@ -1,5 +1,6 @@
 /* An HTTP server that knows what its handlers cost. /light, /medium and /heavy use 1, 5 and 20 ms of CPU, /alpha and
- * /beta 7 and 3 ms in a function of their own; /set/medium/7500 makes /medium use 7.5 ms from then
+ * /beta 7 and 3 ms in a function of their own. /mixed uses 3 ms; asked for as /mixed?slow it uses 300 ms in another function
+ * and sleeps 100 ms. /set/medium/7500 makes /medium use 7.5 ms from then
  * on. /truth answers what RUSAGE_THREAD said inside the handlers and what
  * the thread used around them, from the call that read the request to the end of the one that sent the reply. */
 #include "http.h"
@@ -12,7 +13,9 @@ static struct route {
 } routes[] = {
     {.path = "/light", .micros = 1000}, {.path = "/medium", .micros = 5000}, {.path = "/heavy", .micros = 20000},
     {.path = "/alpha", .micros = 7000}, {.path = "/beta", .micros = 3000},
+    {.path = "/mixed", .micros = 3000},
 };
+enum { SLOW_MICROS = 300000, SLEEP_MICROS = 100000 };
 enum { ROUTES = sizeof routes / sizeof *routes };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static volatile unsigned long sink;
@@ -40,6 +43,15 @@ static long long rusage(void)
 BURN(burn_class)
 BURN(burn_alpha)
 BURN(burn_beta)
+BURN(burn_mixed)
+BURN(burn_slow)
+
+__attribute__((noinline)) static void wait_slow(long micros)
+{
+    struct timespec time = {.tv_nsec = micros * 1000};
+    nanosleep(&time, 0);
+    __asm__ volatile("" ::: "memory");
+}
 
 static void truth(struct connection *c, int close)
 {
@@ -72,6 +84,10 @@ static void *handle(void *argument)
     struct request q;
     while (read_request(c, &q) > 0) {
         struct route *route = 0;
+        char *query = strchr(q.path, '?');
+        int slow = query && !strcmp(query, "?slow");
+        if (query)
+            *query = 0;
         for (int i = 0; i < ROUTES; i++)
             if (!strcmp(q.path, routes[i].path))
                 route = &routes[i];
@@ -89,6 +105,11 @@ static void *handle(void *argument)
                 burn_alpha(micros);
             else if (route->path[1] == 'b')
                 burn_beta(micros);
+            else if (!strcmp(route->path, "/mixed") && slow) {
+                burn_slow(SLOW_MICROS);
+                wait_slow(SLEEP_MICROS);
+            } else if (!strcmp(route->path, "/mixed"))
+                burn_mixed(micros);
             else
                 burn_class(micros);
             long long handler = rusage() - before;

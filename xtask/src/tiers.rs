@@ -56,6 +56,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("tls", Only(&["nginx_and_curl_as_the_access_log_says"])),
     ("round_trips", Nothing),
     // CPU, waits and stacks.
+    ("ad_hoc", All),
     ("cpu", All),
     ("declared", All),
     ("flame", All),

@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 
 use super::known::find;
 use super::params::Params;
+use super::slow_requests;
 use super::{App, Command, Problem, Shared, View};
 use crate::kernel::sampler::MAX_HERTZ;
 use crate::model::{ClassId, ServiceId, Side, TraceId};
@@ -300,8 +301,8 @@ pub(super) async fn sampling(State(app): AppState, headers: HeaderMap, body: Byt
 }
 
 /// Parameters of profiles.
-const PROFILE: [&str; 8] =
-    ["service", "class", "kind", "since", "from_ns", "until_ns", "before_from_ns", "before_until_ns"];
+const PROFILE: [&str; 9] =
+    ["service", "class", "kind", "since", "from_ns", "until_ns", "before_from_ns", "before_until_ns", "span"];
 
 /// A range of instants, nanoseconds since the epoch: `NAMEfrom_ns` and `NAMEuntil_ns`; `None`: neither is given.
 fn instants(params: &Params, name: &str) -> Result<Option<(u64, u64)>, Problem> {
@@ -358,6 +359,11 @@ type Compared = (Snapshot, Option<(Snapshot, f64)>, String);
 async fn compared(shared: &Shared, params: Params) -> Result<Compared, Problem> {
     let (range, before) = ranges(&params)?;
     let (filter, title) = profile_filter(params)?;
+    if let Some(span) = filter.span {
+        let found = shared.ask(move |view| view.profiles.snapshot_of(span, filter.view)).await?;
+        let snapshot = found.ok_or_else(|| Problem::missing(slow_requests::NOT_KEPT))?;
+        return Ok((snapshot, None, title));
+    }
     let found = shared.ask(move |view| {
         find(view, filter.service.as_deref(), filter.class.as_deref())?;
         let clock = |at: u64| match i64::try_from(at) {
@@ -389,7 +395,16 @@ pub(super) fn profile_filter(params: Params) -> Result<(profiles::Filter, String
     let since = params
         .read("since", "a number and a unit, such as 30s, 5m or 1h", |text| crate::quantity::duration(text).ok())?;
     let (service, class) = (params.string("service"), params.string("class"));
-    let filter = profiles::Filter { service, class, since, range: None, view };
+    let span = params.read("span", "16 hexadecimal digits", slow_requests::span_id)?;
+    if let Some(id) = span {
+        let others = PROFILE.iter().filter(|name| !["span", "kind"].contains(*name));
+        if let Some(other) = others.copied().find(|name| params.text(name).is_some()) {
+            return Err(Problem::bad(format!("{other}: expected without span, whose samples are those of one request")));
+        }
+        let filter = profiles::Filter { span, view, ..profiles::Filter::default() };
+        return Ok((filter, format!("span {id}")));
+    }
+    let filter = profiles::Filter { service, class, since, range: None, view, span };
     let mut title =
         [params.text("service"), params.text("class")].into_iter().flatten().collect::<Vec<_>>().join(" · ");
     if title.is_empty() {
@@ -399,7 +414,7 @@ pub(super) fn profile_filter(params: Params) -> Result<(profiles::Filter, String
 }
 
 /// Rendering reads symbols and takes a while, so it runs on a separate thread, few at the same time.
-async fn render<T: Send + 'static>(app: &App, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
+pub(super) async fn render<T: Send + 'static>(app: &App, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
     let failed = || Problem(StatusCode::INTERNAL_SERVER_ERROR, "rendering failed".into());
     let _place = app.renders.acquire().await.map_err(|_| failed())?;
     tokio::task::spawn_blocking(work).await.map_err(|_| failed())

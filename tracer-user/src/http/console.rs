@@ -11,6 +11,7 @@ use serde::Deserialize;
 use super::api::{ClassView, class_views, runtimes, service_views, trace_id};
 use super::known::find;
 use super::markup::{Encoded, LEGEND, Lane, Page, Safe, Time, bar, error_page};
+use super::slow_requests::span_id;
 use super::{App, Peers, Problem};
 use crate::model::Outcome;
 use crate::runtimes::status_view::RuntimeStatus;
@@ -344,11 +345,47 @@ pub(super) async fn finding(State(app): AppState, Query(query): Query<PageQuery>
     Ok(Page::drawn("finding", "Finding", query.refresh).render(&health, &body))
 }
 
+/// The flame graphs of one slow request: on and off the CPU, with `samples` of each; `threshold` in nanoseconds.
+fn own_flame_graphs(span: &SpanView, samples: (u64, u64), threshold: u64) -> String {
+    let mut out = format!(
+        "<section id=\"profile-{id}\"><h2>Where this request spent its time: {service} · {class}</h2><p class=sub>{duration}, slower than {threshold}; its own samples from its beginning, {on} on the CPU and {off} off it · <a href=\"/api/v1/slow-requests/{id}\">as JSON</a></p>",
+        id = Encoded(&span.span_id),
+        service = Safe(&span.service_name),
+        class = Safe(&span.request_class),
+        duration = Time(span.duration_s),
+        threshold = Time(threshold as f64 / 1e9),
+        on = samples.0,
+        off = samples.1,
+    );
+    for (kind, what, count) in [("cpu", "on the CPU", samples.0), ("offcpu", "off the CPU", samples.1)] {
+        if count == 0 {
+            let _ = write!(out, "<p class=sub>no samples {what}</p>");
+            continue;
+        }
+        let _ = write!(
+            out,
+            "<p><a href=\"/flamegraph.svg?span={id}&amp;kind={kind}\">{what}: open to zoom and search</a></p><img width=\"100%\" alt=\"flame graph of this request {what}\" src=\"/flamegraph.svg?span={id}&amp;kind={kind}\">",
+            id = Encoded(&span.span_id),
+        );
+    }
+    out.push_str("</section>");
+    out
+}
+
 pub(super) async fn transaction(State(app): AppState, Query(query): Query<PageQuery>) -> PageResult {
     let id = query.id.ok_or_else(|| Problem::bad("id: expected a trace id"))?;
     let trace = trace_id(&id)?;
-    let (health, spans) =
-        app.shared.ask(move |view| (view.health.clone(), view.store.transaction(view.names, trace))).await?;
+    let find = move |view: &super::View<'_>| {
+        let spans = view.store.transaction(view.names, trace);
+        // Those of this transaction that were slow and keep their own samples.
+        let slow = |span: &SpanView| {
+            let id = span_id(&span.span_id)?;
+            view.profiles.slow_requests().get(id).map(|slow| (span.span_id.clone(), slow.samples(), slow.threshold))
+        };
+        let slow: Vec<_> = spans.iter().flatten().filter_map(slow).collect();
+        (view.health.clone(), spans, slow)
+    };
+    let (health, spans, slow) = app.shared.ask(find).await?;
     let spans = spans.ok_or_else(|| Problem::missing("this transaction is not kept any more"))?;
     let begin = spans.iter().map(|span| span.start_ns).min().unwrap_or(0);
     let end = spans.iter().map(|span| span.start_ns + (span.duration_s * 1e9) as i64).max().unwrap_or(0);
@@ -382,5 +419,9 @@ pub(super) async fn transaction(State(app): AppState, Query(query): Query<PageQu
         );
     }
     body.push_str("</tbody></table></section>");
+    for (id, samples, threshold) in &slow {
+        let Some(span) = spans.iter().find(|span| span.span_id == *id) else { continue };
+        body.push_str(&own_flame_graphs(span, *samples, *threshold));
+    }
     Ok(Page::plain("Transaction", query.refresh).render(&health, &body))
 }

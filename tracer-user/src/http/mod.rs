@@ -16,6 +16,7 @@ mod markup;
 mod params;
 mod service_classes;
 mod slots;
+mod slow_requests;
 pub mod token;
 
 pub use service_classes::Enforcement;
@@ -307,6 +308,8 @@ fn router(app: Arc<App>) -> Router {
         .route("/api/v1/findings/{id}", get(findings::one))
         .route("/api/v1/transactions", get(api::transactions))
         .route("/api/v1/transactions/{trace_id}", get(api::transaction))
+        .route("/api/v1/slow-requests", get(slow_requests::list))
+        .route("/api/v1/slow-requests/{span_id}", get(slow_requests::one))
         .route("/api/v1/health", get(api::health))
         .route("/api/v1/peers", get(api::peers))
         .route("/api/v1/sampling", put(api::sampling))

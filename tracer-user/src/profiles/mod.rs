@@ -28,7 +28,7 @@ use crate::model::{DECLARED, Names, Nanos, Owner, Sink, SpanId, StackSample, Tra
 pub use naming::name_in_file;
 use naming::{Frames, Stack};
 pub use python::Lines;
-pub use snapshot::Snapshot;
+pub use snapshot::{Snapshot, Timed, TimedSample};
 use snapshot::Sum;
 use symbolize::{Means, Symbols};
 
@@ -227,6 +227,8 @@ pub struct Filter {
     pub range: Option<(Nanos, Nanos)>,
     /// What time.
     pub view: View,
+    /// Only this slow request: [`Profiles::snapshot_of`].
+    pub span: Option<SpanId>,
 }
 
 impl Profiles {
@@ -503,6 +505,25 @@ impl Profiles {
     /// Slow requests that have samples of their own.
     pub fn slow_requests(&self) -> &AdHoc {
         &self.ad_hoc
+    }
+
+    /// The samples of one slow request by time; `None` if it is not kept.
+    pub fn timed(&self, span: SpanId) -> Option<Timed> {
+        let slow = self.ad_hoc.get(span)?;
+        let sample = |one: &ad_hoc::Taken| {
+            let (stack, process, _) = self.stacks.get(&one.stack)?.clone();
+            let sample = TimedSample {
+                after: one.nanos.saturating_sub(slow.start),
+                weight: one.weight,
+                count: one.count,
+                kind: one.kind.name(),
+                tid: one.tid,
+                frames: Vec::new(),
+            };
+            Some((sample, Sum { stack, process, count: one.count, nanos: one.weight }))
+        };
+        let (samples, entries) = slow.taken().iter().filter_map(sample).unzip();
+        Some(Timed { samples, snapshot: Snapshot::new(entries, self.symbols.clone(), View::Wall) })
     }
 
     /// The stacks of one slow request; `None` if it is not kept.

@@ -28,6 +28,39 @@ pub struct Snapshot {
     view: View,
 }
 
+/// A sample of one request, or several of the same stack.
+#[derive(Clone, Debug)]
+pub struct TimedSample {
+    /// How long after the request's first byte was read the first of them was taken, nanoseconds.
+    pub after: u64,
+    /// Time they stand for, nanoseconds.
+    pub weight: u64,
+    /// How many they are.
+    pub count: u64,
+    /// How they were taken: `clock`, `thread_clock` or `off_cpu`.
+    pub kind: &'static str,
+    /// Thread.
+    pub tid: u32,
+    /// Frames, outermost first.
+    pub frames: Vec<Arc<str>>,
+}
+
+/// Samples of one request, oldest first, to be named on another thread.
+#[derive(Debug)]
+pub struct Timed {
+    pub(super) samples: Vec<TimedSample>,
+    /// Their stacks, in the same order.
+    pub(super) snapshot: Snapshot,
+}
+
+impl Timed {
+    /// With names.
+    pub fn named(self) -> Vec<TimedSample> {
+        let named = self.snapshot.named().into_iter();
+        self.samples.into_iter().zip(named).map(|(sample, (frames, _, _))| TimedSample { frames, ..sample }).collect()
+    }
+}
+
 impl Snapshot {
     pub(super) fn new(entries: Vec<Sum>, symbols: Symbols, view: View) -> Self {
         Self { entries, symbols, view }

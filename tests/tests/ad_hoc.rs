@@ -1,0 +1,130 @@
+//! Slow requests have flame graphs of their own: what made them slow, from their beginning, and their class's is as before.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde_json::Value;
+use tracer_tests::agent::Agent;
+use tracer_tests::workload::Server;
+use tracer_tests::{begin, figure, http, say, scale, scratch, wait};
+
+/// Slow requests, and what each uses and sleeps; see `burn.c`.
+const SLOW: usize = 6;
+const BURN_S: f64 = 0.3;
+const SLEEP_S: f64 = 0.1;
+
+/// Seconds of stacks with `function`, and of all; from folded text.
+fn seconds(folded: &str, function: &str) -> (f64, f64) {
+    let mut sums = (0.0, 0.0);
+    for (stack, micros) in folded.lines().filter_map(|line| line.rsplit_once(' ')) {
+        let time = micros.parse::<f64>().expect("a number") / 1e6;
+        sums.1 += time;
+        if stack.split(';').any(|frame| frame.contains(function)) {
+            sums.0 += time;
+        }
+    }
+    sums
+}
+
+#[test]
+fn a_slow_request_shows_what_made_it_slow() {
+    let Some(_turn) = begin("ad_hoc", &["cc"]) else { return };
+    let dir = scratch();
+    let server = Server::c("burn", dir.path());
+    // Room for a clock of its own beside what this machine's samples cost.
+    let agent = Agent::start(dir.path(), &["--nice=-10", "--overhead-budget", "20%", "--max-cpu", "6400%"]);
+    let address = server.address;
+    // A class needs a tail before anything exceeds it: requests go on all the time, a slow one now and then among them.
+    let over = AtomicBool::new(false);
+    let answered = || {
+        let classes = agent.json("/api/v1/classes?service=burn");
+        let all = classes["classes"].as_array().expect("a list");
+        all.iter().find(|class| class["request_class"] == "GET /mixed").and_then(|class| class["count"].as_u64())
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut connection = http::Connection::open(address).expect("a connection");
+            while !over.load(Ordering::Relaxed) {
+                assert_eq!(connection.ask("GET", "/mixed").expect("an answer").status, 200);
+            }
+        });
+        let mut connection = http::Connection::open(address).expect("a connection");
+        let mut before = 0;
+        for _ in 0..SLOW {
+            // Less than one in a hundred is slow, so the 99th percentile is that of the others.
+            let known = |count: u64| (count >= before + 250).then_some(count);
+            before = wait("more requests", Duration::from_secs(120), || answered().and_then(known));
+            assert_eq!(connection.ask("GET", "/mixed?slow").expect("an answer").status, 200);
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+
+    let list = "/api/v1/slow-requests?service=burn&class=GET%20%2Fmixed";
+    let long = |row: &&Value| row["duration_s"].as_f64().is_some_and(|duration| duration >= BURN_S + SLEEP_S);
+    let slow = wait("slow requests", Duration::from_secs(20), || {
+        let all = agent.json(list)["slow_requests"].as_array().expect("a list").clone();
+        (all.iter().filter(long).count() == SLOW).then_some(all)
+    });
+    let own = |row: &Value, kind: &str| {
+        agent.text(&format!("/profile.folded?span={}&kind={kind}", row["span_id"].as_str().expect("an id")))
+    };
+    let named = || slow.iter().filter(long).all(|row| own(row, "cpu").contains("burn_slow"));
+    wait("stacks with names", Duration::from_secs(30), || named().then_some(()));
+    let mut dense = 0;
+    for row in slow.iter().filter(long) {
+        let span = row["span_id"].as_str().expect("an id");
+        let (here, all) = seconds(&own(row, "cpu"), "burn_slow");
+        let (asleep, off) = seconds(&own(row, "offcpu"), "wait_slow");
+        let one = agent.json(&format!("/api/v1/slow-requests/{span}"));
+        let duration = one["duration_s"].as_f64().expect("a number");
+        let taken = one["taken"].as_array().expect("a list");
+        let of_kind = |kind: &str| taken.iter().filter(|sample| sample["kind"] == kind).count();
+        let first = taken.iter().filter_map(|sample| sample["at_s"].as_f64()).fold(f64::MAX, f64::min);
+        let half = taken.iter().filter(|sample| sample["at_s"].as_f64().is_some_and(|at| at < duration / 2.0)).count();
+        dense += of_kind("thread_clock");
+        let whole = format!(
+            "{duration:.3} s: burn_slow {here:.3} of {all:.3} s on the CPU, wait_slow {asleep:.3} of {off:.3} s off it; {} samples of CPU clocks, {} of its own; first after {first:.3} s, {half} in its first half",
+            of_kind("clock"),
+            of_kind("thread_clock"),
+        );
+        say(&format!("ad hoc {span}: {whole}"));
+        assert!(here >= 0.95 * all, "{whole}\n{}", own(row, "cpu"));
+        // What it used is known: no time counts twice where two clocks sample it. A sample stands for the time before it, so
+        // one at each end may belong to the neighbour.
+        assert!((here - BURN_S).abs() < 0.03 + 0.05 / scale(), "{whole}");
+        assert!(asleep >= 0.9 * SLEEP_S && asleep >= 0.9 * (off - 0.02), "{whole}\n{}", own(row, "offcpu"));
+        assert!(first < 0.05 / scale() && half >= 5, "{whole}");
+        let svg = agent.text(&format!("/flamegraph.svg?span={span}"));
+        assert!(svg.contains("burn_slow"), "{svg}");
+        let page = agent.text(&format!("/transaction?id={}", row["trace_id"].as_str().expect("an id")));
+        assert!(page.contains(&format!("/flamegraph.svg?span={span}&amp;kind=cpu")), "{page}");
+    }
+    figure("ad hoc dense samples", &format!("{:.0} a request", dense as f64 / SLOW as f64));
+
+    // Its class's flame graph is by the clocks of the CPUs alone: the server's own books say what it must show.
+    let truth = http::get(address, "/truth").expect("the server's own books");
+    let truth: Value = serde_json::from_slice(&truth.body).expect("JSON");
+    let handlers = truth["/mixed"]["handler_ns"].as_f64().expect("a number") / 1e9;
+    let folded = agent.text("/profile.folded?service=burn&class=GET%20%2Fmixed");
+    let (slow_s, all_s) = seconds(&folded, "burn_slow");
+    let (share, expected) = (slow_s / all_s, SLOW as f64 * BURN_S / handlers);
+    say(&format!(
+        "ad hoc: burn_slow is {:.1} % of the class's flame graph, {:.1} % by the server's books",
+        100.0 * share,
+        100.0 * expected
+    ));
+    assert!((share - expected).abs() < 0.05, "{share} {expected}\n{folded}");
+
+    let metrics = agent.metrics();
+    let clocks = |outcome| metrics.sum("tracer_ad_hoc_clocks_total", &[("outcome", outcome)]);
+    say(&format!("ad hoc: {} clocks opened, {} over budget", clocks("opened"), clocks("over_budget")));
+    assert!(metrics.sum("tracer_ad_hoc_requests_total", &[]) >= SLOW as f64);
+    // On an emulated processor a sample costs too much for more of them.
+    if scale() >= 1.0 {
+        assert!(clocks("opened") >= (SLOW - 1) as f64 && dense > SLOW * 30, "{dense}");
+        assert!(metrics.sum("tracer_profiler_cpu_seconds_total", &[("part", "ad_hoc")]) > 0.0);
+    }
+    let unknown = http::get(agent.listen, "/profile.folded?span=00000000000000ff").expect("an answer");
+    assert_eq!(unknown.status, 404);
+    agent.stop();
+}
