@@ -490,10 +490,9 @@ impl Config {
         if let Some(after) = file.sampling.slow_after.as_ref().filter(|after| !after.get_ref().is_empty()) {
             let longest = Duration::from_secs(3600);
             let time = crate::quantity::duration(after.get_ref()).ok().filter(|time| *time <= longest);
-            config.slow_requests.after =
-                Some(time.ok_or_else(|| {
-                    source.wrong(&after.span(), "expected a time of at most 1h, such as \"500ms\"")
-                })?);
+            config.slow_requests.after = Some(
+                time.ok_or_else(|| source.wrong(&after.span(), "expected a time of at most 1h, such as \"500ms\""))?,
+            );
         }
         if let Some(window) = &file.history.window {
             config.window = source.time(window, Duration::from_secs(1)..=Duration::from_secs(60))?;

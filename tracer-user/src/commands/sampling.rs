@@ -106,7 +106,9 @@ impl Agent {
         self.health.profiler = self.sampling.view();
         let Profiler { hertz, cost, budget, .. } = self.health.profiler;
         let slow = pipeline.profiles.slow_requests().counts();
-        pipeline.metrics.set_ad_hoc(slow.requests, [&slow.by_kind(), &slow.by_reason(), &self.thread_clocks.outcomes()]);
+        pipeline
+            .metrics
+            .set_ad_hoc(slow.requests, [&slow.by_kind(), &slow.by_reason(), &self.thread_clocks.outcomes()]);
         pipeline.metrics.set_profiler(hertz, (cost, budget), &self.sampling.costs(&self.kernel).parts());
     }
 

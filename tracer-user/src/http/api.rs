@@ -399,7 +399,9 @@ pub(super) fn profile_filter(params: Params) -> Result<(profiles::Filter, String
     if let Some(id) = span {
         let others = PROFILE.iter().filter(|name| !["span", "kind"].contains(*name));
         if let Some(other) = others.copied().find(|name| params.text(name).is_some()) {
-            return Err(Problem::bad(format!("{other}: expected without span, whose samples are those of one request")));
+            return Err(Problem::bad(format!(
+                "{other}: expected without span, whose samples are those of one request"
+            )));
         }
         let filter = profiles::Filter { span, view, ..profiles::Filter::default() };
         return Ok((filter, format!("span {id}")));
@@ -414,7 +416,10 @@ pub(super) fn profile_filter(params: Params) -> Result<(profiles::Filter, String
 }
 
 /// Rendering reads symbols and takes a while, so it runs on a separate thread, few at the same time.
-pub(super) async fn render<T: Send + 'static>(app: &App, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
+pub(super) async fn render<T: Send + 'static>(
+    app: &App,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Problem> {
     let failed = || Problem(StatusCode::INTERNAL_SERVER_ERROR, "rendering failed".into());
     let _place = app.renders.acquire().await.map_err(|_| failed())?;
     tokio::task::spawn_blocking(work).await.map_err(|_| failed())

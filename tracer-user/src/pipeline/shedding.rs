@@ -86,8 +86,16 @@ impl Pipeline {
             reported_traces,
         } = self.engine.table_use();
         let ClassTables { classes, positions, cache } = self.classifier.table_use();
-        let ProfileTables { stacks, pairs, ad_hoc: [ad_hoc_open, ad_hoc_kept], queue, names, processes: symbol_processes, addresses, maps } =
-            self.profiles.table_use();
+        let ProfileTables {
+            stacks,
+            pairs,
+            ad_hoc: [ad_hoc_open, ad_hoc_kept],
+            queue,
+            names,
+            processes: symbol_processes,
+            addresses,
+            maps,
+        } = self.profiles.table_use();
         let (store_spans, store_wanted) = self.store.table_use();
         PipelineTables {
             connections,

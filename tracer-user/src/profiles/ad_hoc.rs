@@ -230,12 +230,7 @@ impl AdHocCounts {
     /// Samples that were not kept, by label value.
     pub fn by_reason(&self) -> [(&'static str, u64); 4] {
         let Self { request_full, open_full, replaced, unfinished, .. } = *self;
-        [
-            ("request_full", request_full),
-            ("open_full", open_full),
-            ("replaced", replaced),
-            ("unfinished", unfinished),
-        ]
+        [("request_full", request_full), ("open_full", open_full), ("replaced", replaced), ("unfinished", unfinished)]
     }
 }
 

@@ -28,8 +28,8 @@ use crate::model::{DECLARED, Names, Nanos, Owner, Sink, SpanId, StackSample, Tra
 pub use naming::name_in_file;
 use naming::{Frames, Stack};
 pub use python::Lines;
-pub use snapshot::{Snapshot, Timed, TimedSample};
 use snapshot::Sum;
+pub use snapshot::{Snapshot, Timed, TimedSample};
 use symbolize::{Means, Symbols};
 
 /// Length of a period counts can be asked for by, nanoseconds. Those older than [`FINE`] are put together by [`COARSE`], and

@@ -20,9 +20,8 @@ pub(super) struct ProfilerMetrics {
 
 impl ProfilerMetrics {
     pub(super) fn new(r: &Families) -> Self {
-        let totals = |name: &str, help: &str, label: &str| {
-            Totals(vec(r, IntCounterVec::new(Opts::new(name, help), &[label])))
-        };
+        let totals =
+            |name: &str, help: &str, label: &str| Totals(vec(r, IntCounterVec::new(Opts::new(name, help), &[label])));
         Self {
             hertz: vec(r, Gauge::new("tracer_sampling_hertz", "Stack samples per second and CPU that are taken.")),
             cost: vec(
