@@ -16,6 +16,7 @@ use crate::guard::shed::Ceilings;
 use crate::guard::{overhead_budget, tables};
 use crate::host::services::{NamingRule, NamingRules};
 use crate::kernel::sampler::MAX_HERTZ;
+use crate::profiles::hotspots::Owners;
 use crate::profiles::{Lines, SlowRequests};
 use crate::runtimes::Extras;
 use crate::runtimes::declared::Declared;
@@ -26,6 +27,7 @@ mod class_rules;
 mod declared;
 mod findings;
 mod hosts;
+mod profiles;
 mod service_class;
 
 pub use hosts::Relay;
@@ -62,6 +64,7 @@ pub enum ConfigError {
 struct File {
     agent: Agent,
     sampling: SamplingFile,
+    profiles: profiles::ProfilesFile,
     history: HistoryFile,
     analysis: findings::AnalysisFile,
     protocols: ProtocolsFile,
@@ -221,6 +224,8 @@ pub struct Config {
     pub python: Option<Lines>,
     /// Which requests keep their own samples.
     pub slow_requests: SlowRequests,
+    /// Whose code functions are.
+    pub code_owners: Owners,
     /// Length of a window of cost.
     pub window: Duration,
     /// Files of these windows.
@@ -348,6 +353,7 @@ impl Default for Config {
             off_cpu_micros: 100,
             python: Some(Lines::Definition),
             slow_requests: SlowRequests::default(),
+            code_owners: Owners::default(),
             window: Duration::from_secs(10),
             history: History::default(),
             analysis: analysis::detector::Settings::default(),
@@ -480,20 +486,8 @@ impl Config {
                 _ => return Err(source.wrong(&python.span(), "expected \"functions\", \"lines\" or \"off\"")),
             };
         }
-        if let Some(factor) = &file.sampling.slow_factor {
-            let value = *factor.get_ref();
-            if value != 0.0 && !(1.0..=1000.0).contains(&value) {
-                return Err(source.wrong(&factor.span(), "expected a factor from 1 to 1000, or 0"));
-            }
-            config.slow_requests.factor = value;
-        }
-        if let Some(after) = file.sampling.slow_after.as_ref().filter(|after| !after.get_ref().is_empty()) {
-            let longest = Duration::from_secs(3600);
-            let time = crate::quantity::duration(after.get_ref()).ok().filter(|time| *time <= longest);
-            config.slow_requests.after = Some(
-                time.ok_or_else(|| source.wrong(&after.span(), "expected a time of at most 1h, such as \"500ms\""))?,
-            );
-        }
+        config.slow_requests = profiles::slow_requests(&source, &file.sampling)?;
+        config.code_owners = profiles::owners(&source, file.profiles)?;
         if let Some(window) = &file.history.window {
             config.window = source.time(window, Duration::from_secs(1)..=Duration::from_secs(60))?;
         }

@@ -324,9 +324,9 @@ fn instants(params: &Params, name: &str) -> Result<Option<(u64, u64)>, Problem> 
 }
 
 /// What a profile query asks for: a range, and another one to compare with.
-type Ranges = (Option<(u64, u64)>, Option<(u64, u64)>);
+pub(super) type Ranges = (Option<(u64, u64)>, Option<(u64, u64)>);
 
-fn ranges(params: &Params) -> Result<Ranges, Problem> {
+pub(super) fn ranges(params: &Params) -> Result<Ranges, Problem> {
     let (range, before) = (instants(params, "")?, instants(params, "before_")?);
     if range.is_some() && params.text("since").is_some() {
         return Err(Problem::bad("since: expected either it or from_ns and until_ns"));
@@ -352,6 +352,15 @@ fn requests(view: &super::View<'_>, filter: &profiles::Filter, range: (u64, u64)
     of.flat_map(|(_, points)| points).filter(within).map(|point| f64::from(point.rate_per_s)).sum::<f64>()
 }
 
+/// A range of instants by the records' clock.
+pub(super) fn monotonic(view: &View<'_>, (from, until): (u64, u64)) -> (u64, u64) {
+    let clock = |at: u64| match i64::try_from(at) {
+        Ok(at) => at.saturating_sub(view.wall_offset).max(0) as u64,
+        Err(_) => u64::MAX,
+    };
+    (clock(from), clock(until))
+}
+
 /// A profile, the one before to compare with, and by how many times more requests it is of.
 type Compared = (Snapshot, Option<(Snapshot, f64)>, String);
 
@@ -366,11 +375,7 @@ async fn compared(shared: &Shared, params: Params) -> Result<Compared, Problem> 
     }
     let found = shared.ask(move |view| {
         find(view, filter.service.as_deref(), filter.class.as_deref())?;
-        let clock = |at: u64| match i64::try_from(at) {
-            Ok(at) => at.saturating_sub(view.wall_offset).max(0) as u64,
-            Err(_) => u64::MAX,
-        };
-        let monotonic = |range: (u64, u64)| (clock(range.0), clock(range.1));
+        let monotonic = |range: (u64, u64)| monotonic(view, range);
         let of = |range: Option<(u64, u64)>| {
             let range = range.map(monotonic);
             view.profiles.snapshot(view.names, &profiles::Filter { range, ..filter.clone() })

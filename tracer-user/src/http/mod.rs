@@ -10,6 +10,7 @@ mod edges;
 mod findings;
 mod guard;
 mod history;
+mod hotspots;
 mod known;
 mod listen;
 mod markup;
@@ -308,6 +309,7 @@ fn router(app: Arc<App>) -> Router {
         .route("/api/v1/findings/{id}", get(findings::one))
         .route("/api/v1/transactions", get(api::transactions))
         .route("/api/v1/transactions/{trace_id}", get(api::transaction))
+        .route("/api/v1/hotspots", get(hotspots::list))
         .route("/api/v1/slow-requests", get(slow_requests::list))
         .route("/api/v1/slow-requests/{span_id}", get(slow_requests::one))
         .route("/api/v1/health", get(api::health))

@@ -181,7 +181,8 @@ impl Pipeline {
             store: Store::new(wall_offset, host, config.transactions.keep).for_memory(memory),
             profiles: Profiles::new()
                 .within(profiles::Bounds::for_memory(memory))
-                .with_lines(config.python.unwrap_or_default()),
+                .with_lines(config.python.unwrap_or_default())
+                .with_owners(config.code_owners.clone()),
             history: Collector::new(config.window.as_nanos() as u64, memory),
             detector: Detector::new(config.analysis.clone()),
             writers: Vec::new(),

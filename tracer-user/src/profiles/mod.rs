@@ -3,6 +3,8 @@
 
 mod ad_hoc;
 mod fault;
+mod frame;
+pub mod hotspots;
 pub mod jit;
 mod naming;
 mod pprof;
@@ -24,7 +26,9 @@ pub use ad_hoc::{AdHocCounts, SlowRequest, SlowRequests};
 
 use crate::guard::shrink::ShrinkExcess;
 use crate::guard::tables::{TableUse, scaled};
-use crate::model::{DECLARED, Names, Nanos, Owner, Sink, SpanId, StackSample, TraceId};
+use crate::model::{ClassId, DECLARED, Names, Nanos, Owner, Sink, SpanId, StackSample, TraceId};
+pub use frame::Frame;
+use hotspots::Owners;
 pub use naming::name_in_file;
 use naming::{Frames, Stack};
 pub use python::Lines;
@@ -119,7 +123,7 @@ struct Shape(Arc<str>, Frames);
 
 impl Shape {
     fn names(&self) -> impl Iterator<Item = *const u8> {
-        self.1.iter().map(|name| Arc::as_ptr(name).cast())
+        self.1.iter().map(frame::Frame::address)
     }
 }
 
@@ -173,6 +177,8 @@ pub struct Profiles {
     symbols: Symbols,
     /// How Python's functions are shown.
     lines: Lines,
+    /// Whose code functions are.
+    owners: Arc<Owners>,
     /// Samples of single requests.
     ad_hoc: AdHoc,
     /// Samples whose stack was not kept because there were too many.
@@ -250,6 +256,7 @@ impl Profiles {
             now: 0,
             symbols: Symbols::start(),
             lines: Lines::default(),
+            owners: Arc::default(),
             ad_hoc: AdHoc::within(Bounds::default().ad_hoc()),
             refused: 0,
             periods_dropped: 0,
@@ -269,6 +276,17 @@ impl Profiles {
     pub fn with_lines(self, lines: Lines) -> Self {
         self.symbols.set_lines(lines);
         Self { lines, ..self }
+    }
+
+    /// The same with functions told apart by these.
+    #[must_use]
+    pub fn with_owners(self, owners: Owners) -> Self {
+        Self { owners: Arc::new(owners), ..self }
+    }
+
+    /// Whose code functions are.
+    pub fn owners(&self) -> Arc<Owners> {
+        Arc::clone(&self.owners)
     }
 
     /// Python's functions that were read so far, and those that could not be.
@@ -537,12 +555,61 @@ impl Profiles {
         Some(Snapshot::new(taken.iter().filter_map(entry).collect(), self.symbols.clone(), view))
     }
 
+    /// What fits `filter`, whose service is given and whose class is not looked at, by class: those with most time, at most
+    /// `classes` of them, and `first` in any case. One pass: there may be half a million counts.
+    pub fn snapshots_by_class(
+        &self,
+        names: &Names,
+        filter: &Filter,
+        first: Option<ClassId>,
+        classes: usize,
+    ) -> Vec<(ClassId, Snapshot)> {
+        let fits = |class: ClassId| {
+            let info = names.class(class);
+            let service = filter.service.as_deref();
+            info.is_some_and(|info| info.protocol != DECLARED && service.is_none_or(|name| *info.service_name == *name))
+        };
+        let mut sums: FxHashMap<ClassId, (u64, FxHashMap<u32, (u64, u64)>)> = FxHashMap::default();
+        for ((owner, id), (count, nanos)) in self.periods_of(filter).flat_map(|period| &period.counts) {
+            let Owner::Class(class) = owner else { continue };
+            let shown = |(_, _, off_cpu): &(Kept, Arc<str>, bool)| filter.view.shows(*off_cpu);
+            if (Some(*class) != first && !fits(*class)) || !self.stacks.get(id).is_some_and(shown) {
+                continue;
+            }
+            let (all, stacks) = sums.entry(*class).or_default();
+            *all += nanos;
+            let sum = stacks.entry(*id).or_default();
+            sum.0 += count;
+            sum.1 += nanos;
+        }
+        let mut sums: Vec<_> = sums.into_iter().collect();
+        sums.sort_by_key(|(class, (all, _))| (Some(*class) != first, std::cmp::Reverse(*all), *class));
+        sums.truncate(classes);
+        let snapshot = |(class, (_, sums))| (class, self.snapshot_from(sums, filter.view));
+        sums.into_iter().map(snapshot).collect()
+    }
+
+    /// The periods that a filter is about.
+    fn periods_of(&self, filter: &Filter) -> impl Iterator<Item = &Period> {
+        let from = filter.since.map_or(0, |since| self.now.saturating_sub(since.as_nanos() as u64));
+        let range = filter.range;
+        // Of a range, what is wholly in it: before and after a change must not mix.
+        let within = move |period: &&Period| {
+            period.end > from && range.is_none_or(|(from, until)| period.start >= from && period.end <= until)
+        };
+        self.periods.iter().filter(within)
+    }
+
+    fn snapshot_from(&self, sums: FxHashMap<u32, (u64, u64)>, view: View) -> Snapshot {
+        let entry = |(id, (count, nanos)): (u32, (u64, u64))| {
+            let (stack, process, off_cpu) = self.stacks.get(&id)?.clone();
+            view.shows(off_cpu).then_some(Sum { stack, process, count, nanos })
+        };
+        Snapshot::new(sums.into_iter().filter_map(entry).collect(), self.symbols.clone(), view)
+    }
+
     /// Copies out what fits `filter`.
     pub fn snapshot(&self, names: &Names, filter: &Filter) -> Snapshot {
-        let from = filter.since.map_or(0, |since| self.now.saturating_sub(since.as_nanos() as u64));
-        // Of a range, what is wholly in it: before and after a change must not mix.
-        let within =
-            |period: &Period| filter.range.is_none_or(|(from, until)| period.start >= from && period.end <= until);
         let fits = |owner: Owner| match (owner, &filter.service, &filter.class) {
             (Owner::Class(class), service, wanted) => names.class(class).is_some_and(|info| {
                 // A declared transaction's samples are those of the request or the overhead around it, once more.
@@ -555,19 +622,14 @@ impl Profiles {
             _ => false,
         };
         let mut sums: FxHashMap<u32, (u64, u64)> = FxHashMap::default();
-        for period in self.periods.iter().filter(|period| period.end > from && within(period)) {
+        for period in self.periods_of(filter) {
             for ((_, id), (count, nanos)) in period.counts.iter().filter(|((owner, _), _)| fits(*owner)) {
                 let sum = sums.entry(*id).or_default();
                 sum.0 += count;
                 sum.1 += nanos;
             }
         }
-        let entry = |(id, (count, nanos)): (u32, (u64, u64))| {
-            let (stack, process, off_cpu) = self.stacks.get(&id)?.clone();
-            filter.view.shows(off_cpu).then_some(Sum { stack, process, count, nanos })
-        };
-        let entries = sums.into_iter().filter_map(entry).collect();
-        Snapshot::new(entries, self.symbols.clone(), filter.view)
+        self.snapshot_from(sums, filter.view)
     }
 }
 

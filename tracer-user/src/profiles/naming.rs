@@ -21,15 +21,18 @@ use tracer_common::off_cpu;
 use tracer_common::python::{PythonFrame, PythonOutcome};
 use tracer_common::unwind::Outcome;
 
+use super::frame::Frame;
 use super::jit;
 use super::python::{self, Ends, Functions, Lines, Native, Part};
 use crate::text;
 
 /// Frames of a stack, outermost first.
-pub(super) type Frames = Arc<[Arc<str>]>;
+pub(super) type Frames = Arc<[Frame]>;
 
 /// Frame names kept; beyond it they are not shared any more.
 pub(super) const NAMES: usize = 200_000;
+/// Paths of files with code that are shared between names.
+const FILES: usize = 20_000;
 /// Addresses whose names are kept, of all processes and the kernel; beyond it all are forgotten.
 pub(super) const ADDRESSES: usize = 65_536;
 /// Mapped files looked at to see who owns them, and bytes of the list of mappings that are read.
@@ -83,7 +86,7 @@ enum Nameless {
     /// Nothing is mapped there.
     Unmapped,
     /// Something is; with the name the process gave it, if it did.
-    Mapped(Option<Arc<str>>),
+    Mapped(Option<Frame>),
 }
 
 /// Names addresses.
@@ -92,7 +95,9 @@ pub(super) struct Namer {
     kernel: Option<(Symbolizer, Instant)>,
     kernel_frames: FxHashMap<u64, Frames>,
     processes: HashMap<u32, Known>,
-    names: HashSet<Arc<str>>,
+    names: HashSet<Frame>,
+    /// Files of code, by path.
+    files: HashSet<Arc<str>>,
     /// Addresses in all tables.
     addresses: usize,
     /// Names not shared, times the processes and the addresses were forgotten because there were too many.
@@ -124,6 +129,7 @@ impl Namer {
             kernel_frames: FxHashMap::default(),
             processes: HashMap::new(),
             names: HashSet::new(),
+            files: HashSet::new(),
             addresses: 0,
             names_refused: 0,
             processes_dropped: 0,
@@ -172,6 +178,7 @@ impl Namer {
         self.forget_tables();
         self.kernel = None;
         self.names = HashSet::new();
+        self.files = HashSet::new();
         self.kernel_frames = FxHashMap::default();
         self.addresses = 0;
     }
@@ -217,7 +224,8 @@ impl Namer {
             self.kernel = None;
         }
         if user || kernel {
-            self.names.retain(|name| Arc::strong_count(name) > 1);
+            self.names.retain(|name| name.shared_by() > 1);
+            self.files.retain(|file| Arc::strong_count(file) > 1);
         }
         user || kernel
     }
@@ -229,17 +237,35 @@ impl Namer {
         user.into_iter().chain(kernel).min()
     }
 
-    fn intern(&mut self, name: &str) -> Arc<str> {
+    fn intern(&mut self, name: &str) -> Frame {
+        self.intern_in(name, None)
+    }
+
+    /// A frame of code from `file`, shared with those that are equal.
+    fn intern_in(&mut self, name: &str, file: Option<&str>) -> Frame {
+        let file = file.map(|path| self.intern_file(path));
         // Names of functions are what a file or a process says they are.
-        let name = &*text::printable(name);
-        if let Some(known) = self.names.get(name) {
-            return Arc::clone(known);
+        let frame = Frame::of(&text::printable(name), file);
+        if let Some(known) = self.names.get(&frame) {
+            return known.clone();
         }
-        let shared: Arc<str> = Arc::from(name);
         if self.names.len() < NAMES {
-            self.names.insert(Arc::clone(&shared));
+            self.names.insert(frame.clone());
         } else {
             self.names_refused += 1;
+        }
+        frame
+    }
+
+    fn intern_file(&mut self, path: &str) -> Arc<str> {
+        let path = &*text::printable(path);
+        if let Some(known) = self.files.get(path) {
+            return Arc::clone(known);
+        }
+        let shared: Arc<str> = Arc::from(path);
+        // Each is of at least one name, but many names may be gone.
+        if self.files.len() < FILES {
+            self.files.insert(Arc::clone(&shared));
         }
         shared
     }
@@ -270,7 +296,7 @@ impl Namer {
         self.find_kernel(&kernels);
         let mut named = Vec::with_capacity(stacks.len());
         for ((user, kernel), stack) in users.iter().zip(&kernels).zip(stacks) {
-            let mut frames: Vec<Arc<str>> = Vec::with_capacity(user.len() + kernel.len());
+            let mut frames: Vec<Frame> = Vec::with_capacity(user.len() + kernel.len());
             frames.extend(incomplete(stack.outcome).map(|root| self.intern(&root)));
             // Code without frame pointers leaves the frame register with anything; what it led to is no stack.
             let followed = stack.outcome == Outcome::FramePointers;
@@ -283,7 +309,7 @@ impl Namer {
             for call in user.iter().take(sound) {
                 native.push(match (known.frames.get(call), odd.get(call)) {
                     (Some(found), _) => Arc::clone(found),
-                    (None, Some(Nameless::Mapped(Some(name)))) => Arc::from([Arc::clone(name)]),
+                    (None, Some(Nameless::Mapped(Some(name)))) => Arc::from([name.clone()]),
                     (None, _) => Arc::from([self.intern("[unknown]")]),
                 });
             }
@@ -306,7 +332,7 @@ impl Namer {
     }
 
     /// Puts native frames (innermost first) and Python's functions together, outermost first.
-    fn put_together(&mut self, native: &[Frames], stack: &Stack, functions: &Functions, frames: &mut Vec<Arc<str>>) {
+    fn put_together(&mut self, native: &[Frames], stack: &Stack, functions: &Functions, frames: &mut Vec<Frame>) {
         let groups = functions.groups(&stack.python, self.lines);
         let missing = match (stack.python_outcome, &groups) {
             (outcome, Some(_)) => outcome.missing(),
@@ -324,9 +350,8 @@ impl Namer {
                     frames.extend(native.get(index).into_iter().flat_map(|names| names.iter().cloned()));
                 }
                 Part::Group(index) => {
-                    for name in groups.get(index).into_iter().flatten().rev() {
-                        let name = self.intern(name);
-                        frames.push(name);
+                    for function in groups.get(index).into_iter().flatten().rev() {
+                        frames.push(self.intern_in(&function.name, function.file.as_deref()));
                     }
                 }
             }
@@ -366,8 +391,9 @@ impl Namer {
                 Symbolized::Sym(symbol) => {
                     // Functions inlined at this address come after it, outermost first.
                     let inlined = symbol.inlined.iter().map(|inlined| &*inlined.name);
-                    let frames: Vec<_> =
-                        std::iter::once(&*symbol.name).chain(inlined).map(|name| self.intern(name)).collect();
+                    let file = symbol.module.as_deref().map(std::ffi::OsStr::to_string_lossy);
+                    let all = std::iter::once(&*symbol.name).chain(inlined);
+                    let frames: Vec<_> = all.map(|name| self.intern_in(name, file.as_deref())).collect();
                     known.frames.insert(*call, Arc::from(frames));
                 }
                 Symbolized::Unknown(Reason::Unmapped) => {
@@ -585,7 +611,8 @@ mod tests {
         // Without any table open: the name itself is the same one.
         let again = namer.name(pid, &[stack(&[here])], u64::MAX, 4);
         assert!(namer.next_rest().is_none(), "tables were opened");
-        assert!(Arc::ptr_eq(&again[0][0], &first[0][0]));
+        assert_eq!(again[0][0].address(), first[0][0].address());
+        assert!(first[0][0].file().is_some_and(|file| file.contains("tracer_user")), "{first:?}");
         namer.forget(pid);
         assert_eq!(namer.sizes().2, 0);
         // Unused names go with the tables.

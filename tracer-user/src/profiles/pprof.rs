@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::io::Write;
-use std::sync::Arc;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use prost::Message;
+
+use super::Frame;
 
 #[derive(Clone, PartialEq, Message)]
 struct Profile {
@@ -65,19 +66,19 @@ struct Function {
 }
 
 /// Stacks (outermost frame first) with samples and nanoseconds of `value`, compressed.
-pub(super) fn encode(stacks: &[(Vec<Arc<str>>, u64, u64)], value: &str) -> Vec<u8> {
+pub(super) fn encode(stacks: &[(Vec<Frame>, u64, u64)], value: &str) -> Vec<u8> {
     let mut profile = Profile {
         string_table: ["", "samples", "count", value, "nanoseconds"].map(String::from).to_vec(),
         sample_type: vec![ValueType { kind: 1, span: 2 }, ValueType { kind: 3, span: 4 }],
         period_type: Some(ValueType { kind: 3, span: 4 }),
         ..Profile::default()
     };
-    let mut functions: HashMap<Arc<str>, u64> = HashMap::new();
+    let mut functions: HashMap<Frame, u64> = HashMap::new();
     for (frames, count, nanos) in stacks {
         let mut location_id = Vec::with_capacity(frames.len());
         for frame in frames.iter().rev() {
             let next = functions.len() as u64 + 1;
-            let id = *functions.entry(Arc::clone(frame)).or_insert(next);
+            let id = *functions.entry(frame.clone()).or_insert(next);
             if id == next {
                 profile.function.push(Function { id, name: profile.string_table.len() as i64 });
                 profile.string_table.push(frame.to_string());

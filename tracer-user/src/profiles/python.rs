@@ -66,10 +66,18 @@ impl Memory for Process {
     }
 }
 
+/// A function as it is shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Function {
+    pub(super) name: String,
+    /// The file it is from; `None` = it could not be read.
+    pub(super) file: Option<String>,
+}
+
 /// What a frame stands for.
 enum Named {
     /// A function.
-    Function(String),
+    Function(Function),
     /// Nothing that was written: a frame of the interpreter's own.
     Nothing,
     /// A function that could not be read.
@@ -122,22 +130,25 @@ impl Functions {
         }
         let running = (lines == Lines::Running && !code.table.is_empty()).then(|| line(frame, code)).flatten();
         let Code { name, file, first, .. } = code;
-        Named::Function(format!("{name} ({}:{})", short(file), running.unwrap_or(*first)))
+        Named::Function(Function {
+            name: format!("{name} ({}:{})", short(file), running.unwrap_or(*first)),
+            file: Some(file.clone()),
+        })
     }
 
-    /// The names of each group of frames, innermost first; `None` if no function has a name: then they are none.
-    pub(super) fn groups(&self, frames: &[PythonFrame], lines: Lines) -> Option<Vec<Vec<String>>> {
+    /// The functions of each group of frames, innermost first; `None` if no function has a name: then they are none.
+    pub(super) fn groups(&self, frames: &[PythonFrame], lines: Lines) -> Option<Vec<Vec<Function>>> {
         let (mut groups, mut open, mut functions, mut named) = (Vec::new(), Vec::new(), 0, 0);
         for frame in frames {
             if frame.flags & PYTHON_SHIM == 0 {
                 functions += 1;
                 match self.name(frame, lines) {
-                    Named::Function(name) => {
+                    Named::Function(function) => {
                         named += 1;
-                        open.push(name);
+                        open.push(function);
                     }
                     Named::Nothing => named += 1,
-                    Named::Unknown => open.push(NAMELESS.into()),
+                    Named::Unknown => open.push(Function { name: NAMELESS.into(), file: None }),
                 }
             }
             if frame.flags & PYTHON_ENTRY != 0 {
@@ -343,7 +354,9 @@ mod tests {
         let shim = PYTHON_ENTRY | PYTHON_SHIM;
         let frames = [frame(0, shim), frame(1, 0), frame(2, 0), frame(9, PYTHON_ENTRY), frame(3, 0)];
         let groups = functions.groups(&frames, Lines::Running).unwrap();
-        assert_eq!(groups, [vec![], vec!["a (x/a.py:3)".to_owned(), NAMELESS.into()], vec![NAMELESS.to_owned()]]);
+        let a = Function { name: "a (x/a.py:3)".into(), file: Some("/x/a.py".into()) };
+        let nameless = Function { name: NAMELESS.into(), file: None };
+        assert_eq!(groups, [vec![], vec![a, nameless.clone()], vec![nameless]]);
         assert_eq!(functions.groups(&[frame(3, 0), frame(9, PYTHON_ENTRY)], Lines::Definition), None);
         assert_eq!(functions.groups(&[], Lines::Definition), Some(vec![]));
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tracer_common::unwind::Outcome;
 
+use super::Frame;
 use super::naming::{Frames, Stack, incomplete};
 use super::symbolize::Symbols;
 use super::{Kept, View, pprof};
@@ -42,7 +43,7 @@ pub struct TimedSample {
     /// Thread.
     pub tid: u32,
     /// Frames, outermost first.
-    pub frames: Vec<Arc<str>>,
+    pub frames: Vec<Frame>,
 }
 
 /// Samples of one request, oldest first, to be named on another thread.
@@ -72,7 +73,7 @@ impl Snapshot {
     }
 
     /// Names of every stack, outermost frame first, with its count and nanoseconds.
-    fn named(&self) -> Vec<(Vec<Arc<str>>, u64, u64)> {
+    fn named(&self) -> Vec<(Vec<Frame>, u64, u64)> {
         let seen = |entry: &Sum| match &entry.stack {
             Kept::Seen(stack, _) => Some(Arc::clone(stack)),
             Kept::Named(_) => None,
@@ -87,14 +88,19 @@ impl Snapshot {
                     Kept::Seen(..) => found.next().flatten(),
                 };
                 let frames = frames.unwrap_or_else(|| unnamed(&entry.stack));
-                let names = std::iter::once(Arc::clone(&entry.process)).chain(frames.iter().cloned()).collect();
+                let names = std::iter::once(Frame::plain(&entry.process)).chain(frames.iter().cloned()).collect();
                 (names, entry.count, entry.nanos)
             })
             .collect()
     }
 
+    /// Its stacks with names, for [`super::hotspots`].
+    pub fn stacks(&self) -> Vec<(Vec<Frame>, u64, u64)> {
+        self.named()
+    }
+
     /// Seconds that its stacks stand for.
-    fn seconds(&self) -> f64 {
+    pub fn seconds(&self) -> f64 {
         self.entries.iter().map(|entry| entry.nanos).sum::<u64>() as f64 / 1e9
     }
 
@@ -202,8 +208,9 @@ fn unnamed(stack: &Kept) -> Frames {
         Kept::Seen(stack, _) => (stack.outcome, stack.off_cpu),
         Kept::Named(_) => (Outcome::default(), None),
     };
-    let root = incomplete(outcome).into_iter().map(Arc::from).chain([Arc::from("[not named in time]")]);
-    root.chain(off_cpu.map(|reason| Arc::from(reason.frame()))).collect()
+    let root =
+        incomplete(outcome).map(|why| Frame::plain(&why)).into_iter().chain([Frame::plain("[not named in time]")]);
+    root.chain(off_cpu.map(|reason| Frame::plain(reason.frame()))).collect()
 }
 
 fn empty(title: &str) -> String {

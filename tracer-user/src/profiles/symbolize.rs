@@ -15,6 +15,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use super::frame::Frame;
 use super::naming::{ADDRESSES, Frames, NAMES, Namer, Stack};
 use super::python::Lines;
 use crate::guard::self_process::release_memory;
@@ -421,7 +422,7 @@ impl Worker<'_> {
 }
 
 fn unknown(stack: &Stack) -> Frames {
-    let user = stack.user.iter().map(|_| Arc::from("[unknown]"));
-    let kernel = stack.kernel.iter().map(|_| Arc::from("[unknown]_[k]"));
-    user.chain(kernel).chain(stack.off_cpu.map(|reason| Arc::from(reason.frame()))).collect()
+    let user = stack.user.iter().map(|_| Frame::plain("[unknown]"));
+    let kernel = stack.kernel.iter().map(|_| Frame::plain("[unknown]_[k]"));
+    user.chain(kernel).chain(stack.off_cpu.map(|reason| Frame::plain(reason.frame()))).collect()
 }

@@ -23,6 +23,8 @@ export class ClassPage {
     this.where = new Chart({ stacked: true });
     this.flame = new FlameGraph();
     this.modes = h("span", { class: "seg", role: "group", "aria-label": "Kind of profile" }, MODES.map(([mode, words]) => h("button", { type: "button", "data-mode": mode, onclick: () => this.choose(mode) }, words)));
+    this.hot = new Table({ name: "hot", sort: "-self", key: (one) => `${one.function} ${one.file}`, columns: HOTSPOTS, rowsMost: 20 });
+    this.noHot = h("div");
     this.callers = table("callers", "caller");
     this.callees = table("callees", "callee");
     this.slow = new Table({ name: "slow", sort: "-duration", key: (one) => one.trace_id, columns: TRANSACTIONS, rowsMost: 10 });
@@ -36,6 +38,7 @@ export class ClassPage {
       card("", null, this.kpi),
       h("div", { class: "two" }, card("Latency", "p50, p95, p99 over time", this.latency.element), card("Where a request's time goes", "mean, stacked, over time", this.where.element)),
       flame,
+      card("Hotspots", "functions by their own time, of the kind chosen above; where the code is not the application's, what called it", this.hot.element, this.noHot),
       h("div", { class: "two" }, card("Called by", "on this host", this.callers.element, this.noCallers), card("Calls", "made by these requests", this.callees.element, this.noCallees)),
       h("div", { class: "two" }, card("Slowest transactions", "of those kept", this.slow.element), card("Recent transactions", null, this.recent.element)));
     this.mark();
@@ -59,6 +62,7 @@ export class ClassPage {
     this.file.setAttribute("href", `/flamegraph.svg?${query}`);
     this.pprof.setAttribute("href", `/profile.pb.gz?${query}`);
     const { mode } = this;
+    this.hotspots(asked);
     try {
       const text = await (await get("/profile.folded", asked)).text();
       // Somebody may have chosen another kind meanwhile.
@@ -66,6 +70,14 @@ export class ClassPage {
     } catch (error) {
       if (mode === this.mode) this.flame.show("", error.status === 400 ? `This agent does not record such stacks (${error.message}).` : error.message);
     }
+  }
+
+  async hotspots(asked) {
+    const { mode } = this;
+    const found = await optional("/api/v1/hotspots", { ...asked, limit: 100 }, { functions: [] });
+    if (mode !== this.mode) return;
+    this.hot.show(found.functions);
+    show(this.noHot, found.functions.length ? [] : empty("No samples yet.", "Functions appear with the first samples of this class."));
   }
 
   async refresh(health) {
@@ -105,4 +117,21 @@ const TRANSACTIONS = [
   { key: "duration", title: "duration", value: (one) => one.duration_s, cell: (one) => time(one.duration_s) },
   { key: "status", title: "status", value: (one) => one.status ?? 0, cell: (one) => h("span", { class: one.error ? "err" : null }, one.status ?? one.failure ?? one.outcome) },
   { key: "spans", title: "spans", value: (one) => one.spans, cell: (one) => [String(one.spans), one.failed_spans ? h("span", { class: "err" }, ` (${one.failed_spans} failed)`) : null] },
+];
+
+const OWNERS = { application: "application", third_party: "library, runtime", kernel: "kernel", unknown: "unknown" };
+
+/** Shares of a function in the service's other classes, the largest first. */
+function elsewhere(one, name) {
+  return one.classes.filter((other) => other.request_class !== name && other.total_share >= 0.001)
+    .sort((a, b) => b.total_share - a.total_share).slice(0, 3).map((other) => `${other.request_class} ${percent(other.total_share)}`).join(", ");
+}
+
+const HOTSPOTS = [
+  { key: "function", title: "function", text: true, value: (one) => one.function, cell: (one) => h("span", { title: one.file || "" }, one.function) },
+  { key: "code", title: "code", text: true, value: (one) => one.code, cell: (one) => OWNERS[one.code] || one.code },
+  { key: "self", title: "self", hint: "in the function itself", value: (one) => one.self_s, cell: (one) => `${time(one.self_s)} · ${percent(one.self_share)}` },
+  { key: "total", title: "total", hint: "in the function and what it called", value: (one) => one.total_s, cell: (one) => `${time(one.total_s)} · ${percent(one.total_share)}` },
+  { key: "caller", title: "called by", hint: "the function of the application that it was called for", text: true, value: (one) => one.called_by[0]?.function || "", cell: (one) => one.called_by.map((caller) => caller.function).join(", ") },
+  { key: "elsewhere", title: "in other classes", hint: "its total share in the service's other classes", text: true, cell: (one) => elsewhere(one, new URLSearchParams(location.search).get("class")) },
 ];
