@@ -60,6 +60,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("cpu", All),
     ("declared", All),
     ("flame", All),
+    ("hotspots", All),
     ("moved", Nothing),
     ("off_cpu", Nothing),
     ("overhead_budget", All),
