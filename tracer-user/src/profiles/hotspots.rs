@@ -145,7 +145,8 @@ impl Owners {
             (_, Some(_)) => return Code::ThirdParty,
             _ => {}
         }
-        if is_word(frame) || (frame.starts_with('[') && frame.ends_with(']')) {
+        // A function without a symbol is known by its file.
+        if is_word(frame) || (frame.file().is_none() && frame.starts_with('[') && frame.ends_with(']')) {
             return Code::Unknown;
         }
         if STANDARD.iter().any(|prefix| frame.starts_with(prefix)) || is_of_go(frame) {
@@ -352,6 +353,7 @@ mod tests {
             ("sort.constprop.0", "/srv/shop/bin/shop", Application),
             ("copy_to_user_[k]", "", Kernel),
             ("[unknown]", "", Unknown),
+            ("[unknown]", "/usr/lib/libz.so", ThirdParty),
             ("[Python function]", "", Unknown),
             ("LazyCompile:~handle /srv/app.js:3", "", Application),
         ] {

@@ -365,11 +365,12 @@ impl Namer {
             return odd;
         }
         // A process that is gone has no files; what was found while it lived still holds.
-        if let Some(mapped) = mapped(pid)
+        let mapped = mapped(pid);
+        if let Some(mapped) = &mapped
             && mapped.fingerprint != known.files
         {
             known.files = mapped.fingerprint;
-            known.code = trusted_code(pid, &mapped);
+            known.code = trusted_code(pid, mapped);
             known.frames.clear();
         }
         let missing = unnamed(stacks, &known.frames);
@@ -404,6 +405,9 @@ impl Namer {
                     let jit = known.jit.take().unwrap_or_else(|| self.made(pid));
                     let made = jit.find(*call).map(|name| self.intern(name));
                     known.jit = Some(jit);
+                    // A function without a symbol is of its file all the same.
+                    let file = mapped.as_ref().and_then(|mapped| mapped.file(*call));
+                    let made = made.or_else(|| file.map(|file| self.intern_in("[unknown]", Some(file))));
                     odd.insert(*call, Nameless::Mapped(made));
                 }
             }
@@ -460,13 +464,15 @@ struct Mapped {
     fingerprint: u64,
     /// Inodes of those with code.
     code: FxHashSet<u64>,
+    /// Where code is, and the path of its file.
+    places: Vec<(std::ops::Range<u64>, String)>,
     /// Whether the list was read to its end.
     whole: bool,
 }
 
 impl Mapped {
     fn parse(maps: &[u8], whole: bool) -> Self {
-        let (mut hasher, mut code) = (FxHasher::default(), FxHashSet::default());
+        let (mut hasher, mut code, mut places) = (FxHasher::default(), FxHashSet::default(), Vec::new());
         for line in maps.split(|byte| *byte == b'\n') {
             let mut words = line.split(|byte| *byte == b' ');
             // Memory without a file may come and go.
@@ -480,11 +486,26 @@ impl Mapped {
                 (range, offset, device, inode).hash(&mut hasher);
                 if permissions.get(2) == Some(&b'x') {
                     code.insert(number);
+                    places.extend(place(range, &words.collect::<Vec<_>>().join(&b' ')));
                 }
             }
         }
-        Self { fingerprint: hasher.finish().max(1), code, whole }
+        Self { fingerprint: hasher.finish().max(1), code, places, whole }
     }
+
+    /// The path of the file whose code is at this address.
+    fn file(&self, address: u64) -> Option<&str> {
+        let (_, path) = self.places.iter().find(|(range, _)| range.contains(&address))?;
+        Some(path)
+    }
+}
+
+/// Where a line of a list of mappings says that a file is: its range, and its padded path.
+fn place(range: &[u8], path: &[u8]) -> Option<(std::ops::Range<u64>, String)> {
+    let (start, end) = std::str::from_utf8(range).ok()?.split_once('-')?;
+    let (start, end) = (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
+    let path = String::from_utf8_lossy(path.trim_ascii());
+    Some((start..end, path.trim_end_matches(" (deleted)").to_owned()))
 }
 
 /// What a process maps; `None` when it is gone.
@@ -659,6 +680,8 @@ mod tests {
         assert_ne!(fingerprint(one), fingerprint(other));
         assert_ne!(fingerprint(b"nonsense"), 0);
         assert_eq!(Mapped::parse(one, true).code.into_iter().collect::<Vec<_>>(), [77]);
+        let gone = Mapped::parse(b"10-20 r-xp 00000000 08:01 77    /opt/a b (deleted)\n30-4 r-xp 0 0 7\n", true);
+        assert_eq!([0xf, 0x10, 0x1f, 0x20].map(|at| gone.file(at)), [None, Some("/opt/a b"), Some("/opt/a b"), None]);
     }
 
     #[test]

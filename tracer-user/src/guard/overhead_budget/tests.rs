@@ -233,7 +233,7 @@ fn slow_requests_get_what_is_left_and_a_quarter_at_least() {
     let mut host = Host::new(0.01, 99);
     host.busy = 1.0;
     host.run(20_000);
-    assert!(host.budget.ad_hoc() > 300, "{}", host.budget.ad_hoc());
+    assert!(host.budget.ad_hoc() > 200, "{}", host.budget.ad_hoc());
     host.slow = true;
     for _ in 0..20 {
         let spent = host.run(1_000);
