@@ -5,7 +5,9 @@ use core::ptr;
 use aya_ebpf::{
     EbpfContext,
     bindings::BPF_F_USER_STACK,
-    helpers::generated::{bpf_get_attach_cookie, bpf_get_smp_processor_id, bpf_get_stack, bpf_ktime_get_ns, bpf_probe_read_kernel},
+    helpers::generated::{
+        bpf_get_attach_cookie, bpf_get_smp_processor_id, bpf_get_stack, bpf_ktime_get_ns, bpf_probe_read_kernel,
+    },
     macros::perf_event,
     programs::PerfEventContext,
 };
@@ -50,8 +52,8 @@ pub(crate) fn sample(ctx: PerfEventContext) -> u32 {
     // SAFETY: a per-CPU area of this program with room for both stacks.
     unsafe {
         (*scratch).sample.period = since;
-        (*scratch).sample.header.flags = (if of_thread == 0 { 0 } else { SAMPLE_AD_HOC })
-            | (if kernel_thread { SAMPLE_KERNEL_THREAD } else { 0 });
+        (*scratch).sample.header.flags =
+            (if of_thread == 0 { 0 } else { SAMPLE_AD_HOC }) | (if kernel_thread { SAMPLE_KERNEL_THREAD } else { 0 });
         let frames = (&raw mut (*scratch).frames).cast::<u8>();
         let (mut user, mut outcome) = (0, Outcome::FramePointers as u64);
         if !kernel_thread {
