@@ -408,7 +408,7 @@ pub(super) fn profile_filter(params: Params) -> Result<(profiles::Filter, String
                 "{other}: expected without span, whose samples are those of one request"
             )));
         }
-        let filter = profiles::Filter { span, view, ..profiles::Filter::default() };
+        let filter = profiles::Filter { view, span, ..profiles::Filter::default() };
         return Ok((filter, format!("span {id}")));
     }
     let filter = profiles::Filter { service, class, since, range: None, view, span };

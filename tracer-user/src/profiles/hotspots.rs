@@ -4,6 +4,7 @@
 //! hottest function is somebody else's, what can be changed is the function of the application that called it.
 
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
 
 use serde::Serialize;
 
@@ -158,7 +159,7 @@ impl Owners {
         let is_installed = SYSTEM.iter().any(|directory| file.starts_with(directory))
             || PACKAGES.iter().any(|part| file.contains(part))
             || file.contains("/lib/python3.");
-        let is_source = program.ends_with(".py");
+        let is_source = Path::new(program).extension().is_some_and(|extension| extension == "py");
         let runs_others = !is_source && INTERPRETERS.iter().any(|name| is_called(program, name));
         if is_installed || runs_others { Code::ThirdParty } else { Code::Application }
     }
@@ -255,7 +256,7 @@ pub fn hotspots(stacks: &Stacks, owners: &Owners, limit: usize) -> Vec<Hotspot> 
     let mut sums: Vec<_> = sums.into_iter().collect();
     sums.sort_by(|(a, x), (b, y)| (y.own, y.total).cmp(&(x.own, x.total)).then_with(|| a.cmp_name(b)));
     sums.truncate(limit);
-    let file = |frame: &Frame| frame.file().map(|file| file.to_string());
+    let file = |frame: &Frame| frame.file().map(ToString::to_string);
     let hotspot = |(frame, sum): (&Frame, Sum<'_>)| {
         let mut callers: Vec<_> = sum.callers.into_iter().collect();
         callers.sort_by(|(a, x), (b, y)| y.cmp(x).then_with(|| a.cmp_name(b)));
@@ -298,7 +299,7 @@ pub fn shares(stacks: &Stacks, functions: &[Hotspot]) -> Vec<Shares> {
     }
     let mut found = vec![Shares::default(); functions.len()];
     for (frame, sum) in sums {
-        let place = places.get(&(frame.to_string(), frame.file().map(|file| file.to_string())));
+        let place = places.get(&(frame.to_string(), frame.file().map(ToString::to_string)));
         if let Some(shares) = place.and_then(|at| found.get_mut(*at)) {
             *shares = Shares { self_share: part(sum.own, all), total_share: part(sum.total, all) };
         }
@@ -308,6 +309,7 @@ pub fn shares(stacks: &Stacks, functions: &[Hotspot]) -> Vec<Shares> {
 
 #[cfg(test)]
 mod tests {
+    use super::Code::{Application, Kernel, ThirdParty, Unknown};
     use super::*;
     use std::sync::Arc;
 
@@ -325,7 +327,6 @@ mod tests {
             ],
             third_party: vec!["github.com/".into(), "/srv/shop/vendored".into(), "tokio::".into()],
         };
-        use Code::{Application, Kernel, ThirdParty, Unknown};
         for (name, file, code) in [
             ("handle", "/srv/shop/bin/shop", Application),
             ("handle", "/tmp/burn", Application),

@@ -144,6 +144,9 @@ impl Hash for Shape {
 
 type Counts = FxHashMap<(Owner, u32), (u64, u64)>;
 
+/// Samples and nanoseconds by stack.
+type Sums = FxHashMap<u32, (u64, u64)>;
+
 /// Counts of some time.
 #[derive(Debug, Default)]
 struct Period {
@@ -569,7 +572,7 @@ impl Profiles {
             let service = filter.service.as_deref();
             info.is_some_and(|info| info.protocol != DECLARED && service.is_none_or(|name| *info.service_name == *name))
         };
-        let mut sums: FxHashMap<ClassId, (u64, FxHashMap<u32, (u64, u64)>)> = FxHashMap::default();
+        let mut sums: FxHashMap<ClassId, (u64, Sums)> = FxHashMap::default();
         for ((owner, id), (count, nanos)) in self.periods_of(filter).flat_map(|period| &period.counts) {
             let Owner::Class(class) = owner else { continue };
             let shown = |(_, _, off_cpu): &(Kept, Arc<str>, bool)| filter.view.shows(*off_cpu);
@@ -600,7 +603,7 @@ impl Profiles {
         self.periods.iter().filter(within)
     }
 
-    fn snapshot_from(&self, sums: FxHashMap<u32, (u64, u64)>, view: View) -> Snapshot {
+    fn snapshot_from(&self, sums: Sums, view: View) -> Snapshot {
         let entry = |(id, (count, nanos)): (u32, (u64, u64))| {
             let (stack, process, off_cpu) = self.stacks.get(&id)?.clone();
             view.shows(off_cpu).then_some(Sum { stack, process, count, nanos })
@@ -621,7 +624,7 @@ impl Profiles {
             (Owner::Overhead(_) | Owner::Kernel, None, None) => true,
             _ => false,
         };
-        let mut sums: FxHashMap<u32, (u64, u64)> = FxHashMap::default();
+        let mut sums = Sums::default();
         for period in self.periods_of(filter) {
             for ((_, id), (count, nanos)) in period.counts.iter().filter(|((owner, _), _)| fits(*owner)) {
                 let sum = sums.entry(*id).or_default();
