@@ -266,6 +266,8 @@ impl Namer {
         // Each is of at least one name, but many names may be gone.
         if self.files.len() < FILES {
             self.files.insert(Arc::clone(&shared));
+        } else {
+            self.names_refused += 1;
         }
         shared
     }

@@ -403,7 +403,9 @@ impl Engine {
                     if let Some(class) = live.class.filter(|_| live.side == Side::Server) {
                         (Owner::Class(class), Some(live.id))
                     } else {
-                        if live.samples.len() < SPAN_SAMPLES {
+                        // Samples of its own must not keep those that count for its class from it.
+                        let most = if sample.ad_hoc { SPAN_SAMPLES / 2 } else { SPAN_SAMPLES };
+                        if live.samples.len() < most {
                             let owner = Owner::Overhead(service);
                             live.samples.push(stack(sample, owner, Some(live.id), tgid, tid));
                         } else {
