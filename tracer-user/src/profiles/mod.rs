@@ -6,6 +6,7 @@ mod fault;
 mod frame;
 pub mod hotspots;
 pub mod jit;
+mod mapped;
 mod naming;
 mod pprof;
 mod python;

@@ -6,9 +6,6 @@
 //! as it maps the same files at the same places.
 
 use std::collections::{HashMap, HashSet};
-use std::hash::{Hash, Hasher};
-use std::io::Read;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,13 +13,14 @@ use std::time::{Duration, Instant};
 use blazesym::Pid;
 use blazesym::symbolize::source::{Elf, Kernel, Process, Source};
 use blazesym::symbolize::{Input, Reason, Symbolized, Symbolizer};
-use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
+use rustc_hash::FxHashMap;
 use tracer_common::off_cpu;
 use tracer_common::python::{PythonFrame, PythonOutcome};
 use tracer_common::unwind::Outcome;
 
 use super::frame::Frame;
 use super::jit;
+use super::mapped::{mapped, trusted_code};
 use super::python::{self, Ends, Functions, Lines, Native, Part};
 use crate::text;
 
@@ -35,9 +33,6 @@ pub(super) const NAMES: usize = 200_000;
 const FILES: usize = 20_000;
 /// Addresses whose names are kept, of all processes and the kernel; beyond it all are forgotten.
 pub(super) const ADDRESSES: usize = 65_536;
-/// Mapped files looked at to see who owns them, and bytes of the list of mappings that are read.
-const MAPPED: usize = 1024;
-const MAPS: u64 = 1 << 20;
 /// Symbol tables are let go when nothing was asked of them for this long: the kernel's take a while to read.
 const REST: Duration = Duration::from_secs(4);
 const REST_KERNEL: Duration = Duration::from_secs(60);
@@ -459,88 +454,6 @@ fn unnamed(stacks: &[Vec<u64>], known: &FxHashMap<u64, Frames>) -> Vec<u64> {
     all
 }
 
-/// The files a process maps.
-#[derive(Debug)]
-struct Mapped {
-    /// Of the files and where they are; never 0.
-    fingerprint: u64,
-    /// Inodes of those with code.
-    code: FxHashSet<u64>,
-    /// Where code is, and the path of its file.
-    places: Vec<(std::ops::Range<u64>, String)>,
-    /// Whether the list was read to its end.
-    whole: bool,
-}
-
-impl Mapped {
-    fn parse(maps: &[u8], whole: bool) -> Self {
-        let (mut hasher, mut code, mut places) = (FxHasher::default(), FxHashSet::default(), Vec::new());
-        for line in maps.split(|byte| *byte == b'\n') {
-            let mut words = line.split(|byte| *byte == b' ');
-            // Memory without a file may come and go.
-            let (Some(range), Some(permissions), Some(offset), Some(device), Some(inode)) =
-                (words.next(), words.next(), words.next(), words.next(), words.next())
-            else {
-                continue;
-            };
-            let number = std::str::from_utf8(inode).ok().and_then(|text| text.parse().ok()).unwrap_or(0u64);
-            if number != 0 {
-                (range, offset, device, inode).hash(&mut hasher);
-                if permissions.get(2) == Some(&b'x') {
-                    code.insert(number);
-                    places.extend(place(range, &words.collect::<Vec<_>>().join(&b' ')));
-                }
-            }
-        }
-        Self { fingerprint: hasher.finish().max(1), code, places, whole }
-    }
-
-    /// The path of the file whose code is at this address.
-    fn file(&self, address: u64) -> Option<&str> {
-        let (_, path) = self.places.iter().find(|(range, _)| range.contains(&address))?;
-        Some(path)
-    }
-}
-
-/// Where a line of a list of mappings says that a file is: its range, and its padded path.
-fn place(range: &[u8], path: &[u8]) -> Option<(std::ops::Range<u64>, String)> {
-    let (start, end) = std::str::from_utf8(range).ok()?.split_once('-')?;
-    let (start, end) = (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
-    let path = String::from_utf8_lossy(path.trim_ascii());
-    Some((start..end, path.trim_end_matches(" (deleted)").to_owned()))
-}
-
-/// What a process maps; `None` when it is gone.
-fn mapped(pid: u32) -> Option<Mapped> {
-    let file = std::fs::File::open(format!("/proc/{pid}/maps")).ok()?;
-    let mut text = Vec::new();
-    file.take(MAPS).read_to_end(&mut text).ok()?;
-    Some(Mapped::parse(&text, (text.len() as u64) < MAPS))
-}
-
-/// Bytes of the files with code that a process has mapped, if all files it has mapped are root's or our own user's. It
-/// may map others a moment later.
-fn trusted_code(pid: u32, mapped: &Mapped) -> Option<u64> {
-    if !mapped.whole {
-        return None;
-    }
-    // SAFETY: takes nothing, cannot fail.
-    let own = unsafe { libc::geteuid() };
-    let maps = std::fs::read_dir(format!("/proc/{pid}/map_files")).ok()?;
-    let mut files: FxHashMap<(u64, u64), u64> = FxHashMap::default();
-    for (looked, entry) in maps.flatten().enumerate() {
-        // By the mapping, not by its name: whatever stands under the name now.
-        let about = std::fs::metadata(entry.path()).ok()?;
-        if (about.uid() != 0 && about.uid() != own) || looked >= MAPPED {
-            return None;
-        }
-        if mapped.code.contains(&about.ino()) {
-            files.insert((about.dev(), about.ino()), about.len());
-        }
-    }
-    Some(files.into_values().fold(0, u64::saturating_add))
-}
-
 /// Names of addresses in a file, as the agent would read it in a process; for fuzzing.
 pub fn name_in_file(path: &Path, offsets: &[u64]) -> usize {
     let mut named = 0;
@@ -670,32 +583,5 @@ mod tests {
         // A walk has found mappings at all its addresses; of a chain of frame pointers that is unknown.
         assert_eq!(roots, ["[stack incomplete: no unwind information]", "[unknown]", "[callers unknown]"]);
         assert_eq!(named[0].len(), 3);
-    }
-
-    #[test]
-    fn another_file_at_the_same_place_is_another_fingerprint() {
-        let one = b"10-20 r-xp 00000000 08:01 77    /bin/a\n20-30 rw-p 00000000 00:00 0    [heap]\n";
-        let heap = b"10-20 r-xp 00000000 08:01 77    /bin/a\n20-50 rw-p 00000000 00:00 0    [heap]\n";
-        let other = b"10-20 r-xp 00000000 08:01 78    /bin/a\n20-30 rw-p 00000000 00:00 0    [heap]\n";
-        let fingerprint = |maps| Mapped::parse(maps, true).fingerprint;
-        assert_eq!(fingerprint(one), fingerprint(heap));
-        assert_ne!(fingerprint(one), fingerprint(other));
-        assert_ne!(fingerprint(b"nonsense"), 0);
-        assert_eq!(Mapped::parse(one, true).code.into_iter().collect::<Vec<_>>(), [77]);
-        let gone = Mapped::parse(b"10-20 r-xp 00000000 08:01 77    /opt/a b (deleted)\n30-4 r-xp 0 0 7\n", true);
-        assert_eq!([0xf, 0x10, 0x1f, 0x20].map(|at| gone.file(at)), [None, Some("/opt/a b"), Some("/opt/a b"), None]);
-    }
-
-    #[test]
-    fn only_files_with_code_count_and_all_must_be_trusted() {
-        let pid = std::process::id();
-        let mut mapped = mapped(pid).unwrap();
-        let own = trusted_code(pid, &mapped).unwrap();
-        let program = std::fs::metadata(std::env::current_exe().unwrap()).unwrap();
-        assert!(own >= program.len() && mapped.code.contains(&program.ino()), "{own}");
-        mapped.code.clear();
-        assert_eq!(trusted_code(pid, &mapped), Some(0), "data may be large");
-        mapped.whole = false;
-        assert_eq!(trusted_code(pid, &mapped), None);
     }
 }
