@@ -83,8 +83,8 @@ fn a_slow_request_shows_what_made_it_slow() {
         let (here, all) = seconds(&own(row, "cpu"), "burn_slow");
         // What it waited for a CPU is this machine's doing.
         let waited = own(row, "offcpu");
-        let waited: String =
-            waited.lines().filter(|line| !line.contains(RUN_QUEUE)).map(|line| format!("{line}\n")).collect();
+        let waited: Vec<&str> = waited.lines().filter(|line| !line.contains(RUN_QUEUE)).collect();
+        let waited = waited.join("\n");
         let (asleep, off) = seconds(&waited, "wait_slow");
         let one = agent.json(&format!("/api/v1/slow-requests/{span}"));
         let duration = one["duration_s"].as_f64().expect("a number");
@@ -100,12 +100,15 @@ fn a_slow_request_shows_what_made_it_slow() {
         );
         say(&format!("ad hoc {span}: {whole}"));
         assert!(here >= 0.95 * all, "{whole}\n{}", own(row, "cpu"));
-        // What it used is known: no time counts twice where two clocks sample it. A sample stands for the time before it, so one
-        // at each end may belong to the neighbour. A CPU's clock stands still with its virtual CPU, and one sample is long then.
+        // What it used is known, and no time counts twice where two clocks sample it. Its own clock counts CPU time exactly. How often
+        // a CPU's clock meets a thread is chance, where others run besides; a sample is long when the virtual CPU stood still.
         let weight = |sample: &Value| sample["weight_s"].as_f64().unwrap_or(0.0);
-        let on_cpu = taken.iter().filter(|sample| sample["kind"] != "off_cpu");
-        let used: f64 = on_cpu.map(|sample| weight(sample).min(PERIOD_S)).sum();
-        assert!(used < BURN_S + 0.04 && here > BURN_S - 0.04 / scale(), "{used}: {whole}");
+        let of = |kind: &str| taken.iter().filter(|sample| sample["kind"] == kind).map(weight).collect::<Vec<_>>();
+        let (own_clock, clock) = (of("thread_clock"), of("clock"));
+        let used = own_clock.iter().sum::<f64>() + clock.iter().map(|weight| weight.min(PERIOD_S)).sum::<f64>();
+        let chance = 3.0 * PERIOD_S * (clock.len() as f64 + 1.0).sqrt();
+        assert!(own_clock.iter().sum::<f64>() < BURN_S + 0.01, "{whole}");
+        assert!(used < BURN_S + chance && here > BURN_S - chance, "{used}: {whole}");
         assert!(asleep >= 0.9 * SLEEP_S && asleep >= 0.95 * off, "{whole}\n{waited}");
         assert!(first < duration / 4.0 && half >= 5, "{whole}");
         let svg = agent.text(&format!("/flamegraph.svg?span={span}"));
@@ -127,7 +130,7 @@ fn a_slow_request_shows_what_made_it_slow() {
         100.0 * share,
         100.0 * expected
     ));
-    assert!((share - expected).abs() < 0.05, "{share} {expected}\n{folded}");
+    assert!((share - expected).abs() < 0.07, "{share} {expected}\n{folded}");
 
     let metrics = agent.metrics();
     let clocks = |outcome| metrics.sum("tracer_ad_hoc_clocks_total", &[("outcome", outcome)]);
