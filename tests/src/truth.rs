@@ -230,7 +230,7 @@ pub fn plans(mode: &str, prefix: &str, connections: u64, requests: u64) -> Vec<V
 /// request that turns out to have caused them, orphans longest.
 pub fn decided(agent: &Agent) {
     let end = Instant::now() + DECIDED;
-    while agent.metrics().sum("tracer_table_entries", &[("what", "spans")]) > 0.0 && Instant::now() < end {
+    while agent.metrics().sum("tracer_table_entries", &[("table", "spans")]) > 0.0 && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(200));
     }
 }
@@ -289,7 +289,7 @@ pub fn run(
         spans.iter().filter(of).filter(|span| server || span.service == application.name).count()
     };
     let end = Instant::now() + DECIDED;
-    while Instant::now() < end && agent.metrics().sum("tracer_table_entries", &[("what", "spans")]) > 0.0 {
+    while Instant::now() < end && agent.metrics().sum("tracer_table_entries", &[("table", "spans")]) > 0.0 {
         let spans = tail.read();
         let begun = sent.iter().all(|(_, _, prefix, answers)| {
             let of =

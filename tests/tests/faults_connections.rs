@@ -49,7 +49,7 @@ impl Holder {
 }
 
 fn level(agent: &Agent, what: &str) -> f64 {
-    agent.metrics().sum("tracer_table_entries", &[("what", what)])
+    agent.metrics().sum("tracer_table_entries", &[("table", what)])
 }
 
 #[test]
@@ -113,12 +113,12 @@ fn a_hundred_thousand_connections_are_followed_or_counted() {
         }
         let others = opened.back().map_or(0, |(_, now)| now - opened[0].1) as f64;
         let metrics = agent.metrics();
-        let kept = metrics.sum("tracer_table_entries", &[("what", "connections")]);
+        let kept = metrics.sum("tracer_table_entries", &[("table", "connections")]);
         let lost = metrics.sum("tracer_events_lost_total", &[("reason", "ring_full_connection")]);
         if kept <= other + lost + others {
             break kept;
         }
-        let what = ["connections_closing", "spans"].map(|what| metrics.sum("tracer_table_entries", &[("what", what)]));
+        let what = ["connections_closing", "spans"].map(|what| metrics.sum("tracer_table_entries", &[("table", what)]));
         assert!(Instant::now() < end, "{kept} connections are kept, {what:?}; lost {:?}", metrics.lost());
         std::thread::sleep(Duration::from_millis(100));
     };

@@ -138,7 +138,7 @@ fn a_disk_that_stalls_holds_up_nothing() {
         classes["classes"].as_array().expect("classes").iter().filter_map(|class| class["count"].as_u64()).sum()
     };
     wait("every request to be traced", Duration::from_secs(30), || (traced(&agent) >= 2 * sent as u64).then_some(()));
-    let waiting = |agent: &Agent| agent.metrics().sum("tracer_table_entries", &[("what", "file_bytes")]);
+    let waiting = |agent: &Agent| agent.metrics().sum("tracer_table_bytes", &[("table", "file_bytes")]);
     let waits =
         wait("spans to wait", Duration::from_secs(10), || Some(waiting(&agent)).filter(|bytes| *bytes > 100_000.0));
     // Longer than the watchdog lets a pipeline stall.

@@ -14,7 +14,7 @@ use tracer_tests::workload::{Server, compile};
 use tracer_tests::{begin, bpf, say, scale, scratch, spans, wait};
 
 fn level(metrics: &Metrics, what: &str) -> f64 {
-    metrics.sum("tracer_table_entries", &[("what", what)])
+    metrics.sum("tracer_table_entries", &[("table", what)])
 }
 
 /// Starts `spawn`, waits for its end and returns how many processes it made.

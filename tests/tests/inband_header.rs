@@ -109,8 +109,9 @@ fn caller(hosts: &Hosts, dir: &Path) -> (Agent, bool) {
     (agent, once)
 }
 
-fn outcome(hosts: &Hosts, agent: &Agent, name: &str) -> u64 {
-    hosts.inside(1, || agent.metrics().sum("tracer_inband_header_total", &[("outcome", name)])) as u64
+/// The sum of a family of header injection over the series with this label value.
+fn counted(hosts: &Hosts, agent: &Agent, family: &str, label: (&str, &str)) -> u64 {
+    hosts.inside(1, || agent.metrics().sum(&format!("tracer_inband_header_{family}_total"), &[label])) as u64
 }
 
 /// Name, program, and arguments before the address and port.
@@ -305,12 +306,14 @@ fn what_is_no_request_is_not_touched() {
     let (plain, chosen) = (of(OTHER), of(CHOSEN));
     assert_eq!(plain.len(), 6);
     assert!(plain == chosen, "bytes differ");
-    let counted = |name: &str| outcome(&hosts, &caller, name);
+    let requests = |outcome: &str| counted(&hosts, &caller, "requests", ("outcome", outcome));
+    let taken = || counted(&hosts, &caller, "connections", ("event", "taken"));
+    let left_alone = |reason: &str| counted(&hosts, &caller, "left_alone", ("reason", reason));
     wait("the connections to be counted", Duration::from_secs(10), || {
-        (counted("connections_taken") == 6 && counted("not_http") >= 2 && counted("upgrade") == 2).then_some(())
+        (taken() == 6 && left_alone("not_http") >= 2 && left_alone("upgrade") == 2).then_some(())
     });
-    assert_eq!(counted("injected"), 0);
-    assert!(counted("head_not_whole") == 1 && counted("present") >= 1, "{}", caller.text("/metrics"));
+    assert_eq!(requests("injected"), 0);
+    assert!(left_alone("head_not_whole") == 1 && requests("present") >= 1, "{}", caller.text("/metrics"));
     caller.stop();
 }
 
@@ -349,7 +352,7 @@ fn kept_connections_and_an_agent_that_goes() {
         let seen = || recorder.connections(CHOSEN);
         wait("four connections", Duration::from_secs(30), || (seen() == 4).then_some(()));
         wait("all four to get headers", Duration::from_secs(30), || {
-            (outcome(&hosts, &agent, "injected") >= 4).then_some(())
+            (counted(&hosts, &agent, "requests", ("outcome", "injected")) >= 4).then_some(())
         });
         agent.end(signal);
         for process in &mut asking {
@@ -391,10 +394,12 @@ fn tls_and_upgraded_connections_of_programs_are_left_alone() {
     arguments.extend(ports);
     // The client checks every byte, and TLS verifies its own.
     run(&hosts, dir.path(), "secret", &python, &arguments);
-    let counted = |name: &str| outcome(&hosts, &caller, name);
+    let requests = |outcome: &str| counted(&hosts, &caller, "requests", ("outcome", outcome));
+    let taken = || counted(&hosts, &caller, "connections", ("event", "taken"));
+    let left_alone = |reason: &str| counted(&hosts, &caller, "left_alone", ("reason", reason));
     wait("the connections to be counted", Duration::from_secs(10), || {
-        (counted("connections_taken") == 2 && counted("not_http") == 1 && counted("upgrade") == 1).then_some(())
+        (taken() == 2 && left_alone("not_http") == 1 && left_alone("upgrade") == 1).then_some(())
     });
-    assert_eq!(counted("injected"), 0, "{}", caller.text("/metrics"));
+    assert_eq!(requests("injected"), 0, "{}", caller.text("/metrics"));
     caller.stop();
 }

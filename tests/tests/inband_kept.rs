@@ -138,8 +138,9 @@ fn run(dir: &Path, script: &str, port: u16, words: &[&str]) {
     assert!(status.success(), "{script} {words:?}: {status}: {}", client.output());
 }
 
-fn count(agent: &Agent, outcome: &str) -> usize {
-    agent.metrics().sum("tracer_inband_header_total", &[("outcome", outcome)]) as usize
+/// The sum of a family of header injection over the series with this label value.
+fn count(agent: &Agent, family: &str, label: (&str, &str)) -> usize {
+    agent.metrics().sum(&format!("tracer_inband_header_{family}_total"), &[label]) as usize
 }
 
 #[test]
@@ -193,18 +194,19 @@ fn every_request_on_kept_connections_gets_one() {
 
 /// The counters match the received requests.
 fn counted(agent: &Agent, once: bool, (injected, own): (usize, usize)) {
-    let count = |name: &str| count(agent, name);
-    wait("all connections to be left", Duration::from_secs(20), || {
-        (count("connections_left") == 2 * CONNECTIONS).then_some(())
+    wait("all connections to be released", Duration::from_secs(20), || {
+        (count(agent, "connections", ("event", "released")) == 2 * CONNECTIONS).then_some(())
     });
-    let whole = |name: &str, expected: usize| assert_eq!(count(name), expected, "{name}:\n{}", agent.text("/metrics"));
-    whole("connections_taken", 2 * CONNECTIONS);
-    whole("injected", injected);
-    whole("present", own);
-    whole("chunked", if once { 0 } else { CONNECTIONS });
-    whole("once", if once { 2 * CONNECTIONS } else { 0 });
+    let whole = |family: &str, label: &str, name: &str, expected: usize| {
+        assert_eq!(count(agent, family, (label, name)), expected, "{name}:\n{}", agent.text("/metrics"));
+    };
+    whole("connections", "event", "taken", 2 * CONNECTIONS);
+    whole("requests", "outcome", "injected", injected);
+    whole("requests", "outcome", "present", own);
+    whole("requests", "outcome", "busy", 0);
+    whole("left_alone", "reason", "chunked", if once { 0 } else { CONNECTIONS });
+    whole("left_alone", "reason", "once", if once { 2 * CONNECTIONS } else { 0 });
     for none in [
-        "busy",
         "head_not_whole",
         "not_http",
         "malformed",
@@ -217,7 +219,7 @@ fn counted(agent: &Agent, once: bool, (injected, own): (usize, usize)) {
         "not_taken",
         "blocking",
     ] {
-        whole(none, 0);
+        whole("left_alone", "reason", none, 0);
     }
 }
 
@@ -270,11 +272,11 @@ fn senders_that_lend_their_memory_are_left_alone() {
         left += usize::from(when != "later" || !once);
         joined += usize::from(when != "before");
         wait("the connection to be counted", Duration::from_secs(10), || {
-            (count(&agent, "zerocopy") == left).then_some(())
+            (count(&agent, "left_alone", ("reason", "zerocopy")) == left).then_some(())
         });
         sizes.push(format!("{when}: {} of {length} bytes", chosen.len()));
     }
-    assert_eq!(count(&agent, "connections_taken"), joined, "those that lend from before are not taken");
+    assert_eq!(count(&agent, "connections", ("event", "taken")), joined, "those that lend from before are not taken");
     figure("inband_header_lent", &format!("each send completed once; {}", sizes.join(", ")));
     agent.stop();
 }

@@ -127,14 +127,16 @@ fn detail_is_given_up_in_order_and_taken_back_and_sums_stay_whole() {
     assert!((0.99..=1.01).contains(&ratio), "capture ratio {ratio}");
     let what = ["payload", "sampling", "classes"];
     for name in what.into_iter().take(reached) {
-        assert!(after.sum("tracer_load_shedding_total", &[("what", name)]) >= 1.0, "{name}");
+        assert!(after.sum("tracer_load_shedding_total", &[("level", name)]) >= 1.0, "{name}");
     }
     // No table exceeds its limit.
-    for fill in after.of("tracer_table_entries", &[]) {
-        let what = fill.labels["what"].as_str();
-        let limit = after.sum("tracer_table_limit_entries", &[("what", what)]);
-        assert!(fill.value <= limit, "{what}: {} of {limit}", fill.value);
-        assert_eq!(after.of("tracer_table_evictions_total", &[("what", what)]).count(), 1, "{what}");
+    for unit in ["entries", "bytes"] {
+        for used in after.of(&format!("tracer_table_{unit}"), &[]) {
+            let table = used.labels["table"].as_str();
+            let limit = after.sum(&format!("tracer_table_limit_{unit}"), &[("table", table)]);
+            assert!(used.value <= limit, "{table}: {} of {limit}", used.value);
+            assert_eq!(after.of("tracer_table_evictions_total", &[("table", table)]).count(), 1, "{table}");
+        }
     }
 
     // When idle, every level is restored, one step at a time; not while memory is still short: symbolising other
@@ -367,7 +369,7 @@ fn names_that_processes_write_stay_within_the_ceiling_and_stacks_come_back() {
             Names { _process: process, path }
         })
         .collect();
-    let fill = |agent: &Agent| agent.metrics().sum("tracer_table_entries", &[("what", "perf_map_bytes")]);
+    let fill = |agent: &Agent| agent.metrics().sum("tracer_table_bytes", &[("table", "perf_map_bytes")]);
     let (mut most, mut read, mut folded) = (0, 0.0f64, false);
     let end = Instant::now() + Duration::from_secs(20);
     while Instant::now() < end && !(folded && most > 0 && end - Instant::now() < Duration::from_secs(10)) {
@@ -376,7 +378,7 @@ fn names_that_processes_write_stay_within_the_ceiling_and_stacks_come_back() {
         folded = folded || agent.text("/profile.folded").contains("made_here");
         std::thread::sleep(Duration::from_millis(50));
     }
-    let limit = agent.metrics().sum("tracer_table_limit_entries", &[("what", "perf_map_bytes")]);
+    let limit = agent.metrics().sum("tracer_table_limit_bytes", &[("table", "perf_map_bytes")]);
     drop(made);
     say(&format!(
         "limits: names of six processes: {} MB idle, at most {} MB of {} MB; {read:.0} of {limit:.0} bytes of names",

@@ -184,7 +184,7 @@ fn nginx_and_redis_are_walked_to_the_end() {
     let walks = |outcome: &str| metrics.sum("tracer_stack_walks_total", &[("outcome", outcome)]);
     assert!(walks("complete") > SAMPLES, "{}", agent.text("/metrics"));
     assert!(walks("frame_pointers") == 0.0 && walks("table_mismatch") == 0.0, "{}", agent.text("/metrics"));
-    assert!(metrics.sum("tracer_table_entries", &[("what", "unwind_table_bytes")]) > 1e5);
+    assert!(metrics.sum("tracer_table_bytes", &[("table", "unwind_table_bytes")]) > 1e5);
     agent.stop();
 }
 

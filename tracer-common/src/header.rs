@@ -23,6 +23,17 @@ pub const NO_BLOCKING: u32 = 1 << 1;
 /// Bit of `HEADER_CONTROL`: release a connection once its first request is acknowledged.
 pub const ONCE: u32 = 1 << 2;
 
+/// What an [`Outcome`] is about: each subject has a metric family of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Subject {
+    /// A connection joined or left: `tracer_inband_header_connections_total{event}`.
+    Connection,
+    /// A request on a joined connection: `tracer_inband_header_requests_total{outcome}`.
+    Request,
+    /// Why a connection is not touched, at all or from then on: `tracer_inband_header_left_alone_total{reason}`.
+    LeftAlone,
+}
+
 /// What happened to connections to the destinations and to their requests; the index into `HEADER_COUNTS`.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -93,11 +104,20 @@ impl Outcome {
         Self::ZeroCopy,
     ];
 
-    /// Label value of `tracer_inband_header_total{outcome}`.
+    /// What it is about.
+    pub fn subject(self) -> Subject {
+        match self {
+            Self::Joined | Self::Left => Subject::Connection,
+            Self::Injected | Self::Present | Self::Busy => Subject::Request,
+            _ => Subject::LeftAlone,
+        }
+    }
+
+    /// Label value in the metric family of its subject.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Joined => "connections_taken",
-            Self::Left => "connections_left",
+            Self::Joined => "taken",
+            Self::Left => "released",
             Self::Injected => "injected",
             Self::Present => "present",
             Self::Busy => "busy",

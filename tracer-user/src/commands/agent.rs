@@ -529,7 +529,7 @@ impl Agent {
         pipeline.metrics.set_lost("handovers_refused", self.kernel.policy.handovers_refused);
         pipeline.metrics.set_lost("runtimes_refused", self.kernel.policy.runtimes_refused);
         if let Some(headers) = &self.kernel.headers {
-            pipeline.metrics.set_headers(&headers.counts());
+            pipeline.metrics.set_headers(headers.counts());
         }
         pipeline.metrics.set_probes(&self.kernel.hits(), self.kernel.attempts());
         if let Some(counts) = self.decrypting.as_ref().map(Decrypting::counts) {

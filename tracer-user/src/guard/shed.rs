@@ -82,7 +82,7 @@ impl Level {
         Self::ALL.get(usize::from(number)).copied().unwrap_or(Self::LAST)
     }
 
-    /// Label value of `tracer_load_shedding_total{what}`.
+    /// Label value of `tracer_load_shedding_total{level}`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Full => "nothing",

@@ -39,7 +39,7 @@ macro_rules! table_use {
         }
 
         impl $name {
-            /// Name (label `what` of the metrics) and use of each table.
+            /// Name (label `table` of the metrics) and use of each table.
             pub fn all(&self) -> Vec<(&'static str, TableUse)> {
                 let Self { $($field,)+ } = self;
                 vec![$((stringify!($field), *$field),)+]

@@ -408,7 +408,7 @@ fn traceparent(loads: Option<&'static str>, settings: &Settings, why: &str) -> F
             name,
             State::Degraded,
             format!("by {hook}; self-test: {}", settings.header_limits.join("; ")),
-            "what that would disturb is left alone, where it says nothing else: see tracer_inband_header_total",
+            "what that would disturb is left alone, where it says nothing else: see tracer_inband_header_left_alone_total",
             "",
         ),
     }

@@ -140,9 +140,9 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// Outcomes of connections and requests, by name.
-    pub fn counts(&self) -> Vec<(&'static str, u64)> {
-        Outcome::ALL.into_iter().map(|outcome| (outcome.name(), self.count(outcome))).collect()
+    /// What happened to connections and requests, and how often.
+    pub fn counts(&self) -> impl Iterator<Item = (Outcome, u64)> + '_ {
+        Outcome::ALL.into_iter().map(|outcome| (outcome, self.count(outcome)))
     }
 
     fn count(&self, outcome: Outcome) -> u64 {

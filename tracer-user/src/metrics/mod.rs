@@ -5,6 +5,7 @@ mod calls;
 mod durations;
 mod export;
 mod families;
+mod header_injection;
 mod loss_account;
 mod low_cardinality;
 mod messages;
@@ -18,6 +19,7 @@ mod samples;
 mod self_metrics;
 mod service_classes;
 mod stats;
+mod table_use;
 mod tasks;
 
 pub use attainment::{Attainment, Row as AttainmentRow};

@@ -1,9 +1,12 @@
 //! Metrics of the agent itself: table use, load shedding, limits, export and relay.
 
-use prometheus::{Gauge, GaugeVec, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGaugeVec, Opts};
+use prometheus::{Gauge, GaugeVec, Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts};
+use tracer_common::header;
 
 use super::export::Totals;
 use super::families::{Families, vec};
+use super::header_injection::HeaderFamilies;
+use super::table_use::TableFamilies;
 use crate::guard::shed::{Ceilings, Level};
 use crate::guard::tables::TableUse;
 
@@ -16,13 +19,12 @@ const DELAYS: [f64; 10] = [0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.
 /// The families.
 #[derive(Debug)]
 pub(super) struct Own {
-    entries: IntGaugeVec,
-    limits: IntGaugeVec,
-    reached: Totals,
+    tables: TableFamilies,
     level: Gauge,
     shed: Vec<(Level, IntCounter)>,
-    ceilings: GaugeVec,
-    usage: GaugeVec,
+    memory_limit: Gauge,
+    cpu_limit: Gauge,
+    limit_used: GaugeVec,
     detached: GaugeVec,
     spans: Totals,
     saved: Totals,
@@ -34,7 +36,7 @@ pub(super) struct Own {
     relay: Totals,
     relay_delay: Histogram,
     inband: Totals,
-    headers: Totals,
+    headers: HeaderFamilies,
     unlinked: Totals,
     walks: Totals,
     python_walks: Totals,
@@ -44,15 +46,8 @@ pub(super) struct Own {
 impl Own {
     pub(super) fn new(r: &Families) -> Self {
         let gauge = |name: &str, help: &str, label: &str| GaugeVec::new(Opts::new(name, help), &[label]);
-        let int = |name: &str, help: &str| IntGaugeVec::new(Opts::new(name, help), &["what"]);
-        let total = |name: &str, help: &str| IntCounterVec::new(Opts::new(name, help), &["what"]);
-        let shed = vec(
-            r,
-            total(
-                "tracer_load_shedding_total",
-                "Times the agent entered a load shedding level to stay within its own limits.",
-            ),
-        );
+        let times = "Times the agent entered a load shedding level to stay within its own limits.";
+        let shed = vec(r, IntCounterVec::new(Opts::new("tracer_load_shedding_total", times), &["level"]));
         let detached = vec(
             r,
             gauge(
@@ -100,12 +95,7 @@ impl Own {
                         that position), contradicted (another carrier named another parent), renamed (sent with \
                         another transaction's name than the call turned out to have), refused, dropped.";
         let inband = Totals(vec(r, IntCounterVec::new(Opts::new("tracer_inband_total", outcomes), &["outcome"])));
-        let outcomes = "Connections and requests to destinations that get a traceparent header. Connections: \
-                        connections_taken and connections_left; full, blocking, not_taken (not taken). Requests: \
-                        injected, present (they had a header), busy. Every other outcome is the reason why the agent \
-                        left a connection alone from then on.";
-        let outcomes = Opts::new("tracer_inband_header_total", outcomes);
-        let headers = Totals(vec(r, IntCounterVec::new(outcomes, &["outcome"])));
+        let headers = HeaderFamilies::new(r);
         let reasons = "Messages in batches that got no link to their producer although they may name one, by reason: \
                        unread (compressed or not captured, as far as their number is known), limit (their span has too \
                        many links).";
@@ -127,21 +117,7 @@ impl Own {
         let delay = HistogramOpts::new("tracer_relay_match_delay_seconds", delay).buckets(DELAYS.to_vec());
         let relay_delay = vec(r, Histogram::with_opts(delay));
         Self {
-            entries: vec(
-                r,
-                int("tracer_table_entries", "Entries in a table, queue or cache of the agent, or bytes in a ring."),
-            ),
-            limits: vec(
-                r,
-                int(
-                    "tracer_table_limit_entries",
-                    "Maximum entries of a table, queue or cache of the agent, or bytes of a ring.",
-                ),
-            ),
-            reached: Totals(vec(
-                r,
-                total("tracer_table_evictions_total", "Times a full table rejected an entry or evicted another one."),
-            )),
+            tables: TableFamilies::new(r),
             level: vec(
                 r,
                 Gauge::new(
@@ -155,18 +131,18 @@ impl Own {
                 .filter(|level| *level > Level::Full)
                 .map(|level| (level, shed.with_label_values(&[level.name()])))
                 .collect(),
-            ceilings: vec(
+            memory_limit: vec(
                 r,
-                gauge(
-                    "tracer_ceiling",
-                    "Limits of the agent: memory in bytes (without pages of mapped files), CPU in cores.",
-                    "resource",
+                Gauge::new(
+                    "tracer_memory_limit_bytes",
+                    "Memory that the agent may use, without pages of mapped files, in bytes.",
                 ),
             ),
-            usage: vec(
+            cpu_limit: vec(r, Gauge::new("tracer_cpu_limit_cores", "CPU that the agent may use, in cores.")),
+            limit_used: vec(
                 r,
                 gauge(
-                    "tracer_ceiling_used_ratio",
+                    "tracer_limit_used_ratio",
                     "Usage of the agent divided by its limit: memory (without pages of mapped files), CPU over the \
                      last seconds.",
                     "resource",
@@ -191,10 +167,8 @@ impl Own {
         }
     }
 
-    pub(super) fn fill(&self, what: &str, fill: TableUse) {
-        self.entries.with_label_values(&[what]).set(fill.entries as i64);
-        self.limits.with_label_values(&[what]).set(i64::try_from(fill.limit).unwrap_or(i64::MAX));
-        self.reached.set(what, fill.reached);
+    pub(super) fn table(&self, table: &str, table_use: TableUse) {
+        self.tables.set(table, table_use);
     }
 
     pub(super) fn level(&self, level: Level) {
@@ -208,9 +182,10 @@ impl Own {
     }
 
     pub(super) fn usage(&self, ceilings: &Ceilings, memory: u64, cpu: f64) {
-        for (resource, most, used) in [("memory", ceilings.memory as f64, memory as f64), ("cpu", ceilings.cpu, cpu)] {
-            self.ceilings.with_label_values(&[resource]).set(most);
-            self.usage.with_label_values(&[resource]).set(used / most.max(f64::MIN_POSITIVE));
+        self.memory_limit.set(ceilings.memory as f64);
+        self.cpu_limit.set(ceilings.cpu);
+        for (resource, used, limit) in [("memory", memory as f64, ceilings.memory as f64), ("cpu", cpu, ceilings.cpu)] {
+            self.limit_used.with_label_values(&[resource]).set(used / limit.max(f64::MIN_POSITIVE));
         }
     }
 
@@ -239,9 +214,9 @@ impl Own {
         self.python_functions.set(outcome, count);
     }
 
-    pub(super) fn headers(&self, outcomes: &[(&str, u64)]) {
+    pub(super) fn headers(&self, outcomes: impl Iterator<Item = (header::Outcome, u64)>) {
         for (outcome, count) in outcomes {
-            self.headers.set(outcome, *count);
+            self.headers.set(outcome, count);
         }
     }
 

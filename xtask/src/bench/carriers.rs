@@ -67,7 +67,7 @@ impl Variant {
         Ok(match self {
             Without | Again => 0.0,
             TcpOption => metrics.labelled("tracer_inband_total", "outcome=\"sent\""),
-            Header => metrics.labelled("tracer_inband_header_total", "outcome=\"injected\""),
+            Header => metrics.labelled("tracer_inband_header_requests_total", "outcome=\"injected\""),
         })
     }
 }

@@ -252,11 +252,12 @@ impl Agent {
         };
         let metrics = self.metrics()?;
         let level = |(series, value): &(String, f64)| {
-            let what = series.strip_prefix("tracer_table_entries{")?.split('"').nth(1)?;
-            (*value > 0.0).then(|| format!("{what} {value:.0}"))
+            let used = ["tracer_table_entries{", "tracer_table_bytes{"];
+            let table = used.iter().find_map(|family| series.strip_prefix(family))?.split('"').nth(1)?;
+            (*value > 0.0).then(|| format!("{table} {value:.0}"))
         };
-        let entries = |what: &str| {
-            let label = format!("tracer_table_entries{{what=\"{what}\"}}");
+        let entries = |table: &str| {
+            let label = format!("tracer_table_entries{{table=\"{table}\"}}");
             metrics.iter().find(|(series, _)| *series == label).map_or(0.0, |(_, value)| *value)
         };
         let history = STACK_BYTES * entries("stacks") + COUNT_BYTES * entries("stack_counts");

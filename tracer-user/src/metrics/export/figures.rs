@@ -1,5 +1,7 @@
 //! Figures that other modules count and the exporter only shows.
 
+use tracer_common::header;
+
 use super::{Metrics, raise};
 use crate::guard::shed::{Ceilings, Level};
 use crate::guard::tables::TableUse;
@@ -64,8 +66,8 @@ impl Metrics {
 
     /// Entries, limits and evictions of every table.
     pub fn set_table_use(&self, table_use: &[(&'static str, TableUse)]) {
-        for (what, fill) in table_use {
-            self.own.fill(what, *fill);
+        for (table, table_use) in table_use {
+            self.own.table(table, *table_use);
         }
     }
 
@@ -106,7 +108,7 @@ impl Metrics {
     }
 
     /// Connections and requests selected for header injection, by outcome, absolute.
-    pub fn set_headers(&self, outcomes: &[(&str, u64)]) {
+    pub fn set_headers(&self, outcomes: impl Iterator<Item = (header::Outcome, u64)>) {
         self.own.headers(outcomes);
     }
 

@@ -1,6 +1,8 @@
 //! Tests of the exposition text.
 
 use super::*;
+use crate::guard::shed::Ceilings;
+use crate::guard::tables::TableUse;
 use crate::metrics::samples::span;
 use crate::model::{Accepted, HostCpu, ServiceId};
 use std::sync::Arc;
@@ -299,4 +301,32 @@ fn what_does_not_show_itself_is_written_out_in_labels() {
     let text = scrape(&metrics);
     has(&text, "tracer_classes{service_name=\"a\\\\u{202e}b\\\\u{1}\\nc\"} 1");
     assert!(!text.chars().any(|c| c != '\n' && crate::text::is_unsafe(c)), "{text}");
+}
+
+#[test]
+fn a_family_has_one_unit_and_one_subject() {
+    use tracer_common::header::Outcome as Header;
+    let metrics = Metrics::new();
+    metrics.set_table_use(&[("spans", TableUse::new(3, 9, 1)), ("head_bytes", TableUse::new(100, 900, 0))]);
+    metrics.set_usage(&Ceilings { memory: 1 << 20, cpu: 0.5, calm: 0 }, 1 << 19, 0.125);
+    metrics.set_headers([(Header::Joined, 4), (Header::Injected, 7), (Header::NotHttp, 2)].into_iter());
+    let text = scrape(&metrics);
+    for line in [
+        "tracer_table_entries{table=\"spans\"} 3",
+        "tracer_table_limit_entries{table=\"spans\"} 9",
+        "tracer_table_evictions_total{table=\"spans\"} 1",
+        "tracer_table_bytes{table=\"head_bytes\"} 100",
+        "tracer_table_limit_bytes{table=\"head_bytes\"} 900",
+        "tracer_table_evictions_total{table=\"head_bytes\"} 0",
+        "tracer_memory_limit_bytes 1048576",
+        "tracer_cpu_limit_cores 0.5",
+        "tracer_limit_used_ratio{resource=\"memory\"} 0.5",
+        "tracer_limit_used_ratio{resource=\"cpu\"} 0.25",
+        "tracer_inband_header_connections_total{event=\"taken\"} 4",
+        "tracer_inband_header_requests_total{outcome=\"injected\"} 7",
+        "tracer_inband_header_left_alone_total{reason=\"not_http\"} 2",
+    ] {
+        has(&text, line);
+    }
+    assert!(!text.contains("tracer_table_entries{table=\"head_bytes\"}"));
 }
