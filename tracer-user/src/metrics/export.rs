@@ -9,12 +9,19 @@
 use std::collections::HashMap;
 
 use prometheus::{
-    Counter, CounterVec, Gauge, GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry,
-    TextEncoder,
+    Counter, CounterVec, GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry, TextEncoder,
 };
 
+use self::attribution::Attribution;
+use self::host_cpu::HostCpuFamilies;
+use self::output::Output;
+use self::own_limits::OwnLimits;
+use self::own_use::OwnUse;
 use self::profiler::ProfilerMetrics;
 use self::request_time::RequestTime;
+use self::several_hosts::SeveralHosts;
+use self::stacks::Stacks;
+use self::table_use::TableFamilies;
 use super::calls::{self, Calls};
 use super::durations::{CLIENT_LABELS, Durations, OTHER, SERVER_LABELS, SeriesSlot};
 use super::families::{Families, vec};
@@ -23,11 +30,11 @@ use super::low_cardinality::{FUNCTION_LABELS, LOOKUP_LABELS, LowCardinality, TUR
 use super::messages::{self, Messages};
 use super::operations::{self, Operations};
 use super::process::Process;
-use super::self_metrics::Own;
 use super::service_classes::ServiceClassFamilies;
 use super::tasks::Tasks;
+use super::totals::Totals;
 use crate::guard::tables::scaled;
-use crate::model::{ClassId, ClassInfo, Cost, Grade, Names, Outcome, Owner, Side, Sink, Span};
+use crate::model::{ClassId, ClassInfo, Cost, Names, Outcome, Owner, Side, Sink, Span};
 use crate::protocols::{Conventions, conventions};
 
 /// Bounds of request durations, seconds: those of OpenTelemetry's semantic conventions for HTTP, and finer ones below, because
@@ -64,24 +71,21 @@ pub struct Metrics {
     work: IntCounterVec,
     request_time: RequestTime<CounterVec>,
     service_cpu: CounterVec,
-    host_cpu: Seconds,
-    host_busy: Counter,
-    host_unreported: Gauge,
-    capture: Gauge,
-    attribution: Vec<IntCounter>,
+    host_cpu: HostCpuFamilies,
+    attribution: Attribution,
     events: Totals,
     lost: LossAccount,
     classes: GaugeVec,
     merged: Totals,
     profiler: ProfilerMetrics,
-    bpf_seconds: Seconds,
-    bpf_runs: Totals,
-    bpf_missed: Totals,
-    own: Own,
+    stacks: Stacks,
+    tables: TableFamilies,
+    own_limits: OwnLimits,
+    own_use: OwnUse,
+    output: Output,
+    several_hosts: SeveralHosts,
     pub(super) tasks: Tasks,
     pub(super) service_classes: ServiceClassFamilies,
-    own_cpu: Counter,
-    own_rss: Gauge,
     /// Requests in shared series: there were too many classes, or too many label combinations.
     folded_classes: IntCounter,
     folded_series: IntCounter,
@@ -93,35 +97,6 @@ pub struct Metrics {
     series_most: usize,
     per_service: HashMap<u32, Counter>,
     per_service_requests: HashMap<u32, Counter>,
-}
-
-/// Counters that follow an absolute total counted elsewhere.
-#[derive(Debug)]
-pub(super) struct Totals(pub(super) IntCounterVec);
-
-impl Totals {
-    pub(super) fn set(&self, label: &str, total: u64) {
-        let counter = self.0.with_label_values(&[label]);
-        counter.inc_by(total.saturating_sub(counter.get()));
-    }
-}
-
-/// Like [`Totals`], in seconds.
-#[derive(Debug)]
-struct Seconds(CounterVec);
-
-impl Seconds {
-    fn set(&self, label: &str, total: f64) {
-        raise(&self.0.with_label_values(&[label]), total);
-    }
-}
-
-/// Raises a counter to `total`; a total that falls (or is not a number) changes nothing.
-pub(super) fn raise(counter: &Counter, total: f64) {
-    let more = total - counter.get();
-    if more > 0.0 && more.is_finite() {
-        counter.inc_by(more);
-    }
 }
 
 /// Handles of one class.
@@ -162,15 +137,6 @@ impl Metrics {
         let counter = |name: &str, help: &str, labels: &[&str]| CounterVec::new(Opts::new(name, help), labels);
         let int = |name: &str, help: &str, labels: &[&str]| IntCounterVec::new(Opts::new(name, help), labels);
         let request_time = RequestTime::new(r);
-        let attribution = vec(r, int("tracer_attribution_total", "Calls by the grade of their parent.", &["grade"]));
-        let build = vec(
-            r,
-            GaugeVec::new(
-                Opts::new("tracer_build_info", "Version of the agent as a label; the value is always 1."),
-                &["version"],
-            ),
-        );
-        build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1.0);
         let folded = vec(
             r,
             int(
@@ -308,36 +274,8 @@ impl Metrics {
                     &["service_name", "kind"],
                 ),
             ),
-            host_cpu: Seconds(vec(
-                r,
-                counter(
-                    "tracer_host_cpu_seconds_total",
-                    "CPU seconds of the host since tracing began, by what they were charged to.",
-                    &["kind"],
-                ),
-            )),
-            host_busy: vec(
-                r,
-                Counter::new(
-                    "tracer_host_cpu_busy_seconds_total",
-                    "CPU seconds of the host since tracing began that the system reports as used.",
-                ),
-            ),
-            host_unreported: vec(
-                r,
-                Gauge::new(
-                    "tracer_host_cpu_unreported_seconds",
-                    "CPU seconds that were counted but that their threads have not reported yet.",
-                ),
-            ),
-            capture: vec(
-                r,
-                Gauge::new(
-                    "tracer_capture_ratio",
-                    "Attributed CPU divided by the CPU that the system reports as used.",
-                ),
-            ),
-            attribution: Grade::ALL.iter().map(|grade| attribution.with_label_values(&[grade.name()])).collect(),
+            host_cpu: HostCpuFamilies::new(r),
+            attribution: Attribution::new(r),
             events: Totals(vec(r, int("tracer_events_total", "Records received from the kernel, by kind.", &["kind"]))),
             lost: LossAccount::new(r),
             classes: vec(
@@ -353,36 +291,14 @@ impl Metrics {
                 ),
             )),
             profiler: ProfilerMetrics::new(r),
-            bpf_seconds: Seconds(vec(
-                r,
-                counter(
-                    "tracer_bpf_run_seconds_total",
-                    "Seconds that a BPF program ran (0 while kernel.bpf_stats_enabled is 0).",
-                    &["program"],
-                ),
-            )),
-            bpf_runs: Totals(vec(
-                r,
-                int(
-                    "tracer_bpf_runs_total",
-                    "Runs of a BPF program (counted while kernel.bpf_stats_enabled is 1).",
-                    &["program"],
-                ),
-            )),
-            bpf_missed: Totals(vec(
-                r,
-                int(
-                    "tracer_bpf_missed_total",
-                    "Runs of a BPF program that the kernel skipped because the program was already running on that \
-                     CPU.",
-                    &["program"],
-                ),
-            )),
-            own: Own::new(r),
+            stacks: Stacks::new(r),
+            tables: TableFamilies::new(r),
+            own_limits: OwnLimits::new(r),
+            own_use: OwnUse::new(r),
+            output: Output::new(r),
+            several_hosts: SeveralHosts::new(r),
             tasks: Tasks::new(r),
             service_classes: ServiceClassFamilies::new(r),
-            own_cpu: vec(r, Counter::new("process_cpu_seconds_total", "CPU seconds that the agent used.")),
-            own_rss: vec(r, Gauge::new("process_resident_memory_bytes", "Resident memory of the agent in bytes.")),
             folded_classes: folded.with_label_values(&["class"]),
             folded_series: folded.with_label_values(&["series"]),
             per_class: Vec::new(),
@@ -454,12 +370,7 @@ fn class_labels(info: &ClassInfo, folded: bool) -> [&str; 2] {
 
 impl Sink for Metrics {
     fn span(&mut self, names: &Names, span: &Span) {
-        if span.side == Side::Client {
-            let index = Grade::ALL.iter().position(|grade| *grade == span.grade).unwrap_or(0);
-            if let Some(counter) = self.attribution.get(index) {
-                counter.inc();
-            }
-        }
+        self.attribution.span(span);
         let Some(info) = names.class(span.class) else { return };
         if self.class(names, span.class).is_none() {
             return;
@@ -565,9 +476,18 @@ pub fn text(registry: &Registry) -> prometheus::Result<String> {
     Ok(out)
 }
 
+mod attribution;
 mod figures;
+mod header_injection;
+mod host_cpu;
+mod output;
+mod own_limits;
+mod own_use;
 mod profiler;
 mod request_time;
+mod several_hosts;
+mod stacks;
+mod table_use;
 
 #[cfg(test)]
 mod tests;

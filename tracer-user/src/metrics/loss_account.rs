@@ -6,11 +6,10 @@
 //! something or saw only a part of it.
 
 use prometheus::core::Collector;
-use prometheus::{IntCounterVec, Opts};
 use tracer_common::lost::Lost;
 
-use super::export::Totals;
-use super::families::{Families, vec};
+use super::families::Families;
+use super::totals::Totals;
 use crate::decode::Malformed;
 
 /// Losses counted in user space, besides the kernel's and malformed records.
@@ -25,8 +24,7 @@ pub(super) struct LossAccount {
 
 impl LossAccount {
     pub(super) fn new(families: &Families) -> Self {
-        let family =
-            |name: &str, help: &str| Totals(vec(families, IntCounterVec::new(Opts::new(name, help), &["reason"])));
+        let family = |name: &str, help: &str| Totals::new(families, name, help, "reason");
         let account = Self {
             events: family("tracer_events_lost_total", "Records and spans that were lost, by where and why."),
             gaps: family(

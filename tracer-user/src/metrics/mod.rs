@@ -5,7 +5,6 @@ mod calls;
 mod durations;
 mod export;
 mod families;
-mod header_injection;
 mod loss_account;
 mod low_cardinality;
 mod messages;
@@ -16,11 +15,10 @@ mod quantile;
 mod reference;
 #[cfg(test)]
 mod samples;
-mod self_metrics;
 mod service_classes;
 mod stats;
-mod table_use;
 mod tasks;
+mod totals;
 
 pub use attainment::{Attainment, Row as AttainmentRow};
 pub use export::{Metrics, text};

@@ -3,8 +3,9 @@
 use prometheus::{Counter, CounterVec, Gauge, GaugeVec, IntCounterVec, Opts};
 
 use super::attainment::{Attainment, Row};
-use super::export::{Metrics, raise};
+use super::export::Metrics;
 use super::families::{Families, vec};
+use super::totals::raise;
 use crate::model::Names;
 use crate::service_classes::lever::Actions;
 

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts};
+use prometheus::{IntCounter, IntGauge, IntGaugeVec, Opts};
 
-use super::export::{Metrics, Totals};
+use super::export::Metrics;
 use super::families::{Families, vec};
+use super::totals::Totals;
 use crate::kernel::uprobes::Attempts;
 use crate::runtimes::State;
 
@@ -24,8 +25,6 @@ pub(super) struct Tasks {
 
 impl Tasks {
     pub(super) fn new(r: &Families) -> Self {
-        let total =
-            |name: &str, help: &str, label: &str| Totals(vec(r, IntCounterVec::new(Opts::new(name, help), &[label])));
         let processes = "Processes that serve requests, by runtime and by whether the agent tells its tasks apart \
                          (known) or why not.";
         let processes = Opts::new("tracer_runtime_processes", processes);
@@ -36,8 +35,13 @@ impl Tasks {
                          version is not known, it lacks functions, or there are too many). See docs/tls.md.";
         let tls_files = Opts::new("tracer_tls_files", tls_files);
         Self {
-            hits: total("tracer_uprobe_hits_total", "Hits of each uprobe.", "probe"),
-            attempts: total("tracer_uprobe_attachments_total", "Uprobes by outcome: attached, refused.", "outcome"),
+            hits: Totals::new(r, "tracer_uprobe_hits_total", "Hits of each uprobe.", "probe"),
+            attempts: Totals::new(
+                r,
+                "tracer_uprobe_attachments_total",
+                "Uprobes by outcome: attached, refused.",
+                "outcome",
+            ),
             processes: vec(r, IntGaugeVec::new(processes, &["runtime", "state"])),
             waiting: vec(r, IntGauge::new("tracer_runtime_processes_waiting", waiting)),
             looks: vec(r, IntCounter::new("tracer_runtime_detections_total", looks)),

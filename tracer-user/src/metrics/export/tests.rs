@@ -4,7 +4,7 @@ use super::*;
 use crate::guard::shed::Ceilings;
 use crate::guard::tables::TableUse;
 use crate::metrics::samples::span;
-use crate::model::{Accepted, HostCpu, ServiceId};
+use crate::model::{Accepted, Grade, HostCpu, ServiceId};
 use std::sync::Arc;
 
 fn names(classes: usize) -> Names {

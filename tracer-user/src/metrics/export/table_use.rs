@@ -1,10 +1,11 @@
 //! How full the agent's tables, queues, caches and rings are.
 
-use prometheus::{IntCounterVec, IntGaugeVec, Opts};
+use prometheus::{IntGaugeVec, Opts};
 
-use super::export::Totals;
-use super::families::{Families, vec};
+use super::Metrics;
 use crate::guard::tables::TableUse;
+use crate::metrics::families::{Families, vec};
+use crate::metrics::totals::Totals;
 
 const LABELS: [&str; 1] = ["table"];
 
@@ -40,19 +41,25 @@ impl TableFamilies {
                     "Maximum bytes in a table, queue, cache or ring of the agent.",
                 ),
             },
-            evictions: Totals(vec(
-                r,
-                IntCounterVec::new(Opts::new("tracer_table_evictions_total", evictions), &LABELS),
-            )),
+            evictions: Totals::new(r, "tracer_table_evictions_total", evictions, LABELS[0]),
         }
     }
 
     /// Shows the use of a table, in bytes where its name says so.
-    pub(super) fn set(&self, table: &str, table_use: TableUse) {
+    fn set(&self, table: &str, table_use: TableUse) {
         let family = if table.ends_with("_bytes") { &self.bytes } else { &self.entries };
         let shown = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         family.used.with_label_values(&[table]).set(shown(table_use.entries));
         family.limit.with_label_values(&[table]).set(shown(table_use.limit));
         self.evictions.set(table, table_use.reached);
+    }
+}
+
+impl Metrics {
+    /// Entries, limits and evictions of every table.
+    pub fn set_table_use(&self, table_use: &[(&'static str, TableUse)]) {
+        for (table, table_use) in table_use {
+            self.tables.set(table, *table_use);
+        }
     }
 }

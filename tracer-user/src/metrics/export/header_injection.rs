@@ -1,10 +1,9 @@
 //! Connections and requests that get a `traceparent` header.
 
-use prometheus::{IntCounterVec, Opts};
 use tracer_common::header::{Outcome, Subject};
 
-use super::export::Totals;
-use super::families::{Families, vec};
+use crate::metrics::families::Families;
+use crate::metrics::totals::Totals;
 
 /// A family for each subject.
 #[derive(Debug)]
@@ -18,7 +17,7 @@ impl HeaderFamilies {
     pub(super) fn new(r: &Families) -> Self {
         let family = |subject: &str, help: &str, label: &str| {
             let name = format!("tracer_inband_header_{subject}_total");
-            Totals(vec(r, IntCounterVec::new(Opts::new(name, help), &[label])))
+            Totals::new(r, &name, help, label)
         };
         Self {
             connections: family(

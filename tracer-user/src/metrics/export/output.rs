@@ -1,0 +1,92 @@
+//! What becomes of spans, saved transactions, the history and findings.
+
+use super::Metrics;
+use crate::metrics::families::Families;
+use crate::metrics::totals::Totals;
+
+/// The families.
+#[derive(Debug)]
+pub(super) struct Output {
+    spans: Totals,
+    span_retries: Totals,
+    saved: Totals,
+    history_windows: Totals,
+    history_files: Totals,
+    findings: Totals,
+    notifications: Totals,
+}
+
+impl Output {
+    pub(super) fn new(r: &Families) -> Self {
+        let outcomes = |name: &str, help: &str| Totals::new(r, name, help, "outcome");
+        Self {
+            spans: outcomes(
+                "tracer_otlp_spans_total",
+                "Spans to export by outcome: sent, queue_full, rejected (by the collector), failed (the collector was \
+                 unreachable for too long).",
+            ),
+            span_retries: Totals::new(
+                r,
+                "tracer_otlp_retries_total",
+                "Export requests that were sent again.",
+                "signal",
+            ),
+            saved: outcomes(
+                "tracer_saved_transactions_total",
+                "Noteworthy transactions by outcome: written, failed (the disk refused), missed (evicted from memory \
+                 before they were complete).",
+            ),
+            history_windows: outcomes(
+                "tracer_history_windows_total",
+                "Windows of the history by outcome: written, recovered (left by a run that was killed), lost_queue (the \
+                 disk was too slow), lost_disk (it refused), lost_torn (killed while writing it).",
+            ),
+            history_files: outcomes(
+                "tracer_history_files_total",
+                "Parquet files of the history by outcome: written (replacements included), failed (tried again; the \
+                 windows stay in the journal), recycled (too old, or no room), ignored (not the history's, damaged, or \
+                 of a newer version; left alone).",
+            ),
+            findings: Totals::new(
+                r,
+                "tracer_findings",
+                "Findings so far by kind: anomaly, application_change, workload_change, environment.",
+                "kind",
+            ),
+            notifications: outcomes(
+                "tracer_webhook_notifications_total",
+                "Findings posted to the webhook by outcome: sent, queue_full (offered again a second later), rejected (the \
+                 receiver refused it), failed (the receiver was unreachable for too long).",
+            ),
+        }
+    }
+}
+
+impl Metrics {
+    /// Exported spans by outcome, and export requests that were sent again; absolute.
+    pub fn set_export(&self, spans: &[(&str, u64)], retries: u64) {
+        self.output.spans.set_all(spans.iter().copied());
+        self.output.span_retries.set("traces", retries);
+    }
+
+    /// Noteworthy transactions by outcome of saving them, absolute.
+    pub fn set_saved(&self, counts: &[(&str, u64)]) {
+        self.output.saved.set_all(counts.iter().copied());
+    }
+
+    /// Windows and files of the history by outcome, absolute.
+    pub fn set_history(&self, windows: &[(&str, u64)], files: &[(&str, u64)]) {
+        self.output.history_windows.set_all(windows.iter().copied());
+        self.output.history_files.set_all(files.iter().copied());
+    }
+
+    /// Findings so far by kind, absolute.
+    pub fn set_findings(&self, counts: &[(&str, u64)]) {
+        self.output.findings.set_all(counts.iter().copied());
+    }
+
+    /// Findings posted to the webhook by outcome, absolute.
+    pub fn set_notifications(&self, outcomes: &[(&str, u64)]) {
+        self.output.notifications.set_all(outcomes.iter().copied());
+    }
+}
