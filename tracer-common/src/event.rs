@@ -6,97 +6,73 @@
 
 use crate::wire::wire;
 
-/// What a record is; the first byte of its header.
-#[repr(u8)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// Bytes were sent or received on a stream socket: [`Op`].
-    Op = 1,
-    /// A socket was seen for the first time: [`Open`]. Precedes its first [`Op`].
-    Open = 2,
-    /// A TCP socket changed state: [`State`].
-    State = 3,
-    /// How much CPU and waiting a thread has had so far: [`ThreadStats`].
-    ThreadStats = 4,
-    /// A thread or process was created: [`Fork`].
-    Fork = 5,
-    /// A process replaced its program: [`Exec`].
-    Exec = 6,
-    /// A stack was sampled: [`Sample`].
-    Sample = 7,
-    /// A thread woke another that waited for it: [`Wake`].
-    Wake = 8,
-    /// How two tasks of a runtime are related: [`TaskEdge`].
-    TaskEdge = 9,
-    /// A request's context was sent or received with its first segment: [`InbandContext`].
-    InbandContext = 10,
-    /// A declared function was entered or returned: [`DeclaredCall`].
-    DeclaredCall = 11,
-    /// A thread was off the CPU while it held a request: [`OffCpu`].
-    OffCpu = 12,
-    /// A TLS library read or wrote text: [`Op`], see [`OP_JOINED`].
-    Text = 13,
+/// Declares [`Kind`]. A line a kind: its number (from 1, without gaps), its word in metrics and messages, and the struct that its
+/// records begin with.
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $kind:ident = $number:literal, $name:literal, $begins_with:ident;)+) => {
+        /// What a record is; the first byte of its header.
+        #[repr(u8)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Kind {
+            $($(#[$doc])* $kind = $number,)+
+        }
+
+        impl Kind {
+            /// Every kind, in the order of their numbers.
+            pub const ALL: [Self; [$($number),+].len()] = [$(Self::$kind),+];
+
+            /// The kind a header's first byte names.
+            pub fn from_byte(byte: u8) -> Option<Self> {
+                match byte {
+                    $($number => Some(Self::$kind),)+
+                    _ => None,
+                }
+            }
+
+            /// The word for this kind in metrics and messages.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $name,)+
+                }
+            }
+
+            /// Bytes of the fixed part, header included.
+            pub fn fixed_size(self) -> usize {
+                match self {
+                    $(Self::$kind => $begins_with::SIZE,)+
+                }
+            }
+        }
+    };
 }
 
-impl Kind {
-    /// Every kind, for tables that must be complete.
-    pub const ALL: [Self; 13] = [
-        Self::Op,
-        Self::Open,
-        Self::State,
-        Self::ThreadStats,
-        Self::Fork,
-        Self::Exec,
-        Self::Sample,
-        Self::Wake,
-        Self::TaskEdge,
-        Self::InbandContext,
-        Self::DeclaredCall,
-        Self::OffCpu,
-        Self::Text,
-    ];
-
-    /// The kind a header's first byte names.
-    pub fn from_byte(byte: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| *kind as u8 == byte)
-    }
-
-    /// The word for this kind in metrics and messages.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Op => "op",
-            Self::Open => "open",
-            Self::State => "state",
-            Self::ThreadStats => "thread_stats",
-            Self::Fork => "fork",
-            Self::Exec => "exec",
-            Self::Sample => "sample",
-            Self::Wake => "wake",
-            Self::TaskEdge => "task_edge",
-            Self::InbandContext => "inband_context",
-            Self::DeclaredCall => "declared_call",
-            Self::OffCpu => "off_cpu",
-            Self::Text => "text",
-        }
-    }
-
-    /// Bytes of the fixed part, header included.
-    pub fn fixed_size(self) -> usize {
-        match self {
-            Self::Op | Self::Text => Op::SIZE,
-            Self::Open => Open::SIZE,
-            Self::State => State::SIZE,
-            Self::ThreadStats => ThreadStats::SIZE,
-            Self::Fork => Fork::SIZE,
-            Self::Exec => Exec::SIZE,
-            Self::Sample => Sample::SIZE,
-            Self::Wake => Wake::SIZE,
-            Self::TaskEdge => TaskEdge::SIZE,
-            Self::InbandContext => InbandContext::SIZE,
-            Self::DeclaredCall => DeclaredCall::SIZE,
-            Self::OffCpu => OffCpu::SIZE,
-        }
-    }
+kinds! {
+    /// Bytes were sent or received on a stream socket: [`Op`].
+    Op = 1, "op", Op;
+    /// A socket was seen for the first time: [`Open`]. Precedes its first [`Op`].
+    Open = 2, "open", Open;
+    /// A TCP socket changed state: [`State`].
+    State = 3, "state", State;
+    /// How much CPU and waiting a thread has had so far: [`ThreadStats`].
+    ThreadStats = 4, "thread_stats", ThreadStats;
+    /// A thread or process was created: [`Fork`].
+    Fork = 5, "fork", Fork;
+    /// A process replaced its program: [`Exec`].
+    Exec = 6, "exec", Exec;
+    /// A stack was sampled: [`Sample`].
+    Sample = 7, "sample", Sample;
+    /// A thread woke another that waited for it: [`Wake`].
+    Wake = 8, "wake", Wake;
+    /// How two tasks of a runtime are related: [`TaskEdge`].
+    TaskEdge = 9, "task_edge", TaskEdge;
+    /// A request's context was sent or received with its first segment: [`InbandContext`].
+    InbandContext = 10, "inband_context", InbandContext;
+    /// A declared function was entered or returned: [`DeclaredCall`].
+    DeclaredCall = 11, "declared_call", DeclaredCall;
+    /// A thread was off the CPU while it held a request: [`OffCpu`].
+    OffCpu = 12, "off_cpu", OffCpu;
+    /// A TLS library read or wrote text: [`Op`], see [`OP_JOINED`].
+    Text = 13, "text", Op;
 }
 
 /// [`Op`]: bytes were sent (set) or received (clear).
@@ -600,11 +576,12 @@ mod tests {
     #[test]
     fn kinds_are_distinct_and_named() {
         for (i, kind) in Kind::ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, i + 1, "counters by kind rely on it");
             assert_eq!(Kind::from_byte(kind as u8), Some(kind));
             assert!(Kind::ALL[..i].iter().all(|other| other.name() != kind.name()));
             assert!(kind.fixed_size() >= Header::SIZE);
         }
         assert_eq!(Kind::from_byte(0), None);
-        assert_eq!(Kind::from_byte(14), None);
+        assert_eq!(Kind::from_byte(Kind::ALL.len() as u8 + 1), None);
     }
 }

@@ -102,11 +102,19 @@ impl Malformed {
 
 /// Decodes the record that fills `bytes`.
 pub fn record(bytes: &[u8]) -> Result<Record<'_>, Malformed> {
+    let (kind, _) = header(bytes)?;
+    content(kind, bytes)
+}
+
+/// Kind and header of the record that fills `bytes`.
+pub fn header(bytes: &[u8]) -> Result<(Kind, Header), Malformed> {
     let header = Header::decode(bytes).ok_or(Malformed::Short)?;
     let kind = Kind::from_byte(header.kind).ok_or(Malformed::Kind)?;
-    if header.len as usize != bytes.len() {
-        return Err(Malformed::Length);
-    }
+    if header.len as usize == bytes.len() { Ok((kind, header)) } else { Err(Malformed::Length) }
+}
+
+/// The record that fills `bytes`, of the kind that [`header`] found.
+pub fn content(kind: Kind, bytes: &[u8]) -> Result<Record<'_>, Malformed> {
     let rest = bytes.get(kind.fixed_size()..).ok_or(Malformed::Short)?;
     let fixed = |record| if rest.is_empty() { Ok(record) } else { Err(Malformed::Length) };
     match kind {
@@ -211,7 +219,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_panics_on_arbitrary_input(mut bytes in proptest::collection::vec(any::<u8>(), 0..600), kind in 0u8..15) {
+        fn never_panics_on_arbitrary_input(mut bytes in proptest::collection::vec(any::<u8>(), 0..600), kind in 0..=Kind::ALL.len() as u8 + 1) {
             if bytes.len() >= 8 {
                 bytes[0] = kind;
                 let len = (bytes.len() as u32).to_ne_bytes();

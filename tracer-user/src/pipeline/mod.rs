@@ -11,7 +11,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use tracer_common::event::{Kind, SAMPLE_KERNEL_THREAD, ThreadCounters};
+use tracer_common::event::{Header, Kind, SAMPLE_KERNEL_THREAD, ThreadCounters};
 use tracer_common::policy::CapturePolicy;
 
 use crate::analysis::detector::Detector;
@@ -297,14 +297,16 @@ impl Pipeline {
 
     /// Processes the bytes of one record, in ring order.
     pub fn record(&mut self, bytes: &[u8], who: &mut dyn Introduce) {
-        let record = match decode::record(bytes) {
-            Ok(record) => record,
+        let decoded =
+            decode::header(bytes).and_then(|(kind, header)| Ok((kind, header, decode::content(kind, bytes)?)));
+        let (kind, header, record) = match decoded {
+            Ok(decoded) => decoded,
             Err(why) => {
                 self.malformed[why as usize] += 1;
                 return;
             }
         };
-        self.identify(&record, who);
+        self.identify(kind, &header, &record, who);
         if let Record::Sample { sample, .. } = &record {
             self.notice_slow(sample);
         }
@@ -325,22 +327,7 @@ impl Pipeline {
     }
 
     /// Counts the record and makes sure its process has a service.
-    fn identify(&mut self, record: &Record<'_>, who: &mut dyn Introduce) {
-        let (kind, header) = match record {
-            Record::Op { op, .. } => (Kind::Op, &op.header),
-            Record::Text { op, .. } => (Kind::Text, &op.header),
-            Record::Open(open) => (Kind::Open, &open.header),
-            Record::State(state) => (Kind::State, &state.header),
-            Record::ThreadStats(stats) => (Kind::ThreadStats, &stats.header),
-            Record::Fork(fork) => (Kind::Fork, &fork.header),
-            Record::Exec(exec) => (Kind::Exec, &exec.header),
-            Record::Sample { sample, .. } => (Kind::Sample, &sample.header),
-            Record::OffCpu { wait, .. } => (Kind::OffCpu, &wait.header),
-            Record::Wake(wake) => (Kind::Wake, &wake.header),
-            Record::TaskEdge(task_edge) => (Kind::TaskEdge, &task_edge.header),
-            Record::InbandContext(inband) => (Kind::InbandContext, &inband.header),
-            Record::DeclaredCall(call) => (Kind::DeclaredCall, &call.header),
-        };
+    fn identify(&mut self, kind: Kind, header: &Header, record: &Record<'_>, who: &mut dyn Introduce) {
         self.events[kind as usize - 1] += 1;
         let tgid = header.tgid;
         match record {
@@ -379,7 +366,7 @@ impl Pipeline {
                 }
                 return;
             }
-            Record::Sample { sample, .. } if sample.header.flags & SAMPLE_KERNEL_THREAD != 0 => return,
+            Record::Sample { .. } if header.flags & SAMPLE_KERNEL_THREAD != 0 => return,
             _ => {}
         }
         if tgid != 0 && !self.engine.knows(tgid) {
