@@ -5,7 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 use tracer_user::classes::{Classifier, Facts};
 use tracer_user::config::Config;
-use tracer_user::model::{Names, ServiceId, Side};
+use tracer_user::model::{Names, ProtocolId, ServiceId, Side};
 
 fuzz_target!(|data: &[u8]| {
     let text = String::from_utf8_lossy(data);
@@ -18,7 +18,7 @@ fuzz_target!(|data: &[u8]| {
         let (method, path) = line.split_once(' ').unwrap_or(("GET", line));
         let facts = Facts {
             service: ServiceId(0),
-            protocol: "http",
+            protocol: ProtocolId::Http,
             side: Side::Server,
             method,
             path,

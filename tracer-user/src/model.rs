@@ -1,13 +1,14 @@
 //! Vocabulary shared by several layers. Plain data: no behaviour beyond naming and formatting.
 
+mod protocol;
+
 use std::fmt;
 use std::sync::Arc;
 
+pub use protocol::{Conventions, ProtocolId};
+
 /// Nanoseconds of `CLOCK_MONOTONIC`, the clock of every kernel record.
 pub type Nanos = u64;
-
-/// Protocol name of declared transactions: functions that the configuration names.
-pub const DECLARED: &str = "declared";
 
 /// Direction of bytes, seen from the process that owns the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -141,7 +142,7 @@ pub struct ClassInfo {
     /// The service's name.
     pub service_name: Arc<str>,
     /// Protocol name, lower case.
-    pub protocol: &'static str,
+    pub protocol: ProtocolId,
     /// Entry or exit port.
     pub side: Side,
     /// The request class: `GET /users/{id}`.
@@ -324,7 +325,7 @@ pub struct Span {
     /// Entry or exit port.
     pub side: Side,
     /// Protocol name.
-    pub protocol: &'static str,
+    pub protocol: ProtocolId,
     /// The service.
     pub service: ServiceId,
     /// Its request class.

@@ -6,10 +6,9 @@ use std::path::Path;
 
 use tracer_common::event::{FAMILY_INET, Header, Kind, OP_TX, Op, Open, State, ThreadCounters, tcp_state};
 use tracer_common::limits::{HEAD_MAX, HEAD_REPLY, HEAD_REQUEST, HEAD_UNKNOWN, TAIL_MAX};
-use tracer_user::model::{Direction, Side};
+use tracer_user::model::{Direction, ProtocolId, Side};
 use tracer_user::protocols::{
     Chunk, Closed, ConnectionParser, Conventions, Detected, ExchangeEvent, PROTOCOLS, Settings, Stamp, Verdict,
-    conventions,
 };
 
 /// Time between two operations, nanoseconds.
@@ -144,7 +143,7 @@ impl Captured {
             }
         }
         conversation.closed(Closed::Both, Stamp::default(), None, &settings, &mut events);
-        let session = |word: &ExchangeEvent| matches!(word, ExchangeEvent::Begun { protocol, .. } if conventions(protocol) == Conventions::Session);
+        let session = |word: &ExchangeEvent| matches!(word, ExchangeEvent::Begun { protocol, .. } if protocol.conventions() == Conventions::Session);
         let exchanges = events
             .iter()
             .filter(|event| matches!(event, ExchangeEvent::Begun { .. } | ExchangeEvent::Replied { .. }))
@@ -316,5 +315,5 @@ impl Records {
 /// Whether a protocol's messages are read: not where only turns are timed, and of names most go as datagrams, which are not
 /// captured by connections.
 fn is_parsed(name: &str) -> bool {
-    !matches!(conventions(name), Conventions::Turns | Conventions::Names)
+    ProtocolId::from_name(name).is_none_or(|id| !matches!(id.conventions(), Conventions::Turns | Conventions::Names))
 }

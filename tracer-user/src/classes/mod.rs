@@ -17,8 +17,8 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::guard::tables::{TableUse, scaled};
-use crate::model::{ClassId, ClassInfo, Names, ServiceId, Side};
-use crate::protocols::{Conventions, UNNAMED, conventions, grpc, messaging};
+use crate::model::{ClassId, ClassInfo, Names, ProtocolId, ServiceId, Side};
+use crate::protocols::{Conventions, UNNAMED, grpc, messaging};
 use crate::text;
 use answer::Answer;
 use rules::Rule;
@@ -113,7 +113,7 @@ pub struct Facts<'a> {
     /// Service.
     pub service: ServiceId,
     /// Protocol name.
-    pub protocol: &'static str,
+    pub protocol: ProtocolId,
     /// Entry or exit port.
     pub side: Side,
     /// Method.
@@ -135,7 +135,7 @@ pub struct Facts<'a> {
 struct Service {
     classes: usize,
     merged: u64,
-    trees: HashMap<(&'static str, Side, Arc<str>), Tree>,
+    trees: HashMap<(ProtocolId, Side, Arc<str>), Tree>,
     /// Names of classes that no answer has proven; at most [`UNPROVEN`].
     unproven: Vec<Arc<str>>,
 }
@@ -147,7 +147,7 @@ pub struct Classifier {
     headers: Vec<Box<str>>,
     status_rules: bool,
     services: FxHashMap<ServiceId, Service>,
-    ids: HashMap<(ServiceId, &'static str, Side, Arc<str>), ClassId>,
+    ids: HashMap<(ServiceId, ProtocolId, Side, Arc<str>), ClassId>,
     /// Service classes of the classes that rules name.
     service_classes: FxHashMap<ClassId, Arc<str>>,
     cache: FxHashMap<u64, Vec<Cached>>,
@@ -175,7 +175,7 @@ struct Cached {
 #[derive(Debug, PartialEq, Eq)]
 struct Key {
     service: ServiceId,
-    protocol: &'static str,
+    protocol: ProtocolId,
     side: Side,
     method: Box<str>,
     path: Box<str>,
@@ -253,7 +253,7 @@ impl Classifier {
         if let Some(id) = self.rule(names, facts).or_else(|| self.cached(facts)) {
             return Some(id);
         }
-        let conventions = conventions(facts.protocol);
+        let conventions = facts.protocol.conventions();
         if facts.method == UNNAMED || conventions != Conventions::Http {
             return Some(self.learn(names, facts, Answer::Routed));
         }
@@ -271,7 +271,7 @@ impl Classifier {
         if let Some(info) = rule_or_known.and_then(|id| names.class(id)) {
             return Arc::clone(&info.name);
         }
-        let method = method(facts, conventions(facts.protocol));
+        let method = method(facts, facts.protocol.conventions());
         let key = (facts.protocol, facts.side, Arc::clone(&method));
         let tree = self.services.get(&facts.service).and_then(|service| service.trees.get(&key));
         let route = tree.and_then(|tree| tree.find(facts.path)).map(|found| found.route);
@@ -283,7 +283,7 @@ impl Classifier {
         if let Some(id) = self.rule(names, facts).or_else(|| self.cached(facts)) {
             return id;
         }
-        self.learn(names, facts, Answer::of(conventions(facts.protocol), facts.status))
+        self.learn(names, facts, Answer::of(facts.protocol.conventions(), facts.status))
     }
 
     /// The class `name`, as the configuration names it.
@@ -324,7 +324,7 @@ impl Classifier {
         let class = entry.class;
         if entry.routed && entry.hits.is_power_of_two() {
             // Words that are asked for often stay when their position is collapsed.
-            let (weight, method) = (entry.hits / 2, method(facts, conventions(facts.protocol)));
+            let (weight, method) = (entry.hits / 2, method(facts, facts.protocol.conventions()));
             let trees = self.services.get_mut(&facts.service).map(|service| &mut service.trees);
             if let Some(tree) = trees.and_then(|trees| trees.get_mut(&(facts.protocol, facts.side, method))) {
                 tree.count(facts.path, weight);
@@ -353,7 +353,7 @@ impl Classifier {
     }
 
     fn learn(&mut self, names: &mut Names, facts: &Facts<'_>, answer: Answer) -> ClassId {
-        let conventions = conventions(facts.protocol);
+        let conventions = facts.protocol.conventions();
         let name = if facts.method == UNNAMED {
             Some((Arc::from(UNNAMED), ""))
         } else if conventions == Conventions::Rpc {

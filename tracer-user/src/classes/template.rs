@@ -2,6 +2,7 @@
 
 use super::tokens;
 use super::tree::{Found, Growth, Tree};
+use crate::model::ProtocolId;
 use crate::protocols::messaging;
 
 /// Maximum number of path segments considered; the rest counts as one.
@@ -118,7 +119,7 @@ pub fn segments(path: &str) -> Vec<String> {
 
 /// The template of a messaging destination, learned in `tree` like paths. No response proves that a destination exists,
 /// and its creator named it, so its words are shown at once.
-pub fn destination(tree: &mut Tree, protocol: &str, path: &str, growth: Growth) -> Found {
+pub fn destination(tree: &mut Tree, protocol: ProtocolId, path: &str, growth: Growth) -> Found {
     let mut words: Vec<String> = Vec::new();
     for word in messaging::words(protocol, path) {
         if words.len() == DEPTH {

@@ -1,12 +1,13 @@
 //! Classes of requests, as they are answered.
 
 use super::*;
+use crate::model::ProtocolId;
 use proptest::prelude::*;
 
 fn facts<'a>(method: &'a str, path: &'a str, status: Option<u16>) -> Facts<'a> {
     Facts {
         service: ServiceId(0),
-        protocol: "http",
+        protocol: ProtocolId::Http,
         side: Side::Server,
         method,
         path,
@@ -60,9 +61,11 @@ fn names_come_from_templates() {
 #[test]
 fn commands_are_their_own_class() {
     let (mut classifier, mut names) = (Classifier::new(&ClassConfig::default()), Names::default());
-    for (protocol, method, expected) in
-        [("redis", "CONFIG SET", "CONFIG SET"), ("redis", "GET", "GET"), ("http", "GET", "GET /")]
-    {
+    for (protocol, method, expected) in [
+        (ProtocolId::Redis, "CONFIG SET", "CONFIG SET"),
+        (ProtocolId::Redis, "GET", "GET"),
+        (ProtocolId::Http, "GET", "GET /"),
+    ] {
         let facts = Facts {
             service: ServiceId(0),
             protocol,
@@ -99,16 +102,16 @@ fn destinations_become_templates() {
         (info.name.to_string(), info.route.to_string())
     };
     for (protocol, method, path, name, route) in [
-        ("nats", "publish", "orders.17.created", "publish orders.{id}.created", "orders.{id}.created"),
-        ("nats", "publish", "_INBOX.5KpQzWnTVmCcXqYj0aLb3d.7", "publish _INBOX.{inbox}", "_INBOX.{inbox}"),
-        ("nats", "connect", "", "connect", ""),
+        (ProtocolId::Nats, "publish", "orders.17.created", "publish orders.{id}.created", "orders.{id}.created"),
+        (ProtocolId::Nats, "publish", "_INBOX.5KpQzWnTVmCcXqYj0aLb3d.7", "publish _INBOX.{inbox}", "_INBOX.{inbox}"),
+        (ProtocolId::Nats, "connect", "", "connect", ""),
     ] {
         assert_eq!(class(protocol, method, path), (name.to_owned(), route.to_owned()));
     }
     for i in 0..500 {
-        class("nats", "publish", &format!("users.{}.seen", word(i)));
+        class(ProtocolId::Nats, "publish", &format!("users.{}.seen", word(i)));
     }
-    assert_eq!(class("nats", "publish", "users.anybody.seen").1, "users.{param}.seen");
+    assert_eq!(class(ProtocolId::Nats, "publish", "users.anybody.seen").1, "users.{param}.seen");
 }
 
 #[test]
@@ -174,7 +177,7 @@ fn all_services_together_are_bounded() {
         let path = format!("/{}/{}", word(i), word(i * 7));
         let facts = Facts {
             service: ServiceId(i as u32 % 50),
-            protocol: "http",
+            protocol: ProtocolId::Http,
             side: Side::Server,
             method: "GET",
             path: &path,

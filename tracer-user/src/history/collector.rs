@@ -10,9 +10,8 @@ use super::identity::Identities;
 use super::recent::{Point, Recent, WINDOWS};
 use super::rows::{ClassRow, HostRow, Identity, WindowRows};
 use crate::analysis::window::{ClassWindow, STRATA, ServiceWindow, Window};
-use crate::model::DECLARED;
 use crate::model::{
-    ClassId, ClassInfo, Cost, Grade, HostCpu, Names, Nanos, Owner, ServiceId, Side, Sink, Span, SpanId,
+    ClassId, ClassInfo, Cost, Grade, HostCpu, Names, Nanos, Owner, ProtocolId, ServiceId, Side, Sink, Span, SpanId,
 };
 
 /// Classes in one window; spans of further ones are counted as left out.
@@ -272,7 +271,8 @@ impl Collector {
         let mut services: HashMap<ServiceId, (ServiceWindow, [u32; 3])> = HashMap::new();
         let entered = &self.entered;
         for (class, totals) in &self.classes {
-            let Some(info) = names.class(*class).filter(|info| info.side == Side::Server && info.protocol != DECLARED)
+            let Some(info) =
+                names.class(*class).filter(|info| info.side == Side::Server && info.protocol != ProtocolId::Declared)
             else {
                 continue;
             };
@@ -404,7 +404,7 @@ fn class_row(info: &ClassInfo, totals: &Totals, window: &Window, host: &Arc<str>
         service_name: Arc::clone(&info.service_name),
         request_class: Arc::clone(&info.name),
         side: info.side.name().into(),
-        protocol: info.protocol.into(),
+        protocol: info.protocol.name().into(),
         instance: Arc::default(),
         identity: Identity(service.map_or(0, |service| service.identity)),
         count: u64::from(totals.requests()),

@@ -132,7 +132,7 @@ pub(super) fn class_views(view: &View<'_>, service: Option<&str>) -> Vec<ClassVi
             service: info.service,
             service_name: info.service_name.to_string(),
             request_class: info.name.to_string(),
-            protocol: info.protocol,
+            protocol: info.protocol.name(),
             side: info.side.name(),
             count: figures.count,
             errors: figures.errors,

@@ -61,7 +61,7 @@ fn edge_views(view: &View<'_>) -> Vec<EdgeView> {
                 caller_service: view.names.service(*caller).to_string(),
                 caller_class: cause.and_then(name),
                 call_class: name(*call).unwrap_or_default(),
-                protocol: view.names.class(*call).map_or("", |class| class.protocol),
+                protocol: view.names.class(*call).map_or("", |class| class.protocol.name()),
                 callee_service,
                 callee_class,
                 peer,

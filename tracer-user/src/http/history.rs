@@ -68,7 +68,7 @@ fn all_series(view: &View<'_>, service: Option<&str>, class: Option<&str>, since
             let mut series = SeriesView {
                 service_name: info.service_name.to_string(),
                 request_class: info.name.to_string(),
-                protocol: info.protocol,
+                protocol: info.protocol.name(),
                 side: if info.side == Side::Server { "server" } else { "client" },
                 ..SeriesView::default()
             };

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::metrics::{Attainment, Metrics};
-use crate::model::{ClassInfo, ServiceId, Side, Sink};
+use crate::model::{ClassInfo, ProtocolId, ServiceId, Side, Sink};
 use crate::runtimes::State;
 use crate::runtimes::status_view::{Known, statuses};
 use crate::store::tests::span;
@@ -30,7 +30,7 @@ async fn start_with(token: Option<&str>, status: Arc<Status>) -> SocketAddr {
         let class = ClassInfo {
             service: ServiceId(0),
             service_name: Arc::from("shop"),
-            protocol: "http",
+            protocol: ProtocolId::Http,
             side: Side::Server,
             name: Arc::from("GET /<script>"),
             route: Arc::from("/<script>"),

@@ -3,7 +3,7 @@
 
 use prometheus::{Histogram, HistogramVec};
 
-use crate::model::{ClassInfo, Outcome, Side, Span};
+use crate::model::{ClassInfo, Outcome, ProtocolId, Side, Span};
 
 /// Label value of everything beyond a bound.
 pub(super) const OTHER: &str = "_other";
@@ -75,7 +75,7 @@ impl Key {
             method: METHODS.into_iter().find(|known| **known == *span.method).unwrap_or("_OTHER"),
             status: span.status,
             failure,
-            protocol: if span.protocol == "http" { "" } else { span.protocol },
+            protocol: if span.protocol == ProtocolId::Http { "" } else { span.protocol.name() },
             version: span.version,
             port: if span.side == Side::Client { span.peer_port } else { 0 },
         }
@@ -147,7 +147,7 @@ fn values(side: Side, class: [&str; 2], info: &ClassInfo, key: Option<Key>) -> V
         values.extend([status, failure]);
         values.extend([key.protocol, key.version, "http"].map(str::to_owned));
     } else {
-        let protocol = if info.protocol == "http" { "" } else { info.protocol };
+        let protocol = if info.protocol == ProtocolId::Http { "" } else { info.protocol.name() };
         values.extend(["_OTHER", route, OTHER, OTHER, protocol, "", "http"].map(str::to_owned));
     }
     if side == Side::Client {

@@ -35,7 +35,7 @@ use super::tasks::Tasks;
 use super::totals::Totals;
 use crate::guard::tables::scaled;
 use crate::model::{ClassId, ClassInfo, Cost, Names, Outcome, Owner, Side, Sink, Span};
-use crate::protocols::{Conventions, conventions};
+use crate::protocols::Conventions;
 
 /// Bounds of request durations, seconds: those of OpenTelemetry's semantic conventions for HTTP, and finer ones below, because
 /// many services answer in less than the smallest of those, 5 ms.
@@ -325,7 +325,7 @@ impl Metrics {
             let info = names.class(id)?;
             let folded = self.classes_named >= CLASSES;
             let [service, name] = class_labels(info, folded);
-            let work = |status: &str| self.work.with_label_values(&[service, name, info.protocol, status]);
+            let work = |status: &str| self.work.with_label_values(&[service, name, info.protocol.name(), status]);
             let made = Class {
                 durations: Durations::default(),
                 operations: Operations::default(),
@@ -340,7 +340,7 @@ impl Metrics {
                     aborted: work("aborted"),
                     unfinished: work("unfinished"),
                 }),
-                time: self.request_time.series([service, name, info.protocol]),
+                time: self.request_time.series([service, name, info.protocol.name()]),
             };
             self.classes_named += usize::from(!folded);
             if let Some(entry) = self.per_class.get_mut(index) {
@@ -379,7 +379,7 @@ impl Sink for Metrics {
         if class.folded {
             self.folded_classes.inc();
         }
-        match conventions(span.protocol) {
+        match span.protocol.conventions() {
             Conventions::Http => {
                 let family = if span.side == Side::Server { &self.server } else { &self.client };
                 let room = self.series < self.series_most;

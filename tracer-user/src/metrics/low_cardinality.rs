@@ -70,7 +70,7 @@ impl LowCardinality {
         // A class that others merged into covers many names, so it gets no name label.
         let about = if !folded && *name == *span.path { span.collection().unwrap_or_default() } else { "" };
         let method = if folded { OTHER } else { &*span.method };
-        let (third, fourth) = if lookup { (about, method) } else { (span.protocol, &*port) };
+        let (third, fourth) = if lookup { (about, method) } else { (span.protocol.name(), &*port) };
         if self.series.len() >= SERIES {
             let fourth = if lookup { fourth } else { OTHER };
             let common = || family.with_label_values(&[service, name, third, fourth, OTHER]);

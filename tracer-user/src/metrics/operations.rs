@@ -83,7 +83,7 @@ impl Operations {
         // A class that a rule named, or that others merged into, can cover many collections.
         let collection = if class[1] == &*span.path { span.collection().unwrap_or_default() } else { "" };
         let [service, name] = class;
-        let labels = [service, name, span.protocol, operation, collection];
+        let labels = [service, name, span.protocol.name(), operation, collection];
         if self.series.len() >= SERIES {
             let common = || family.with_label_values(&values(labels, [OTHER, OTHER, OTHER], span.side));
             self.overflow.get_or_insert_with(common).observe(seconds);

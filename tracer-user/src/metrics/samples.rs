@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::model::{Accepted, ClassId, Cost, Grade, Outcome, ServiceId, Side, Span, SpanId, TraceId};
+use crate::model::{Accepted, ClassId, Cost, Grade, Outcome, ProtocolId, ServiceId, Side, Span, SpanId, TraceId};
 
 pub(super) fn span(trace: u128, start: u64, duration: u64, error: bool) -> Span {
     Span {
@@ -14,7 +14,7 @@ pub(super) fn span(trace: u128, start: u64, duration: u64, error: bool) -> Span 
         sampled: None,
         carried: None,
         side: Side::Server,
-        protocol: "http",
+        protocol: ProtocolId::Http,
         service: ServiceId(0),
         class: ClassId(0),
         pid: 1,

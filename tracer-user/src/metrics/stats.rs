@@ -333,6 +333,7 @@ impl Sink for ClassStats {
 mod tests {
     use super::*;
     use crate::metrics::samples::span;
+    use crate::model::ProtocolId;
     use crate::model::{ClassInfo, Side};
     use std::sync::Arc;
 
@@ -342,7 +343,7 @@ mod tests {
         let class = ClassInfo {
             service: ServiceId(0),
             service_name: Arc::from("shop"),
-            protocol: "http",
+            protocol: ProtocolId::Http,
             side: Side::Server,
             name: Arc::from("GET /"),
             route: Arc::from("/"),

@@ -7,8 +7,8 @@ use super::proto::{
     Code, KeyValue, Kind, Link, OtlpSpan, REMOTE, REMOTE_KNOWN, Request, Resource, ResourceSpans, Scope, ScopeSpans,
     Status, Value,
 };
-use crate::model::{ClassInfo, DECLARED, Queues, Side, Span, SpanId, TraceId};
-use crate::protocols::{Conventions, conventions, messaging};
+use crate::model::{ClassInfo, ProtocolId, Queues, Side, Span, SpanId, TraceId};
+use crate::protocols::{Conventions, messaging};
 use crate::store::attributes;
 use crate::text::printable;
 
@@ -123,14 +123,14 @@ fn to_otlp(finished: &Finished) -> OtlpSpan {
 }
 
 fn kind(span: &Span) -> Kind {
-    if conventions(span.protocol) == Conventions::Messaging && messaging::is_of_client(span) {
+    if span.protocol.conventions() == Conventions::Messaging && messaging::is_of_client(span) {
         match messaging::operation_type(&span.method) {
             "send" => return Kind::Producer,
             "process" => return Kind::Consumer,
             _ => {}
         }
     }
-    if span.protocol == DECLARED {
+    if span.protocol == ProtocolId::Declared {
         return Kind::Internal;
     }
     if span.side == Side::Server { Kind::Server } else { Kind::Client }
@@ -183,7 +183,7 @@ pub(super) mod tests {
             sampled: None,
             carried: None,
             side: if id > 1 { Side::Client } else { Side::Server },
-            protocol: "http",
+            protocol: ProtocolId::Http,
             service: ServiceId(0),
             class: ClassId(0),
             pid: 7,
@@ -220,7 +220,7 @@ pub(super) mod tests {
         let class = ClassInfo {
             service: ServiceId(0),
             service_name: service.into(),
-            protocol: "http",
+            protocol: ProtocolId::Http,
             side: span.side,
             name: "GET /users/{id}".into(),
             route: "/users/{id}".into(),
@@ -281,11 +281,11 @@ pub(super) mod tests {
     #[test]
     fn a_message_is_linked_to_whoever_produced_it() {
         let mut one = finished("a", 1);
-        one.span = Span { protocol: "nats", method: "deliver".into(), path: "a.17".into(), ..one.span };
+        one.span = Span { protocol: ProtocolId::Nats, method: "deliver".into(), path: "a.17".into(), ..one.span };
         let to = vec![(TraceId(5), SpanId(6)), (TraceId(7), SpanId(8))];
         one.span.linked = Some(Box::new(Linked { to, dropped: 3, unread: 4 }));
         let mut other = finished("a", 2);
-        other.span = Span { protocol: "nats", method: "publish".into(), path: "a.17".into(), ..other.span };
+        other.span = Span { protocol: ProtocolId::Nats, method: "publish".into(), path: "a.17".into(), ..other.span };
         let request = request(&[one, other], "host1", &[]);
         let spans = &request.resource_spans[0].scope_spans[0].spans;
         assert_eq!((spans[0].links.len(), spans[0].dropped_links_count), (2, 3));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Pipeline;
 use crate::classes::Facts;
 use crate::model::{
-    Accepted, ClassId, DECLARED, Grade, Outcome, Owner, PropagatedContext, ServiceId, Side, Sink, Span, StackSample,
+    Accepted, ClassId, Grade, Outcome, Owner, PropagatedContext, ProtocolId, ServiceId, Side, Sink, Span, StackSample,
 };
 use crate::transactions::declared::FinishedCall;
 
@@ -17,7 +17,7 @@ impl Pipeline {
         let name = Arc::clone(&self.declared.get(declared)?.name);
         let facts = Facts {
             service,
-            protocol: DECLARED,
+            protocol: ProtocolId::Declared,
             side: Side::Server,
             method: "",
             path: "",
@@ -51,7 +51,7 @@ impl Pipeline {
             sampled: None,
             carried,
             side: Side::Server,
-            protocol: DECLARED,
+            protocol: ProtocolId::Declared,
             service: call.service,
             class,
             pid: call.pid,

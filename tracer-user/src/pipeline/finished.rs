@@ -2,9 +2,9 @@
 
 use super::relay;
 use super::{Pipeline, classify_late};
-use crate::model::{ClassId, Nanos, Outcome, Owner, Side, Sink, Span};
+use crate::model::{ClassId, Nanos, Outcome, Owner, ProtocolId, Side, Sink, Span};
 use crate::profiles::SlowRequest;
-use crate::protocols::{Conventions, conventions, grpc, messaging};
+use crate::protocols::{Conventions, grpc, messaging};
 use crate::transactions::engine::Verdicts;
 use crate::transactions::open_span::OpenSpan;
 
@@ -45,7 +45,7 @@ impl Pipeline {
         let outcome = live.outcome.unwrap_or(Outcome::Unfinished);
         let error = is_error(live.protocol, live.side, live.status, live.failure, outcome);
         // A message's context names its producer: a link, not a parent.
-        let messaging = conventions(live.protocol) == Conventions::Messaging;
+        let messaging = live.protocol.conventions() == Conventions::Messaging;
         let named = live.request.traceparent.filter(|_| live.side == Side::Server);
         let producer = named.filter(|_| messaging && *live.request.method == *messaging::DELIVER);
         let context = named.filter(|_| !messaging);
@@ -80,7 +80,7 @@ impl Pipeline {
             request_bytes: live.request_bytes,
             reply_bytes: live.reply_bytes,
             reply_body_bytes: live.reply_body_bytes,
-            status: live.status.filter(|status| *status != 0 || live.protocol == grpc::NAME),
+            status: live.status.filter(|status| *status != 0 || live.protocol == ProtocolId::Grpc),
             failure: live.failure,
             error,
             outcome,
@@ -97,9 +97,15 @@ impl Pipeline {
 
 /// Whether a span failed: by its status, by a failure its reply names, or because its connection ended before the reply
 /// did. Losses of the agent are not failures of the application.
-fn is_error(protocol: &str, side: Side, status: Option<u16>, failure: Option<&'static str>, outcome: Outcome) -> bool {
+fn is_error(
+    protocol: ProtocolId,
+    side: Side,
+    status: Option<u16>,
+    failure: Option<&'static str>,
+    outcome: Outcome,
+) -> bool {
     let failed = match (side, status) {
-        _ if protocol == grpc::NAME => grpc::failed(side, status),
+        _ if protocol == ProtocolId::Grpc => grpc::failed(side, status),
         (_, None) => false,
         (_, Some(0)) => failure.is_some(),
         (Side::Server, Some(status)) => status >= 500,
@@ -116,19 +122,19 @@ mod tests {
     fn what_the_agent_lost_is_no_error() {
         for (protocol, side, status, failure, outcome, error) in [
             // The end, or the whole reply, was in lost records.
-            ("http", Side::Server, None, None, Outcome::Unfinished, false),
-            ("http", Side::Client, None, None, Outcome::Unfinished, false),
-            ("http", Side::Server, Some(200), None, Outcome::Unfinished, false),
-            ("http", Side::Server, None, None, Outcome::Complete, false),
-            ("redis", Side::Server, None, None, Outcome::Unfinished, false),
-            ("grpc", Side::Server, None, None, Outcome::Unfinished, false),
+            (ProtocolId::Http, Side::Server, None, None, Outcome::Unfinished, false),
+            (ProtocolId::Http, Side::Client, None, None, Outcome::Unfinished, false),
+            (ProtocolId::Http, Side::Server, Some(200), None, Outcome::Unfinished, false),
+            (ProtocolId::Http, Side::Server, None, None, Outcome::Complete, false),
+            (ProtocolId::Redis, Side::Server, None, None, Outcome::Unfinished, false),
+            (ProtocolId::Grpc, Side::Server, None, None, Outcome::Unfinished, false),
             // The application reported an error, or hung up.
-            ("http", Side::Server, Some(500), None, Outcome::Unfinished, true),
-            ("http", Side::Client, Some(404), None, Outcome::Complete, true),
-            ("http", Side::Server, Some(404), None, Outcome::Complete, false),
-            ("http", Side::Server, None, None, Outcome::Aborted, true),
-            ("redis", Side::Server, Some(0), Some("WRONGTYPE"), Outcome::Complete, true),
-            ("dns", Side::Client, Some(0), Some("timeout"), Outcome::Unfinished, true),
+            (ProtocolId::Http, Side::Server, Some(500), None, Outcome::Unfinished, true),
+            (ProtocolId::Http, Side::Client, Some(404), None, Outcome::Complete, true),
+            (ProtocolId::Http, Side::Server, Some(404), None, Outcome::Complete, false),
+            (ProtocolId::Http, Side::Server, None, None, Outcome::Aborted, true),
+            (ProtocolId::Redis, Side::Server, Some(0), Some("WRONGTYPE"), Outcome::Complete, true),
+            (ProtocolId::Dns, Side::Client, Some(0), Some("timeout"), Outcome::Unfinished, true),
         ] {
             assert_eq!(is_error(protocol, side, status, failure, outcome), error, "{protocol} {status:?} {outcome:?}");
         }

@@ -27,7 +27,7 @@ pub use ad_hoc::{AdHocCounts, SlowRequest, SlowRequests};
 
 use crate::guard::shrink::ShrinkExcess;
 use crate::guard::tables::{TableUse, scaled};
-use crate::model::{ClassId, DECLARED, Names, Nanos, Owner, Sink, SpanId, StackSample, TraceId};
+use crate::model::{ClassId, Names, Nanos, Owner, ProtocolId, Sink, SpanId, StackSample, TraceId};
 pub use frame::Frame;
 use hotspots::Owners;
 pub use naming::name_in_file;
@@ -571,7 +571,9 @@ impl Profiles {
         let fits = |class: ClassId| {
             let info = names.class(class);
             let service = filter.service.as_deref();
-            info.is_some_and(|info| info.protocol != DECLARED && service.is_none_or(|name| *info.service_name == *name))
+            info.is_some_and(|info| {
+                info.protocol != ProtocolId::Declared && service.is_none_or(|name| *info.service_name == *name)
+            })
         };
         let mut sums: FxHashMap<ClassId, (u64, Sums)> = FxHashMap::default();
         for ((owner, id), (count, nanos)) in self.periods_of(filter).flat_map(|period| &period.counts) {
@@ -617,7 +619,7 @@ impl Profiles {
         let fits = |owner: Owner| match (owner, &filter.service, &filter.class) {
             (Owner::Class(class), service, wanted) => names.class(class).is_some_and(|info| {
                 // A declared transaction's samples are those of the request or the overhead around it, once more.
-                (wanted.is_some() || info.protocol != DECLARED)
+                (wanted.is_some() || info.protocol != ProtocolId::Declared)
                     && service.as_ref().is_none_or(|service| *info.service_name == **service)
                     && wanted.as_ref().is_none_or(|wanted| *info.name == **wanted)
             }),

@@ -1,7 +1,7 @@
 //! Stacks are counted by class, named once, and let go by age.
 
 use super::*;
-use crate::model::{ClassId, ClassInfo, ServiceId, Side};
+use crate::model::{ClassId, ClassInfo, ProtocolId, ServiceId, Side};
 
 #[inline(never)]
 fn landmark() -> u64 {
@@ -12,7 +12,7 @@ fn names() -> Names {
     let class = |name: &str| ClassInfo {
         service: ServiceId(0),
         service_name: Arc::from("shop"),
-        protocol: "http",
+        protocol: ProtocolId::Http,
         side: Side::Server,
         name: Arc::from(name),
         route: Arc::from(""),

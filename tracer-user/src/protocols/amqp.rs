@@ -15,7 +15,8 @@ use self::fields::Reader;
 use self::methods::{Method, Role};
 use super::framed::{Frame, Framed, Front, Says, Way};
 use super::messaging::{CONNECT, DELIVER, PUBLISH, request};
-use super::{Asked, Conventions, Detected, Protocol, Reply, Settings, context};
+use super::{Asked, Detected, Protocol, Reply, Settings, context};
+use crate::model::ProtocolId;
 
 /// The client's first bytes.
 const HEADER: &[u8] = b"AMQP\0\0\x09\x01";
@@ -39,12 +40,8 @@ const HEARTBEAT: u8 = 8;
 pub struct Amqp;
 
 impl Protocol for Amqp {
-    fn name(&self) -> &'static str {
-        "amqp"
-    }
-
-    fn conventions(&self) -> Conventions {
-        Conventions::Messaging
+    fn id(&self) -> ProtocolId {
+        ProtocolId::Amqp
     }
 
     fn detect(&self, bytes: &[u8]) -> Detected {
@@ -181,7 +178,7 @@ impl Frames {
     ) -> (u64, Says) {
         let mut fields = Reader::new(payload.get(4..).unwrap_or_default());
         let length = content.map(|content| content.size);
-        let protocol = Amqp.name();
+        let protocol = ProtocolId::Amqp;
         let wrong_way = match method.role {
             Role::Client => way == Way::Reply,
             Role::Server => way == Way::Request,
@@ -320,7 +317,7 @@ impl Framed for Frames {
             }
             self.joined = false;
             let request = request(CONNECT, b"", Asked::default(), settings);
-            let says = Says::Begun { request, protocol: Amqp.name(), length: Some(0) };
+            let says = Says::Begun { request, protocol: ProtocolId::Amqp, length: Some(0) };
             return Front::Frame(Frame { len: n as u64, key: Of::Connect.key(0, 0), body: 0, says, end: true });
         }
         let Some(header) = Header::read(bytes) else {

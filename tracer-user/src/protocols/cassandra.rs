@@ -15,6 +15,7 @@ use self::envelope::{BEFORE, BEHIND, Envelope, HEADER, PACKED, PAYLOAD, Segment,
 use super::framed::{Frame, Framed, Front, Says, Way};
 use super::sql::{Dialect, OTHER, SQL_LIMIT, Summary, shared, summarize};
 use super::{Asked, Detected, Protocol, Reply, Request, Settings};
+use crate::model::ProtocolId;
 
 /// Opcodes of envelopes.
 const ERROR: u8 = 0x00;
@@ -72,8 +73,8 @@ const ERRORS: &[(i32, &str)] = &[
 pub struct Cassandra;
 
 impl Protocol for Cassandra {
-    fn name(&self) -> &'static str {
-        "cassandra"
+    fn id(&self) -> ProtocolId {
+        ProtocolId::Cassandra
     }
 
     fn detect(&self, bytes: &[u8]) -> Detected {
@@ -340,7 +341,7 @@ impl Streams {
         let body = body.get(..body.len().min((envelope.len as usize).min(LOOK) - HEADER)).unwrap_or_default();
         if !envelope.is_reply {
             let request = self.request(envelope, body);
-            return (key(envelope.stream), Says::Begun { request, protocol: Cassandra.name(), length: None });
+            return (key(envelope.stream), Says::Begun { request, protocol: ProtocolId::Cassandra, length: None });
         }
         if envelope.stream < 0 {
             return (0, Says::Nothing);

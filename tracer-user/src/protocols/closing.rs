@@ -258,7 +258,7 @@ impl ConnectionParser {
             give_up(&dropped, at, out);
         }
         let side = if requests == Direction::Rx { Side::Server } else { Side::Client };
-        let protocol = self.protocol_name();
+        let protocol = self.protocol_id();
         out.push(ExchangeEvent::Begun {
             exchange,
             request: message,

@@ -192,7 +192,7 @@ impl ActiveState {
 
 /// One more than the protocol's index in [`PROTOCOLS`].
 fn place(protocol: &'static dyn Protocol) -> u8 {
-    let place = PROTOCOLS.iter().position(|known| known.name() == protocol.name());
+    let place = PROTOCOLS.iter().position(|known| known.id() == protocol.id());
     place.map_or(0, |place| place as u8 + 1)
 }
 

@@ -8,7 +8,7 @@ use super::round_trips::Turns;
 use super::session::Session;
 use super::stream::{State, Stream};
 use super::{Body, Chunk, ExchangeEvent, Parser, Protocol, Request, Settings, Stamp, Step, Touched, Verdict, Want};
-use crate::model::{Direction, Nanos, Outcome, Side};
+use crate::model::{Direction, Nanos, Outcome, ProtocolId, Side};
 
 /// With this many requests waiting at once more will follow: the kernel is asked for all the payload it can carry.
 const PIPELINE: usize = 8;
@@ -107,8 +107,8 @@ impl ConnectionParser {
         self.protocol.map(Protocol::name)
     }
 
-    pub(super) fn protocol_name(&self) -> &'static str {
-        self.protocol().unwrap_or("unknown")
+    pub(super) fn protocol_id(&self) -> ProtocolId {
+        self.protocol.map_or(ProtocolId::Unknown, Protocol::id)
     }
 
     /// Whether replies may come in any order.
@@ -454,7 +454,7 @@ impl ConnectionParser {
                             give_up(&dropped, chunk.at, out);
                         }
                         let side = if chunk.dir == Direction::Rx { Side::Server } else { Side::Client };
-                        let (request, protocol, head_at) = (message, self.protocol_name(), chunk.at);
+                        let (request, protocol, head_at) = (message, self.protocol_id(), chunk.at);
                         if request.asked.websocket {
                             self.upgrade = Some(request.clone());
                         }

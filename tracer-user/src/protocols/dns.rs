@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 pub(super) use self::datagrams::Datagrams;
 use super::framed::{Frame, Framed, Front, Says, Way};
-use super::{Asked, Conventions, Detected, Protocol, Reply, Request, Settings};
+use super::{Asked, Detected, Protocol, Reply, Request, Settings};
+use crate::model::ProtocolId;
 
 /// The protocol.
 #[derive(Debug)]
@@ -25,12 +26,8 @@ const QUESTION: usize = HEADER + 255 + 4;
 const LENGTH: usize = 2;
 
 impl Protocol for Dns {
-    fn name(&self) -> &'static str {
-        "dns"
-    }
-
-    fn conventions(&self) -> Conventions {
-        Conventions::Names
+    fn id(&self) -> ProtocolId {
+        ProtocolId::Dns
     }
 
     fn detect(&self, bytes: &[u8]) -> Detected {
@@ -265,9 +262,11 @@ impl Framed for Stream {
         let key = u64::from(id) + 1;
         let says = match (way, message) {
             (Way::Request, Some(message)) => {
-                Says::Begun { request: message.request(), protocol: Dns.name(), length: None }
+                Says::Begun { request: message.request(), protocol: ProtocolId::Dns, length: None }
             }
-            (Way::Request, None) => Says::Begun { request: Request::unnamed(), protocol: Dns.name(), length: None },
+            (Way::Request, None) => {
+                Says::Begun { request: Request::unnamed(), protocol: ProtocolId::Dns, length: None }
+            }
             // A zone transfer in several messages: the first message has already answered the request.
             (Way::Reply, _) if asked(key).is_none() => Says::Nothing,
             (Way::Reply, _) => {

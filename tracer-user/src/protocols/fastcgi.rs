@@ -10,9 +10,8 @@ use std::borrow::Cow;
 
 use self::records::{ABORT, BEGIN, END, Header, PARAMS, QUESTION, STDERR, STDOUT, Walk, pairs};
 use super::cgi::{self, Variables};
-use super::{
-    Asked, Body, Conventions, Detected, Parser, Protocol, Reply, Request, Settings, Step, Walked, http1::is_token,
-};
+use super::{Asked, Body, Detected, Parser, Protocol, Reply, Request, Settings, Step, Walked, http1::is_token};
+use crate::model::ProtocolId;
 
 /// Failure of a reply that ended before the script sent anything.
 const SILENT: &str = "no_output";
@@ -22,12 +21,8 @@ const SILENT: &str = "no_output";
 pub struct FastCgi;
 
 impl Protocol for FastCgi {
-    fn name(&self) -> &'static str {
-        "fastcgi"
-    }
-
-    fn conventions(&self) -> Conventions {
-        Conventions::Http
+    fn id(&self) -> ProtocolId {
+        ProtocolId::FastCgi
     }
 
     fn detect(&self, bytes: &[u8]) -> Detected {

@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use super::{Asked, Reply, Request, Settings};
-use crate::model::Linked;
+use crate::model::{Linked, ProtocolId};
 
 /// [`Reply::status`] of a protocol with status codes, while none was seen or if it could not be read.
 pub const NO_STATUS: u16 = u16::MAX;
@@ -139,7 +139,7 @@ pub enum Says {
         /// Its head.
         request: Box<Request>,
         /// Protocol name, if more specific than that of the frames.
-        protocol: &'static str,
+        protocol: ProtocolId,
         /// Length of its body in bytes, if given.
         length: Option<u64>,
     },

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::connection_parser::tests::Op;
 use super::fixtures_tests::connections;
 use super::{Chunk, Closed, ConnectionParser, ExchangeEvent, PROTOCOLS, Settings, Stamp, Totals, UNNAMED};
-use crate::model::{Direction, Outcome, Side};
+use crate::model::{Direction, Outcome, ProtocolId, Side};
 
 /// Nanoseconds between operations: longer than the parser waits for a missing one.
 const STEP: u64 = 25_000_000;
@@ -54,7 +54,7 @@ fn hear(ops: &[Op], lost: Option<usize>) -> Heard {
         match event {
             ExchangeEvent::Begun { exchange, request, protocol, first, .. } => {
                 // The prefix of NATS inboxes is learned from the client; messages to them answer a request.
-                let path = if protocol == "nats" { "" } else { &request.path };
+                let path = if protocol == ProtocolId::Nats { "" } else { &request.path };
                 lines.insert(exchange, (format!("{} {path}", request.method), None, first.nanos));
             }
             ExchangeEvent::Replied { exchange, failure, .. } | ExchangeEvent::Judged { exchange, failure, .. } => {

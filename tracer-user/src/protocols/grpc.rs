@@ -1,9 +1,9 @@
 //! Reads gRPC's part of HTTP/2 headers and trailers: the method called and its status.
 
-use crate::model::{Side, Span};
+use crate::model::{ProtocolId, Side, Span};
 
 /// Name of the protocol.
-pub const NAME: &str = "grpc";
+pub const NAME: &str = ProtocolId::Grpc.name();
 /// Longest method name.
 const METHOD_LIMIT: usize = 256;
 

@@ -12,7 +12,8 @@ use rustc_hash::FxHasher;
 
 use super::context::{Contexts, Which};
 use super::pool::recent;
-use super::{Asked, Beyond, Body, Conventions, Detected, Parser, Protocol, Reply, Request, Settings, Step};
+use super::{Asked, Beyond, Body, Detected, Parser, Protocol, Reply, Request, Settings, Step};
+use crate::model::ProtocolId;
 
 /// Methods recognised at the beginning of a connection, the most frequent first.
 pub(super) const METHODS: &[&str] = &[
@@ -51,12 +52,8 @@ pub(super) const VALUE_LIMIT: usize = 128;
 pub struct Http1;
 
 impl Protocol for Http1 {
-    fn name(&self) -> &'static str {
-        "http"
-    }
-
-    fn conventions(&self) -> Conventions {
-        Conventions::Http
+    fn id(&self) -> ProtocolId {
+        ProtocolId::Http
     }
 
     fn detect(&self, bytes: &[u8]) -> Detected {

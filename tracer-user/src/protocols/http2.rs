@@ -14,6 +14,7 @@ use self::hpack::{Ended, Table};
 use super::framed::{Frame, Framed, Front, NO_STATUS, Says, Way};
 use super::grpc;
 use super::{Asked, Detected, Protocol, Reply, Request, Settings};
+use crate::model::ProtocolId;
 
 /// The client connection preface (§3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -56,8 +57,8 @@ const SETTING_FRAME_SIZE: u16 = 5;
 pub struct Http2;
 
 impl Protocol for Http2 {
-    fn name(&self) -> &'static str {
-        "http"
+    fn id(&self) -> ProtocolId {
+        ProtocolId::Http
     }
 
     fn detect(&self, bytes: &[u8]) -> Detected {
@@ -271,7 +272,7 @@ impl Frames {
                 if is_grpc {
                     request.asked.note = NOTE_GRPC;
                 }
-                Says::Begun { request, protocol: if is_grpc { grpc::NAME } else { Http2.name() }, length }
+                Says::Begun { request, protocol: if is_grpc { ProtocolId::Grpc } else { ProtocolId::Http }, length }
             }
             Way::Reply => {
                 let is_grpc = asked.is_some_and(|asked| asked.note == NOTE_GRPC);

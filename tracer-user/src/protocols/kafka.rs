@@ -19,7 +19,8 @@ use self::read::Reader;
 use self::requests::{Subject, has_topics, subject};
 use super::framed::{Frame, Framed, Front, Says, Way};
 use super::sql::{dotted, shared};
-use super::{Asked, Conventions, Detected, Protocol, Reply, Request, Settings};
+use super::{Asked, Detected, Protocol, Reply, Request, Settings};
+use crate::model::ProtocolId;
 
 /// APIs that are read beyond their header.
 const PRODUCE: i16 = 0;
@@ -54,12 +55,8 @@ static NOWHERE: LazyLock<Arc<str>> = LazyLock::new(|| Arc::from(""));
 pub struct Kafka;
 
 impl Protocol for Kafka {
-    fn name(&self) -> &'static str {
-        "kafka"
-    }
-
-    fn conventions(&self) -> Conventions {
-        Conventions::Messaging
+    fn id(&self) -> ProtocolId {
+        ProtocolId::Kafka
     }
 
     fn detect(&self, bytes: &[u8]) -> Detected {
@@ -271,7 +268,7 @@ impl Framed for Calls {
                 };
                 self.bare = false;
                 let request = self.request(header, front, front.len() < look);
-                let says = Says::Begun { request, protocol: Kafka.name(), length: None };
+                let says = Says::Begun { request, protocol: ProtocolId::Kafka, length: None };
                 let body = header.body(front).filter(|_| header.api == PRODUCE);
                 let says = says.with(body.map(|body| records::sent(header.version, body)).unwrap_or_default());
                 Front::Frame(Frame { len, key: key(header.correlation), body: 0, says, end: true })

@@ -14,6 +14,7 @@ use rustc_hash::FxHashMap;
 use self::binary::{Binary, detect_binary};
 use self::text::{Text, detect_text, is_answer};
 use super::{Asked, Body, Detected, Parser, Protocol, Reply, Request, Settings, Step, Walked};
+use crate::model::ProtocolId;
 
 /// Name of an unlisted command.
 const OTHER: &str = "_OTHER";
@@ -23,8 +24,8 @@ const OTHER: &str = "_OTHER";
 pub struct Memcached;
 
 impl Protocol for Memcached {
-    fn name(&self) -> &'static str {
-        "memcached"
+    fn id(&self) -> ProtocolId {
+        ProtocolId::Memcached
     }
 
     fn detect(&self, bytes: &[u8]) -> Detected {

@@ -14,7 +14,7 @@
 use std::sync::Arc;
 
 use super::{Asked, Request, Settings};
-use crate::model::{Side, Span};
+use crate::model::{ProtocolId, Side, Span};
 
 /// A message goes to the broker.
 pub const PUBLISH: &str = "publish";
@@ -88,40 +88,42 @@ pub fn operation_type(operation: &str) -> &'static str {
 }
 
 /// `messaging.system` of a protocol.
-pub fn system(protocol: &str) -> &str {
-    if protocol == "amqp" { "rabbitmq" } else { protocol }
+pub fn system(protocol: ProtocolId) -> &'static str {
+    if protocol == ProtocolId::Amqp { "rabbitmq" } else { protocol.name() }
 }
 
 /// Whether destinations consist of words, some of which are variable. Kafka's topics are plain names.
-pub fn has_words(protocol: &str) -> bool {
-    protocol != "kafka"
+pub fn has_words(protocol: ProtocolId) -> bool {
+    protocol != ProtocolId::Kafka
 }
 
 /// Words of a destination, without separators: levels of a topic, tokens of a subject. An exchange is one word. Reply
 /// addresses made up by clients count as one variable.
-pub fn words<'a>(protocol: &str, destination: &'a str) -> Vec<&'a str> {
+pub fn words(protocol: ProtocolId, destination: &str) -> Vec<&str> {
     for inbox in ["_INBOX.", "amq.gen-", "amq.rabbitmq.reply-to.", "/reply-queue/", "/temp-queue/"] {
-        if protocol != "mqtt" && destination.starts_with(inbox) {
+        if protocol != ProtocolId::Mqtt && destination.starts_with(inbox) {
             return vec![destination.get(..inbox.len() - 1).unwrap_or_default(), INBOX];
         }
     }
     let separator = separator(protocol);
     match destination.split_once(':') {
-        Some((exchange, key)) if protocol == "amqp" => [exchange].into_iter().chain(key.split(separator)).collect(),
-        _ if protocol == "stomp" => destination.split(STOMP).collect(),
+        Some((exchange, key)) if protocol == ProtocolId::Amqp => {
+            [exchange].into_iter().chain(key.split(separator)).collect()
+        }
+        _ if protocol == ProtocolId::Stomp => destination.split(STOMP).collect(),
         _ => destination.split(separator).collect(),
     }
 }
 
 /// Joins the words of `destination`, or their placeholders, again.
-pub fn template(protocol: &str, destination: &str, words: &[impl AsRef<str>]) -> String {
+pub fn template(protocol: ProtocolId, destination: &str, words: &[impl AsRef<str>]) -> String {
     let mut out = String::new();
     let mut between = destination.matches(STOMP).filter_map(|text| text.chars().next());
     for (at, word) in words.iter().enumerate() {
         match at {
             0 => {}
-            1 if protocol == "amqp" && destination.contains(':') => out.push(':'),
-            _ if protocol == "stomp" => out.push(between.next().unwrap_or('/')),
+            1 if protocol == ProtocolId::Amqp && destination.contains(':') => out.push(':'),
+            _ if protocol == ProtocolId::Stomp => out.push(between.next().unwrap_or('/')),
             _ => out.push(separator(protocol)),
         }
         out.push_str(word.as_ref());
@@ -132,8 +134,8 @@ pub fn template(protocol: &str, destination: &str, words: &[impl AsRef<str>]) ->
 /// STOMP's separators: those of RabbitMQ's destinations, and of the routing keys at their ends.
 const STOMP: [char; 2] = ['/', '.'];
 
-fn separator(protocol: &str) -> char {
-    if protocol == "mqtt" { '/' } else { '.' }
+fn separator(protocol: ProtocolId) -> char {
+    if protocol == ProtocolId::Mqtt { '/' } else { '.' }
 }
 
 #[cfg(test)]
@@ -143,14 +145,14 @@ mod tests {
     #[test]
     fn destinations_come_apart_and_together() {
         for (protocol, destination, expected) in [
-            ("nats", "orders.17.created", "orders|17|created"),
-            ("nats", "_INBOX.5KpQzWnTVmCcXqYj0aLb3d.7", "_INBOX|{inbox}"),
-            ("mqtt", "/a//b.c", "|a||b.c"),
-            ("amqp", "events:user.17.made", "events|user|17|made"),
-            ("amqp", "queue", "queue"),
-            ("stomp", "/exchange/events/user.17.made", "|exchange|events|user|17|made"),
-            ("stomp", "/reply-queue/amq.gen-JzTY20BRgKO", "/reply-queue|{inbox}"),
-            ("amqp", "amq.gen-JzTY20BRgKO-HjmUJj0wLg", "amq.gen|{inbox}"),
+            (ProtocolId::Nats, "orders.17.created", "orders|17|created"),
+            (ProtocolId::Nats, "_INBOX.5KpQzWnTVmCcXqYj0aLb3d.7", "_INBOX|{inbox}"),
+            (ProtocolId::Mqtt, "/a//b.c", "|a||b.c"),
+            (ProtocolId::Amqp, "events:user.17.made", "events|user|17|made"),
+            (ProtocolId::Amqp, "queue", "queue"),
+            (ProtocolId::Stomp, "/exchange/events/user.17.made", "|exchange|events|user|17|made"),
+            (ProtocolId::Stomp, "/reply-queue/amq.gen-JzTY20BRgKO", "/reply-queue|{inbox}"),
+            (ProtocolId::Amqp, "amq.gen-JzTY20BRgKO-HjmUJj0wLg", "amq.gen|{inbox}"),
         ] {
             let words = words(protocol, destination);
             assert_eq!(words.join("|"), expected);

@@ -130,7 +130,7 @@ impl ConnectionParser {
             head_at: unseen.at,
             pos: NOWHERE,
             side,
-            protocol: self.protocol_name(),
+            protocol: self.protocol_id(),
         });
         Some(waiting)
     }

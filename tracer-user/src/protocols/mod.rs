@@ -1,7 +1,7 @@
 //! Turns the bytes of connections into exchanges: a request and its reply.
 //!
-//! Adding a protocol takes one file here ([`Protocol`] and [`Parser`]), one line in [`PROTOCOLS`] and fixtures in its
-//! tests. Everything the protocols share is written once: positions, gaps and resynchronisation in `stream.rs`,
+//! Adding a protocol takes one file here ([`Protocol`] and [`Parser`]), one line in [`PROTOCOLS`], one for its
+//! [`ProtocolId`] and fixtures in its tests. Everything the protocols share is written once: positions, gaps and resynchronisation in `stream.rs`,
 //! matching replies to requests in `pair.rs`, and both joined in `connection_parser.rs`. The module is pure: no clock,
 //! no I/O; timestamps come with the bytes.
 
@@ -52,7 +52,6 @@ pub mod websocket;
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
-use rustc_hash::FxHashMap;
 use tracer_common::limits::HEAD_COLLECTED;
 
 pub use chunk::{Chunk, Stamp};
@@ -61,7 +60,8 @@ pub use compact::ActiveState;
 pub use connection_parser::ConnectionParser;
 pub use elements::Elements;
 
-use crate::model::{DECLARED, Direction, Linked, Nanos, Outcome, PropagatedContext, Side};
+pub use crate::model::{Conventions, ProtocolId};
+use crate::model::{Direction, Linked, Nanos, Outcome, PropagatedContext, Side};
 use context::TraceParent;
 
 /// Every protocol the tracer knows, in detection order. This is the only list.
@@ -92,48 +92,13 @@ pub static PROTOCOLS: &[&dyn Protocol] = &[
     &recognised::Unknown,
 ];
 
-/// Which semantic conventions describe the requests of a protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Conventions {
-    /// HTTP: a method, a path, a status.
-    Http,
-    /// Remote procedure calls: a method, a status.
-    Rpc,
-    /// Databases: an operation, a kind of failure.
-    Database,
-    /// Messaging: an operation, a destination, a kind of failure.
-    Messaging,
-    /// None: named like HTTP requests, and counted as work only.
-    Session,
-    /// Name resolution: a question, a kind of failure.
-    Names,
-    /// Code: a function that the configuration declares.
-    Function,
-    /// None: round trips on a connection whose protocol is not decoded.
-    Turns,
-}
-
-/// The conventions of the protocol with this name. Called several times per request, so it uses a map instead of
-/// searching [`PROTOCOLS`].
-pub fn conventions(name: &str) -> Conventions {
-    static BY_NAME: LazyLock<FxHashMap<&'static str, Conventions>> = LazyLock::new(|| {
-        let mut by_name = FxHashMap::from_iter([(grpc::NAME, Conventions::Rpc), (DECLARED, Conventions::Function)]);
-        for protocol in PROTOCOLS {
-            // Where two protocols share a name, the first wins.
-            by_name.entry(protocol.name()).or_insert_with(|| protocol.conventions());
-        }
-        by_name
-    });
-    BY_NAME.get(name).copied().unwrap_or(Conventions::Database)
-}
-
 /// One protocol.
 pub trait Protocol: Sync + fmt::Debug {
-    /// Lower case; also the file name, the configuration key and the metric label.
-    fn name(&self) -> &'static str;
-    /// Which semantic conventions describe its requests.
-    fn conventions(&self) -> Conventions {
-        Conventions::Database
+    /// Its id, which has its name and the conventions of its requests.
+    fn id(&self) -> ProtocolId;
+    /// Its name: lower case; also the file name, the configuration key and the metric label.
+    fn name(&self) -> &'static str {
+        self.id().name()
     }
     /// Classifies `bytes`, the first bytes of a message.
     fn detect(&self, bytes: &[u8]) -> Detected;
@@ -513,7 +478,7 @@ pub enum ExchangeEvent {
         /// Whether this end is the server or the client.
         side: Side,
         /// Protocol name.
-        protocol: &'static str,
+        protocol: ProtocolId,
     },
     /// The first byte of the final reply moved.
     Replied {

@@ -14,6 +14,7 @@ use self::bson::{Elements, Value, long, text};
 use super::framed::{Frame, Framed, Front, Says, Way};
 use super::sql::{dotted, shared};
 use super::{Asked, Detected, Protocol, Reply, Request, Settings};
+use crate::model::ProtocolId;
 
 /// Bytes of a message's header.
 const HEADER: usize = 16;
@@ -50,8 +51,8 @@ const NOTE_HELLO: u16 = 1;
 pub struct MongoDb;
 
 impl Protocol for MongoDb {
-    fn name(&self) -> &'static str {
-        "mongodb"
+    fn id(&self) -> ProtocolId {
+        ProtocolId::MongoDb
     }
 
     fn detect(&self, bytes: &[u8]) -> Detected {
@@ -351,7 +352,7 @@ impl Framed for Messages {
             Way::Request => {
                 let mut request = request(header, body);
                 request.cut = (HEADER + body.len()) < header.look();
-                (key(header.id), Says::Begun { request, protocol: MongoDb.name(), length: None }, true)
+                (key(header.id), Says::Begun { request, protocol: ProtocolId::MongoDb, length: None }, true)
             }
             Way::Reply => self.reply(header, body, asked),
         };

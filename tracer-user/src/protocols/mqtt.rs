@@ -10,7 +10,8 @@ mod reasons;
 use self::packets::{Packet, Publish, kind};
 use super::framed::{Frame, Framed, Front, Says, Way};
 use super::messaging::{CONNECT, DELIVER, PUBLISH, SUBSCRIBE, UNSUBSCRIBE, request};
-use super::{Asked, Conventions, Detected, Protocol, Request, Settings, UNNAMED, context};
+use super::{Asked, Detected, Protocol, Request, Settings, UNNAMED, context};
+use crate::model::ProtocolId;
 
 /// Most bytes of properties waited for.
 const PROPERTIES: usize = 4096;
@@ -41,12 +42,8 @@ impl Of {
 pub struct Mqtt;
 
 impl Protocol for Mqtt {
-    fn name(&self) -> &'static str {
-        "mqtt"
-    }
-
-    fn conventions(&self) -> Conventions {
-        Conventions::Messaging
+    fn id(&self) -> ProtocolId {
+        ProtocolId::Mqtt
     }
 
     fn detect(&self, bytes: &[u8]) -> Detected {
@@ -95,7 +92,7 @@ impl Packets {
         };
         request.traceparent = publish.traceparent.and_then(context::traceparent);
         debug_assert!(*request.method != *UNNAMED || request.path.is_empty(), "what is unnamed has no destination");
-        (key, Says::Begun { request, protocol: Mqtt.name(), length: None })
+        (key, Says::Begun { request, protocol: ProtocolId::Mqtt, length: None })
     }
 }
 
@@ -107,7 +104,7 @@ fn settled(of: Of, id: u16, failure: Option<&'static str>) -> Says {
 /// A request with an answer of its own.
 fn begun(operation: &str, destination: &[u8], settings: &Settings) -> Says {
     let request = request(operation, destination, Asked::default(), settings);
-    Says::Begun { request, protocol: Mqtt.name(), length: None }
+    Says::Begun { request, protocol: ProtocolId::Mqtt, length: None }
 }
 
 impl Framed for Packets {

@@ -16,6 +16,7 @@ use self::packets::{Packet, integer, long, packet};
 use self::replies::Progress;
 use super::sql::{Dialect, SQL_LIMIT, Summary, shared, summarize};
 use super::{Asked, Body, Detected, Parser, Protocol, Reply, Request, Settings, Step};
+use crate::model::ProtocolId;
 
 /// Commands, by the first byte of their packet.
 const QUIT: u8 = 0x01;
@@ -75,8 +76,8 @@ pub struct MySql;
 pub struct MariaDb;
 
 impl Protocol for MySql {
-    fn name(&self) -> &'static str {
-        "mysql"
+    fn id(&self) -> ProtocolId {
+        ProtocolId::MySql
     }
 
     fn detect(&self, bytes: &[u8]) -> Detected {
@@ -93,8 +94,8 @@ impl Protocol for MySql {
 }
 
 impl Protocol for MariaDb {
-    fn name(&self) -> &'static str {
-        "mariadb"
+    fn id(&self) -> ProtocolId {
+        ProtocolId::MariaDb
     }
 
     fn detect(&self, bytes: &[u8]) -> Detected {

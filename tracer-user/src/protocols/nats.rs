@@ -15,7 +15,8 @@ use self::inboxes::Inboxes;
 use self::lines::{Line, Sent, header, status};
 use super::framed::{Frame, Framed, Front, Says, Way};
 use super::messaging::{CONNECT, DELIVER, PUBLISH, REQUEST, request};
-use super::{Asked, Conventions, Detected, Protocol, Reply, Settings, context};
+use super::{Asked, Detected, Protocol, Reply, Settings, context};
+use crate::model::ProtocolId;
 
 /// Longest message header waited for, in bytes.
 const HEADER: usize = 4096;
@@ -64,12 +65,8 @@ fn hash(bytes: &[u8]) -> u64 {
 pub struct Nats;
 
 impl Protocol for Nats {
-    fn name(&self) -> &'static str {
-        "nats"
-    }
-
-    fn conventions(&self) -> Conventions {
-        Conventions::Messaging
+    fn id(&self) -> ProtocolId {
+        ProtocolId::Nats
     }
 
     fn detect(&self, bytes: &[u8]) -> Detected {
@@ -160,7 +157,7 @@ impl Lines {
         let asked = Asked { silent: plain, optional: way == Way::Reply && !plain, ..Asked::default() };
         let mut request = request(operation, sent.subject, asked, settings);
         request.traceparent = header(head, b"traceparent").and_then(context::traceparent);
-        (key, Says::Begun { request, protocol: Nats.name(), length: None })
+        (key, Says::Begun { request, protocol: ProtocolId::Nats, length: None })
     }
 
     /// Handles a refusal from the server.
@@ -213,7 +210,7 @@ impl Framed for Lines {
                 // A client that does not request verbose mode gets no answer.
                 let asked = Asked { optional: true, ..Asked::default() };
                 let request = request(CONNECT, b"", asked, settings);
-                (key, Says::Begun { request, protocol: Nats.name(), length: None })
+                (key, Says::Begun { request, protocol: ProtocolId::Nats, length: None })
             }
             Line::Subscribe(subject) => {
                 self.inboxes.listen(subject);

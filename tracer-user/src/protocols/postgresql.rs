@@ -18,6 +18,7 @@ use self::replies::Progress;
 use self::statements::{NAME, Named};
 use super::sql::{Dialect, SQL_LIMIT, Summary, shared, summarize};
 use super::{Asked, Body, Detected, Parser, Protocol, Reply, Request, Settings, Step};
+use crate::model::ProtocolId;
 
 /// Message types that clients send.
 const REQUESTS: &[u8] = b"QPBEDSCHFXpdcf";
@@ -38,8 +39,8 @@ const NOTE_ANSWERS: u16 = 16;
 pub struct PostgreSql;
 
 impl Protocol for PostgreSql {
-    fn name(&self) -> &'static str {
-        "postgresql"
+    fn id(&self) -> ProtocolId {
+        ProtocolId::PostgreSql
     }
 
     fn detect(&self, bytes: &[u8]) -> Detected {

@@ -3,7 +3,8 @@
 
 use memchr::memmem;
 
-use super::{Conventions, Detected, Protocol};
+use super::{Detected, Protocol};
+use crate::model::ProtocolId;
 
 /// SSH (RFC 4253 §4.2): both sides begin with the same words, so the end that connected is the client.
 #[derive(Debug)]
@@ -31,12 +32,8 @@ fn begins(bytes: &[u8], with: &[u8]) -> Option<bool> {
 }
 
 impl Protocol for Ssh {
-    fn name(&self) -> &'static str {
-        "ssh"
-    }
-
-    fn conventions(&self) -> Conventions {
-        Conventions::Turns
+    fn id(&self) -> ProtocolId {
+        ProtocolId::Ssh
     }
 
     fn detect(&self, bytes: &[u8]) -> Detected {
@@ -54,12 +51,8 @@ impl Protocol for Ssh {
 }
 
 impl Protocol for Smtp {
-    fn name(&self) -> &'static str {
-        "smtp"
-    }
-
-    fn conventions(&self) -> Conventions {
-        Conventions::Turns
+    fn id(&self) -> ProtocolId {
+        ProtocolId::Smtp
     }
 
     fn detect(&self, bytes: &[u8]) -> Detected {
@@ -91,12 +84,8 @@ impl Protocol for Smtp {
 }
 
 impl Protocol for Ldap {
-    fn name(&self) -> &'static str {
-        "ldap"
-    }
-
-    fn conventions(&self) -> Conventions {
-        Conventions::Turns
+    fn id(&self) -> ProtocolId {
+        ProtocolId::Ldap
     }
 
     fn detect(&self, bytes: &[u8]) -> Detected {
@@ -186,12 +175,8 @@ fn begins_exactly(bytes: &[u8], with: &[u8]) -> Option<bool> {
 }
 
 impl Protocol for Unknown {
-    fn name(&self) -> &'static str {
-        "unknown"
-    }
-
-    fn conventions(&self) -> Conventions {
-        Conventions::Turns
+    fn id(&self) -> ProtocolId {
+        ProtocolId::Unknown
     }
 
     fn detect(&self, _: &[u8]) -> Detected {

@@ -15,6 +15,7 @@ use self::read::{OTHER_ERROR, Read, confirmed, error, header, inner_error, word}
 use super::elements::Elements;
 use super::stream::Fed;
 use super::{Asked, Body, Detected, Parser, Protocol, Reply, Request, Settings, Step};
+use crate::model::ProtocolId;
 
 /// Longest line waited for: the server's own limit for inline commands.
 const LINE_LIMIT: usize = 64 * 1024;
@@ -37,8 +38,8 @@ const NOTE_CONFIRMED: u16 = 16;
 pub struct Redis;
 
 impl Protocol for Redis {
-    fn name(&self) -> &'static str {
-        "redis"
+    fn id(&self) -> ProtocolId {
+        ProtocolId::Redis
     }
 
     fn detect(&self, bytes: &[u8]) -> Detected {

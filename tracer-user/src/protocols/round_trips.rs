@@ -19,7 +19,7 @@ use super::pool::Pool;
 use super::recognised::Unknown;
 use super::tls::{self, Hello, Tls};
 use super::{Asked, Chunk, ExchangeEvent, Protocol, Request, Stamp, Totals, Touched, Verdict, Want};
-use crate::model::{Direction, Nanos, Outcome, Side};
+use crate::model::{Direction, Nanos, Outcome, ProtocolId, Side};
 
 /// Bytes wanted of operations once only the look of the first record matters.
 const HEAD: u16 = tls::HEADER as u16;
@@ -122,10 +122,10 @@ impl Turns {
         (rx, tx): (u64, u64),
         joined: bool,
     ) -> Self {
-        let is_tls = protocol.name() == Tls.name();
-        let stage = match protocol.name() {
+        let is_tls = protocol.id() == ProtocolId::Tls;
+        let stage = match protocol.id() {
             _ if is_tls && !joined => Stage::Handshake(Box::default()),
-            "smtp" | "ldap" => Stage::Before { agreed: false },
+            ProtocolId::Smtp | ProtocolId::Ldap => Stage::Before { agreed: false },
             _ => Stage::Settled,
         };
         let (asked, answered) = if requests == Direction::Rx { (rx, tx) } else { (tx, rx) };
@@ -150,7 +150,7 @@ impl Turns {
         // The answer to what came with the end of the handshake may be the rest of the server's (session tickets).
         let replied = |turn: &Turn| !turn.is_handshake && !turn.is_early && turn.reply.is_some();
         let replied = self.turn.as_ref().is_some_and(replied);
-        (agreed || self.protocol.name() == Tls.name()).then_some(self.joined || replied)
+        (agreed || self.protocol.id() == ProtocolId::Tls).then_some(self.joined || replied)
     }
 
     pub(super) fn protocol(&self) -> &'static dyn Protocol {
@@ -294,20 +294,20 @@ impl Turns {
         let Turn { is_handshake, is_early: _, first, arrived, pos, request_bytes, reply, reply_bytes, fronts } = turn;
         let Some((replied, last)) = reply else { return };
         let [asked, answered] = fronts;
-        let tls = self.protocol.name() == Tls.name() && !is_handshake;
+        let tls = self.protocol.id() == ProtocolId::Tls && !is_handshake;
         if tls && (asked.is_farewell(request_bytes) || answered.is_farewell(reply_bytes)) {
             return;
         }
         self.joined |= tls;
         let exchange = self.next;
         self.next += 1;
-        let protocol = self.protocol.name();
+        let protocol = self.protocol.id();
         let word = match protocol {
             _ if is_handshake => "handshake",
-            "tls" => "TLS",
-            "ssh" => "SSH",
-            "smtp" => "SMTP",
-            "ldap" => "LDAP",
+            ProtocolId::Tls => "TLS",
+            ProtocolId::Ssh => "SSH",
+            ProtocolId::Smtp => "SMTP",
+            ProtocolId::Ldap => "LDAP",
             _ => "turn",
         };
         let request = Box::new(Request {

@@ -4,7 +4,8 @@
 use memchr::memchr;
 
 use super::cgi::{Once, Variables};
-use super::{Asked, Body, Conventions, Detected, Parser, Protocol, Reply, Request, Settings, Step};
+use super::{Asked, Body, Detected, Parser, Protocol, Reply, Request, Settings, Step};
+use crate::model::ProtocolId;
 
 /// The first variable is always this one.
 const FIRST: &[u8] = b"CONTENT_LENGTH\0";
@@ -16,12 +17,8 @@ const DIGITS: usize = 6;
 pub struct Scgi;
 
 impl Protocol for Scgi {
-    fn name(&self) -> &'static str {
-        "scgi"
-    }
-
-    fn conventions(&self) -> Conventions {
-        Conventions::Http
+    fn id(&self) -> ProtocolId {
+        ProtocolId::Scgi
     }
 
     fn detect(&self, bytes: &[u8]) -> Detected {

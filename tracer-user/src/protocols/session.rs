@@ -193,7 +193,7 @@ impl ConnectionParser {
         let (exchange, _) = self.pair.begin(session.request.asked, true);
         let first = session.first;
         let request = session.request;
-        let (protocol, pos) = (self.protocol_name(), super::NOWHERE);
+        let (protocol, pos) = (self.protocol_id(), super::NOWHERE);
         out.push(ExchangeEvent::Begun { exchange, request, first, arrived: 0, head_at: last, pos, side, protocol });
         if let Some(code) = session.closed {
             let failure = websocket::failure(code);

@@ -13,7 +13,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use self::frames::{Command, Head};
 use super::framed::{Frame, Framed, Front, Says, Way};
 use super::messaging::{CONNECT, DELIVER, PUBLISH, SUBSCRIBE, UNSUBSCRIBE, request};
-use super::{Asked, Conventions, Detected, Protocol, Request, Settings, context};
+use super::{Asked, Detected, Protocol, Request, Settings, context};
+use crate::model::ProtocolId;
 
 /// Most subscriptions remembered per connection.
 const SUBSCRIPTIONS: usize = 64;
@@ -61,12 +62,8 @@ fn hash(bytes: &[u8]) -> u64 {
 pub struct Stomp;
 
 impl Protocol for Stomp {
-    fn name(&self) -> &'static str {
-        "stomp"
-    }
-
-    fn conventions(&self) -> Conventions {
-        Conventions::Messaging
+    fn id(&self) -> ProtocolId {
+        ProtocolId::Stomp
     }
 
     fn detect(&self, bytes: &[u8]) -> Detected {
@@ -244,7 +241,7 @@ fn acknowledged<'a>(head: &Head<'a>) -> Option<&'a [u8]> {
 }
 
 fn says_begun(request: Box<Request>) -> Says {
-    Says::Begun { request, protocol: Stomp.name(), length: None }
+    Says::Begun { request, protocol: ProtocolId::Stomp, length: None }
 }
 
 fn settled(key: u64, failure: Option<&'static str>) -> Says {

@@ -5,7 +5,8 @@
 
 pub mod records;
 
-use super::{Conventions, Detected, Protocol};
+use super::{Detected, Protocol};
+use crate::model::ProtocolId;
 
 /// The protocol.
 #[derive(Debug)]
@@ -24,12 +25,8 @@ const LONGEST: usize = (1 << 14) + 2048;
 const NAME_LIMIT: usize = 253;
 
 impl Protocol for Tls {
-    fn name(&self) -> &'static str {
-        "tls"
-    }
-
-    fn conventions(&self) -> Conventions {
-        Conventions::Turns
+    fn id(&self) -> ProtocolId {
+        ProtocolId::Tls
     }
 
     fn detect(&self, bytes: &[u8]) -> Detected {

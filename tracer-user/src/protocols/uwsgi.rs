@@ -5,7 +5,8 @@
 //! without a web request's variables are ignored.
 
 use super::cgi::{Once, Variables};
-use super::{Asked, Body, Conventions, Detected, Parser, Protocol, Reply, Request, Settings, Step};
+use super::{Asked, Body, Detected, Parser, Protocol, Reply, Request, Settings, Step};
+use crate::model::ProtocolId;
 
 /// Bytes before the variables: a modifier, their length, another modifier.
 const FRONT: usize = 4;
@@ -31,12 +32,8 @@ const NAMES: &[&[u8]] = &[
 pub struct Uwsgi;
 
 impl Protocol for Uwsgi {
-    fn name(&self) -> &'static str {
-        "uwsgi"
-    }
-
-    fn conventions(&self) -> Conventions {
-        Conventions::Http
+    fn id(&self) -> ProtocolId {
+        ProtocolId::Uwsgi
     }
 
     fn detect(&self, bytes: &[u8]) -> Detected {

@@ -1,18 +1,15 @@
 //! WebSocket frames (RFC 6455 §5): finds the end of each, and the status code of a close frame.
 
-use super::{Asked, Conventions, Detected, Parser, Protocol, Reply, Request, Settings, Step};
+use super::{Asked, Detected, Parser, Protocol, Reply, Request, Settings, Step};
+use crate::model::ProtocolId;
 
 /// The protocol: only spoken after an upgrade, never from the start.
 #[derive(Debug)]
 pub struct WebSocket;
 
 impl Protocol for WebSocket {
-    fn name(&self) -> &'static str {
-        "websocket"
-    }
-
-    fn conventions(&self) -> Conventions {
-        Conventions::Session
+    fn id(&self) -> ProtocolId {
+        ProtocolId::WebSocket
     }
 
     fn detect(&self, _: &[u8]) -> Detected {

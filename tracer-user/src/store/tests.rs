@@ -1,7 +1,7 @@
 //! What the store keeps and drops, and that its size stays bounded.
 
 use super::*;
-use crate::model::{Accepted, ClassInfo, Cost, Grade, Outcome, SpanId};
+use crate::model::{Accepted, ClassInfo, Cost, Grade, Outcome, ProtocolId, SpanId};
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ pub(crate) fn span(trace: u128, start: u64, duration: u64, error: bool) -> Span 
         sampled: None,
         carried: None,
         side: Side::Server,
-        protocol: "http",
+        protocol: ProtocolId::Http,
         service: ServiceId(0),
         class: ClassId(0),
         pid: 1,
@@ -148,7 +148,7 @@ fn a_row_is_the_topmost_unit_that_fits() {
     let class = |name: &str, side| ClassInfo {
         service: ServiceId(0),
         service_name: Arc::from("shop"),
-        protocol: "http",
+        protocol: ProtocolId::Http,
         side,
         name: Arc::from(name),
         route: Arc::from(""),

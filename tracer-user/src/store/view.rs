@@ -3,9 +3,8 @@
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::model::{ClassInfo, Names, Outcome, Side, Span, SpanId, TraceId};
-use crate::protocols::tls::Tls;
-use crate::protocols::{Conventions, Protocol as _, conventions, grpc, messaging};
+use crate::model::{ClassInfo, Names, Outcome, ProtocolId, Side, Span, SpanId, TraceId};
+use crate::protocols::{Conventions, grpc, messaging};
 use crate::text::{is_unsafe, printable};
 
 /// A transaction in a list, described by its topmost span that matches the filter.
@@ -151,7 +150,7 @@ pub fn show(names: &Names, span: &Span, wall_offset: i64, host: &str) -> SpanVie
         parent_from: span.carrier,
         service_name: names.service(span.service).to_string(),
         request_class: class.map(|class| class.name.to_string()).unwrap_or_default(),
-        protocol: span.protocol,
+        protocol: span.protocol.name(),
         side: span.side.name(),
         host: host.into(),
         pid: span.pid,
@@ -189,7 +188,7 @@ fn shown(value: Value) -> Value {
 pub fn attributes(class: Option<&ClassInfo>, span: &Span) -> Map<String, Value> {
     let mut attributes = Map::new();
     let mut set = |key: &str, value: Value| attributes.insert(printable(key).into_owned(), shown(value));
-    let conventions = conventions(span.protocol);
+    let conventions = span.protocol.conventions();
     if conventions == Conventions::Database {
         set("db.system.name", json!(span.protocol));
         set("db.operation.name", json!(&*span.method));
@@ -225,7 +224,7 @@ pub fn attributes(class: Option<&ClassInfo>, span: &Span) -> Map<String, Value> 
             if let Some(name) = span.collection() {
                 set("dns.question.name", json!(name));
             }
-        } else if span.protocol == Tls.name() {
+        } else if span.protocol == ProtocolId::Tls {
             if let Some(name) = span.collection() {
                 set("tls.client.server_name", json!(name));
             }
@@ -262,12 +261,12 @@ pub fn attributes(class: Option<&ClassInfo>, span: &Span) -> Map<String, Value> 
     if let Some(class) = class.filter(|class| is_http && !class.route.is_empty()) {
         set("http.route", json!(&*class.route));
     }
-    if let Some(status) = span.status.filter(|_| span.protocol != grpc::NAME) {
+    if let Some(status) = span.status.filter(|_| span.protocol != ProtocolId::Grpc) {
         set("http.response.status_code", json!(status));
     }
     match (span.error, span.outcome, span.status) {
         (false, ..) => None,
-        _ if span.protocol == grpc::NAME => set("error.type", json!(grpc::error_type(span))),
+        _ if span.protocol == ProtocolId::Grpc => set("error.type", json!(grpc::error_type(span))),
         _ if conventions == Conventions::Names => set("error.type", json!(span.failure.unwrap_or(span.outcome.name()))),
         (true, Outcome::Aborted, _) => set("error.type", json!(span.outcome.name())),
         (true, _, Some(status)) => set("error.type", json!(status.to_string())),

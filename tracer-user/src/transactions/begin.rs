@@ -14,9 +14,9 @@ use super::pools::End;
 use super::round_trips::UNKNOWN;
 use super::task_table::is_unique;
 use super::thread::{IntervalOwner, Thread};
-use crate::model::{Cost, Direction, Nanos, Side, TraceId};
+use crate::model::{Cost, Direction, Nanos, ProtocolId, Side, TraceId};
 use crate::protocols::framed::NO_STATUS;
-use crate::protocols::{Conventions, NOWHERE, Request, Stamp, conventions};
+use crate::protocols::{Conventions, NOWHERE, Request, Stamp};
 use crate::relay;
 
 /// The operation that produced an exchange event, and the state of its thread before it.
@@ -43,7 +43,7 @@ pub(super) struct Begun {
     pub(super) head_at: Stamp,
     pub(super) pos: u64,
     pub(super) side: Side,
-    pub(super) protocol: &'static str,
+    pub(super) protocol: ProtocolId,
 }
 
 impl Engine {
@@ -57,7 +57,7 @@ impl Engine {
         let multiplexed = connection.talk.interleaves();
         let (trace, remote_parent) = match request.traceparent {
             // A message's context names its producer: a link, not a parent.
-            Some(context) if side == Side::Server && conventions(protocol) != Conventions::Messaging => {
+            Some(context) if side == Side::Server && protocol.conventions() != Conventions::Messaging => {
                 (TraceId(context.trace_id), Some(context.parent_id))
             }
             _ => (ids::trace(self.seed, cookie, exchange, first.nanos), None),
@@ -163,7 +163,7 @@ impl Engine {
             };
         }
         // A message carries its producer's context itself.
-        if conventions(protocol) != Conventions::Messaging {
+        if protocol.conventions() != Conventions::Messaging {
             self.inband_ids(&mut live, dir, seq);
         }
         live.begin_passing();

@@ -20,8 +20,8 @@ use super::event_loop::is_looped;
 use super::open_span::{Handed, OpenSpan, Slab, Slot, Vote};
 use super::thread::Thread;
 use crate::guard::shrink::ShrinkExcess;
-use crate::model::{Nanos, Side};
-use crate::protocols::{Conventions, Request, conventions};
+use crate::model::{Nanos, ProtocolId, Side};
+use crate::protocols::{Conventions, Request};
 
 /// Matching calls a process needs to count as a proxy.
 const SEEN: u32 = 8;
@@ -115,8 +115,8 @@ impl Forwarding {
 }
 
 /// Hash of what a proxy leaves unchanged in a request; 0: unknown.
-pub(super) fn fingerprint(request: &Request, protocol: &'static str) -> u64 {
-    let http = matches!(conventions(protocol), Conventions::Http | Conventions::Rpc);
+pub(super) fn fingerprint(request: &Request, protocol: ProtocolId) -> u64 {
+    let http = matches!(protocol.conventions(), Conventions::Http | Conventions::Rpc);
     if request.method.is_empty() || (http && request.target == 0) || (!http && request.cut) {
         return 0;
     }

@@ -11,8 +11,8 @@ use super::task_table::Answer;
 use super::trace_ids::Bound;
 use super::wakeup_candidates::WakeupCandidates;
 use crate::model::{
-    Accepted, AfterReply, ClassId, Cost, Grade, Linked, Nanos, Outcome, PropagatedContext, ServiceId, Side, SpanId,
-    StackSample, TraceId,
+    Accepted, AfterReply, ClassId, Cost, Grade, Linked, Nanos, Outcome, PropagatedContext, ProtocolId, ServiceId, Side,
+    SpanId, StackSample, TraceId,
 };
 use crate::protocols::Request;
 
@@ -201,7 +201,7 @@ pub struct OpenSpan {
     /// Entry or exit port.
     pub side: Side,
     /// Protocol name.
-    pub protocol: &'static str,
+    pub protocol: ProtocolId,
     /// Service of the process.
     pub service: ServiceId,
     /// Its class, once given.

@@ -240,6 +240,7 @@ fn direction(op: &Op) -> Direction {
 mod tests {
     use super::*;
     use crate::decode::Record;
+    use crate::model::ProtocolId;
     use crate::protocols::Settings;
     use crate::transactions::engine::Limits;
     use tracer_common::event::{FAMILY_INET, Open, ROLE_PASSIVE};
@@ -300,7 +301,7 @@ mod tests {
         }
 
         /// Protocols and paths of all spans.
-        fn spans(mut self) -> Vec<(&'static str, String)> {
+        fn spans(mut self) -> Vec<(ProtocolId, String)> {
             self.engine.expire(true, &mut self.out);
             let span = |output: &Output| match output {
                 Output::Finished(span, _) => {
@@ -326,9 +327,9 @@ mod tests {
             server.moves(true, true, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
             server.record(true, 23, &[], 38 + 24);
         }
-        let expected = [("tls", "handshake "), ("http", "GET /a"), ("http", "GET /b")];
+        let expected = [(ProtocolId::Tls, "handshake "), (ProtocolId::Http, "GET /a"), (ProtocolId::Http, "GET /b")];
         let mut spans = server.spans();
-        spans.sort_by_key(|(protocol, _)| *protocol == "http");
+        spans.sort_by_key(|(protocol, _)| *protocol == ProtocolId::Http);
         assert_eq!(spans, expected.map(|(protocol, name)| (protocol, name.to_owned())));
     }
 
@@ -354,7 +355,7 @@ mod tests {
         server.moves(true, false, b"GET /b HTTP/1.1\r\n\r\n");
         server.moves(false, true, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
         assert_eq!(server.engine.counters.text_unbound, 1);
-        assert_eq!(server.spans(), [("http", "GET /a".to_owned())]);
+        assert_eq!(server.spans(), [(ProtocolId::Http, "GET /a".to_owned())]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use tracer_common::inband_context::SAMPLED;
 use super::engine::Engine;
 use super::open_span::{OpenSpan, Slot};
 use crate::model::{ClassId, PropagatedContext, ServiceId, Side};
-use crate::protocols::{Conventions, conventions};
+use crate::protocols::Conventions;
 
 impl Engine {
     /// Fills in what the span's own headers do not say from its parent. Repeated whenever more may be known.
@@ -113,7 +113,7 @@ fn over(own: Arc<PropagatedContext>, above: &Arc<PropagatedContext>, fixed: bool
 impl OpenSpan {
     /// The sampled flag of its own header. A message's context is its producer's.
     fn named_sampled(&self) -> Option<bool> {
-        let own = self.side == Side::Server && conventions(self.protocol) != Conventions::Messaging;
+        let own = self.side == Side::Server && self.protocol.conventions() != Conventions::Messaging;
         let context = self.request.traceparent.filter(|_| own)?;
         Some(context.flags & SAMPLED == SAMPLED)
     }

@@ -10,14 +10,14 @@ use super::connection::SEVERAL;
 use super::engine::Engine;
 use super::open_span::{Handed, OpenSpan, Slot, Vote};
 use crate::model::Side;
-use crate::protocols::{Conventions, conventions};
+use crate::protocols::Conventions;
 
 /// Why such a call is ambiguous.
 pub(super) const SHARED: &str = "several threads make their calls by its connection, and may send each other's";
 
 /// Whether the call's connection multiplexes calls of its process over HTTP/2.
 pub(super) fn is_stream(live: &OpenSpan) -> bool {
-    let by_http = matches!(conventions(live.protocol), Conventions::Http | Conventions::Rpc);
+    let by_http = matches!(live.protocol.conventions(), Conventions::Http | Conventions::Rpc);
     live.side == Side::Client && live.multiplexed && by_http
 }
 

@@ -16,7 +16,7 @@ use super::open_span::{CallTime, Handed, OpenSpan, Slot, SpanRef, Vote};
 use super::pools::{End, Pools};
 use super::thread::Target;
 use super::wakeup_candidates::{SEVERAL, WakeupCandidates};
-use crate::model::Nanos;
+use crate::model::{Nanos, ProtocolId};
 
 /// Undecided calls per thread; beyond it the oldest stays without a parent.
 const MAX_DETACHED_CALLS: usize = 32;
@@ -127,7 +127,8 @@ impl Engine {
         let asked = self.threads.get(&tid).and_then(|thread| thread.detached_calls.calls.last()).copied();
         let asked = asked.and_then(|slot| self.spans.get(slot));
         // Resolvers send two questions at once for one name.
-        let juggles = asked.is_some_and(|call| call.first_reply == 0 && call.end == 0 && call.protocol != "dns");
+        let juggles =
+            asked.is_some_and(|call| call.first_reply == 0 && call.end == 0 && call.protocol != ProtocolId::Dns);
         let Some(thread) = self.threads.get_mut(&tid) else { return };
         thread.kind.juggles |= juggles;
         if let ControlFlow::Break(bare) = thread.kind.calls()

@@ -1,9 +1,9 @@
 //! The sampling rate, and what profiling costs.
 
-use prometheus::{CounterVec, Gauge, IntCounter, IntCounterVec, Opts};
+use prometheus::{Gauge, IntCounter};
 
-use super::super::families::{Families, vec};
-use super::{Seconds, Totals};
+use crate::metrics::families::{Families, vec};
+use crate::metrics::totals::{Seconds, Totals};
 
 /// Its families.
 #[derive(Debug)]
@@ -20,8 +20,7 @@ pub(super) struct ProfilerMetrics {
 
 impl ProfilerMetrics {
     pub(super) fn new(r: &Families) -> Self {
-        let totals =
-            |name: &str, help: &str, label: &str| Totals(vec(r, IntCounterVec::new(Opts::new(name, help), &[label])));
+        let totals = |name: &str, help: &str, label: &str| Totals::new(r, name, help, label);
         Self {
             hertz: vec(r, Gauge::new("tracer_sampling_hertz", "Stack samples per second and CPU that are taken.")),
             cost: vec(
@@ -38,18 +37,13 @@ impl ProfilerMetrics {
                     "CPU that sampling stacks may take, divided by the CPU of the host.",
                 ),
             ),
-            seconds: Seconds(vec(
+            seconds: Seconds::new(
                 r,
-                CounterVec::new(
-                    Opts::new(
-                        "tracer_profiler_cpu_seconds_total",
-                        "CPU seconds that sampling stacks took: sample (the program at the clock), off_cpu (the program \
-                         at context switches), ad_hoc (at the clocks of single threads), interrupt and agent \
-                         (estimates, see docs/profiling.md).",
-                    ),
-                    &["part"],
-                ),
-            )),
+                "tracer_profiler_cpu_seconds_total",
+                "CPU seconds that sampling stacks took: sample (the program at the clock), off_cpu (the program at context \
+                 switches), ad_hoc (at the clocks of single threads), interrupt and agent (estimates, see docs/profiling.md).",
+                "part",
+            ),
             ad_hoc_requests: vec(
                 r,
                 IntCounter::new(

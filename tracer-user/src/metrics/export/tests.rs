@@ -4,14 +4,14 @@ use super::*;
 use crate::guard::shed::Ceilings;
 use crate::guard::tables::TableUse;
 use crate::metrics::samples::span;
-use crate::model::{Accepted, Grade, HostCpu, ServiceId};
+use crate::model::{Accepted, Grade, HostCpu, ProtocolId, ServiceId};
 use std::sync::Arc;
 
 fn names(classes: usize) -> Names {
     let class = |index: usize| ClassInfo {
         service: ServiceId(0),
         service_name: Arc::from("shop"),
-        protocol: "http",
+        protocol: ProtocolId::Http,
         // Class 1 is a call of the same name.
         side: if index == 1 { Side::Client } else { Side::Server },
         name: if index <= 1 { Arc::from("a \"rule's\" class") } else { Arc::from(format!("GET /{index}")) },
@@ -146,14 +146,15 @@ fn operations_of_databases_have_families_of_their_own() {
     let class = |side| ClassInfo {
         service: ServiceId(0),
         service_name: Arc::from("shop"),
-        protocol: "redis",
+        protocol: ProtocolId::Redis,
         side,
         name: Arc::from("GET"),
         route: Arc::from(""),
     };
     let names = Names { services: vec![Arc::from("shop")], classes: vec![class(Side::Server), class(Side::Client)] };
     let mut metrics = Metrics::new();
-    let operation = Span { protocol: "redis", method: Arc::from("GET"), status: None, ..span(1, 0, 200_000, false) };
+    let operation =
+        Span { protocol: ProtocolId::Redis, method: Arc::from("GET"), status: None, ..span(1, 0, 200_000, false) };
     let failed = Span { failure: Some("WRONGTYPE"), error: true, ..operation.clone() };
     let call = Span { side: Side::Client, class: ClassId(1), peer_port: 6379, ..operation.clone() };
     let lost = Span { outcome: Outcome::Unfinished, ..call.clone() };
@@ -186,7 +187,7 @@ fn messages_are_counted_by_who_handles_them() {
     let class = |name: &str, route: &str, side| ClassInfo {
         service: ServiceId(0),
         service_name: Arc::from("shop"),
-        protocol: "nats",
+        protocol: ProtocolId::Nats,
         side,
         name: Arc::from(name),
         route: Arc::from(route),
@@ -203,7 +204,7 @@ fn messages_are_counted_by_who_handles_them() {
     let mut metrics = Metrics::new();
     for (id, class) in names.classes.iter().enumerate() {
         let operation = class.name.split(' ').next().unwrap();
-        let one = Span { protocol: "nats", status: None, peer_port: 4222, ..span(1, 0, 200_000, false) };
+        let one = Span { protocol: ProtocolId::Nats, status: None, peer_port: 4222, ..span(1, 0, 200_000, false) };
         let one = Span { method: Arc::from(operation), side: class.side, class: ClassId(id as u32), ..one };
         metrics.span(&names, &one);
         let failed = Span { failure: Some("NAK"), error: true, ..one };
@@ -238,7 +239,7 @@ fn queries_name_their_table() {
     let class = |name: &str| ClassInfo {
         service: ServiceId(0),
         service_name: Arc::from("shop"),
-        protocol: "postgresql",
+        protocol: ProtocolId::PostgreSql,
         side: Side::Server,
         name: Arc::from(name),
         route: Arc::from(""),
@@ -248,7 +249,7 @@ fn queries_name_their_table() {
     let mut metrics = Metrics::new();
     for (id, path) in ["SELECT accounts", "SELECT a b", "SELECT rare", "SELECT"].iter().enumerate() {
         let one = Span {
-            protocol: "postgresql",
+            protocol: ProtocolId::PostgreSql,
             method: Arc::from("SELECT"),
             path: Arc::from(*path),
             ..span(1, 0, 1, false)
@@ -277,7 +278,7 @@ fn kinds_of_failures_of_one_class_have_a_bound() {
         classes: vec![ClassInfo {
             service: ServiceId(0),
             service_name: Arc::from("shop"),
-            protocol: "redis",
+            protocol: ProtocolId::Redis,
             side: Side::Client,
             name: Arc::from("GET"),
             route: Arc::from(""),
@@ -285,7 +286,7 @@ fn kinds_of_failures_of_one_class_have_a_bound() {
     };
     let mut metrics = Metrics::new();
     for port in 1..=100 {
-        let call = Span { side: Side::Client, protocol: "redis", peer_port: port, ..span(1, 0, 1, false) };
+        let call = Span { side: Side::Client, protocol: ProtocolId::Redis, peer_port: port, ..span(1, 0, 1, false) };
         metrics.span(&names, &call);
     }
     let text = scrape(&metrics);

@@ -7,8 +7,8 @@
 use std::collections::VecDeque;
 
 use super::{Dns, Message, digest};
-use crate::model::{Direction, Nanos, Outcome, Side};
-use crate::protocols::{Chunk, ConnectionParser, ExchangeEvent, Protocol as _, Settings, Stamp, Touched, Verdict};
+use crate::model::{Direction, Nanos, Outcome, ProtocolId, Side};
+use crate::protocols::{Chunk, ConnectionParser, ExchangeEvent, Settings, Stamp, Touched, Verdict};
 
 /// Most questions per socket that wait for an answer.
 const LIMIT: usize = 1024;
@@ -90,7 +90,7 @@ impl Datagrams {
         let exchange = self.next;
         self.next += 1;
         let side = if dir == Direction::Rx { Side::Server } else { Side::Client };
-        let (request, protocol) = (message.request(), Dns.name());
+        let (request, protocol) = (message.request(), ProtocolId::Dns);
         out.push(ExchangeEvent::Begun { exchange, request, first: at, arrived, head_at: at, pos, side, protocol });
         let Message { id, question, .. } = *message;
         let open = Open { exchange, id, question, dir, bytes: len, last: at, alone };

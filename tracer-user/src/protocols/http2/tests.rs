@@ -192,7 +192,7 @@ fn calls_and_what_came_of_them() {
             .map(|line| line.replace("-> 12 @", "-> UNIMPLEMENTED @").replace("-> 14 @", "-> UNAVAILABLE @"))
             .collect();
         assert_eq!(lines, [format!("POST {path} @1 {expected}")]);
-        assert!(events.iter().any(|event| matches!(event, ExchangeEvent::Begun { protocol: grpc::NAME, .. })));
+        assert!(events.iter().any(|event| matches!(event, ExchangeEvent::Begun { protocol: ProtocolId::Grpc, .. })));
     }
 }
 

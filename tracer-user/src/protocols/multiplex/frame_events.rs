@@ -1,7 +1,7 @@
 //! What frames tell about their exchange: how it begins, continues and ends.
 
 use super::{LIMIT, Messages, Multiplexed, Open, TOUCHED};
-use crate::model::{Direction, Nanos, Outcome, Side};
+use crate::model::{Direction, Nanos, Outcome, ProtocolId, Side};
 use crate::protocols::framed::{Frame, Says, Way};
 use crate::protocols::{ExchangeEvent, Reply, Request, Stamp, UNNAMED};
 
@@ -123,7 +123,7 @@ impl Multiplexed {
         &mut self,
         dir: Direction,
         key: u64,
-        (request, protocol, length): (Box<Request>, &'static str, Option<u64>),
+        (request, protocol, length): (Box<Request>, ProtocolId, Option<u64>),
         (first, arrived, pos): (Stamp, Nanos, u64),
         at: Stamp,
         out: &mut Vec<ExchangeEvent>,

@@ -3,6 +3,7 @@
 use tracer_common::event::{OP_EOF, ROLE_ACTIVE};
 
 use super::*;
+use crate::model::ProtocolId;
 
 /// A FastCGI record.
 fn record(kind: u8, content: &[u8]) -> Vec<u8> {
@@ -66,13 +67,13 @@ fn what_is_left_of_a_request_is_read_after_the_reply_and_hides_no_other() {
     }
     assert_eq!(host.engine.counters.threads_doubted, 0);
     let spans = host.finish();
-    let ids: Vec<_> = spans.iter().filter(|(live, _)| live.protocol == "fastcgi").collect();
+    let ids: Vec<_> = spans.iter().filter(|(live, _)| live.protocol == ProtocolId::FastCgi).collect();
     assert_eq!(ids.len(), 4);
     for (live, verdicts) in &ids {
         assert_eq!((verdicts.grade, live.cost.cpu, live.outcome), (Grade::Certain, 150, Some(Outcome::Complete)));
         assert_eq!(&*live.request.path, "/a.php");
     }
-    for (live, verdicts) in spans.iter().filter(|(live, _)| live.protocol == "http") {
+    for (live, verdicts) in spans.iter().filter(|(live, _)| live.protocol == ProtocolId::Http) {
         let above = ids.iter().find(|(above, _)| Some(above.id) == verdicts.parent);
         assert!(above.is_some_and(|(above, _)| above.start < live.start && live.start < above.end), "{verdicts:?}");
         assert_eq!(verdicts.grade, Grade::Certain);
