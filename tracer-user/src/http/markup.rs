@@ -4,6 +4,7 @@ use std::fmt::{self, Display, Write as _};
 
 use axum::http::StatusCode;
 use axum::response::Html;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::Health;
 use super::api::ClassView;
@@ -30,19 +31,15 @@ impl Display for Safe<'_> {
     }
 }
 
+/// Escaped in a query string: everything but letters, digits and these.
+const QUERY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
+
 /// Text escaped for a query string.
 pub(super) struct Encoded<'a>(pub(super) &'a str);
 
 impl Display for Encoded<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for byte in self.0.bytes() {
-            if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
-                f.write_char(char::from(byte))?;
-            } else {
-                write!(f, "%{byte:02X}")?;
-            }
-        }
-        Ok(())
+        write!(f, "{}", utf8_percent_encode(self.0, QUERY))
     }
 }
 

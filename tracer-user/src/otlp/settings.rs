@@ -1,11 +1,13 @@
 //! Export settings: OpenTelemetry's environment variables (specification: SDK environment variables, OTLP exporter
 //! configuration), and the flag that overrides them.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use hyper::Uri;
 use hyper::header::{HeaderName, HeaderValue};
+use percent_encoding::percent_decode_str;
 
 /// Queue size in spans (`OTEL_BSP_MAX_QUEUE_SIZE`): default and maximum.
 const QUEUE: usize = 2048;
@@ -200,20 +202,14 @@ fn pairs(name: &'static str, text: &str) -> Result<Vec<(String, String)>, Settin
     Ok(all)
 }
 
+/// The decoded text; `None` where a `%` is not followed by two hexadecimal digits, or the result is not UTF-8.
 fn decode(text: &str) -> Option<String> {
-    let mut bytes = Vec::new();
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        rest = after;
-        if *first == b'%' {
-            let (digits, after) = rest.split_at_checked(2)?;
-            bytes.push(u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?);
-            rest = after;
-        } else {
-            bytes.push(*first);
-        }
+    let encoded =
+        |rest: &str| rest.as_bytes().first_chunk::<2>().is_some_and(|two| two.iter().all(u8::is_ascii_hexdigit));
+    if !text.split('%').skip(1).all(encoded) {
+        return None;
     }
-    String::from_utf8(bytes).ok()
+    percent_decode_str(text).decode_utf8().ok().map(Cow::into_owned)
 }
 
 /// Export share by `OTEL_TRACES_SAMPLER`. Parent-based samplers also decide by trace id, which is the same for all

@@ -1,9 +1,9 @@
 //! Turns the bytes of connections into exchanges: a request and its reply.
 //!
 //! Adding a protocol takes one file here ([`Protocol`] and [`Parser`]), one line in [`PROTOCOLS`], one for its
-//! [`ProtocolId`] and fixtures in its tests. Everything the protocols share is written once: positions, gaps and resynchronisation in `stream.rs`,
-//! matching replies to requests in `pair.rs`, and both joined in `connection_parser.rs`. The module is pure: no clock,
-//! no I/O; timestamps come with the bytes.
+//! [`ProtocolId`] and fixtures in its tests. Everything the protocols share is written once: positions, gaps and
+//! resynchronisation in `stream.rs`, matching replies to requests in `pair.rs`, and both joined in `connection_parser.rs`.
+//! The module is pure: no clock, no I/O; timestamps come with the bytes.
 
 pub mod amqp;
 mod bodies;

@@ -4,74 +4,22 @@
 
 use std::net::IpAddr;
 
-const SEQUENCE: u8 = 0x30;
-const OCTETS: u8 = 0x04;
-const BOOLEAN: u8 = 0x01;
-const OID: u8 = 0x06;
-/// `extensions [3]` of `TBSCertificate`.
-const EXTENSIONS: u8 = 0xa3;
-/// `iPAddress [7]` of `GeneralName`.
-const ADDRESS: u8 = 0x87;
-/// 2.5.29.17.
-const SUBJECT_ALT_NAME: [u8; 3] = [0x55, 0x1d, 0x11];
-
-/// The first DER element: its tag, its content, and the bytes after it.
-fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
-    let (&[tag, first], rest) = bytes.split_first_chunk()?;
-    let (len, rest) = match usize::from(first) {
-        short @ 0..=0x7f => (short, rest),
-        // Certificates have no longer elements.
-        long @ 0x81..=0x83 => {
-            let (digits, rest) = rest.split_at_checked(long - 0x80)?;
-            (digits.iter().fold(0, |len, digit| len << 8 | usize::from(*digit)), rest)
-        }
-        _ => return None,
-    };
-    let (content, rest) = rest.split_at_checked(len)?;
-    Some((tag, content, rest))
-}
-
-/// The content of the first element, if it has this tag.
-fn of(tag: u8, bytes: &[u8]) -> Option<&[u8]> {
-    element(bytes).filter(|(found, ..)| *found == tag).map(|(_, content, _)| content)
-}
-
-/// All complete elements.
-fn elements(mut bytes: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
-    std::iter::from_fn(move || {
-        let (tag, content, rest) = element(bytes)?;
-        bytes = rest;
-        Some((tag, content))
-    })
-}
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::FromDer as _;
 
 /// Addresses of a DER certificate.
 pub(super) fn addresses(certificate: &[u8]) -> Vec<IpAddr> {
-    names(certificate).map(|names| elements(names).filter_map(address).collect()).unwrap_or_default()
+    let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return Vec::new() };
+    let Ok(Some(names)) = certificate.subject_alternative_name() else { return Vec::new() };
+    names.value.general_names.iter().filter_map(address).collect()
 }
 
-fn names(certificate: &[u8]) -> Option<&[u8]> {
-    let body = of(SEQUENCE, of(SEQUENCE, certificate)?)?;
-    let (_, extensions) = elements(body).find(|(tag, _)| *tag == EXTENSIONS)?;
-    let found = elements(of(SEQUENCE, extensions)?).find_map(|(_, extension)| {
-        let (_, id, rest) = element(extension).filter(|(tag, ..)| *tag == OID)?;
-        if id != SUBJECT_ALT_NAME {
-            return None;
-        }
-        // The optional `critical` flag.
-        let rest = element(rest).filter(|(tag, ..)| *tag == BOOLEAN).map_or(rest, |(.., rest)| rest);
-        of(OCTETS, rest)
-    })?;
-    of(SEQUENCE, found)
-}
-
-fn address((tag, content): (u8, &[u8])) -> Option<IpAddr> {
-    if tag != ADDRESS {
-        return None;
-    }
-    match content.len() {
-        4 => <[u8; 4]>::try_from(content).ok().map(IpAddr::from),
-        16 => <[u8; 16]>::try_from(content).ok().map(IpAddr::from),
+fn address(name: &GeneralName<'_>) -> Option<IpAddr> {
+    let GeneralName::IPAddress(bytes) = name else { return None };
+    match bytes.len() {
+        4 => <[u8; 4]>::try_from(*bytes).ok().map(IpAddr::from),
+        16 => <[u8; 16]>::try_from(*bytes).ok().map(IpAddr::from),
         _ => None,
     }
 }
