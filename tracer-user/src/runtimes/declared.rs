@@ -13,12 +13,42 @@ use super::go::functions::{self, Functions};
 use super::go::image::{self, Image};
 use super::return_instructions::returns;
 
+mod predicate;
+mod values;
+
+pub use predicate::{Comparison, Predicate};
+pub use values::{Captured, METRICS, Metric, MetricKind, Source, Unread, ValueSource};
+
 /// Most bytes of a Go function that are searched for return instructions.
 const CODE: u64 = 256 << 10;
 /// Most return instructions of a function.
 pub const RETURNS: usize = 64;
 /// Most names listed in an error.
 const SIMILAR: usize = 5;
+
+/// What is declared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A function, by its symbol: from entry to return.
+    Function(Box<str>),
+}
+
+impl Target {
+    /// `function`, `call` or `lines`.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Function(_) => "function",
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Function(name) => f.write_str(name),
+        }
+    }
+}
 
 /// A declared transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,105 +57,16 @@ pub struct Declared {
     pub name: Arc<str>,
     /// Path or glob of the program or library.
     pub program: Box<str>,
-    /// The function's symbol.
-    pub function: Box<str>,
+    /// What of it is declared.
+    pub target: Target,
     /// When a call failed.
     pub fail: Option<Predicate>,
+    /// Who the call is for.
+    pub user: Option<ValueSource>,
+    /// What is measured of a call; at most [`METRICS`].
+    pub metrics: Vec<Metric>,
     /// Where it is declared: `FILE:LINE`.
     pub place: Box<str>,
-}
-
-/// How a return value compares with a number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Comparison {
-    /// `==`
-    Equal,
-    /// `!=`
-    NotEqual,
-    /// `<`
-    Less,
-    /// `<=`
-    LessOrEqual,
-    /// `>`
-    Greater,
-    /// `>=`
-    GreaterOrEqual,
-}
-
-/// Type of a return value: signed, and its bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ValueType {
-    signed: bool,
-    bits: u32,
-}
-
-/// A comparison of the return value with a number: `return != 0`, `return:i64 < 0`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Predicate {
-    /// `None`: `int`, which has 32 bits in C and 64 in Go.
-    value: Option<ValueType>,
-    comparison: Comparison,
-    number: i128,
-}
-
-impl Predicate {
-    /// Parses `return[:TYPE] OPERATOR NUMBER`.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let expected = || {
-            format!(
-                "'{text}' is no condition: expected `return OPERATOR NUMBER`, such as \"return != 0\" or \
-                 \"return:i64 < 0\" (types: int, bool, i8 to i64, u8 to u64)"
-            )
-        };
-        let rest = text.trim().strip_prefix("return").ok_or_else(expected)?;
-        let at = rest.find(['=', '!', '<', '>']).ok_or_else(expected)?;
-        let (given, rest) = rest.split_at(at);
-        let bits = |signed, bits| Some(ValueType { signed, bits });
-        let value = match given.trim() {
-            "" | ":int" => None,
-            ":bool" | ":u8" => bits(false, 8),
-            ":i8" => bits(true, 8),
-            ":i16" => bits(true, 16),
-            ":u16" => bits(false, 16),
-            ":i32" => bits(true, 32),
-            ":u32" => bits(false, 32),
-            ":i64" => bits(true, 64),
-            ":u64" => bits(false, 64),
-            _ => return Err(expected()),
-        };
-        let operators = [
-            ("==", Comparison::Equal),
-            ("!=", Comparison::NotEqual),
-            ("<=", Comparison::LessOrEqual),
-            (">=", Comparison::GreaterOrEqual),
-            ("<", Comparison::Less),
-            (">", Comparison::Greater),
-        ];
-        let found = operators.into_iter().find_map(|(sign, one)| Some((one, rest.strip_prefix(sign)?)));
-        let (comparison, number) = found.ok_or_else(expected)?;
-        let number = number.trim();
-        let parsed = match number.strip_prefix("0x") {
-            Some(digits) => u64::from_str_radix(digits, 16).map(i128::from).ok(),
-            None => number.parse::<i64>().map(i128::from).or_else(|_| number.parse::<u64>().map(i128::from)).ok(),
-        };
-        Ok(Self { value, comparison, number: parsed.ok_or_else(expected)? })
-    }
-
-    /// Whether it is true of the value in a result register; `go`: of a Go function.
-    pub fn is_true(&self, register: u64, go: bool) -> bool {
-        let value = self.value.unwrap_or(ValueType { signed: true, bits: if go { 64 } else { 32 } });
-        let shift = 64 - value.bits;
-        let left = register << shift;
-        let value = if value.signed { i128::from((left as i64) >> shift) } else { i128::from(left >> shift) };
-        match self.comparison {
-            Comparison::Equal => value == self.number,
-            Comparison::NotEqual => value != self.number,
-            Comparison::Less => value < self.number,
-            Comparison::LessOrEqual => value <= self.number,
-            Comparison::Greater => value > self.number,
-            Comparison::GreaterOrEqual => value >= self.number,
-        }
-    }
 }
 
 /// Where the probes of a function go. Offsets in the file, bytes.
@@ -142,6 +83,15 @@ pub struct Site {
 }
 
 impl Site {
+    /// Argument registers of its calling convention.
+    pub fn arguments(&self) -> u8 {
+        match (self.go, cfg!(target_arch = "aarch64")) {
+            (true, _) => 9,
+            (false, true) => 8,
+            (false, false) => 6,
+        }
+    }
+
     /// Number of probes.
     pub fn probes(&self) -> usize {
         1 + self.returns.len().max(1)
@@ -207,6 +157,16 @@ pub enum Refusal {
     /// Go, and never returns.
     #[error("'{0}' never returns")]
     NoReturn(String),
+    /// An argument that is passed on the stack.
+    #[error(
+        "`{value}`: only the first {registers} registers of arguments can be read here; further arguments are on the stack"
+    )]
+    NoRegister {
+        /// The value.
+        value: String,
+        /// Argument registers of the calling convention.
+        registers: u8,
+    },
 }
 
 struct Similar<'a>(&'a [String]);
@@ -268,6 +228,20 @@ impl Binary {
                 each(name, from, range.end.saturating_sub(range.start));
             }
         });
+    }
+
+    /// Where the probes of a declared transaction go, and that its values are where the code has them.
+    pub fn declared(&self, declared: &Declared) -> Result<Site, Refusal> {
+        let site = match &declared.target {
+            Target::Function(function) => self.site(function)?,
+        };
+        let values = declared.user.iter().chain(declared.metrics.iter().map(|metric| &metric.value));
+        for value in values {
+            if value.registers() > site.arguments() {
+                return Err(Refusal::NoRegister { value: value.to_string(), registers: site.arguments() });
+            }
+        }
+        Ok(site)
     }
 
     /// Where the probes of `function` go.
@@ -373,29 +347,6 @@ fn plain(symbol: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn conditions_compare_as_their_type_says() {
-        let minus_one = 0xffff_ffffu64;
-        for (text, register, go, truth) in [
-            ("return != 0", 0, false, false),
-            ("return != 0", 1, false, true),
-            // The upper half of the register is undefined for an `int` of C.
-            ("return != 0", 1 << 32, false, false),
-            ("return < 0", minus_one, false, true),
-            ("return < 0", minus_one, true, false),
-            ("return:i64<0", u64::MAX, false, true),
-            ("return:u32 >= 0xffffffff", minus_one, false, true),
-            ("return:bool == 0", 0x100, false, true),
-            ("return <= -2", minus_one - 1, false, true),
-            ("return:u64 > 18446744073709551614", u64::MAX, true, true),
-        ] {
-            assert_eq!(Predicate::parse(text).unwrap().is_true(register, go), truth, "{text} of {register:#x}");
-        }
-        for text in ["", "return", "return 0", "return = 0", "errno == 2", "return:f64 < 0", "return < zero"] {
-            assert!(Predicate::parse(text).unwrap_err().contains("expected `return"), "{text}");
-        }
-    }
 
     /// A function for the test to find.
     #[unsafe(no_mangle)]
