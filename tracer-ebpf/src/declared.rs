@@ -36,6 +36,16 @@ struct Registers {
 /// The registers of arguments or results, in order.
 type Ordered = [u64; DECLARED_REGISTERS];
 
+/// The same registers in the order of each convention.
+struct Values {
+    /// Arguments of C.
+    arguments: Ordered,
+    /// Arguments and results of Go (its ABIInternal).
+    go: Ordered,
+    /// Results of C.
+    results: Ordered,
+}
+
 /// hook: uprobes where a declared transaction begins and, except for whole functions that are not Go's, where it ends.
 /// Emits [`DeclaredCall`].
 #[uprobe]
@@ -43,20 +53,17 @@ pub(crate) fn declared_place(ctx: ProbeContext) -> u32 {
     runtime::hit(UserProbe::DeclaredPlace);
     // SAFETY: the context of this program.
     let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
-    let mut at = registers(&ctx);
+    let (mut at, all) = registers(&ctx);
     at.sp = at.sp.wrapping_sub(((cookie as i64) >> declared::STACK) as u64);
     if cookie & declared::VALUES == 0 {
         report(cookie, at, None);
-        return 0;
-    }
-    let ordered = if cookie & declared::GO != 0 {
-        go_arguments(&ctx)
+    } else if cookie & declared::GO != 0 {
+        report(cookie, at, Some(&all.go));
     } else if cookie & declared::RETURN != 0 {
-        results(&ctx)
+        report(cookie, at, Some(&all.results));
     } else {
-        arguments(&ctx)
-    };
-    report(cookie, at, Some(&ordered));
+        report(cookie, at, Some(&all.arguments));
+    }
     0
 }
 
@@ -68,14 +75,14 @@ pub(crate) fn declared_return(ctx: RetProbeContext) -> u32 {
     let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) } | declared::RETURN;
     // The same registers as a probe has.
     let ctx = ProbeContext::new(ctx.as_ptr());
-    let mut at = registers(&ctx);
+    let (mut at, all) = registers(&ctx);
     // The return address was taken off the stack.
     at.sp = at.sp.wrapping_sub(RETURN_ADDRESS);
     at.goroutine = 0;
     if cookie & declared::VALUES == 0 {
         report(cookie, at, None);
     } else {
-        report(cookie, at, Some(&results(&ctx)));
+        report(cookie, at, Some(&all.results));
     }
     0
 }
@@ -193,72 +200,37 @@ const RETURN_ADDRESS: u64 = 8;
 #[cfg(bpf_target_arch = "aarch64")]
 const RETURN_ADDRESS: u64 = 0;
 
-#[cfg(not(bpf_target_arch = "aarch64"))]
-#[inline(always)]
-fn registers(ctx: &ProbeContext) -> Registers {
-    // SAFETY: the registers a probe is given.
-    unsafe { Registers { sp: (*ctx.regs).rsp, value: (*ctx.regs).rax, goroutine: (*ctx.regs).r14 } }
+/// Reads a register now and not where its value is used: there its address may be computed, which the verifier refuses.
+macro_rules! now {
+    ($($register:expr),+) => { ($(unsafe { (&raw const $register).read_volatile() },)+) };
 }
 
-/// The argument registers of C (System V).
 #[cfg(not(bpf_target_arch = "aarch64"))]
 #[inline(always)]
-fn arguments(ctx: &ProbeContext) -> Ordered {
+fn registers(ctx: &ProbeContext) -> (Registers, Values) {
+    let r = ctx.regs;
     // SAFETY: the registers a probe is given.
-    unsafe {
-        let r = &*ctx.regs;
-        [r.rdi, r.rsi, r.rdx, r.rcx, r.r8, r.r9, 0, 0, 0]
-    }
-}
-
-/// The registers of Go's arguments and results (its ABIInternal).
-#[cfg(not(bpf_target_arch = "aarch64"))]
-#[inline(always)]
-fn go_arguments(ctx: &ProbeContext) -> Ordered {
-    // SAFETY: the registers a probe is given.
-    unsafe {
-        let r = &*ctx.regs;
-        [r.rax, r.rbx, r.rcx, r.rdi, r.rsi, r.r8, r.r9, r.r10, r.r11]
-    }
-}
-
-/// The result registers of C.
-#[cfg(not(bpf_target_arch = "aarch64"))]
-#[inline(always)]
-fn results(ctx: &ProbeContext) -> Ordered {
-    // SAFETY: the registers a probe is given.
-    unsafe { [(*ctx.regs).rax, (*ctx.regs).rdx, 0, 0, 0, 0, 0, 0, 0] }
+    let (rsp, rax, rbx, rcx, rdx) = now!((*r).rsp, (*r).rax, (*r).rbx, (*r).rcx, (*r).rdx);
+    // SAFETY: as above.
+    let (rdi, rsi, r8, r9, r10, r11, r14) = now!((*r).rdi, (*r).rsi, (*r).r8, (*r).r9, (*r).r10, (*r).r11, (*r).r14);
+    let values = Values {
+        arguments: [rdi, rsi, rdx, rcx, r8, r9, 0, 0, 0],
+        go: [rax, rbx, rcx, rdi, rsi, r8, r9, r10, r11],
+        results: [rax, rdx, 0, 0, 0, 0, 0, 0, 0],
+    };
+    (Registers { sp: rsp, value: rax, goroutine: r14 }, values)
 }
 
 #[cfg(bpf_target_arch = "aarch64")]
 #[inline(always)]
-fn registers(ctx: &ProbeContext) -> Registers {
+fn registers(ctx: &ProbeContext) -> (Registers, Values) {
+    let r = ctx.regs;
     // SAFETY: the registers a probe is given.
-    unsafe { Registers { sp: (*ctx.regs).sp, value: (*ctx.regs).regs[0], goroutine: 0 } }
-}
-
-/// The argument registers of C.
-#[cfg(bpf_target_arch = "aarch64")]
-#[inline(always)]
-fn arguments(ctx: &ProbeContext) -> Ordered {
-    // SAFETY: the registers a probe is given.
-    unsafe {
-        let r = &(*ctx.regs).regs;
-        [r[0], r[1], r[2], r[3], r[4], r[5], r[6], r[7], 0]
-    }
-}
-
-/// Go functions are not declared on this processor.
-#[cfg(bpf_target_arch = "aarch64")]
-#[inline(always)]
-fn go_arguments(ctx: &ProbeContext) -> Ordered {
-    arguments(ctx)
-}
-
-/// The result registers of C.
-#[cfg(bpf_target_arch = "aarch64")]
-#[inline(always)]
-fn results(ctx: &ProbeContext) -> Ordered {
-    // SAFETY: the registers a probe is given.
-    unsafe { [(*ctx.regs).regs[0], (*ctx.regs).regs[1], 0, 0, 0, 0, 0, 0, 0] }
+    let (sp, a, b, c, d) = now!((*r).sp, (*r).regs[0], (*r).regs[1], (*r).regs[2], (*r).regs[3]);
+    // SAFETY: as above.
+    let (e, f, g, h) = now!((*r).regs[4], (*r).regs[5], (*r).regs[6], (*r).regs[7]);
+    let arguments = [a, b, c, d, e, f, g, h, 0];
+    // Go functions are not declared on this processor.
+    let values = Values { arguments, go: arguments, results: [a, b, 0, 0, 0, 0, 0, 0, 0] };
+    (Registers { sp, value: a, goroutine: 0 }, values)
 }
