@@ -150,10 +150,12 @@ impl Watch {
         let number = index as u64 | if site.go { cookie::GO } else { 0 };
         let (begins, ends) = (number | declared.capture(false), number | declared.capture(true));
         let mut probes = vec![];
-        for at in &site.returns {
-            probes.push((UserProbe::DeclaredPlace, *at, ends | cookie::RETURN));
+        for end in &site.ends {
+            let shared = if end.shared { cookie::SHARED } else { 0 };
+            let stack = ((i64::from(end.stack)) << cookie::STACK) as u64;
+            probes.push((UserProbe::DeclaredPlace, end.at, ends | cookie::RETURN | shared | stack));
         }
-        if site.returns.is_empty() {
+        if site.ends.is_empty() {
             probes.push((UserProbe::DeclaredReturn, site.entry, ends));
         }
         // Returns first: an entry without its return would be a call that never ends.

@@ -23,11 +23,19 @@ pub(super) struct TransactionFile {
     program: Spanned<String>,
     function: Option<Spanned<String>>,
     fail: Option<Spanned<String>>,
-    call: Option<Spanned<toml::Value>>,
+    call: Option<Spanned<CallFile>>,
     lines: Option<Spanned<toml::Value>>,
     user: Option<Spanned<String>>,
     #[serde(default)]
     metrics: Vec<MetricFile>,
+}
+
+/// A call, as in the file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CallFile {
+    caller: Spanned<String>,
+    callee: Spanned<String>,
 }
 
 /// A metric, as in the file.
@@ -63,11 +71,9 @@ pub(super) fn check(source: &Source<'_>, all: Vec<TransactionFile>) -> Result<Ar
 }
 
 fn one(source: &Source<'_>, file: &TransactionFile) -> Result<Declared, ConfigError> {
-    for (key, value) in [("call", &file.call), ("lines", &file.lines)] {
-        if let Some(value) = value {
-            let what = format!("`{key}` is not supported yet; declare a whole function with `function`");
-            return Err(source.wrong(&value.span(), what));
-        }
+    if let Some(lines) = &file.lines {
+        let what = "`lines` is not supported yet; declare a function with `function`, or a call with `call`";
+        return Err(source.wrong(&lines.span(), what));
     }
     let is_text =
         |text: &str, most| !text.trim().is_empty() && text.len() <= most && !text.chars().any(char::is_control);
@@ -79,12 +85,27 @@ fn one(source: &Source<'_>, file: &TransactionFile) -> Result<Declared, ConfigEr
             "expected an absolute path of a program or library, such as \"/opt/shop/bin/shop\" or \"/opt/shop/*\"";
         return Err(source.wrong(&file.program.span(), what));
     }
-    let Some(function) = &file.function else {
-        return Err(source.wrong(&file.name.span(), "expected `function`, the symbol of the function to declare"));
+    let symbol = |name: &Spanned<String>| {
+        if is_text(name.get_ref(), FUNCTION) {
+            Ok(Box::from(name.get_ref().trim()))
+        } else {
+            Err(source.wrong(&name.span(), "expected the symbol of a function"))
+        }
     };
-    if !is_text(function.get_ref(), FUNCTION) {
-        return Err(source.wrong(&function.span(), "expected the symbol of a function"));
-    }
+    let (target, span) = match (&file.function, &file.call) {
+        (Some(function), None) => (Target::Function(symbol(function)?), function.span()),
+        (None, Some(call)) => {
+            let CallFile { caller, callee } = call.get_ref();
+            (Target::Call { caller: symbol(caller)?, callee: symbol(callee)? }, call.span())
+        }
+        (Some(_), Some(call)) => {
+            return Err(source.wrong(&call.span(), "either `function` or `call`: a transaction is one of them"));
+        }
+        (None, None) => {
+            return Err(source
+                .wrong(&file.name.span(), "expected `function`, the symbol of the function to declare, or `call`"));
+        }
+    };
     let fail = match &file.fail {
         Some(fail) => Some(Predicate::parse(fail.get_ref()).map_err(|what| source.wrong(&fail.span(), what))?),
         None => None,
@@ -96,11 +117,11 @@ fn one(source: &Source<'_>, file: &TransactionFile) -> Result<Declared, ConfigEr
     Ok(Declared {
         name: Arc::from(file.name.get_ref().trim()),
         program: file.program.get_ref().as_str().into(),
-        target: Target::Function(function.get_ref().trim().into()),
+        target,
         fail,
         user,
         metrics: metrics(source, &file.metrics)?,
-        place: source.place(&function.span()).into(),
+        place: source.place(&span).into(),
     })
 }
 
@@ -172,6 +193,15 @@ mod tests {
                 "t.toml:5:8: 'errno' is no condition",
             ),
             ("name = \"a\"\nprogram = \"/x\"\nlines = {}", "t.toml:4:9: `lines` is not supported yet"),
+            (
+                "name = \"a\"\nprogram = \"/x\"\nfunction = \"f\"\ncall = { caller = \"a\", callee = \"b\" }",
+                "t.toml:5:8: either `function` or `call`",
+            ),
+            (
+                "name = \"a\"\nprogram = \"/x\"\ncall = { caller = \"a\", callee = \"\" }",
+                "t.toml:4:32: expected the symbol",
+            ),
+            ("name = \"a\"\nprogram = \"/x\"\ncall = { caller = \"a\" }", "t.toml:4:8: missing field `callee`"),
         ] {
             let error = Config::parse("t.toml", &format!("[[transaction]]\n{text}\n")).unwrap_err().to_string();
             assert!(error.starts_with(expected), "{text}: {error}");

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::elf::{self, Function};
@@ -13,6 +13,8 @@ use super::go::functions::{self, Functions};
 use super::go::image::{self, Image};
 use super::return_instructions::returns;
 
+mod calls;
+mod code;
 mod predicate;
 mod values;
 
@@ -31,6 +33,13 @@ const SIMILAR: usize = 5;
 pub enum Target {
     /// A function, by its symbol: from entry to return.
     Function(Box<str>),
+    /// The call of a function within another.
+    Call {
+        /// The one that calls.
+        caller: Box<str>,
+        /// The one that is called.
+        callee: Box<str>,
+    },
 }
 
 impl Target {
@@ -38,6 +47,7 @@ impl Target {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Function(_) => "function",
+            Self::Call { .. } => "call",
         }
     }
 }
@@ -46,6 +56,7 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Function(name) => f.write_str(name),
+            Self::Call { caller, callee } => write!(f, "{callee} in {caller}"),
         }
     }
 }
@@ -69,6 +80,17 @@ pub struct Declared {
     pub place: Box<str>,
 }
 
+/// Where a call is seen to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    /// Offset in the file, bytes.
+    pub at: u64,
+    /// The place is also reached in other ways.
+    pub shared: bool,
+    /// By how many bytes the stack pointer is above what it was at entry.
+    pub stack: i32,
+}
+
 /// Where the probes of a function go. Offsets in the file, bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site {
@@ -76,8 +98,8 @@ pub struct Site {
     pub name: String,
     /// Where a call is seen to begin.
     pub entry: u64,
-    /// Its return instructions (Go); empty: a return probe.
-    pub returns: Vec<u64>,
+    /// Where a call is seen to end; empty: a return probe.
+    pub ends: Vec<End>,
     /// Whether it is a Go function.
     pub go: bool,
 }
@@ -94,7 +116,7 @@ impl Site {
 
     /// Number of probes.
     pub fn probes(&self) -> usize {
-        1 + self.returns.len().max(1)
+        1 + self.ends.len().max(1)
     }
 }
 
@@ -154,9 +176,55 @@ pub enum Refusal {
     /// Go, and too large or with too many returns.
     #[error("'{0}' is too large: more than 256 KB of code or {RETURNS} return instructions")]
     TooLarge(String),
-    /// Go, and never returns.
+    /// It never returns.
     #[error("'{0}' never returns")]
     NoReturn(String),
+    /// The size of a caller is not known.
+    #[error("the symbol of '{0}' has no size: where its code ends is not known")]
+    NoSize(String),
+    /// No such call.
+    #[error(
+        "'{caller}' has no call of '{callee}': it was inlined there or optimised away{}",
+        if *.pointers == 0 { String::new() } else { format!(", or is one of {pointers} calls through pointers, which are not followed") }
+    )]
+    NoCall {
+        /// The one that calls.
+        caller: String,
+        /// The one that is called.
+        callee: String,
+        /// Calls through pointers in the caller.
+        pointers: usize,
+    },
+    /// It calls a variant.
+    #[error("'{caller}' calls '{variant}', which the compiler made of '{callee}': declare that as the callee")]
+    CallsVariant {
+        /// The one that calls.
+        caller: String,
+        /// The one that is called.
+        callee: String,
+        /// The symbol.
+        variant: String,
+    },
+    /// The call is the last thing its caller does.
+    #[error("tail-called: '{caller}' ends with a jump to '{callee}' (at {}), which returns to the caller's caller; declare the function '{callee}'", Hex(.addresses))]
+    TailCall {
+        /// The one that calls.
+        caller: String,
+        /// The one that is called.
+        callee: String,
+        /// Where.
+        addresses: Vec<u64>,
+    },
+    /// Several calls.
+    #[error("several matches: '{caller}' calls '{callee}' at {} places ({}); declare the function '{callee}'", .addresses.len(), Hex(.addresses))]
+    SeveralCalls {
+        /// The one that calls.
+        caller: String,
+        /// The one that is called.
+        callee: String,
+        /// Where, tail calls included.
+        addresses: Vec<u64>,
+    },
     /// An argument that is passed on the stack.
     #[error(
         "`{value}`: only the first {registers} registers of arguments can be read here; further arguments are on the stack"
@@ -181,13 +249,23 @@ struct Hex<'a>(&'a [u64]);
 
 impl fmt::Display for Hex<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all: Vec<String> = self.0.iter().map(|address| format!("{address:#x}")).collect();
-        f.write_str(&all.join(", "))
+        let all: Vec<String> = self.0.iter().take(SIMILAR).map(|address| format!("{address:#x}")).collect();
+        f.write_str(&all.join(", "))?;
+        if self.0.len() > SIMILAR { f.write_str(", …") } else { Ok(()) }
     }
+}
+
+/// A function and its code, as addresses in the file.
+struct Found {
+    name: String,
+    address: u64,
+    size: u64,
+    go: bool,
 }
 
 /// The functions of a program or library.
 pub struct Binary {
+    path: PathBuf,
     file: File,
     program: elf::Program,
     functions: Vec<Function>,
@@ -205,7 +283,7 @@ impl Binary {
         let (functions, whole) = elf::functions(path).ok_or(Refusal::NotProgram)?;
         let program = elf::Program::read(path, &[]).ok_or(Refusal::NotProgram)?;
         let is_go = Image::read(&file).is_some_and(|image| image.section(".gopclntab").is_some());
-        Ok(Self { file, program, functions, whole, is_go })
+        Ok(Self { path: path.to_owned(), file, program, functions, whole, is_go })
     }
 
     /// Names of the functions that can be declared, in order; demangled as users write them.
@@ -234,6 +312,7 @@ impl Binary {
     pub fn declared(&self, declared: &Declared) -> Result<Site, Refusal> {
         let site = match &declared.target {
             Target::Function(function) => self.site(function)?,
+            Target::Call { caller, callee } => self.call(caller, callee)?,
         };
         let values = declared.user.iter().chain(declared.metrics.iter().map(|metric| &metric.value));
         for value in values {
@@ -246,26 +325,34 @@ impl Binary {
 
     /// Where the probes of `function` go.
     pub fn site(&self, function: &str) -> Result<Site, Refusal> {
+        let found = self.find(function)?;
+        if found.go {
+            return self.go_site(function, found.address, found.size);
+        }
+        let entry = self.program.offset(found.address).ok_or(Refusal::NotProgram)?;
+        Ok(Site { name: found.name, entry, ends: Vec::new(), go: false })
+    }
+
+    /// The one function of that name.
+    fn find(&self, function: &str) -> Result<Found, Refusal> {
         let mut go = Vec::new();
         self.each_go(|name, from, size| {
             if name == function {
                 go.push((from, size));
             }
         });
-        if let [(from, size)] = go[..] {
-            return self.go_site(function, from, size);
+        if let [(address, size)] = go[..] {
+            return Ok(Found { name: function.into(), address, size, go: true });
         }
         let named = |one: &&Function| &*one.name == function || plain(&one.name) == function;
         let mut found: Vec<&Function> = self.functions.iter().filter(named).collect();
-        found.sort_unstable_by_key(|one| one.address);
+        // The symbol that knows its size first.
+        found.sort_unstable_by_key(|one| (one.address, std::cmp::Reverse(one.size)));
         found.dedup_by_key(|one| one.address);
         match found[..] {
             [] => Err(self.missing(function)),
             [one] if one.indirect => Err(Refusal::Indirect(function.into())),
-            [one] => {
-                let entry = self.program.offset(one.address).ok_or(Refusal::NotProgram)?;
-                Ok(Site { name: one.name.to_string(), entry, returns: Vec::new(), go: false })
-            }
+            [one] => Ok(Found { name: one.name.to_string(), address: one.address, size: one.size, go: false }),
             _ => Err(Refusal::Several {
                 name: function.into(),
                 count: found.len(),
@@ -318,8 +405,9 @@ impl Binary {
         let place = |at: usize| image.place(from.checked_add(at as u64)?);
         // Behind the stack check, which may start the function again.
         let entry = place(functions::frame(&code).unwrap_or(0)).ok_or(Refusal::NotProgram)?;
-        let returns = found.into_iter().map(|at| place(at).ok_or(Refusal::NotProgram)).collect::<Result<_, _>>()?;
-        Ok(Site { name: function.into(), entry, returns, go: true })
+        let end = |at| Ok(End { at: place(at).ok_or(Refusal::NotProgram)?, shared: false, stack: 0 });
+        let ends = found.into_iter().map(end).collect::<Result<_, Refusal>>()?;
+        Ok(Site { name: function.into(), entry, ends, go: true })
     }
 }
 
@@ -359,7 +447,7 @@ mod tests {
         assert_eq!(tracer_declared_function_here(), 7);
         let binary = Binary::open(Path::new("/proc/self/exe")).expect("a program");
         let site = binary.site("tracer_declared_function_here").expect("a function");
-        assert!(site.entry > 0 && site.returns.is_empty() && site.probes() == 2);
+        assert!(site.entry > 0 && site.ends.is_empty() && site.probes() == 2);
         let missing = binary.site("tracer_declared_function").unwrap_err();
         assert!(missing.to_string().contains("tracer_declared_function_here"), "{missing}");
         assert!(matches!(Binary::open(Path::new("/proc/self/maps")), Err(Refusal::NotProgram)));

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use object::read::ReadCacheOps;
 use object::read::elf::{ElfFile64, ProgramHeader};
-use object::{Endianness, Object, ObjectSymbol, ReadCache, ReadRef, RelocationFlags, SymbolKind};
+use object::{Endianness, Object, ObjectSymbol, ObjectSymbolTable, ReadCache, ReadRef, RelocationFlags, SymbolKind};
 
 use super::go::image::Image;
 use super::maps::Mapping;
@@ -49,6 +49,8 @@ pub struct Function {
     pub name: Box<str>,
     /// Its address, as in the file.
     pub address: u64,
+    /// Bytes of its code; 0: not known.
+    pub size: u64,
     /// The symbol is code that chooses the function (`STT_GNU_IFUNC`).
     pub indirect: bool,
 }
@@ -78,10 +80,25 @@ pub fn functions(path: &Path) -> Option<(Vec<Function>, bool)> {
         if let Ok(name) = symbol.name()
             && (1..=FUNCTION_NAME).contains(&name.len())
         {
-            found.push(Function { name: name.into(), address: symbol.address(), indirect });
+            found.push(Function { name: name.into(), address: symbol.address(), size: symbol.size(), indirect });
         }
     }
     Some((found, file.symbol_table().is_some()))
+}
+
+/// Where the dynamic linker stores the addresses of functions of other files, by their names.
+pub fn imports(path: &Path) -> Vec<(u64, Box<str>)> {
+    let Some(cache) = open(path) else { return Vec::new() };
+    let Ok(file) = ElfFile64::<Endianness, _>::parse(&cache) else { return Vec::new() };
+    let (Some(symbols), Some(relocations)) = (file.dynamic_symbol_table(), file.dynamic_relocations()) else {
+        return Vec::new();
+    };
+    let import = |(address, relocation): (u64, object::Relocation)| {
+        let object::RelocationTarget::Symbol(index) = relocation.target() else { return None };
+        let name = symbols.symbol_by_index(index).ok()?.name().ok()?;
+        (1..=FUNCTION_NAME).contains(&name.len()).then(|| (address, name.into()))
+    };
+    relocations.filter_map(import).take(FUNCTIONS).collect()
 }
 
 /// Whether the debug information of a file contains `name`.
