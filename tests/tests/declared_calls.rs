@@ -1,4 +1,4 @@
-//! Declared call sites of optimised programs against what the program measured itself: every call, its failures
+//! Declared call sites and lines of optimised programs against what the program measured itself: every call, its failures
 //! and its response time; and what the compiler left undecidable is refused by name.
 
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tracer_tests::agent::{Agent, command};
 use tracer_tests::process::Process;
-use tracer_tests::workload::compile_optimised;
+use tracer_tests::workload::{compile_optimised, source};
 use tracer_tests::{begin, figure, go, say, scale, scratch, wait};
 
 const ROUNDS: usize = 100;
@@ -135,6 +135,61 @@ fn calls_of_a_go_program_are_what_they_measured() {
     compare(&agent, "Go, call", &truths[0]);
     drop(process);
     agent.stop();
+}
+
+/// The number of the first line of the source that contains `text`, from 1.
+fn line(text: &str) -> usize {
+    let source = std::fs::read_to_string(source("declared_calls.c")).expect("the source");
+    source.lines().position(|line| line.contains(text)).unwrap_or_else(|| panic!("no line with {text}")) + 1
+}
+
+fn lines(from: &str, to: &str) -> String {
+    format!("lines = {{ file = \"declared_calls.c\", from = {}, to = {} }}", line(from), line(to))
+}
+
+#[test]
+fn lines_of_an_optimised_c_program_are_what_they_measured() {
+    let Some(_turn) = begin("declared_lines_c", &["cc"]) else { return };
+    let dir = scratch();
+    let program = compile_optimised(dir.path(), "declared_calls");
+    let straight = lines("sum += work(n, \"lines\")", "sum *= 3");
+    let looping = lines("int most = lengths", "sum += work(i, \"loop\")");
+    let config = declare(dir.path(), &program, &[("lines", &straight), ("looping", &looping)]);
+    let agent = Agent::start(dir.path(), &["--config", &config.display().to_string()]);
+    let (process, truths) = run(dir.path(), &program);
+    for truth in truths.iter().filter(|truth| ["lines", "looping"].contains(&truth.name.as_str())) {
+        compare(&agent, "C at -O2,", truth);
+    }
+    assert!(gaps(&agent) < 0.5, "{}", agent.text("/metrics"));
+    drop(process);
+    agent.stop();
+}
+
+#[test]
+fn lines_that_cannot_be_declared_say_why() {
+    let Some(_turn) = begin("declared_lines_check", &["cc", "strip"]) else { return };
+    let dir = scratch();
+    let program = compile_optimised(dir.path(), "declared_calls");
+    let place = format!("{}:4: ", dir.path().join("tracer.toml").display());
+    let check = |rest: &str| {
+        let config = declare(dir.path(), &program, &[("a", rest)]);
+        command(&["declare", "--check", &config.display().to_string()])
+    };
+    for (rest, why) in [
+        // Its own code, and a copy where it is called.
+        (lines("int small(int n)", "int small(int n)"), "inlined several times"),
+        (lines("int twice(int n)", "int tail(int n)"), "inlined several times, or more than one function's lines"),
+        (lines("// Calls for", "// Calls for"), "optimised out"),
+        (lines("int tail(int n)", "int tail(int n)"), "tail call"),
+        ("lines = { file = \"nothing.c\", from = 1, to = 2 }".into(), "no such file in the line table"),
+    ] {
+        let refused = check(&rest);
+        assert_eq!(refused.code, Some(2), "{refused:?}");
+        assert!(refused.out.starts_with(&place) && refused.out.contains(why), "{rest}: {refused:?}");
+    }
+    assert!(Command::new("strip").arg(&program).status().expect("strip").success());
+    let refused = check(&lines("int twice(int n)", "int twice(int n)"));
+    assert!(refused.code == Some(2) && refused.out.contains("no line table"), "{refused:?}");
 }
 
 #[test]

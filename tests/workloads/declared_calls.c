@@ -75,7 +75,7 @@ __attribute__((noipa)) int by_pointer(int n, int (*which)(int)) { return which(n
 int small(int n) { return n * 3 + 1; }
 __attribute__((noipa)) int inlines(int n) { return small(n) ^ n; }
 
-// The lines from `sum += work` to `sum *= 3` are declared.
+// The lines between the clocks are declared.
 __attribute__((noipa)) int lines(int n) {
     int sum = n, before = other(0) & 1;
     uint64_t wall = nanos(CLOCK_MONOTONIC);
@@ -86,11 +86,14 @@ __attribute__((noipa)) int lines(int n) {
     return sum + before;
 }
 
-// The declared lines have a loop, and a way out of the function.
+static volatile int lengths[3] = {1, 2, 3};
+
+// The declared lines have a loop.
 __attribute__((noipa)) int looping(int n) {
     int sum = other(n);
     uint64_t wall = nanos(CLOCK_MONOTONIC);
-    for (int i = 0; i < n % 3 + 1; i++) {
+    int most = lengths[n % 3];
+    for (int i = 0; i < most; i++) {
         sum += work(i, "loop");
     }
     add(&loop_truth, nanos(CLOCK_MONOTONIC) - wall, 0);

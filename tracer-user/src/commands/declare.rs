@@ -74,6 +74,7 @@ fn says(declared: &Declared, site: &Site) -> String {
     let way = match declared.target {
         Target::Function(_) if site.ends.is_empty() => "entry and a return probe",
         Target::Function(_) => "entry and its return instructions",
+        Target::Lines { .. } => "where the lines begin and every way out of them",
         Target::Call { .. } => "the call instruction and the one behind it",
     };
     let Site { name, entry, .. } = site;

@@ -24,7 +24,7 @@ pub(super) struct TransactionFile {
     function: Option<Spanned<String>>,
     fail: Option<Spanned<String>>,
     call: Option<Spanned<CallFile>>,
-    lines: Option<Spanned<toml::Value>>,
+    lines: Option<Spanned<LinesFile>>,
     user: Option<Spanned<String>>,
     #[serde(default)]
     metrics: Vec<MetricFile>,
@@ -36,6 +36,15 @@ pub(super) struct TransactionFile {
 struct CallFile {
     caller: Spanned<String>,
     callee: Spanned<String>,
+}
+
+/// Lines, as in the file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LinesFile {
+    file: Spanned<String>,
+    from: Spanned<u32>,
+    to: Spanned<u32>,
 }
 
 /// A metric, as in the file.
@@ -71,10 +80,6 @@ pub(super) fn check(source: &Source<'_>, all: Vec<TransactionFile>) -> Result<Ar
 }
 
 fn one(source: &Source<'_>, file: &TransactionFile) -> Result<Declared, ConfigError> {
-    if let Some(lines) = &file.lines {
-        let what = "`lines` is not supported yet; declare a function with `function`, or a call with `call`";
-        return Err(source.wrong(&lines.span(), what));
-    }
     let is_text =
         |text: &str, most| !text.trim().is_empty() && text.len() <= most && !text.chars().any(char::is_control);
     if !is_text(file.name.get_ref(), NAME) {
@@ -92,18 +97,25 @@ fn one(source: &Source<'_>, file: &TransactionFile) -> Result<Declared, ConfigEr
             Err(source.wrong(&name.span(), "expected the symbol of a function"))
         }
     };
-    let (target, span) = match (&file.function, &file.call) {
-        (Some(function), None) => (Target::Function(symbol(function)?), function.span()),
-        (None, Some(call)) => {
+    let (target, span) = match (&file.function, &file.call, &file.lines) {
+        (Some(function), None, None) => (Target::Function(symbol(function)?), function.span()),
+        (None, Some(call), None) => {
             let CallFile { caller, callee } = call.get_ref();
             (Target::Call { caller: symbol(caller)?, callee: symbol(callee)? }, call.span())
         }
-        (Some(_), Some(call)) => {
-            return Err(source.wrong(&call.span(), "either `function` or `call`: a transaction is one of them"));
+        (None, None, Some(lines)) => (of_lines(source, file, lines.get_ref())?, lines.span()),
+        (None, None, None) => {
+            let what = "expected `function`, the symbol of the function to declare, or `call`, or `lines`";
+            return Err(source.wrong(&file.name.span(), what));
         }
-        (None, None) => {
-            return Err(source
-                .wrong(&file.name.span(), "expected `function`, the symbol of the function to declare, or `call`"));
+        (function, call, lines) => {
+            let spans = [
+                function.as_ref().map(Spanned::span),
+                call.as_ref().map(Spanned::span),
+                lines.as_ref().map(Spanned::span),
+            ];
+            let last = spans.into_iter().flatten().max_by_key(|span| span.start).unwrap_or_else(|| file.name.span());
+            return Err(source.wrong(&last, "either `function`, `call` or `lines`: a transaction is one of them"));
         }
     };
     let fail = match &file.fail {
@@ -123,6 +135,34 @@ fn one(source: &Source<'_>, file: &TransactionFile) -> Result<Declared, ConfigEr
         metrics: metrics(source, &file.metrics)?,
         place: source.place(&span).into(),
     })
+}
+
+fn of_lines(source: &Source<'_>, file: &TransactionFile, lines: &LinesFile) -> Result<Target, ConfigError> {
+    let name = lines.file.get_ref().trim();
+    if name.is_empty() || name.len() > libc::PATH_MAX as usize || name.chars().any(char::is_control) {
+        return Err(
+            source.wrong(&lines.file.span(), "expected the path of a source file, or its end, such as \"sort.c\"")
+        );
+    }
+    let (from, to) = (*lines.from.get_ref(), *lines.to.get_ref());
+    if from == 0 {
+        return Err(source.wrong(&lines.from.span(), "lines are counted from 1"));
+    }
+    if to < from {
+        return Err(source.wrong(&lines.to.span(), format!("expected a line from {from} on: the last one of them")));
+    }
+    let values = [
+        ("fail", file.fail.as_ref().map(Spanned::span)),
+        ("user", file.user.as_ref().map(Spanned::span)),
+        ("metrics", file.metrics.first().map(|metric| metric.name.span())),
+    ];
+    for (key, span) in values {
+        if let Some(span) = span {
+            let what = format!("`{key}` does not go with `lines`: lines have no arguments and return nothing");
+            return Err(source.wrong(&span, what));
+        }
+    }
+    Ok(Target::Lines { file: name.into(), from, to })
 }
 
 fn metrics(source: &Source<'_>, all: &[MetricFile]) -> Result<Vec<Metric>, ConfigError> {
@@ -192,14 +232,27 @@ mod tests {
                 "name = \"a\"\nprogram = \"/x\"\nfunction = \"f\"\nfail = \"errno\"",
                 "t.toml:5:8: 'errno' is no condition",
             ),
-            ("name = \"a\"\nprogram = \"/x\"\nlines = {}", "t.toml:4:9: `lines` is not supported yet"),
+            ("name = \"a\"\nprogram = \"/x\"\nlines = {}", "t.toml:4:9: missing field `file`"),
+            (
+                "name = \"a\"\nprogram = \"/x\"\nlines = { file = \"a.c\", from = 0, to = 9 }",
+                "t.toml:4:32: lines are counted from 1",
+            ),
+            (
+                "name = \"a\"\nprogram = \"/x\"\nlines = { file = \"a.c\", from = 5, to = 4 }",
+                "t.toml:4:40: expected a line from 5 on",
+            ),
+            ("name = \"a\"\nprogram = \"/x\"\nlines = { file = \"a.c\", from = 5, to = 5000000000 }", "t.toml:4:40: "),
+            (
+                "name = \"a\"\nprogram = \"/x\"\nlines = { file = \"a.c\", from = 5, to = 9 }\nuser = \"arg1\"",
+                "t.toml:5:8: `user` does not go with `lines`",
+            ),
             (
                 "name = \"a\"\nprogram = \"/x\"\nfunction = \"f\"\ncall = { caller = \"a\", callee = \"b\" }",
-                "t.toml:5:8: either `function` or `call`",
+                "t.toml:5:8: either `function`, `call` or `lines`",
             ),
             (
                 "name = \"a\"\nprogram = \"/x\"\ncall = { caller = \"a\", callee = \"\" }",
-                "t.toml:4:32: expected the symbol",
+                "t.toml:4:33: expected the symbol",
             ),
             ("name = \"a\"\nprogram = \"/x\"\ncall = { caller = \"a\" }", "t.toml:4:8: missing field `callee`"),
         ] {

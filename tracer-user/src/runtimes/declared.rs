@@ -15,6 +15,7 @@ use super::return_instructions::returns;
 
 mod calls;
 mod code;
+mod lines;
 mod predicate;
 mod values;
 
@@ -40,6 +41,15 @@ pub enum Target {
         /// The one that is called.
         callee: Box<str>,
     },
+    /// Lines of a source file: from where the first is entered to every way out of them.
+    Lines {
+        /// The end of the file's path.
+        file: Box<str>,
+        /// The first line.
+        from: u32,
+        /// The last one.
+        to: u32,
+    },
 }
 
 impl Target {
@@ -48,6 +58,7 @@ impl Target {
         match self {
             Self::Function(_) => "function",
             Self::Call { .. } => "call",
+            Self::Lines { .. } => "lines",
         }
     }
 }
@@ -57,6 +68,7 @@ impl fmt::Display for Target {
         match self {
             Self::Function(name) => f.write_str(name),
             Self::Call { caller, callee } => write!(f, "{callee} in {caller}"),
+            Self::Lines { file, from, to } => write!(f, "{file}:{from}-{to}"),
         }
     }
 }
@@ -215,6 +227,18 @@ pub enum Refusal {
         /// Where.
         addresses: Vec<u64>,
     },
+    /// The lines have no region of code with one entry.
+    #[error("lines {from} to {to} of {file}: {why}")]
+    Lines {
+        /// The file.
+        file: String,
+        /// The first line.
+        from: u32,
+        /// The last one.
+        to: u32,
+        /// Why not.
+        why: String,
+    },
     /// Several calls.
     #[error("several matches: '{caller}' calls '{callee}' at {} places ({}); declare the function '{callee}'", .addresses.len(), Hex(.addresses))]
     SeveralCalls {
@@ -313,6 +337,7 @@ impl Binary {
         let site = match &declared.target {
             Target::Function(function) => self.site(function)?,
             Target::Call { caller, callee } => self.call(caller, callee)?,
+            Target::Lines { file, from, to } => self.lines(lines::Lines { file, from: *from, to: *to })?,
         };
         let values = declared.user.iter().chain(declared.metrics.iter().map(|metric| &metric.value));
         for value in values {

@@ -17,7 +17,7 @@ const LARGEST: u64 = 256 << 20;
 const READ_LIMIT: usize = 64 << 20;
 
 /// Limits how much of a file is read, because the file's owner controls its headers.
-struct Bounded {
+pub(super) struct Bounded {
     file: File,
     left: usize,
 }
@@ -59,7 +59,8 @@ pub struct Function {
 const FUNCTIONS: usize = 1 << 20;
 const FUNCTION_NAME: usize = 4096;
 
-fn open(path: &Path) -> Option<ReadCache<Bounded>> {
+/// Opens a file to parse it, within limits.
+pub(super) fn open(path: &Path) -> Option<ReadCache<Bounded>> {
     // Do not block if the path has become a FIFO or device.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
     let is_small = file.metadata().ok().is_some_and(|meta| meta.is_file() && meta.len() <= LARGEST);

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use iced_x86::{Decoder, DecoderOptions, FlowControl};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic, OpKind, Register};
 
 /// Most bytes of a function that are decoded.
 pub(super) const CODE: u64 = 256 << 10;
@@ -40,11 +40,33 @@ pub(super) enum Flow {
     Stop,
 }
 
-/// An instruction: the address behind it, and what comes after it.
+/// What an instruction does to the stack pointer and the frame pointer (x86-64).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stack {
+    /// Nothing, or what is undone when a call is back.
+    Same,
+    /// The stack pointer moves by so many bytes.
+    Moved(i64),
+    /// The frame pointer becomes the stack pointer.
+    FrameFromStack,
+    /// The stack pointer becomes the frame pointer and so many bytes.
+    StackFromFrame(i64),
+    /// The frame pointer is popped.
+    PopFrame,
+    /// `leave`.
+    Leave,
+    /// The frame pointer becomes something else.
+    FrameLost,
+    /// The stack pointer becomes something else.
+    Unknown,
+}
+
+/// An instruction: the address behind it, what comes after it, and what it does to the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Instruction {
     pub(super) end: u64,
     pub(super) flow: Flow,
+    pub(super) stack: Stack,
 }
 
 /// Instructions by address.
@@ -85,9 +107,46 @@ fn x86(code: &[u8], address: u64) -> Result<Instructions, u64> {
                 Flow::Next
             }
         };
-        found.insert(one.ip(), Instruction { end: one.next_ip(), flow });
+        found.insert(one.ip(), Instruction { end: one.next_ip(), flow, stack: stack(&one) });
     }
     Ok(found)
+}
+
+fn stack(one: &iced_x86::Instruction) -> Stack {
+    let to = if one.op_count() > 0 && one.op0_kind() == OpKind::Register { one.op0_register() } else { Register::None };
+    let by_number =
+        || (one.op1_kind() != OpKind::Register && one.op1_kind() != OpKind::Memory).then(|| one.immediate(1) as i64);
+    let from = || if one.op1_kind() == OpKind::Register { one.op1_register() } else { Register::None };
+    match one.mnemonic() {
+        Mnemonic::Pop if to == Register::RBP => Stack::PopFrame,
+        Mnemonic::Pop if to.full_register() == Register::RSP => Stack::Unknown,
+        Mnemonic::Push | Mnemonic::Pop | Mnemonic::Pushfq | Mnemonic::Popfq => {
+            Stack::Moved(i64::from(one.stack_pointer_increment()))
+        }
+        Mnemonic::Leave => Stack::Leave,
+        Mnemonic::Enter => Stack::Unknown,
+        Mnemonic::Cmp | Mnemonic::Test => Stack::Same,
+        Mnemonic::Sub if to == Register::RSP => {
+            by_number().and_then(i64::checked_neg).map_or(Stack::Unknown, Stack::Moved)
+        }
+        Mnemonic::Add if to == Register::RSP => by_number().map_or(Stack::Unknown, Stack::Moved),
+        Mnemonic::Mov if to == Register::RBP && from() == Register::RSP => Stack::FrameFromStack,
+        Mnemonic::Mov if to == Register::RSP && from() == Register::RBP => Stack::StackFromFrame(0),
+        Mnemonic::Lea if to == Register::RSP && one.memory_index() == Register::None => {
+            let by = one.memory_displacement64() as i64;
+            match one.memory_base() {
+                Register::RSP => Stack::Moved(by),
+                Register::RBP => Stack::StackFromFrame(by),
+                _ => Stack::Unknown,
+            }
+        }
+        _ if to.full_register() == Register::RSP => Stack::Unknown,
+        _ if to.full_register() == Register::RBP => Stack::FrameLost,
+        // What writes both operands.
+        Mnemonic::Xchg | Mnemonic::Xadd if from().full_register() == Register::RSP => Stack::Unknown,
+        Mnemonic::Xchg | Mnemonic::Xadd if from().full_register() == Register::RBP => Stack::FrameLost,
+        _ => Stack::Same,
+    }
 }
 
 fn arm(code: &[u8], address: u64) -> Result<Instructions, u64> {
@@ -96,7 +155,7 @@ fn arm(code: &[u8], address: u64) -> Result<Instructions, u64> {
     let mut at = address;
     for word in words {
         let end = at.wrapping_add(4);
-        found.insert(at, Instruction { end, flow: arm_flow(u32::from_le_bytes(*word), at) });
+        found.insert(at, Instruction { end, flow: arm_flow(u32::from_le_bytes(*word), at), stack: Stack::Unknown });
         at = end;
     }
     if rest.is_empty() { Ok(found) } else { Err(at) }
@@ -176,6 +235,27 @@ mod tests {
         assert_eq!(decode(X86_64, &[0x90, 0x06], 0x1000), Err(0x1001), "not in 64 bits");
         assert_eq!(stub(X86_64, &[0xf3, 0x0f, 0x1e, 0xfa, 0xff, 0x25, 0, 0, 0, 0], 0), Some(10));
         assert_eq!(stub(X86_64, &[0x90], 0), None);
+    }
+
+    #[test]
+    fn what_instructions_do_to_the_stack() {
+        for (bytes, expected) in [
+            (&[0x55][..], Stack::Moved(-8)),
+            (&[0x5d], Stack::PopFrame),
+            (&[0x41, 0x5c], Stack::Moved(8)),
+            (&[0x48, 0x83, 0xec, 0x20], Stack::Moved(-0x20)),
+            (&[0x48, 0x81, 0xc4, 0x08, 0x01, 0, 0], Stack::Moved(0x108)),
+            (&[0x48, 0x83, 0xec, 0x80], Stack::Moved(0x80)),
+            (&[0x48, 0x89, 0xe5], Stack::FrameFromStack),
+            (&[0x48, 0x8d, 0x65, 0xd8], Stack::StackFromFrame(-0x28)),
+            (&[0x48, 0x83, 0xe4, 0xf0], Stack::Unknown),
+            (&[0xc9], Stack::Leave),
+            (&[0x31, 0xed], Stack::FrameLost),
+            (&[0x48, 0x39, 0xe0], Stack::Same),
+            (&[0xe8, 0, 0, 0, 0], Stack::Same),
+        ] {
+            assert_eq!(decode(X86_64, bytes, 0x1000).unwrap()[&0x1000].stack, expected, "{bytes:x?}");
+        }
     }
 
     #[test]
