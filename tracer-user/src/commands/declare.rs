@@ -52,7 +52,7 @@ pub fn check(file: &Path) -> Result<(), Failure> {
         for path in files {
             match Binary::open(&path).and_then(|binary| binary.declared(one)) {
                 Ok(site) => {
-                    println!("{}: transaction '{}': {}: {}", one.place, one.name, path.display(), says(one, &site))
+                    println!("{}: transaction '{}': {}: {}", one.place, one.name, path.display(), says(one, &site));
                 }
                 Err(why) => {
                     wrong += 1;

@@ -48,9 +48,9 @@ pub(super) enum Stack {
     /// The stack pointer moves by so many bytes.
     Moved(i64),
     /// The frame pointer becomes the stack pointer.
-    FrameFromStack,
+    SetFrame,
     /// The stack pointer becomes the frame pointer and so many bytes.
-    StackFromFrame(i64),
+    FromFrame(i64),
     /// The frame pointer is popped.
     PopFrame,
     /// `leave`.
@@ -130,13 +130,13 @@ fn stack(one: &iced_x86::Instruction) -> Stack {
             by_number().and_then(i64::checked_neg).map_or(Stack::Unknown, Stack::Moved)
         }
         Mnemonic::Add if to == Register::RSP => by_number().map_or(Stack::Unknown, Stack::Moved),
-        Mnemonic::Mov if to == Register::RBP && from() == Register::RSP => Stack::FrameFromStack,
-        Mnemonic::Mov if to == Register::RSP && from() == Register::RBP => Stack::StackFromFrame(0),
+        Mnemonic::Mov if to == Register::RBP && from() == Register::RSP => Stack::SetFrame,
+        Mnemonic::Mov if to == Register::RSP && from() == Register::RBP => Stack::FromFrame(0),
         Mnemonic::Lea if to == Register::RSP && one.memory_index() == Register::None => {
             let by = one.memory_displacement64() as i64;
             match one.memory_base() {
                 Register::RSP => Stack::Moved(by),
-                Register::RBP => Stack::StackFromFrame(by),
+                Register::RBP => Stack::FromFrame(by),
                 _ => Stack::Unknown,
             }
         }
@@ -246,8 +246,8 @@ mod tests {
             (&[0x48, 0x83, 0xec, 0x20], Stack::Moved(-0x20)),
             (&[0x48, 0x81, 0xc4, 0x08, 0x01, 0, 0], Stack::Moved(0x108)),
             (&[0x48, 0x83, 0xec, 0x80], Stack::Moved(0x80)),
-            (&[0x48, 0x89, 0xe5], Stack::FrameFromStack),
-            (&[0x48, 0x8d, 0x65, 0xd8], Stack::StackFromFrame(-0x28)),
+            (&[0x48, 0x89, 0xe5], Stack::SetFrame),
+            (&[0x48, 0x8d, 0x65, 0xd8], Stack::FromFrame(-0x28)),
             (&[0x48, 0x83, 0xe4, 0xf0], Stack::Unknown),
             (&[0xc9], Stack::Leave),
             (&[0x31, 0xed], Stack::FrameLost),

@@ -164,7 +164,7 @@ fn pieces(table: &[u8], names: &[u8], lines: Lines<'_>) -> Result<Vec<Piece>, Re
         let header = program.header();
         at = at.saturating_add(header.unit_length()).saturating_add(usize::from(header.format().initial_length_size()));
         let mut wanted: BTreeMap<u64, String> = BTreeMap::new();
-        let first = if header.version() >= 5 { 0 } else { 1 };
+        let first = u64::from(header.version() < 5);
         for (index, entry) in header.file_names().iter().enumerate() {
             let Some(name) = text(entry.path_name()) else { continue };
             let dir = entry.directory(header).and_then(text).unwrap_or_default();
@@ -397,8 +397,8 @@ fn depths(instructions: &Instructions, start: u64) -> BTreeMap<u64, Option<i64>>
         let next: State = match one.stack {
             Stack::Same => (sp, fp),
             Stack::Moved(by) => (plus(sp, by), fp),
-            Stack::FrameFromStack => (sp, sp),
-            Stack::StackFromFrame(by) => (plus(fp, by), fp),
+            Stack::SetFrame => (sp, sp),
+            Stack::FromFrame(by) => (plus(fp, by), fp),
             Stack::PopFrame => (plus(sp, 8), None),
             Stack::Leave => (plus(fp, 8), None),
             Stack::FrameLost => (sp, None),

@@ -22,8 +22,7 @@ pub enum Comparison {
 /// A comparison of the return value with a number: `return != 0`, `return:i64 < 0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Predicate {
-    /// `None`: `int`, which has 32 bits in C and 64 in Go.
-    value: Option<ValueType>,
+    value: ValueType,
     comparison: Comparison,
     number: i128,
 }
@@ -41,7 +40,7 @@ impl Predicate {
         let at = rest.find(['=', '!', '<', '>']).ok_or_else(expected)?;
         let (given, rest) = rest.split_at(at);
         let value = match given.trim() {
-            "" => None,
+            "" => ValueType::Int,
             given => given.strip_prefix(':').and_then(ValueType::parse).ok_or_else(expected)?,
         };
         let operators = [
@@ -64,7 +63,7 @@ impl Predicate {
 
     /// Whether it is true of the value in a result register; `go`: of a Go function.
     pub fn is_true(&self, register: u64, go: bool) -> bool {
-        let value = ValueType::read(self.value, register, go);
+        let value = self.value.read(register, go);
         match self.comparison {
             Comparison::Equal => value == self.number,
             Comparison::NotEqual => value != self.number,

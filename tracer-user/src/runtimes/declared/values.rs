@@ -16,34 +16,41 @@ use crate::text;
 /// Most metrics of a declared transaction, as in ARM.
 pub const METRICS: usize = 7;
 
-/// Type of a number in a register: signed, and its bits.
+/// Type of a number in a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ValueType {
-    signed: bool,
-    bits: u32,
+pub(super) enum ValueType {
+    /// `int`: 32 bits in C and 64 in Go.
+    Int,
+    /// Signed, of so many bits.
+    Signed(u32),
+    /// Unsigned, of so many bits.
+    Unsigned(u32),
 }
 
 impl ValueType {
-    /// A type by its name; `Some(None)` for `int`, which has 32 bits in C and 64 in Go.
-    pub(super) fn parse(name: &str) -> Option<Option<Self>> {
-        let bits = |signed, bits| Some(Some(Self { signed, bits }));
-        match name {
-            "int" => Some(None),
-            "bool" | "u8" => bits(false, 8),
-            "i8" => bits(true, 8),
-            "i16" => bits(true, 16),
-            "u16" => bits(false, 16),
-            "i32" => bits(true, 32),
-            "u32" => bits(false, 32),
-            "i64" => bits(true, 64),
-            "u64" => bits(false, 64),
-            _ => None,
-        }
+    /// A type by its name.
+    pub(super) fn parse(name: &str) -> Option<Self> {
+        Some(match name {
+            "int" => Self::Int,
+            "bool" | "u8" => Self::Unsigned(8),
+            "i8" => Self::Signed(8),
+            "i16" => Self::Signed(16),
+            "u16" => Self::Unsigned(16),
+            "i32" => Self::Signed(32),
+            "u32" => Self::Unsigned(32),
+            "i64" => Self::Signed(64),
+            "u64" => Self::Unsigned(64),
+            _ => return None,
+        })
     }
 
-    /// The number in a register; without a type an `int`, of Go or not.
-    pub(super) fn read(of: Option<Self>, register: u64, go: bool) -> i128 {
-        let Self { signed, bits } = of.unwrap_or(Self { signed: true, bits: if go { 64 } else { 32 } });
+    /// The number in a register, of Go or not.
+    pub(super) fn read(self, register: u64, go: bool) -> i128 {
+        let (signed, bits) = match self {
+            Self::Int => (true, if go { 64 } else { 32 }),
+            Self::Signed(bits) => (true, bits),
+            Self::Unsigned(bits) => (false, bits),
+        };
         let shift = 64 - bits;
         let left = register << shift;
         if signed { i128::from((left as i64) >> shift) } else { i128::from(left >> shift) }
@@ -62,7 +69,7 @@ pub enum Source {
 /// What it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
-    Number(Option<ValueType>),
+    Number(ValueType),
     /// A pointer to text. `pair`: its length is in the next register, also in C; in Go it always is.
     Text {
         pair: bool,
@@ -106,7 +113,7 @@ impl ValueSource {
         };
         let form = match kind {
             None if is_text => Form::Text { pair: false },
-            None => Form::Number(None),
+            None => Form::Number(ValueType::Int),
             Some("string") => Form::Text { pair: false },
             Some("str") => Form::Text { pair: true },
             Some(other) => Form::Number(ValueType::parse(other).ok_or_else(expected)?),
@@ -137,12 +144,10 @@ impl ValueSource {
     fn read(&self, captured: &Captured<'_>, second: bool) -> Option<DeclaredValue> {
         let values = if self.source == Source::Return { captured.exit } else { captured.entry };
         match (self.form, self.source) {
-            (Form::Number(of), Source::Return) => {
-                Some(DeclaredValue::Number(ValueType::read(of, captured.result, captured.go)))
-            }
+            (Form::Number(of), Source::Return) => Some(DeclaredValue::Number(of.read(captured.result, captured.go))),
             (Form::Number(of), Source::Argument(number)) => {
                 let register = *values?.registers.get(usize::from(number) - 1)?;
-                Some(DeclaredValue::Number(ValueType::read(of, register, captured.go)))
+                Some(DeclaredValue::Number(of.read(register, captured.go)))
             }
             (Form::Text { .. }, _) => {
                 let values = values?;
