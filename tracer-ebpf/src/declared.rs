@@ -202,6 +202,7 @@ const RETURN_ADDRESS: u64 = 0;
 
 /// Reads a register now and not where its value is used: there its address may be computed, which the verifier refuses.
 macro_rules! now {
+    // SAFETY: what it is given are registers of a probe's context.
     ($($register:expr),+) => { ($(unsafe { (&raw const $register).read_volatile() },)+) };
 }
 
@@ -209,9 +210,7 @@ macro_rules! now {
 #[inline(always)]
 fn registers(ctx: &ProbeContext) -> (Registers, Values) {
     let r = ctx.regs;
-    // SAFETY: the registers a probe is given.
     let (rsp, rax, rbx, rcx, rdx) = now!((*r).rsp, (*r).rax, (*r).rbx, (*r).rcx, (*r).rdx);
-    // SAFETY: as above.
     let (rdi, rsi, r8, r9, r10, r11, r14) = now!((*r).rdi, (*r).rsi, (*r).r8, (*r).r9, (*r).r10, (*r).r11, (*r).r14);
     let values = Values {
         arguments: [rdi, rsi, rdx, rcx, r8, r9, 0, 0, 0],
@@ -225,9 +224,7 @@ fn registers(ctx: &ProbeContext) -> (Registers, Values) {
 #[inline(always)]
 fn registers(ctx: &ProbeContext) -> (Registers, Values) {
     let r = ctx.regs;
-    // SAFETY: the registers a probe is given.
     let (sp, a, b, c, d) = now!((*r).sp, (*r).regs[0], (*r).regs[1], (*r).regs[2], (*r).regs[3]);
-    // SAFETY: as above.
     let (e, f, g, h) = now!((*r).regs[4], (*r).regs[5], (*r).regs[6], (*r).regs[7]);
     let arguments = [a, b, c, d, e, f, g, h, 0];
     // Go functions are not declared on this processor.
