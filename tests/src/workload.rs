@@ -33,12 +33,21 @@ pub fn source(name: &str) -> PathBuf {
 
 /// Compiles `NAME.c` into `dir`, with frame pointers.
 pub fn compile(dir: &Path, name: &str) -> PathBuf {
+    compile_with(dir, name, &["-O1", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls"])
+}
+
+/// Compiles `NAME.c` into `dir` as released programs are: `-O2` and no more.
+pub fn compile_optimised(dir: &Path, name: &str) -> PathBuf {
+    compile_with(dir, name, &["-O2"])
+}
+
+fn compile_with(dir: &Path, name: &str, flags: &[&str]) -> PathBuf {
     if let Some(dir) = prebuilt() {
         return dir.join(format!("{name}.bin"));
     }
     let program = dir.join(name);
     let mut command = Command::new("cc");
-    command.args(["-O1", "-g", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls", "-Wall", "-pthread", "-o"]);
+    command.args(flags).args(["-g", "-Wall", "-pthread", "-o"]);
     command.arg(&program).arg(source(&format!("{name}.c")));
     let done = command.output().unwrap_or_else(|error| panic!("cc: {error}"));
     assert!(done.status.success(), "{name}.c: {}", String::from_utf8_lossy(&done.stderr));

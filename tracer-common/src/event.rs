@@ -125,6 +125,10 @@ pub const INBAND_REFUSED: u8 = 1 << 2;
 pub const INBAND_HELD: u8 = 1 << 3;
 /// [`DeclaredCall`]: the function returned (set) or was entered (clear).
 pub const DECLARED_RETURN: u8 = 1 << 0;
+/// [`DeclaredCall`]: [`DeclaredValues`] follow.
+pub const DECLARED_VALUES: u8 = 1 << 1;
+/// [`DeclaredCall`]: the place is also reached in other ways: a return without an entry means nothing.
+pub const DECLARED_SHARED: u8 = 1 << 2;
 /// [`OffCpu::flags`]: the thread slept so that signals do not wake it.
 pub const OFF_CPU_UNINTERRUPTIBLE: u8 = 1 << 0;
 /// [`OffCpu::flags`]: its stack was not taken, because the CPU had reached its limit of stacks a second.
@@ -533,9 +537,9 @@ wire! {
 }
 
 wire! {
-    /// A thread entered a declared function, or returned from it.
+    /// A thread entered a declared function, or returned from it. Followed by [`DeclaredValues`] with [`DECLARED_VALUES`].
     pub struct DeclaredCall {
-        /// Common part; [`DECLARED_RETURN`].
+        /// Common part; [`DECLARED_RETURN`], [`DECLARED_VALUES`], [`DECLARED_SHARED`].
         pub header: Header,
         /// Index of the declared transaction in the configuration.
         pub declared: u64,
@@ -551,6 +555,32 @@ wire! {
         pub entity: u64,
         /// The thread's counters at this moment.
         pub counters: ThreadCounters,
+    }
+}
+
+/// Registers in [`DeclaredValues`].
+pub const DECLARED_REGISTERS: usize = 9;
+/// Most bytes of a text in [`DeclaredValues`].
+pub const DECLARED_TEXT: usize = 64;
+/// A length in [`DeclaredValues`]: no text was to be read.
+pub const TEXT_NONE: u32 = u32::MAX;
+/// A length in [`DeclaredValues`]: it could not be read.
+pub const TEXT_UNREAD: u32 = u32::MAX - 1;
+
+wire! {
+    /// Values of a declared call.
+    pub struct DeclaredValues {
+        /// At entry the argument registers of the calling convention, in order; at return the result registers. 0 where the
+        /// convention has fewer.
+        pub registers: [u64; 9],
+        /// Bytes of `first` and of `second`, or `TEXT_…`.
+        pub first_len: u32,
+        /// See `first_len`.
+        pub second_len: u32,
+        /// The text that tells the user, eight bytes a word.
+        pub first: [u64; 8],
+        /// The text that is a metric.
+        pub second: [u64; 8],
     }
 }
 

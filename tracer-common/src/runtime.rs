@@ -198,14 +198,30 @@ impl UserProbe {
     }
 }
 
-/// Cookie of a probe of a declared function: its index in the configuration is in the low 32 bits.
+/// Cookie of a probe of a declared transaction: its index in the configuration is in the low bits.
 pub mod declared {
-    /// The probe is at a return instruction.
+    /// The bits of the index.
+    pub const INDEX: u64 = 0xff;
+    /// The number, from 1, of the register that points to the text which tells the user; 0: none.
+    pub const FIRST: u32 = 8;
+    /// Likewise for the text that is a metric.
+    pub const SECOND: u32 = 12;
+    /// The bits of either number.
+    pub const REGISTER: u64 = 0xf;
+    /// The first text's length is in the next register; without, a zero byte ends it.
+    pub const FIRST_PAIR: u64 = 1 << 16;
+    /// Likewise for the second.
+    pub const SECOND_PAIR: u64 = 1 << 17;
+    /// The probe is where a call ends.
     pub const RETURN: u64 = 1 << 32;
     /// The function is Go's: it runs on a goroutine's stack.
     pub const GO: u64 = 1 << 33;
-    /// The bits of the index.
-    pub const INDEX: u64 = 0xffff_ffff;
+    /// Values are to be reported.
+    pub const VALUES: u64 = 1 << 34;
+    /// The place is also reached in other ways.
+    pub const SHARED: u64 = 1 << 35;
+    /// From here up, signed: by how many bytes the stack pointer is above what it was at entry.
+    pub const STACK: u32 = 40;
 }
 
 /// Cookie of a probe of a TLS library.

@@ -1,19 +1,26 @@
 //! Calls of the functions that the configuration declares as transactions: entry and return, as they happen. User space
 //! pairs them.
 
+use core::{ffi::c_void, ptr};
+
 use aya_ebpf::{
     EbpfContext,
-    helpers::generated::{bpf_get_attach_cookie, bpf_get_smp_processor_id, bpf_ktime_get_ns},
+    helpers::generated::{
+        bpf_get_attach_cookie, bpf_get_smp_processor_id, bpf_ktime_get_ns, bpf_probe_read_user, bpf_probe_read_user_str,
+    },
     macros::{uprobe, uretprobe},
     programs::{ProbeContext, RetProbeContext},
 };
 use tracer_common::{
-    event::{DECLARED_RETURN, DeclaredCall, Header, Kind},
+    event::{
+        DECLARED_REGISTERS, DECLARED_RETURN, DECLARED_SHARED, DECLARED_TEXT, DECLARED_VALUES, DeclaredCall,
+        DeclaredValues, Header, Kind, TEXT_NONE, TEXT_UNREAD,
+    },
     lost::Lost,
     runtime::{UserProbe, declared},
 };
 
-use crate::{emit, kernel::task::Task, runtime, sched, socket::user, storage::THREADS};
+use crate::{bound, emit, kernel::task::Task, ring, runtime, sched, socket::user, storage::THREADS};
 
 /// In `runtime.g`: the upper end of its stack.
 const STACK_END: u64 = 8;
@@ -26,14 +33,37 @@ struct Registers {
     goroutine: u64,
 }
 
-/// hook: uprobes at the entry and, in Go programs, at the return instructions of declared functions. Emits
-/// [`DeclaredCall`].
+/// The registers of arguments or results, in order.
+type Ordered = [u64; DECLARED_REGISTERS];
+
+/// The same registers in the order of each convention.
+struct Values {
+    /// Arguments of C.
+    arguments: Ordered,
+    /// Arguments and results of Go (its ABIInternal).
+    go: Ordered,
+    /// Results of C.
+    results: Ordered,
+}
+
+/// hook: uprobes where a declared transaction begins and, except for whole functions that are not Go's, where it ends.
+/// Emits [`DeclaredCall`].
 #[uprobe]
 pub(crate) fn declared_place(ctx: ProbeContext) -> u32 {
     runtime::hit(UserProbe::DeclaredPlace);
     // SAFETY: the context of this program.
     let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
-    report(cookie, registers(&ctx));
+    let (mut at, all) = registers(&ctx);
+    at.sp = at.sp.wrapping_sub(((cookie as i64) >> declared::STACK) as u64);
+    if cookie & declared::VALUES == 0 {
+        report(cookie, at, None);
+    } else if cookie & declared::GO != 0 {
+        report(cookie, at, Some(&all.go));
+    } else if cookie & declared::RETURN != 0 {
+        report(cookie, at, Some(&all.results));
+    } else {
+        report(cookie, at, Some(&all.arguments));
+    }
     0
 }
 
@@ -42,16 +72,23 @@ pub(crate) fn declared_place(ctx: ProbeContext) -> u32 {
 pub(crate) fn declared_return(ctx: RetProbeContext) -> u32 {
     runtime::hit(UserProbe::DeclaredReturn);
     // SAFETY: the context of this program.
-    let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
-    let mut registers = returned(&ctx);
+    let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) } | declared::RETURN;
+    // The same registers as a probe has.
+    let ctx = ProbeContext::new(ctx.as_ptr());
+    let (mut at, all) = registers(&ctx);
     // The return address was taken off the stack.
-    registers.sp = registers.sp.wrapping_sub(RETURN_ADDRESS);
-    report(cookie | declared::RETURN, registers);
+    at.sp = at.sp.wrapping_sub(RETURN_ADDRESS);
+    at.goroutine = 0;
+    if cookie & declared::VALUES == 0 {
+        report(cookie, at, None);
+    } else {
+        report(cookie, at, Some(&all.results));
+    }
     0
 }
 
 #[inline(always)]
-fn report(cookie: u64, registers: Registers) {
+fn report(cookie: u64, registers: Registers, values: Option<&Ordered>) {
     let task = Task::current();
     let thread = THREADS.get(task.0, true);
     if thread.is_null() {
@@ -68,13 +105,15 @@ fn report(cookie: u64, registers: Registers) {
     };
     // SAFETY: no argument.
     let now = unsafe { bpf_ktime_get_ns() };
+    let len = size_of::<DeclaredCall>() + if values.is_some() { size_of::<DeclaredValues>() } else { 0 };
+    let shared = if cookie & declared::SHARED != 0 { DECLARED_SHARED } else { 0 };
     let record = DeclaredCall {
         header: Header {
             kind: Kind::DeclaredCall as u8,
-            flags: is_return as u8 * DECLARED_RETURN,
+            flags: is_return as u8 * DECLARED_RETURN | values.is_some() as u8 * DECLARED_VALUES | shared,
             // SAFETY: no argument.
             cpu: unsafe { bpf_get_smp_processor_id() } as u16,
-            len: size_of::<DeclaredCall>() as u32,
+            len: len as u32,
             nanos: now,
             tgid,
             tid: task.tid(),
@@ -87,7 +126,72 @@ fn report(cookie: u64, registers: Registers) {
         // SAFETY: not null; the current thread's own record.
         counters: sched::counters(task, unsafe { &mut *thread }, now),
     };
-    emit::event(&record, Lost::RingDeclared);
+    let Some(values) = values else {
+        emit::event(&record, Lost::RingDeclared);
+        return;
+    };
+    let Some(slot) = ring::reserve(len as u64, Lost::RingDeclared) else { return };
+    let (from, to) = (ptr::from_ref(&record).cast::<u64>(), slot.record.cast::<u64>());
+    for i in 0..size_of::<DeclaredCall>() / 8 {
+        // SAFETY: within the record and the slot. Volatile, so that the compiler makes no call to `memcpy`.
+        unsafe { to.add(i).write_volatile(from.add(i).read_volatile()) };
+    }
+    // SAFETY: the slot has room for both.
+    unsafe { put(slot.record.add(size_of::<DeclaredCall>()).cast(), cookie, values) };
+    slot.complete(len as u64);
+}
+
+/// Writes the values behind a record.
+///
+/// # Safety
+/// `to` has room for them.
+#[inline(always)]
+unsafe fn put(to: *mut DeclaredValues, cookie: u64, values: &Ordered) {
+    // SAFETY: as promised; volatile for the same reason as above.
+    unsafe {
+        let registers = (&raw mut (*to).registers).cast::<u64>();
+        let mut i = 0;
+        while i < DECLARED_REGISTERS {
+            registers.add(i).write_volatile(values[i]);
+            i += 1;
+        }
+        let first = cookie >> declared::FIRST & declared::REGISTER;
+        let pair = cookie & (declared::GO | declared::FIRST_PAIR) != 0;
+        let len = text(registers, first, pair, (&raw mut (*to).first).cast());
+        (&raw mut (*to).first_len).write_volatile(len);
+        let second = cookie >> declared::SECOND & declared::REGISTER;
+        let pair = cookie & (declared::GO | declared::SECOND_PAIR) != 0;
+        let len = text(registers, second, pair, (&raw mut (*to).second).cast());
+        (&raw mut (*to).second_len).write_volatile(len);
+    }
+}
+
+/// Copies the text that register `number` (from 1) points to; its length, or `TEXT_…`. Bytes behind it are undefined.
+///
+/// # Safety
+/// `registers` are those of a record, and `to` has room for a text.
+#[inline(always)]
+unsafe fn text(registers: *const u64, number: u64, pair: bool, to: *mut u8) -> u32 {
+    if number == 0 {
+        return TEXT_NONE;
+    }
+    let index = bound::at_most::<{ DECLARED_REGISTERS as u64 - 2 }>(number - 1);
+    // SAFETY: a register of the record.
+    let at = unsafe { registers.add(index as usize).read_volatile() } as *const c_void;
+    if !pair {
+        // SAFETY: the helper tolerates any address.
+        let got = unsafe { bpf_probe_read_user_str(to.cast(), DECLARED_TEXT as u32, at) };
+        return if got <= 0 { TEXT_UNREAD } else { got as u32 - 1 };
+    }
+    // SAFETY: the register behind it.
+    let len = unsafe { registers.add(index as usize + 1).read_volatile() };
+    if len == 0 {
+        return 0;
+    }
+    let len = bound::at_most::<{ DECLARED_TEXT as u64 }>(len);
+    // SAFETY: the helper tolerates any address.
+    let failed = unsafe { bpf_probe_read_user(to.cast(), len as u32, at) };
+    if failed == 0 { len as u32 } else { TEXT_UNREAD }
 }
 
 /// Bytes that a return takes off the stack.
@@ -96,30 +200,34 @@ const RETURN_ADDRESS: u64 = 8;
 #[cfg(bpf_target_arch = "aarch64")]
 const RETURN_ADDRESS: u64 = 0;
 
-#[cfg(not(bpf_target_arch = "aarch64"))]
-#[inline(always)]
-fn registers(ctx: &ProbeContext) -> Registers {
-    // SAFETY: the registers a probe is given.
-    unsafe { Registers { sp: (*ctx.regs).rsp, value: (*ctx.regs).rax, goroutine: (*ctx.regs).r14 } }
+/// Reads a register now and not where its value is used: there its address may be computed, which the verifier refuses.
+macro_rules! now {
+    // SAFETY: what it is given are registers of a probe's context.
+    ($($register:expr),+) => { ($(unsafe { (&raw const $register).read_volatile() },)+) };
 }
 
 #[cfg(not(bpf_target_arch = "aarch64"))]
 #[inline(always)]
-fn returned(ctx: &RetProbeContext) -> Registers {
-    // SAFETY: the registers a probe is given.
-    unsafe { Registers { sp: (*ctx.regs).rsp, value: (*ctx.regs).rax, goroutine: 0 } }
+fn registers(ctx: &ProbeContext) -> (Registers, Values) {
+    let r = ctx.regs;
+    let (rsp, rax, rbx, rcx, rdx) = now!((*r).rsp, (*r).rax, (*r).rbx, (*r).rcx, (*r).rdx);
+    let (rdi, rsi, r8, r9, r10, r11, r14) = now!((*r).rdi, (*r).rsi, (*r).r8, (*r).r9, (*r).r10, (*r).r11, (*r).r14);
+    let values = Values {
+        arguments: [rdi, rsi, rdx, rcx, r8, r9, 0, 0, 0],
+        go: [rax, rbx, rcx, rdi, rsi, r8, r9, r10, r11],
+        results: [rax, rdx, 0, 0, 0, 0, 0, 0, 0],
+    };
+    (Registers { sp: rsp, value: rax, goroutine: r14 }, values)
 }
 
 #[cfg(bpf_target_arch = "aarch64")]
 #[inline(always)]
-fn registers(ctx: &ProbeContext) -> Registers {
-    // SAFETY: the registers a probe is given.
-    unsafe { Registers { sp: (*ctx.regs).sp, value: (*ctx.regs).regs[0], goroutine: 0 } }
-}
-
-#[cfg(bpf_target_arch = "aarch64")]
-#[inline(always)]
-fn returned(ctx: &RetProbeContext) -> Registers {
-    // SAFETY: the registers a probe is given.
-    unsafe { Registers { sp: (*ctx.regs).sp, value: (*ctx.regs).regs[0], goroutine: 0 } }
+fn registers(ctx: &ProbeContext) -> (Registers, Values) {
+    let r = ctx.regs;
+    let (sp, a, b, c, d) = now!((*r).sp, (*r).regs[0], (*r).regs[1], (*r).regs[2], (*r).regs[3]);
+    let (e, f, g, h) = now!((*r).regs[4], (*r).regs[5], (*r).regs[6], (*r).regs[7]);
+    let arguments = [a, b, c, d, e, f, g, h, 0];
+    // Go functions are not declared on this processor.
+    let values = Values { arguments, go: arguments, results: [a, b, 0, 0, 0, 0, 0, 0, 0] };
+    (Registers { sp, value: a, goroutine: 0 }, values)
 }

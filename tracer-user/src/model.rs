@@ -392,6 +392,8 @@ pub struct Span {
     pub far: Option<Box<Remote>>,
     /// `X-Request-ID`, bounded, if the configuration asks for it.
     pub request_id: Option<Arc<str>>,
+    /// Values of a declared call, if any are declared.
+    pub declared: Option<Box<DeclaredFacts>>,
 }
 
 impl Span {
@@ -422,6 +424,24 @@ impl Span {
         let rest = self.path.strip_prefix(&*self.method)?.strip_prefix(' ')?;
         (!rest.is_empty() && !rest.contains(' ')).then_some(rest)
     }
+}
+
+/// A value of a declared call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeclaredValue {
+    /// A number: what a register of 64 bits can hold, signed or not.
+    Number(i128),
+    /// Text, bounded, without invisible characters.
+    Text(Arc<str>),
+}
+
+/// What is known of a declared call beyond its times.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeclaredFacts {
+    /// Who it is for.
+    pub user: Option<Arc<str>>,
+    /// Its metrics that could be read, by name.
+    pub metrics: Vec<(Arc<str>, DeclaredValue)>,
 }
 
 /// What CPU (or a sample) is charged to.

@@ -59,6 +59,8 @@ const TABLE: &[(&str, Quick)] = &[
     ("ad_hoc", All),
     ("cpu", All),
     ("declared", All),
+    ("declared_calls", All),
+    ("declared_values", All),
     ("flame", All),
     ("hotspots", All),
     ("moved", Nothing),

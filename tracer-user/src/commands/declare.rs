@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{Failure, declaring};
 use crate::classes::rules::Glob;
 use crate::config::Config;
-use crate::runtimes::declared::{Binary, Declared, Site};
+use crate::runtimes::declared::{Binary, Declared, Site, Target};
 
 /// Most functions that are listed.
 const LISTED: usize = 10_000;
@@ -50,8 +50,10 @@ pub fn check(file: &Path) -> Result<(), Failure> {
             );
         }
         for path in files {
-            match Binary::open(&path).and_then(|binary| binary.site(&one.function)) {
-                Ok(site) => println!("{}: transaction '{}': {}: {}", one.place, one.name, path.display(), says(&site)),
+            match Binary::open(&path).and_then(|binary| binary.declared(one)) {
+                Ok(site) => {
+                    println!("{}: transaction '{}': {}: {}", one.place, one.name, path.display(), says(one, &site));
+                }
                 Err(why) => {
                     wrong += 1;
                     println!("{}: transaction '{}': {}: {why}", one.place, one.name, path.display());
@@ -68,10 +70,20 @@ pub fn check(file: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-fn says(site: &Site) -> String {
-    let way = if site.go { "its return instructions" } else { "a return probe" };
+fn says(declared: &Declared, site: &Site) -> String {
+    let way = match declared.target {
+        Target::Function(_) if site.ends.is_empty() => "entry and a return probe",
+        Target::Function(_) => "entry and its return instructions",
+        Target::Lines { .. } => "where the lines begin and every way out of them",
+        Target::Call { .. } => "the call instruction and the one behind it",
+    };
     let Site { name, entry, .. } = site;
-    format!("{name} at offset {entry:#x}: entry and {way}, {} probes; a call costs {COST} more", site.probes())
+    let user = declared.user.as_ref().map(|user| format!("; user {user}")).unwrap_or_default();
+    let metrics: Vec<String> =
+        declared.metrics.iter().map(|metric| format!("{} {}", metric.name, metric.value)).collect();
+    let metrics = if metrics.is_empty() { String::new() } else { format!("; metrics {}", metrics.join(", ")) };
+    let probes = site.probes();
+    format!("{name} at offset {entry:#x}: {way}, {probes} probes{user}{metrics}; a call costs {COST} more")
 }
 
 /// Programs of running processes that have the declared path where this process cannot see it: in containers.

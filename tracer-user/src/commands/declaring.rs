@@ -130,12 +130,12 @@ impl Watch {
         let binary = Binary::open(open);
         let declared = Arc::clone(&self.declared);
         for (index, one) in declared.iter().enumerate().filter(|(_, one)| is_declared(one)) {
-            let site = binary.as_ref().map_err(Clone::clone).and_then(|binary| binary.site(&one.function));
-            let done = site.map_err(|why| why.to_string()).and_then(|site| self.attach(open, index, &site));
+            let site = binary.as_ref().map_err(Clone::clone).and_then(|binary| binary.declared(one));
+            let done = site.map_err(|why| why.to_string()).and_then(|site| self.attach(open, index, one, &site));
             match done {
                 Ok(visit) => {
                     visits.push(visit);
-                    log::info!("transaction '{}': {} of {text} is traced", one.name, one.function);
+                    log::info!("transaction '{}': {} of {text} is traced", one.name, one.target);
                 }
                 Err(why) => log::error!("{}: transaction '{}': {text}: {why}", one.place, one.name),
             }
@@ -144,21 +144,24 @@ impl Watch {
     }
 
     /// Attaches the probes of one function, all or none; the number they are kept under.
-    fn attach(&mut self, file: &Path, index: usize, site: &Site) -> Result<u64, String> {
+    fn attach(&mut self, file: &Path, index: usize, declared: &Declared, site: &Site) -> Result<u64, String> {
         self.visits += 1;
         let visit = self.visits;
         let number = index as u64 | if site.go { cookie::GO } else { 0 };
+        let (begins, ends) = (number | declared.capture(false), number | declared.capture(true));
         let mut probes = vec![];
-        for at in &site.returns {
-            probes.push((UserProbe::DeclaredPlace, *at, number | cookie::RETURN));
+        for end in &site.ends {
+            let shared = if end.shared { cookie::SHARED } else { 0 };
+            let stack = ((i64::from(end.stack)) << cookie::STACK) as u64;
+            probes.push((UserProbe::DeclaredPlace, end.at, ends | cookie::RETURN | shared | stack));
         }
-        if site.returns.is_empty() {
-            probes.push((UserProbe::DeclaredReturn, site.entry, number));
+        if site.ends.is_empty() {
+            probes.push((UserProbe::DeclaredReturn, site.entry, ends));
         }
         // Returns first: an entry without its return would be a call that never ends.
-        probes.push((UserProbe::DeclaredPlace, site.entry, number));
-        for (probe, offset, number) in probes {
-            if let Err(why) = self.prober.attach_file(probe, visit, (file, offset), number) {
+        probes.push((UserProbe::DeclaredPlace, site.entry, begins));
+        for (probe, offset, cookie) in probes {
+            if let Err(why) = self.prober.attach_file(probe, visit, (file, offset), cookie) {
                 self.prober.detach_file(visit);
                 return Err(why);
             }

@@ -6,13 +6,14 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::{ConfigError, Source};
-use crate::runtimes::declared::{Declared, Predicate};
+use crate::runtimes::declared::{Declared, METRICS, Metric, MetricKind, Predicate, Target, ValueSource};
 
 /// Most declared transactions.
 pub(super) const DECLARED_MAX: usize = 64;
 /// Longest names, bytes.
 const NAME: usize = 120;
 const FUNCTION: usize = 1024;
+const METRIC_NAME: usize = 64;
 
 /// One of them, as in the file.
 #[derive(Debug, Deserialize)]
@@ -22,10 +23,38 @@ pub(super) struct TransactionFile {
     program: Spanned<String>,
     function: Option<Spanned<String>>,
     fail: Option<Spanned<String>>,
-    call: Option<Spanned<toml::Value>>,
-    lines: Option<Spanned<toml::Value>>,
-    user: Option<Spanned<toml::Value>>,
-    metrics: Option<Spanned<toml::Value>>,
+    call: Option<Spanned<CallFile>>,
+    lines: Option<Spanned<LinesFile>>,
+    user: Option<Spanned<String>>,
+    #[serde(default)]
+    metrics: Vec<MetricFile>,
+}
+
+/// A call, as in the file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CallFile {
+    caller: Spanned<String>,
+    callee: Spanned<String>,
+}
+
+/// Lines, as in the file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LinesFile {
+    file: Spanned<String>,
+    from: Spanned<u32>,
+    to: Spanned<u32>,
+}
+
+/// A metric, as in the file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MetricFile {
+    name: Spanned<String>,
+    #[serde(rename = "type")]
+    kind: Spanned<String>,
+    value: Spanned<String>,
 }
 
 /// Checks them.
@@ -40,7 +69,7 @@ pub(super) fn check(source: &Source<'_>, all: Vec<TransactionFile>) -> Result<Ar
             let what = format!("the name '{}' is declared twice: also at {}", declared.name, other.place);
             return Err(source.wrong(&file.name.span(), what));
         }
-        let same = |other: &&Declared| other.program == declared.program && other.function == declared.function;
+        let same = |other: &&Declared| other.program == declared.program && other.target == declared.target;
         if let Some(other) = checked.iter().find(same) {
             let what = format!("this function is declared twice: also at {}", other.place);
             return Err(source.wrong(&file.name.span(), what));
@@ -51,13 +80,6 @@ pub(super) fn check(source: &Source<'_>, all: Vec<TransactionFile>) -> Result<Ar
 }
 
 fn one(source: &Source<'_>, file: &TransactionFile) -> Result<Declared, ConfigError> {
-    for (key, value) in [("call", &file.call), ("lines", &file.lines), ("user", &file.user), ("metrics", &file.metrics)]
-    {
-        if let Some(value) = value {
-            let what = format!("`{key}` is not supported yet; declare a whole function with `function`");
-            return Err(source.wrong(&value.span(), what));
-        }
-    }
     let is_text =
         |text: &str, most| !text.trim().is_empty() && text.len() <= most && !text.chars().any(char::is_control);
     if !is_text(file.name.get_ref(), NAME) {
@@ -68,23 +90,117 @@ fn one(source: &Source<'_>, file: &TransactionFile) -> Result<Declared, ConfigEr
             "expected an absolute path of a program or library, such as \"/opt/shop/bin/shop\" or \"/opt/shop/*\"";
         return Err(source.wrong(&file.program.span(), what));
     }
-    let Some(function) = &file.function else {
-        return Err(source.wrong(&file.name.span(), "expected `function`, the symbol of the function to declare"));
+    let symbol = |name: &Spanned<String>| {
+        if is_text(name.get_ref(), FUNCTION) {
+            Ok(Box::from(name.get_ref().trim()))
+        } else {
+            Err(source.wrong(&name.span(), "expected the symbol of a function"))
+        }
     };
-    if !is_text(function.get_ref(), FUNCTION) {
-        return Err(source.wrong(&function.span(), "expected the symbol of a function"));
-    }
+    let (target, span) = match (&file.function, &file.call, &file.lines) {
+        (Some(function), None, None) => (Target::Function(symbol(function)?), function.span()),
+        (None, Some(call), None) => {
+            let CallFile { caller, callee } = call.get_ref();
+            (Target::Call { caller: symbol(caller)?, callee: symbol(callee)? }, call.span())
+        }
+        (None, None, Some(lines)) => (of_lines(source, file, lines.get_ref())?, lines.span()),
+        (None, None, None) => {
+            let what = "expected `function`, the symbol of the function to declare, or `call`, or `lines`";
+            return Err(source.wrong(&file.name.span(), what));
+        }
+        (function, call, lines) => {
+            let spans = [
+                function.as_ref().map(Spanned::span),
+                call.as_ref().map(Spanned::span),
+                lines.as_ref().map(Spanned::span),
+            ];
+            let last = spans.into_iter().flatten().max_by_key(|span| span.start).unwrap_or_else(|| file.name.span());
+            return Err(source.wrong(&last, "either `function`, `call` or `lines`: a transaction is one of them"));
+        }
+    };
     let fail = match &file.fail {
         Some(fail) => Some(Predicate::parse(fail.get_ref()).map_err(|what| source.wrong(&fail.span(), what))?),
+        None => None,
+    };
+    let user = match &file.user {
+        Some(user) => Some(ValueSource::parse(user.get_ref(), false).map_err(|what| source.wrong(&user.span(), what))?),
         None => None,
     };
     Ok(Declared {
         name: Arc::from(file.name.get_ref().trim()),
         program: file.program.get_ref().as_str().into(),
-        function: function.get_ref().trim().into(),
+        target,
         fail,
-        place: source.place(&function.span()).into(),
+        user,
+        metrics: metrics(source, &file.metrics)?,
+        place: source.place(&span).into(),
     })
+}
+
+fn of_lines(source: &Source<'_>, file: &TransactionFile, lines: &LinesFile) -> Result<Target, ConfigError> {
+    let name = lines.file.get_ref().trim();
+    if name.is_empty() || name.len() > libc::PATH_MAX as usize || name.chars().any(char::is_control) {
+        return Err(
+            source.wrong(&lines.file.span(), "expected the path of a source file, or its end, such as \"sort.c\"")
+        );
+    }
+    let (from, to) = (*lines.from.get_ref(), *lines.to.get_ref());
+    if from == 0 {
+        return Err(source.wrong(&lines.from.span(), "lines are counted from 1"));
+    }
+    if to < from {
+        return Err(source.wrong(&lines.to.span(), format!("expected a line from {from} on: the last one of them")));
+    }
+    let values = [
+        ("fail", file.fail.as_ref().map(Spanned::span)),
+        ("user", file.user.as_ref().map(Spanned::span)),
+        ("metrics", file.metrics.first().map(|metric| metric.name.span())),
+    ];
+    for (key, span) in values {
+        if let Some(span) = span {
+            let what = format!("`{key}` does not go with `lines`: lines have no arguments and return nothing");
+            return Err(source.wrong(&span, what));
+        }
+    }
+    Ok(Target::Lines { file: name.into(), from, to })
+}
+
+fn metrics(source: &Source<'_>, all: &[MetricFile]) -> Result<Vec<Metric>, ConfigError> {
+    if let Some(one) = all.get(METRICS) {
+        return Err(source.wrong(&one.name.span(), format!("a transaction has at most {METRICS} metrics")));
+    }
+    let mut checked: Vec<Metric> = Vec::new();
+    for file in all {
+        let name = file.name.get_ref();
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+        if name.is_empty() || name.len() > METRIC_NAME || !name.chars().all(is_plain) {
+            let what = "expected a name of 1 to 64 letters, digits, '_', '-' and '.'";
+            return Err(source.wrong(&file.name.span(), what));
+        }
+        if checked.iter().any(|other| *other.name == **name) {
+            return Err(source.wrong(&file.name.span(), format!("the metric '{name}' is declared twice")));
+        }
+        let kind = MetricKind::parse(file.kind.get_ref()).ok_or_else(|| {
+            let what =
+                format!("'{}' is no type of a metric: expected counter, gauge, id or string", file.kind.get_ref());
+            source.wrong(&file.kind.span(), what)
+        })?;
+        let is_text = kind == MetricKind::Text;
+        let wrong = |what: String| source.wrong(&file.value.span(), what);
+        let value = ValueSource::parse(file.value.get_ref(), is_text).map_err(wrong)?;
+        if value.is_text() != is_text {
+            let what =
+                format!("`{value}` does not go with the type {}: text is a string, and a string is text", kind.name());
+            return Err(source.wrong(&file.value.span(), what));
+        }
+        if is_text && checked.iter().any(|other| other.kind == MetricKind::Text) {
+            return Err(
+                source.wrong(&file.kind.span(), "a transaction has at most one metric of the type string, as in ARM")
+            );
+        }
+        checked.push(Metric { name: name.as_str().into(), kind, value });
+    }
+    Ok(checked)
 }
 
 #[cfg(test)]
@@ -99,10 +215,14 @@ mod tests {
             program = "/opt/bench/kernels"
             function = "sort_run"
             fail = "return != 0"
+            user = "arg2:string"
+            metrics = [{ name = "items", type = "counter", value = "arg1" }]
         "#;
         let config = Config::parse("t.toml", text).unwrap();
         let declared = &config.declared[0];
-        assert_eq!((&*declared.name, &*declared.function, &*declared.place), ("sort", "sort_run", "t.toml:5"));
+        let target = declared.target.to_string();
+        assert_eq!((&*declared.name, &*target, &*declared.place), ("sort", "sort_run", "t.toml:5"));
+        assert_eq!((declared.user.as_ref().unwrap().to_string(), declared.metrics.len()), ("arg2:string".into(), 1));
         for (text, expected) in [
             ("name = \"a\"\nprogram = \"x\"\nfunction = \"f\"", "t.toml:3:11: expected an absolute path"),
             ("name = \"a\"\nprogram = \"/x\"", "t.toml:2:8: expected `function`"),
@@ -112,10 +232,54 @@ mod tests {
                 "name = \"a\"\nprogram = \"/x\"\nfunction = \"f\"\nfail = \"errno\"",
                 "t.toml:5:8: 'errno' is no condition",
             ),
-            ("name = \"a\"\nprogram = \"/x\"\nlines = {}", "t.toml:4:9: `lines` is not supported yet"),
+            ("name = \"a\"\nprogram = \"/x\"\nlines = {}", "t.toml:4:9: missing field `file`"),
+            (
+                "name = \"a\"\nprogram = \"/x\"\nlines = { file = \"a.c\", from = 0, to = 9 }",
+                "t.toml:4:32: lines are counted from 1",
+            ),
+            (
+                "name = \"a\"\nprogram = \"/x\"\nlines = { file = \"a.c\", from = 5, to = 4 }",
+                "t.toml:4:40: expected a line from 5 on",
+            ),
+            ("name = \"a\"\nprogram = \"/x\"\nlines = { file = \"a.c\", from = 5, to = 5000000000 }", "t.toml:4:40: "),
+            (
+                "name = \"a\"\nprogram = \"/x\"\nlines = { file = \"a.c\", from = 5, to = 9 }\nuser = \"arg1\"",
+                "t.toml:5:8: `user` does not go with `lines`",
+            ),
+            (
+                "name = \"a\"\nprogram = \"/x\"\nfunction = \"f\"\ncall = { caller = \"a\", callee = \"b\" }",
+                "t.toml:5:8: either `function`, `call` or `lines`",
+            ),
+            (
+                "name = \"a\"\nprogram = \"/x\"\ncall = { caller = \"a\", callee = \"\" }",
+                "t.toml:4:33: expected the symbol",
+            ),
+            ("name = \"a\"\nprogram = \"/x\"\ncall = { caller = \"a\" }", "t.toml:4:8: missing field `callee`"),
         ] {
             let error = Config::parse("t.toml", &format!("[[transaction]]\n{text}\n")).unwrap_err().to_string();
             assert!(error.starts_with(expected), "{text}: {error}");
+        }
+        let metric = |text: &str| {
+            let text =
+                format!("[[transaction]]\nname = \"a\"\nprogram = \"/x\"\nfunction = \"f\"\nmetrics = [{text}]\n");
+            Config::parse("t.toml", &text).unwrap_err().to_string()
+        };
+        let of = |name: &str, kind: &str, value: &str| {
+            format!("{{ name = \"{name}\", type = \"{kind}\", value = \"{value}\" }}, ")
+        };
+        for (text, expected) in [
+            (of("a b", "counter", "arg1"), "expected a name of 1 to 64 letters"),
+            (of("a", "sum", "arg1"), "'sum' is no type of a metric"),
+            (of("a", "counter", "arg0"), "'arg0' is no value"),
+            (of("a", "counter", "arg1:string"), "does not go with the type counter"),
+            (of("a", "string", "arg1:i64"), "does not go with the type string"),
+            (of("a", "id", "arg1").repeat(2), "the metric 'a' is declared twice"),
+            (of("a", "string", "arg1") + &of("b", "string", "arg2"), "at most one metric of the type string"),
+            ((0..8).map(|n| of(&format!("m{n}"), "id", "arg1")).collect(), "at most 7 metrics"),
+            ("{ name = \"a\", type = \"id\", value = \"arg1\", unit = \"s\" }".into(), "unit"),
+        ] {
+            let error = metric(&text);
+            assert!(error.starts_with("t.toml:5:") && error.contains(expected), "{text}: {error}");
         }
         let one = |n| format!("[[transaction]]\nname = \"{n}\"\nprogram = \"/x\"\nfunction = \"f{n}\"\n");
         let many = (0..65).map(one).collect::<Vec<_>>().concat();

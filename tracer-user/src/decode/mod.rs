@@ -1,7 +1,8 @@
 //! Decodes kernel bytes into records. Pure and total; the only reader of raw kernel bytes, and fuzzed.
 
 use tracer_common::event::{
-    DeclaredCall, Exec, Fork, Header, InbandContext, Kind, OffCpu, Op, Open, Sample, State, TaskEdge, ThreadStats, Wake,
+    DECLARED_VALUES, DeclaredCall, DeclaredValues, Exec, Fork, Header, InbandContext, Kind, OffCpu, Op, Open, Sample,
+    State, TaskEdge, ThreadStats, Wake,
 };
 use tracer_common::python::{PythonFrame, PythonOutcome};
 
@@ -69,7 +70,12 @@ pub enum Record<'a> {
     /// A request's in-band context was sent or received with its first segment.
     InbandContext(InbandContext),
     /// A declared function was entered or returned.
-    DeclaredCall(DeclaredCall),
+    DeclaredCall {
+        /// The call.
+        call: DeclaredCall,
+        /// Its values, where they are wanted.
+        values: Option<DeclaredValues>,
+    },
 }
 
 /// Why bytes do not form a record. Counted by [`name`](Malformed::name); the record is skipped.
@@ -141,7 +147,17 @@ pub fn content(kind: Kind, bytes: &[u8]) -> Result<Record<'_>, Malformed> {
         Kind::Wake => fixed(Record::Wake(Wake::decode(bytes).ok_or(Malformed::Short)?)),
         Kind::TaskEdge => fixed(Record::TaskEdge(TaskEdge::decode(bytes).ok_or(Malformed::Short)?)),
         Kind::InbandContext => fixed(Record::InbandContext(InbandContext::decode(bytes).ok_or(Malformed::Short)?)),
-        Kind::DeclaredCall => fixed(Record::DeclaredCall(DeclaredCall::decode(bytes).ok_or(Malformed::Short)?)),
+        Kind::DeclaredCall => {
+            let call = DeclaredCall::decode(bytes).ok_or(Malformed::Short)?;
+            if call.header.flags & DECLARED_VALUES == 0 {
+                return fixed(Record::DeclaredCall { call, values: None });
+            }
+            let values = DeclaredValues::decode(rest).ok_or(Malformed::Short)?;
+            if rest.len() != DeclaredValues::SIZE {
+                return Err(Malformed::Length);
+            }
+            Ok(Record::DeclaredCall { call, values: Some(values) })
+        }
         Kind::OffCpu => {
             let wait = OffCpu::decode(bytes).ok_or(Malformed::Short)?;
             let (user, rest) = rest.split_at_checked(wait.user as usize * 8).ok_or(Malformed::Length)?;

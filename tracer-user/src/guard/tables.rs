@@ -61,6 +61,8 @@ table_use! {
         spans,
         /// Calls of declared functions that have not returned.
         declared_calls,
+        /// Users of declared transactions that have sums of their own.
+        declared_users,
         /// Ends of requests on this host that wait for their other end.
         joins,
         /// Requests from other hosts, and contexts that other agents sent for them.

@@ -4,6 +4,7 @@
 //! happens here. `/metrics` reads atomics and disturbs no other thread.
 
 mod api;
+mod arm;
 mod assets;
 mod console;
 mod edges;
@@ -42,7 +43,7 @@ use crate::guard::shed::{Ceilings, Level};
 use crate::guard::status::Status;
 use crate::guard::tables::TableUse;
 use crate::history::collector::Collector;
-use crate::metrics::{Attainment, ClassStats};
+use crate::metrics::{Attainment, ClassStats, DeclaredReports};
 use crate::model::{HostCpu, Names};
 use crate::profiles::Profiles;
 use crate::relay::Outcomes;
@@ -134,6 +135,8 @@ pub struct View<'a> {
     pub stats: &'a ClassStats,
     /// How well service classes reach their goals.
     pub attainment: &'a Attainment,
+    /// Sums of declared transactions.
+    pub declared: &'a DeclaredReports,
     /// Recent transactions.
     pub store: &'a Store,
     /// Stacks.
@@ -303,6 +306,10 @@ fn router(app: Arc<App>) -> Router {
         .route("/api/v1/services", get(api::services))
         .route("/api/v1/classes", get(api::classes))
         .route("/api/v1/service-classes", get(service_classes::service_classes))
+        .route("/api/v1/arm/definitions", get(arm::definitions))
+        .route("/api/v1/arm/measurements", get(arm::measurements))
+        .route("/api/v1/arm/users", get(arm::users))
+        .route("/api/v1/arm/metrics", get(arm::metrics))
         .route("/api/v1/edges", get(edges::edges))
         .route("/api/v1/series", get(history::series))
         .route("/api/v1/findings", get(findings::list))

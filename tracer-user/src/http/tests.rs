@@ -1,7 +1,7 @@
 //! The server over a real loopback socket, with a pipeline that is a loop over jobs.
 
 use super::*;
-use crate::metrics::{Attainment, Metrics};
+use crate::metrics::{Attainment, DeclaredReports, Metrics};
 use crate::model::{ClassInfo, ProtocolId, ServiceId, Side, Sink};
 use crate::runtimes::State;
 use crate::runtimes::status_view::{Known, statuses};
@@ -40,6 +40,7 @@ async fn start_with(token: Option<&str>, status: Arc<Status>) -> SocketAddr {
         let (history, detector) =
             (Collector::new(0, 1 << 28), Detector::new(crate::analysis::detector::Settings::default()));
         let attainment = Attainment::new(&Arc::default());
+        let declared = DeclaredReports::new(&Arc::from([]));
         let one = span(0xabc, 5, 2_000_000, false);
         stats.span(&names, &one);
         store.take(one);
@@ -51,6 +52,7 @@ async fn start_with(token: Option<&str>, status: Arc<Status>) -> SocketAddr {
                 names: &names,
                 stats: &stats,
                 attainment: &attainment,
+                declared: &declared,
                 store: &store,
                 profiles: &profiles,
                 history: &history,

@@ -2,6 +2,7 @@
 
 mod attainment;
 mod calls;
+mod declared;
 mod durations;
 mod export;
 mod families;
@@ -21,6 +22,7 @@ mod tasks;
 mod totals;
 
 pub use attainment::{Attainment, Row as AttainmentRow};
+pub use declared::{DeclaredReports, DeclaredRow, DeclaredSums, MetricSums};
 pub use export::{Metrics, text};
 pub use quantile::Quantiles;
 pub use stats::{ClassFigures, ClassStats, ServiceFigures};

@@ -47,5 +47,6 @@ pub(super) fn span(trace: u128, start: u64, duration: u64, error: bool) -> Span 
         evidence: "",
         far: None,
         request_id: None,
+        declared: None,
     }
 }

@@ -216,6 +216,7 @@ pub(super) mod tests {
             evidence: "its own thread",
             far: None,
             request_id: None,
+            declared: None,
         };
         let class = ClassInfo {
             service: ServiceId(0),

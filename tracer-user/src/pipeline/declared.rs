@@ -5,8 +5,10 @@ use std::sync::Arc;
 use super::Pipeline;
 use crate::classes::Facts;
 use crate::model::{
-    Accepted, ClassId, Grade, Outcome, Owner, PropagatedContext, ProtocolId, ServiceId, Side, Sink, Span, StackSample,
+    Accepted, ClassId, DeclaredFacts, Grade, Outcome, Owner, PropagatedContext, ProtocolId, ServiceId, Side, Sink,
+    Span, StackSample,
 };
+use crate::runtimes::declared::Captured;
 use crate::transactions::declared::FinishedCall;
 
 /// Kind of failure of a call that its condition calls failed.
@@ -41,6 +43,16 @@ impl Pipeline {
         let carried =
             service_class.map(|service_class| Arc::new(PropagatedContext { service_class, ..Default::default() }));
         let error = declared.fail.is_some_and(|fail| fail.is_true(call.value, call.go));
+        let captured =
+            Captured { entry: call.entry.as_deref(), exit: call.exit.as_deref(), result: call.value, go: call.go };
+        let (user, values) = (declared.user_of(&captured), declared.values_of(&captured));
+        self.declared_reports.call(call, &user, &values, error);
+        let named = declared.metrics.iter().zip(values);
+        let facts = DeclaredFacts {
+            user: user.ok().flatten(),
+            metrics: named.filter_map(|(metric, value)| Some((Arc::clone(&metric.name), value?))).collect(),
+        };
+        let facts = (facts != DeclaredFacts::default()).then(|| Box::new(facts));
         let none: Arc<str> = Arc::from("");
         let span = Box::new(Span {
             id: call.span,
@@ -57,7 +69,7 @@ impl Pipeline {
             pid: call.pid,
             tid: call.tid,
             cookie: 0,
-            method: Arc::from(&*declared.function),
+            method: Arc::from(declared.target.to_string()),
             path: Arc::clone(&none),
             version: "",
             local_port: 0,
@@ -88,6 +100,7 @@ impl Pipeline {
             },
             far: None,
             request_id: None,
+            declared: facts,
         });
         if let Some(cost) = call.cost {
             // Also part of the request or the overhead around it: not added to what was charged.

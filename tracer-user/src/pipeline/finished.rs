@@ -91,6 +91,7 @@ impl Pipeline {
             evidence: verdicts.evidence,
             far: relay::far(live.relay.as_deref(), live.end.saturating_sub(live.start)),
             request_id: live.request.request_id,
+            declared: None,
         }
     }
 }

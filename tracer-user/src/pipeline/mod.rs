@@ -23,7 +23,7 @@ use crate::guard::shrink::ShrinkExcess;
 use crate::history::collector::Collector;
 use crate::host::process::ProcessFacts;
 use crate::http::{Health, View};
-use crate::metrics::{Attainment, ClassStats, Metrics};
+use crate::metrics::{Attainment, ClassStats, DeclaredReports, Metrics};
 use crate::model::{ClassId, Cost, Names, Nanos, Owner, ServiceId, Sink, Span};
 use crate::profiles::{self, Profiles};
 use crate::protocols::Settings;
@@ -117,6 +117,8 @@ pub struct Pipeline {
     /// Declared transactions, and spans of their calls that were not kept.
     declared: Arc<[Declared]>,
     declared_not_kept: u64,
+    /// Sums of declared transactions by service and user.
+    declared_reports: DeclaredReports,
     policies: Policies,
     slow: Slow,
     /// How well service classes reach their goals.
@@ -191,6 +193,7 @@ impl Pipeline {
             outgoing: Vec::new(),
             declared: Arc::clone(&config.declared),
             declared_not_kept: 0,
+            declared_reports: DeclaredReports::new(&config.declared).for_memory(memory),
             policies: Policies::new(&config.service_classes, config.enforce),
             slow: Slow::new(config.slow_requests),
             attainment: Attainment::new(&config.service_classes),
@@ -256,6 +259,7 @@ impl Pipeline {
             names: &self.names,
             stats: &self.stats,
             attainment: &self.attainment,
+            declared: &self.declared_reports,
             store: &self.store,
             profiles: &self.profiles,
             history: &self.history,

@@ -5,13 +5,22 @@
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::elf::{self, Function};
 use super::go::functions::{self, Functions};
 use super::go::image::{self, Image};
 use super::return_instructions::returns;
+
+mod calls;
+mod code;
+mod lines;
+mod predicate;
+mod values;
+
+pub use predicate::{Comparison, Predicate};
+pub use values::{Captured, METRICS, Metric, MetricKind, Source, Unread, ValueSource};
 
 /// Most bytes of a Go function that are searched for return instructions.
 const CODE: u64 = 256 << 10;
@@ -20,6 +29,50 @@ pub const RETURNS: usize = 64;
 /// Most names listed in an error.
 const SIMILAR: usize = 5;
 
+/// What is declared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A function, by its symbol: from entry to return.
+    Function(Box<str>),
+    /// The call of a function within another.
+    Call {
+        /// The one that calls.
+        caller: Box<str>,
+        /// The one that is called.
+        callee: Box<str>,
+    },
+    /// Lines of a source file: from where the first is entered to every way out of them.
+    Lines {
+        /// The end of the file's path.
+        file: Box<str>,
+        /// The first line.
+        from: u32,
+        /// The last one.
+        to: u32,
+    },
+}
+
+impl Target {
+    /// `function`, `call` or `lines`.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Function(_) => "function",
+            Self::Call { .. } => "call",
+            Self::Lines { .. } => "lines",
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Function(name) => f.write_str(name),
+            Self::Call { caller, callee } => write!(f, "{callee} in {caller}"),
+            Self::Lines { file, from, to } => write!(f, "{file}:{from}-{to}"),
+        }
+    }
+}
+
 /// A declared transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Declared {
@@ -27,105 +80,27 @@ pub struct Declared {
     pub name: Arc<str>,
     /// Path or glob of the program or library.
     pub program: Box<str>,
-    /// The function's symbol.
-    pub function: Box<str>,
+    /// What of it is declared.
+    pub target: Target,
     /// When a call failed.
     pub fail: Option<Predicate>,
+    /// Who the call is for.
+    pub user: Option<ValueSource>,
+    /// What is measured of a call; at most [`METRICS`].
+    pub metrics: Vec<Metric>,
     /// Where it is declared: `FILE:LINE`.
     pub place: Box<str>,
 }
 
-/// How a return value compares with a number.
+/// Where a call is seen to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Comparison {
-    /// `==`
-    Equal,
-    /// `!=`
-    NotEqual,
-    /// `<`
-    Less,
-    /// `<=`
-    LessOrEqual,
-    /// `>`
-    Greater,
-    /// `>=`
-    GreaterOrEqual,
-}
-
-/// Type of a return value: signed, and its bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ValueType {
-    signed: bool,
-    bits: u32,
-}
-
-/// A comparison of the return value with a number: `return != 0`, `return:i64 < 0`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Predicate {
-    /// `None`: `int`, which has 32 bits in C and 64 in Go.
-    value: Option<ValueType>,
-    comparison: Comparison,
-    number: i128,
-}
-
-impl Predicate {
-    /// Parses `return[:TYPE] OPERATOR NUMBER`.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let expected = || {
-            format!(
-                "'{text}' is no condition: expected `return OPERATOR NUMBER`, such as \"return != 0\" or \
-                 \"return:i64 < 0\" (types: int, bool, i8 to i64, u8 to u64)"
-            )
-        };
-        let rest = text.trim().strip_prefix("return").ok_or_else(expected)?;
-        let at = rest.find(['=', '!', '<', '>']).ok_or_else(expected)?;
-        let (given, rest) = rest.split_at(at);
-        let bits = |signed, bits| Some(ValueType { signed, bits });
-        let value = match given.trim() {
-            "" | ":int" => None,
-            ":bool" | ":u8" => bits(false, 8),
-            ":i8" => bits(true, 8),
-            ":i16" => bits(true, 16),
-            ":u16" => bits(false, 16),
-            ":i32" => bits(true, 32),
-            ":u32" => bits(false, 32),
-            ":i64" => bits(true, 64),
-            ":u64" => bits(false, 64),
-            _ => return Err(expected()),
-        };
-        let operators = [
-            ("==", Comparison::Equal),
-            ("!=", Comparison::NotEqual),
-            ("<=", Comparison::LessOrEqual),
-            (">=", Comparison::GreaterOrEqual),
-            ("<", Comparison::Less),
-            (">", Comparison::Greater),
-        ];
-        let found = operators.into_iter().find_map(|(sign, one)| Some((one, rest.strip_prefix(sign)?)));
-        let (comparison, number) = found.ok_or_else(expected)?;
-        let number = number.trim();
-        let parsed = match number.strip_prefix("0x") {
-            Some(digits) => u64::from_str_radix(digits, 16).map(i128::from).ok(),
-            None => number.parse::<i64>().map(i128::from).or_else(|_| number.parse::<u64>().map(i128::from)).ok(),
-        };
-        Ok(Self { value, comparison, number: parsed.ok_or_else(expected)? })
-    }
-
-    /// Whether it is true of the value in a result register; `go`: of a Go function.
-    pub fn is_true(&self, register: u64, go: bool) -> bool {
-        let value = self.value.unwrap_or(ValueType { signed: true, bits: if go { 64 } else { 32 } });
-        let shift = 64 - value.bits;
-        let left = register << shift;
-        let value = if value.signed { i128::from((left as i64) >> shift) } else { i128::from(left >> shift) };
-        match self.comparison {
-            Comparison::Equal => value == self.number,
-            Comparison::NotEqual => value != self.number,
-            Comparison::Less => value < self.number,
-            Comparison::LessOrEqual => value <= self.number,
-            Comparison::Greater => value > self.number,
-            Comparison::GreaterOrEqual => value >= self.number,
-        }
-    }
+pub struct End {
+    /// Offset in the file, bytes.
+    pub at: u64,
+    /// The place is also reached in other ways.
+    pub shared: bool,
+    /// By how many bytes the stack pointer is above what it was at entry.
+    pub stack: i32,
 }
 
 /// Where the probes of a function go. Offsets in the file, bytes.
@@ -135,16 +110,25 @@ pub struct Site {
     pub name: String,
     /// Where a call is seen to begin.
     pub entry: u64,
-    /// Its return instructions (Go); empty: a return probe.
-    pub returns: Vec<u64>,
+    /// Where a call is seen to end; empty: a return probe.
+    pub ends: Vec<End>,
     /// Whether it is a Go function.
     pub go: bool,
 }
 
 impl Site {
+    /// Argument registers of its calling convention.
+    pub fn arguments(&self) -> u8 {
+        match (self.go, cfg!(target_arch = "aarch64")) {
+            (true, _) => 9,
+            (false, true) => 8,
+            (false, false) => 6,
+        }
+    }
+
     /// Number of probes.
     pub fn probes(&self) -> usize {
-        1 + self.returns.len().max(1)
+        1 + self.ends.len().max(1)
     }
 }
 
@@ -204,9 +188,77 @@ pub enum Refusal {
     /// Go, and too large or with too many returns.
     #[error("'{0}' is too large: more than 256 KB of code or {RETURNS} return instructions")]
     TooLarge(String),
-    /// Go, and never returns.
+    /// It never returns.
     #[error("'{0}' never returns")]
     NoReturn(String),
+    /// The size of a caller is not known.
+    #[error("the symbol of '{0}' has no size: where its code ends is not known")]
+    NoSize(String),
+    /// No such call.
+    #[error(
+        "'{caller}' has no call of '{callee}': it was inlined there or optimised away{}",
+        if *.pointers == 0 { String::new() } else { format!(", or is one of {pointers} calls through pointers, which are not followed") }
+    )]
+    NoCall {
+        /// The one that calls.
+        caller: String,
+        /// The one that is called.
+        callee: String,
+        /// Calls through pointers in the caller.
+        pointers: usize,
+    },
+    /// It calls a variant.
+    #[error("'{caller}' calls '{variant}', which the compiler made of '{callee}': declare that as the callee")]
+    CallsVariant {
+        /// The one that calls.
+        caller: String,
+        /// The one that is called.
+        callee: String,
+        /// The symbol.
+        variant: String,
+    },
+    /// The call is the last thing its caller does.
+    #[error("tail-called: '{caller}' ends with a jump to '{callee}' (at {}), which returns to the caller's caller; declare the function '{callee}'", Hex(.addresses))]
+    TailCall {
+        /// The one that calls.
+        caller: String,
+        /// The one that is called.
+        callee: String,
+        /// Where.
+        addresses: Vec<u64>,
+    },
+    /// The lines have no region of code with one entry.
+    #[error("lines {from} to {to} of {file}: {why}")]
+    Lines {
+        /// The file.
+        file: String,
+        /// The first line.
+        from: u32,
+        /// The last one.
+        to: u32,
+        /// Why not.
+        why: String,
+    },
+    /// Several calls.
+    #[error("several matches: '{caller}' calls '{callee}' at {} places ({}); declare the function '{callee}'", .addresses.len(), Hex(.addresses))]
+    SeveralCalls {
+        /// The one that calls.
+        caller: String,
+        /// The one that is called.
+        callee: String,
+        /// Where, tail calls included.
+        addresses: Vec<u64>,
+    },
+    /// An argument that is passed on the stack.
+    #[error(
+        "`{value}`: only the first {registers} registers of arguments can be read here; further arguments are on the stack"
+    )]
+    NoRegister {
+        /// The value.
+        value: String,
+        /// Argument registers of the calling convention.
+        registers: u8,
+    },
 }
 
 struct Similar<'a>(&'a [String]);
@@ -221,13 +273,23 @@ struct Hex<'a>(&'a [u64]);
 
 impl fmt::Display for Hex<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all: Vec<String> = self.0.iter().map(|address| format!("{address:#x}")).collect();
-        f.write_str(&all.join(", "))
+        let all: Vec<String> = self.0.iter().take(SIMILAR).map(|address| format!("{address:#x}")).collect();
+        f.write_str(&all.join(", "))?;
+        if self.0.len() > SIMILAR { f.write_str(", …") } else { Ok(()) }
     }
+}
+
+/// A function and its code, as addresses in the file.
+struct Found {
+    name: String,
+    address: u64,
+    size: u64,
+    go: bool,
 }
 
 /// The functions of a program or library.
 pub struct Binary {
+    path: PathBuf,
     file: File,
     program: elf::Program,
     functions: Vec<Function>,
@@ -245,7 +307,7 @@ impl Binary {
         let (functions, whole) = elf::functions(path).ok_or(Refusal::NotProgram)?;
         let program = elf::Program::read(path, &[]).ok_or(Refusal::NotProgram)?;
         let is_go = Image::read(&file).is_some_and(|image| image.section(".gopclntab").is_some());
-        Ok(Self { file, program, functions, whole, is_go })
+        Ok(Self { path: path.to_owned(), file, program, functions, whole, is_go })
     }
 
     /// Names of the functions that can be declared, in order; demangled as users write them.
@@ -270,28 +332,52 @@ impl Binary {
         });
     }
 
+    /// Where the probes of a declared transaction go, and that its values are where the code has them.
+    pub fn declared(&self, declared: &Declared) -> Result<Site, Refusal> {
+        let site = match &declared.target {
+            Target::Function(function) => self.site(function)?,
+            Target::Call { caller, callee } => self.call(caller, callee)?,
+            Target::Lines { file, from, to } => self.lines(lines::Lines { file, from: *from, to: *to })?,
+        };
+        let values = declared.user.iter().chain(declared.metrics.iter().map(|metric| &metric.value));
+        for value in values {
+            if value.registers() > site.arguments() {
+                return Err(Refusal::NoRegister { value: value.to_string(), registers: site.arguments() });
+            }
+        }
+        Ok(site)
+    }
+
     /// Where the probes of `function` go.
     pub fn site(&self, function: &str) -> Result<Site, Refusal> {
+        let found = self.find(function)?;
+        if found.go {
+            return self.go_site(function, found.address, found.size);
+        }
+        let entry = self.program.offset(found.address).ok_or(Refusal::NotProgram)?;
+        Ok(Site { name: found.name, entry, ends: Vec::new(), go: false })
+    }
+
+    /// The one function of that name.
+    fn find(&self, function: &str) -> Result<Found, Refusal> {
         let mut go = Vec::new();
         self.each_go(|name, from, size| {
             if name == function {
                 go.push((from, size));
             }
         });
-        if let [(from, size)] = go[..] {
-            return self.go_site(function, from, size);
+        if let [(address, size)] = go[..] {
+            return Ok(Found { name: function.into(), address, size, go: true });
         }
         let named = |one: &&Function| &*one.name == function || plain(&one.name) == function;
         let mut found: Vec<&Function> = self.functions.iter().filter(named).collect();
-        found.sort_unstable_by_key(|one| one.address);
+        // The symbol that knows its size first.
+        found.sort_unstable_by_key(|one| (one.address, std::cmp::Reverse(one.size)));
         found.dedup_by_key(|one| one.address);
         match found[..] {
             [] => Err(self.missing(function)),
             [one] if one.indirect => Err(Refusal::Indirect(function.into())),
-            [one] => {
-                let entry = self.program.offset(one.address).ok_or(Refusal::NotProgram)?;
-                Ok(Site { name: one.name.to_string(), entry, returns: Vec::new(), go: false })
-            }
+            [one] => Ok(Found { name: one.name.to_string(), address: one.address, size: one.size, go: false }),
             _ => Err(Refusal::Several {
                 name: function.into(),
                 count: found.len(),
@@ -344,8 +430,9 @@ impl Binary {
         let place = |at: usize| image.place(from.checked_add(at as u64)?);
         // Behind the stack check, which may start the function again.
         let entry = place(functions::frame(&code).unwrap_or(0)).ok_or(Refusal::NotProgram)?;
-        let returns = found.into_iter().map(|at| place(at).ok_or(Refusal::NotProgram)).collect::<Result<_, _>>()?;
-        Ok(Site { name: function.into(), entry, returns, go: true })
+        let end = |at| Ok(End { at: place(at).ok_or(Refusal::NotProgram)?, shared: false, stack: 0 });
+        let ends = found.into_iter().map(end).collect::<Result<_, Refusal>>()?;
+        Ok(Site { name: function.into(), entry, ends, go: true })
     }
 }
 
@@ -374,29 +461,6 @@ fn plain(symbol: &str) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn conditions_compare_as_their_type_says() {
-        let minus_one = 0xffff_ffffu64;
-        for (text, register, go, truth) in [
-            ("return != 0", 0, false, false),
-            ("return != 0", 1, false, true),
-            // The upper half of the register is undefined for an `int` of C.
-            ("return != 0", 1 << 32, false, false),
-            ("return < 0", minus_one, false, true),
-            ("return < 0", minus_one, true, false),
-            ("return:i64<0", u64::MAX, false, true),
-            ("return:u32 >= 0xffffffff", minus_one, false, true),
-            ("return:bool == 0", 0x100, false, true),
-            ("return <= -2", minus_one - 1, false, true),
-            ("return:u64 > 18446744073709551614", u64::MAX, true, true),
-        ] {
-            assert_eq!(Predicate::parse(text).unwrap().is_true(register, go), truth, "{text} of {register:#x}");
-        }
-        for text in ["", "return", "return 0", "return = 0", "errno == 2", "return:f64 < 0", "return < zero"] {
-            assert!(Predicate::parse(text).unwrap_err().contains("expected `return"), "{text}");
-        }
-    }
-
     /// A function for the test to find.
     #[unsafe(no_mangle)]
     extern "C" fn tracer_declared_function_here() -> u64 {
@@ -408,7 +472,7 @@ mod tests {
         assert_eq!(tracer_declared_function_here(), 7);
         let binary = Binary::open(Path::new("/proc/self/exe")).expect("a program");
         let site = binary.site("tracer_declared_function_here").expect("a function");
-        assert!(site.entry > 0 && site.returns.is_empty() && site.probes() == 2);
+        assert!(site.entry > 0 && site.ends.is_empty() && site.probes() == 2);
         let missing = binary.site("tracer_declared_function").unwrap_err();
         assert!(missing.to_string().contains("tracer_declared_function_here"), "{missing}");
         assert!(matches!(Binary::open(Path::new("/proc/self/maps")), Err(Refusal::NotProgram)));

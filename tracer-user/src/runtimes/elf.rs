@@ -6,7 +6,7 @@ use std::path::Path;
 
 use object::read::ReadCacheOps;
 use object::read::elf::{ElfFile64, ProgramHeader};
-use object::{Endianness, Object, ObjectSymbol, ReadCache, ReadRef, RelocationFlags, SymbolKind};
+use object::{Endianness, Object, ObjectSymbol, ObjectSymbolTable, ReadCache, ReadRef, RelocationFlags, SymbolKind};
 
 use super::go::image::Image;
 use super::maps::Mapping;
@@ -17,7 +17,7 @@ const LARGEST: u64 = 256 << 20;
 const READ_LIMIT: usize = 64 << 20;
 
 /// Limits how much of a file is read, because the file's owner controls its headers.
-struct Bounded {
+pub(super) struct Bounded {
     file: File,
     left: usize,
 }
@@ -49,6 +49,8 @@ pub struct Function {
     pub name: Box<str>,
     /// Its address, as in the file.
     pub address: u64,
+    /// Bytes of its code; 0: not known.
+    pub size: u64,
     /// The symbol is code that chooses the function (`STT_GNU_IFUNC`).
     pub indirect: bool,
 }
@@ -57,7 +59,8 @@ pub struct Function {
 const FUNCTIONS: usize = 1 << 20;
 const FUNCTION_NAME: usize = 4096;
 
-fn open(path: &Path) -> Option<ReadCache<Bounded>> {
+/// Opens a file to parse it, within limits.
+pub(super) fn open(path: &Path) -> Option<ReadCache<Bounded>> {
     // Do not block if the path has become a FIFO or device.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
     let is_small = file.metadata().ok().is_some_and(|meta| meta.is_file() && meta.len() <= LARGEST);
@@ -78,10 +81,25 @@ pub fn functions(path: &Path) -> Option<(Vec<Function>, bool)> {
         if let Ok(name) = symbol.name()
             && (1..=FUNCTION_NAME).contains(&name.len())
         {
-            found.push(Function { name: name.into(), address: symbol.address(), indirect });
+            found.push(Function { name: name.into(), address: symbol.address(), size: symbol.size(), indirect });
         }
     }
     Some((found, file.symbol_table().is_some()))
+}
+
+/// Where the dynamic linker stores the addresses of functions of other files, by their names.
+pub fn imports(path: &Path) -> Vec<(u64, Box<str>)> {
+    let Some(cache) = open(path) else { return Vec::new() };
+    let Ok(file) = ElfFile64::<Endianness, _>::parse(&cache) else { return Vec::new() };
+    let (Some(symbols), Some(relocations)) = (file.dynamic_symbol_table(), file.dynamic_relocations()) else {
+        return Vec::new();
+    };
+    let import = |(address, relocation): (u64, object::Relocation)| {
+        let object::RelocationTarget::Symbol(index) = relocation.target() else { return None };
+        let name = symbols.symbol_by_index(index).ok()?.name().ok()?;
+        (1..=FUNCTION_NAME).contains(&name.len()).then(|| (address, name.into()))
+    };
+    relocations.filter_map(import).take(FUNCTIONS).collect()
 }
 
 /// Whether the debug information of a file contains `name`.

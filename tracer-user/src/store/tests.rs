@@ -48,6 +48,7 @@ pub(crate) fn span(trace: u128, start: u64, duration: u64, error: bool) -> Span 
         evidence: "",
         far: None,
         request_id: None,
+        declared: None,
     }
 }
 

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use crate::model::{ClassInfo, Names, Outcome, ProtocolId, Side, Span, SpanId, TraceId};
+use crate::model::{ClassInfo, DeclaredValue, Names, Outcome, ProtocolId, Side, Span, SpanId, TraceId};
 use crate::protocols::{Conventions, grpc, messaging};
 use crate::text::{is_unsafe, printable};
 
@@ -311,6 +311,21 @@ pub fn attributes(class: Option<&ClassInfo>, span: &Span) -> Map<String, Value> 
     }
     if let Some(id) = &span.request_id {
         set("http.request.header.x-request-id", json!(&**id));
+    }
+    if let Some(facts) = &span.declared {
+        if let Some(user) = &facts.user {
+            set("enduser.id", json!(&**user));
+        }
+        for (name, value) in &facts.metrics {
+            let value = match value {
+                // What 64 bits do not hold cannot come from a register.
+                DeclaredValue::Number(number) => {
+                    i64::try_from(*number).map_or_else(|_| json!(number.to_string()), Value::from)
+                }
+                DeclaredValue::Text(text) => json!(&**text),
+            };
+            set(&format!("tracer.metric.{name}"), value);
+        }
     }
     attributes
 }

@@ -11,7 +11,8 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 use tracer_common::event::{
-    DECLARED_RETURN, DeclaredCall, SAMPLE_AD_HOC, SAMPLE_KERNEL_THREAD, Sample, ThreadCounters,
+    DECLARED_RETURN, DECLARED_SHARED, DeclaredCall, DeclaredValues, SAMPLE_AD_HOC, SAMPLE_KERNEL_THREAD, Sample,
+    ThreadCounters,
 };
 
 use super::engine::{Engine, Output};
@@ -64,6 +65,10 @@ pub struct FinishedCall {
     pub value: u64,
     /// Whether it ran on a goroutine.
     pub go: bool,
+    /// Registers and texts at its entry, if values of it are declared.
+    pub entry: Option<Box<DeclaredValues>>,
+    /// Likewise at its return.
+    pub exit: Option<Box<DeclaredValues>>,
 }
 
 /// Losses, counted since the start.
@@ -93,6 +98,7 @@ struct OpenCall {
     trace: TraceId,
     parent: Option<SpanId>,
     request: Option<Slot>,
+    values: Option<Box<DeclaredValues>>,
 }
 
 /// A finished call as samples see it.
@@ -183,7 +189,12 @@ fn key(call: &DeclaredCall) -> StackKey {
 
 impl Engine {
     /// A declared function was entered, or returned.
-    pub(super) fn declared_call(&mut self, call: &DeclaredCall, out: &mut Vec<Output>) {
+    pub(super) fn declared_call(
+        &mut self,
+        call: &DeclaredCall,
+        values: Option<&DeclaredValues>,
+        out: &mut Vec<Output>,
+    ) {
         self.now = self.now.max(call.header.nanos);
         let declared = call.declared as usize;
         if declared >= self.declared.count {
@@ -191,13 +202,13 @@ impl Engine {
             return;
         }
         if call.header.flags & DECLARED_RETURN == 0 {
-            self.entered(call, declared);
+            self.entered(call, declared, values);
         } else {
-            self.returned(call, declared, out);
+            self.returned(call, declared, values, out);
         }
     }
 
-    fn entered(&mut self, call: &DeclaredCall, declared: usize) {
+    fn entered(&mut self, call: &DeclaredCall, declared: usize, values: Option<&DeclaredValues>) {
         let (key, header) = (key(call), &call.header);
         self.declared.give_up_deeper(key, call.depth, Some(declared));
         let full = self.declared.open >= OPEN;
@@ -224,6 +235,7 @@ impl Engine {
             trace: trace.unwrap_or_else(|| ids::trace(self.seed, u64::from(header.tid), nth, header.nanos)),
             parent,
             request,
+            values: values.copied().map(Box::new),
         };
         self.declared.stacks.entry(key).or_default().push(opened);
         self.declared.open += 1;
@@ -240,17 +252,24 @@ impl Engine {
         (live.end == 0 && live.side == Side::Server).then_some(slot)
     }
 
-    fn returned(&mut self, call: &DeclaredCall, declared: usize, out: &mut Vec<Output>) {
+    fn returned(
+        &mut self,
+        call: &DeclaredCall,
+        declared: usize,
+        values: Option<&DeclaredValues>,
+        out: &mut Vec<Output>,
+    ) {
         let (key, header) = (key(call), &call.header);
         self.declared.give_up_deeper(key, call.depth, None);
+        let unmatched = u64::from(header.flags & DECLARED_SHARED == 0);
         let Some(stack) = self.declared.stacks.get_mut(&key) else {
-            self.declared.losses.unmatched += 1;
+            self.declared.losses.unmatched += unmatched;
             return;
         };
         // A function that ends with a call of another one can leave both at one depth.
         let found = stack.iter().rposition(|open| open.depth == call.depth && open.declared == declared);
         let Some(open) = found.map(|at| stack.remove(at)) else {
-            self.declared.losses.unmatched += 1;
+            self.declared.losses.unmatched += unmatched;
             return;
         };
         if stack.is_empty() {
@@ -278,6 +297,8 @@ impl Engine {
             cost: (!moved).then(|| used(&open.counters, &call.counters)),
             value: call.value,
             go: call.task != 0,
+            entry: open.values,
+            exit: values.copied().map(Box::new),
         })));
     }
 
@@ -406,7 +427,7 @@ mod tests {
         engine.expect_declared(2);
         let mut out = Vec::new();
         for (nanos, flags, what) in calls {
-            engine.declared_call(&call(*nanos, *flags, *what, nanos / 2), &mut out);
+            engine.declared_call(&call(*nanos, *flags, *what, nanos / 2), None, &mut out);
         }
         let finished = out.into_iter().filter_map(|output| match output {
             Output::Declared(call) => Some(*call),
@@ -454,6 +475,9 @@ mod tests {
             run(&[(5, RETURN, (0, 90)), (10, 0, (0, 100)), (20, 0, (0, 100)), (30, RETURN, (0, 100))]);
         assert_eq!((calls.len(), calls[0].start), (1, 20));
         assert_eq!((losses.unreturned, losses.unmatched), (1, 1));
+        // A place that is also reached in other ways, where no call is open.
+        let (calls, losses) = run(&[(5, RETURN | DECLARED_SHARED, (0, 90)), (6, RETURN | DECLARED_SHARED, (1, 80))]);
+        assert_eq!((calls.len(), losses.unmatched), (0, 0));
         // Two functions at one depth: the first ended with a call of the second.
         let (calls, losses) =
             run(&[(10, 0, (0, 100)), (20, 0, (1, 100)), (30, RETURN, (1, 100)), (31, RETURN, (0, 100))]);

@@ -376,7 +376,7 @@ impl Engine {
             Record::TaskEdge(task_edge) if task_edge.relation == TASK_EDGE_WOKE => self.woken_task(task_edge),
             Record::TaskEdge(task_edge) => self.task_edge(task_edge),
             Record::InbandContext(inband) => self.inband(inband),
-            Record::DeclaredCall(call) => self.declared_call(call, out),
+            Record::DeclaredCall { call, values } => self.declared_call(call, values.as_ref(), out),
             Record::Fork(_) | Record::Exec(_) => {}
         }
     }
