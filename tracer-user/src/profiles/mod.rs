@@ -569,11 +569,9 @@ impl Profiles {
         classes: usize,
     ) -> Vec<(ClassId, Snapshot)> {
         let fits = |class: ClassId| {
-            let info = names.class(class);
+            let info = names.class(class).filter(|info| info.protocol != ProtocolId::Declared);
             let service = filter.service.as_deref();
-            info.is_some_and(|info| {
-                info.protocol != ProtocolId::Declared && service.is_none_or(|name| *info.service_name == *name)
-            })
+            info.is_some_and(|info| service.is_none_or(|name| *info.service_name == *name))
         };
         let mut sums: FxHashMap<ClassId, (u64, Sums)> = FxHashMap::default();
         for ((owner, id), (count, nanos)) in self.periods_of(filter).flat_map(|period| &period.counts) {
