@@ -5,6 +5,7 @@
 
 mod api;
 mod assets;
+mod compress;
 mod console;
 mod edges;
 mod findings;
@@ -33,7 +34,6 @@ use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
-use prometheus::Registry;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 
@@ -42,7 +42,7 @@ use crate::guard::shed::{Ceilings, Level};
 use crate::guard::status::Status;
 use crate::guard::tables::TableUse;
 use crate::history::collector::Collector;
-use crate::metrics::{Attainment, ClassStats};
+use crate::metrics::{Attainment, ClassStats, Exposition};
 use crate::model::{HostCpu, Names};
 use crate::profiles::Profiles;
 use crate::relay::Outcomes;
@@ -188,7 +188,7 @@ pub struct Shared {
     /// To the agent.
     pub commands: mpsc::Sender<Command>,
     /// For `/metrics`.
-    pub registry: Registry,
+    pub metrics: Exposition,
     /// Address served.
     pub listen: SocketAddr,
     /// Token that changes need; without one nothing can be changed.

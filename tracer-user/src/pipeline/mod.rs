@@ -176,7 +176,7 @@ impl Pipeline {
             replaced: Vec::new(),
             forked: HashMap::new(),
             forked_refused: 0,
-            metrics: Metrics::new().for_memory(memory),
+            metrics: Metrics::new().for_memory(memory).with_series(config.series).at(wall_offset),
             stats: ClassStats::new(),
             store: Store::new(wall_offset, host, config.transactions.keep).for_memory(memory),
             profiles: Profiles::new()
@@ -214,6 +214,7 @@ impl Pipeline {
     /// The wall clock was set: `wall_offset` is wall clock minus `CLOCK_MONOTONIC` from now on, nanoseconds.
     pub fn clock(&mut self, wall_offset: i64) {
         self.wall_offset = wall_offset;
+        self.metrics.clock(wall_offset);
         self.store.clock(wall_offset);
         for writer in &mut self.writers {
             writer.clock(wall_offset);
