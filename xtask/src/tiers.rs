@@ -90,6 +90,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("findings", Only(&["a_class_that_costs_half_more_is_named_within_twelve_windows"])),
     ("history", All),
     ("saved", All),
+    ("series", All),
     (
         "service_classes",
         Only(&[

@@ -30,8 +30,8 @@ impl Default for SeriesLimits {
     }
 }
 
-/// Series that are not of a class or service, until a scrape has counted them.
-const FIXED: usize = 1_200;
+/// Series that are not of a class or service, at least: an early scrape does not have them all.
+const FIXED: usize = 1_000;
 /// Part of the limit that new classes leave free, per cent: shared series appear later.
 const SPARE: usize = 3;
 /// Maximum number of duration histograms in memory, shown or not, at the default memory limit.
@@ -43,7 +43,7 @@ pub(super) struct SeriesBudget {
     limits: SeriesLimits,
     /// Shown series of classes and services; read by scrapes.
     used: Arc<AtomicUsize>,
-    /// Other series of the last scrape, or the most so far; written by scrapes.
+    /// Other series of the last scrape, which writes it.
     fixed: Arc<AtomicUsize>,
     histograms: usize,
     histograms_most: usize,
@@ -51,8 +51,7 @@ pub(super) struct SeriesBudget {
 
 impl SeriesBudget {
     pub(super) fn new(limits: SeriesLimits) -> Self {
-        let fixed = Arc::new(AtomicUsize::new(FIXED));
-        Self { limits, used: Arc::default(), fixed, histograms: 0, histograms_most: HISTOGRAMS }
+        Self { limits, used: Arc::default(), fixed: Arc::default(), histograms: 0, histograms_most: HISTOGRAMS }
     }
 
     /// Scales the bound of memory to a limit of `memory` bytes.
@@ -82,7 +81,8 @@ impl SeriesBudget {
     /// What classes and services may have together.
     fn most(&self) -> usize {
         let limit = self.limits.max_series;
-        limit.saturating_sub(self.fixed.load(Ordering::Relaxed)).saturating_sub(limit * SPARE / 100)
+        let fixed = self.fixed.load(Ordering::Relaxed).max(FIXED);
+        limit.saturating_sub(fixed).saturating_sub(limit * SPARE / 100)
     }
 
     /// Takes room for so many series, if there is.
