@@ -56,6 +56,7 @@ pub(super) struct Key {
     /// Empty for HTTP itself.
     protocol: &'static str,
     version: &'static str,
+    encrypted: bool,
     /// Set on the client side only.
     port: u16,
 }
@@ -75,6 +76,7 @@ impl Key {
             failure,
             protocol: if span.protocol == "http" { "" } else { span.protocol },
             version: span.version,
+            encrypted: span.encrypted,
             port: if span.side == Side::Client { span.peer_port } else { 0 },
         }
     }
@@ -116,10 +118,11 @@ fn values(side: Side, class: [&str; 2], info: &ClassInfo, key: Option<Key>) -> V
         };
         values.extend([key.method, route].map(str::to_owned));
         values.extend([status, failure]);
-        values.extend([key.protocol, key.version, "http"].map(str::to_owned));
+        let scheme = if key.encrypted { "https" } else { "http" };
+        values.extend([key.protocol, key.version, scheme].map(str::to_owned));
     } else {
         let protocol = if info.protocol == "http" { "" } else { info.protocol };
-        values.extend(["_OTHER", route, OTHER, OTHER, protocol, "", "http"].map(str::to_owned));
+        values.extend(["_OTHER", route, OTHER, OTHER, protocol, "", ""].map(str::to_owned));
     }
     if side == Side::Client {
         values.push(match key {

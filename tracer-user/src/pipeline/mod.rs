@@ -62,6 +62,14 @@ pub trait Introduce {
 pub trait SpanWriter {
     /// One finished span.
     fn span(&mut self, names: &Names, span: &Span);
+    /// A process serves as what these facts say, from now on.
+    fn process(&mut self, tgid: u32, facts: &ProcessFacts) {
+        let _ = (tgid, facts);
+    }
+    /// A process is gone: its id may become another's.
+    fn process_gone(&mut self, tgid: u32) {
+        let _ = tgid;
+    }
     /// Called about once a second: flushes for concurrent readers.
     fn flush(&mut self);
     /// The wall clock was set: `wall_offset` is wall clock minus `CLOCK_MONOTONIC` from now on, nanoseconds.
@@ -434,6 +442,9 @@ impl Pipeline {
             self.forked.remove(&tgid);
             self.places.forget(tgid);
             self.profiles.process_gone(tgid);
+            for writer in &mut self.writers {
+                writer.process_gone(tgid);
+            }
             self.gone.push(tgid);
         }
     }

@@ -102,6 +102,9 @@ impl Pipeline {
         self.profiles.set_process(tgid, &self.names.service(service));
         self.history.identities.process(service, facts, parent.is_some());
         self.engine.process(tgid, service);
+        for writer in &mut self.writers {
+            writer.process(tgid, facts);
+        }
         if facts.is_python() {
             self.engine.has_loops(tgid);
         }
