@@ -16,6 +16,7 @@ use super::known::find;
 use super::params::Params;
 use super::slow_requests;
 use super::{App, Command, Problem, Shared, View, compress};
+use crate::host::container::Container;
 use crate::kernel::sampler::MAX_HERTZ;
 use crate::metrics::Format;
 use crate::model::{ClassId, ServiceId, Side, TraceId};
@@ -195,6 +196,26 @@ pub(super) struct ServiceView {
     pub(super) cpu_overhead_cores: f64,
     /// Runtimes of its processes whose requests share threads.
     pub(super) runtimes: Vec<RuntimeStatus>,
+    /// Containers its processes run in.
+    pub(super) containers: Vec<ContainerView>,
+}
+
+/// A container as the API shows it.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct ContainerView {
+    id: String,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    runtime: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pod_uid: Option<String>,
+    processes: usize,
+}
+
+impl ContainerView {
+    fn new(container: &Container, processes: usize) -> Self {
+        let Container { id, runtime, pod_uid } = container.clone();
+        Self { id, runtime, pod_uid, processes }
+    }
 }
 
 /// Runtimes of the processes of a service.
@@ -217,6 +238,11 @@ pub(super) fn service_views(view: &View<'_>, classes: &[ClassView]) -> Vec<Servi
         }
     };
     let mut all: Vec<ServiceView> = view.names.services.iter().enumerate().map(of_service).collect();
+    for (service, containers) in view.containers.by_service() {
+        if let Some(service) = all.get_mut(service.0 as usize) {
+            service.containers = containers.into_iter().map(|(one, count)| ContainerView::new(one, count)).collect();
+        }
+    }
     for class in classes.iter().filter(|class| class.side == Side::Server.name()) {
         if let Some(service) = all.get_mut(class.service.0 as usize) {
             service.classes += 1;

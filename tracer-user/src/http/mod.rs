@@ -44,6 +44,7 @@ use crate::guard::tables::TableUse;
 use crate::history::collector::Collector;
 use crate::metrics::{Attainment, ClassStats, Exposition};
 use crate::model::{HostCpu, Names};
+use crate::pipeline::Containers;
 use crate::profiles::Profiles;
 use crate::relay::Outcomes;
 use crate::relay::hub::PeerView;
@@ -130,6 +131,8 @@ pub struct Peers {
 pub struct View<'a> {
     /// Names behind ids.
     pub names: &'a Names,
+    /// Containers of services.
+    pub containers: &'a Containers,
     /// Figures of classes.
     pub stats: &'a ClassStats,
     /// How well service classes reach their goals.

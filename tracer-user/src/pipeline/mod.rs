@@ -14,6 +14,7 @@ use std::sync::Arc;
 use tracer_common::event::{Kind, SAMPLE_KERNEL_THREAD, ThreadCounters};
 use tracer_common::policy::CapturePolicy;
 
+pub use self::containers::Containers;
 use crate::analysis::detector::Detector;
 use crate::classes::{Bounds, Classifier};
 use crate::config::Config;
@@ -35,6 +36,7 @@ use crate::transactions::limits::Limits;
 use crate::transactions::open_span::Slot;
 
 mod classes;
+mod containers;
 mod declared;
 mod finished;
 mod relay;
@@ -94,6 +96,7 @@ pub struct Pipeline {
     rules: crate::host::services::NamingRules,
     services: HashMap<Arc<str>, ServiceId>,
     places: services::Places,
+    containers: Containers,
     /// Processes whose first thread exited, by the time they are forgotten: their last records are still on the way.
     leaving: VecDeque<(Nanos, u32)>,
     /// Processes forgotten since last taken.
@@ -179,6 +182,7 @@ impl Pipeline {
             rules: config.services.clone(),
             services: HashMap::new(),
             places: services::Places::default(),
+            containers: Containers::default(),
             leaving: VecDeque::new(),
             gone: Vec::new(),
             replaced: Vec::new(),
@@ -263,6 +267,7 @@ impl Pipeline {
     pub fn view<'a>(&'a self, health: &'a Health) -> View<'a> {
         View {
             names: &self.names,
+            containers: &self.containers,
             stats: &self.stats,
             attainment: &self.attainment,
             store: &self.store,
@@ -442,6 +447,7 @@ impl Pipeline {
             self.forked.remove(&tgid);
             self.places.forget(tgid);
             self.profiles.process_gone(tgid);
+            self.containers.forget(tgid);
             for writer in &mut self.writers {
                 writer.process_gone(tgid);
             }
