@@ -3,6 +3,7 @@
 mod command_line;
 pub mod container;
 pub mod container_names;
+pub mod containers;
 pub mod process;
 pub mod services;
 pub mod stat;

@@ -49,7 +49,7 @@ async fn start_with(token: Option<&str>, status: Arc<Status>) -> SocketAddr {
         while let Some(job) = queue.blocking_recv() {
             job(&View {
                 names: &names,
-                containers: &crate::pipeline::Containers::default(),
+                containers: &crate::host::containers::Containers::default(),
                 stats: &stats,
                 attainment: &attainment,
                 store: &store,

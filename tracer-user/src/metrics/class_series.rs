@@ -345,12 +345,11 @@ impl Classes {
         let cpu = cost.cpu as f64 / 1e9;
         let Some(service) = self.service(id) else { return };
         let refused = service.requests && service.series.is_none();
-        match service.shown() {
-            Some(series) => series.overhead.inc_by(cpu),
-            None => {
-                let name = if refused { OTHER } else { NO_REQUESTS };
-                self.families.service_cpu.series(&[name, "overhead"], None).inc_by(cpu);
-            }
+        if let Some(series) = service.shown() {
+            series.overhead.inc_by(cpu);
+        } else {
+            let name = if refused { OTHER } else { NO_REQUESTS };
+            self.families.service_cpu.series(&[name, "overhead"], None).inc_by(cpu);
         }
     }
 

@@ -201,10 +201,7 @@ fn sample(out: &mut String, name: &str, suffix: &str, labels: &[LabelPair], boun
         if let Some(bound) = bound {
             out.push(before);
             // A float has a point, as the format wants it.
-            let _ = match bound.is_infinite() {
-                true => write!(out, "le=\"+Inf\""),
-                false => write!(out, "le=\"{bound:?}\""),
-            };
+            let _ = if bound.is_infinite() { write!(out, "le=\"+Inf\"") } else { write!(out, "le=\"{bound:?}\"") };
         }
         out.push('}');
     }

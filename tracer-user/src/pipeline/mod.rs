@@ -14,7 +14,6 @@ use std::sync::Arc;
 use tracer_common::event::{Kind, SAMPLE_KERNEL_THREAD, ThreadCounters};
 use tracer_common::policy::CapturePolicy;
 
-pub use self::containers::Containers;
 use crate::analysis::detector::Detector;
 use crate::classes::{Bounds, Classifier};
 use crate::config::Config;
@@ -22,6 +21,7 @@ use crate::decode::{self, Malformed, Record};
 use crate::guard::shed::Level;
 use crate::guard::shrink::ShrinkExcess;
 use crate::history::collector::Collector;
+use crate::host::containers::Containers;
 use crate::host::process::ProcessFacts;
 use crate::http::{Health, View};
 use crate::metrics::{Attainment, ClassStats, Metrics};
@@ -36,7 +36,6 @@ use crate::transactions::limits::Limits;
 use crate::transactions::open_span::Slot;
 
 mod classes;
-mod containers;
 mod declared;
 mod finished;
 mod relay;

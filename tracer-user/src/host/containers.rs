@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::LEAVING;
-use crate::host::container::Container;
+use super::container::Container;
 use crate::model::ServiceId;
 
+/// Maximum number of processes in containers; as many as the engine follows.
+const PROCESSES: usize = 65_536;
 /// Maximum number of containers that are listed for a service.
 const LISTED: usize = 64;
 
@@ -18,17 +19,17 @@ pub struct Containers(FxHashMap<u32, (ServiceId, Arc<Container>)>);
 
 impl Containers {
     /// A process of a service runs in this container, or in none. Beyond the limit it is not listed.
-    pub(super) fn set(&mut self, tgid: u32, service: ServiceId, container: Option<Container>) {
+    pub fn set(&mut self, tgid: u32, service: ServiceId, container: Option<Container>) {
         self.forget(tgid);
         if let Some(container) = container
-            && self.0.len() < LEAVING
+            && self.0.len() < PROCESSES
         {
             self.0.insert(tgid, (service, Arc::new(container)));
         }
     }
 
     /// The process is gone.
-    pub(super) fn forget(&mut self, tgid: u32) {
+    pub fn forget(&mut self, tgid: u32) {
         self.0.remove(&tgid);
     }
 
@@ -62,7 +63,9 @@ mod tests {
         };
         assert_eq!(listed(0), [("a".to_owned(), 2)]);
         assert_eq!(listed(1), [("a".to_owned(), 1)]);
-        [1, 2, 3, 4].iter().for_each(|tgid| containers.forget(*tgid));
+        for tgid in 1..=4 {
+            containers.forget(tgid);
+        }
         assert!(containers.0.is_empty());
         for index in 0..100 {
             containers.set(index, ServiceId(0), of(&index.to_string()));
