@@ -113,7 +113,9 @@ fn every_query_of_every_dashboard_returns_numbers() {
         let by_agent = services.iter().find(|service| service["service_name"] == "burn")?["count"].as_f64()?;
         (by_agent > 0.0 && (by_prometheus - by_agent).abs() < 0.5).then_some(by_agent)
     });
-    assert!(!ask("service:tracer_requests:rate5m{service_name=\"burn\"}").is_empty(), "recording rules run");
+    wait("recording rules to run", Duration::from_secs(20), || {
+        (!ask("service:tracer_requests:rate5m{service_name=\"burn\"}").is_empty()).then_some(())
+    });
     // It took OpenMetrics, and its exemplars are transactions of the agent.
     let trace = wait("an exemplar", Duration::from_secs(20), || {
         load::until(server.address, 1, &["/alpha"], Instant::now() + Duration::from_millis(300));
