@@ -4,6 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 use tracer_user::commands::replay;
 use tracer_user::config::Config;
+use tracer_user::metrics::Format;
 use tracer_user::pipeline::Pipeline;
 use tracer_user::record::Reader;
 
@@ -12,5 +13,7 @@ fuzz_target!(|data: &[u8]| {
     let mut pipeline = Pipeline::new(&Config::default(), reader.origin.seed, reader.origin.wall_offset, "fuzz");
     let _ = replay::frames(&mut reader, &mut pipeline);
     pipeline.finish();
-    let _ = tracer_user::metrics::text(&pipeline.metrics.registry());
+    for format in [Format::Text, Format::OpenMetrics] {
+        let _ = pipeline.metrics.exposition().text(format);
+    }
 });

@@ -81,7 +81,7 @@ fn every_query_of_every_dashboard_returns_numbers() {
     let mut command = Command::new("prometheus");
     command.arg(format!("--config.file={}", config.display()));
     command.arg(format!("--storage.tsdb.path={}", dir.path().join("data").display()));
-    command.arg(format!("--web.listen-address={address}"));
+    command.arg(format!("--web.listen-address={address}")).arg("--enable-feature=exemplar-storage");
     let _prometheus = Process::start("prometheus", &mut command, &dir.path().join("prometheus.log"));
     let ask = |query: &str| -> Vec<f64> {
         let Ok(reply) = http::get(address, &format!("/api/v1/query?query={}", encoded(query))) else {
@@ -116,6 +116,20 @@ fn every_query_of_every_dashboard_returns_numbers() {
     wait("recording rules to run", Duration::from_secs(90), || {
         (!ask("service:tracer_requests:rate5m{service_name=\"burn\"}").is_empty()).then_some(())
     });
+    // It took OpenMetrics, and its exemplars are transactions of the agent.
+    let trace = wait("an exemplar", Duration::from_secs(20), || {
+        load::until(server.address, 1, &["/alpha"], Instant::now() + Duration::from_millis(300));
+        let query = encoded("http_server_request_duration_seconds_bucket{service_name=\"burn\"}");
+        let path = format!("/api/v1/query_exemplars?query={query}&start=0&end=4102444800");
+        let answer: Value = serde_json::from_str(&http::get(address, &path).ok()?.text()).ok()?;
+        let exemplars = answer["data"].as_array()?.iter().filter_map(|series| series["exemplars"].as_array()).flatten();
+        // The last one: the agent keeps the newest transactions.
+        let last = exemplars
+            .max_by(|a, b| a["timestamp"].as_f64().unwrap_or(0.0).total_cmp(&b["timestamp"].as_f64().unwrap_or(0.0)))?;
+        last["labels"]["trace_id"].as_str().map(str::to_owned)
+    });
+    let transaction = agent.json(&format!("/api/v1/transactions/{trace}"));
+    assert!(transaction.to_string().contains("/alpha"), "{transaction}");
     let series = ask("scrape_samples_scraped{job=\"tracer\"}");
     say(&format!("monitoring: {all} queries return numbers; {counted} requests; {series:?} samples a scrape"));
     agent.stop();

@@ -109,17 +109,52 @@ fn exported(name: &str, protocol: &str, compression: &str) {
         found.len()
     ));
     assert_eq!((found.len(), lost), (expected.len(), 0.0));
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("a name").trim().to_owned();
     for span in &found {
+        let written_kind = span["Kind"].clone();
+        let (server, client) = (written_kind == "SPAN_KIND_SERVER", written_kind == "SPAN_KIND_CLIENT");
+        assert!(server || client, "{span:?}");
+        // The resource is the process: its id, and where it is known, its program and host.
+        let instance = &span["service.instance.id"];
+        assert!(instance.contains(&format!("/{}@", span["process.pid"])) && !instance.ends_with("@0"), "{instance}");
+        for (key, value) in
+            [("telemetry.sdk.name", "tracer"), ("os.type", "linux"), ("host.name", &host), ("url.scheme", "http")]
+        {
+            assert_eq!(span.get(key).map(String::as_str), Some(value), "{key} of {span:?}");
+        }
+        assert!(!span.contains_key("telemetry.sdk.language"), "{span:?}");
+        assert!(span.contains_key("process.executable.name"), "{span:?}");
+        if server {
+            assert_eq!(span["process.executable.name"], "nginx", "{span:?}");
+            assert_eq!((&span["server.address"], &span["server.port"]), (&host, &port), "{span:?}");
+            assert!(span.contains_key("http.route") && !span.contains_key("url.full"), "{span:?}");
+        } else {
+            let full = format!("http://127.0.0.1:{port}{}", span["url.path"]);
+            assert_eq!(span["url.full"], full, "{span:?}");
+            assert!(!span.contains_key("http.route"), "{span:?}");
+            assert_eq!(span["server.address"], "127.0.0.1", "{span:?}");
+        }
         let written = expected.get(&span["ID"]).unwrap_or_else(|| panic!("not in the file: {span:?}"));
         for (key, value) in written {
             assert_eq!(span.get(key).map(String::as_str).unwrap_or_default(), value, "{key} of {span:?}");
         }
         assert_eq!(span["deployment.environment.name"], "test");
         assert!(span["End time"].parse::<u64>().expect("a time") >= span["Start time"].parse().expect("a time"));
-        for key in ["http.request.method", "http.response.status_code", "tracer.cpu.time", "network.protocol.name"] {
+        for key in [
+            "http.request.method",
+            "http.response.status_code",
+            "tracer.cpu.time",
+            "tracer.queue.time",
+            "network.protocol.name",
+        ] {
             assert!(span.contains_key(key), "{key} is missing: {span:?}");
         }
     }
+    // Every process is an instance, and no two are the same.
+    let instances: std::collections::BTreeSet<_> =
+        found.iter().map(|span| (&span["process.pid"], &span["service.instance.id"])).collect();
+    let ids: std::collections::BTreeSet<_> = instances.iter().map(|(_, id)| id).collect();
+    assert!(ids.len() == instances.len() && ids.len() >= 2, "{instances:?}");
     assert!(!collector.output().contains("secret"), "query strings are never exported");
 }
 

@@ -16,6 +16,7 @@ use crate::guard::shed::Ceilings;
 use crate::guard::{overhead_budget, tables};
 use crate::host::services::{NamingRule, NamingRules};
 use crate::kernel::sampler::MAX_HERTZ;
+use crate::metrics::SeriesLimits;
 use crate::profiles::hotspots::Owners;
 use crate::profiles::{Lines, SlowRequests};
 use crate::runtimes::Extras;
@@ -162,6 +163,8 @@ struct ClassesFile {
 struct LimitsFile {
     max_memory: Option<Spanned<String>>,
     max_cpu: Option<Spanned<String>>,
+    max_series: Option<Spanned<i64>>,
+    series_idle: Option<Spanned<String>>,
     max_recording: Option<Spanned<String>>,
     restore_after: Option<Spanned<String>>,
 }
@@ -254,6 +257,8 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// Limits of the agent itself.
     pub ceilings: Ceilings,
+    /// Series of `/metrics`.
+    pub series: SeriesLimits,
     /// Most bytes of a recording.
     pub max_recording: u64,
     /// Nice value of its pipeline; its other threads are at 10 at least.
@@ -368,6 +373,7 @@ impl Default for Config {
             enforce: Mode::default(),
             state_dir: service_class::state_dir(),
             ceilings: Ceilings { memory: tables::MEMORY, cpu: 1.0, calm: 30_000_000_000 },
+            series: SeriesLimits::default(),
             max_recording: 8 << 30,
             nice: 0,
             oom_score_adj: None,
@@ -554,6 +560,12 @@ impl Config {
         if let Some(cpu) = &file.limits.max_cpu {
             config.ceilings.cpu =
                 crate::quantity::cores(cpu.get_ref()).map_err(|what| source.wrong(&cpu.span(), what))?;
+        }
+        if let Some(most) = &file.limits.max_series {
+            config.series.max_series = source.number(most, SeriesLimits::LEAST as i64..1_000_001)?;
+        }
+        if let Some(idle) = &file.limits.series_idle {
+            config.series.idle = source.time(idle, Duration::from_secs(10)..=Duration::from_secs(30 * 24 * 3600))?;
         }
         if let Some(calm) = &file.limits.restore_after {
             config.ceilings.calm = source.time(calm, Duration::from_secs(1)..=hour)?.as_nanos() as u64;

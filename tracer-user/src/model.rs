@@ -348,6 +348,8 @@ pub struct Span {
     pub peer: Arc<str>,
     /// Remote port.
     pub peer_port: u16,
+    /// What its connection moves is encrypted: it was seen as its TLS library reads and writes it.
+    pub encrypted: bool,
     /// First byte arrived in the socket (server side; 0: unknown).
     pub arrived: Nanos,
     /// Whether the connection was accepted by then.

@@ -81,6 +81,7 @@ const TABLE: &[(&str, Quick)] = &[
     // The agent: its life cycle, its limits, its output.
     // A browser takes a while to start; that pages and files answer is tested without one.
     ("console", Nothing),
+    ("containers", All),
     ("doctor", All),
     ("lifecycle", Only(&["signals_detach_within_a_second_and_a_kill_leaves_nothing", "what_cannot_run_says_why"])),
     ("limits", Only(&["a_stuck_agent_ends_when_it_is_asked_to"])),
@@ -92,6 +93,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("findings", Only(&["a_class_that_costs_half_more_is_named_within_twelve_windows"])),
     ("history", All),
     ("saved", All),
+    ("series", All),
     (
         "service_classes",
         Only(&[

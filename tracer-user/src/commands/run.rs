@@ -221,8 +221,8 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     };
     agent.open_up()?;
 
-    let registry = pipeline.metrics.registry();
-    let shared = Shared { jobs, commands, registry, listen, token, status: Arc::clone(&status), console };
+    let metrics = pipeline.metrics.exposition();
+    let shared = Shared { jobs, commands, metrics, listen, token, status: Arc::clone(&status), console };
     let (ended, end) = oneshot::channel::<()>();
     let server = runtime.spawn(http::serve(listener, shared, places, async move {
         let _ = end.await;

@@ -1,6 +1,9 @@
 //! The host: its processes, the services they form, and the resource usage it reports.
 
 mod command_line;
+pub mod container;
+pub mod container_names;
+pub mod containers;
 pub mod process;
 pub mod services;
 pub mod stat;

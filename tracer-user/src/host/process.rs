@@ -150,7 +150,7 @@ fn arguments(cmdline: &[u8]) -> Vec<String> {
         .collect()
 }
 
-/// The path in the unified hierarchy, or in systemd's in a hybrid setup.
+/// The path in the unified hierarchy, or in systemd's in a hybrid setup, or in any other.
 fn cgroup(lines: &str) -> String {
     let path = |prefix: &str| {
         lines.lines().find_map(|line| {
@@ -159,7 +159,12 @@ fn cgroup(lines: &str) -> String {
         })
     };
     let unified = path(":").filter(|path| path != "/");
-    unified.or_else(|| path("name=systemd:")).unwrap_or_default()
+    // Cgroup v1 without systemd: any hierarchy will do.
+    let any = || {
+        let mut paths = lines.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+        paths.find(|path| path.len() > 1).map(str::to_owned)
+    };
+    unified.or_else(|| path("name=systemd:").filter(|path| path != "/")).or_else(any).unwrap_or_default()
 }
 
 fn otel_service(environ: &[u8]) -> Option<String> {
@@ -236,6 +241,8 @@ mod tests {
     fn cgroups_of_both_layouts() {
         assert_eq!(cgroup("0::/system.slice/nginx.service\n"), "/system.slice/nginx.service");
         assert_eq!(cgroup("1:name=systemd:/system.slice/a.service\n0::/\n"), "/system.slice/a.service");
+        assert_eq!(cgroup("3:pids:/docker/a\n1:cpu,cpuacct:/docker/a\n"), "/docker/a");
+        assert_eq!(cgroup("1:name=systemd:/\n0::/\n"), "");
         assert_eq!(cgroup("garbage"), "");
     }
 }

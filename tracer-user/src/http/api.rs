@@ -15,8 +15,10 @@ use tokio::sync::oneshot;
 use super::known::find;
 use super::params::Params;
 use super::slow_requests;
-use super::{App, Command, Problem, Shared, View};
+use super::{App, Command, Problem, Shared, View, compress};
+use crate::host::container::Container;
 use crate::kernel::sampler::MAX_HERTZ;
+use crate::metrics::Format;
 use crate::model::{ClassId, ServiceId, Side, TraceId};
 use crate::profiles::{self, Snapshot};
 use crate::runtimes::status_view::RuntimeStatus;
@@ -27,13 +29,25 @@ type AppState = State<Arc<App>>;
 /// Maximum number of transactions in one list.
 const LIST: usize = 10_000;
 
-pub(super) async fn metrics(State(app): AppState) -> Result<Response, Problem> {
+pub(super) async fn metrics(State(app): AppState, headers: HeaderMap) -> Result<Response, Problem> {
     // One at a time: many that ask leave a thread for everything else.
     let failed = || Problem(StatusCode::INTERNAL_SERVER_ERROR, "gathering metrics failed".into());
     let _turn = app.scrapes.acquire().await.map_err(|_| failed())?;
-    let text = crate::metrics::text(&app.shared.registry);
+    let format = Format::for_accept(&joined(&headers, header::ACCEPT));
+    let text = app.shared.metrics.text(format);
     let text = text.map_err(|error| Problem(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
-    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response())
+    // Caches between must not give one scraper the format of another.
+    let kind = [(header::CONTENT_TYPE, format.content_type()), (header::VARY, "Accept, Accept-Encoding")];
+    if !compress::takes_gzip(&joined(&headers, header::ACCEPT_ENCODING)) {
+        return Ok((kind, text).into_response());
+    }
+    let packed = compress::gzip(text.as_bytes()).map_err(|_| failed())?;
+    Ok((kind, [(header::CONTENT_ENCODING, "gzip")], packed).into_response())
+}
+
+/// All values of a header as one list.
+fn joined(headers: &HeaderMap, name: header::HeaderName) -> String {
+    headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect::<Vec<_>>().join(",")
 }
 
 pub(super) async fn healthy(State(app): AppState) -> Result<&'static str, Problem> {
@@ -182,6 +196,26 @@ pub(super) struct ServiceView {
     pub(super) cpu_overhead_cores: f64,
     /// Runtimes of its processes whose requests share threads.
     pub(super) runtimes: Vec<RuntimeStatus>,
+    /// Containers its processes run in.
+    pub(super) containers: Vec<ContainerView>,
+}
+
+/// A container as the API shows it.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct ContainerView {
+    id: String,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    runtime: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pod_uid: Option<String>,
+    processes: usize,
+}
+
+impl ContainerView {
+    fn new(container: &Container, processes: usize) -> Self {
+        let Container { id, runtime, pod_uid } = container.clone();
+        Self { id, runtime, pod_uid, processes }
+    }
 }
 
 /// Runtimes of the processes of a service.
@@ -204,6 +238,11 @@ pub(super) fn service_views(view: &View<'_>, classes: &[ClassView]) -> Vec<Servi
         }
     };
     let mut all: Vec<ServiceView> = view.names.services.iter().enumerate().map(of_service).collect();
+    for (service, containers) in view.containers.by_service() {
+        if let Some(service) = all.get_mut(service.0 as usize) {
+            service.containers = containers.into_iter().map(|(one, count)| ContainerView::new(one, count)).collect();
+        }
+    }
     for class in classes.iter().filter(|class| class.side == Side::Server.name()) {
         if let Some(service) = all.get_mut(class.service.0 as usize) {
             service.classes += 1;

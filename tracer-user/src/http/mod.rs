@@ -6,6 +6,7 @@
 mod api;
 mod arm;
 mod assets;
+mod compress;
 mod console;
 mod edges;
 mod findings;
@@ -34,7 +35,6 @@ use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
-use prometheus::Registry;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 
@@ -43,7 +43,8 @@ use crate::guard::shed::{Ceilings, Level};
 use crate::guard::status::Status;
 use crate::guard::tables::TableUse;
 use crate::history::collector::Collector;
-use crate::metrics::{Attainment, ClassStats, DeclaredReports};
+use crate::host::containers::Containers;
+use crate::metrics::{Attainment, ClassStats, DeclaredReports, Exposition};
 use crate::model::{HostCpu, Names};
 use crate::profiles::Profiles;
 use crate::relay::Outcomes;
@@ -131,6 +132,8 @@ pub struct Peers {
 pub struct View<'a> {
     /// Names behind ids.
     pub names: &'a Names,
+    /// Containers of services.
+    pub containers: &'a Containers,
     /// Figures of classes.
     pub stats: &'a ClassStats,
     /// How well service classes reach their goals.
@@ -191,7 +194,7 @@ pub struct Shared {
     /// To the agent.
     pub commands: mpsc::Sender<Command>,
     /// For `/metrics`.
-    pub registry: Registry,
+    pub metrics: Exposition,
     /// Address served.
     pub listen: SocketAddr,
     /// Token that changes need; without one nothing can be changed.

@@ -18,8 +18,8 @@ async fn start_with(token: Option<&str>, status: Arc<Status>) -> SocketAddr {
     let listen = listener.local_addr().unwrap();
     let (jobs, mut queue) = mpsc::channel::<Job>(16);
     let (commands, mut asked) = mpsc::channel(4);
-    let registry = Metrics::new().registry();
-    let shared = Shared { jobs, commands, registry, listen, token, status, console: Arc::default() };
+    let metrics = Metrics::new().exposition();
+    let shared = Shared { jobs, commands, metrics, listen, token, status, console: Arc::default() };
     tokio::spawn(serve(listener, shared, 64, std::future::pending()));
     tokio::spawn(async move {
         while let Some(Command::Hertz(_, answer)) = asked.recv().await {
@@ -50,6 +50,7 @@ async fn start_with(token: Option<&str>, status: Arc<Status>) -> SocketAddr {
         while let Some(job) = queue.blocking_recv() {
             job(&View {
                 names: &names,
+                containers: &crate::host::containers::Containers::default(),
                 stats: &stats,
                 attainment: &attainment,
                 declared: &declared,

@@ -1,14 +1,11 @@
 //! Duration histograms of remote procedure calls (gRPC), with the names and labels of OpenTelemetry's semantic
 //! conventions for RPC (1.40) and a bounded number of series.
 
-use prometheus::{Histogram, HistogramVec};
-
-use super::durations::OTHER;
+use super::class_histograms::{ClassHistograms, Observation, SeriesSlot};
+use super::durations::{OTHER, port_label};
+use super::histograms::HistogramVec;
 use crate::model::{Side, Span};
 use crate::protocols::grpc;
-
-/// Maximum number of series of one class (combinations of status, failure and port).
-const SERIES: usize = 32;
 
 /// Labels of the server's family.
 pub(super) const SERVER_LABELS: [&str; 6] =
@@ -26,7 +23,7 @@ pub(super) const CLIENT_LABELS: [&str; 7] = [
 
 /// Key of a series within one class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Key {
+pub(super) struct Key {
     status: &'static str,
     failure: &'static str,
     /// Set on the client side only.
@@ -45,38 +42,24 @@ impl Key {
 }
 
 /// The series in use of one class.
-#[derive(Debug, Default)]
-pub(super) struct Calls {
-    series: Vec<(Key, Histogram)>,
-    overflow: Option<Histogram>,
-}
+pub(super) type Calls = ClassHistograms<Key>;
 
-impl Calls {
-    /// Counts a call; `class` gives the labels `service_name` and `request_class` (the method). Returns true if the
-    /// call went to the class's shared series because the class has too many.
-    pub(super) fn observe(&mut self, family: &HistogramVec, class: [&str; 2], span: &Span) -> bool {
-        let seconds = span.duration() as f64 / 1e9;
-        let key = Key::of(span);
-        if let Some((_, histogram)) = self.series.iter().find(|(known, _)| *known == key) {
-            histogram.observe(seconds);
-            return false;
-        }
-        let [service, name] = class;
-        let method = if name == OTHER { OTHER } else { grpc::method(&span.path) };
-        let labels = [service, name, grpc::NAME, method];
-        let wanted = if span.side == Side::Client { CLIENT_LABELS.len() } else { SERVER_LABELS.len() };
-        let values = |rest: [&str; 3]| -> Vec<String> {
-            labels.into_iter().chain(rest).take(wanted).map(str::to_owned).collect()
-        };
-        if self.series.len() >= SERIES {
-            let common = || family.with_label_values(&values([OTHER, OTHER, OTHER]));
-            self.overflow.get_or_insert_with(common).observe(seconds);
-            return true;
-        }
-        let port = if key.port == 0 { String::new() } else { key.port.to_string() };
-        let histogram = family.with_label_values(&values([key.status, key.failure, &port]));
-        histogram.observe(seconds);
-        self.series.push((key, histogram));
-        false
-    }
+/// Counts a call; `class` gives the labels `service_name` and `request_class` (the method).
+pub(super) fn observe(
+    calls: &mut Calls,
+    family: &HistogramVec,
+    class: [&str; 2],
+    span: &Span,
+    observation: Observation<'_>,
+) -> SeriesSlot {
+    let [service, name] = class;
+    let method = if name == OTHER { OTHER } else { grpc::method(&span.path) };
+    let labels = [service, name, grpc::NAME, method];
+    let wanted = if span.side == Side::Client { CLIENT_LABELS.len() } else { SERVER_LABELS.len() };
+    let values = |rest: [&str; 3]| labels.into_iter().chain(rest).take(wanted).map(str::to_owned).collect();
+    let values = |key: Option<&Key>| match key {
+        Some(key) => values([key.status, key.failure, &port_label(key.port)]),
+        None => values([OTHER, OTHER, OTHER]),
+    };
+    calls.observe(family, Key::of(span), values, observation)
 }

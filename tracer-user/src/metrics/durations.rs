@@ -1,14 +1,12 @@
 //! Duration histograms of HTTP requests, with the labels of OpenTelemetry's semantic conventions and a bounded number
 //! of series.
 
-use prometheus::{Histogram, HistogramVec};
-
+use super::class_histograms::{ClassHistograms, Observation, SeriesSlot};
+use super::histograms::HistogramVec;
 use crate::model::{ClassInfo, Outcome, ProtocolId, Side, Span};
 
 /// Label value of everything beyond a bound.
 pub(super) const OTHER: &str = "_other";
-/// Maximum number of series of one class (combinations of method, status, error, version and port).
-const SERIES: usize = 32;
 /// Methods with their own label value; the conventions call every other one `_OTHER`.
 const METHODS: [&str; 10] = ["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "CONNECT", "TRACE", "QUERY"];
 
@@ -41,7 +39,7 @@ pub(super) const CLIENT_LABELS: [&str; 10] = [
 
 /// `error.type`: the status if that is the failure, else what happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Failure {
+pub(super) enum Failure {
     None,
     Status,
     Aborted,
@@ -51,13 +49,14 @@ enum Failure {
 
 /// Key of a series within one class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Key {
+pub(super) struct Key {
     method: &'static str,
     status: Option<u16>,
     failure: Failure,
     /// Empty for HTTP itself.
     protocol: &'static str,
     version: &'static str,
+    encrypted: bool,
     /// Set on the client side only.
     port: u16,
 }
@@ -77,56 +76,30 @@ impl Key {
             failure,
             protocol: if span.protocol == ProtocolId::Http { "" } else { span.protocol.name() },
             version: span.version,
+            encrypted: span.encrypted,
             port: if span.side == Side::Client { span.peer_port } else { 0 },
         }
     }
 }
 
-/// The series that counted a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SeriesSlot {
-    /// An existing series.
-    Own,
-    /// A new series.
-    New,
-    /// The class's shared series, because there are too many.
-    Common,
-}
-
 /// The series in use of one class.
-#[derive(Debug, Default)]
-pub(super) struct Durations {
-    series: Vec<(Key, Histogram)>,
-    overflow: Option<Histogram>,
+pub(super) type Durations = ClassHistograms<Key>;
+
+/// Counts a request; `class` gives the labels `service_name` and `request_class`.
+pub(super) fn observe(
+    durations: &mut Durations,
+    family: &HistogramVec,
+    class: [&str; 2],
+    info: &ClassInfo,
+    span: &Span,
+    observation: Observation<'_>,
+) -> SeriesSlot {
+    durations.observe(family, Key::of(span), |key| values(span.side, class, info, key.copied()), observation)
 }
 
-impl Durations {
-    /// Counts a request; `class` gives the labels `service_name` and `request_class`, `room` says whether a new series
-    /// is allowed.
-    pub(super) fn observe(
-        &mut self,
-        family: &HistogramVec,
-        class: [&str; 2],
-        info: &ClassInfo,
-        span: &Span,
-        room: bool,
-    ) -> SeriesSlot {
-        let seconds = span.duration() as f64 / 1e9;
-        let key = Key::of(span);
-        if let Some((_, histogram)) = self.series.iter().find(|(known, _)| *known == key) {
-            histogram.observe(seconds);
-            return SeriesSlot::Own;
-        }
-        if self.series.len() >= SERIES || !room {
-            let common = || family.with_label_values(&values(span.side, class, info, None));
-            self.overflow.get_or_insert_with(common).observe(seconds);
-            return SeriesSlot::Common;
-        }
-        let histogram = family.with_label_values(&values(span.side, class, info, Some(key)));
-        histogram.observe(seconds);
-        self.series.push((key, histogram));
-        SeriesSlot::New
-    }
+/// Label value of a port; 0 is none.
+pub(super) fn port_label(port: u16) -> String {
+    if port == 0 { String::new() } else { port.to_string() }
 }
 
 /// Label values in the order of the family's labels; without a key, those of the shared series.
@@ -145,15 +118,15 @@ fn values(side: Side, class: [&str; 2], info: &ClassInfo, key: Option<Key>) -> V
         };
         values.extend([key.method, route].map(str::to_owned));
         values.extend([status, failure]);
-        values.extend([key.protocol, key.version, "http"].map(str::to_owned));
+        let scheme = if key.encrypted { "https" } else { "http" };
+        values.extend([key.protocol, key.version, scheme].map(str::to_owned));
     } else {
         let protocol = if info.protocol == ProtocolId::Http { "" } else { info.protocol.name() };
-        values.extend(["_OTHER", route, OTHER, OTHER, protocol, "", "http"].map(str::to_owned));
+        values.extend(["_OTHER", route, OTHER, OTHER, protocol, "", ""].map(str::to_owned));
     }
     if side == Side::Client {
         values.push(match key {
-            Some(Key { port: 0, .. }) => String::new(),
-            Some(key) => key.port.to_string(),
+            Some(key) => port_label(key.port),
             None => OTHER.into(),
         });
     }

@@ -82,7 +82,7 @@ mod tests {
         }
         let expected = [("decode_short", 1), ("hook_skipped", 2), ("ring_full_op", 5)];
         assert_eq!(account.events(), expected.map(|(reason, count)| (reason.to_owned(), count)));
-        let text = super::super::export::text(&families.registry()).unwrap();
+        let text = prometheus::TextEncoder::new().encode_to_string(&families.registry().gather()).unwrap();
         let sum = |family: &str| -> f64 {
             let lines = text.lines().filter(|line| line.starts_with(&format!("{family}{{")));
             lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()

@@ -4,14 +4,11 @@
 
 use std::sync::Arc;
 
-use prometheus::{Histogram, HistogramVec};
-
-use super::durations::OTHER;
+use super::class_histograms::{ClassHistograms, Observation, SeriesSlot};
+use super::durations::{OTHER, port_label};
+use super::histograms::HistogramVec;
 use crate::model::{ClassInfo, Outcome, Span};
 use crate::protocols::messaging;
-
-/// Maximum number of series of one class (combinations of failure and port).
-const SERIES: usize = 32;
 
 /// Labels of consumers' processing and of brokers.
 pub(super) const LABELS: [&str; 7] = [
@@ -58,7 +55,7 @@ impl Family {
 
 /// Key of a series within one class.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Key {
+pub(super) struct Key {
     operation: Arc<str>,
     failure: &'static str,
     /// Set for [`Family::Client`] only.
@@ -77,41 +74,28 @@ impl Key {
 }
 
 /// The series in use of one class.
-#[derive(Debug, Default)]
-pub(super) struct Messages {
-    series: Vec<(Key, Histogram)>,
-    overflow: Option<Histogram>,
-}
+pub(super) type Messages = ClassHistograms<Key>;
 
-impl Messages {
-    /// Counts an operation; `class` gives the labels `service_name` and `request_class`. Returns true if it went to the
-    /// class's shared series because the class has too many.
-    pub(super) fn observe(&mut self, family: &HistogramVec, class: [&str; 2], info: &ClassInfo, span: &Span) -> bool {
-        let seconds = span.duration() as f64 / 1e9;
-        let key = Key::of(span);
-        if let Some((_, histogram)) = self.series.iter().find(|(known, _)| *known == key) {
-            histogram.observe(seconds);
-            return false;
-        }
-        let [service, name] = class;
-        // A folded class folds its destinations too.
-        let folded = name == OTHER;
-        let (operation, destination) = if folded { (OTHER, "") } else { (&*span.method, &*info.route) };
-        let kind = if folded { "" } else { messaging::operation_type(operation) };
-        let labels = [service, name, messaging::system(span.protocol), operation, kind, destination];
-        let wanted = if Family::of(span) == Family::Client { CLIENT_LABELS.len() } else { LABELS.len() };
-        let values = |rest: [&str; 2]| -> Vec<String> {
-            labels.into_iter().chain(rest).take(wanted).map(str::to_owned).collect()
-        };
-        if self.series.len() >= SERIES {
-            let common = || family.with_label_values(&values([OTHER, OTHER]));
-            self.overflow.get_or_insert_with(common).observe(seconds);
-            return true;
-        }
-        let port = if key.port == 0 { String::new() } else { key.port.to_string() };
-        let histogram = family.with_label_values(&values([key.failure, &port]));
-        histogram.observe(seconds);
-        self.series.push((key, histogram));
-        false
-    }
+/// Counts an operation; `class` gives the labels `service_name` and `request_class`.
+pub(super) fn observe(
+    messages: &mut Messages,
+    family: &HistogramVec,
+    class: [&str; 2],
+    info: &ClassInfo,
+    span: &Span,
+    observation: Observation<'_>,
+) -> SeriesSlot {
+    let [service, name] = class;
+    // A folded class folds its destinations too.
+    let folded = name == OTHER;
+    let (operation, destination) = if folded { (OTHER, "") } else { (&*span.method, &*info.route) };
+    let kind = if folded { "" } else { messaging::operation_type(operation) };
+    let labels = [service, name, messaging::system(span.protocol), operation, kind, destination];
+    let wanted = if Family::of(span) == Family::Client { CLIENT_LABELS.len() } else { LABELS.len() };
+    let values = |rest: [&str; 2]| labels.into_iter().chain(rest).take(wanted).map(str::to_owned).collect();
+    let values = |key: Option<&Key>| match key {
+        Some(key) => values([key.failure, &port_label(key.port)]),
+        None => values([OTHER, OTHER]),
+    };
+    messages.observe(family, Key::of(span), values, observation)
 }

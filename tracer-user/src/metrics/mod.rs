@@ -2,10 +2,16 @@
 
 mod attainment;
 mod calls;
+mod class_histograms;
+mod class_series;
 mod declared;
+mod duration_families;
 mod durations;
 mod export;
+mod exposition;
 mod families;
+mod foldable;
+mod histograms;
 mod loss_account;
 mod low_cardinality;
 mod messages;
@@ -14,8 +20,13 @@ mod process;
 mod quantile;
 #[cfg(test)]
 mod reference;
+mod request_time;
 #[cfg(test)]
 mod samples;
+mod series_budget;
+mod series_metrics;
+#[cfg(test)]
+mod series_tests;
 mod service_classes;
 mod stats;
 mod tasks;
@@ -23,6 +34,8 @@ mod totals;
 
 pub use attainment::{Attainment, Row as AttainmentRow};
 pub use declared::{DeclaredReports, DeclaredRow, DeclaredSums, MetricSums};
-pub use export::{Metrics, text};
+pub use export::Metrics;
+pub use exposition::{Exposition, Format};
 pub use quantile::Quantiles;
+pub use series_budget::SeriesLimits;
 pub use stats::{ClassFigures, ClassStats, ServiceFigures};

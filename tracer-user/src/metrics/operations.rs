@@ -3,13 +3,11 @@
 
 use std::sync::Arc;
 
-use prometheus::{Histogram, HistogramVec};
-
-use super::durations::OTHER;
+use super::class_histograms::{ClassHistograms, Observation, SeriesSlot};
+use super::durations::{OTHER, port_label};
+use super::histograms::HistogramVec;
 use crate::model::{Outcome, Side, Span};
 
-/// Maximum number of series of one class (combinations of operation, failure and port).
-const SERIES: usize = 32;
 /// Histogram bounds, seconds: those the conventions advise, and finer ones below for a cache on the same host.
 pub(super) const BOUNDS: &[f64] =
     &[0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0];
@@ -38,7 +36,7 @@ pub(super) const CLIENT_LABELS: [&str; 8] = [
 
 /// Key of a series within one class.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Key {
+pub(super) struct Key {
     operation: Arc<str>,
     /// The server's name for the failure.
     status: &'static str,
@@ -61,44 +59,32 @@ impl Key {
 }
 
 /// The series in use of one class.
-#[derive(Debug, Default)]
-pub(super) struct Operations {
-    series: Vec<(Key, Histogram)>,
-    overflow: Option<Histogram>,
-}
+pub(super) type Operations = ClassHistograms<Key>;
 
-impl Operations {
-    /// Counts an operation; `class` gives the labels `service_name` and `request_class`. Returns true if it went to the
-    /// class's shared series because the class has too many.
-    pub(super) fn observe(&mut self, family: &HistogramVec, class: [&str; 2], span: &Span) -> bool {
-        let seconds = span.duration() as f64 / 1e9;
-        let key = Key::of(span);
-        if let Some((_, histogram)) = self.series.iter().find(|(known, _)| *known == key) {
-            histogram.observe(seconds);
-            return false;
-        }
-        // A folded class folds its operations too.
-        let folded = class[1] == OTHER;
-        let operation = if folded { OTHER } else { &*span.method };
-        // A class that a rule named, or that others merged into, can cover many collections.
-        let collection = if class[1] == &*span.path { span.collection().unwrap_or_default() } else { "" };
-        let [service, name] = class;
-        let labels = [service, name, span.protocol.name(), operation, collection];
-        if self.series.len() >= SERIES {
-            let common = || family.with_label_values(&values(labels, [OTHER, OTHER, OTHER], span.side));
-            self.overflow.get_or_insert_with(common).observe(seconds);
-            return true;
-        }
-        let port = if key.port == 0 { String::new() } else { key.port.to_string() };
-        let histogram = family.with_label_values(&values(labels, [key.status, key.failure, &port], span.side));
-        histogram.observe(seconds);
-        self.series.push((key, histogram));
-        false
-    }
+/// Counts an operation; `class` gives the labels `service_name` and `request_class`.
+pub(super) fn observe(
+    operations: &mut Operations,
+    family: &HistogramVec,
+    class: [&str; 2],
+    span: &Span,
+    observation: Observation<'_>,
+) -> SeriesSlot {
+    // A folded class folds its operations too.
+    let folded = class[1] == OTHER;
+    let operation = if folded { OTHER } else { &*span.method };
+    // A class that a rule named, or that others merged into, can cover many collections.
+    let collection = if class[1] == &*span.path { span.collection().unwrap_or_default() } else { "" };
+    let [service, name] = class;
+    let labels = [service, name, span.protocol.name(), operation, collection];
+    let values = |key: Option<&Key>| match key {
+        Some(key) => values(labels, [key.status, key.failure, &port_label(key.port)], span.side),
+        None => values(labels, [OTHER, OTHER, OTHER], span.side),
+    };
+    operations.observe(family, Key::of(span), values, observation)
 }
 
 /// Label values in the order of the family's labels.
-fn values<'a>(class: [&'a str; 5], rest: [&'a str; 3], side: Side) -> Vec<&'a str> {
+fn values(class: [&str; 5], rest: [&str; 3], side: Side) -> Vec<String> {
     let wanted = if side == Side::Client { CLIENT_LABELS.len() } else { SERVER_LABELS.len() };
-    class.into_iter().chain(rest).take(wanted).collect()
+    class.into_iter().chain(rest).take(wanted).map(str::to_owned).collect()
 }

@@ -3,12 +3,14 @@
 //! The pipeline puts spans into a bounded queue and never waits: a full queue drops spans and counts them. A task on
 //! the server's threads collects them into batches and sends each batch, retrying while the collector is busy or away.
 
+mod instance;
 mod proto;
 mod send;
 mod settings;
 mod spans;
 pub(crate) mod tls;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -19,8 +21,10 @@ pub use settings::{Protocol, Settings, SettingsError, Tls, read};
 
 use crate::guard::loss_log::LossLog;
 use crate::guard::tables::TableUse;
+use crate::host::process::ProcessFacts;
 use crate::model::{Names, Span};
 use crate::pipeline::SpanWriter;
+use instance::{HostFacts, Instance, NamesCache};
 use send::{Sender, Sent};
 use spans::Finished;
 
@@ -29,6 +33,9 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// A batch is dropped after failing this long.
 const GIVE_UP: Duration = Duration::from_secs(120);
+
+/// Most processes whose facts are kept; as many as the engine follows.
+const INSTANCES: usize = 65_536;
 
 /// Outcomes of spans so far.
 #[derive(Debug, Default)]
@@ -80,6 +87,8 @@ pub struct Exporter {
     counts: Arc<Counts>,
     ratio: f64,
     wall_offset: i64,
+    /// Processes, until they are gone.
+    instances: HashMap<u32, Arc<Instance>>,
 }
 
 /// The agent's handle.
@@ -130,7 +139,8 @@ pub fn start(settings: Settings, host: &str, wall_offset: i64) -> Result<(Export
         log: LossLog::default(),
         done,
     };
-    let exporter = Exporter { queue, counts: Arc::clone(&counts), ratio: settings.ratio, wall_offset };
+    let exporter =
+        Exporter { queue, counts: Arc::clone(&counts), ratio: settings.ratio, wall_offset, instances: HashMap::new() };
     let host = host.to_owned();
     tokio::spawn(async move {
         work(settings, sender, &host, waiting, &counts).await;
@@ -149,11 +159,23 @@ impl SpanWriter for Exporter {
             Ok(room) => room.send(Finished {
                 span: span.clone(),
                 service: names.service(span.service),
+                instance: self.instances.get(&span.pid).cloned(),
                 class: names.class(span.class).cloned(),
                 wall_offset: self.wall_offset,
             }),
             Err(_) => Counts::count(&self.counts.no_room, 1),
         }
+    }
+
+    fn process(&mut self, tgid: u32, facts: &ProcessFacts) {
+        // Beyond it, spans have the process's id only.
+        if self.instances.len() < INSTANCES || self.instances.contains_key(&tgid) {
+            self.instances.insert(tgid, Arc::new(Instance::new(tgid, facts)));
+        }
+    }
+
+    fn process_gone(&mut self, tgid: u32) {
+        self.instances.remove(&tgid);
     }
 
     fn flush(&mut self) {}
@@ -174,6 +196,8 @@ impl SpanWriter for Exporter {
 async fn work(settings: Settings, sender: Sender, host: &str, mut waiting: mpsc::Receiver<Finished>, counts: &Counts) {
     let Settings { uri, batch, delay, resource, .. } = settings;
     let mut reached = true;
+    let host = HostFacts::read(host);
+    let mut names = NamesCache::default();
     loop {
         let mut spans = Vec::new();
         if waiting.recv_many(&mut spans, batch).await == 0 {
@@ -186,7 +210,9 @@ async fn work(settings: Settings, sender: Sender, host: &str, mut waiting: mpsc:
                 break;
             }
         }
-        let request = spans::request(&spans, host, &resource);
+        let instances = spans.iter().filter_map(|span| span.instance.as_ref()?.container.clone());
+        names.learn(instances).await;
+        let request = spans::request(&spans, &host, &names, &resource);
         match deliver(&sender, &request, &waiting, counts).await {
             Ok((rejected, why)) => {
                 let rejected = rejected.min(spans.len() as u64);

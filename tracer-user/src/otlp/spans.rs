@@ -1,8 +1,10 @@
 //! Converts spans to OTLP. Pure.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::instance::{HostFacts, Instance, NamesCache};
 use super::proto::{
     Code, KeyValue, Kind, Link, OtlpSpan, REMOTE, REMOTE_KNOWN, Request, Resource, ResourceSpans, Scope, ScopeSpans,
     Status, Value,
@@ -23,6 +25,8 @@ pub(super) struct Finished {
     pub(super) span: Span,
     pub(super) service: Arc<str>,
     pub(super) class: Option<ClassInfo>,
+    /// Its process; none if it could not be inspected.
+    pub(super) instance: Option<Arc<Instance>>,
     /// Wall clock minus `CLOCK_MONOTONIC`, nanoseconds.
     pub(super) wall_offset: i64,
 }
@@ -35,22 +39,18 @@ pub(super) fn is_sampled(trace: TraceId, ratio: f64) -> bool {
     (random as f64) >= (1.0 - ratio) * RANGE as f64
 }
 
-/// A request with these spans, grouped by service.
-pub(super) fn request(spans: &[Finished], host: &str, more: &[(String, String)]) -> Request {
-    let mut services: BTreeMap<&str, Vec<OtlpSpan>> = BTreeMap::new();
+/// A request with these spans, grouped by service and process.
+pub(super) fn request(spans: &[Finished], host: &HostFacts, names: &NamesCache, more: &[(String, String)]) -> Request {
+    let mut services: BTreeMap<(&str, Cow<'_, Instance>), Vec<OtlpSpan>> = BTreeMap::new();
     for span in spans {
-        services.entry(&span.service).or_default().push(to_otlp(span));
+        let unknown = || Cow::Owned(Instance::unknown(span.span.pid));
+        let instance = span.instance.as_deref().map_or_else(unknown, Cow::Borrowed);
+        services.entry((&span.service, instance)).or_default().push(to_otlp(span, host));
     }
-    let resource_spans = services.into_iter().map(|(service, spans)| {
-        let mut attributes = vec![
-            KeyValue::text("service.name", service),
-            // One instance per host; the process is an attribute of each span.
-            KeyValue::text("service.instance.id", host),
-            KeyValue::text("host.name", host),
-            KeyValue::text("telemetry.sdk.name", "tracer"),
-            KeyValue::text("telemetry.sdk.language", "rust"),
-            KeyValue::text("telemetry.sdk.version", env!("CARGO_PKG_VERSION")),
-        ];
+    let resource_spans = services.into_iter().map(|((service, instance), spans)| {
+        let names = instance.container.as_ref().and_then(|container| names.get(container));
+        let mut attributes = vec![KeyValue::text("service.name", service)];
+        attributes.extend(instance.attributes(host, names));
         for (key, value) in more {
             // Configured attributes do not override detected ones.
             if attributes.iter().all(|known| known.key != *key) {
@@ -67,14 +67,18 @@ pub(super) fn request(spans: &[Finished], host: &str, more: &[(String, String)])
     Request { resource_spans: resource_spans.collect() }
 }
 
-fn to_otlp(finished: &Finished) -> OtlpSpan {
+fn to_otlp(finished: &Finished, host: &HostFacts) -> OtlpSpan {
     let Finished { span, class, wall_offset, .. } = finished;
     let wall = |nanos: u64| u64::try_from((nanos as i64).saturating_add(*wall_offset)).unwrap_or(0);
     let seconds = |nanos: u64| Value::Double(nanos as f64 / 1e9);
     let name = class.as_ref().map_or_else(|| span.method.to_string(), |class| class.name.to_string());
     let mut all: Vec<KeyValue> =
         attributes(class.as_ref(), span).iter().filter_map(|(key, value)| attribute(key, value)).collect();
-    all.push(KeyValue::of("process.pid", Value::Int(i64::from(span.pid))));
+    // The name a client used is not kept, so a server's address is its host's name.
+    let is_http = matches!(span.protocol.conventions(), Conventions::Http | Conventions::Rpc);
+    if span.side == Side::Server && is_http && span.local_port != 0 {
+        all.push(KeyValue::text("server.address", &*host.name));
+    }
     all.push(KeyValue::text("tracer.request_class", &*name));
     all.push(KeyValue::text("tracer.grade", span.grade.name()));
     all.push(KeyValue::text("tracer.evidence", span.evidence));
@@ -195,6 +199,7 @@ pub(super) mod tests {
             local_port: 80,
             peer: "10.0.0.1".into(),
             peer_port: 4321,
+            encrypted: false,
             arrived: 900,
             accepted: Accepted::At(960),
             pool_queue: Some(70),
@@ -226,7 +231,11 @@ pub(super) mod tests {
             name: "GET /users/{id}".into(),
             route: "/users/{id}".into(),
         };
-        Finished { span, service: service.into(), class: Some(class), wall_offset: 1_000_000 }
+        Finished { span, service: service.into(), class: Some(class), instance: None, wall_offset: 1_000_000 }
+    }
+
+    fn host() -> HostFacts {
+        HostFacts { name: "host1".into(), machine: Some("0123456789abcdef0123456789abcdef".into()) }
     }
 
     fn text(span: &OtlpSpan, key: &str) -> String {
@@ -241,7 +250,7 @@ pub(super) mod tests {
     fn a_unit_is_a_span_of_its_service() {
         let spans = [finished("b", 1), finished("a", 2), finished("b", 3)];
         let more = [("service.name".into(), "mine".into()), ("zone".into(), "z1".into())];
-        let request = request(&spans, "host1", &more);
+        let request = request(&spans, &host(), &NamesCache::default(), &more);
         let names: Vec<String> = request
             .resource_spans
             .iter()
@@ -265,6 +274,8 @@ pub(super) mod tests {
         for (key, expected) in [
             ("http.route", "/users/{id}"),
             ("url.path", "/users/17"),
+            ("url.scheme", "http"),
+            ("server.address", "host1"),
             ("http.response.status_code", "Int(503)"),
             ("error.type", "503"),
             ("tracer.cpu.time", "Double(5e-7)"),
@@ -287,7 +298,7 @@ pub(super) mod tests {
         one.span.linked = Some(Box::new(Linked { to, dropped: 3, unread: 4 }));
         let mut other = finished("a", 2);
         other.span = Span { protocol: ProtocolId::Nats, method: "publish".into(), path: "a.17".into(), ..other.span };
-        let request = request(&[one, other], "host1", &[]);
+        let request = request(&[one, other], &host(), &NamesCache::default(), &[]);
         let spans = &request.resource_spans[0].scope_spans[0].spans;
         assert_eq!((spans[0].links.len(), spans[0].dropped_links_count), (2, 3));
         let link = &spans[0].links[0];
@@ -305,6 +316,70 @@ pub(super) mod tests {
         ] {
             assert_eq!(text(&spans[0], key), expected, "{key}");
         }
+    }
+
+    #[test]
+    fn a_process_is_a_resource() {
+        let facts = |pid, start_time| crate::host::process::ProcessFacts {
+            pid,
+            start_time,
+            exe: "/usr/sbin/nginx".into(),
+            cgroup: format!("/kubepods/pod2b801b7a-5266-4386-864e-45ed71136371/{}", "0a".repeat(32)),
+            ..Default::default()
+        };
+        let of = |pid, start| {
+            let mut one = finished("shop", start);
+            one.span.pid = pid;
+            one.instance = Some(Arc::new(Instance::new(pid, &facts(pid, start))));
+            one
+        };
+        // Two processes, one of them with two spans; the first one's id is used again later.
+        let request = request(&[of(7, 100), of(8, 101), of(7, 100), of(7, 900)], &host(), &NamesCache::default(), &[]);
+        let counts: Vec<usize> = request.resource_spans.iter().map(|of| of.scope_spans[0].spans.len()).collect();
+        assert_eq!(counts, [2, 1, 1]);
+        let value = |index: usize, key: &str| -> Option<String> {
+            let resource = request.resource_spans[index].resource.as_ref()?;
+            let found = resource.attributes.iter().find(|pair| pair.key == key)?;
+            match found.value.as_ref()?.value.clone()? {
+                Value::Text(text) => Some(text),
+                other => Some(format!("{other:?}")),
+            }
+        };
+        let ids: std::collections::BTreeSet<_> = (0..3).map(|index| value(index, "service.instance.id")).collect();
+        assert!(ids.len() == 3 && !ids.contains(&None), "{ids:?}");
+        for (key, expected) in [
+            ("service.name", Some("shop")),
+            ("process.pid", Some("Int(7)")),
+            ("process.executable.name", Some("nginx")),
+            ("host.name", Some("host1")),
+            ("host.id", Some("0123456789abcdef0123456789abcdef")),
+            ("k8s.pod.uid", Some("2b801b7a-5266-4386-864e-45ed71136371")),
+            ("container.id", Some(&*"0a".repeat(32))),
+            ("telemetry.sdk.name", Some("tracer")),
+            ("telemetry.sdk.language", None),
+        ] {
+            assert_eq!(value(0, key).as_deref(), expected, "{key}");
+        }
+    }
+
+    #[test]
+    fn a_client_has_the_address_it_asked_for() {
+        let mut call = finished("shop", 1);
+        call.span.side = Side::Client;
+        call.span.peer_port = 8443;
+        call.span.encrypted = true;
+        let request = request(&[call], &host(), &NamesCache::default(), &[]);
+        let span = &request.resource_spans[0].scope_spans[0].spans[0];
+        for (key, expected) in [
+            ("url.full", "https://10.0.0.1:8443/users/17"),
+            ("url.scheme", "https"),
+            ("url.template", "/users/{id}"),
+            ("server.address", "10.0.0.1"),
+            ("tracer.cpu.time", "Double(5e-7)"),
+        ] {
+            assert_eq!(text(span, key), expected, "{key}");
+        }
+        assert!(span.attributes.iter().all(|pair| pair.key != "http.route"));
     }
 
     #[test]

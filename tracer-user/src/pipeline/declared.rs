@@ -75,6 +75,7 @@ impl Pipeline {
             local_port: 0,
             peer: none,
             peer_port: 0,
+            encrypted: false,
             arrived: 0,
             accepted: Accepted::Before,
             pool_queue: None,

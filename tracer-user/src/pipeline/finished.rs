@@ -70,6 +70,7 @@ impl Pipeline {
             local_port: live.local_port,
             peer: live.peer,
             peer_port: live.peer_port,
+            encrypted: live.encrypted,
             arrived: live.arrived,
             accepted: live.accepted,
             pool_queue: live.pool_queue.sum(),

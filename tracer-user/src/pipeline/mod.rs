@@ -21,6 +21,7 @@ use crate::decode::{self, Malformed, Record};
 use crate::guard::shed::Level;
 use crate::guard::shrink::ShrinkExcess;
 use crate::history::collector::Collector;
+use crate::host::containers::Containers;
 use crate::host::process::ProcessFacts;
 use crate::http::{Health, View};
 use crate::metrics::{Attainment, ClassStats, DeclaredReports, Metrics};
@@ -62,6 +63,14 @@ pub trait Introduce {
 pub trait SpanWriter {
     /// One finished span.
     fn span(&mut self, names: &Names, span: &Span);
+    /// A process serves as what these facts say, from now on.
+    fn process(&mut self, tgid: u32, facts: &ProcessFacts) {
+        let _ = (tgid, facts);
+    }
+    /// A process is gone: its id may become another's.
+    fn process_gone(&mut self, tgid: u32) {
+        let _ = tgid;
+    }
     /// Called about once a second: flushes for concurrent readers.
     fn flush(&mut self);
     /// The wall clock was set: `wall_offset` is wall clock minus `CLOCK_MONOTONIC` from now on, nanoseconds.
@@ -86,6 +95,7 @@ pub struct Pipeline {
     rules: crate::host::services::NamingRules,
     services: HashMap<Arc<str>, ServiceId>,
     places: services::Places,
+    containers: Containers,
     /// Processes whose first thread exited, by the time they are forgotten: their last records are still on the way.
     leaving: VecDeque<(Nanos, u32)>,
     /// Processes forgotten since last taken.
@@ -173,12 +183,13 @@ impl Pipeline {
             rules: config.services.clone(),
             services: HashMap::new(),
             places: services::Places::default(),
+            containers: Containers::default(),
             leaving: VecDeque::new(),
             gone: Vec::new(),
             replaced: Vec::new(),
             forked: HashMap::new(),
             forked_refused: 0,
-            metrics: Metrics::new().for_memory(memory),
+            metrics: Metrics::new().for_memory(memory).with_series(config.series).at(wall_offset),
             stats: ClassStats::new(),
             store: Store::new(wall_offset, host, config.transactions.keep).for_memory(memory),
             profiles: Profiles::new()
@@ -217,6 +228,7 @@ impl Pipeline {
     /// The wall clock was set: `wall_offset` is wall clock minus `CLOCK_MONOTONIC` from now on, nanoseconds.
     pub fn clock(&mut self, wall_offset: i64) {
         self.wall_offset = wall_offset;
+        self.metrics.clock(wall_offset);
         self.store.clock(wall_offset);
         for writer in &mut self.writers {
             writer.clock(wall_offset);
@@ -257,6 +269,7 @@ impl Pipeline {
     pub fn view<'a>(&'a self, health: &'a Health) -> View<'a> {
         View {
             names: &self.names,
+            containers: &self.containers,
             stats: &self.stats,
             attainment: &self.attainment,
             declared: &self.declared_reports,
@@ -424,6 +437,10 @@ impl Pipeline {
             self.forked.remove(&tgid);
             self.places.forget(tgid);
             self.profiles.process_gone(tgid);
+            self.containers.forget(tgid);
+            for writer in &mut self.writers {
+                writer.process_gone(tgid);
+            }
             self.gone.push(tgid);
         }
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::{LEAVING, Pipeline};
+use crate::host::container;
 use crate::host::process::ProcessFacts;
 use crate::host::services::{Identity, identify};
 use crate::model::ServiceId;
@@ -102,6 +103,10 @@ impl Pipeline {
         self.profiles.set_process(tgid, &self.names.service(service));
         self.history.identities.process(service, facts, parent.is_some());
         self.engine.process(tgid, service);
+        self.containers.set(tgid, service, container::of_cgroup(&facts.cgroup));
+        for writer in &mut self.writers {
+            writer.process(tgid, facts);
+        }
         if facts.is_python() {
             self.engine.has_loops(tgid);
         }

@@ -59,10 +59,9 @@ impl Pipeline {
         }
         self.metrics.set_unlinked(&[("unread", counters.messages_unread), ("limit", counters.links_dropped)]);
         self.metrics.set_inband(&self.engine.inband_outcomes().all());
-        for (index, name) in self.names.services.iter().enumerate() {
-            let id = ServiceId(index as u32);
-            self.metrics.set_classes(name, self.classifier.classes(id), self.classifier.merged_total(id));
-        }
+        let (classifier, services) = (&self.classifier, self.names.services.len());
+        let ids = (0..services).map(|index| ServiceId(index as u32));
+        self.metrics.set_classes(ids.map(|id| (id, classifier.classes(id), classifier.merged_total(id))));
         self.metrics.set_table_use(&self.table_use().all());
     }
 

@@ -27,6 +27,7 @@ pub(crate) fn span(trace: u128, start: u64, duration: u64, error: bool) -> Span 
         local_port: 80,
         peer: Arc::from("127.0.0.1"),
         peer_port: 5,
+        encrypted: false,
         arrived: 0,
         accepted: Accepted::Before,
         pool_queue: None,

@@ -184,6 +184,21 @@ fn shown(value: Value) -> Value {
     }
 }
 
+fn scheme(span: &Span) -> &'static str {
+    if span.encrypted { "https" } else { "http" }
+}
+
+/// The address a client asked for, without query: what it named the server is not kept, so its numeric address stands for
+/// it. `None` for servers, and where there is no address.
+fn full_url(span: &Span) -> Option<String> {
+    if span.side == Side::Server || span.peer_port == 0 || !span.path.starts_with('/') {
+        return None;
+    }
+    let address: std::net::IpAddr = span.peer.parse().ok()?;
+    let address = std::net::SocketAddr::new(address, span.peer_port);
+    Some(format!("{}://{address}{}", scheme(span), span.path))
+}
+
 /// Attributes by OpenTelemetry's conventions, else `tracer.…`. Never a query string or a body.
 pub fn attributes(class: Option<&ClassInfo>, span: &Span) -> Map<String, Value> {
     let mut attributes = Map::new();
@@ -247,6 +262,10 @@ pub fn attributes(class: Option<&ClassInfo>, span: &Span) -> Map<String, Value> 
     } else {
         set("http.request.method", json!(&*span.method));
         set("url.path", json!(&*span.path));
+        set("url.scheme", json!(scheme(span)));
+        if let Some(url) = full_url(span) {
+            set("url.full", json!(url));
+        }
         set("network.protocol.version", json!(span.version));
         set("http.request.size", json!(span.request_bytes));
         set("http.response.size", json!(span.reply_bytes));
@@ -259,7 +278,8 @@ pub fn attributes(class: Option<&ClassInfo>, span: &Span) -> Map<String, Value> 
     set("tracer.outcome", json!(span.outcome.name()));
     let is_http = matches!(conventions, Conventions::Http | Conventions::Session);
     if let Some(class) = class.filter(|class| is_http && !class.route.is_empty()) {
-        set("http.route", json!(&*class.route));
+        // A route is the server's; what a client knows is a template of the address it asked for.
+        set(if span.side == Side::Server { "http.route" } else { "url.template" }, json!(&*class.route));
     }
     if let Some(status) = span.status.filter(|_| span.protocol != ProtocolId::Grpc) {
         set("http.response.status_code", json!(status));

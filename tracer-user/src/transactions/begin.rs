@@ -82,6 +82,7 @@ impl Engine {
             local_port: connection.local_port,
             peer: connection.peer(&self.empty),
             peer_port: connection.peer_port,
+            encrypted: connection.plain.is_some(),
             arrived,
             accepted: connection.accepted(arrived),
             pool_queue: PoolQueue::default(),

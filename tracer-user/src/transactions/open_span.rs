@@ -222,6 +222,8 @@ pub struct OpenSpan {
     pub peer: Arc<str>,
     /// Remote port.
     pub peer_port: u16,
+    /// Its connection is encrypted.
+    pub encrypted: bool,
     /// First byte arrived in the socket; 0: unknown.
     pub arrived: Nanos,
     /// Whether the connection was accepted by then.

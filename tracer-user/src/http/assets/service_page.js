@@ -26,6 +26,7 @@ export class ServicePage {
     this.name = new URLSearchParams(location.search).get("name");
     this.kpi = h("div", { class: "kpi" });
     this.runtimes = h("div");
+    this.containers = h("div");
     this.findings = h("div", { class: "findings" });
     this.charts = SHOWN.map(([, , unit]) => new Chart({ unit, height: 170 }));
     this.where = new Chart({ stacked: true });
@@ -36,7 +37,7 @@ export class ServicePage {
     this.noCallers = h("div");
     this.noCallees = h("div");
     const graph = h("a", { href: `/flamegraph.svg?service=${encodeURIComponent(this.name)}` }, "flame graph of the whole service");
-    show(place, h("p", { class: "crumb" }, h("a", { href: link("/", {}) }, "services")), h("h1", null, this.name), this.findings, card("", null, this.kpi, this.runtimes, h("p", { class: "sub" }, graph)),
+    show(place, h("p", { class: "crumb" }, h("a", { href: link("/", {}) }, "services")), h("h1", null, this.name), this.findings, card("", null, this.kpi, this.runtimes, this.containers, h("p", { class: "sub" }, graph)),
       card("Request classes", "served here", this.classes.element, legend()),
       card("Where time goes", "mean per request, all classes, stacked", this.where.element),
       h("div", { class: "two" }, SHOWN.map(([, title], index) => card(title, `by class, the ${MOST} busiest`, this.charts[index].element))),
@@ -58,6 +59,7 @@ export class ServicePage {
       [`${own.cpu_requests_cores.toFixed(3)}`, "cores for requests"], [`${own.cpu_overhead_cores.toFixed(3)}`, "cores of overhead"], [count(own.count), "requests since the start"],
     ].map(([value, words, bad]) => h("div", null, h("b", { class: bad ? "err" : null }, value), words)));
     show(this.runtimes, own.runtimes.map((one) => h("p", { class: "sub" }, `${one.name} ${one.version} in ${one.processes} processes: ${one.meaning}${one.wakes ? "; which wakes which is seen, too" : ""}.`)));
+    show(this.containers, own.containers.map((one) => h("p", { class: "sub" }, `${one.processes} of its processes in container ${one.id.slice(0, 12)}${one.runtime ? ` (${one.runtime})` : ""}${one.pod_uid ? `, pod ${one.pod_uid}` : ""}.`)));
     this.classes.show(rows);
     const busiest = [...rows].sort((a, b) => b.rate_per_s - a.rate_per_s).slice(0, MOST).filter((one) => one.series.t.length);
     SHOWN.forEach(([, , , value], index) => this.charts[index].draw(...aligned(busiest.map((one) => [one.request_class, one.series]), value)));

@@ -2,6 +2,7 @@
 
 use super::Metrics;
 use crate::guard::tables::TableUse;
+use crate::model::ServiceId;
 
 impl Metrics {
     /// Losses and gaps by reason, absolute.
@@ -19,12 +20,9 @@ impl Metrics {
         self.events.set(kind, total);
     }
 
-    /// Classes and merges of a service.
-    pub fn set_classes(&self, service: &str, classes: usize, merged: u64) {
-        if classes > 0 {
-            self.classes.with_label_values(&[service]).set(classes as f64);
-            self.merged.set(service, merged);
-        }
+    /// Classes and merges of every service.
+    pub fn set_classes(&mut self, services: impl Iterator<Item = (ServiceId, usize, u64)>) {
+        self.classes.set_classes(services);
     }
 
     /// Sampling rate in force, what sampling costs now and may cost as shares of the host's CPU, and what its parts took so
@@ -56,6 +54,7 @@ impl Metrics {
 
     /// How full the table of duration histograms is.
     pub fn series(&self) -> TableUse {
-        TableUse::new(self.series, self.series_most, self.folded_series.get())
+        let (histograms, limit) = self.classes.budget.histograms();
+        TableUse::new(histograms, limit, self.folded_series.get())
     }
 }

@@ -3,8 +3,9 @@
 use super::*;
 use crate::guard::shed::Ceilings;
 use crate::guard::tables::TableUse;
+use crate::metrics::Format;
 use crate::metrics::samples::span;
-use crate::model::{Accepted, Grade, HostCpu, ProtocolId, ServiceId};
+use crate::model::{Accepted, ClassId, ClassInfo, Grade, HostCpu, Outcome, ProtocolId, ServiceId, Side};
 use std::sync::Arc;
 
 fn names(classes: usize) -> Names {
@@ -21,7 +22,7 @@ fn names(classes: usize) -> Names {
 }
 
 fn scrape(metrics: &Metrics) -> String {
-    text(&metrics.registry()).unwrap()
+    metrics.exposition().text(Format::Text).unwrap()
 }
 
 #[track_caller]
@@ -112,20 +113,6 @@ fn a_server_that_makes_up_codes_makes_up_no_series() {
     let series = text.lines().filter(|line| line.starts_with("http_server_request_duration_seconds_count")).count();
     assert_eq!(series, 33);
     has(&text, "tracer_metrics_folded_total{what=\"series\"} 868");
-}
-
-#[test]
-fn classes_have_a_bound() {
-    let (names, mut metrics) = (names(CLASSES + 5), Metrics::new());
-    for index in 0..CLASSES + 5 {
-        metrics.span(&names, &Span { class: ClassId(index as u32), side: Side::Server, ..span(1, 0, 1, false) });
-    }
-    let text = scrape(&metrics);
-    has(&text, "tracer_metrics_folded_total{what=\"class\"} 5");
-    has(
-        &text,
-        "tracer_requests_total{protocol=\"http\",request_class=\"_other\",service_name=\"_other\",status=\"ok\"} 5",
-    );
 }
 
 #[test]
@@ -297,8 +284,11 @@ fn kinds_of_failures_of_one_class_have_a_bound() {
 
 #[test]
 fn what_does_not_show_itself_is_written_out_in_labels() {
-    let metrics = Metrics::new();
-    metrics.set_classes("a\u{202e}b\u{1}\nc", 1, 0);
+    let mut names = names(1);
+    names.classes[0].service_name = Arc::from("a\u{202e}b\u{1}\nc");
+    let mut metrics = Metrics::new();
+    metrics.span(&names, &span(1, 0, 1, false));
+    metrics.set_classes([(ServiceId(0), 1, 0)].into_iter());
     let text = scrape(&metrics);
     has(&text, "tracer_classes{service_name=\"a\\\\u{202e}b\\\\u{1}\\nc\"} 1");
     assert!(!text.chars().any(|c| c != '\n' && crate::text::is_unsafe(c)), "{text}");

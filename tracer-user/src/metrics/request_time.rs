@@ -1,8 +1,7 @@
 //! Where the time of requests goes: a family for each component, `tracer_request_…_seconds_total`.
 
-use prometheus::{Counter, CounterVec, Opts};
-
-use crate::metrics::families::{Families, vec};
+use super::families::{Families, vec};
+use super::foldable::{Series, SeriesVec, Visibility};
 use crate::model::{Cost, Span};
 
 const LABELS: [&str; 3] = ["service_name", "request_class", "protocol"];
@@ -20,12 +19,12 @@ pub(super) struct RequestTime<T> {
     pool_queue: T,
 }
 
-impl RequestTime<CounterVec> {
+impl RequestTime<SeriesVec> {
     /// Registers the families.
     pub(super) fn new(families: &Families) -> Self {
         let family = |component: &str, help: &str| {
             let name = format!("tracer_request_{component}_seconds_total");
-            vec(families, CounterVec::new(Opts::new(name, help), &LABELS))
+            vec(families, SeriesVec::counters(&name, help, &LABELS))
         };
         Self {
             cpu: family("cpu", "CPU seconds charged to requests of the class, including work after the reply."),
@@ -53,8 +52,8 @@ impl RequestTime<CounterVec> {
     }
 
     /// The series of a class: service, class, protocol.
-    pub(super) fn series(&self, labels: [&str; 3]) -> RequestTime<Counter> {
-        let of = |family: &CounterVec| family.with_label_values(&labels);
+    pub(super) fn series(&self, labels: [&str; 3], visibility: Option<&Visibility>) -> RequestTime<Series> {
+        let of = |family: &SeriesVec| family.series(&labels, visibility);
         RequestTime {
             cpu: of(&self.cpu),
             runqueue: of(&self.runqueue),
@@ -73,7 +72,7 @@ fn seconds(nanos: u64) -> f64 {
     nanos as f64 / 1e9
 }
 
-impl RequestTime<Counter> {
+impl RequestTime<Series> {
     /// Counts the waits of a finished request.
     pub(super) fn waits(&self, span: &Span) {
         self.queue.inc_by(seconds(span.queue()));

@@ -1,0 +1,150 @@
+//! The resource of a span: the process that served it, its container and its host.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::proto::{KeyValue, Value};
+use crate::host::container::{self, Container};
+use crate::host::container_names::{self, ContainerNames};
+use crate::host::process::ProcessFacts;
+use crate::text::printable;
+
+/// Containers whose names are remembered; all are forgotten beyond it, and read again.
+const NAMES: usize = 4_096;
+/// Limit for reading the names of one container: a disk that hangs must not stop the export.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A process that serves requests or makes calls.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Instance {
+    pid: u32,
+    /// Start time in clock ticks since boot; 0: not known.
+    start_time: u64,
+    /// Path of its program; empty: not known.
+    exe: String,
+    pub(super) container: Option<Arc<Container>>,
+}
+
+impl Instance {
+    pub(super) fn new(pid: u32, facts: &ProcessFacts) -> Self {
+        Self {
+            pid,
+            start_time: facts.start_time,
+            exe: facts.exe.clone(),
+            container: container::of_cgroup(&facts.cgroup).map(Arc::new),
+        }
+    }
+
+    /// A process that could not be inspected.
+    pub(super) fn unknown(pid: u32) -> Self {
+        Self { pid, ..Self::default() }
+    }
+
+    /// Its attributes beside the service's name. `service.instance.id` is the same for the life of the process, and no
+    /// other process of any host has it.
+    pub(super) fn attributes(&self, host: &HostFacts, names: Option<&ContainerNames>) -> Vec<KeyValue> {
+        let mut all = vec![
+            KeyValue::text("service.instance.id", format!("{}/{}@{}", host.id(), self.pid, self.start_time)),
+            KeyValue::of("process.pid", Value::Int(i64::from(self.pid))),
+            KeyValue::text("host.name", &*host.name),
+            KeyValue::text("os.type", "linux"),
+            KeyValue::text("host.arch", host_arch()),
+            // The agent made the span: there is no SDK in the process, and its language says nothing about the service.
+            KeyValue::text("telemetry.sdk.name", "tracer"),
+            KeyValue::text("telemetry.sdk.version", env!("CARGO_PKG_VERSION")),
+        ];
+        if let Some(id) = &host.machine {
+            all.push(KeyValue::text("host.id", &**id));
+        }
+        if let Some(name) = self.exe.rsplit('/').next().filter(|name| !name.is_empty()) {
+            all.push(KeyValue::text("process.executable.name", printable(name)));
+            all.push(KeyValue::text("process.executable.path", printable(&self.exe)));
+        }
+        if let Some(container) = &self.container {
+            all.push(KeyValue::text("container.id", &*container.id));
+            if !container.runtime.is_empty() {
+                all.push(KeyValue::text("container.runtime", container.runtime));
+            }
+            if let Some(uid) = &container.pod_uid {
+                all.push(KeyValue::text("k8s.pod.uid", &**uid));
+            }
+        }
+        if let Some(names) = names {
+            // In a pod the name is that within the pod.
+            let in_pod = !names.pod.is_empty();
+            for (key, value) in [
+                (if in_pod { "k8s.container.name" } else { "container.name" }, &names.name),
+                ("container.image.name", &names.image),
+                ("k8s.pod.name", &names.pod),
+                ("k8s.namespace.name", &names.namespace),
+            ] {
+                if !value.is_empty() {
+                    all.push(KeyValue::text(key, printable(value)));
+                }
+            }
+        }
+        all
+    }
+}
+
+/// The processor's name in the conventions.
+fn host_arch() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+/// What is known of this host.
+#[derive(Clone, Debug)]
+pub(super) struct HostFacts {
+    pub(super) name: String,
+    /// `/etc/machine-id`, if it has one.
+    pub(super) machine: Option<String>,
+}
+
+impl HostFacts {
+    pub(super) fn read(name: &str) -> Self {
+        let machine = std::fs::read_to_string("/etc/machine-id").ok();
+        let machine = machine.map(|id| id.trim().to_owned());
+        Self {
+            name: name.to_owned(),
+            machine: machine.filter(|id| id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit())),
+        }
+    }
+
+    /// What tells this host from others: its name alone where it has no id.
+    fn id(&self) -> &str {
+        self.machine.as_deref().unwrap_or(&self.name)
+    }
+}
+
+/// Names of containers, read once each.
+#[derive(Debug, Default)]
+pub(super) struct NamesCache(HashMap<String, Option<ContainerNames>>);
+
+impl NamesCache {
+    /// Reads the names of those containers that are new, on a thread that may wait for a disk.
+    pub(super) async fn learn(&mut self, containers: impl Iterator<Item = Arc<Container>>) {
+        for container in containers {
+            if self.0.contains_key(&container.id) {
+                continue;
+            }
+            if self.0.len() >= NAMES {
+                self.0.clear();
+            }
+            let id = container.id.clone();
+            let read = tokio::task::spawn_blocking(move || container_names::read(Path::new("/"), &container));
+            let names = tokio::time::timeout(PATIENCE, read).await.ok().and_then(Result::ok).flatten();
+            self.0.insert(id, names);
+        }
+    }
+
+    /// The names of a container, if its engine tells them.
+    pub(super) fn get(&self, container: &Container) -> Option<&ContainerNames> {
+        self.0.get(&container.id)?.as_ref()
+    }
+}
