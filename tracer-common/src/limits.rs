@@ -37,6 +37,8 @@ pub const OFF_CPU_SLICE: u32 = 24;
 /// Longest time that one sample may stand for, nanoseconds: more than two periods of the slowest clock is time in which the
 /// CPU was not there.
 pub const SAMPLE_TIME_MAX: u64 = 2_000_000_000;
+/// A CPU that was idle for longer than this since its clock last ran may have had no clock meanwhile, nanoseconds.
+pub const SAMPLE_IDLE: i64 = 100_000;
 /// Bytes of the ring that wakes the reader.
 pub const WAKE_RING_BYTES: usize = 4 << 10;
 /// Bytes of the ring that carries stacks.

@@ -107,6 +107,8 @@ wire! {
     pub struct ProfilerCost {
         /// When the sampling clock last ran, `CLOCK_MONOTONIC` nanoseconds; 0 = never.
         pub last: u64,
+        /// [`CpuBooks::idle`] then.
+        pub idle: i64,
         /// Runs of the sampling clock, those of an idle CPU included.
         pub ticks: u64,
         /// Run time of the sampling program, nanoseconds.

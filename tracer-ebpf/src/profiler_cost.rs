@@ -1,7 +1,12 @@
 //! What sampling costs, measured by the programs themselves, and how much time a sample stands for.
 
 use aya_ebpf::{helpers::generated::bpf_ktime_get_ns, macros::map, maps::PerCpuArray};
-use tracer_common::{limits::SAMPLE_TIME_MAX, policy::ProfilerCost};
+use tracer_common::{
+    limits::{SAMPLE_IDLE, SAMPLE_TIME_MAX},
+    policy::ProfilerCost,
+};
+
+use crate::sched;
 
 #[map]
 static PROFILER_COST: PerCpuArray<ProfilerCost> = PerCpuArray::with_max_entries(1, 0);
@@ -13,13 +18,20 @@ fn cost() -> Option<&'static mut ProfilerCost> {
 }
 
 /// The sampling clock runs at `now`: the time since it last ran on this CPU, nanoseconds; `period` the first time.
+///
+/// Some kernels run no clock on an idle CPU. The time since it last ran is then mostly idle, and what runs now must not be
+/// charged it: a clock that only runs while something does stands for its period.
 #[inline(always)]
 pub(crate) fn tick(now: u64, period: u64) -> u64 {
     let Some(cost) = cost() else { return period };
+    let idle = sched::idle();
     let since = if cost.last == 0 { period } else { now.saturating_sub(cost.last) };
+    let idled = idle.wrapping_sub(cost.idle) > SAMPLE_IDLE;
     cost.last = now;
+    cost.idle = idle;
     cost.ticks += 1;
-    if since > SAMPLE_TIME_MAX { SAMPLE_TIME_MAX } else { since }
+    let most = if idled && period != 0 { period } else { SAMPLE_TIME_MAX };
+    if since > most { most } else { since }
 }
 
 /// The sampling program ends, having begun at `begin`.

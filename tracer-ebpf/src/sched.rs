@@ -45,6 +45,13 @@ fn used(task: Task, now: u64) -> u64 {
     slice.min(counted + STALE)
 }
 
+/// How long this CPU has been idle since tracing began, nanoseconds, up to its latest switch.
+#[inline(always)]
+pub(crate) fn idle() -> i64 {
+    // SAFETY: this CPU's element.
+    CPUS.get_ptr(0).map_or(0, |cpu| unsafe { (*cpu).idle })
+}
+
 /// When `task`, the current task, was switched in; `now` if that was not seen.
 #[inline(always)]
 fn since(task: Task, now: u64) -> u64 {
