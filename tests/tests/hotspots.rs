@@ -41,7 +41,7 @@ fn a_hot_library_names_the_function_of_the_application_that_called_it() {
     let dir = scratch();
     let server = Server::c("burn", dir.path());
     let frames = Server::python("frames", dir.path());
-    // Both programs are in directories that belong to nobody: application code by what is assumed.
+    // Both programs are in directories that no rule names: application code by default.
     let agent = Agent::start(dir.path(), &["--nice=-10"]);
     for (address, paths) in [(server.address, &["/alpha", "/beta"][..]), (frames.address, &["/extension", "/burn"][..])]
     {

@@ -577,7 +577,7 @@ wire! {
         pub first_len: u32,
         /// See `first_len`.
         pub second_len: u32,
-        /// The text that tells the user, eight bytes a word.
+        /// The text that names the user, eight bytes a word.
         pub first: [u64; 8],
         /// The text that is a metric.
         pub second: [u64; 8],

@@ -202,7 +202,7 @@ impl UserProbe {
 pub mod declared {
     /// The bits of the index.
     pub const INDEX: u64 = 0xff;
-    /// The number, from 1, of the register that points to the text which tells the user; 0: none.
+    /// The number, from 1, of the register that points to the text which names the user; 0: none.
     pub const FIRST: u32 = 8;
     /// Likewise for the text that is a metric.
     pub const SECOND: u32 = 12;

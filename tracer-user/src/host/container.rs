@@ -12,7 +12,7 @@ const DEPTH: usize = 64;
 pub struct Container {
     /// Its id: 64 hexadecimal digits.
     pub id: String,
-    /// The engine, if the path tells: `docker`, `containerd`, `cri-o`, `podman`; else empty.
+    /// The engine, if the path names it: `docker`, `containerd`, `cri-o`, `podman`; else empty.
     pub runtime: &'static str,
     /// UID of its pod in Kubernetes.
     pub pod_uid: Option<String>,

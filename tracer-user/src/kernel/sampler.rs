@@ -193,7 +193,7 @@ fn of_thread(program: BorrowedFd<'_>, tid: u32, nanos: u64) -> Result<ThreadCloc
         flags: 0,
         cookie: nanos,
     };
-    // SAFETY: the kernel reads as many bytes as it is told, and both descriptors are open.
+    // SAFETY: the kernel reads as many bytes as `attr` has, and both descriptors are open.
     let link = unsafe { libc::syscall(libc::SYS_bpf, BPF_LINK_CREATE, &raw const attr, size_of::<LinkAttr>()) };
     if link < 0 {
         return Err(refused("attaching the sampling program was refused")(io::Error::last_os_error()));

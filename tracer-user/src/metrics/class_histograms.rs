@@ -1,4 +1,4 @@
-//! The duration histograms of one class in one family: a bounded number of series by what tells its requests apart, and one
+//! The duration histograms of one class in one family: a bounded number of series by what distinguishes its requests, and one
 //! for the rest.
 
 use super::foldable::Visibility;

@@ -382,7 +382,7 @@ impl Classes {
             return;
         }
         let gate = Arc::clone(&self.gate);
-        // A scrape gathers: the next tick tries again, the pipeline waits for nobody.
+        // A scrape gathers: the next tick tries again, the pipeline never waits.
         let Ok(_held) = gate.try_lock() else { return };
         self.swept = self.now;
         if self.sweep() {

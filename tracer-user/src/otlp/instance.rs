@@ -116,7 +116,7 @@ impl HostFacts {
         }
     }
 
-    /// What tells this host from others: its name alone where it has no id.
+    /// What distinguishes this host from others: its name alone where it has no id.
     fn id(&self) -> &str {
         self.machine.as_deref().unwrap_or(&self.name)
     }
@@ -143,7 +143,7 @@ impl NamesCache {
         }
     }
 
-    /// The names of a container, if its engine tells them.
+    /// The names of a container, if its engine records them.
     pub(super) fn get(&self, container: &Container) -> Option<&ContainerNames> {
         self.0.get(&container.id)?.as_ref()
     }

@@ -20,7 +20,7 @@ const KEPT: usize = 256;
 const KEPT_OF_CLASS: usize = 32;
 /// An open request without a sample for so long is forgotten, nanoseconds: it may have ended unseen.
 const IDLE: Nanos = 600_000_000_000;
-/// Threads of one request with clocks of their own that are told apart.
+/// Threads of one request with clocks of their own that are distinguished.
 const THREADS: usize = 8;
 
 /// A class with fewer recent requests has no tail that means something.

@@ -35,7 +35,7 @@ impl Frame {
         (&self.0.name, &self.0.file).cmp(&(&other.0.name, &other.0.file))
     }
 
-    /// What tells shared frames apart.
+    /// What distinguishes shared frames.
     pub(super) fn address(&self) -> *const u8 {
         Arc::as_ptr(&self.0).cast()
     }

@@ -1,4 +1,4 @@
-//! Functions by their own and their total time, told apart by whose code they are. Pure.
+//! Functions by their own and their total time, distinguished by whose code they are. Pure.
 //!
 //! Whose a function is follows from the file its code is from, or from its name where one file holds everything. Where the
 //! hottest function is somebody else's, what can be changed is the function of the application that called it.
@@ -16,7 +16,7 @@ const CALLERS: usize = 3;
 /// Whose code a function is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Code {
+pub enum CodeOrigin {
     /// The application's.
     Application,
     /// Of the system, a library or an interpreter.
@@ -137,31 +137,31 @@ fn longest(prefixes: &[String], frame: &Frame) -> Option<usize> {
 
 impl Owners {
     /// Whose code a frame is.
-    pub fn code(&self, frame: &Frame) -> Code {
+    pub fn code(&self, frame: &Frame) -> CodeOrigin {
         if frame.ends_with("_[k]") {
-            return Code::Kernel;
+            return CodeOrigin::Kernel;
         }
         match (longest(&self.application, frame), longest(&self.third_party, frame)) {
-            (Some(own), others) if others.is_none_or(|others| own >= others) => return Code::Application,
-            (_, Some(_)) => return Code::ThirdParty,
+            (Some(own), others) if others.is_none_or(|others| own >= others) => return CodeOrigin::Application,
+            (_, Some(_)) => return CodeOrigin::ThirdParty,
             _ => {}
         }
         // A function without a symbol is known by its file.
         if is_word(frame) || (frame.file().is_none() && frame.starts_with('[') && frame.ends_with(']')) {
-            return Code::Unknown;
+            return CodeOrigin::Unknown;
         }
         if STANDARD.iter().any(|prefix| frame.starts_with(prefix)) || is_of_go(frame) {
-            return Code::ThirdParty;
+            return CodeOrigin::ThirdParty;
         }
         // Code made while running has no file: a virtual machine makes it of the application's, mostly.
-        let Some(file) = frame.file() else { return Code::Application };
+        let Some(file) = frame.file() else { return CodeOrigin::Application };
         let program = file.rsplit('/').next().unwrap_or(file);
         let is_installed = SYSTEM.iter().any(|directory| file.starts_with(directory))
             || PACKAGES.iter().any(|part| file.contains(part))
             || file.contains("/lib/python3.");
         let is_source = Path::new(program).extension().is_some_and(|extension| extension == "py");
         let runs_others = !is_source && INTERPRETERS.iter().any(|name| is_called(program, name));
-        if is_installed || runs_others { Code::ThirdParty } else { Code::Application }
+        if is_installed || runs_others { CodeOrigin::ThirdParty } else { CodeOrigin::Application }
     }
 }
 
@@ -199,7 +199,7 @@ pub struct Hotspot {
     /// The file its code is from.
     pub file: Option<String>,
     /// Whose code it is.
-    pub code: Code,
+    pub code: CodeOrigin,
     /// Seconds in itself, and in itself or what it called.
     pub self_s: f64,
     /// See `self_s`.
@@ -234,8 +234,8 @@ fn add<'a>(sums: &mut HashMap<&'a Frame, Sum<'a>>, frames: &'a [Frame], nanos: u
     let Some(hot) = functions().next_back() else { return };
     let sum = sums.entry(hot).or_default();
     sum.own += nanos;
-    if owners.code(hot) != Code::Application
-        && let Some(caller) = functions().rev().find(|frame| owners.code(frame) == Code::Application)
+    if owners.code(hot) != CodeOrigin::Application
+        && let Some(caller) = functions().rev().find(|frame| owners.code(frame) == CodeOrigin::Application)
     {
         *sum.callers.entry(caller).or_default() += nanos;
     }
@@ -309,7 +309,7 @@ pub fn shares(stacks: &Stacks, functions: &[Hotspot]) -> Vec<Shares> {
 
 #[cfg(test)]
 mod tests {
-    use super::Code::{Application, Kernel, ThirdParty, Unknown};
+    use super::CodeOrigin::{Application, Kernel, ThirdParty, Unknown};
     use super::*;
     use std::sync::Arc;
 
@@ -384,7 +384,7 @@ mod tests {
         let deflate = row("deflate");
         assert_eq!(
             (deflate.self_s, deflate.total_s, deflate.self_share, deflate.code),
-            (4.0, 5.0, 0.4, Code::ThirdParty)
+            (4.0, 5.0, 0.4, CodeOrigin::ThirdParty)
         );
         assert_eq!(
             (deflate.called_by.len(), &*deflate.called_by[0].function, deflate.called_by[0].self_s),

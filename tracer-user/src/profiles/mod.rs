@@ -34,7 +34,7 @@ pub use naming::name_in_file;
 use naming::{Frames, Stack};
 pub use python::Lines;
 use snapshot::Sum;
-pub use snapshot::{Snapshot, Timed, TimedSample};
+pub use snapshot::{RequestSamples, Snapshot, TimedSample};
 use symbolize::{Means, Symbols};
 
 /// Length of a period counts can be asked for by, nanoseconds. Those older than [`FINE`] are put together by [`COARSE`], and
@@ -282,7 +282,7 @@ impl Profiles {
         Self { lines, ..self }
     }
 
-    /// The same with functions told apart by these.
+    /// The same with functions distinguished by these.
     #[must_use]
     pub fn with_owners(self, owners: Owners) -> Self {
         Self { owners: Arc::new(owners), ..self }
@@ -530,7 +530,7 @@ impl Profiles {
     }
 
     /// The samples of one slow request by time; `None` if it is not kept.
-    pub fn timed(&self, span: SpanId) -> Option<Timed> {
+    pub fn timed(&self, span: SpanId) -> Option<RequestSamples> {
         let slow = self.ad_hoc.get(span)?;
         let sample = |one: &ad_hoc::Taken| {
             let (stack, process, _) = self.stacks.get(&one.stack)?.clone();
@@ -545,7 +545,7 @@ impl Profiles {
             Some((sample, Sum { stack, process, count: one.count, nanos: one.weight }))
         };
         let (samples, entries) = slow.taken().iter().filter_map(sample).unzip();
-        Some(Timed { samples, snapshot: Snapshot::new(entries, self.symbols.clone(), View::Wall) })
+        Some(RequestSamples { samples, snapshot: Snapshot::new(entries, self.symbols.clone(), View::Wall) })
     }
 
     /// The stacks of one slow request; `None` if it is not kept.

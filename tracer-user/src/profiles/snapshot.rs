@@ -48,13 +48,13 @@ pub struct TimedSample {
 
 /// Samples of one request, oldest first, to be named on another thread.
 #[derive(Debug)]
-pub struct Timed {
+pub struct RequestSamples {
     pub(super) samples: Vec<TimedSample>,
     /// Their stacks, in the same order.
     pub(super) snapshot: Snapshot,
 }
 
-impl Timed {
+impl RequestSamples {
     /// With names.
     pub fn named(self) -> Vec<TimedSample> {
         let named = self.snapshot.named().into_iter();

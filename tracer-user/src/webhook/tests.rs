@@ -1,4 +1,4 @@
-//! What is posted when, and what happens while nobody listens.
+//! What is posted when, and what happens while no receiver listens.
 
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

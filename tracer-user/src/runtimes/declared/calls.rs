@@ -1,6 +1,6 @@
 //! The call of a function within another: the call instruction, and the one behind it.
 
-use super::code::{self, CODE, Flow, Goes, Instructions};
+use super::code::{self, CODE, Flow, Instructions, JumpTarget};
 use super::{Binary, End, Found, Refusal, Site, elf, plain};
 use crate::runtimes::go::image::Image;
 
@@ -22,21 +22,21 @@ impl Binary {
         let image = Image::read(&self.file).ok_or(Refusal::NotProgram)?;
         let wanted = self.callee(callee)?;
         let instructions = self.instructions(&image, &found)?;
-        let is_callee = |goes: Goes| match goes {
-            Goes::To(address) => {
+        let is_callee = |goes: JumpTarget| match goes {
+            JumpTarget::To(address) => {
                 wanted.code.contains(&address)
                     || stub(&image, address).is_some_and(|pointer| wanted.pointers.contains(&pointer))
             }
-            Goes::Through(pointer) => wanted.pointers.contains(&pointer),
-            Goes::Unknown => false,
+            JumpTarget::Through(pointer) => wanted.pointers.contains(&pointer),
+            JumpTarget::Unknown => false,
         };
         let (mut calls, mut jumps, mut pointers) = (Vec::new(), Vec::new(), 0);
         for (at, one) in &instructions {
             match one.flow {
                 Flow::Call(goes) if is_callee(goes) => calls.push((*at, one.end)),
-                Flow::Call(Goes::Unknown) => pointers += 1,
+                Flow::Call(JumpTarget::Unknown) => pointers += 1,
                 Flow::Jump(goes) if is_callee(goes) && !is_within(&instructions, goes) => jumps.push(*at),
-                Flow::Branch(to) if is_callee(Goes::To(to)) && !instructions.contains_key(&to) => jumps.push(*at),
+                Flow::Branch(to) if is_callee(JumpTarget::To(to)) && !instructions.contains_key(&to) => jumps.push(*at),
                 _ => {}
             }
         }
@@ -65,9 +65,9 @@ impl Binary {
             return Err(Refusal::NoReturn(callee.into()));
         }
         let shared = instructions.values().any(|one| match one.flow {
-            Flow::Jump(Goes::To(to)) | Flow::Branch(to) => to == end,
+            Flow::Jump(JumpTarget::To(to)) | Flow::Branch(to) => to == end,
             // A table of jumps may lead anywhere.
-            Flow::Jump(Goes::Unknown) => true,
+            Flow::Jump(JumpTarget::Unknown) => true,
             _ => false,
         });
         let place = |address| image.place(address).ok_or(Refusal::NotProgram);
@@ -121,13 +121,13 @@ impl Binary {
     fn called_variant(&self, instructions: &Instructions, callee: &str) -> Option<String> {
         let is_variant = |name: &str| name.strip_prefix(callee).is_some_and(|rest| rest.starts_with('.'));
         let variants = self.functions.iter().filter(|one| is_variant(&one.name));
-        let is_called = |address: u64| instructions.values().any(|one| one.flow == Flow::Call(Goes::To(address)));
+        let is_called = |address: u64| instructions.values().any(|one| one.flow == Flow::Call(JumpTarget::To(address)));
         variants.filter(|one| is_called(one.address)).map(|one| one.name.to_string()).next()
     }
 }
 
-fn is_within(instructions: &Instructions, goes: Goes) -> bool {
-    matches!(goes, Goes::To(to) if instructions.contains_key(&to))
+fn is_within(instructions: &Instructions, goes: JumpTarget) -> bool {
+    matches!(goes, JumpTarget::To(to) if instructions.contains_key(&to))
 }
 
 /// The pointer that the stub at `address` jumps through, if there is one.

@@ -14,7 +14,7 @@ const AARCH64: u16 = 183;
 
 /// Where a jump or call goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Goes {
+pub(super) enum JumpTarget {
     /// To this address.
     To(u64),
     /// Where the pointer at this address says.
@@ -29,9 +29,9 @@ pub(super) enum Flow {
     /// The next one.
     Next,
     /// A call, then the next one.
-    Call(Goes),
+    Call(JumpTarget),
     /// A jump.
-    Jump(Goes),
+    Jump(JumpTarget),
     /// The next one, or this address.
     Branch(u64),
     /// The caller.
@@ -90,13 +90,17 @@ fn x86(code: &[u8], address: u64) -> Result<Instructions, u64> {
             return Err(one.ip());
         }
         let indirect = || {
-            if one.is_ip_rel_memory_operand() { Goes::Through(one.ip_rel_memory_address()) } else { Goes::Unknown }
+            if one.is_ip_rel_memory_operand() {
+                JumpTarget::Through(one.ip_rel_memory_address())
+            } else {
+                JumpTarget::Unknown
+            }
         };
         let flow = match one.flow_control() {
             // System calls are calls, too.
-            FlowControl::Call if one.is_call_near() => Flow::Call(Goes::To(one.near_branch_target())),
+            FlowControl::Call if one.is_call_near() => Flow::Call(JumpTarget::To(one.near_branch_target())),
             FlowControl::IndirectCall => Flow::Call(indirect()),
-            FlowControl::UnconditionalBranch => Flow::Jump(Goes::To(one.near_branch_target())),
+            FlowControl::UnconditionalBranch => Flow::Jump(JumpTarget::To(one.near_branch_target())),
             FlowControl::IndirectBranch => Flow::Jump(indirect()),
             FlowControl::ConditionalBranch => Flow::Branch(one.near_branch_target()),
             FlowControl::Return => Flow::Return,
@@ -169,14 +173,14 @@ fn arm_flow(word: u32, at: u64) -> Flow {
         at.wrapping_add((i64::from(words) * 4) as u64)
     };
     match word {
-        _ if word & 0xfc00_0000 == 0x1400_0000 => Flow::Jump(Goes::To(to(0, 26))),
-        _ if word & 0xfc00_0000 == 0x9400_0000 => Flow::Call(Goes::To(to(0, 26))),
+        _ if word & 0xfc00_0000 == 0x1400_0000 => Flow::Jump(JumpTarget::To(to(0, 26))),
+        _ if word & 0xfc00_0000 == 0x9400_0000 => Flow::Call(JumpTarget::To(to(0, 26))),
         _ if word & 0xff00_0000 == 0x5400_0000 || word & 0x7e00_0000 == 0x3400_0000 => Flow::Branch(to(5, 19)),
         _ if word & 0x7e00_0000 == 0x3600_0000 => Flow::Branch(to(5, 14)),
         // By register, with and without authentication.
         _ if word & 0xfe00_0000 == 0xd600_0000 => match word >> 21 & 7 {
-            0 => Flow::Jump(Goes::Unknown),
-            1 => Flow::Call(Goes::Unknown),
+            0 => Flow::Jump(JumpTarget::Unknown),
+            1 => Flow::Call(JumpTarget::Unknown),
             2 => Flow::Return,
             _ => Flow::Stop,
         },
@@ -215,12 +219,12 @@ mod tests {
     #[test]
     fn where_instructions_go_x86() {
         for (bytes, flow) in [
-            (&[0xe8, 0x10, 0, 0, 0][..], Flow::Call(Goes::To(0x1015))),
-            (&[0xff, 0x15, 0x10, 0, 0, 0], Flow::Call(Goes::Through(0x1016))),
-            (&[0xff, 0xd0], Flow::Call(Goes::Unknown)),
-            (&[0xeb, 0xfe], Flow::Jump(Goes::To(0x1000))),
-            (&[0xff, 0x25, 0, 0, 0, 0], Flow::Jump(Goes::Through(0x1006))),
-            (&[0x3e, 0xff, 0xe0], Flow::Jump(Goes::Unknown)),
+            (&[0xe8, 0x10, 0, 0, 0][..], Flow::Call(JumpTarget::To(0x1015))),
+            (&[0xff, 0x15, 0x10, 0, 0, 0], Flow::Call(JumpTarget::Through(0x1016))),
+            (&[0xff, 0xd0], Flow::Call(JumpTarget::Unknown)),
+            (&[0xeb, 0xfe], Flow::Jump(JumpTarget::To(0x1000))),
+            (&[0xff, 0x25, 0, 0, 0, 0], Flow::Jump(JumpTarget::Through(0x1006))),
+            (&[0x3e, 0xff, 0xe0], Flow::Jump(JumpTarget::Unknown)),
             (&[0x74, 0x02], Flow::Branch(0x1004)),
             (&[0xc3], Flow::Return),
             (&[0xf3, 0xc3], Flow::Return),
@@ -261,17 +265,17 @@ mod tests {
     #[test]
     fn where_instructions_go_arm() {
         for (word, flow) in [
-            (0x9400_0004u32, Flow::Call(Goes::To(0x1010))),
-            (0x97ff_ffff, Flow::Call(Goes::To(0xffc))),
-            (0x1400_0001, Flow::Jump(Goes::To(0x1004))),
+            (0x9400_0004u32, Flow::Call(JumpTarget::To(0x1010))),
+            (0x97ff_ffff, Flow::Call(JumpTarget::To(0xffc))),
+            (0x1400_0001, Flow::Jump(JumpTarget::To(0x1004))),
             (0x5400_0040, Flow::Branch(0x1008)),
             (0xb400_0060, Flow::Branch(0x100c)),
             (0x3607_fffb, Flow::Branch(0xffc)),
-            (0xd63f_0000, Flow::Call(Goes::Unknown)),
-            (0xd61f_0200, Flow::Jump(Goes::Unknown)),
+            (0xd63f_0000, Flow::Call(JumpTarget::Unknown)),
+            (0xd61f_0200, Flow::Jump(JumpTarget::Unknown)),
             (0xd65f_03c0, Flow::Return),
             (0xd65f_0bff, Flow::Return),
-            (0xd73f_0a11, Flow::Call(Goes::Unknown)),
+            (0xd73f_0a11, Flow::Call(JumpTarget::Unknown)),
             (0xd420_0000, Flow::Stop),
             (0xd503_201f, Flow::Next),
         ] {

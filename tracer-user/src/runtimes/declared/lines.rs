@@ -14,7 +14,7 @@ use gimli::{AttributeValue, DebugLine, DebugLineOffset, DebugLineStr, EndianSlic
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSection};
 
-use super::code::{Flow, Goes, Instructions, Stack};
+use super::code::{Flow, Instructions, JumpTarget, Stack};
 use super::{Binary, End, Found, RETURNS, Refusal, SIMILAR, Site, elf};
 use crate::runtimes::go::image::Image;
 
@@ -281,7 +281,7 @@ fn after(instructions: &Instructions, at: u64) -> Vec<u64> {
     let Some(one) = instructions.get(&at) else { return Vec::new() };
     let all = match one.flow {
         Flow::Next | Flow::Call(_) => vec![one.end],
-        Flow::Jump(Goes::To(to)) => vec![to],
+        Flow::Jump(JumpTarget::To(to)) => vec![to],
         Flow::Branch(to) => vec![one.end, to],
         Flow::Jump(_) | Flow::Return | Flow::Stop => Vec::new(),
     };
@@ -296,7 +296,7 @@ impl Region {
     fn of(instructions: &Instructions, start: u64, pieces: &[Piece]) -> Result<Self, String> {
         let graph = Graph::of(instructions);
         let all = graph.reached([start], NOWHERE, Graph::forward);
-        let jumps = |at: &u64| instructions.get(at).is_some_and(|one| one.flow == Flow::Jump(Goes::Unknown));
+        let jumps = |at: &u64| instructions.get(at).is_some_and(|one| one.flow == Flow::Jump(JumpTarget::Unknown));
         if let Some(at) = all.iter().find(|at| jumps(at)) {
             return Err(format!(
                 "a table of jumps (at {at:#x}) leads to places that are not known; for C and C++ -fno-jump-tables avoids it"
@@ -331,7 +331,7 @@ impl Region {
         let region: BTreeSet<u64> = inside.iter().copied().chain(onward.intersection(&back).copied()).collect();
         let is_theirs = |at: u64| pieces.iter().any(|piece| (piece.from..piece.to).contains(&at));
         let between: BTreeSet<u64> = region.iter().copied().filter(|at| !is_theirs(*at)).collect();
-        // Of moved code nobody knows how long what lies between takes; a few instructions take no time.
+        // How long moved code takes in between is unknown; a few instructions take no time.
         let takes_time = |at: &u64| {
             let is_call = instructions.get(at).is_some_and(|one| matches!(one.flow, Flow::Call(_)));
             is_call || graph.forward(*at).iter().any(|to| to <= at && between.contains(to))
@@ -366,10 +366,10 @@ impl Region {
             match one.flow {
                 Flow::Return if *at == entry => return Err("they are a return instruction and no more".into()),
                 Flow::Return => end(*at, false)?,
-                Flow::Jump(Goes::To(to)) | Flow::Branch(to) if !graph.instructions.contains_key(&to) => {
+                Flow::Jump(JumpTarget::To(to)) | Flow::Branch(to) if !graph.instructions.contains_key(&to) => {
                     return Err(format!("they end with a tail call (at {at:#x}); declare the function"));
                 }
-                Flow::Jump(Goes::Through(_)) => {
+                Flow::Jump(JumpTarget::Through(_)) => {
                     return Err(format!("they end with a tail call (at {at:#x}); declare the function"));
                 }
                 _ => {}
@@ -442,8 +442,8 @@ mod tests {
     #[test]
     fn a_region_has_one_entry_and_all_ways_out() {
         use Flow::{Branch, Call, Jump, Next, Return};
-        let call = Call(Goes::Unknown);
-        let jump = |to| Jump(Goes::To(to));
+        let call = Call(JumpTarget::Unknown);
+        let jump = |to| Jump(JumpTarget::To(to));
         // 1 to 3 in straight code.
         assert_eq!(region(&[Next, Next, call, Next, Return], &[(1, 4)]), Ok((1, vec![(4, false)])));
         // A loop around them, and code of other lines in between.
@@ -462,7 +462,7 @@ mod tests {
             (&[Next, Next, Next, Branch(2), Next, Return], &[(1, 2), (4, 5)], "a call or loop of other lines (at 0x3)"),
             (&[Branch(2), Next, Next, Return], &[(1, 3)], "entered at several places"),
             (&[Branch(3), Next, Return, Next, Return], &[(1, 2), (3, 4)], "entered at several places"),
-            (&[Next, Jump(Goes::Unknown), Next], &[(0, 1)], "a table of jumps"),
+            (&[Next, Jump(JumpTarget::Unknown), Next], &[(0, 1)], "a table of jumps"),
             (&[Next, jump(99)], &[(1, 2)], "tail call"),
             (&[Return, Next, Next], &[(1, 2)], "optimised out"),
             (&[Next, jump(1)], &[(0, 2)], "nothing leads out of them"),
