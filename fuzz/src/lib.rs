@@ -1,134 +1,68 @@
-//! Input handling shared by several targets.
+//! Fuzz targets: functions that take any bytes and panic when they find a defect. The unit tests run every target on its
+//! seeds and corpus; `cargo xtask fuzz` makes new inputs (`main.rs`).
+//!
+//! A new target is a file of `targets/` with a `run`, its name in `targets/mod.rs` and in the table below, and seeds in
+//! `fuzz/seeds/NAME/`.
 
-use std::collections::HashSet;
+mod conversation;
+#[cfg(test)]
+mod replay;
+mod targets;
 
-use tracer_user::model::Direction;
-use tracer_user::protocols::framed::Way;
-use tracer_user::protocols::{Chunk, Closed, ConnectionParser, ExchangeEvent, Settings, Stamp, Verdict};
+/// [`TARGETS`], and for each a test that runs it on what is in its directories.
+macro_rules! targets {
+    ($($name:ident,)*) => {
+        /// Every target by name.
+        pub const TARGETS: &[Target] = &[$((stringify!($name), targets::$name::run),)*];
 
-/// One serving connection: it begins with `opening`, then follows `data`, cut and captured arbitrarily. Everything
-/// begun must end exactly once.
-pub fn converse(opening: &[(Direction, &[u8])], data: &[u8]) {
-    let settings = Settings { request_id: true, headers: vec!["x-a".into()], ..Settings::default() };
-    let Some((first, mut rest)) = data.split_first() else { return };
-    let mut conversation = ConnectionParser::new(first & 1 == 1);
-    let mut out = Vec::new();
-    let mut pos = [0u64; 2];
-    let mut nanos = 1;
-    for (dir, bytes) in opening {
-        let which = usize::from(*dir == Direction::Tx);
-        let at = Stamp { nanos, pid: 1, tid: 1, reads: 0 };
-        let len = bytes.len() as u64;
-        let chunk = Chunk { dir: *dir, pos: pos[which], len, head: bytes, tail: &[], fragments: &[], at, arrived: 0 };
-        conversation.bytes(&chunk, &settings, &mut out);
-        pos[which] += len;
-        nanos += 1;
-    }
-    // Each operation: flags, length, captured length, then its bytes.
-    while let [flags, len, captured, tail @ ..] = rest {
-        let len = usize::from(*len).min(tail.len());
-        let (bytes, next) = tail.split_at(len);
-        rest = next;
-        nanos += 1;
-        let at = Stamp { nanos, pid: 1, tid: 1, reads: 0 };
-        if flags & 0x80 != 0 {
-            let how = [Closed::Local, Closed::Remote, Closed::Both][usize::from(flags & 3) % 3];
-            conversation.closed(how, at, None, &settings, &mut out);
-            continue;
-        }
-        let dir = if flags & 1 == 0 { Direction::Rx } else { Direction::Tx };
-        let which = usize::from(flags & 1);
-        // A gap now and then, sometimes huge.
-        pos[which] = pos[which].saturating_add(if flags & 2 != 0 { 1 << (flags >> 2 & 31) } else { 0 });
-        let head = &bytes[..usize::from(*captured).min(bytes.len())];
-        let unseen = if flags & 0x40 != 0 { u64::from(*captured) << 20 } else { 0 };
-        let len = bytes.len() as u64 + unseen;
-        let tail = &bytes[bytes.len().saturating_sub(8).max(head.len())..];
-        conversation.bytes(
-            &Chunk { dir, pos: pos[which], len, head, tail, fragments: between(*flags, bytes), at, arrived: 0 },
-            &settings,
-            &mut out,
-        );
-        pos[which] = pos[which].saturating_add(len);
-        let _ = conversation.want();
-    }
-    if first & 2 == 0 {
-        conversation.expire(u64::MAX, 0, &mut out);
-    }
-    conversation.closed(Closed::Both, Stamp::default(), None, &settings, &mut out);
-    let begun = out.iter().filter(|word| matches!(word, ExchangeEvent::Begun { .. })).count();
-    let done = out.iter().filter(|word| matches!(word, ExchangeEvent::Done { .. })).count();
-    assert_eq!(begun, done, "{out:?}");
-}
-
-/// Arbitrary bytes as captured between an operation's front and its end.
-fn between(flags: u8, bytes: &[u8]) -> &[u8] {
-    if flags & 0x60 == 0x60 { bytes } else { &[] }
-}
-
-/// One connection whose messages carry the number of their exchange, at either end, from its beginning or from its
-/// middle: it begins with `opening`, a request, then follows `data`. `frame` turns bytes into a message, if their flags
-/// say so; messages are cut, captured and lost arbitrarily. Everything begun must end exactly once.
-pub fn framed(opening: &[u8], frame: fn(Way, &[u8]) -> Vec<u8>, data: &[u8]) {
-    let settings = Settings { request_id: true, host: true, headers: vec!["x-a".into()], ..Settings::default() };
-    let Some((first, mut rest)) = data.split_first() else { return };
-    let mut conversation = ConnectionParser::new(first & 1 == 1);
-    let requests = if first & 2 == 0 { Direction::Rx } else { Direction::Tx };
-    let mut out = Vec::new();
-    let mut pos = [0u64; 2];
-    let mut nanos = 1;
-    if first & 4 == 0 {
-        let at = Stamp { nanos, pid: 1, tid: 1, reads: 0 };
-        let len = opening.len() as u64;
-        let chunk = Chunk { dir: requests, pos: 0, len, head: opening, tail: &[], fragments: &[], at, arrived: 0 };
-        conversation.bytes(&chunk, &settings, &mut out);
-        assert!(conversation.protocol().is_some(), "the connection is recognised");
-        pos[usize::from(requests == Direction::Tx)] = len;
-    }
-    // Each operation: flags, length, captured length, then its bytes, as one message if a flag says so.
-    while let [flags, len, captured, tail @ ..] = rest {
-        let (bytes, next) = tail.split_at(usize::from(*len).min(tail.len()));
-        rest = next;
-        // Time sometimes passes quickly: pending work is then processed as it stands.
-        nanos += if flags & 8 != 0 { 30_000_000 } else { 1 };
-        let at = Stamp { nanos, pid: 1, tid: u32::from(flags & 1), reads: 0 };
-        if flags & 0x80 != 0 {
-            match flags & 3 {
-                3 => conversation.overdue(nanos, 1000, &settings, &mut out),
-                how => {
-                    let how = [Closed::Local, Closed::Remote, Closed::Both][usize::from(how)];
-                    conversation.closed(how, at, None, &settings, &mut out);
+        #[cfg(test)]
+        mod known_inputs {
+            $(
+                #[test]
+                fn $name() {
+                    crate::replay::known_inputs(stringify!($name), crate::targets::$name::run);
                 }
-            }
-            continue;
+            )*
         }
-        let dir = if flags & 1 == 0 { Direction::Rx } else { Direction::Tx };
-        let which = usize::from(flags & 1);
-        pos[which] = pos[which].saturating_add(if flags & 2 != 0 { 1 << (flags >> 2 & 15) } else { 0 });
-        let way = if dir == requests { Way::Request } else { Way::Reply };
-        let bytes = if flags & 4 != 0 { frame(way, bytes) } else { bytes.to_vec() };
-        let captured = if *captured == 0xff { bytes.len() } else { usize::from(*captured).min(bytes.len()) };
-        let unseen = if flags & 0x40 != 0 { u64::from(flags & 0x30) << 12 } else { 0 };
-        let len = bytes.len() as u64 + unseen;
-        let tail = &bytes[bytes.len().saturating_sub(8).max(captured)..];
-        let (head, fragments) = (&bytes[..captured], between(*flags, &bytes));
-        let chunk = Chunk { dir, pos: pos[which], len, head, tail, fragments, at, arrived: 0 };
-        conversation.bytes(&chunk, &settings, &mut out);
-        pos[which] = pos[which].saturating_add(len);
-        let _ = conversation.want();
-        assert!(conversation.kept_bytes() < 1 << 20);
-    }
-    conversation.closed(Closed::Both, Stamp::default(), None, &settings, &mut out);
-    let (mut open, mut begun) = (HashSet::new(), HashSet::new());
-    for word in &out {
-        match word {
-            ExchangeEvent::Begun { exchange, .. } => assert!(begun.insert(*exchange) && open.insert(*exchange)),
-            ExchangeEvent::Done { exchange, .. } => assert!(open.remove(exchange)),
-            ExchangeEvent::Replied { exchange, .. } | ExchangeEvent::Judged { exchange, .. } => {
-                assert!(open.contains(exchange))
-            }
-            _ => {}
-        }
-    }
-    assert!(open.is_empty() || conversation.want().verdict == Verdict::Ignore, "{out:?}");
+    };
+}
+
+/// A target's name, and what runs it on one input.
+pub type Target = (&'static str, fn(&[u8]));
+
+targets! {
+    amqp,
+    btf,
+    cassandra,
+    config,
+    decode,
+    dns,
+    elf,
+    engine,
+    fastcgi,
+    go,
+    heads,
+    http1,
+    http2,
+    kafka,
+    memcached,
+    mongodb,
+    mqtt,
+    mysql,
+    nats,
+    pipeline,
+    postgresql,
+    proc,
+    python_code,
+    query,
+    record,
+    relay,
+    scgi,
+    sql,
+    stomp,
+    tokio,
+    turns,
+    unwind,
+    uwsgi,
+    websocket,
 }

@@ -37,7 +37,7 @@ pub(crate) fn run(way: Option<Way>, ebpf: bool) -> Result<()> {
 }
 
 fn format() -> Result<()> {
-    for manifest in ["Cargo.toml", "tracer-ebpf/Cargo.toml", "fuzz/Cargo.toml", "tests/workloads/tokio/Cargo.toml"] {
+    for manifest in ["Cargo.toml", "tracer-ebpf/Cargo.toml", "tests/workloads/tokio/Cargo.toml"] {
         let manifest = shell::root().join(manifest);
         let mut command = shell::cargo();
         command.args(["fmt", "--all", "--check", "--manifest-path"]).arg(&manifest);

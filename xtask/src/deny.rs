@@ -11,8 +11,7 @@ use crate::shell;
 /// The version whose rules `deny.toml` follows.
 const VERSION: &str = "0.20.2";
 /// Manifests of the workspaces.
-const WORKSPACES: [&str; 4] =
-    ["Cargo.toml", "tracer-ebpf/Cargo.toml", "fuzz/Cargo.toml", "tests/workloads/tokio/Cargo.toml"];
+const WORKSPACES: [&str; 3] = ["Cargo.toml", "tracer-ebpf/Cargo.toml", "tests/workloads/tokio/Cargo.toml"];
 /// Most seconds to fetch the vulnerability database, some tens of megabytes.
 const FETCH_SECONDS: u32 = 120;
 

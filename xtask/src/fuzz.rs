@@ -1,4 +1,5 @@
-//! `cargo xtask fuzz`: builds the targets of `fuzz/` on stable Rust and runs each for a bounded time.
+//! `cargo xtask fuzz`: builds the targets of `fuzz/` on stable Rust and runs each for a bounded time. Without new inputs,
+//! on their seeds and corpora, they run among the unit tests.
 //!
 //! cargo-fuzz would add only the compiler's coverage pass and libFuzzer, and it needs a nightly; the flags are below. A
 //! target's finding stays in `fuzz/artifacts/`, its corpus in `fuzz/corpus/`.
@@ -45,7 +46,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     packages::install(&[Need::Fuzz])?;
     let mut tally = Tally::default();
     let seconds = options.minutes.map_or(options.seconds, |minutes| minutes * 60);
-    some(&options.target, Time { seconds, same: false, replay: false }, &mut tally)?;
+    some(&options.target, Time { seconds, same: false }, &mut tally)?;
     tally.print();
     if !tally.failed().is_empty() {
         bail!("fuzz targets failed: {}", tally.failed().join(", "));
@@ -91,25 +92,18 @@ struct Time {
     /// Whether every run tries the same inputs, [`SAME_RUNS`] of them or fewer, so that a finding is a change's fault
     /// and not luck.
     same: bool,
-    /// Whether to run only existing inputs: seeds and corpus.
-    replay: bool,
 }
 
-/// Builds and runs every target of `fuzz/Cargo.toml`, each counted as a test. Every run starts alike: `cargo xtask
+/// Builds and runs every target of `fuzz/src/targets/`, each counted as a test. Every run starts alike: `cargo xtask
 /// fuzz` tries new inputs.
 pub(crate) fn all(seconds: u32, tally: &mut Tally) -> Result<()> {
-    some(&[], Time { seconds, same: true, replay: false }, tally)
-}
-
-/// Builds every target and runs its seeds and corpus without new inputs: seconds for all of them.
-pub(crate) fn replay(tally: &mut Tally) -> Result<()> {
-    some(&[], Time { seconds: 0, same: true, replay: true }, tally)
+    some(&[], Time { seconds, same: true }, tally)
 }
 
 /// The same with only these targets, if any are given.
 fn some(wanted: &[String], time: Time, tally: &mut Tally) -> Result<()> {
     let dir = shell::root().join("fuzz");
-    let mut targets = targets(&dir.join("Cargo.toml"))?;
+    let mut targets = targets(&dir.join("src/targets"))?;
     if let Some(unknown) = wanted.iter().find(|name| !targets.contains(name)) {
         bail!("no fuzz target {unknown}; there are {}", targets.join(", "));
     }
@@ -123,18 +117,17 @@ fn some(wanted: &[String], time: Time, tally: &mut Tally) -> Result<()> {
     let host = host()?;
     let built = shell::target_dir()?.join("fuzz");
     let mut command = shell::cargo();
-    command.current_dir(&dir).args(["build", "--locked", "--release", "--target", &host, "--target-dir"]).arg(&built);
+    command.args(["build", "--locked", "--package", "tracer-fuzz", "--features", "libfuzzer", "--profile", "fuzz"]);
     // `--target`, so that build scripts and macros stay uninstrumented.
+    command.args(["--target", &host, "--target-dir"]).arg(&built);
     command.env("RUSTFLAGS", COVERAGE).env_remove("CARGO_ENCODED_RUSTFLAGS");
     shell::run(&mut command, "the compiler's own words are above")?;
     // A target keeps one core busy.
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     for together in targets.chunks(cores) {
         let run = |target: &str| {
-            if !time.replay {
-                shell::progress(format!("fuzz target {target}, {} s", time.seconds));
-            }
-            one(&dir, target, &built.join(&host).join("release").join(target), time)
+            shell::progress(format!("fuzz target {target}, {} s", time.seconds));
+            one(&dir, target, &built.join(&host).join("fuzz/tracer-fuzz"), time)
         };
         let results: Vec<Result<()>> = std::thread::scope(|scope| {
             let threads: Vec<_> = together.iter().map(|target| scope.spawn(move || run(target))).collect();
@@ -156,13 +149,8 @@ fn one(dir: &Path, target: &str, program: &Path, time: Time) -> Result<()> {
     let log = artifacts.join("log");
     let file = fs::File::create(&log).with_context(|| format!("cannot create {}", log.display()))?;
     let mut command = Command::new(program);
-    if time.replay {
-        // libFuzzer runs every given input before it makes its own.
-        command.arg("-runs=0");
-    } else {
-        command.arg(format!("-max_total_time={}", time.seconds));
-    }
-    if time.same && !time.replay {
+    command.env("TRACER_FUZZ_TARGET", target).arg(format!("-max_total_time={}", time.seconds));
+    if time.same {
         // A fixed number, because a faster machine would try other inputs in the same time.
         command.args(["-seed=1", &format!("-runs={SAME_RUNS}")]);
     }
@@ -202,15 +190,21 @@ fn one(dir: &Path, target: &str, program: &Path, time: Time) -> Result<()> {
     Ok(())
 }
 
-fn targets(manifest: &Path) -> Result<Vec<String>> {
-    let metadata = shell::metadata(manifest).context("cannot read the fuzz package")?;
-    let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
-    let targets = packages.iter().filter_map(|p| p["targets"].as_array()).flatten();
-    let binaries = targets.filter(|t| t["kind"].as_array().is_some_and(|k| k.iter().any(|k| k == "bin")));
-    let names: Vec<String> = binaries.filter_map(|t| t["name"].as_str().map(String::from)).collect();
-    if names.is_empty() {
-        bail!("{} has no targets ([[bin]])", manifest.display());
+/// The names of all targets, sorted: each is a file of `dir`.
+fn targets(dir: &Path) -> Result<Vec<String>> {
+    let entries = fs::read_dir(dir).with_context(|| format!("cannot list {}", dir.display()))?;
+    let mut names = Vec::new();
+    for entry in entries {
+        let path = entry.with_context(|| format!("cannot list {}", dir.display()))?.path();
+        if path.extension().is_some_and(|extension| extension == "rs") {
+            names.extend(path.file_stem().map(|stem| stem.to_string_lossy().into_owned()));
+        }
     }
+    names.retain(|name| name != "mod");
+    if names.is_empty() {
+        bail!("{} has no targets", dir.display());
+    }
+    names.sort();
     Ok(names)
 }
 

@@ -1,9 +1,0 @@
-//! The same as `http1`, on a connection already recognised as MQTT 5.
-#![no_main]
-
-use libfuzzer_sys::fuzz_target;
-use tracer_user::model::Direction::{Rx, Tx};
-
-const CONNECT: &[u8] = b"\x10\x0e\0\x04MQTT\x05\x02\0\x3c\0\0\x01a";
-
-fuzz_target!(|data: &[u8]| tracer_fuzz::converse(&[(Rx, CONNECT), (Tx, b"\x20\x03\0\0\0")], data));

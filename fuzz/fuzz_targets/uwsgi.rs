@@ -1,9 +1,0 @@
-//! The same as `http1`, on a connection already recognised as uwsgi.
-#![no_main]
-
-use libfuzzer_sys::fuzz_target;
-use tracer_user::model::Direction::Rx;
-
-const ASKED: &[u8] = b"\0\x38\0\0\x0e\0REQUEST_METHOD\x04\0POST\x09\0PATH_INFO\x02\0/a\x0e\0CONTENT_LENGTH\x01\05hello";
-
-fuzz_target!(|data: &[u8]| tracer_fuzz::converse(&[(Rx, ASKED)], data));

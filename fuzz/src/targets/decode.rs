@@ -1,0 +1,26 @@
+//! Arbitrary bytes as kernel records of every kind.
+use tracer_common::event::Kind;
+use tracer_user::decode::{self, Record};
+
+pub(crate) fn run(data: &[u8]) {
+    let _ = decode::record(data);
+    let mut fixed = data.to_vec();
+    if fixed.len() < 8 {
+        return;
+    }
+    // A matching length gets further; tries each kind in turn.
+    let len = (fixed.len() as u32).to_ne_bytes();
+    fixed[4..8].copy_from_slice(&len);
+    for kind in Kind::ALL {
+        fixed[0] = kind as u8;
+        match decode::record(&fixed) {
+            Ok(Record::Op { op, head, tail, .. }) => assert!(head.len() + tail.len() <= op.bytes as usize),
+            Ok(Record::Sample { sample, user, kernel, python }) => {
+                assert_eq!((user.len(), kernel.len()), (usize::from(sample.user), usize::from(sample.kernel)));
+                assert_eq!(python.frames.len(), usize::from(sample.python));
+            }
+            Ok(Record::ThreadStats(stats)) => drop(decode::comm(&stats.comm).into_owned()),
+            _ => {}
+        }
+    }
+}

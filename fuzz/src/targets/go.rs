@@ -1,0 +1,6 @@
+//! Arbitrary bytes as a program that may be written in Go.
+use tracer_user::runtimes::go::inspect;
+
+pub(crate) fn run(data: &[u8]) {
+    let _ = inspect(data);
+}

@@ -1,0 +1,36 @@
+//! One target a file. `cargo fmt` finds them by this list; the table is in `lib.rs`.
+
+pub(crate) mod amqp;
+pub(crate) mod btf;
+pub(crate) mod cassandra;
+pub(crate) mod config;
+pub(crate) mod decode;
+pub(crate) mod dns;
+pub(crate) mod elf;
+pub(crate) mod engine;
+pub(crate) mod fastcgi;
+pub(crate) mod go;
+pub(crate) mod heads;
+pub(crate) mod http1;
+pub(crate) mod http2;
+pub(crate) mod kafka;
+pub(crate) mod memcached;
+pub(crate) mod mongodb;
+pub(crate) mod mqtt;
+pub(crate) mod mysql;
+pub(crate) mod nats;
+pub(crate) mod pipeline;
+pub(crate) mod postgresql;
+pub(crate) mod proc;
+pub(crate) mod python_code;
+pub(crate) mod query;
+pub(crate) mod record;
+pub(crate) mod relay;
+pub(crate) mod scgi;
+pub(crate) mod sql;
+pub(crate) mod stomp;
+pub(crate) mod tokio;
+pub(crate) mod turns;
+pub(crate) mod unwind;
+pub(crate) mod uwsgi;
+pub(crate) mod websocket;

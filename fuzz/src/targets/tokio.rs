@@ -1,0 +1,6 @@
+//! Arbitrary bytes as a program that may contain tokio.
+use tracer_user::runtimes::tokio::inspect;
+
+pub(crate) fn run(data: &[u8]) {
+    let _ = inspect(data);
+}
