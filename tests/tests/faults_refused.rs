@@ -93,7 +93,7 @@ fn file_descriptors_run_out() {
     // Too few to start: reported, and nothing left behind.
     let mut refused = 0;
     let mut enough = None;
-    for files in (10..=400).step_by(10) {
+    for files in (10..=400).step_by(faults::size(50, 10)) {
         let mut agent = Agent::launch_with(&format!("agent-{files}"), dir.path(), &["--port", &port], |command| {
             with_files(command, files);
         });

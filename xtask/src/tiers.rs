@@ -65,9 +65,9 @@ const TABLE: &[(&str, Quick)] = &[
     ("hotspots", All),
     ("moved", Nothing),
     ("off_cpu", Nothing),
-    ("overhead_budget", All),
-    ("python_frames", All),
-    ("unwind", All),
+    ("overhead_budget", Only(&["a_step_in_load_is_within_budget_in_two_seconds"])),
+    ("python_frames", Only(&["every_version_shows_its_functions_with_their_lines"])),
+    ("unwind", Only(&["nginx_and_redis_are_walked_to_the_end"])),
     ("pools", Only(&["python"])),
     ("queues", All),
     // Causes of calls: one test per runtime.
@@ -76,7 +76,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("transactions", Only(&["python_threads_and_pools", "java_nio", "python_uvicorn", "python_gevent", "node_newer"])),
     ("transactions_compiled", Only(&["go", "tokio"])),
     ("transactions_grpc", Only(&["python_asyncio"])),
-    ("transactions_served", Only(&["gunicorn_gthread", "nginx", "php_fpm", "puma"])),
+    ("transactions_served", Only(&["nginx", "php_fpm", "puma"])),
     ("transactions_shapes", Only(&["forked_processes", "unix_sockets"])),
     // The agent: its life cycle, its limits, its output.
     // A browser takes a while to start; that pages and files answer is tested without one.
@@ -93,7 +93,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("findings", Only(&["a_class_that_costs_half_more_is_named_within_twelve_windows"])),
     ("history", All),
     ("saved", All),
-    ("series", All),
+    ("series", Only(&["more_classes_and_processes_than_series_stay_in_the_sums"])),
     (
         "service_classes",
         Only(&[
