@@ -1,10 +1,14 @@
-//! `cargo xtask package`: Debian package, archive and their checksums, into `target/package/`.
+//! `cargo xtask package`: Debian package, archive, container image, bill of materials and their checksums, into
+//! `target/package/`.
 //!
 //! The files are laid out here and packed by `dpkg-deb` and `tar` with the commit's time: the same inputs give the same bytes,
 //! and every run packs twice to prove it.
 
 mod check;
+mod image;
 mod layout;
+mod rootfs;
+mod sbom;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,7 +26,8 @@ pub(crate) struct Options {
     /// Pack the build without optimisations: quick, for trying the packaging itself.
     #[arg(long)]
     dev: bool,
-    /// Then install, upgrade, remove and purge the package in a copy-on-write view of this system (root, Debian).
+    /// Then install, upgrade, remove and purge the package in a copy-on-write view of this system, and run the image (root,
+    /// Debian).
     #[arg(long)]
     check: bool,
 }
@@ -65,13 +70,31 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
         let newer = tempfile::tempdir()?;
         let upgrade = deb(&binary, newer.path(), &format!("{version}+check"), 1)?;
         check::run(&packed[0], &upgrade)?;
+        check::image(&packed[2])?;
     }
     Ok(())
 }
 
-/// Makes the package and the archive in `out`.
+/// Makes the package, the archive, the image and the bill of materials in `out`, in this order.
 fn pack(binary: &Path, out: &Path, version: &str, level: u8) -> Result<Vec<PathBuf>> {
-    Ok(vec![deb(binary, out, version, level)?, archive(binary, out, version, level)?])
+    let epoch = epoch();
+    let (image, distributed) = image::Recipe { binary, out, version, level, epoch: &epoch }.make()?;
+    let bill = sbom::write(binary, &distributed, out, version, &image::rfc3339(&epoch)?)?;
+    Ok(vec![deb(binary, out, version, level)?, archive(binary, out, version, level)?, image, bill])
+}
+
+/// An archive of what is below `from`, with the same bytes every time.
+fn reproducible_tar(file: &Path, epoch: &str, from: &Path, what: &[&str]) -> Result<()> {
+    let mut command = tar(epoch);
+    shell::output(command.arg("-cf").arg(file).arg("-C").arg(from).args(what)).map(|_| ())
+}
+
+/// `tar` without what differs between machines: the order of files, their owners and their times.
+fn tar(epoch: &str) -> Command {
+    let mut command = Command::new("tar");
+    command.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--format=gnu"]);
+    command.arg(format!("--mtime=@{epoch}"));
+    command
 }
 
 /// The commit's time, which stands in everything packed; seconds since the epoch.
@@ -107,9 +130,8 @@ fn archive(binary: &Path, out: &Path, version: &str, level: u8) -> Result<PathBu
     let stage = tempfile::tempdir()?;
     layout::files(binary, stage.path(), &epoch())?;
     let file = out.join(format!("tracer-{version}-linux-{}.tar.gz", env::consts::ARCH));
-    let mut command = Command::new("tar");
-    command.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--format=gnu"]);
-    command.arg(format!("--mtime=@{}", epoch())).arg(format!("--use-compress-program=gzip -n{level}"));
+    let mut command = tar(&epoch());
+    command.arg(format!("--use-compress-program=gzip -n{level}"));
     command.arg("-cf").arg(&file);
     shell::output(command.arg("-C").arg(stage.path()).args(["etc", "usr"]))?;
     Ok(file)

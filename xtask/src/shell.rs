@@ -73,12 +73,17 @@ pub(crate) fn run(command: &mut Command, remedy: &str) -> Result<()> {
 
 /// Runs a command and returns its output; its errors appear in ours.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
+    Ok(String::from_utf8_lossy(&bytes(command)?).into_owned())
+}
+
+/// As [`output`], for output that is not text.
+pub(crate) fn bytes(command: &mut Command) -> Result<Vec<u8>> {
     let out = command.stdin(Stdio::null()).output().with_context(|| cannot_start(command))?;
     if !out.status.success() {
         let why = String::from_utf8_lossy(&out.stderr);
         bail!("`{}` failed ({}): {}", shown(command), out.status, why.trim());
     }
-    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+    Ok(out.stdout)
 }
 
 /// A command's output, or nothing if it does not exist or fails: for queries, not for actions.
@@ -100,6 +105,12 @@ pub(crate) fn shown(command: &Command) -> String {
         if !word.is_empty() && word.chars().all(plain) { word.into_owned() } else { format!("'{word}'") }
     });
     quoted.collect::<Vec<_>>().join(" ")
+}
+
+/// A file's checksum by one of coreutils' programs, hexadecimal.
+pub(crate) fn checksum(program: &str, file: &Path) -> Result<String> {
+    let text = output(Command::new(program).arg("--binary").arg("--").arg(file))?;
+    Ok(text.split_whitespace().next().unwrap_or_default().trim_start_matches('\\').to_owned())
 }
 
 /// Finds a program in `PATH` or in the system's administration directories.

@@ -18,22 +18,23 @@ const LARGEST: u64 = 100_000;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Lock {
-    package: Vec<Package>,
+pub(crate) struct Lock {
+    /// Every library.
+    pub(crate) package: Vec<Package>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Package {
-    name: String,
-    version: String,
-    licence: String,
+pub(crate) struct Package {
+    pub(crate) name: String,
+    pub(crate) version: String,
+    pub(crate) licence: String,
     /// What the console uses it for.
-    why: String,
+    pub(crate) why: String,
     /// Below [`DIRECTORY`].
     directory: String,
     /// Of the package's archive, hexadecimal.
-    sha512: String,
+    pub(crate) sha512: String,
     /// SHA-256 of the copies, by path in the package.
     files: BTreeMap<String, String>,
 }
@@ -45,7 +46,7 @@ impl Package {
     }
 }
 
-fn lock(root: &Path) -> Result<Lock> {
+pub(crate) fn lock(root: &Path) -> Result<Lock> {
     let path = root.join(DIRECTORY).join("vendor.toml");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     toml::from_str(&text).with_context(|| path.display().to_string())
@@ -61,7 +62,7 @@ pub(crate) fn run() -> Result<()> {
         let mut npm = Command::new("npm");
         npm.args(["pack", "--silent", "--pack-destination"]).arg(dir.path()).arg(&spec).current_dir(dir.path());
         let archive = dir.path().join(shell::output(&mut npm)?.trim());
-        let sum = checksum("sha512sum", &archive)?;
+        let sum = shell::checksum("sha512sum", &archive)?;
         ensure!(sum == package.sha512, "{spec}: the archive's SHA-512 is {sum}, vendor.toml has {}", package.sha512);
         let mut tar = Command::new("tar");
         tar.arg("-xzf").arg(&archive).arg("-C").arg(dir.path());
@@ -90,7 +91,7 @@ pub(crate) fn check(root: &Path) -> Result<Vec<String>> {
         for (path, expected) in &package.files {
             let file = dir.join(file_name(path));
             let what = || format!("{DIRECTORY}/{}/{}", package.directory, file_name(path));
-            match checksum("sha256sum", &file) {
+            match shell::checksum("sha256sum", &file) {
                 Ok(sum) if sum == *expected => {}
                 Ok(sum) => wrong.push(format!("{}: SHA-256 is {sum}; run `cargo xtask vendor`", what())),
                 Err(error) => wrong.push(format!("{}: {error:#}; run `cargo xtask vendor`", what())),
@@ -113,12 +114,6 @@ pub(crate) fn check(root: &Path) -> Result<Vec<String>> {
 
 fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
-}
-
-/// A file's checksum by one of coreutils' programs, hexadecimal.
-fn checksum(program: &str, file: &Path) -> Result<String> {
-    let text = shell::output(Command::new(program).arg("--binary").arg("--").arg(file))?;
-    Ok(text.split_whitespace().next().unwrap_or_default().trim_start_matches('\\').to_owned())
 }
 
 #[cfg(test)]

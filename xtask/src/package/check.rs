@@ -3,6 +3,8 @@
 //! The view is an overlay in a mount namespace of its own: dpkg, its database and the maintainer scripts are the system's
 //! own, and every change lands in a directory that can be listed. systemd does not run there, so the scripts start
 //! nothing; the check starts the unit's command itself, as the unit's user and with its capabilities.
+//!
+//! The image is unpacked from its layout and runs as a root directory of its own, as a container runtime would run it.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -15,6 +17,37 @@ use crate::shell::{self, Root};
 
 /// Runs in the new mount namespace. `$1` and `$2`: the package and a newer one; `$3`: the work directory.
 const SCRIPT: &str = include_str!("check.sh");
+
+/// Unpacks the image below `$1` and runs `$2...` in it, with the capabilities `$CAPABILITIES` and with what a runtime mounts.
+const IN_IMAGE: &str = r#"
+root=$1; shift
+mount --rbind /proc "$root/proc"; mount --rbind /sys "$root/sys"; mount --rbind /dev "$root/dev"
+mount -o bind,ro "$root" "$root"; mount -t tmpfs none "$root/var/lib/tracer"
+exec setpriv --inh-caps="-all,$CAPABILITIES" --bounding-set="-all,$CAPABILITIES" --no-new-privs \
+    unshare --root="$root" --wd=/var/lib/tracer env -i "$@"
+"#;
+
+/// Capabilities of the DaemonSet, as setpriv writes them; `sys_chroot` is what the check itself needs, to change the root.
+const CAPABILITIES: &str = "+bpf,+perfmon,+sys_ptrace,+checkpoint_restore,+dac_read_search,+syslog,+sys_chroot";
+
+/// Runs the image as a runtime does.
+pub(super) fn image(archive: &Path) -> Result<()> {
+    let root = Root::obtain("run the image in a root directory of its own")?;
+    let work = tempfile::tempdir()?;
+    let process = super::image::unpack(archive, work.path())?;
+    let words = |key: &str| -> Vec<String> {
+        let list = process[key].as_array().cloned().unwrap_or_default();
+        list.iter().filter_map(|word| word.as_str().map(str::to_owned)).collect()
+    };
+    shell::progress("run the image read-only, with the DaemonSet's capabilities");
+    let mut command = root.command("env");
+    command.arg(format!("CAPABILITIES={CAPABILITIES}"));
+    command.args(["unshare", "--mount", "--propagation", "private", "sh", "-euc", IN_IMAGE, "sh"]).arg(work.path());
+    command.args(words("Env")).args(words("Entrypoint")).args(words("Cmd"));
+    shell::run(command.args(["--listen", "127.0.0.1:0", "--duration", "4s"]), "what it said is above")?;
+    shell::progress("the image runs");
+    Ok(())
+}
 
 /// Checks the package and its upgrade.
 pub(super) fn run(package: &Path, upgrade: &Path) -> Result<()> {

@@ -31,17 +31,22 @@ pub(super) fn files(binary: &Path, root: &Path, epoch: &str) -> Result<()> {
     }
     let config = settings(&String::from_utf8_lossy(&read(&source.join("config/tracer.toml"))?))?;
     install(config.as_bytes(), &root.join("etc/tracer/tracer.toml"), 0o644)?;
+    install(copyright()?.as_bytes(), &root.join("usr/share/doc/tracer/copyright"), 0o644)?;
+    install(&gzip(&source.join("CHANGELOG.md"))?, &root.join("usr/share/doc/tracer/changelog.gz"), 0o644)?;
+    tree(&source.join("monitoring"), &root.join("usr/share/tracer"))?;
+    shell_help(binary, root, epoch)
+}
+
+/// The copyright file: Debian's form, with the licence's text.
+pub(super) fn copyright() -> Result<String> {
+    let source = shell::root();
     let mut copyright = read(&source.join("packaging/debian/copyright"))?;
     for line in String::from_utf8_lossy(&read(&source.join("LICENSE"))?).lines() {
         let line = if line.is_empty() { " .\n".to_owned() } else { format!(" {line}\n") };
         copyright.extend(line.bytes());
     }
     // The format wants the licence's text right below its name.
-    let copyright = String::from_utf8_lossy(&copyright).replace("License: Expat\n\n", "License: Expat\n");
-    install(copyright.as_bytes(), &root.join("usr/share/doc/tracer/copyright"), 0o644)?;
-    install(&gzip(&source.join("CHANGELOG.md"))?, &root.join("usr/share/doc/tracer/changelog.gz"), 0o644)?;
-    tree(&source.join("monitoring"), &root.join("usr/share/tracer"))?;
-    shell_help(binary, root, epoch)
+    Ok(String::from_utf8_lossy(&copyright).replace("License: Expat\n\n", "License: Expat\n"))
 }
 
 /// Completion scripts and manual pages, which the binary itself writes.
@@ -65,7 +70,7 @@ fn shell_help(binary: &Path, root: &Path, epoch: &str) -> Result<()> {
 }
 
 /// The default configuration with the packaged settings.
-fn settings(defaults: &str) -> Result<String> {
+pub(super) fn settings(defaults: &str) -> Result<String> {
     let mut text = defaults.to_owned();
     for (default, packaged) in SETTINGS {
         if text.matches(&format!("\n{default}")).count() != 1 {
@@ -119,7 +124,8 @@ fn libc_version(binary: &[u8]) -> Option<String> {
     found.map(|(at, _)| minor(at)).max().filter(|minor| *minor > 0).map(|minor| format!("2.{minor}"))
 }
 
-fn read(path: &Path) -> Result<Vec<u8>> {
+/// A file's content.
+pub(super) fn read(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
@@ -131,16 +137,21 @@ fn gzip(path: &Path) -> Result<Vec<u8>> {
     Ok(out.stdout)
 }
 
-/// Writes a file with this mode; its directories are everybody's to read, whatever the umask is.
-fn install(content: &[u8], path: &Path, mode: u32) -> Result<()> {
-    let parent = path.parent().unwrap_or(path);
-    let missing: Vec<&Path> = parent.ancestors().take_while(|dir| !dir.exists()).collect();
+/// Writes a file with this mode.
+pub(super) fn install(content: &[u8], path: &Path, mode: u32) -> Result<()> {
+    directory(path.parent().unwrap_or(path))?;
+    fs::write(path, content).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(fs::set_permissions(path, fs::Permissions::from_mode(mode))?)
+}
+
+/// Makes a directory and those above it: everybody's to read, whatever the umask is.
+pub(super) fn directory(path: &Path) -> Result<()> {
+    let missing: Vec<&Path> = path.ancestors().take_while(|dir| !dir.exists()).collect();
     for dir in missing.into_iter().rev() {
         fs::create_dir(dir).with_context(|| format!("cannot create {}", dir.display()))?;
         fs::set_permissions(dir, fs::Permissions::from_mode(0o755))?;
     }
-    fs::write(path, content).with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(fs::set_permissions(path, fs::Permissions::from_mode(mode))?)
+    Ok(())
 }
 
 /// Copies a directory.
