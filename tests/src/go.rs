@@ -30,7 +30,7 @@ pub fn node_of(version: &str) -> &'static str {
 }
 
 /// The path of `file` in the wheel whose name and version have this prefix; if missing, its expected path.
-pub(crate) fn unpacked(begin: &str, file: &str) -> &'static str {
+pub fn unpacked(begin: &str, file: &str) -> &'static str {
     let all = std::fs::read_dir(wheels()).into_iter().flatten().flatten().map(|entry| entry.path());
     let of = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(begin));
     let file = |dir: PathBuf| dir.join(file);

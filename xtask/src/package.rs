@@ -1,4 +1,4 @@
-//! `cargo xtask package`: Debian package, archive, container image, bill of materials and their checksums, into
+//! `cargo xtask package`: Debian package, archive, container image, Helm chart, bill of materials and their checksums, into
 //! `target/package/`.
 //!
 //! The files are laid out here and packed by `dpkg-deb` and `tar` with the commit's time: the same inputs give the same bytes,
@@ -75,12 +75,24 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Makes the package, the archive, the image and the bill of materials in `out`, in this order.
+/// Makes the package, the archive, the image, the Helm chart and the bill of materials in `out`, in this order.
 fn pack(binary: &Path, out: &Path, version: &str, level: u8) -> Result<Vec<PathBuf>> {
     let epoch = epoch();
     let (image, distributed) = image::Recipe { binary, out, version, level, epoch: &epoch }.make()?;
     let bill = sbom::write(binary, &distributed, out, version, &image::rfc3339(&epoch)?)?;
-    Ok(vec![deb(binary, out, version, level)?, archive(binary, out, version, level)?, image, bill])
+    let chart = chart(out, version, level)?;
+    Ok(vec![deb(binary, out, version, level)?, archive(binary, out, version, level)?, image, chart, bill])
+}
+
+/// The Helm chart, as `helm package` makes it.
+fn chart(out: &Path, version: &str, level: u8) -> Result<PathBuf> {
+    let stage = tempfile::tempdir()?;
+    layout::tree(&shell::root().join("packaging/kubernetes/chart"), &stage.path().join("tracer"))?;
+    let file = out.join(format!("tracer-chart-{version}.tgz"));
+    let mut command = tar(&epoch());
+    command.arg(format!("--use-compress-program=gzip -n{level}")).arg("-cf").arg(&file);
+    shell::output(command.arg("-C").arg(stage.path()).arg("tracer"))?;
+    Ok(file)
 }
 
 /// An archive of what is below `from`, with the same bytes every time.

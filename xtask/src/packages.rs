@@ -61,6 +61,7 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("nginx-light", "nginx", Need::Programs, "web server: event loop, worker processes, sendfile, proxying"),
     package("gunicorn", "gunicorn", Need::Programs, "application server with threads"),
     package("python3", "python3", Need::Programs, "workloads whose true cost is known"),
+    package("python3-yaml", "", Need::Programs, "reads Kubernetes' manifests"),
     package("python3-flask", "", Need::Programs, "the application behind gunicorn"),
     package("redis-server", "redis-server", Need::Programs, "a server that keeps its own statistics of commands"),
     package("redis-tools", "redis-benchmark", Need::Programs, "redis-benchmark and redis-cli"),

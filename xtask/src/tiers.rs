@@ -83,6 +83,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("console", Nothing),
     ("containers", All),
     ("doctor", All),
+    ("kubernetes", All),
     ("lifecycle", Only(&["signals_detach_within_a_second_and_a_kill_leaves_nothing", "what_cannot_run_says_why"])),
     ("limits", Only(&["a_stuck_agent_ends_when_it_is_asked_to"])),
     ("monitoring", Only(&["rules_are_right_by_promtool"])),

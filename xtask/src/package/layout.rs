@@ -155,7 +155,7 @@ pub(super) fn directory(path: &Path) -> Result<()> {
 }
 
 /// Copies a directory.
-fn tree(from: &Path, to: &Path) -> Result<()> {
+pub(super) fn tree(from: &Path, to: &Path) -> Result<()> {
     for path in entries(from)? {
         let to = to.join(path.file_name().unwrap_or_default());
         if path.is_dir() { tree(&path, &to)? } else { install(&read(&path)?, &to, 0o644)? }
