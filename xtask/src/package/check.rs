@@ -18,13 +18,15 @@ use crate::shell::{self, Root};
 /// Runs in the new mount namespace. `$1` and `$2`: the package and a newer one; `$3`: the work directory.
 const SCRIPT: &str = include_str!("check.sh");
 
-/// Unpacks the image below `$1` and runs `$2...` in it, with the capabilities `$CAPABILITIES` and with what a runtime mounts.
+/// In a mount namespace of its own: makes the image at `$1` a read-only root with what a runtime mounts, and runs the words after
+/// `$2`, its environment, in it with `$CAPABILITIES`.
 const IN_IMAGE: &str = r#"
-root=$1; shift
-mount --rbind /proc "$root/proc"; mount --rbind /sys "$root/sys"; mount --rbind /dev "$root/dev"
-mount -o bind,ro "$root" "$root"; mount -t tmpfs none "$root/var/lib/tracer"
-exec setpriv --inh-caps="-all,$CAPABILITIES" --bounding-set="-all,$CAPABILITIES" --no-new-privs \
-    unshare --root="$root" --wd=/var/lib/tracer env -i "$@"
+root=$1 environment=$2; shift 2
+mount --bind "$root" "$root"; mount -o remount,bind,ro "$root"
+for dir in proc sys dev; do mount --rbind "/$dir" "$root/$dir"; done
+mount -t tmpfs none "$root/var/lib/tracer"
+exec env -i "$environment" setpriv --inh-caps="-all,$CAPABILITIES" --bounding-set="-all,$CAPABILITIES" --no-new-privs \
+    unshare --root="$root" --wd=/var/lib/tracer "$@"
 "#;
 
 /// Capabilities of the DaemonSet, as setpriv writes them; `sys_chroot` is what the check itself needs, to change the root.
