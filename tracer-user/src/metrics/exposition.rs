@@ -106,6 +106,11 @@ impl Exposition {
         Ok(bytes)
     }
 
+    /// All metrics as families.
+    pub fn families(&self) -> Vec<MetricFamily> {
+        self.gather(Format::Text).0
+    }
+
     /// Families, and what the format shows beside them.
     fn gather(&self, format: Format) -> (Vec<MetricFamily>, Exemplars, protobuf::Natives) {
         let (mut families, exemplars, natives) = {
