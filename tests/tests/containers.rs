@@ -126,7 +126,8 @@ impl Podman {
         Self::ask(&["import", archive.to_str().expect("a path"), &podman.image()])?;
         // Limits that a machine without CAP_SYS_RESOURCE can set.
         let limits = ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096"];
-        let probe = [&["run", "--rm", "--network", "host"][..], &limits, &[&podman.image(), "/origin", "--help"]].concat();
+        let probe =
+            [&["run", "--rm", "--network", "host"][..], &limits, &[&podman.image(), "/origin", "--help"]].concat();
         if let Err(why) = Self::ask(&probe) {
             if why.contains("OCI") || why.contains("runc") || why.contains("cgroup") {
                 return Err(why);

@@ -203,11 +203,18 @@ fn metrics_exported(name: &str, protocol: &str) {
     assert!(metrics.sum("tracer_otlp_spans_total", &[]) < 0.5);
     agent.stop();
     let text = collector.output();
-    for expected in ["tracer.requests", "tracer.capture_ratio", "process.cpu.time", "service.name: Str(nginx)", "service.name: Str(tracer)"]
-    {
+    for expected in [
+        "tracer.requests",
+        "tracer.capture_ratio",
+        "process.cpu.time",
+        "service.name: Str(nginx)",
+        "service.name: Str(tracer)",
+    ] {
         assert!(text.contains(expected), "{expected} is missing");
     }
-    for key in ["http.request.method: Str(GET)", "http.response.status_code: Int(200)", "host.name", "telemetry.sdk.name"] {
+    for key in
+        ["http.request.method: Str(GET)", "http.response.status_code: Int(200)", "host.name", "telemetry.sdk.name"]
+    {
         assert!(text.contains(key), "{key} is missing");
     }
     assert!(!text.contains("secret"), "query strings are never exported");

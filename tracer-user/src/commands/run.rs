@@ -96,7 +96,8 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         pipeline.write_spans(Box::new(lines));
     }
     let wanted = |signal| {
-        let settings = otlp::read(signal, options.otlp.as_deref(), &options.otlp_signals, |name| std::env::var(name).ok());
+        let settings =
+            otlp::read(signal, options.otlp.as_deref(), &options.otlp_signals, |name| std::env::var(name).ok());
         settings.map_err(Failure::Export)
     };
     let metric_export = match wanted(Signal::Metrics)? {

@@ -128,7 +128,7 @@ fn index(seconds: f64) -> Option<i32> {
     let bits = seconds.min(8192.0).to_bits();
     // Larger than ZERO: neither a denormal number nor negative. The fraction is in [0.5, 1).
     let exponent = ((bits >> 52) & 0x7ff) as i32 - 1022;
-    let fraction = f64::from_bits(bits & ((1 << 52) - 1) | 1022 << 52);
+    let fraction = f64::from_bits((bits & ((1 << 52) - 1)) | (1022 << 52));
     let step = BOUNDS.partition_point(|bound| *bound < fraction) as i32;
     Some(((exponent - 1) * STEPS + step).clamp(FIRST, LAST))
 }

@@ -13,7 +13,8 @@ use tokio::sync::oneshot;
 use super::instance::HostFacts;
 use super::metric_names;
 use super::metric_proto::{
-    CUMULATIVE, Data, Gauge, Histogram, HistogramPoint, Metric, Number, Request, ResourceMetrics, ScopeMetrics, Sum, Value,
+    CUMULATIVE, Data, Gauge, Histogram, HistogramPoint, Metric, Number, Request, ResourceMetrics, ScopeMetrics, Sum,
+    Value,
 };
 use super::proto::{self, KeyValue, Resource, Scope};
 use super::send::{Sender, Sent};
@@ -67,12 +68,7 @@ impl MetricExport {
 
 /// Starts to export. Must run inside a tokio runtime. `wall` gives nanoseconds since the epoch. Fails if required certificates
 /// cannot be read.
-pub fn start(
-    settings: Settings,
-    host: &str,
-    gather: Gather,
-    wall: fn() -> u64,
-) -> Result<MetricExport, SettingsError> {
+pub fn start(settings: Settings, host: &str, gather: Gather, wall: fn() -> u64) -> Result<MetricExport, SettingsError> {
     let sender = Sender::new(settings.clone())?;
     let counts = Arc::new(PointCounts::default());
     let (end, ended) = oneshot::channel();
@@ -157,7 +153,10 @@ impl Job {
                 }
             };
             if self.reached {
-                log::error!("metrics cannot be sent to {uri}: {why}; they are sent again every {:?}", self.settings.interval);
+                log::error!(
+                    "metrics cannot be sent to {uri}: {why}; they are sent again every {:?}",
+                    self.settings.interval
+                );
             }
             self.reached = false;
         }
@@ -199,13 +198,13 @@ fn requests(
         let resource = resource(service, host, more);
         let mut waiting = Vec::new();
         for metric in metrics {
-            let more = size(&metric);
-            if points + more > POINTS && points > 0 {
+            let added = size(&metric);
+            if points + added > POINTS && points > 0 {
                 push(&mut request, &resource, std::mem::take(&mut waiting));
                 made.push((std::mem::take(&mut request), points as u64));
                 points = 0;
             }
-            points += more;
+            points += added;
             waiting.push(metric);
         }
         push(&mut request, &resource, waiting);
@@ -240,10 +239,8 @@ fn size(metric: &Metric) -> usize {
 
 /// A service on this host: its processes are counted together.
 fn resource(service: &str, host: &HostFacts, more: &[(String, String)]) -> Resource {
-    let mut attributes = vec![
-        KeyValue::text("service.name", printable(service)),
-        KeyValue::text("service.instance.id", host.id()),
-    ];
+    let mut attributes =
+        vec![KeyValue::text("service.name", printable(service)), KeyValue::text("service.instance.id", host.id())];
     attributes.extend(host.attributes());
     for (key, value) in more {
         if attributes.iter().all(|known| known.key != *key) {
@@ -268,7 +265,8 @@ fn converted(family: &MetricFamily, metrics: &[&prometheus::proto::Metric], time
             aggregation_temporality: CUMULATIVE,
         }),
         MetricType::COUNTER => {
-            let of = |metric: &&prometheus::proto::Metric| number(metric, metric.get_counter().get_value(), times.begun);
+            let of =
+                |metric: &&prometheus::proto::Metric| number(metric, metric.get_counter().get_value(), times.begun);
             let data_points = metrics.iter().map(of).collect();
             Data::Sum(Sum { data_points, aggregation_temporality: CUMULATIVE, is_monotonic: true })
         }
@@ -368,7 +366,12 @@ mod tests {
         histogram.set_bucket(vec![bucket(0.1, 2), bucket(1.0, 5)]);
         histogram.set_sample_count(6);
         histogram.set_sample_sum(4.5);
-        let of_shop = [("service_name", "shop"), ("request_class", "GET /"), ("http_response_status_code", "200"), ("error_type", "")];
+        let of_shop = [
+            ("service_name", "shop"),
+            ("request_class", "GET /"),
+            ("http_response_status_code", "200"),
+            ("error_type", ""),
+        ];
         let mut metric = prometheus::proto::Metric::from_label(labels(&of_shop));
         metric.set_histogram(histogram);
         let families = [
@@ -385,13 +388,19 @@ mod tests {
         let [(request, 3)] = made.as_slice() else { panic!("one request of three points: {made:?}") };
         let [shop, own] = request.resource_metrics.as_slice() else { panic!("two resources") };
         let service = |of: &ResourceMetrics| of.resource.as_ref().unwrap().attributes[0].clone();
-        assert_eq!((service(shop), service(own)), (KeyValue::text("service.name", "shop"), KeyValue::text("service.name", "tracer")));
+        assert_eq!(
+            (service(shop), service(own)),
+            (KeyValue::text("service.name", "shop"), KeyValue::text("service.name", "tracer"))
+        );
         assert!(shop.resource.as_ref().unwrap().attributes.contains(&KeyValue::text("zone", "z1")));
         let metrics = &shop.scope_metrics[0].metrics;
         assert_eq!((metrics[0].name.as_str(), metrics[0].unit.as_str()), ("http.server.request.duration", "s"));
         let Some(Data::Histogram(histogram)) = &metrics[0].data else { panic!("a histogram") };
         let point = &histogram.data_points[0];
-        assert_eq!((point.bucket_counts.as_slice(), point.explicit_bounds.as_slice()), (&[2, 3, 1][..], &[0.1, 1.0][..]));
+        assert_eq!(
+            (point.bucket_counts.as_slice(), point.explicit_bounds.as_slice()),
+            (&[2, 3, 1][..], &[0.1, 1.0][..])
+        );
         assert_eq!((point.count, point.sum, point.start_time_unix_nano, point.time_unix_nano), (6, Some(4.5), 5, 7));
         assert_eq!(
             point.attributes,

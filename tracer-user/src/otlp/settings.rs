@@ -376,7 +376,8 @@ mod tests {
         assert_eq!(uri(None, &[], &[(all, "http://c:4318"), ("OTEL_METRICS_EXPORTER", "console")]), "");
         assert_eq!(uri(None, &[], &[(own, "http://m:9/as/it"), wanted]), "http://m:9/as/it");
         // The list decides for both.
-        let traces = |listed: &[Signal]| of(Signal::Traces, Some("http://f:4318"), listed, &[]).expect("good").is_some();
+        let traces =
+            |listed: &[Signal]| of(Signal::Traces, Some("http://f:4318"), listed, &[]).expect("good").is_some();
         assert_eq!((traces(&[]), traces(&both), traces(&[Signal::Metrics])), (true, true, false));
         let interval = [("OTEL_METRIC_EXPORT_INTERVAL", "500")];
         let settings = of(Signal::Metrics, Some("http://f:4318"), &both, &interval).expect("good").expect("wanted");
