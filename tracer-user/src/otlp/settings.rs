@@ -46,7 +46,7 @@ impl Signal {
         ];
         match self {
             Self::Traces => traces,
-            Self::Metrics => METRICS.iter().find(|(of_traces, _)| *of_traces == traces).map_or(traces, |(_, own)| own),
+            Self::Metrics => METRICS.iter().find(|(of_traces, _)| *of_traces == traces).map_or(traces, |(_, own)| *own),
         }
     }
 
@@ -154,7 +154,7 @@ pub fn read(
     let either = |special: &'static str, general: &'static str| set(special).or_else(|| set(general));
     let disabled = set("OTEL_SDK_DISABLED").is_some_and(|(_, value)| value.eq_ignore_ascii_case("true"));
     let exporter = set("OTEL_TRACES_EXPORTER").map(|(_, value)| value);
-    if flag.is_none() && disabled || !signal.wanted(listed, flag, exporter.as_deref()) {
+    if (flag.is_none() && disabled) || !signal.wanted(listed, flag, exporter.as_deref()) {
         return Ok(None);
     }
     let protocol = match either("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL") {
