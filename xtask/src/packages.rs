@@ -130,6 +130,8 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("chromium", "chromium", Need::Programs, "opens the console as people do"),
     package("prometheus", "prometheus", Need::Programs, "scrapes the agent, and promtool checks rules"),
     package("curl", "curl", Need::Programs, "single requests with a known answer"),
+    package("wget", "wget", Need::Programs, "a client that uses GnuTLS"),
+    package("libssl-dev", "", Need::Programs, "OpenSSL to be contained in a program"),
 ];
 
 /// Missing packages of these needs.

@@ -142,7 +142,8 @@ impl Engine {
         let (dir, bytes) = (direction(op), u64::from(op.bytes));
         let asked = u32::try_from(op.arrived).unwrap_or(0);
         let seq = match dir {
-            Direction::Tx => (op.seq != 0).then_some(op.seq),
+            // A library that gathers texts writes several at one place.
+            Direction::Tx => (op.seq != 0 && plain.texts[1].back().is_none_or(|last| last.seq != op.seq)).then_some(op.seq),
             Direction::Rx => plain.records.text(op.bytes, asked).map(|(seq, into)| seq.wrapping_add(into)),
         };
         match seq {
