@@ -46,15 +46,24 @@ fn ask(port: u16, connections: usize) -> Counts {
         for connection in 0..connections {
             let mut command = Command::new("curl");
             command.args(["-sk", "--http1.1", "--tls-max", version]);
+            // The client names the server.
+            command.args(["--resolve", &format!("localhost:{port}:127.0.0.1")]);
             for (kind, place, status) in [("ok", 0, 200), ("e", 1, 500), ("ok", 2, 200)] {
                 let path = format!("/{kind}/{version}-{connection}-{place}");
-                command.args(["-o", "/dev/null"]).arg(format!("https://127.0.0.1:{port}{path}?secret=hunter2"));
+                command.args(["-o", "/dev/null"]).arg(format!("https://localhost:{port}{path}?secret=hunter2"));
                 truth.insert((path, status), 1);
             }
             assert_eq!(outcome(&mut command, "curl").code, Some(0));
         }
     }
     truth
+}
+
+/// When a certificate expires, as OpenSSL reads it; seconds since 1970.
+fn expires(certificate: &str) -> i64 {
+    let script = "date -d \"$(openssl x509 -in \"$1\" -noout -enddate | cut -d= -f2)\" +%s";
+    let made = outcome(Command::new("sh").args(["-c", script, "sh", certificate]), "date");
+    made.out.trim().parse().unwrap_or_else(|error| panic!("{error}: {} {}", made.out, made.err))
 }
 
 #[test]
@@ -77,6 +86,7 @@ fn openssl_inside_a_program() {
     tail.until(truth.len(), Duration::from_secs(20), |span| served(span, port));
     tail.until(truth.len() + asked.len(), Duration::from_secs(20), called);
     let lost = agent.metrics().lost();
+    let expiry = agent.metrics().sum("tracer_tls_certificate_expiry_seconds", &[("server_name", "localhost")]);
     let refused = agent.metrics().sum("tracer_tls_files", &[("state", "refused")]);
     let doctor = tracer(&["doctor"]);
     agent.stop();
@@ -87,6 +97,7 @@ fn openssl_inside_a_program() {
     let (count, right, wrong, _) = report_parents("served", &parents(&all, all.iter().filter(|s| served(s, port))));
     figure("OpenSSL inside a program", &format!("{count} of {}, {right} with their call", truth.len()));
     assert_eq!((wrong, right), (0, count));
+    assert_eq!(expiry as i64, expires(&certificate.0), "when the certificate expires");
     // Without symbols: the other end's text only, and that is said.
     assert_eq!(all.iter().filter(|span| served(span, nameless)).count(), 0);
     let calls = all.iter().filter(|span| called(span) && span.peer_port == nameless).count();

@@ -31,6 +31,7 @@ use super::request_time::RequestTime;
 use super::series_budget::{SeriesBudget, SeriesLimits};
 use super::series_metrics::SeriesMetrics;
 use super::service_classes::ServiceClassFamilies;
+use super::certificates::Certificates;
 use super::tasks::Tasks;
 use super::totals::Totals;
 use crate::model::{Cost, Names, Nanos, Owner, Sink, Span};
@@ -53,6 +54,7 @@ pub struct Metrics {
     output: Output,
     several_hosts: SeveralHosts,
     pub(super) tasks: Tasks,
+    pub(super) certificates: Certificates,
     pub(super) service_classes: ServiceClassFamilies,
     /// Requests in shared series: there were too many classes, too many label combinations, or the class had been idle.
     folded_classes: IntCounter,
@@ -124,6 +126,7 @@ impl Metrics {
             output: Output::new(r),
             several_hosts: SeveralHosts::new(r),
             tasks: Tasks::new(r),
+            certificates: Certificates::new(r),
             service_classes: ServiceClassFamilies::new(r),
             folded_classes: folded.with_label_values(&["class"]),
             folded_series: folded.with_label_values(&["series"]),
