@@ -80,9 +80,8 @@ fn edges_inside_tls_through_both_translations() {
         assert_eq!(asked.code, Some(0), "{}", asked.err);
         sent += 200;
     }
-    let is_ours = |span: &Span| {
-        span.protocol == "http" && (span.path.starts_with("/curl/") || span.path.starts_with("/python/"))
-    };
+    let is_ours =
+        |span: &Span| span.protocol == "http" && (span.path.starts_with("/curl/") || span.path.starts_with("/python/"));
     // nginx in the middle has both ends of what it passes on.
     let mut spans: Vec<Vec<Span>> = Vec::new();
     for (agent, sides) in agents.iter().zip([1, 2, 1]) {

@@ -103,7 +103,8 @@ fn openssl_inside_a_program() {
     let calls = all.iter().filter(|span| called(span) && span.peer_port == nameless).count();
     assert_eq!(calls, asked.len(), "curl's own text");
     assert!(refused >= 1.0, "{refused}");
-    let line = doctor.out.lines().find(|line| line.contains("tls_stripped")).unwrap_or_else(|| panic!("{}", doctor.out));
+    let line =
+        doctor.out.lines().find(|line| line.contains("tls_stripped")).unwrap_or_else(|| panic!("{}", doctor.out));
     assert!(line.contains("symbols are stripped"), "{line}");
     let line = doctor.out.lines().find(|line| line.contains("tls_static")).unwrap_or_else(|| panic!("{}", doctor.out));
     assert!(line.contains("text is traced"), "{line}");

@@ -517,7 +517,9 @@ fn fifth(ctx: &ProbeContext) -> u64 {
 #[cfg(not(bpf_target_arch = "aarch64"))]
 macro_rules! now {
     // SAFETY: a register of a probe's context.
-    ($register:expr) => { unsafe { (&raw const $register).read_volatile() } };
+    ($register:expr) => {
+        unsafe { (&raw const $register).read_volatile() }
+    };
 }
 
 /// What is at a location of a probe's cookie.

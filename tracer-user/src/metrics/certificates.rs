@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use prometheus::{IntGaugeVec, Opts};
 
+use super::durations::OTHER;
 use super::export::Metrics;
 use super::families::{Families, vec};
-use super::durations::OTHER;
 
 /// Most servers with a series of their own: their names come from clients.
 const SERVERS: usize = 100;

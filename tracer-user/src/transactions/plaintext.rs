@@ -145,7 +145,9 @@ impl Engine {
         let asked = u32::try_from(op.arrived).unwrap_or(0);
         let seq = match dir {
             // A library that gathers texts writes several at one place.
-            Direction::Tx => (op.seq != 0 && plain.texts[1].back().is_none_or(|last| last.seq != op.seq)).then_some(op.seq),
+            Direction::Tx => {
+                (op.seq != 0 && plain.texts[1].back().is_none_or(|last| last.seq != op.seq)).then_some(op.seq)
+            }
             Direction::Rx => plain.records.text(op.bytes, asked).map(|(seq, into)| seq.wrapping_add(into)),
         };
         match seq {

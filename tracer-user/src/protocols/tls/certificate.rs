@@ -88,11 +88,11 @@ fn skip_time<'a>(from: &mut &'a [u8]) -> Result<&'a [u8], Expiry> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(in crate::protocols) mod tests {
     use super::*;
 
     /// The message of a server with one certificate.
-    fn message(not_after: (i32, u8, u8)) -> Vec<u8> {
+    pub(in crate::protocols) fn message(not_after: (i32, u8, u8)) -> Vec<u8> {
         let key = rcgen::KeyPair::generate().expect("a key");
         let mut wanted = rcgen::CertificateParams::new(vec!["shop.internal".into()]).expect("names");
         wanted.not_before = rcgen::date_time_ymd(2020, 1, 1);

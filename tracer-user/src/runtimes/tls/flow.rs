@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 
 use iced_x86::{
-    ConditionCode, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
+    ConditionCode, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
+    OpKind, Register,
 };
 
 /// Most bytes of a function that are followed.
@@ -319,7 +320,9 @@ pub(super) fn follow(code: &[u8], address: u64) -> Option<Vec<(Instruction, Stat
                 }
                 state = before.clone();
             }
-            let Some(bytes) = at.checked_sub(address).and_then(|at| code.get(usize::try_from(at).ok()?..)) else { break };
+            let Some(bytes) = at.checked_sub(address).and_then(|at| code.get(usize::try_from(at).ok()?..)) else {
+                break;
+            };
             let one = Decoder::with_ip(64, bytes, at, DecoderOptions::NONE).decode();
             if one.is_invalid() {
                 break;

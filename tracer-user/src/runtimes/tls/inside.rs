@@ -37,7 +37,8 @@ pub(super) fn find(path: &Path, image: &Image<'_, File>) -> Option<Vec<Site>> {
         records.extend(record(&followed));
     }
     let (Some(copy), Some(record)) = (only(copies), only(records)) else { return None };
-    let object = program.address("SSL_get_rbio").and_then(|address| field(&follow(&code(image, address)?, address)?))?;
+    let object =
+        program.address("SSL_get_rbio").and_then(|address| field(&follow(&code(image, address)?, address)?))?;
     let offsets = bio(path, image, &program)?;
     let shared = offset(object, 8, tls::LOCATION, tls::BIO)? | offsets;
     let site = |probe, (address, cookie)| Some(Site { probe, offset: image.place(address)?, cookie: cookie | shared });
@@ -176,7 +177,8 @@ fn crypto(path: &Path) -> Option<PathBuf> {
     if same != path && same.is_file() {
         return Some(same);
     }
-    let is_crypto = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libcrypto"));
+    let is_crypto =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libcrypto"));
     let files = std::fs::read_dir(directory).ok()?.flatten().take(4096).map(|entry| entry.path());
     only(files.filter(is_crypto).collect())
 }
@@ -188,7 +190,8 @@ mod tests {
     /// The distribution's library: both places, the objects' socket, and that no instruction there is single-stepped.
     #[test]
     fn places_in_the_library_of_this_machine() {
-        let Some(path) = ["/usr/lib/x86_64-linux-gnu/libssl.so.3"].map(Path::new).into_iter().find(|path| path.exists())
+        let Some(path) =
+            ["/usr/lib/x86_64-linux-gnu/libssl.so.3"].map(Path::new).into_iter().find(|path| path.exists())
         else {
             println!("SKIPPED runtimes::tls: no libssl.so.3 here");
             return;
