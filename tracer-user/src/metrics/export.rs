@@ -40,7 +40,7 @@ use crate::model::{Cost, Names, Nanos, Owner, Sink, Span};
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    classes: Classes,
+    pub(super) classes: Classes,
     series: SeriesMetrics,
     host_cpu: HostCpuFamilies,
     attribution: Attribution,

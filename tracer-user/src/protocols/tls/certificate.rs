@@ -4,7 +4,7 @@
 use x509_parser::prelude::FromDer as _;
 use x509_parser::time::ASN1Time;
 
-use super::{prefixed, take};
+use super::take;
 
 /// Handshake message: the sender's certificates.
 const CERTIFICATE: u8 = 11;
