@@ -287,7 +287,7 @@ pub mod tls {
     pub fn stack(bytes: u32) -> Option<u64> {
         // 0 is nowhere.
         let word = u64::from(bytes / 4) + 1;
-        (bytes % 4 == 0 && word < REGISTER).then_some(word)
+        (bytes.is_multiple_of(4) && word < REGISTER).then_some(word)
     }
 
     /// A location, as the probe reads it.
