@@ -35,6 +35,7 @@ pub mod secrets;
 pub mod spans;
 pub mod star;
 pub mod stat;
+pub mod tls;
 pub mod truth;
 pub mod truth_costs;
 pub mod uwsgi;

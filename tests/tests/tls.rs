@@ -10,22 +10,9 @@ use tracer_tests::agent::{Agent, outcome};
 use tracer_tests::nginx::Nginx;
 use tracer_tests::process::Process;
 use tracer_tests::spans::{Span, Tail, parents, report_parents};
+use tracer_tests::tls::{Counts, certificate, counts, differences};
 use tracer_tests::workload::source;
 use tracer_tests::{begin, figure, find, free_port, go, say, scale, scratch, wait};
-
-/// Requests by path and status.
-type Counts = BTreeMap<(String, u16), usize>;
-
-/// A certificate and its key.
-fn certificate(dir: &Path) -> (String, String) {
-    let (key, certificate) = (dir.join("key.pem"), dir.join("cert.pem"));
-    let mut command = Command::new("openssl");
-    command.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "9"]);
-    command.args(["-subj", "/CN=localhost", "-keyout"]).arg(&key).arg("-out").arg(&certificate);
-    let made = outcome(&mut command, "openssl");
-    assert_eq!(made.code, Some(0), "{}", made.err);
-    (certificate.display().to_string(), key.display().to_string())
-}
 
 /// An agent at a higher priority than the rest: losses are not what is tested here.
 fn agent(dir: &Path, more: &[&str]) -> Agent {
@@ -48,22 +35,6 @@ fn nginx(dir: &Path, port: u16) -> Nginx {
          location /up/ {{ proxy_pass https://own/small$uri; proxy_http_version 1.1; proxy_set_header Connection \"\"; }}"
     );
     Nginx::start(dir, &http, &server)
-}
-
-fn counts<'a>(spans: impl Iterator<Item = &'a Span>) -> Counts {
-    let mut counts = Counts::new();
-    for span in spans {
-        *counts.entry((span.path.clone(), span.status.unwrap_or(0))).or_default() += 1;
-    }
-    counts
-}
-
-/// Pairs of counts that differ.
-fn differences(expected: &Counts, found: &Counts) -> Vec<String> {
-    let keys: std::collections::BTreeSet<_> = expected.keys().chain(found.keys()).collect();
-    let get = |counts: &Counts, key| counts.get(key).copied().unwrap_or(0);
-    let differ = keys.into_iter().filter(|key| get(expected, key) != get(found, key));
-    differ.map(|key| format!("{key:?}: {} expected, {} found", get(expected, key), get(found, key))).collect()
 }
 
 /// Round trips of encrypted bytes other than handshakes.
@@ -283,7 +254,7 @@ fn probes_come_and_go_under_load() {
     let mut rounds = 0;
     while load.ended().is_none() {
         let agent = Agent::start_named(&format!("agent{rounds}"), dir.path(), &["--hertz", "0"]);
-        let hits = || agent.metrics().sum("tracer_uprobe_hits_total", &[("probe", "tls_enter")]);
+        let hits = || agent.metrics().sum("tracer_uprobe_hits_total", &[("probe", "tls_copy")]);
         let hit =
             wait(
                 "hits",

@@ -1,7 +1,8 @@
 """HTTP/1.1 over TLS by Python's blocking `ssl`, or a protocol of its own.
 
 tls_pair.py serve CERTIFICATE KEY: serves until it is ended; /e/... is answered 500. Says its port.
-tls_pair.py ask PORT CONNECTIONS REQUESTS VERSION: asks for /py/CONNECTION-REQUEST and, every fifth time, /e/...
+tls_pair.py ask [HOST:]PORT CONNECTIONS REQUESTS VERSION [PREFIX]: asks for PREFIX/py/VERSION-CONNECTION-REQUEST and,
+every fifth time, /e/...
 tls_pair.py own CERTIFICATE KEY TURNS: both ends of a protocol nobody knows, one connection. Says its port.
 """
 
@@ -56,13 +57,14 @@ def serve(certificate, key):
     threading.Event().wait()
 
 
-def ask(port, connections, requests, version):
+def ask(port, connections, requests, version, prefix=""):
+    host, _, port = port.rpartition(":")
     context = client_context()
     context.maximum_version = ssl.TLSVersion.TLSv1_2 if version == "1.2" else ssl.TLSVersion.TLSv1_3
     for connection in range(int(connections)):
-        client = http.client.HTTPSConnection("127.0.0.1", int(port), context=context)
+        client = http.client.HTTPSConnection(host or "127.0.0.1", int(port), context=context)
         for request in range(int(requests)):
-            path = f"/{'e' if request % 5 == 4 else 'py'}/{version}-{connection}-{request}"
+            path = f"{prefix}/{'e' if request % 5 == 4 else 'py'}/{version}-{connection}-{request}"
             client.request("GET", path)
             client.getresponse().read()
         client.close()

@@ -88,11 +88,15 @@ pub enum UserProbe {
     TlsGoWrite = 19,
     /// Where `crypto/tls.(*Conn).Read` (Go) copies text to its caller.
     TlsGoRead = 20,
+    /// Where OpenSSL copies text to its reader.
+    TlsCopy = 21,
+    /// Where OpenSSL writes a record.
+    TlsRecord = 22,
 }
 
 impl UserProbe {
     /// Every probe.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 23] = [
         Self::PythonContext,
         Self::GoCreated,
         Self::GoRoundTrip,
@@ -114,6 +118,8 @@ impl UserProbe {
         Self::TlsFree,
         Self::TlsGoWrite,
         Self::TlsGoRead,
+        Self::TlsCopy,
+        Self::TlsRecord,
     ];
 
     /// The program's name in the object, also the label of its metrics.
@@ -140,6 +146,8 @@ impl UserProbe {
             Self::TlsFree => "tls_free",
             Self::TlsGoWrite => "tls_go_write",
             Self::TlsGoRead => "tls_go_read",
+            Self::TlsCopy => "tls_copy",
+            Self::TlsRecord => "tls_record",
         }
     }
 
@@ -167,6 +175,8 @@ impl UserProbe {
             Self::TlsFree => "uprobes SSL_free, SSL_clear",
             Self::TlsGoWrite => "uprobe crypto/tls.(*Conn).Write",
             Self::TlsGoRead => "uprobe in crypto/tls.(*Conn).Read",
+            Self::TlsCopy => "uprobe in ssl3_read_bytes",
+            Self::TlsRecord => "uprobe in ssl3_write_bytes",
         }
     }
 
@@ -183,7 +193,7 @@ impl UserProbe {
             }
             Self::GoReady => "`[runtimes] go_ready` does nothing: calls of goroutines that wait for work are orphans",
             Self::DeclaredPlace | Self::DeclaredReturn => "`[[transaction]]` does nothing",
-            Self::TlsEnter | Self::TlsReturn | Self::TlsFree => {
+            Self::TlsEnter | Self::TlsReturn | Self::TlsFree | Self::TlsCopy | Self::TlsRecord => {
                 "connections encrypted by OpenSSL show round trips only"
             }
             Self::TlsGoWrite | Self::TlsGoRead => "connections encrypted by Go show round trips only",
@@ -239,11 +249,109 @@ pub mod tls {
     pub const STORES: u64 = 1 << 2;
     /// The function's third argument, the length, is an `int`.
     pub const INT: u64 = 1 << 3;
+
+    /// Cookie of a probe inside a function (`UserProbe::TlsCopy`, `UserProbe::TlsRecord`): where the object, the type of
+    /// the record, the flag of a look ahead and the length of the reader's buffer are, as [`register`] or [`stack`]; 0:
+    /// nowhere.
+    pub const OBJECT: u32 = 0;
+    /// As [`OBJECT`]: the type, in its lowest byte.
+    pub const KIND: u32 = 10;
+    /// As [`OBJECT`]: the flag.
+    pub const PEEK: u32 = 20;
+    /// As [`OBJECT`]: the length.
+    pub const ASKED: u32 = 30;
+    /// The bits of each.
+    pub const LOCATION: u64 = 0x3ff;
+    /// In the object, in words of 8 bytes, as many bits: its BIO for reading; 0: not known, nor the following.
+    pub const BIO: u32 = 40;
+    /// In the BIO, in words of 4 bytes: its descriptor.
+    pub const DESCRIPTOR: u32 = 50;
+    /// The bits of it.
+    pub const DESCRIPTOR_BITS: u64 = 0xff;
+    /// In the BIO, in words of 8 bytes: its method, which begins with its type.
+    pub const METHOD: u32 = 58;
+    /// The bits of it.
+    pub const METHOD_BITS: u64 = 0x3f;
+    /// `BIO_TYPE_DESCRIPTOR`, in a BIO's type: it has a descriptor.
+    pub const HAS_DESCRIPTOR: u32 = 0x100;
+
+    /// Bit of a location: in the register of this number, as instructions number them.
+    const REGISTER: u64 = 1 << 9;
+
+    /// The location of what is in a register that calls keep.
+    pub const fn register(number: u8) -> u64 {
+        REGISTER | number as u64
+    }
+
+    /// The location of what is so many bytes above the stack pointer; `None` if it is too far or not aligned.
+    pub fn stack(bytes: u32) -> Option<u64> {
+        // 0 is nowhere.
+        let word = u64::from(bytes / 4) + 1;
+        (bytes.is_multiple_of(4) && word < REGISTER).then_some(word)
+    }
+
+    /// A location, as the probe reads it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Location {
+        /// Nowhere.
+        Nowhere,
+        /// In this register.
+        Register(u64),
+        /// So many bytes above the stack pointer.
+        Stack(u64),
+    }
+
+    /// Reads one of the locations of a cookie.
+    #[inline(always)]
+    pub const fn location(cookie: u64, which: u32) -> Location {
+        let bits = cookie >> which & LOCATION;
+        if bits & REGISTER != 0 {
+            Location::Register(bits & 0xf)
+        } else if bits != 0 {
+            Location::Stack((bits - 1) * 4)
+        } else {
+            Location::Nowhere
+        }
+    }
+
+    /// Most that encryption adds to a record, its header included: a full block and a long digest.
+    const OVERHEAD: u32 = 5 + 96 + 256;
+
+    /// Whether more was sent since a record of `bytes` bytes of text was written than that record and a few alerts: text
+    /// may have been written by a way that is not watched. `sent`: by how much the socket's position moved.
+    #[inline(always)]
+    pub const fn wrote_unseen(bytes: u32, sent: u32) -> bool {
+        sent > bytes.saturating_add(OVERHEAD)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn locations_are_read_as_written() {
+        use tls::{ASKED, LOCATION, Location, OBJECT, PEEK, location, register, stack};
+        for bytes in [0, 4, 0x28, 2040] {
+            let cookie = register(13) << OBJECT | stack(bytes).expect("near") << PEEK;
+            assert_eq!(location(cookie, OBJECT), Location::Register(13));
+            assert_eq!(location(cookie, PEEK), Location::Stack(u64::from(bytes)));
+            assert_eq!(location(cookie, ASKED), Location::Nowhere);
+        }
+        assert_eq!((stack(6), stack(2044)), (None, None));
+        assert!(register(15) <= LOCATION);
+    }
+
+    #[test]
+    fn a_records_own_bytes_are_no_other_text() {
+        for overhead in [21, 22, 29, 5 + 96] {
+            assert!(!tls::wrote_unseen(16_384, 16_384 + overhead));
+            // An alert follows.
+            assert!(!tls::wrote_unseen(16_384, 16_384 + overhead + 31));
+        }
+        assert!(tls::wrote_unseen(100, 100 + 4 * 1024));
+        assert!(!tls::wrote_unseen(u32::MAX, 5));
+    }
 
     #[test]
     fn indices_follow_the_list() {

@@ -54,6 +54,8 @@ struct Object {
     joined: u32,
     /// 1: its text consists of HTTP/2 frames.
     framed: u64,
+    /// The last record it wrote: its text's length (0: none), and the socket's position before.
+    wrote: [u32; 2],
     /// Where frames begin in what it reads and writes.
     frames: [Frames; 2],
 }
@@ -69,6 +71,7 @@ impl Object {
             accepted: accepted as u32,
             joined: joined as u32,
             framed: 0,
+            wrote: [0; 2],
             frames: [frames; 2],
         }
     }
@@ -159,7 +162,9 @@ pub(crate) fn tls_return(ctx: RetProbeContext) -> u32 {
     } else {
         returned as u64
     };
-    if call == tls::HANDSHAKE || moved > thread.tls.len {
+    // GnuTLS goes on with what it was given before when it is given nothing.
+    let goes_on = call == tls::WRITE && thread.tls.buffer == 0 && thread.tls.len == 0;
+    if call == tls::HANDSHAKE || (moved > thread.tls.len && !goes_on) {
         return 0;
     }
     let Some(found) = find(object, caller.tgid) else { return 0 };
@@ -184,6 +189,93 @@ pub(crate) fn tls_return(ctx: RetProbeContext) -> u32 {
     }
     0
 }
+
+/// hook: uprobe where OpenSSL copies text to its reader: only reads that find something come here. Emits
+/// [`Kind::Text`].
+#[uprobe]
+pub(crate) fn tls_copy(ctx: ProbeContext) -> u32 {
+    runtime::hit(UserProbe::TlsCopy);
+    // SAFETY: the context of this program.
+    let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
+    let Some(caller) = caller() else { return 0 };
+    // Handshakes are read here, too, and what is looked at ahead is read later.
+    if at_location(&ctx, cookie, tls::KIND) as u8 != DATA || at_location(&ctx, cookie, tls::PEEK) as u32 != 0 {
+        return 0;
+    }
+    let object = at_location(&ctx, cookie, tls::OBJECT);
+    let Some(found) = find_or_bind(&caller, object, cookie) else { return 0 };
+    let [_, buffer, len, _] = arguments(&ctx);
+    let asked = at_location(&ctx, cookie, tls::ASKED);
+    let pos = found.pos[0];
+    found.pos[0] = pos + len;
+    runtime::note_text(caller.task, caller.thread, caller.tgid, None);
+    report::<false>(&ctx, caller, found, Text { object, pos, buffer, len, asked, seq: 0 });
+    0
+}
+
+/// hook: uprobe where OpenSSL writes a record: each comes here once, however often the call is repeated. Emits
+/// [`Kind::Text`].
+#[uprobe]
+pub(crate) fn tls_record(ctx: ProbeContext) -> u32 {
+    runtime::hit(UserProbe::TlsRecord);
+    // SAFETY: the context of this program.
+    let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
+    let Some(caller) = caller() else { return 0 };
+    // The type, and an array of as many lengths as there are records.
+    let [object, kind, buffer, lengths] = arguments(&ctx);
+    if kind as u8 != DATA {
+        return 0;
+    }
+    let Some(found) = find_or_bind(&caller, object, cookie) else { return 0 };
+    let len: u64 = user(lengths);
+    // The socket may be gone, and its memory another's.
+    let is_there = peek(found.sk, OFF_SK_COOKIE.load()) == found.cookie;
+    let seq = if is_there { peek(found.sk, OFF_TCP_WRITE_SEQ.load()) as u32 } else { 0 };
+    let [bytes, before] = found.wrote;
+    let unseen = bytes != 0 && is_there && tls::wrote_unseen(bytes, seq.wrapping_sub(before));
+    if unseen || fifth(&ctx) != 1 {
+        emit::count(Lost::TlsObject);
+        *found = Object::new(found.cookie, found.sk, found.accepted != 0, true);
+    }
+    if fifth(&ctx) != 1 {
+        // Several records at once: what follows shows as written unseen.
+        return 0;
+    }
+    let pos = found.pos[1];
+    found.pos[1] = pos + len;
+    found.wrote = [len as u32, seq];
+    runtime::note_text(caller.task, caller.thread, caller.tgid, None);
+    report::<true>(&ctx, caller, found, Text { object, pos, buffer, len, asked: 0, seq });
+    0
+}
+
+/// The object; if its socket is not known, it is that of the descriptor in the object's BIO, if it has one.
+#[inline(always)]
+fn find_or_bind(caller: &Caller, object: u64, cookie: u64) -> Option<&'static mut Object> {
+    if let Some(found) = find(object, caller.tgid) {
+        return Some(found);
+    }
+    let field = |which: u32, mask: u64, unit: u64| (cookie >> which & mask) * unit;
+    let to_bio = field(tls::BIO, tls::LOCATION, 8);
+    if to_bio == 0 {
+        return None;
+    }
+    let bio: u64 = user(object + to_bio);
+    let method: u64 = user(bio + field(tls::METHOD, tls::METHOD_BITS, 8));
+    if user::<u32>(method) & tls::HAS_DESCRIPTOR == 0 {
+        return None;
+    }
+    let fd: u32 = user(bio + field(tls::DESCRIPTOR, tls::DESCRIPTOR_BITS, 4));
+    let sk = caller.task.socket_of(fd);
+    let socket = peek(sk, OFF_SK_COOKIE.load());
+    if socket == 0 || !put(object, caller.tgid, &Object::new(socket, sk, false, true)) {
+        return None;
+    }
+    find(object, caller.tgid)
+}
+
+/// Record type of text.
+const DATA: u8 = 23;
 
 /// hook: uprobes where a library forgets a connection.
 #[uprobe]
@@ -413,6 +505,47 @@ fn arguments(ctx: &ProbeContext) -> [u64; 4] {
     unsafe { [(*ctx.regs).rdi, (*ctx.regs).rsi, (*ctx.regs).rdx, (*ctx.regs).rcx] }
 }
 
+/// The fifth.
+#[cfg(not(bpf_target_arch = "aarch64"))]
+#[inline(always)]
+fn fifth(ctx: &ProbeContext) -> u64 {
+    // SAFETY: a register a probe is given.
+    unsafe { (*ctx.regs).r8 }
+}
+
+/// Reads a register now and not where its value is used: there its address may be computed, which the verifier refuses.
+#[cfg(not(bpf_target_arch = "aarch64"))]
+macro_rules! now {
+    // SAFETY: a register of a probe's context.
+    ($register:expr) => {
+        unsafe { (&raw const $register).read_volatile() }
+    };
+}
+
+/// What is at a location of a probe's cookie.
+#[cfg(not(bpf_target_arch = "aarch64"))]
+#[inline(always)]
+fn at_location(ctx: &ProbeContext, cookie: u64, which: u32) -> u64 {
+    let r = ctx.regs;
+    match tls::location(cookie, which) {
+        tls::Location::Nowhere => 0,
+        tls::Location::Stack(bytes) => user(now!((*r).rsp) + bytes),
+        tls::Location::Register(number) => {
+            let (rbx, rbp, r12) = (now!((*r).rbx), now!((*r).rbp), now!((*r).r12));
+            let (r13, r14, r15) = (now!((*r).r13), now!((*r).r14), now!((*r).r15));
+            match number {
+                3 => rbx,
+                5 => rbp,
+                12 => r12,
+                13 => r13,
+                14 => r14,
+                15 => r15,
+                _ => 0,
+            }
+        }
+    }
+}
+
 /// The first three arguments of a Go function, and its frame pointer.
 #[cfg(not(bpf_target_arch = "aarch64"))]
 #[inline(always)]
@@ -430,6 +563,20 @@ fn arguments(ctx: &ProbeContext) -> [u64; 4] {
 }
 
 /// Unknown on arm64, where these programs are not attached.
+#[cfg(bpf_target_arch = "aarch64")]
+#[inline(always)]
+fn fifth(_: &ProbeContext) -> u64 {
+    0
+}
+
+/// As [`fifth`].
+#[cfg(bpf_target_arch = "aarch64")]
+#[inline(always)]
+fn at_location(_: &ProbeContext, _: u64, _: u32) -> u64 {
+    0
+}
+
+/// As [`fifth`].
 #[cfg(bpf_target_arch = "aarch64")]
 #[inline(always)]
 fn go_registers(_: &ProbeContext) -> [u64; 4] {

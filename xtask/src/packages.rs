@@ -133,6 +133,8 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("podman", "podman", Need::Programs, "an engine that starts containers without a daemon"),
     package("runc", "runc", Need::Programs, "its runtime on machines with both versions of control groups"),
     package("curl", "curl", Need::Programs, "single requests with a known answer"),
+    package("wget", "wget", Need::Programs, "a client that uses GnuTLS"),
+    package("libssl-dev", "", Need::Programs, "OpenSSL to be contained in a program"),
 ];
 
 /// Missing packages of these needs.

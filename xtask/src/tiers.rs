@@ -54,6 +54,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("redis", Only(&["commands_errors_and_cpu_are_what_the_server_says"])),
     ("stomp", All),
     ("tls", Only(&["nginx_and_curl_as_the_access_log_says"])),
+    ("tls_libraries", Nothing),
     ("round_trips", Nothing),
     // CPU, waits and stacks.
     ("ad_hoc", All),
@@ -120,6 +121,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("relay_nats", Only(&["nats_without_translation"])),
     ("relay_peers", Nothing),
     ("relay_recovery", Nothing),
+    ("relay_tls", Nothing),
     ("relay_trust", Only(&["certificates"])),
     // Faults.
     ("faults_clock", All),

@@ -4,7 +4,7 @@
 //! Files are found in the system's library directories, in the processes that run when the agent starts, and in those
 //! that begin to use TLS or run another program later: nothing is polled.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -16,22 +16,20 @@ use std::time::{Duration, Instant};
 use super::declaring::expand;
 use crate::kernel::uprobes::Prober;
 use crate::runtimes::maps::Maps;
-use crate::runtimes::tls::{Candidate, Libraries, Library, candidates, inspect, is_openssl};
+use crate::runtimes::tls::{Candidate, Libraries, Refusal, candidates, inspect, shared};
 
 /// Where systems have their libraries: programs that run briefly are traced from their beginning.
-const SYSTEM: [&str; 5] = [
-    "/usr/lib/*/libssl.so.*",
-    "/usr/lib64/libssl.so.*",
-    "/usr/lib/libssl.so.*",
-    "/lib/libssl.so.*",
-    "/lib64/libssl.so.*",
-];
+const SYSTEM: [&str; 5] = ["/usr/lib/*/", "/usr/lib64/", "/usr/lib/", "/lib/", "/lib64/"];
+/// The beginnings of their names.
+const NAMES: [&str; 2] = ["libssl.so.*", "libgnutls.so.*"];
 /// Between two looks whether files are unused.
 const LEAVE_EVERY: Duration = Duration::from_secs(10);
 /// Processes that wait to be looked at.
 const QUEUE: usize = 1024;
 /// Most files that are remembered, with probes or without.
 const FILES: usize = 256;
+/// Most programs without a TLS library inside that are remembered: others are read again.
+const PROGRAMS: usize = 1024;
 /// Most processes of a file that are remembered: it is in use while one of them has it.
 const USERS: usize = 64;
 /// First number of this thread's visits: those of declared transactions are below.
@@ -75,6 +73,7 @@ impl Decrypting {
             libraries: libraries.clone(),
             prober,
             files: HashMap::new(),
+            without: HashSet::new(),
             visits: VISITS,
             counts: Arc::clone(&counts),
         };
@@ -117,6 +116,8 @@ struct Watch {
     libraries: Libraries,
     prober: Prober,
     files: HashMap<Inode, Watched>,
+    /// Programs without a TLS library inside.
+    without: HashSet<Inode>,
     visits: u64,
     counts: Arc<Counts>,
 }
@@ -137,13 +138,11 @@ impl Watch {
     }
 
     fn look_at_system(&mut self) {
-        if !self.libraries.has(Library::OpenSsl) {
-            return;
-        }
-        for path in SYSTEM.iter().flat_map(|pattern| expand(pattern)) {
+        let patterns = SYSTEM.iter().flat_map(|directory| NAMES.map(|name| format!("{directory}{name}")));
+        for path in patterns.flat_map(|pattern| expand(&pattern)) {
             let name = path.display().to_string();
-            if is_openssl(&name) {
-                self.consider(&Candidate { library: Library::OpenSsl, path: name, open_by: path }, None);
+            if let Some(library) = shared(&name).filter(|library| self.libraries.has(*library)) {
+                self.consider(&Candidate { library, path: name, open_by: path, program: false }, None);
             }
         }
     }
@@ -173,11 +172,22 @@ impl Watch {
             watched.uses(user);
             return;
         }
+        if candidate.program && self.without.contains(&inode) {
+            return;
+        }
+        let inspected = inspect(candidate);
+        if candidate.program && inspected == Err(Refusal::Absent) {
+            if self.without.len() >= PROGRAMS {
+                self.without.clear();
+            }
+            self.without.insert(inode);
+            return;
+        }
         if self.files.len() >= FILES {
             self.refuse("too many files with TLS libraries", candidate);
             return;
         }
-        let done = inspect(candidate.library, &candidate.open_by).map_err(|why| why.to_string());
+        let done = inspected.map_err(|why| why.to_string());
         let done = done.and_then(|sites| self.attach(candidate, &sites.sites).map(|visit| (visit, sites.stepped)));
         let visit = match done {
             Ok((visit, stepped)) => {

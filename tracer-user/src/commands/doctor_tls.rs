@@ -1,12 +1,12 @@
 //! `tracer doctor`: which TLS libraries the running processes have, and whether their text can be traced.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use serde_json::json;
 
 use crate::runtimes::maps::{Maps, name};
-use crate::runtimes::tls::{Libraries, candidates, inspect, untraced};
+use crate::runtimes::tls::{Libraries, Refusal, candidates, inspect, untraced};
 
 /// Most libraries that are listed, and most programs of each.
 const LINES: usize = 64;
@@ -27,6 +27,8 @@ pub(super) type Libs = BTreeMap<(&'static str, String), Found>;
 /// Looks at every process.
 pub(super) fn find() -> Libs {
     let mut found = Libs::new();
+    // Programs without a TLS library inside.
+    let mut without = BTreeSet::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
         if pid == std::process::id() {
@@ -37,13 +39,19 @@ pub(super) fn find() -> Libs {
         for candidate in candidates(&maps, &Libraries::default()) {
             let key = (candidate.library.name(), candidate.path.clone());
             let is_known = found.contains_key(&key);
-            if !is_known && found.len() >= LINES {
+            if (!is_known && found.len() >= LINES) || without.contains(&key) {
                 continue;
             }
-            let library = found.entry(key).or_insert_with(|| Found {
-                why: inspect(candidate.library, &candidate.open_by).err().map(|why| why.to_string()),
-                programs: BTreeMap::new(),
-            });
+            if !is_known {
+                let why = inspect(&candidate).err();
+                if why == Some(Refusal::Absent) {
+                    without.insert(key);
+                    continue;
+                }
+                let why = why.map(|why| why.to_string());
+                found.insert(key.clone(), Found { why, programs: BTreeMap::new() });
+            }
+            let library = found.entry(key).or_default();
             *library.programs.entry(program.clone()).or_default() += 1;
         }
         for (library, path) in untraced(&maps) {
@@ -64,7 +72,7 @@ pub(super) fn find() -> Libs {
 pub(super) fn text(found: &Libs) -> String {
     let mut text = String::from("TLS libraries in running processes:");
     if found.is_empty() {
-        text.push_str(" none found (static ones are not)");
+        text.push_str(" none found");
     }
     text.push('\n');
     for ((library, path), Found { why, programs }) in found {

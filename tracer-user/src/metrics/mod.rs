@@ -2,6 +2,7 @@
 
 mod attainment;
 mod calls;
+mod certificates;
 mod class_histograms;
 mod class_series;
 mod declared;

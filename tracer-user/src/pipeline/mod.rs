@@ -501,6 +501,9 @@ impl Pipeline {
     pub fn tick(&mut self, now: Nanos) {
         self.engine.now = self.engine.now.max(now);
         self.expire(false);
+        for (name, expires) in self.engine.take_certificates() {
+            self.metrics.set_certificate(&name, expires);
+        }
         for writer in &mut self.writers {
             writer.flush();
         }

@@ -33,7 +33,7 @@ fn lines(ops: &[Op]) -> Vec<String> {
     // The server closes.
     conversation.closed(Closed::Local, at, None, &Settings::default(), &mut events);
     conversation.closed(Closed::Both, at, None, &Settings::default(), &mut events);
-    let mut lines: Vec<String> = Vec::new();
+    let (mut lines, mut certificates): (Vec<String>, Vec<String>) = Default::default();
     for event in events {
         match event {
             ExchangeEvent::Begun { request, protocol, .. } => {
@@ -49,9 +49,13 @@ fn lines(ops: &[Op]) -> Vec<String> {
                 lines[exchange as usize] += &format!(" = {status} {}", failure.unwrap_or("ok"));
             }
             ExchangeEvent::Linked { .. } => {}
+            ExchangeEvent::Certificate { name, expires } => {
+                certificates.push(format!("certificate {name} expires {expires}"));
+            }
             other => lines.push(format!("{other:?}")),
         }
     }
+    lines.append(&mut certificates);
     lines
 }
 

@@ -493,6 +493,13 @@ pub enum ExchangeEvent {
         /// Nothing was missing between this reply and the one before, so it certainly answers this exchange.
         sure: bool,
     },
+    /// A TLS handshake showed the server's certificate.
+    Certificate {
+        /// The server's name, as the client asked for it; empty: it did not.
+        name: Box<str>,
+        /// When the certificate expires, seconds since 1970.
+        expires: i64,
+    },
     /// Links carried by the messages that a request or its reply transports.
     Linked {
         /// Which exchange.

@@ -246,6 +246,7 @@ impl Turns {
                         turn.request_bytes = turn.request_bytes.saturating_add(gap).saturating_add(part);
                     }
                     let hello = handshake.hello();
+                    certified(handshake, &hello, out);
                     self.named(&hello);
                     self.stage = Stage::Settled;
                     self.end(out);
@@ -338,6 +339,7 @@ impl Turns {
     fn end_handshake(&mut self, out: &mut Vec<ExchangeEvent>) {
         if let Stage::Handshake(handshake) = &self.stage {
             let hello = handshake.hello();
+            certified(handshake, &hello, out);
             self.named(&hello);
             self.stage = Stage::Settled;
             self.end(out);
@@ -351,6 +353,13 @@ impl Turns {
             self.named(&hello);
         }
         self.end(out);
+    }
+}
+
+/// Reports when the server's certificate expires, if the handshake showed it.
+fn certified(handshake: &Handshake, hello: &Hello, out: &mut Vec<ExchangeEvent>) {
+    if let Some(expires) = handshake.expires() {
+        out.push(ExchangeEvent::Certificate { name: Box::from(&*hello.name), expires });
     }
 }
 

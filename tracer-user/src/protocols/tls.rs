@@ -3,6 +3,7 @@
 //! Nothing is decrypted. Readable are the host name the client asks for (SNI, RFC 6066 §3), the protocols it offers
 //! (ALPN, RFC 7301), and the end of the handshake, whose messages must not count as requests.
 
+pub(super) mod certificate;
 pub mod records;
 
 use super::{Detected, Protocol};

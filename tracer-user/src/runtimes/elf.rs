@@ -1,6 +1,8 @@
 //! Symbols and offsets from a program's ELF file. Total: any bytes.
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
+use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -101,6 +103,20 @@ pub fn imports(path: &Path) -> Vec<(u64, Box<str>)> {
     };
     relocations.filter_map(import).take(FUNCTIONS).collect()
 }
+
+/// The pointers that the dynamic linker stores at these addresses, which lead into the same file.
+pub fn relative(path: &Path, addresses: Range<u64>) -> BTreeMap<u64, u64> {
+    let Some(cache) = open(path) else { return BTreeMap::new() };
+    let Ok(file) = ElfFile64::<Endianness, _>::parse(&cache) else { return BTreeMap::new() };
+    let is_relative =
+        |flags| matches!(flags, RelocationFlags::Elf { r_type } if r_type == object::elf::R_X86_64_RELATIVE);
+    let found = file.dynamic_relocations().into_iter().flatten().filter(|(at, _)| addresses.contains(at));
+    let found = found.filter(|(_, relocation)| is_relative(relocation.flags()));
+    found.map(|(at, relocation)| (at, relocation.addend() as u64)).take(POINTERS).collect()
+}
+
+/// Most pointers that are read at once.
+const POINTERS: usize = 1024;
 
 /// Whether the debug information of a file contains `name`.
 pub fn debug_names(file: &File, name: &str) -> bool {

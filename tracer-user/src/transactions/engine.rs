@@ -1,6 +1,6 @@
 //! The engine: records in, spans out. Charging is in `charge.rs`, reporting in `report.rs`.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -205,6 +205,8 @@ pub struct Engine {
     /// When each process that encrypts was last handed out, and those not yet returned by [`Engine::take_encrypted`].
     pub(super) encrypting: FxHashMap<u32, Nanos>,
     pub(super) encrypted: Vec<u32>,
+    /// Certificates that handshakes showed since they were last taken ([`Engine::take_certificates`]).
+    pub(super) certificates: BTreeMap<Box<str>, i64>,
     /// Processes of which text was seen.
     pub(super) texting: FxHashSet<u32>,
     pub(super) empty: Arc<str>,
@@ -267,6 +269,7 @@ impl Engine {
             wanted: Vec::new(),
             encrypting: FxHashMap::default(),
             encrypted: Vec::new(),
+            certificates: BTreeMap::new(),
             texting: FxHashSet::default(),
             caught_up: 0,
             empty: Arc::from(""),
@@ -589,6 +592,7 @@ impl Engine {
             ExchangeEvent::Unnamed => self.counters.unnamed += 1,
             ExchangeEvent::Forgotten { names } => self.counters.statements_refused += names,
             ExchangeEvent::Crowded => self.counters.streams_given_up += 1,
+            ExchangeEvent::Certificate { name, expires } => self.certified(name, expires),
         }
     }
 

@@ -4,7 +4,7 @@
 //! From a connection's first text on, its socket's bytes are only read for the headers of TLS records: a request's key is
 //! that of the record its first byte travelled in, which is the same at both ends, whether an end sees text or not.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use tracer_common::event::{Header, OP_EOF, OP_JOINED, OP_TX, Op};
 use tracer_common::policy::{CapturePolicy, TEXT_UNWANTED, VERDICT_TRACE};
@@ -24,6 +24,8 @@ const HEADERS: u16 = 512;
 const LITTLE: u16 = 16;
 /// Most events of round trips that wait for the text's protocol: it is known, or known to be unknown, before.
 const EVENTS: usize = 256;
+/// Most servers' certificates that wait to be taken, which is done once a second; others are shown by a later handshake.
+const CERTIFICATES: usize = 256;
 /// Between two looks at what runs in a process that encrypts, nanoseconds.
 const LOOK_AGAIN: Nanos = 1_000_000_000;
 
@@ -142,7 +144,10 @@ impl Engine {
         let (dir, bytes) = (direction(op), u64::from(op.bytes));
         let asked = u32::try_from(op.arrived).unwrap_or(0);
         let seq = match dir {
-            Direction::Tx => (op.seq != 0).then_some(op.seq),
+            // A library that gathers texts writes several at one place.
+            Direction::Tx => {
+                (op.seq != 0 && plain.texts[1].back().is_none_or(|last| last.seq != op.seq)).then_some(op.seq)
+            }
             Direction::Rx => plain.records.text(op.bytes, asked).map(|(seq, into)| seq.wrapping_add(into)),
         };
         match seq {
@@ -200,6 +205,18 @@ impl Engine {
     /// Processes that began to use TLS on a connection, since last taken.
     pub fn take_encrypted(&mut self) -> std::vec::Drain<'_, u32> {
         self.encrypted.drain(..)
+    }
+
+    /// A handshake showed its server's certificate.
+    pub(super) fn certified(&mut self, name: Box<str>, expires: i64) {
+        if self.certificates.len() < CERTIFICATES || self.certificates.contains_key(&name) {
+            self.certificates.insert(name, expires);
+        }
+    }
+
+    /// Certificates that handshakes showed since last taken: the server's name and when they expire, seconds since 1970.
+    pub fn take_certificates(&mut self) -> BTreeMap<Box<str>, i64> {
+        std::mem::take(&mut self.certificates)
     }
 
     /// A text was read: once its protocol is known, its encrypted bytes need no timing. If it is of no known protocol,

@@ -109,7 +109,7 @@ pub(crate) fn summary(events: &[ExchangeEvent]) -> Vec<String> {
             ExchangeEvent::Unnamed => lines.push((u64::MAX, "unnamed".into())),
             ExchangeEvent::Forgotten { names } => lines.push((u64::MAX, format!("forgotten {names}"))),
             ExchangeEvent::Crowded => lines.push((u64::MAX, "crowded".into())),
-            ExchangeEvent::Linked { .. } | ExchangeEvent::Datagram { .. } => {}
+            ExchangeEvent::Linked { .. } | ExchangeEvent::Datagram { .. } | ExchangeEvent::Certificate { .. } => {}
         }
     }
     lines.into_iter().map(|(_, line)| line).collect()
@@ -493,6 +493,7 @@ proptest! {
                 ExchangeEvent::Lost { .. } | ExchangeEvent::Unpaired { .. } => prop_assert!(false, "{:?}", event),
                 ExchangeEvent::Judged { .. }
                 | ExchangeEvent::Linked { .. }
+                | ExchangeEvent::Certificate { .. }
                 | ExchangeEvent::Unnamed
                 | ExchangeEvent::Crowded
                 | ExchangeEvent::Datagram { .. }

@@ -1,9 +1,11 @@
-//! Finds the end of a TLS handshake, and reads its first messages.
+//! Finds the end of a TLS handshake, and reads its first messages: the client's, the server's, and, where it is in the
+//! clear (up to TLS 1.2), when the server's certificate expires.
 
 use crate::protocols::Chunk;
+use crate::protocols::tls::certificate::{Expiry, expiry};
 use crate::protocols::tls::{self, Answer, DATA, HANDSHAKE, HEADER, Hello, Record};
 
-/// Longest first message assembled. Certificates are in later messages.
+/// Longest message assembled; of the certificate's, the front is enough.
 const LIMIT: usize = 8 * 1024;
 
 /// Both sides of a handshake.
@@ -13,6 +15,10 @@ pub(super) struct Handshake {
     server: Walk,
     hello: Option<Box<Hello>>,
     answer: Option<Answer>,
+    /// The server's next message may have its certificate.
+    certifies: bool,
+    /// When that expires, seconds since 1970.
+    expires: Option<i64>,
     /// The server has sent something.
     answered: bool,
 }
@@ -25,6 +31,8 @@ struct Walk {
     kind: u8,
     left: u64,
     message: Vec<u8>,
+    /// Bytes are missing in `message`, or more of it will not be captured.
+    cut: bool,
 }
 
 /// How much of a client's operation belongs to the handshake.
@@ -57,6 +65,7 @@ impl Walk {
                 let content = content.get(..take as usize).unwrap_or(content);
                 let room = LIMIT.saturating_sub(self.message.len());
                 self.message.extend_from_slice(content.get(..room).unwrap_or(content));
+                self.cut |= content.len() < take as usize || content.len() > room;
             }
             return Stands::Took(take);
         }
@@ -81,7 +90,7 @@ impl Walk {
     fn whole(&self) -> Option<&[u8]> {
         let [_, high, mid, low, ..] = *self.message else { return None };
         let len = 4 + usize::from(high) * 65_536 + usize::from(mid) * 256 + usize::from(low);
-        (self.message.len() >= len.min(LIMIT)).then_some(&self.message)
+        (self.message.len() >= len.min(LIMIT)).then(|| self.message.get(..len).unwrap_or(&self.message))
     }
 }
 
@@ -124,22 +133,59 @@ impl Handshake {
         self.answered = true;
         if gap > 0 {
             self.answer.get_or_insert(Answer::Open);
+            self.give_up_certificate();
         }
         let mut at = 0;
-        while at < chunk.len && matches!(self.answer, None | Some(Answer::Retry)) {
+        while at < chunk.len && (self.certifies || matches!(self.answer, None | Some(Answer::Retry))) {
             match self.server.step(chunk.head, at, chunk.len, true) {
-                Stands::Begins(_) => at += 1,
+                Stands::Begins(kind) => {
+                    // A session goes on, and no certificate is shown.
+                    if self.certifies && kind != HANDSHAKE {
+                        self.give_up_certificate();
+                    }
+                    at += 1;
+                }
                 Stands::Took(took) => at += took,
                 Stands::Lost => {
                     self.answer = Some(Answer::Open);
+                    self.give_up_certificate();
                     return;
                 }
             }
-            if let Some(message) = self.server.whole() {
-                self.answer = Some(tls::server(message).unwrap_or(Answer::Open));
-                self.server.message = Vec::new();
+            if self.certifies {
+                self.certificate();
+            } else if let Some(message) = self.server.whole() {
+                let (len, answer) = (message.len(), tls::server(message).unwrap_or(Answer::Open));
+                self.answer = Some(answer);
+                self.certifies = answer == Answer::Open;
+                if self.certifies {
+                    self.server.message.drain(..len);
+                    self.certificate();
+                } else {
+                    self.server.message = Vec::new();
+                }
             }
         }
+    }
+
+    /// Reads the server's second message as far as it is there.
+    fn certificate(&mut self) {
+        match expiry(&self.server.message) {
+            Expiry::More if !self.server.cut => return,
+            Expiry::At(expires) => self.expires = Some(expires),
+            Expiry::More | Expiry::Absent => {}
+        }
+        self.give_up_certificate();
+    }
+
+    fn give_up_certificate(&mut self) {
+        self.certifies = false;
+        self.server.message = Vec::new();
+    }
+
+    /// When the server's certificate expires, seconds since 1970, if it was shown.
+    pub(super) fn expires(&self) -> Option<i64> {
+        self.expires
     }
 
     /// Content of the client's first message.

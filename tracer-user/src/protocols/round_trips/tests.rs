@@ -141,3 +141,44 @@ fn ends_reported_with_the_next_round_trip_equal_single_operations() {
     assert_eq!(full.len(), 6, "two round trips: {full:?}");
     assert_eq!(run(true), full);
 }
+
+/// A handshake of TLS 1.2 shows the certificate, whether its messages share records or not; a resumed one shows none.
+#[test]
+fn a_certificate_is_read_where_it_is_in_the_clear() {
+    use super::super::tls::certificate::tests::message;
+    let record =
+        |kind: u8, content: &[u8]| [&[kind, 3, 3][..], &(content.len() as u16).to_be_bytes(), content].concat();
+    let hello = |kind: u8| [&[kind, 0, 0, 38, 3, 3][..], &[7; 32], &[0, 0xc0, 0x2b, 0]].concat();
+    let certificate = message((2027, 9, 19));
+    let apart = [record(22, &hello(2)), record(22, &certificate)].concat();
+    let together = record(22, &[hello(2), certificate.clone()].concat());
+    let resumed = [record(22, &hello(2)), record(20, &[1]), record(22, &[9; 40])].concat();
+    let in_parts: Vec<Op> = apart.chunks(100).map(tx).collect();
+    // What is captured of it is enough.
+    let cut = Op { dir: Direction::Tx, bytes: apart.clone(), captured: 400 };
+    let too_little = Op { dir: Direction::Tx, bytes: apart.clone(), captured: 120 };
+    let at = Some(1_821_312_000);
+    for (answer, expected) in [
+        (vec![tx(&apart)], at),
+        (vec![tx(&together)], at),
+        (in_parts, at),
+        (vec![cut], at),
+        (vec![too_little], None),
+        (vec![tx(&resumed)], None),
+    ] {
+        let mut conversation = ConnectionParser::new(false);
+        conversation.opened(Some(Side::Server), false);
+        let client = [hello(1), vec![0; 10]].concat();
+        let ops = [vec![rx(&record(22, &client))], answer, vec![rx(&record(23, &[1; 40])), tx(&record(23, &[1; 40]))]];
+        let mut events = play(&mut conversation, &ops.concat());
+        conversation.closed(Closed::Both, Stamp::default(), None, &Settings::default(), &mut events);
+        let found: Vec<i64> = events
+            .iter()
+            .filter_map(
+                |event| if let ExchangeEvent::Certificate { expires, .. } = event { Some(*expires) } else { None },
+            )
+            .collect();
+        assert_eq!(found.first().copied(), expected);
+        assert!(found.len() <= 1);
+    }
+}

@@ -4,7 +4,11 @@
 //! attached the reason is kept.
 
 mod code;
+mod flow;
+mod functions;
+mod gnutls;
 mod go;
+mod inside;
 mod openssl;
 
 use std::fs::{File, OpenOptions};
@@ -17,6 +21,8 @@ use super::maps::{Mapping, Maps, name};
 
 /// Most libraries that one process is searched for.
 const LIBRARIES: usize = 16;
+/// Least size of a program that contains a TLS library, bytes: OpenSSL alone has more.
+const STATIC: u64 = 1 << 20;
 
 /// A TLS library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -25,17 +31,20 @@ pub enum Library {
     OpenSsl,
     /// `crypto/tls` in a Go program.
     Go,
+    /// GnuTLS 3 as a shared library.
+    GnuTls,
 }
 
 impl Library {
     /// Every library.
-    pub const ALL: [Self; 2] = [Self::OpenSsl, Self::Go];
+    pub const ALL: [Self; 3] = [Self::OpenSsl, Self::Go, Self::GnuTls];
 
     /// Its name in settings, metrics and messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::OpenSsl => "openssl",
             Self::Go => "go",
+            Self::GnuTls => "gnutls",
         }
     }
 }
@@ -110,6 +119,12 @@ pub enum Refusal {
     /// Not a file for this machine.
     #[error("not an ELF file for this processor (x86-64)")]
     NotProgram,
+    /// A program without a TLS library inside.
+    #[error("it contains no TLS library")]
+    Absent,
+    /// A program with a library inside, whose functions have no names.
+    #[error("it contains OpenSSL or BoringSSL, and its symbols are stripped")]
+    Stripped,
     /// It lacks functions.
     #[error("it does not have the functions that are needed (another library, or stripped)")]
     NoFunctions,
@@ -127,26 +142,29 @@ pub struct Candidate {
     pub path: String,
     /// A path by which the agent can open it.
     pub open_by: PathBuf,
+    /// The file is the program itself, which may contain the library or not.
+    pub program: bool,
 }
 
 /// The files with TLS libraries that a process has mapped.
 pub fn candidates(maps: &Maps, libraries: &Libraries) -> Vec<Candidate> {
     let mut found: Vec<Candidate> = Vec::new();
-    if libraries.has(Library::OpenSsl) {
-        for mapping in maps.files.iter().filter(|mapping| is_openssl(&mapping.path)) {
-            if found.len() < LIBRARIES && found.iter().all(|known| known.path != mapping.path) {
-                found.push(Candidate {
-                    library: Library::OpenSsl,
-                    path: mapping.path.clone(),
-                    open_by: open_by(maps, mapping),
-                });
-            }
+    for mapping in &maps.files {
+        let Some(library) = shared(&mapping.path).filter(|library| libraries.has(*library)) else { continue };
+        if found.len() < LIBRARIES && found.iter().all(|known| known.path != mapping.path) {
+            let (path, open_by) = (mapping.path.clone(), open_by(maps, mapping));
+            found.push(Candidate { library, path, open_by, program: false });
         }
     }
-    if libraries.has(Library::Go) {
-        let exe = maps.open_by(&maps.exe);
-        if open(&exe).is_some_and(|file| go::is_go(&file)) {
-            found.push(Candidate { library: Library::Go, path: maps.exe.clone(), open_by: exe });
+    let exe = maps.open_by(&maps.exe);
+    if let Some(file) = open(&exe) {
+        let library = if go::is_go(&file) {
+            Some(Library::Go)
+        } else {
+            file.metadata().is_ok_and(|meta| meta.len() >= STATIC).then_some(Library::OpenSsl)
+        };
+        if let Some(library) = library.filter(|library| libraries.has(*library)) {
+            found.push(Candidate { library, path: maps.exe.clone(), open_by: exe, program: true });
         }
     }
     found
@@ -156,12 +174,14 @@ fn open_by(maps: &Maps, mapping: &Mapping) -> PathBuf {
     if mapping.deleted { maps.mapped(mapping) } else { maps.open_by(&mapping.path) }
 }
 
-/// Whether a path is that of OpenSSL's shared library: `libssl.so.3`, or a copy in a Python wheel,
-/// `libssl-8bd944e8.so.3`.
-pub fn is_openssl(path: &str) -> bool {
-    let base = name(path);
-    let rest = base.strip_prefix("libssl").filter(|rest| rest.starts_with('.') || rest.starts_with('-'));
-    rest.is_some_and(|rest| rest.contains(".so"))
+/// The library whose shared object has this path: `libssl.so.3`, or a copy in a Python wheel, `libssl-8bd944e8.so.3`.
+pub fn shared(path: &str) -> Option<Library> {
+    let rest = |stem| name(path).strip_prefix(stem).filter(|rest: &&str| rest.contains(".so"));
+    if rest("libssl").is_some_and(|rest| rest.starts_with(['.', '-'])) {
+        return Some(Library::OpenSsl);
+    }
+    // `libgnutls-dane` and others like it are no part of it.
+    rest("libgnutls").is_some_and(|rest| rest.starts_with('.')).then_some(Library::GnuTls)
 }
 
 /// The TLS libraries of a process that are known by name and whose text is not traced: the library and its file.
@@ -170,7 +190,6 @@ pub fn untraced(maps: &Maps) -> Vec<(&'static str, &str)> {
     for mapping in &maps.files {
         let base = name(&mapping.path);
         let library = match base {
-            _ if base.starts_with("libgnutls.so") => "gnutls",
             "libssl3.so" => "nss",
             "libjvm.so" => "jsse",
             _ => continue,
@@ -182,15 +201,28 @@ pub fn untraced(maps: &Maps) -> Vec<(&'static str, &str)> {
     found
 }
 
-/// Where the probes of `library` go in the file at `path`.
-pub fn inspect(library: Library, path: &Path) -> Result<Sites, Refusal> {
+/// Where the probes of a file go.
+pub fn inspect(candidate: &Candidate) -> Result<Sites, Refusal> {
     if cfg!(not(target_arch = "x86_64")) {
         return Err(Refusal::NotProgram);
     }
+    let path = candidate.open_by.as_path();
     let file = open(path).ok_or(Refusal::Unreadable)?;
-    match library {
+    match candidate.library {
+        Library::OpenSsl if candidate.program => inspect_program(path, &file),
         Library::OpenSsl => openssl::inspect(path, &file),
         Library::Go => go::inspect(&file),
+        Library::GnuTls => gnutls::inspect(path, &file),
+    }
+}
+
+/// OpenSSL or BoringSSL inside a program.
+fn inspect_program(path: &Path, file: &File) -> Result<Sites, Refusal> {
+    match openssl::inspect(path, file) {
+        Err(Refusal::NoFunctions) if openssl::is_inside(file) => Err(Refusal::Stripped),
+        // Whatever it is.
+        Err(Refusal::NoFunctions | Refusal::NotProgram) => Err(Refusal::Absent),
+        done => done,
     }
 }
 
@@ -208,24 +240,26 @@ mod tests {
     fn libraries_are_chosen_by_name() {
         assert!(Libraries::parse("off").unwrap().is_empty());
         assert_eq!(Libraries::parse("auto"), Ok(Libraries::default()));
-        assert_eq!(Libraries::parse("go, openssl"), Ok(Libraries::default()));
+        assert_eq!(Libraries::parse("go, gnutls,openssl"), Ok(Libraries::default()));
         assert!(!Libraries::parse("go").unwrap().has(Library::OpenSsl));
-        for text in ["", "gnutls", "go,", "on"] {
+        for text in ["", "nss", "go,", "on"] {
             assert!(Libraries::parse(text).unwrap_err().contains("expected auto"), "{text}");
         }
     }
 
     #[test]
-    fn names_of_openssl() {
-        for (path, is) in [
-            ("/usr/lib/x86_64-linux-gnu/libssl.so.3", true),
-            ("/usr/lib/libssl.so.1.1", true),
-            ("/venv/psycopg2_binary.libs/libssl-8bd944e8.so.3.5.8", true),
-            ("/usr/lib/libssl3.so", false),
-            ("/usr/lib/libsslcommon.so", false),
-            ("/usr/lib/libcrypto.so.3", false),
+    fn libraries_are_known_by_their_files_names() {
+        for (path, expected) in [
+            ("/usr/lib/x86_64-linux-gnu/libssl.so.3", Some(Library::OpenSsl)),
+            ("/usr/lib/libssl.so.1.1", Some(Library::OpenSsl)),
+            ("/venv/psycopg2_binary.libs/libssl-8bd944e8.so.3.5.8", Some(Library::OpenSsl)),
+            ("/usr/lib/x86_64-linux-gnu/libgnutls.so.30.34.3", Some(Library::GnuTls)),
+            ("/usr/lib/libgnutls-dane.so.0", None),
+            ("/usr/lib/libssl3.so", None),
+            ("/usr/lib/libsslcommon.so", None),
+            ("/usr/lib/libcrypto.so.3", None),
         ] {
-            assert_eq!(is_openssl(path), is, "{path}");
+            assert_eq!(shared(path), expected, "{path}");
         }
     }
 
@@ -237,11 +271,20 @@ mod tests {
             println!("SKIPPED runtimes::tls: no libssl.so.3 here");
             return;
         };
-        let found = inspect(Library::OpenSsl, path).expect("OpenSSL");
-        assert!(found.sites.len() >= 7, "{found:?}");
+        let inspect = |library, path: &Path, program| {
+            inspect(&Candidate { library, path: String::new(), open_by: path.into(), program })
+        };
+        let found = inspect(Library::OpenSsl, path, false).expect("OpenSSL");
+        // Forgetting (two), handshakes (two), a copy and a record.
+        assert!(found.sites.len() >= 6 && found.stepped == 0, "{found:?}");
         assert!(found.sites.iter().any(|site| site.probe == UserProbe::TlsFree));
-        assert_eq!(inspect(Library::Go, path), Err(Refusal::NotProgram));
-        assert_eq!(inspect(Library::OpenSsl, Path::new("/proc/self/exe")), Err(Refusal::NoFunctions));
-        assert_eq!(inspect(Library::OpenSsl, Path::new("/proc/self")), Err(Refusal::Unreadable));
+        assert_eq!(inspect(Library::Go, path, false), Err(Refusal::NotProgram));
+        assert_eq!(inspect(Library::GnuTls, path, false), Err(Refusal::NoFunctions));
+        let own = Path::new("/proc/self/exe");
+        assert_eq!(inspect(Library::OpenSsl, own, false), Err(Refusal::NoFunctions));
+        assert_eq!(inspect(Library::OpenSsl, Path::new("/proc/self"), false), Err(Refusal::Unreadable));
+        assert_eq!(inspect(Library::OpenSsl, Path::new("/bin/true"), true), Err(Refusal::Absent));
+        // The library, as it looks inside a program without symbols.
+        assert!(openssl::is_inside(&File::open(path).expect("a file")));
     }
 }

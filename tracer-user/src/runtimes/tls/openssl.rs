@@ -1,45 +1,39 @@
-//! OpenSSL 1.1 and 3: `SSL_read`, `SSL_write` and their `_ex` forms call one internal function each, with the same
-//! arguments. Where that function is found, it alone is watched; else the exported ones are.
+//! OpenSSL 1.1 and 3.
+//!
+//! Text is best seen in two places inside the library ([`super::inside`]): where it is copied to its reader, which calls
+//! that find nothing do not reach, and where a record is written. An object's socket is then that of its handshake, or of
+//! the descriptor in its BIO.
+//!
+//! Where these are not found: `SSL_read`, `SSL_write` and their `_ex` forms call one internal function each, with the same
+//! arguments, whose entry and return are watched; else those of the exported ones.
 
 use std::fs::File;
 use std::path::Path;
 
-use tracer_common::runtime::{UserProbe, tls};
+use tracer_common::runtime::tls;
 
-use super::super::elf::Program;
-use super::super::go::image::{Image, X86_64};
-use super::code::{CODE, begins_with_push, callee, landing, place};
-use super::{Refusal, Site, Sites};
+use super::super::go::image::Image;
+use super::code::{begins_with_push, callee};
+use super::functions::Reader;
+use super::{Refusal, Sites, inside};
 
 const READ: [&str; 2] = ["SSL_read", "SSL_read_ex"];
 const WRITE: [&str; 2] = ["SSL_write", "SSL_write_ex"];
 const HANDSHAKE: &str = "SSL_do_handshake";
 const FORGET: [&str; 2] = ["SSL_free", "SSL_clear"];
 
-struct Reader<'a> {
-    program: Program,
-    image: Image<'a, File>,
-    found: Sites,
-}
-
 /// The places in the library's file.
 pub(super) fn inspect(path: &Path, file: &File) -> Result<Sites, Refusal> {
     let wanted: Vec<&str> = READ.into_iter().chain(WRITE).chain([HANDSHAKE]).chain(FORGET).collect();
-    let image = Image::read(file).filter(|image| image.machine == X86_64).ok_or(Refusal::NotProgram)?;
-    let program = Program::read(path, &wanted).ok_or(Refusal::NotProgram)?;
-    let mut reader = Reader { program, image, found: Sites::default() };
-    if [READ[0], WRITE[0], HANDSHAKE, FORGET[0]].iter().any(|name| reader.program.address(name).is_none()) {
-        return Err(Refusal::NoFunctions);
-    }
-    // Forgetting first: an object must never be taken for the one before it.
-    for name in FORGET {
-        if let Some(address) = reader.program.address(name) {
-            reader.entry(UserProbe::TlsFree, address, 1, 0)?;
-        }
-    }
+    let mut reader = Reader::new(path, file, &wanted, &[READ[0], WRITE[0], HANDSHAKE, FORGET[0]])?;
+    reader.forgets(&FORGET)?;
     reader.call(HANDSHAKE, 1, tls::HANDSHAKE)?;
+    if let Some(sites) = inside::find(path, &reader.image) {
+        reader.found.sites.extend(sites);
+        return Ok(reader.found);
+    }
     for (names, kind) in [(READ, tls::READ), (WRITE, tls::WRITE)] {
-        if let Some(address) = reader.internal(names) {
+        if let Some(address) = internal(&reader, names) {
             reader.function(address, 4, kind | tls::STORES)?;
             continue;
         }
@@ -51,49 +45,24 @@ pub(super) fn inspect(path: &Path, file: &File) -> Result<Sites, Refusal> {
     Ok(reader.found)
 }
 
-impl Reader<'_> {
-    fn code(&self, address: u64) -> Option<Vec<u8>> {
-        // The last function may end earlier.
-        [CODE, CODE / 2, CODE / 4].into_iter().find_map(|len| self.image.code(address, len))
-    }
+/// Most bytes of a program's constants that are searched.
+const CONSTANTS: usize = 64 << 20;
 
-    /// The internal function that both forms call.
-    fn internal(&self, [plain, extended]: [&str; 2]) -> Option<u64> {
-        let called = |name: &str, arguments: usize| {
-            let address = self.program.address(name)?;
-            address.checked_add_signed(callee(&self.code(address)?, arguments)?)
-        };
-        // The plain form extends the length before the call.
-        let inner = called(extended, 4)?;
-        (called(plain, 2)? == inner && begins_with_push(&self.code(inner)?)).then_some(inner)
-    }
+/// Whether a program contains OpenSSL or BoringSSL: both name their source files where they report errors.
+pub(super) fn is_inside(file: &File) -> bool {
+    let names = |image: &Image<'_, File>| image.bytes(image.section(".rodata")?, CONSTANTS);
+    Image::read(file).and_then(|image| names(&image)).is_some_and(|bytes| {
+        [&b"ssl/ssl_lib.c\0"[..], b"ssl/ssl_lib.cc\0"].iter().any(|name| memchr::memmem::find(&bytes, name).is_some())
+    })
+}
 
-    fn call(&mut self, name: &str, arguments: usize, cookie: u64) -> Result<(), Refusal> {
-        let address = self.program.address(name).ok_or(Refusal::NoFunctions)?;
-        self.function(address, arguments, cookie)
-    }
-
-    /// Watches the entry and the return of a function.
-    fn function(&mut self, address: u64, arguments: usize, cookie: u64) -> Result<(), Refusal> {
-        let code = self.code(address).ok_or(Refusal::UnknownCode)?;
-        // The return address is on top of the stack behind `endbr64`, too, which the kernel would single-step.
-        let at = address.checked_add(landing(&code) as u64).ok_or(Refusal::UnknownCode)?;
-        self.found.stepped += usize::from(!begins_with_push(&code));
-        self.put(UserProbe::TlsReturn, at, cookie)?;
-        self.entry(UserProbe::TlsEnter, address, arguments, cookie)
-    }
-
-    fn entry(&mut self, probe: UserProbe, address: u64, arguments: usize, cookie: u64) -> Result<(), Refusal> {
-        let code = self.code(address).ok_or(Refusal::UnknownCode)?;
-        let into = place(&code, arguments).map(|(into, _)| into);
-        self.found.stepped += usize::from(into.is_none());
-        let at = address.checked_add(into.unwrap_or(0) as u64).ok_or(Refusal::UnknownCode)?;
-        self.put(probe, at, cookie)
-    }
-
-    fn put(&mut self, probe: UserProbe, address: u64, cookie: u64) -> Result<(), Refusal> {
-        let offset = self.program.offset(address).ok_or(Refusal::UnknownCode)?;
-        self.found.sites.push(Site { probe, offset, cookie });
-        Ok(())
-    }
+/// The internal function that both forms call.
+fn internal(reader: &Reader<'_>, [plain, extended]: [&str; 2]) -> Option<u64> {
+    let called = |name: &str, arguments: usize| {
+        let address = reader.program.address(name)?;
+        address.checked_add_signed(callee(&reader.code(address)?, arguments)?)
+    };
+    // The plain form extends the length before the call.
+    let inner = called(extended, 4)?;
+    (called(plain, 2)? == inner && begins_with_push(&reader.code(inner)?)).then_some(inner)
 }

@@ -1,0 +1,165 @@
+//! Text of encrypted connections by other TLS libraries than OpenSSL's shared one: as many requests, with the same
+//! statuses, as the other end says; and what cannot be seen is named.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use tracer_tests::agent::{Agent, command as tracer, outcome};
+use tracer_tests::nginx::Nginx;
+use tracer_tests::process::Process;
+use tracer_tests::spans::{Span, Tail, parents, report_parents};
+use tracer_tests::tls::{Counts, certificate, counts, differences};
+use tracer_tests::workload::source;
+use tracer_tests::{begin, figure, find, free_port, say, scratch, wait};
+
+fn agent(dir: &Path, more: &[&str]) -> Agent {
+    Agent::start(dir, &[&["--nice=-10", "--max-cpu", "400%"], more].concat())
+}
+
+/// A server with OpenSSL inside; `None` where its static library is not installed.
+fn static_server(dir: &Path) -> Option<PathBuf> {
+    let program = dir.join("tls_static");
+    let mut command = Command::new("cc");
+    command.arg("-O2").arg("-o").arg(&program).arg(source("tls_static.c"));
+    command.args(["-l:libssl.a", "-l:libcrypto.a", "-lpthread", "-ldl"]);
+    let built = outcome(&mut command, "cc");
+    if built.code != Some(0) {
+        say(&format!("SKIPPED: OpenSSL's static library (libssl-dev) is not installed: {}", built.err));
+        return None;
+    }
+    Some(program)
+}
+
+fn serve(program: &Path, dir: &Path, name: &str, (certificate, key): &(String, String)) -> (Process, u16) {
+    let mut command = Command::new(program);
+    command.args([certificate, key]).env("OTEL_SERVICE_NAME", name);
+    let mut server = Process::start(name, &mut command, &dir.join(format!("{name}.log")));
+    let port = server.line("PORT", Duration::from_secs(20)).trim().parse().expect("a port");
+    (server, port)
+}
+
+/// Asks for `/ok/` twice and `/e/` once in each of `connections` connections, by TLS 1.2 and 1.3; what was asked.
+fn ask(port: u16, connections: usize) -> Counts {
+    let mut truth = Counts::new();
+    for version in ["1.2", "1.3"] {
+        for connection in 0..connections {
+            let mut command = Command::new("curl");
+            command.args(["-sk", "--http1.1", "--tls-max", version]);
+            // The client names the server.
+            command.args(["--resolve", &format!("localhost:{port}:127.0.0.1")]);
+            for (kind, place, status) in [("ok", 0, 200), ("e", 1, 500), ("ok", 2, 200)] {
+                let path = format!("/{kind}/{version}-{connection}-{place}");
+                command.args(["-o", "/dev/null"]).arg(format!("https://localhost:{port}{path}?secret=hunter2"));
+                truth.insert((path, status), 1);
+            }
+            assert_eq!(outcome(&mut command, "curl").code, Some(0));
+        }
+    }
+    truth
+}
+
+/// When a certificate expires, as OpenSSL reads it; seconds since 1970.
+fn expires(certificate: &str) -> i64 {
+    let script = "date -d \"$(openssl x509 -in \"$1\" -noout -enddate | cut -d= -f2)\" +%s";
+    let made = outcome(Command::new("sh").args(["-c", script, "sh", certificate]), "date");
+    made.out.trim().parse().unwrap_or_else(|error| panic!("{error}: {} {}", made.out, made.err))
+}
+
+#[test]
+fn openssl_inside_a_program() {
+    let Some(_turn) = begin("tls_static", &["cc", "curl", "openssl", "strip"]) else { return };
+    let dir = scratch();
+    let certificate = certificate(dir.path());
+    let Some(program) = static_server(dir.path()) else { return };
+    let stripped = dir.path().join("tls_stripped");
+    let mut strip = Command::new("strip");
+    assert_eq!(outcome(strip.arg("-o").arg(&stripped).arg(&program), "strip").code, Some(0));
+    let (_named, port) = serve(&program, dir.path(), "named", &certificate);
+    let (_nameless, nameless) = serve(&stripped, dir.path(), "nameless", &certificate);
+    let agent = agent(dir.path(), &[]);
+    let truth = ask(port, 20);
+    let asked = ask(nameless, 2);
+    let mut tail = Tail::new(&agent.transactions);
+    let served = |span: &Span, port: u16| span.server && span.port == port && span.protocol == "http";
+    let called = |span: &Span| !span.server && span.protocol == "http";
+    tail.until(truth.len(), Duration::from_secs(20), |span| served(span, port));
+    tail.until(truth.len() + asked.len(), Duration::from_secs(20), called);
+    let lost = agent.metrics().lost();
+    let expiry = agent.metrics().sum("tracer_tls_certificate_expiry_seconds", &[("server_name", "localhost")]);
+    let refused = agent.metrics().sum("tracer_tls_files", &[("state", "refused")]);
+    let doctor = tracer(&["doctor"]);
+    agent.stop();
+    let all = tail.spans;
+    let found = counts(all.iter().filter(|span| served(span, port)));
+    let differ = differences(&truth, &found);
+    assert!(differ.is_empty(), "{differ:?}; lost {lost:?}");
+    let (count, right, wrong, _) = report_parents("served", &parents(&all, all.iter().filter(|s| served(s, port))));
+    figure("OpenSSL inside a program", &format!("{count} of {}, {right} with their call", truth.len()));
+    assert_eq!((wrong, right), (0, count));
+    assert_eq!(expiry as i64, expires(&certificate.0), "when the certificate expires");
+    // Without symbols: the other end's text only, and that is said.
+    assert_eq!(all.iter().filter(|span| served(span, nameless)).count(), 0);
+    let calls = all.iter().filter(|span| called(span) && span.peer_port == nameless).count();
+    assert_eq!(calls, asked.len(), "curl's own text");
+    assert!(refused >= 1.0, "{refused}");
+    let line =
+        doctor.out.lines().find(|line| line.contains("tls_stripped")).unwrap_or_else(|| panic!("{}", doctor.out));
+    assert!(line.contains("symbols are stripped"), "{line}");
+    let line = doctor.out.lines().find(|line| line.contains("tls_static")).unwrap_or_else(|| panic!("{}", doctor.out));
+    assert!(line.contains("text is traced"), "{line}");
+}
+
+#[test]
+fn gnutls_as_a_client() {
+    let Some(_turn) = begin("tls_gnutls", &["wget", "nginx", "openssl"]) else { return };
+    let dir = scratch();
+    let port = free_port();
+    let (certificate, key) = certificate(dir.path());
+    let server = format!(
+        "listen 127.0.0.1:{port} ssl;
+         ssl_certificate {certificate}; ssl_certificate_key {key}; ssl_protocols TLSv1.2 TLSv1.3;
+         location /ok/ {{ return 200 \"yes\\n\"; }} location /e/ {{ return 500 \"no\\n\"; }}"
+    );
+    let nginx = Nginx::start(dir.path(), "", &server);
+    let agent = agent(dir.path(), &["--port", &port.to_string()]);
+    let connections = 12;
+    for version in ["TLSv1_2", "TLSv1_3"] {
+        for connection in 0..connections {
+            let mut command = Command::new(find("wget").expect("wget"));
+            command.args(["-q", "--no-check-certificate", "--tries=1", "-O", "/dev/null"]);
+            let secure = if version == "TLSv1_2" { "NORMAL:-VERS-TLS1.3" } else { "NORMAL" };
+            command.arg(format!("--ciphers={secure}"));
+            for (place, kind) in ["ok", "e", "ok"].into_iter().enumerate() {
+                let path = format!("/{kind}/{version}-{connection}-{place}");
+                command.arg(format!("https://127.0.0.1:{port}{path}?secret=hunter2"));
+            }
+            // 8: the server answered with an error.
+            assert_eq!(outcome(&mut command, "wget").code, Some(8));
+        }
+    }
+    let sent = 2 * 3 * connections;
+    let logged =
+        wait("the access log", Duration::from_secs(10), || Some(nginx.logged()).filter(|all| all.len() >= sent));
+    let mut tail = Tail::new(&agent.transactions);
+    let is_http = |span: &Span| (span.port == port || span.peer_port == port) && span.protocol == "http";
+    tail.until(2 * sent, Duration::from_secs(20), is_http);
+    let lost = agent.metrics().lost();
+    let transactions = agent.transactions.clone();
+    agent.stop();
+    assert!(!std::fs::read_to_string(transactions).expect("spans").contains("hunter2"));
+    let all = tail.spans;
+    let mut truth = Counts::new();
+    for entry in &logged {
+        *truth.entry((entry.path().to_owned(), entry.status)).or_default() += 1;
+    }
+    for server in [true, false] {
+        let found = counts(all.iter().filter(|span| is_http(span) && span.server == server));
+        let differ = differences(&truth, &found);
+        assert!(differ.is_empty(), "server {server}: {differ:?}; lost {lost:?}");
+    }
+    let served = all.iter().filter(|span| is_http(span) && span.server);
+    let (count, right, wrong, _) = report_parents("served", &parents(&all, served));
+    figure("GnuTLS as a client", &format!("{count} of {}, {right} with their call", logged.len()));
+    assert_eq!((wrong, right), (0, count));
+}

@@ -1,0 +1,236 @@
+//! The two places inside OpenSSL that all text passes, each once: where `ssl3_read_bytes` copies text to its reader, and
+//! where `ssl3_write_bytes` has a record written. Neither function is exported; both are in the table that `TLS_method`
+//! returns, and are known there by what their code does with its arguments. Also, where an object keeps its descriptor,
+//! by the code that reads it.
+//!
+//! No offset of any version is known here. What the code does not show, or shows twice, is not used.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
+use tracer_common::runtime::{UserProbe, tls};
+
+use super::super::elf::{Program, relative};
+use super::super::go::image::Image;
+use super::flow::{CODE, Location, State, Value, follow};
+use super::{Site, open};
+
+/// Functions that return the table of TLS.
+const METHODS: [&str; 3] = ["TLS_method", "TLS_client_method", "TLS_server_method"];
+/// Most entries of a table that are looked at.
+const ENTRIES: u64 = 32;
+/// `BIO_TYPE_SOCKET`.
+const SOCKET: u64 = 0x505;
+
+/// Places of the two probes; `None` unless both are certain.
+pub(super) fn find(path: &Path, image: &Image<'_, File>) -> Option<Vec<Site>> {
+    let symbols = [&METHODS[..], &["SSL_get_rbio"], &BIO[..]].concat();
+    let program = Program::read(path, &symbols)?;
+    let method = METHODS.iter().find_map(|name| program.address(name))?;
+    let functions = entries(path, image, returned(&code(image, method)?, method)?);
+    let (mut copies, mut records) = (BTreeSet::new(), BTreeSet::new());
+    for function in functions {
+        let Some(followed) = code(image, function).and_then(|bytes| follow(&bytes, function)) else { continue };
+        copies.extend(copy(&followed));
+        records.extend(record(&followed));
+    }
+    let (Some(copy), Some(record)) = (only(copies), only(records)) else { return None };
+    let object =
+        program.address("SSL_get_rbio").and_then(|address| field(&follow(&code(image, address)?, address)?))?;
+    let offsets = bio(path, image, &program)?;
+    let shared = offset(object, 8, tls::LOCATION, tls::BIO)? | offsets;
+    let site = |probe, (address, cookie)| Some(Site { probe, offset: image.place(address)?, cookie: cookie | shared });
+    Some(vec![site(UserProbe::TlsCopy, copy)?, site(UserProbe::TlsRecord, (record, 0))?])
+}
+
+/// An offset in a cookie.
+fn offset(bytes: i64, unit: u64, mask: u64, shift: u32) -> Option<u64> {
+    let words = u64::try_from(bytes).ok()? / unit;
+    (words != 0 && words <= mask && words * unit == bytes as u64).then_some(words << shift)
+}
+
+fn only<T: Ord>(set: BTreeSet<T>) -> Option<T> {
+    if set.len() == 1 { set.into_iter().next() } else { None }
+}
+
+/// The code at an address: as much of it as the file has.
+fn code(image: &Image<'_, File>, address: u64) -> Option<Vec<u8>> {
+    [CODE, CODE / 4, 512, 64, 16, 8].into_iter().find_map(|len| image.code(address, len))
+}
+
+/// The address that a function returns, which does nothing else.
+fn returned(code: &[u8], address: u64) -> Option<u64> {
+    let decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
+    let first = decoder.into_iter().find(|one| one.mnemonic() != Mnemonic::Endbr64)?;
+    match first.mnemonic() {
+        Mnemonic::Lea if first.is_ip_rel_memory_operand() => Some(first.ip_rel_memory_address()),
+        Mnemonic::Mov if first.op1_kind() == OpKind::Immediate32 => Some(u64::from(first.immediate32())),
+        _ => None,
+    }
+}
+
+/// The functions that a table names.
+fn entries(path: &Path, image: &Image<'_, File>, table: u64) -> BTreeSet<u64> {
+    let end = table.saturating_add(ENTRIES * 8);
+    let relocated = relative(path, table..end);
+    let pointer = |at: u64| relocated.get(&at).copied().or_else(|| image.code(at, 8).and_then(|bytes| number(&bytes)));
+    (table..end).step_by(8).filter_map(pointer).filter(|address| *address > 0xffff).collect()
+}
+
+fn number(bytes: &[u8]) -> Option<u64> {
+    bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
+}
+
+fn calls<'a>(followed: &'a [(Instruction, State)]) -> impl Iterator<Item = (u64, &'a State)> {
+    let calls = followed.iter().filter(|(one, _)| one.flow_control() == FlowControl::Call && one.is_call_near());
+    calls.map(|(one, state)| (one.ip(), state))
+}
+
+/// Where a function `(object, type, type, buffer, length, flag, count)` copies to the buffer, and the cookie that says
+/// where object, type, flag and length are.
+fn copy(followed: &[(Instruction, State)]) -> Option<(u64, u64)> {
+    let into = |value| matches!(value, Value::Argument(3) | Value::Near(3));
+    let known = |(at, state): (u64, &State)| {
+        let place = |argument, which| Some(encode(state.location(argument)?)? << which);
+        let asked = place(4, tls::ASKED).unwrap_or(0);
+        Some((at, place(0, tls::OBJECT)? | place(1, tls::KIND)? | place(5, tls::PEEK)? | asked))
+    };
+    only(calls(followed).filter(|(_, state)| into(state.argument(0))).map(known).collect())?
+}
+
+/// Where a function `(object, type, buffer, length, count)` calls another as `(object, type, buffer, lengths, …, 0)`.
+fn record(followed: &[(Instruction, State)]) -> Option<u64> {
+    let matches = |(_, state): &(u64, &State)| {
+        state.argument(0) == Value::Argument(0)
+            && state.argument(1) == Value::Argument(1)
+            && matches!(state.argument(2), Value::Argument(2) | Value::Near(2))
+            && matches!(state.argument(3), Value::Frame(_))
+            && state.argument(5) == Value::Constant(0)
+    };
+    only(calls(followed).filter(matches).map(|(at, _)| at).collect())
+}
+
+fn encode(location: Location) -> Option<u64> {
+    match location {
+        Location::Register(number) => Some(tls::register(number)),
+        Location::Stack(bytes) => tls::stack(bytes),
+    }
+}
+
+/// The offset in its argument of what a function returns.
+fn field(followed: &[(Instruction, State)]) -> Option<i64> {
+    let returns = followed.iter().filter(|(one, _)| one.flow_control() == FlowControl::Return);
+    match only(returns.map(|(_, state)| state.result_field()).collect())? {
+        Some(offset) => Some(offset),
+        None => None,
+    }
+}
+
+/// Functions of libcrypto that show where a BIO has what.
+const BIO: [&str; 2] = ["BIO_s_socket", "BIO_method_type"];
+
+/// The part of a cookie that says where a BIO has its descriptor and its method.
+fn bio(path: &Path, image: &Image<'_, File>, program: &Program) -> Option<u64> {
+    if let (Some(table), Some(method)) = (program.address(BIO[0]), program.address(BIO[1])) {
+        return bio_in(path, image, table, method);
+    }
+    let path = crypto(path)?;
+    let file = open(&path)?;
+    let (image, program) = (Image::read(&file)?, Program::read(&path, &BIO)?);
+    bio_in(&path, &image, program.address(BIO[0])?, program.address(BIO[1])?)
+}
+
+fn bio_in(path: &Path, image: &Image<'_, File>, table: u64, method: u64) -> Option<u64> {
+    let table = returned(&code(image, table)?, table)?;
+    if number(&image.code(table, 8)?)? & 0xffff_ffff != SOCKET {
+        return None;
+    }
+    // `read` and `write` of the descriptor.
+    let mut found = BTreeSet::new();
+    for function in entries(path, image, table) {
+        let Some(followed) = code(image, function).and_then(|bytes| follow(&bytes, function)) else { continue };
+        found.extend(calls(&followed).filter_map(|(_, state)| match (state.argument(0), state.argument(1)) {
+            (Value::Field(offset), Value::Argument(1)) => Some(offset),
+            _ => None,
+        }));
+    }
+    let descriptor = only(found)?;
+    // The type is the first word of what the method's pointer leads to.
+    let followed = follow(&code(image, method)?, method)?;
+    let methods = followed.iter().filter_map(|(one, state)| {
+        let loads = one.mnemonic() == Mnemonic::Mov && one.op1_kind() == OpKind::Memory;
+        (loads && one.memory_displacement64() == 0).then(|| state.base_field(one)).flatten()
+    });
+    let method = only(methods.collect())?;
+    Some(
+        offset(descriptor, 4, tls::DESCRIPTOR_BITS, tls::DESCRIPTOR)?
+            | offset(method, 8, tls::METHOD_BITS, tls::METHOD)?,
+    )
+}
+
+/// The libcrypto that belongs to a libssl: in its directory, with its version; else the only one there.
+fn crypto(path: &Path) -> Option<PathBuf> {
+    let (directory, name) = (path.parent()?, path.file_name()?.to_str()?);
+    let same = directory.join(name.replacen("libssl", "libcrypto", 1));
+    if same != path && same.is_file() {
+        return Some(same);
+    }
+    let is_crypto =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libcrypto"));
+    let files = std::fs::read_dir(directory).ok()?.flatten().take(4096).map(|entry| entry.path());
+    only(files.filter(is_crypto).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The distribution's library: both places, the objects' socket, and that no instruction there is single-stepped.
+    #[test]
+    fn places_in_the_library_of_this_machine() {
+        let Some(path) =
+            ["/usr/lib/x86_64-linux-gnu/libssl.so.3"].map(Path::new).into_iter().find(|path| path.exists())
+        else {
+            println!("SKIPPED runtimes::tls: no libssl.so.3 here");
+            return;
+        };
+        let file = open(path).expect("a file");
+        let image = Image::read(&file).expect("an ELF file");
+        let found = find(path, &image).expect("OpenSSL 3.0's places");
+        let [copy, record] = &found[..] else { panic!("{found:?}") };
+        assert_eq!((copy.probe, record.probe), (UserProbe::TlsCopy, UserProbe::TlsRecord));
+        for site in &found {
+            println!("{site:x?}");
+            assert_ne!(site.cookie >> tls::BIO & tls::LOCATION, 0);
+            let mut byte = [0];
+            std::os::unix::fs::FileExt::read_exact_at(&file, &mut byte, site.offset).expect("its code");
+            assert_eq!(byte, [0xe8], "a call, which the kernel emulates");
+        }
+        for which in [tls::OBJECT, tls::KIND, tls::PEEK, tls::ASKED] {
+            assert_ne!(tls::location(copy.cookie, which), tls::Location::Nowhere);
+        }
+    }
+
+    #[test]
+    fn offsets_that_do_not_fit_are_refused() {
+        assert_eq!(offset(0x10, 8, tls::LOCATION, 4), Some(2 << 4));
+        for bytes in [0, -8, 12, 8 * 0x1000] {
+            assert_eq!(offset(bytes, 8, tls::LOCATION, 0), None, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn a_table_is_where_the_code_says() {
+        for (code, expected) in [
+            (&[0x48, 0x8d, 0x05, 0x10, 0, 0, 0, 0xc3][..], Some(0x1017)),
+            (&[0xf3, 0x0f, 0x1e, 0xfa, 0x48, 0x8d, 0x05, 0x10, 0, 0, 0, 0xc3], Some(0x101b)),
+            (&[0xb8, 0x00, 0x20, 0x40, 0x00, 0xc3], Some(0x40_2000)),
+            (&[0x31, 0xc0, 0xc3], None),
+            (&[], None),
+        ] {
+            assert_eq!(returned(code, 0x1000), expected, "{code:x?}");
+        }
+    }
+}
