@@ -77,6 +77,14 @@ impl Attainment {
         Self { classes: Arc::clone(classes), rows: HashMap::new(), now: 0, refused: 0, unknown: 0 }
     }
 
+    /// Other classes are declared. Those of the same name go on, those that are gone are forgotten.
+    pub fn replace(&mut self, classes: &Arc<ServiceClasses>) {
+        let old = std::mem::replace(&mut self.classes, Arc::clone(classes));
+        let rows = std::mem::take(&mut self.rows).into_iter();
+        let index = |class: usize| classes.index(&old.classes.get(class)?.name);
+        self.rows = rows.filter_map(|((class, service), sums)| Some(((index(class)?, service), sums))).collect();
+    }
+
     /// Pairs of service class and service.
     pub fn table_use(&self) -> TableUse {
         TableUse::new(self.rows.len(), ROWS, self.refused)
@@ -245,5 +253,17 @@ mod tests {
         assert_eq!(all.rows()[0].attained, Some(true));
         request(&mut all, "silver", 201 * 1000 * MILLI, 0, 10 * MILLI);
         assert_eq!((all.unknown(), all.rows().len()), (1, 1));
+    }
+
+    #[test]
+    fn classes_of_the_same_name_go_on() {
+        let mut all = attainment(Goal::P99(Duration::from_millis(50)));
+        for name in ["gold", "bronze"] {
+            request(&mut all, name, 1000 * MILLI, 0, 20 * MILLI);
+        }
+        let gold = ServiceClass { goal: Goal::P99(Duration::from_millis(10)), ..all.classes().classes[1].clone() };
+        all.replace(&Arc::new(ServiceClasses { classes: vec![gold], rules: Vec::new() }));
+        let rows = all.rows();
+        assert_eq!((rows.len(), rows[0].class, rows[0].count, rows[0].attained), (1, 0, 1, Some(false)));
     }
 }

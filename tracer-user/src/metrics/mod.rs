@@ -4,6 +4,7 @@ mod attainment;
 mod calls;
 mod class_histograms;
 mod class_series;
+mod configuration;
 mod declared;
 mod duration_families;
 mod durations;

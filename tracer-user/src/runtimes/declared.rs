@@ -17,9 +17,11 @@ mod calls;
 mod code;
 mod lines;
 mod predicate;
+mod table;
 mod values;
 
 pub use predicate::{Comparison, Predicate};
+pub use table::{DeclaredChanges, DeclaredTable};
 pub use values::{Captured, METRICS, Metric, MetricKind, Source, Unread, ValueSource};
 
 /// Most bytes of a Go function that are searched for return instructions.
@@ -90,6 +92,15 @@ pub struct Declared {
     pub metrics: Vec<Metric>,
     /// Where it is declared: `FILE:LINE`.
     pub place: Box<str>,
+}
+
+impl Declared {
+    /// Whether it is the same transaction, wherever it is declared.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let Self { name, program, target, fail, user, metrics, place: _ } = self;
+        (name, program, target) == (&other.name, &other.program, &other.target)
+            && (fail, user, metrics) == (&other.fail, &other.user, &other.metrics)
+    }
 }
 
 /// Where a call is seen to end.

@@ -1,0 +1,100 @@
+//! The configuration is read again while the agent runs: probes of removed declarations leave, those of new ones come, and
+//! those that stay lose no call; a file with a mistake changes nothing and says where the mistake is.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use tracer_tests::agent::Agent;
+use tracer_tests::process::Process;
+use tracer_tests::workload::compile;
+use tracer_tests::{begin, scratch, wait};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Declares these functions, with `lines` empty lines before them.
+fn declare(file: &Path, program: &Path, lines: usize, functions: &[&str]) {
+    let one = |function: &&str| {
+        format!(
+            "[[transaction]]\nname = \"{function}\"\nprogram = \"{}\"\nfunction = \"{function}\"\n",
+            program.display()
+        )
+    };
+    let text: String = functions.iter().map(one).collect();
+    std::fs::write(file, "\n".repeat(lines) + &text).expect("a file");
+}
+
+fn count(agent: &Agent, function: &str) -> f64 {
+    agent.metrics().sum("tracer_requests_total", &[("request_class", function), ("protocol", "declared")])
+}
+
+fn reloads(agent: &Agent, outcome: &str) -> f64 {
+    agent.metrics().sum("tracer_config_reloads_total", &[("outcome", outcome)])
+}
+
+/// Has the file read again and waits for the outcome.
+fn reload(agent: &mut Agent, outcome: &str) {
+    let before = reloads(agent, outcome);
+    agent.process().signal(libc::SIGHUP);
+    wait("the reload", LIMIT, || (reloads(agent, outcome) > before).then_some(()));
+}
+
+/// Waits until a function was counted `more` times from now on.
+fn more(agent: &Agent, function: &str, more: f64) {
+    let before = count(agent, function);
+    wait(function, LIMIT, || (count(agent, function) >= before + more).then_some(()));
+}
+
+#[test]
+fn what_stays_loses_no_call_and_what_is_wrong_changes_nothing() {
+    let Some(_turn) = begin("reload", &["cc"]) else { return };
+    let dir = scratch();
+    let program = compile(dir.path(), "reloaded");
+    let file = dir.path().join("tracer.toml");
+    declare(&file, &program, 0, &["first", "second"]);
+    let mut agent = Agent::start(dir.path(), &["--config", &file.display().to_string()]);
+    let mut process = Process::start("reloaded", &mut Command::new(&program), &dir.path().join("reloaded.log"));
+    more(&agent, "first", 50.0);
+    let probes = |agent: &Agent| agent.metrics().sum("tracer_table_entries", &[("table", "user_probes")]);
+    let attached = || agent.metrics().sum("tracer_uprobe_attachments_total", &[("outcome", "attached")]);
+    let begun = attached();
+
+    // `second` stays, at another line.
+    declare(&file, &program, 3, &["second", "third"]);
+    reload(&mut agent, "applied");
+    more(&agent, "third", 50.0);
+    let first = count(&agent, "first");
+    more(&agent, "second", 50.0);
+    assert_eq!(count(&agent, "first"), first, "it is not declared any more");
+    assert_eq!(probes(&agent), 4.0, "an entry and a return for each");
+    let after = agent.metrics().sum("tracer_uprobe_attachments_total", &[("outcome", "attached")]);
+    assert_eq!(after - begun, 2.0, "those of `third`; `second` kept its own");
+
+    // A mistake in the second declaration: nothing of the file is taken up.
+    declare(&file, &program, 0, &["first", ""]);
+    reload(&mut agent, "refused");
+    let health = agent.json("/api/v1/health");
+    let place = format!("{}:6:8: ", file.display());
+    assert!(health["configuration"]["mistake"].as_str().is_some_and(|why| why.starts_with(&place)), "{health}");
+    let degraded = health["degraded"].as_array().expect("notes").iter().filter_map(|note| note.as_str());
+    assert!(degraded.into_iter().any(|note| note.contains(&place)), "{health}");
+    assert_eq!(agent.metrics().sum("tracer_config_last_reload_successful", &[]), 0.0);
+    assert!(agent.output().contains(&place), "the log says it, too");
+    let third = count(&agent, "third");
+    more(&agent, "second", 50.0);
+    assert!(count(&agent, "third") > third && count(&agent, "first") == first);
+
+    // In order again.
+    declare(&file, &program, 0, &["second", "third"]);
+    reload(&mut agent, "applied");
+    assert!(agent.json("/api/v1/health")["configuration"]["mistake"].is_null());
+    assert_eq!(agent.metrics().sum("tracer_config_last_reload_successful", &[]), 1.0);
+
+    process.signal(libc::SIGTERM);
+    let truth = process.line("TRUTH ", LIMIT);
+    let truth: Vec<f64> = truth.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let second = truth[1];
+    wait("every call of `second`", LIMIT, || (count(&agent, "second") >= second).then_some(()));
+    assert_eq!(count(&agent, "second"), second, "{truth:?}");
+    assert!(count(&agent, "first") < truth[0] && count(&agent, "third") < truth[2], "{truth:?}");
+}
