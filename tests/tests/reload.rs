@@ -56,8 +56,10 @@ fn what_stays_loses_no_call_and_what_is_wrong_changes_nothing() {
     let mut process = Process::start("reloaded", &mut Command::new(&program), &dir.path().join("reloaded.log"));
     more(&agent, "first", 50.0);
     let probes = |agent: &Agent| agent.metrics().sum("tracer_table_entries", &[("table", "user_probes")]);
-    let attached = || agent.metrics().sum("tracer_uprobe_attachments_total", &[("outcome", "attached")]);
-    let begun = attached();
+    let attached = |agent: &Agent| agent.metrics().sum("tracer_uprobe_attachments_total", &[("outcome", "attached")]);
+    // Both are exported once a second.
+    wait("an entry and a return for each", LIMIT, || (probes(&agent) == 4.0).then_some(()));
+    let begun = attached(&agent);
 
     // `second` stays, at another line.
     declare(&file, &program, 3, &["second", "third"]);
@@ -66,9 +68,9 @@ fn what_stays_loses_no_call_and_what_is_wrong_changes_nothing() {
     let first = count(&agent, "first");
     more(&agent, "second", 50.0);
     assert_eq!(count(&agent, "first"), first, "it is not declared any more");
-    assert_eq!(probes(&agent), 4.0, "an entry and a return for each");
-    let after = agent.metrics().sum("tracer_uprobe_attachments_total", &[("outcome", "attached")]);
-    assert_eq!(after - begun, 2.0, "those of `third`; `second` kept its own");
+    wait("those of `third`", LIMIT, || (attached(&agent) >= begun + 2.0).then_some(()));
+    wait("those of `first` to be gone", LIMIT, || (probes(&agent) == 4.0).then_some(()));
+    assert_eq!(attached(&agent), begun + 2.0, "`second` kept its own");
 
     // A mistake in the second declaration: nothing of the file is taken up.
     declare(&file, &program, 0, &["first", ""]);

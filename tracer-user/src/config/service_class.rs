@@ -282,7 +282,7 @@ mod tests {
                 class(
                     "name = \"a\"\nimportance = 1\nrules = [{ header = { name = \"a\", value = \"*\" }, user = \"x\" }]",
                 ),
-                "t.toml:4:56: contradiction: only calls",
+                "t.toml:4:57: contradiction: only calls",
             ),
             (
                 format!(
