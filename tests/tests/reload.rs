@@ -100,3 +100,35 @@ fn what_stays_loses_no_call_and_what_is_wrong_changes_nothing() {
     assert_eq!(count(&agent, "second"), second, "{truth:?}");
     assert!(count(&agent, "first") < truth[0] && count(&agent, "third") < truth[2], "{truth:?}");
 }
+
+#[test]
+fn a_changed_file_is_read_by_itself() {
+    let Some(_turn) = begin("reload_on_change", &[]) else { return };
+    let dir = scratch();
+    let file = dir.path().join("tracer.toml");
+    let agent_section = "[agent]\nreload_on_change = true\n";
+    std::fs::write(&file, agent_section).expect("a file");
+    let agent = Agent::start(dir.path(), &["--config", &file.display().to_string()]);
+    let classes = || agent.json("/api/v1/service-classes")["service_classes"].as_array().map_or(0, Vec::len);
+    let class = |name: &str| format!("[[service_class]]\nname = \"{name}\"\nimportance = 1\n");
+    // Written in place.
+    std::fs::write(&file, format!("{agent_section}{}", class("gold"))).expect("a file");
+    wait("the new file", LIMIT, || (reloads(&agent, "applied") > 0.0).then_some(()));
+    assert_eq!(classes(), 1);
+    // Replaced by a file with a mistake, then by one without, and with another setting that needs a restart.
+    let replace = |text: String| {
+        let other = dir.path().join("other.toml");
+        std::fs::write(&other, text).expect("a file");
+        std::fs::rename(&other, &file).expect("another name");
+    };
+    replace(format!("{agent_section}{}{}", class("gold"), class("gold")));
+    wait("the refusal", LIMIT, || (reloads(&agent, "refused") > 0.0).then_some(()));
+    assert_eq!(classes(), 1);
+    replace(format!("{agent_section}{}{}[limits]\nmax_cpu = \"50%\"\n", class("gold"), class("bronze")));
+    wait("the next file", LIMIT, || (reloads(&agent, "applied") > 1.0).then_some(()));
+    assert_eq!(classes(), 2);
+    let health = agent.json("/api/v1/health");
+    let last = health["configuration"]["last"].as_str().unwrap_or_default();
+    assert!(last.contains("after a restart only: [limits]"), "{health}");
+    assert_eq!((reloads(&agent, "applied"), reloads(&agent, "refused")), (2.0, 1.0), "each once");
+}
