@@ -36,12 +36,12 @@ pub(super) struct Reloading {
     waiting: Option<Result<Box<Fresh>, String>>,
 }
 
-/// How anybody has the file read again.
+/// Requests to read the file again.
 #[derive(Clone)]
 pub(super) struct ReloadRequests(SyncSender<()>);
 
 impl ReloadRequests {
-    /// Has it read, unless that is about to be done anyway.
+    /// Asks for it, unless that is about to be done anyway.
     pub(super) fn ask(&self) {
         let _ = self.0.try_send(());
     }
@@ -120,9 +120,15 @@ fn follow(
     let now = Stamp::of(path);
     let mut changes = Changes { read: now, seen: now };
     loop {
-        match asked.recv_timeout(LOOK_EVERY) {
+        // Where the file is not watched, this thread does not wake up.
+        let request = if watched {
+            asked.recv_timeout(LOOK_EVERY)
+        } else {
+            asked.recv().map_err(|_| RecvTimeoutError::Disconnected)
+        };
+        match request {
             Ok(()) => changes.read = Stamp::of(path),
-            Err(RecvTimeoutError::Timeout) if watched && changes.look(Stamp::of(path)) => {}
+            Err(RecvTimeoutError::Timeout) if changes.look(Stamp::of(path)) => {}
             Err(RecvTimeoutError::Timeout) => continue,
             Err(RecvTimeoutError::Disconnected) => return,
         }
@@ -162,7 +168,8 @@ impl Agent {
         }
         match done {
             Ok(what) => {
-                log::info!("the configuration was read again: {what}");
+                // For people, whatever the level of the log, as at the start.
+                eprintln!("tracer: the configuration was read again: {what}");
                 (status.applied, status.mistake, status.last) = (status.applied + 1, None, Some(what));
             }
             Err(why) => {
