@@ -59,7 +59,7 @@ pub(super) fn watch(
             }
             match &requests {
                 Some(requests) => requests.ask(),
-                None => log::info!("SIGHUP: there is nothing to read again without --config"),
+                None => log::warn!("SIGHUP: there is nothing to read again without --config"),
             }
         }
     });
