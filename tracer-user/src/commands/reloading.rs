@@ -5,8 +5,8 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
 use super::agent::Agent;
@@ -101,16 +101,13 @@ impl Reloading {
 
     /// What was read, if anything was.
     fn take(&mut self) -> Option<Result<Box<Fresh>, String>> {
-        self.waiting.take().or_else(|| match self.read.try_recv() {
-            Ok(read) => Some(read),
-            // The thread ends with its requests: with the agent.
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
-        })
+        // The thread ends with its requests: with the agent.
+        self.waiting.take().or_else(|| self.read.try_recv().ok())
     }
 }
 
 fn follow(
-    path: &PathBuf,
+    path: &Path,
     mode: Mode,
     watched: bool,
     sections: &Sections,

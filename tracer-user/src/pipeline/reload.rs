@@ -70,9 +70,8 @@ mod tests {
         let names = |all: &[&str]| all.iter().map(|name| Box::from(*name)).collect::<Vec<Box<str>>>();
         assert_eq!(with_headers(&names(&["a", "b"]), names(&["c", "b"])), names(&["a", "b", "c"]));
         let text = |names: std::ops::Range<u32>| {
-            names
-                .map(|n| format!("[[class]]\nname = \"x\"\nheader = {{ name = \"h{n}\", value = \"*\" }}\n"))
-                .collect::<String>()
+            let rule = |n| format!("[[class]]\nname = \"x\"\nheader = {{ name = \"h{n}\", value = \"*\" }}\n");
+            names.map(rule).collect::<Vec<_>>().concat()
         };
         let config = |text: &str| Config::parse("t", text).unwrap();
         let mut pipeline = Pipeline::new(&config(&text(0..200)), 1, 0, "host");
