@@ -1,4 +1,4 @@
-// Calls three functions in turn until SIGTERM, then says how often each was called.
+// Says where three functions are, calls them in turn until SIGTERM, then says how often each was called.
 #include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -31,6 +31,8 @@ __attribute__((noinline)) int third(int n) {
 
 int main(void) {
     signal(SIGTERM, end);
+    printf("AT %lu %lu %lu\n", (unsigned long)first, (unsigned long)second, (unsigned long)third);
+    fflush(stdout);
     int n = 0;
     while (!over) {
         n = third(second(first(n))) & 0xff;
