@@ -200,3 +200,50 @@ fn what_cannot_be_declared_says_why() {
     let refused = check(Path::new("/etc/passwd"), "busy");
     assert!(refused.out.contains("is not an ELF program"), "{refused:?}");
 }
+
+#[test]
+fn functions_of_interpreters_are_refused_by_name() {
+    let Some(_turn) = begin("declared_interpreters", &[]) else { return };
+    let dir = scratch();
+    let check = |program: &Path, function: &str| {
+        let config = declare(dir.path(), program, &[("one", function, "")]);
+        command(&["declare", "--check", &config.display().to_string()])
+    };
+    let script = dir.path().join("app.py");
+    std::fs::write(&script, "#!/usr/bin/env python3\nprint(1)\n").expect("a script");
+    let refused = check(&script, "handler");
+    assert!(
+        refused.code == Some(2) && refused.out.contains("is a script of '/usr/bin/env python3'"),
+        "{}",
+        refused.out
+    );
+    let languages = [
+        ("python3", "Python"),
+        ("node", "JavaScript"),
+        ("java", "Java"),
+        ("php", "PHP"),
+        ("ruby", "Ruby"),
+        ("perl", "Perl"),
+    ];
+    let mut seen = Vec::new();
+    for (program, language) in languages {
+        let Ok(path) = Path::new("/usr/bin").join(program).canonicalize() else { continue };
+        let refused = check(&path, "handler");
+        let expected = format!(
+            "no function 'handler' in the interpreter itself, and functions of {language} have no machine code"
+        );
+        assert!(
+            refused.code == Some(2) && refused.out.contains(&expected),
+            "{program}: {} {}",
+            refused.out,
+            refused.err
+        );
+        seen.push(language);
+    }
+    say(&format!("refused: {seen:?}"));
+    // Its own functions are declared as those of any other program.
+    if let Ok(python) = Path::new("/usr/bin/python3").canonicalize() {
+        let fine = check(&python, "Py_BytesMain");
+        assert!(fine.code == Some(0) || fine.out.contains("in the interpreter itself"), "{} {}", fine.out, fine.err);
+    }
+}

@@ -225,6 +225,12 @@ fn gold_keeps_its_latency_and_nothing_keeps_a_priority() {
         let said = class(&dry, "gold");
         dry.stop();
         assert_eq!(without.seen, BTreeSet::from([0]), "a dry run changes nothing");
+        // Gold misses its goal because bronze takes the CPU, and that is what the agent says.
+        let row = &said["services"][0];
+        let late = &row["late"];
+        say(&format!("{name} gold is late: {} {} {late}", row["trend"], row["time_shares"]));
+        assert_eq!((&row["attained"], &late["waits_for"]), (&false.into(), &"cpu".into()), "{said}");
+        assert_eq!(late["cpu_taken_by"][0]["service_class"], "bronze", "{said}");
         assert!(said["actions"]["would_apply"].as_u64() > Some(20), "{said}");
         assert_eq!((&said["actions"]["applied"], &said["actions"]["restored"]), (&0.into(), &0.into()), "{said}");
         assert!(!state(dir.path()).exists(), "a dry run writes no state");
@@ -291,6 +297,86 @@ fn gold_keeps_its_latency_and_nothing_keeps_a_priority() {
         }
         drop(load);
     }
+}
+
+#[test]
+fn another_configuration_restores_what_is_in_force() {
+    let Some(_turn) = begin("service_classes_reload", &["cc", "taskset"]) else { return };
+    let dir = scratch();
+    let server = server(dir.path(), &[]);
+    let mut agent = agent(dir.path(), "on");
+    let load = Load::start(server.address, "/bronze", 2);
+    wait("changed threads", LIMIT, || values(&server).contains(&11).then_some(()));
+    let file = config(dir.path());
+    let before = std::fs::read_to_string(&file).expect("the file");
+    let reloads = |agent: &Agent| agent.metrics().sum("tracer_config_reloads_total", &[("outcome", "applied")]);
+    std::fs::write(&file, before.replace("\"low\"", "\"normal\"")).expect("a file");
+    agent.process().signal(libc::SIGHUP);
+    wait("the reload", LIMIT, || (reloads(&agent) > 0.0).then_some(()));
+    wait("every thread to have its own priority", Duration::from_secs(2), || own_values(&server).then_some(()));
+    let served = load.answers();
+    wait("more of bronze", LIMIT, || (load.answers() > served + 10).then_some(()));
+    assert!(own_values(&server), "under the same load: {:?}", values(&server));
+    // The class is the same one: its counts stay. They are shown once a second.
+    wait("its counts", LIMIT, || (class(&agent, "bronze")["actions"]["applied"].as_u64() > Some(0)).then_some(()));
+    std::fs::write(&file, &before).expect("a file");
+    agent.process().signal(libc::SIGHUP);
+    wait("changed threads", LIMIT, || values(&server).contains(&11).then_some(()));
+    // The mode is the command line's, and so is the condition that only root can change the file.
+    std::os::unix::fs::chown(&file, Some(65534), None).expect("another owner");
+    agent.process().signal(libc::SIGHUP);
+    wait("the refusal", LIMIT, || agent.output().contains("not root's").then_some(()));
+    drop(load);
+    agent.stop();
+    assert!(own_values(&server), "after its end: {:?}", values(&server));
+}
+
+/// Hours of the day from `from` to `to` hours from now, local time.
+fn hours(from: u32, to: u32) -> String {
+    let now = Command::new("date").arg("+%H").output().expect("date");
+    let now: u32 = String::from_utf8_lossy(&now.stdout).trim().parse().expect("an hour");
+    let end = (now + to) % 24;
+    format!("{:02}:00-{:02}:00", (now + from) % 24, if end == 0 { 24 } else { end })
+}
+
+#[test]
+fn headers_and_the_time_decide() {
+    let Some(_turn) = begin("service_classes_header", &["cc", "taskset"]) else { return };
+    let dir = scratch();
+    let server = server(dir.path(), &[("MILLIS", "1")]);
+    let file = dir.path().join("tracer.toml");
+    let class_of = |name: &str, rule: &str| {
+        format!("[[service_class]]\nname = \"{name}\"\nimportance = 1\nrules = [{{ service = \"shop\", {rule} }}]\n")
+    };
+    let text = [
+        class_of("gold", "header = { name = \"X-Plan\", value = \"gold-*\" }"),
+        class_of("later", &format!("time = \"{}\"", hours(3, 22))),
+        class_of("now", &format!("time = \"mon-sun {}\"", hours(23, 27))),
+    ];
+    std::fs::write(&file, text.concat()).expect("a file");
+    let agent = Agent::start(dir.path(), &["--config", &file.display().to_string()]);
+    let mut connection = Connection::open(server.address).expect("a connection");
+    let mut send = |header: &str, count: usize| {
+        for _ in 0..count {
+            let sent = connection.send(format!("GET /gold HTTP/1.1\r\nHost: shop\r\n{header}\r\n").as_bytes());
+            sent.and_then(|()| connection.reply("GET")).expect("an answer");
+        }
+    };
+    send("x-plan: gold-7f31\r\n", 30);
+    send("X-Plan: iron-7f31\r\n", 20);
+    send("", 10);
+    let counts = || {
+        let count = |name| class(&agent, name)["services"][0]["count"].as_u64().unwrap_or(0);
+        ["gold", "later", "now"].map(count)
+    };
+    wait("every request to be counted", LIMIT, || (counts().iter().sum::<u64>() >= 60).then_some(()));
+    assert_eq!(counts(), [30, 0, 30]);
+    // Values of headers are compared and go nowhere.
+    let transactions = agent.transactions.clone();
+    let shown = [agent.text("/metrics"), agent.text("/api/v1/transactions"), agent.text("/api/v1/service-classes")];
+    agent.stop();
+    let written = std::fs::read_to_string(transactions).expect("the file of transactions");
+    assert!(shown.iter().chain([&written]).all(|text| !text.contains("7f31")));
 }
 
 #[test]

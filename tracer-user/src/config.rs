@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::ops::{Range, RangeInclusive};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +11,6 @@ use toml::Spanned;
 
 use crate::analysis;
 use crate::classes::ClassConfig;
-use crate::files;
 use crate::guard::shed::Ceilings;
 use crate::guard::{overhead_budget, tables};
 use crate::host::services::{NamingRule, NamingRules};
@@ -29,10 +28,12 @@ mod declared;
 mod findings;
 mod hosts;
 mod profiles;
+mod reload;
 mod service_class;
 
 pub use hosts::Relay;
 use hosts::RelayFile;
+pub use reload::Sections;
 
 /// A configuration error: its position, and what was expected.
 #[derive(Debug, thiserror::Error)]
@@ -94,6 +95,7 @@ struct Agent {
     ports: Vec<u16>,
     own_netns: bool,
     all_hooks: bool,
+    reload_on_change: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -198,6 +200,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// File of the token that changes need; without it nothing can be changed.
     pub token_file: Option<PathBuf>,
+    /// Read the file again when it changes.
+    pub reload_on_change: bool,
     /// Trace only these services, if not empty.
     pub only_services: Vec<String>,
     /// Trace only these processes, if not empty.
@@ -344,6 +348,7 @@ impl Default for Config {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 9464)),
             token_file: None,
+            reload_on_change: false,
             only_services: Vec::new(),
             only_pids: Vec::new(),
             only_ports: Vec::new(),
@@ -439,13 +444,6 @@ impl Source<'_> {
 }
 
 impl Config {
-    /// Reads and checks a file.
-    pub fn load(path: &Path) -> Result<Self, ConfigError> {
-        let name = path.display().to_string();
-        let text = files::read(path, FILE).map_err(|source| ConfigError::Unreadable { path: name.clone(), source })?;
-        Self::parse(&name, &text)
-    }
-
     /// Checks `text`; `path` is for messages.
     pub fn parse(path: &str, text: &str) -> Result<Self, ConfigError> {
         let source = Source { path, text };
@@ -470,6 +468,7 @@ impl Config {
             config.dns_ports = source.ports(ports, DNS_PORTS)?;
         }
         config.all_hooks = file.agent.all_hooks;
+        config.reload_on_change = file.agent.reload_on_change;
         if let Some(hertz) = &file.sampling.hertz {
             config.hertz = source.number(hertz, 0..i64::from(MAX_HERTZ) + 1)?;
         }

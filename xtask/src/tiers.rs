@@ -95,6 +95,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("findings", Only(&["a_class_that_costs_half_more_is_named_within_twelve_windows"])),
     ("history", All),
     ("saved", All),
+    ("reload", Only(&["what_stays_loses_no_call_and_what_is_wrong_changes_nothing"])),
     ("series", Only(&["more_classes_and_processes_than_series_stay_in_the_sums"])),
     (
         "service_classes",

@@ -225,6 +225,19 @@ impl Classifier {
         }
     }
 
+    /// Requests are classed by these rules from now on; `headers` are the names that the indices of their header values
+    /// refer to. Classes that began stay.
+    pub fn set_rules(&mut self, rules: Vec<Rule>, headers: Vec<Box<str>>) {
+        if (&self.config.rules, &self.headers) == (&rules, &headers) {
+            return;
+        }
+        self.status_rules = rules.iter().any(|rule| !rule.status.is_empty());
+        self.config.rules = rules;
+        self.headers = headers;
+        self.service_classes.clear();
+        self.forget_paths();
+    }
+
     fn forget_paths(&mut self) {
         self.cache = FxHashMap::default();
         self.cached = 0;

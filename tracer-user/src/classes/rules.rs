@@ -107,6 +107,14 @@ pub struct HeaderMatch {
     pub value: Glob,
 }
 
+impl HeaderMatch {
+    /// Whether one of a request's headers matches; `names` are those that the indices refer to.
+    pub fn fits(&self, headers: &[(u16, Box<str>)], names: &[Box<str>]) -> bool {
+        let index = names.iter().position(|name| *name == self.name);
+        headers.iter().any(|(i, value)| Some(*i as usize) == index && self.value.fits(value))
+    }
+}
+
 /// One rule: every given condition must match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
@@ -133,17 +141,13 @@ pub struct Rule {
 impl Rule {
     /// Whether a request matches. `headers` are the names that the indices in `facts` refer to.
     pub fn fits(&self, facts: &Facts<'_>, service: &str, headers: &[Box<str>]) -> bool {
-        let header_fits = |wanted: &HeaderMatch| {
-            let index = headers.iter().position(|name| *name == wanted.name);
-            facts.headers.iter().any(|(i, value)| Some(*i as usize) == index && wanted.value.fits(value))
-        };
         let status_fits =
             || facts.status.is_some_and(|status| self.status.iter().any(|(from, to)| (*from..=*to).contains(&status)));
         self.service.as_ref().is_none_or(|glob| glob.fits(service))
             && (self.methods.is_empty() || self.methods.iter().any(|method| **method == *facts.method))
             && self.path.as_ref().is_none_or(|path| path.fits(facts.path))
             && self.host.as_ref().is_none_or(|glob| facts.host.is_some_and(|host| glob.fits(host)))
-            && self.header.as_ref().is_none_or(header_fits)
+            && self.header.as_ref().is_none_or(|header| header.fits(facts.headers, headers))
             && self.port.is_none_or(|port| port == facts.port)
             && (self.status.is_empty() || status_fits())
     }

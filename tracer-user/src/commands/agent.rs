@@ -16,6 +16,7 @@ use super::enforcing::Enforcing;
 use super::netns::OwnNetns;
 use super::poll_interval::Found;
 use super::relaying::Relaying;
+use super::reloading::Reloading;
 use super::sampling::{Sampling, timed};
 use super::save::Saver;
 use super::sweep::Sweep;
@@ -136,6 +137,8 @@ pub(super) struct Agent {
     pub(super) finder: Option<Finder>,
     /// Attaches the probes of declared transactions.
     pub(super) declaring: Option<Declaring>,
+    /// Reads the configuration again.
+    pub(super) reloading: Option<Reloading>,
     /// Enforces service classes.
     pub(super) enforcing: Enforcing,
     /// Attaches the probes of TLS libraries.

@@ -5,15 +5,16 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tracer_common::runtime::{UserProbe, declared as cookie};
 
 use crate::classes::rules::Glob;
 use crate::kernel::uprobes::Prober;
-use crate::runtimes::declared::{Binary, Declared, Site};
+use crate::runtimes::declared::{Binary, Declared, DeclaredTable, Site};
 
 /// Between two looks whether programs appeared at the declared paths.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -26,36 +27,77 @@ const ENTRIES: usize = 4096;
 /// A file: device and inode.
 type Inode = (u64, u64);
 
+/// What the thread is asked to do.
+enum Ask {
+    /// A process runs another program.
+    LookAt(u32),
+    /// Other transactions are declared.
+    Replace,
+}
+
 /// The thread that attaches.
 pub(super) struct Declaring {
-    ask: SyncSender<u32>,
+    ask: SyncSender<Ask>,
+    next: Arc<Next>,
+}
+
+/// The transactions that the thread is to take up.
+#[derive(Default)]
+struct Next {
+    table: Mutex<Option<DeclaredTable>>,
+    /// The probes are not those of the latest transactions yet.
+    busy: AtomicBool,
+}
+
+impl Next {
+    fn swap(&self, table: Option<DeclaredTable>) -> Option<DeclaredTable> {
+        std::mem::replace(&mut *self.table.lock().unwrap_or_else(PoisonError::into_inner), table)
+    }
 }
 
 impl Declaring {
-    /// Starts the thread and waits until it attached to what is there; `None` if nothing is declared.
-    pub(super) fn start(declared: &Arc<[Declared]>, prober: Prober) -> std::io::Result<Option<Self>> {
+    /// Starts the thread and, if `wait`, waits until it attached to what is there; `None` if nothing is declared.
+    pub(super) fn start(declared: &DeclaredTable, prober: Prober, wait: bool) -> std::io::Result<Option<Self>> {
         if declared.is_empty() {
             return Ok(None);
         }
         let (ask, asked) = sync_channel(QUEUE);
         let (ready, is_ready) = sync_channel::<()>(1);
-        let mut watch = Watch { declared: Arc::clone(declared), prober, files: HashMap::new(), visits: 0 };
+        let next = Arc::new(Next { table: Mutex::default(), busy: AtomicBool::new(true) });
+        let (declared, its_next) = (declared.clone(), Arc::clone(&next));
+        let mut watch = Watch { declared, prober, files: HashMap::new(), visits: 0 };
         std::thread::Builder::new().name("tracer-declare".into()).spawn(move || {
             watch.look();
             watch.look_at_all_processes();
+            its_next.busy.store(false, Ordering::Release);
             // Whoever started it may be gone.
             let _ = ready.send(());
-            watch.follow(&asked);
+            watch.follow(&asked, &its_next);
         })?;
-        // An error means that the thread is gone, which it has logged.
-        let _ = is_ready.recv();
-        Ok(Some(Self { ask }))
+        if wait {
+            // An error means that the thread is gone, which it has logged.
+            let _ = is_ready.recv();
+        }
+        Ok(Some(Self { ask, next }))
     }
 
     /// A process runs another program.
     pub(super) fn look_at(&self, pid: u32) {
         // When the queue is full, its path is looked at all the same.
-        let _ = self.ask.try_send(pid);
+        let _ = self.ask.try_send(Ask::LookAt(pid));
+    }
+
+    /// Whether the probes are not those of the latest transactions yet.
+    pub(super) fn is_busy(&self) -> bool {
+        self.next.busy.load(Ordering::Acquire)
+    }
+
+    /// Other transactions are declared: detaches the probes of those that are gone and attaches those of new ones, soon.
+    pub(super) fn replace(&self, declared: &DeclaredTable) {
+        self.next.busy.store(true, Ordering::Release);
+        self.next.swap(Some(declared.clone()));
+        // When the queue is full, the thread finds them all the same.
+        let _ = self.ask.try_send(Ask::Replace);
     }
 }
 
@@ -63,22 +105,28 @@ impl Declaring {
 struct Watched {
     /// The path it was found by.
     path: PathBuf,
-    /// The probes of each function are kept under a number.
-    visits: Vec<u64>,
+    /// Of each transaction that was looked for in it, the number under which its probes are kept; `None`: it was refused.
+    visits: HashMap<usize, Option<u64>>,
 }
 
 struct Watch {
-    declared: Arc<[Declared]>,
+    declared: DeclaredTable,
     prober: Prober,
     files: HashMap<Inode, Watched>,
     visits: u64,
 }
 
 impl Watch {
-    fn follow(&mut self, asked: &Receiver<u32>) {
+    fn follow(&mut self, asked: &Receiver<Ask>, next: &Next) {
         loop {
-            match asked.recv_timeout(LOOK_EVERY) {
-                Ok(pid) => self.look_at_process(pid),
+            let ask = asked.recv_timeout(LOOK_EVERY);
+            if let Some(declared) = next.swap(None) {
+                self.replace(declared);
+                next.busy.store(false, Ordering::Release);
+            }
+            match ask {
+                Ok(Ask::LookAt(pid)) => self.look_at_process(pid),
+                Ok(Ask::Replace) => {}
                 Err(RecvTimeoutError::Timeout) => {
                     self.look();
                     self.leave();
@@ -88,10 +136,28 @@ impl Watch {
         }
     }
 
+    /// Detaches the probes of transactions that are gone and attaches those of new ones; others stay.
+    fn replace(&mut self, declared: DeclaredTable) {
+        self.declared = declared;
+        let (declared, prober) = (&self.declared, &mut self.prober);
+        self.files.retain(|_, watched| {
+            watched.visits.retain(|number, visit| {
+                let stays = declared.get(*number).is_some();
+                if let (false, Some(visit)) = (stays, visit) {
+                    prober.detach_file(*visit);
+                }
+                stays
+            });
+            !watched.visits.is_empty()
+        });
+        self.look();
+        self.look_at_all_processes();
+    }
+
     /// Looks at the declared paths.
     fn look(&mut self) {
-        let declared = Arc::clone(&self.declared);
-        for one in declared.iter() {
+        let declared = self.declared.clone();
+        for (_, one) in declared.iter() {
             for path in expand(&one.program) {
                 self.consider(&path, &path);
             }
@@ -117,30 +183,33 @@ impl Watch {
     /// Attaches to the file at `open` if its name is declared and it has no probes yet.
     fn consider(&mut self, name: &Path, open: &Path) {
         let text = name.to_string_lossy();
-        let is_declared = |one: &Declared| Glob::new(&one.program).fits(&text);
-        if !self.declared.iter().any(is_declared) {
+        let declared = self.declared.iter().filter(|(_, one)| Glob::new(&one.program).fits(&text));
+        let mut declared: Vec<(usize, Arc<Declared>)> =
+            declared.map(|(number, one)| (number, Arc::clone(one))).collect();
+        if declared.is_empty() {
             return;
         }
         let Ok(meta) = fs::metadata(open).map(|meta| (meta.is_file(), (meta.dev(), meta.ino()))) else { return };
         let (true, inode) = meta else { return };
-        if self.files.contains_key(&inode) {
-            return;
+        if let Some(known) = self.files.get(&inode) {
+            declared.retain(|(number, _)| !known.visits.contains_key(number));
+            if declared.is_empty() {
+                return;
+            }
         }
-        let mut visits = Vec::new();
+        let mut visits = HashMap::new();
         let binary = Binary::open(open);
-        let declared = Arc::clone(&self.declared);
-        for (index, one) in declared.iter().enumerate().filter(|(_, one)| is_declared(one)) {
+        for (number, one) in &declared {
             let site = binary.as_ref().map_err(Clone::clone).and_then(|binary| binary.declared(one));
-            let done = site.map_err(|why| why.to_string()).and_then(|site| self.attach(open, index, one, &site));
+            let done = site.map_err(|why| why.to_string()).and_then(|site| self.attach(open, *number, one, &site));
+            visits.insert(*number, done.as_ref().ok().copied());
             match done {
-                Ok(visit) => {
-                    visits.push(visit);
-                    log::info!("transaction '{}': {} of {text} is traced", one.name, one.target);
-                }
+                Ok(_) => log::info!("transaction '{}': {} of {text} is traced", one.name, one.target),
                 Err(why) => log::error!("{}: transaction '{}': {text}: {why}", one.place, one.name),
             }
         }
-        self.files.insert(inode, Watched { path: name.to_owned(), visits });
+        let watched = || Watched { path: name.to_owned(), visits: HashMap::new() };
+        self.files.entry(inode).or_insert_with(watched).visits.extend(visits);
     }
 
     /// Attaches the probes of one function, all or none; the number they are kept under.
@@ -178,7 +247,7 @@ impl Watch {
             .files
             .iter()
             .filter(|(inode, watched)| replaced(inode, watched))
-            .map(|(i, w)| (*i, w.visits.clone()))
+            .map(|(i, w)| (*i, w.visits.values().flatten().copied().collect()))
             .collect();
         if gone.is_empty() {
             return;

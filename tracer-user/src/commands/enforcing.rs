@@ -11,10 +11,50 @@ use crate::http::Enforcement;
 use crate::pipeline::Pipeline;
 use crate::service_classes::decision::{Decision, Order};
 use crate::service_classes::lever::{self, Actions, Lever, Recovered, Refusal};
-use crate::service_classes::{Mode, thread_priority};
+use crate::service_classes::{Mode, ServiceClass, thread_priority};
 
 /// Most orders that wait for the lever's thread.
 const ORDERS: usize = 16_384;
+
+/// Most names of service classes since the start, which the configuration can change. The lever counts by name.
+const NAMES: usize = 256;
+
+/// Numbers of service classes, which stay with their names when the configuration is read again.
+#[derive(Debug, Default)]
+struct Numbers {
+    /// By number.
+    names: Vec<Arc<str>>,
+    /// By index of the class.
+    of: Vec<usize>,
+}
+
+impl Numbers {
+    /// Whether there are numbers for all of these.
+    fn have_room(&self, classes: &[ServiceClass]) -> bool {
+        let new = classes.iter().filter(|class| !self.names.contains(&class.name));
+        self.names.len() + new.count() <= NAMES
+    }
+
+    fn set(&mut self, classes: &[ServiceClass]) {
+        self.of.clear();
+        for class in classes {
+            let number = self.names.iter().position(|name| *name == class.name).unwrap_or_else(|| {
+                self.names.push(Arc::clone(&class.name));
+                self.names.len() - 1
+            });
+            self.of.push(number);
+        }
+    }
+
+    /// Puts numbers in the place of indices.
+    fn number(&self, orders: &mut [Order]) {
+        for order in orders {
+            let (Order::Change { class, .. } | Order::Restore { class, .. }) = order else { continue };
+            // No index is beyond; a number beyond is counted nowhere.
+            *class = self.of.get(*class).copied().unwrap_or(NAMES);
+        }
+    }
+}
 
 /// Decides with every drain, and has it carried out or counted.
 pub(super) struct Enforcing {
@@ -22,10 +62,11 @@ pub(super) struct Enforcing {
     decision: Decision,
     /// Changes priorities; `None` unless the mode is `on`.
     lever: Option<Lever>,
-    /// Orders that the lever's thread has not taken yet.
+    numbers: Numbers,
+    /// Orders that the lever's thread has not taken yet; their classes by number.
     waiting: Vec<Order>,
     serving: Vec<crate::service_classes::decision::Serving>,
-    /// Of a dry run, by class.
+    /// Of a dry run, by number of the class.
     dry: Vec<Actions>,
 }
 
@@ -64,7 +105,7 @@ impl Enforcing {
                 };
                 Failure::Running(format!("--enforce on: state directory {}: {why}", config.state_dir.display()))
             };
-            let (lever, recovered) = Lever::start(&config.state_dir, classes.len()).map_err(failed)?;
+            let (lever, recovered) = Lever::start(&config.state_dir, NAMES).map_err(failed)?;
             report(&recovered);
             Some(lever)
         } else {
@@ -80,14 +121,36 @@ impl Enforcing {
             }
             None
         };
+        let mut numbers = Numbers::default();
+        numbers.set(classes);
         Ok(Self {
             mode: config.enforce,
+            numbers,
             decision: Decision::new(classes.iter().map(|class| class.cpu).collect()),
             lever,
             waiting: Vec::new(),
             serving: Vec::new(),
-            dry: vec![Actions::default(); classes.len()],
+            dry: vec![Actions::default(); NAMES],
         })
+    }
+
+    /// Why the service classes of `config` cannot be taken up while the agent runs, if they cannot.
+    pub(super) fn obstacle_to_reload(&self, config: &Config) -> Option<String> {
+        (!self.numbers.have_room(&config.service_classes.classes)).then(|| {
+            format!(
+                "more than {NAMES} names of service classes were used since the start; restart the agent to use others"
+            )
+        })
+    }
+
+    /// Other classes are declared: every thread gets its own priority back, and new requests are decided by them.
+    pub(super) fn reload(&mut self, config: &Config) {
+        let classes = &config.service_classes.classes;
+        let mut orders = self.decision.restore_orders();
+        self.numbers.number(&mut orders);
+        self.waiting.append(&mut orders);
+        self.numbers.set(classes);
+        self.decision = Decision::new(classes.iter().map(|class| class.cpu).collect());
     }
 
     /// Restores every thread, from whichever thread it is called.
@@ -110,12 +173,15 @@ impl Enforcing {
         }
         self.serving.clear();
         pipeline.serving(&mut self.serving);
-        let mut orders = std::mem::take(&mut self.waiting);
+        let mut orders = Vec::new();
         self.decision.decide(now, &self.serving, &mut orders);
         for (parent, tid, tgid) in pipeline.take_forks() {
             self.decision.forked(parent, tid, tgid, &mut orders);
         }
-        self.pass_on(orders);
+        self.numbers.number(&mut orders);
+        let mut all = std::mem::take(&mut self.waiting);
+        all.append(&mut orders);
+        self.pass_on(all);
     }
 
     fn pass_on(&mut self, orders: Vec<Order>) {
@@ -148,13 +214,16 @@ impl Enforcing {
                     }
                 }
                 self.waiting = self.decision.restore_orders();
+                self.numbers.number(&mut self.waiting);
             }
         }
     }
 
     /// What was done, for the API and the metrics.
     pub(super) fn view(&self, pipeline: &Pipeline) -> Enforcement {
-        let mut actions = self.lever.as_ref().map_or_else(|| self.dry.clone(), Lever::actions);
+        let counted = self.lever.as_ref().map_or_else(|| self.dry.clone(), Lever::actions);
+        let of = |number: &usize| counted.get(*number).cloned().unwrap_or_default();
+        let mut actions: Vec<Actions> = self.numbers.of.iter().map(of).collect();
         for (actions, unserved) in actions.iter_mut().zip(pipeline.unserved()) {
             let reasons =
                 [("brief", unserved.brief), ("shared_thread", unserved.shared_thread), ("limit", unserved.limit)];
@@ -199,5 +268,32 @@ fn report(recovered: &Recovered) {
             "an earlier agent was killed: priorities restored: {restored}, of threads made meanwhile: {inherited}; \
              ended or set by others: {gone}; not restored: {failed}"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn classes(names: &[&str]) -> Vec<ServiceClass> {
+        let text: Vec<String> =
+            names.iter().map(|name| format!("[[service_class]]\nname = \"{name}\"\nimportance = 1\n")).collect();
+        Config::parse("t", &text.concat()).unwrap().service_classes.classes.clone()
+    }
+
+    #[test]
+    fn numbers_stay_with_names() {
+        let mut numbers = Numbers::default();
+        numbers.set(&classes(&["gold", "bronze"]));
+        numbers.set(&classes(&["silver", "gold"]));
+        assert_eq!(numbers.of, [2, 0]);
+        let mut orders = [Order::Restore { tid: 1, class: 1 }, Order::Inherited { parent: 1, tid: 2, tgid: 1 }];
+        numbers.number(&mut orders);
+        assert_eq!(orders[0], Order::Restore { tid: 1, class: 0 });
+        for n in 3..NAMES {
+            assert!(numbers.have_room(&classes(&[&format!("c{n}")])));
+            numbers.set(&classes(&[&format!("c{n}")]));
+        }
+        assert!(numbers.have_room(&classes(&["gold", "c7"])) && !numbers.have_room(&classes(&["other"])));
     }
 }

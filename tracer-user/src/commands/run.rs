@@ -20,14 +20,15 @@ use super::enforcing::{self, Enforcing};
 use super::netns::OwnNetns;
 use super::poll_interval::Pace;
 use super::relaying::Relaying;
+use super::reloading::Reloading;
 use super::sampling::Sampling;
 use super::save::Saver;
 use super::sweep::Sweep;
 use super::thread_clocks::ThreadClocks;
 use super::transactions_file::Lines;
-use super::{Failure, clock, descriptors, host_name, summary};
+use super::{Failure, clock, descriptors, host_name, signals, summary};
 use crate::cli::AgentOptions;
-use crate::config::{Config, History, OOM_SCORE_ADJ};
+use crate::config::{Config, History, OOM_SCORE_ADJ, Sections};
 use crate::guard::loss_log::LossLog;
 use crate::guard::self_process;
 use crate::guard::service_manager::ServiceManager;
@@ -60,7 +61,7 @@ const ENDING: Duration = Duration::from_millis(600);
 /// Runs the agent until a signal or `--duration`; records to `record`.
 pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure> {
     env_logger::Builder::new().filter_level(options.log).format_timestamp_millis().init();
-    let config = configure(options)?;
+    let (config, sections) = configure(options)?;
     enforcing::allow(&config, options.config.as_deref())?;
     let token = config.token_file.as_deref().map(Token::of).transpose()?;
     self_process::keep_little_freed();
@@ -80,7 +81,14 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     let manager = ServiceManager::from_environment();
     let status = Arc::new(Status::default());
     let interrupted = Arc::new(AtomicBool::new(false));
-    watch_signals(&runtime, &status, &interrupted);
+    let (reloading, requests) = options
+        .config
+        .as_deref()
+        .map(|file| Reloading::start(file, &config, sections))
+        .transpose()
+        .map_err(|error| Failure::Running(format!("no thread that reads the configuration again: {error}")))?
+        .unzip();
+    signals::watch(&runtime, &status, &interrupted, requests);
 
     let wall_offset = clock::wall_offset();
     let seed = seed();
@@ -191,7 +199,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     let extras = config.runtimes;
     let mut prober = kernel.prober();
     let attach = move |look, place: &Place| prober.attach(place.probe, look, &place.file, place.offset);
-    let declaring = Declaring::start(&config.declared, kernel.prober())
+    let declaring = Declaring::start(pipeline.declared(), kernel.prober(), true)
         .map_err(|error| Failure::Running(format!("no thread for declared transactions: {error}")))?;
     let decrypting = Decrypting::start(&config.tls, kernel.prober())
         .map_err(|error| Failure::Running(format!("no thread for TLS libraries: {error}")))?;
@@ -229,6 +237,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
             .inspect_err(|error| log::warn!("runtimes are not looked at: {error}"))
             .ok(),
         declaring,
+        reloading,
         enforcing,
         decrypting,
         unwinder,
@@ -262,6 +271,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         while let Ok(command) = command_queue.try_recv() {
             agent.apply_limits(command);
         }
+        agent.follow_configuration(&mut pipeline);
         agent.follow_budget();
         agent.follow_slow_requests(&mut pipeline);
         if Instant::now() >= next_tick {
@@ -355,10 +365,10 @@ fn prioritize_pipeline(config: &Config) {
     }
 }
 
-fn configure(options: &AgentOptions) -> Result<Config, Failure> {
-    let mut config = match &options.config {
-        Some(path) => Config::load(path)?,
-        None => Config::default(),
+fn configure(options: &AgentOptions) -> Result<(Config, Sections), Failure> {
+    let (mut config, sections) = match &options.config {
+        Some(path) => Config::load_sections(path)?,
+        None => (Config::default(), Sections::default()),
     };
     if let Some(listen) = options.listen {
         config.listen = listen;
@@ -429,7 +439,7 @@ fn configure(options: &AgentOptions) -> Result<Config, Failure> {
     for pid in &config.only_pids {
         process::check(*pid).map_err(Failure::Usage)?;
     }
-    Ok(config)
+    Ok((config, sections))
 }
 
 /// Bytes of unwind tables at the default ceiling of memory.
@@ -506,21 +516,6 @@ fn announce(listen: SocketAddr, agent: &Agent, manager: &ServiceManager) {
         None => "tracing".to_owned(),
     };
     manager.ready(&format!("{state}; console on http://{listen}/"));
-}
-
-/// Ctrl-C and SIGTERM end the agent; after Ctrl-C somebody wants the summary.
-fn watch_signals(runtime: &tokio::runtime::Runtime, status: &Arc<Status>, interrupted: &Arc<AtomicBool>) {
-    use tokio::signal::unix::{SignalKind, signal};
-    for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
-        let (status, interrupted) = (Arc::clone(status), Arc::clone(interrupted));
-        runtime.spawn(async move {
-            if let Ok(mut signals) = signal(kind) {
-                signals.recv().await;
-                interrupted.fetch_or(kind == SignalKind::interrupt(), Ordering::Relaxed);
-                status.stop();
-            }
-        });
-    }
 }
 
 /// Ids of two runs must differ; they need not be unguessable.

@@ -19,7 +19,7 @@ pub(super) struct RuleFile {
     method: Vec<String>,
     path: Option<Spanned<String>>,
     host: Option<String>,
-    header: Option<HeaderFile>,
+    header: Option<Spanned<HeaderFile>>,
     port: Option<u16>,
     #[serde(default)]
     status: Vec<Spanned<String>>,
@@ -27,9 +27,23 @@ pub(super) struct RuleFile {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct HeaderFile {
+pub(super) struct HeaderFile {
     name: String,
     value: String,
+}
+
+/// Longest name of a header, bytes.
+const HEADER: usize = 256;
+
+/// Checks a condition on a header.
+pub(super) fn header(source: &Source<'_>, header: &Spanned<HeaderFile>) -> Result<HeaderMatch, ConfigError> {
+    let HeaderFile { name, value } = header.get_ref();
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if name.is_empty() || name.len() > HEADER || !name.bytes().all(is_token) {
+        let what = "expected the name of a header, such as { name = \"X-Tenant\", value = \"gold*\" }";
+        return Err(source.wrong(&header.span(), what));
+    }
+    Ok(HeaderMatch { name: name.to_ascii_lowercase().into(), value: Glob::new(value) })
 }
 
 /// Checks one rule.
@@ -63,10 +77,7 @@ pub(super) fn check(source: &Source<'_>, rule: &RuleFile) -> Result<Rule, Config
         methods: rule.method.iter().map(|method| method.as_str().into()).collect(),
         path,
         host: rule.host.as_deref().map(Glob::new),
-        header: rule.header.as_ref().map(|header| HeaderMatch {
-            name: header.name.to_ascii_lowercase().into(),
-            value: Glob::new(&header.value),
-        }),
+        header: rule.header.as_ref().map(|given| header(source, given)).transpose()?,
         port: rule.port,
         status: status.collect::<Result<_, _>>()?,
     })

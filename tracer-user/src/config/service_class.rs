@@ -7,8 +7,10 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::class_rules::{self, HeaderFile};
 use super::{ConfigError, Source};
 use crate::classes::rules::Glob;
+use crate::service_classes::hours::Hours;
 use crate::service_classes::{CLASSES_MAX, CpuPriority, Goal, RULES_MAX, Rule, ServiceClass, ServiceClasses};
 
 /// Longest name, and longest condition, bytes.
@@ -48,6 +50,9 @@ struct RuleFile {
     host: Option<Spanned<String>>,
     caller: Option<Spanned<String>>,
     caller_class: Option<Spanned<String>>,
+    user: Option<Spanned<String>>,
+    header: Option<Spanned<HeaderFile>>,
+    time: Option<Spanned<String>>,
 }
 
 /// Settings of enforcement, as in the file.
@@ -174,6 +179,11 @@ fn one_rule(source: &Source<'_>, rule: &Spanned<RuleFile>, class: usize) -> Resu
         Some(text) => Ok(Some(Glob::new(text.get_ref()))),
     };
     let file = rule.get_ref();
+    let time = |text: &Spanned<String>| Hours::parse(text.get_ref()).map_err(|what| source.wrong(&text.span(), what));
+    if let (Some(_), Some(user)) = (&file.header, &file.user) {
+        let what = "contradiction: only calls of declared functions have a user, and they have no headers";
+        return Err(source.wrong(&user.span(), what));
+    }
     let checked = Rule {
         class,
         service: glob(&file.service)?,
@@ -181,11 +191,14 @@ fn one_rule(source: &Source<'_>, rule: &Spanned<RuleFile>, class: usize) -> Resu
         host: glob(&file.host)?,
         caller: glob(&file.caller)?,
         caller_class: glob(&file.caller_class)?,
+        user: glob(&file.user)?,
+        header: file.header.as_ref().map(|header| class_rules::header(source, header)).transpose()?,
+        time: file.time.as_ref().map(time).transpose()?,
         place: source.place(&rule.span()).into(),
     };
     if checked.is_empty() {
-        let what = "a rule needs at least one of service, request_class, host, caller, caller_class; service = \"*\" \
-                    matches every request";
+        let what = "a rule needs at least one of service, request_class, host, caller, caller_class, user, header, time; \
+                    service = \"*\" matches every request";
         return Err(source.wrong(&rule.span(), what));
     }
     Ok(checked)
@@ -260,6 +273,25 @@ mod tests {
                 "t.toml:4:12: unknown field `servce`",
             ),
             (class("name = \"a\"\nimportance = 1\nrules = [{ service = \"\" }]"), "t.toml:4:22: expected 1 to 256"),
+            (class("name = \"a\"\nimportance = 1\nrules = [{ time = \"noon\" }]"), "t.toml:4:19: expected days, hours"),
+            (
+                class("name = \"a\"\nimportance = 1\nrules = [{ header = { name = \"a b\", value = \"*\" } }]"),
+                "t.toml:4:21: expected the name of a header",
+            ),
+            (
+                class(
+                    "name = \"a\"\nimportance = 1\nrules = [{ header = { name = \"a\", value = \"*\" }, user = \"x\" }]",
+                ),
+                "t.toml:4:57: contradiction: only calls",
+            ),
+            (
+                format!(
+                    "{}{}",
+                    class("name = \"c\"\nimportance = 1\nrules = [{ time = \"mon-fri\" }]"),
+                    class("name = \"b\"\nimportance = 2\nrules = [{ time = \"tue 08:00-09:00\" }]")
+                ),
+                "t.toml:8:10: this rule never decides: the first matching rule wins, and the one at t.toml:4",
+            ),
             (format!("{gold}{}", class("name = \"gold\"\nimportance = 2")), "t.toml:7:8: the service class 'gold' is"),
             (
                 format!("{gold}{}", class("name = \"b\"\nimportance = 2\nrules = [{ service = \"*\", host = \"a\" }]")),

@@ -92,6 +92,11 @@ pub(super) async fn health(State(app): AppState) -> Result<Json<Value>, Problem>
             "max_cpu_cores": health.ceilings.map(|ceilings| ceilings.cpu),
             "max_memory_bytes": health.ceilings.map(|ceilings| ceilings.memory),
         },
+        "configuration": {
+            "reloads_applied": health.configuration.applied, "reloads_refused": health.configuration.refused,
+            "mistake": health.configuration.mistake, "last": health.configuration.last,
+            "last_ns": health.configuration.last_ns,
+        },
         "shed": { "level": health.level as u8, "what": health.level.name(), "meaning": health.level.what() },
     })))
 }

@@ -161,7 +161,7 @@ fn definitions_rows(view: &View<'_>) -> Vec<Row> {
             ("declared_at", json!(&*one.place)),
         ]
     };
-    view.declared.declared().iter().map(row).collect()
+    view.declared.declared().map(row).collect()
 }
 
 fn measurements_rows(view: &View<'_>) -> Vec<Row> {

@@ -94,6 +94,8 @@ pub struct Health {
     pub runtimes: Vec<RuntimeStatus>,
     /// What is done for service classes.
     pub enforcement: Enforcement,
+    /// The configuration that is in force.
+    pub configuration: ConfigStatus,
 }
 
 impl Health {
@@ -101,6 +103,21 @@ impl Health {
     pub fn events_lost(&self) -> u64 {
         self.lost.iter().map(|(_, count)| count).sum()
     }
+}
+
+/// Readings of the configuration file while the agent runs.
+#[derive(Clone, Debug, Default)]
+pub struct ConfigStatus {
+    /// Those that were taken up.
+    pub applied: u64,
+    /// Those that were refused.
+    pub refused: u64,
+    /// Why the last one was refused, with file and line, if it was.
+    pub mistake: Option<String>,
+    /// What the last one changed, or why it was refused.
+    pub last: Option<String>,
+    /// When it was, nanoseconds since the epoch; 0: never.
+    pub last_ns: u64,
 }
 
 /// Rate of stack samples, and what profiling costs.

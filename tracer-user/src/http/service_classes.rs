@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::params::Params;
 use super::{App, Problem, View};
-use crate::metrics::AttainmentRow;
+use crate::metrics::{AttainmentRow, Trend};
 use crate::service_classes::lever::Actions;
 use crate::service_classes::{Mode, ServiceClass};
 
@@ -23,6 +23,19 @@ pub struct Enforcement {
     pub actions: Vec<Actions>,
 }
 
+/// Why a class is late: what it waits for, and who took the CPU meanwhile.
+fn late(view: &View<'_>, row: &AttainmentRow) -> Value {
+    let classes = &view.attainment.classes().classes;
+    let takers = view.attainment.takers().into_iter().map(|taker| {
+        json!({
+            "service_class": taker.class.and_then(|class| classes.get(class)).map(|class| &*class.name),
+            "cpu_s": taker.cpu_s,
+            "cpu_share": taker.share,
+        })
+    });
+    json!({ "waits_for": row.shares.waits_for().name(), "cpu_taken_by": takers.collect::<Vec<_>>() })
+}
+
 fn row(view: &View<'_>, row: &AttainmentRow) -> Value {
     json!({
         "service_name": &*view.names.service(row.service),
@@ -34,7 +47,14 @@ fn row(view: &View<'_>, row: &AttainmentRow) -> Value {
         "p95_s": row.p95_s,
         "p99_s": row.p99_s,
         "mean_s": row.mean_s,
+        "actual_s": row.actual_s,
+        "trend": row.trend.map(Trend::name),
+        "time_shares": {
+            "queue": row.shares.queue, "runqueue": row.shares.runqueue, "cpu": row.shares.cpu,
+            "blocked": row.shares.blocked,
+        },
         "attained": row.attained,
+        "late": (row.attained == Some(false)).then(|| late(view, row)),
     })
 }
 

@@ -40,7 +40,7 @@ async fn start_with(token: Option<&str>, status: Arc<Status>) -> SocketAddr {
         let (history, detector) =
             (Collector::new(0, 1 << 28), Detector::new(crate::analysis::detector::Settings::default()));
         let attainment = Attainment::new(&Arc::default());
-        let declared = DeclaredReports::new(&Arc::from([]));
+        let declared = DeclaredReports::new(&crate::runtimes::declared::DeclaredTable::default());
         let one = span(0xabc, 5, 2_000_000, false);
         stats.span(&names, &one);
         store.take(one);

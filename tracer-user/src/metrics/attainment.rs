@@ -3,12 +3,12 @@
 //! The response time is what the caller waits for this service: from the arrival of the request in the socket (where
 //! that is known) to the last byte of the reply. A request that waits because its thread gets no CPU waits there.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
-use super::quantile::Quantiles;
+use super::lateness::{Parts, Taker, TimeShares, Times, Trend, takers};
 use crate::guard::tables::TableUse;
-use crate::model::{Names, Nanos, Outcome, ServiceId, Side, Sink, Span};
+use crate::model::{Names, Nanos, Outcome, ProtocolId, ServiceId, Side, Sink, Span};
 use crate::service_classes::{Goal, ServiceClasses};
 
 /// Length of one slice, nanoseconds, and number of slices: a minute in all.
@@ -20,9 +20,10 @@ const ROWS: usize = 1024;
 #[derive(Debug, Default)]
 struct Slice {
     number: u64,
-    times: Quantiles,
-    sum: u64,
-    count: u64,
+    times: Times,
+    parts: Parts,
+    /// CPU of all, of unfinished ones too.
+    cpu: u64,
 }
 
 #[derive(Debug, Default)]
@@ -56,6 +57,12 @@ pub struct Row {
     pub p99_s: f64,
     /// Mean.
     pub mean_s: f64,
+    /// What the goal is about; without a goal the mean.
+    pub actual_s: f64,
+    /// How that changed, from one half minute to the next.
+    pub trend: Option<Trend>,
+    /// What the response time went for.
+    pub shares: TimeShares,
     /// Whether the goal was reached; `None` without a goal or without requests.
     pub attained: Option<bool>,
 }
@@ -65,6 +72,8 @@ pub struct Row {
 pub struct Attainment {
     classes: Arc<ServiceClasses>,
     rows: HashMap<(usize, ServiceId), Sums>,
+    /// CPU of requests without a service class, by slice.
+    others: VecDeque<(u64, Nanos)>,
     now: Nanos,
     refused: u64,
     /// Requests whose context names a service class that is not declared here.
@@ -74,7 +83,37 @@ pub struct Attainment {
 impl Attainment {
     /// Of these classes.
     pub fn new(classes: &Arc<ServiceClasses>) -> Self {
-        Self { classes: Arc::clone(classes), rows: HashMap::new(), now: 0, refused: 0, unknown: 0 }
+        Self {
+            classes: Arc::clone(classes),
+            rows: HashMap::new(),
+            others: VecDeque::new(),
+            now: 0,
+            refused: 0,
+            unknown: 0,
+        }
+    }
+
+    /// Other classes are declared. Those of the same name go on, those that are gone are forgotten.
+    pub fn replace(&mut self, classes: &Arc<ServiceClasses>) {
+        let old = std::mem::replace(&mut self.classes, Arc::clone(classes));
+        let rows = std::mem::take(&mut self.rows).into_iter();
+        let index = |class: usize| classes.index(&old.classes.get(class)?.name);
+        self.rows = rows.filter_map(|((class, service), sums)| Some(((index(class)?, service), sums))).collect();
+    }
+
+    /// CPU of a request without a service class.
+    fn without_class(&mut self, span: &Span) {
+        self.now = self.now.max(span.end);
+        let number = self.now / SLICE;
+        if self.others.back().is_none_or(|(newest, _)| *newest < number) {
+            if self.others.len() >= SLICES {
+                self.others.pop_front();
+            }
+            self.others.push_back((number, 0));
+        }
+        if let Some((_, cpu)) = self.others.back_mut() {
+            *cpu += span.cost.cpu;
+        }
     }
 
     /// Pairs of service class and service.
@@ -102,35 +141,71 @@ impl Attainment {
     }
 
     fn row(&self, class: usize, service: ServiceId, sums: &Sums) -> Row {
-        let oldest = (self.now / SLICE + 1).saturating_sub(SLICES as u64);
-        let (mut times, mut sum, mut recent) = (Quantiles::default(), 0, 0);
+        let oldest = self.oldest();
+        let middle = oldest + SLICES as u64 / 2;
+        let (mut all, mut now, mut before) = (Times::default(), Times::default(), Times::default());
+        let mut parts = Parts::default();
         for slice in sums.slices.iter().filter(|slice| slice.number >= oldest) {
-            times.merge(&slice.times);
-            sum += slice.sum;
-            recent += slice.count;
+            let half = if slice.number >= middle { &mut now } else { &mut before };
+            for times in [&mut all, half] {
+                times.times.merge(&slice.times.times);
+                times.sum += slice.times.sum;
+                times.count += slice.times.count;
+            }
+            parts.add(&slice.parts);
         }
-        let quantile = |q| times.at(q).unwrap_or(0.0);
-        let mean_s = if recent == 0 { 0.0 } else { sum as f64 / 1e9 / recent as f64 };
-        let (p95_s, p99_s) = (quantile(0.95), quantile(0.99));
+        let quantile = |q| all.times.at(q).unwrap_or(0.0);
         let goal = self.classes.classes.get(class).map_or(Goal::Discretionary, |class| class.goal);
-        let actual = match goal {
-            Goal::P99(_) => p99_s,
-            Goal::P95(_) => p95_s,
-            Goal::Mean(_) | Goal::Discretionary => mean_s,
-        };
-        let attained = goal.time().filter(|_| recent > 0).map(|goal| actual <= goal.as_secs_f64());
-        let cpu_s = sums.cpu as f64 / 1e9;
-        let Sums { count, errors, .. } = *sums;
-        Row { class, service, count, errors, cpu_s, recent, p50_s: quantile(0.5), p95_s, p99_s, mean_s, attained }
+        let actual_s = all.actual(goal);
+        Row {
+            class,
+            service,
+            count: sums.count,
+            errors: sums.errors,
+            cpu_s: sums.cpu as f64 / 1e9,
+            recent: all.count,
+            p50_s: quantile(0.5),
+            p95_s: quantile(0.95),
+            p99_s: quantile(0.99),
+            mean_s: all.actual(Goal::Discretionary),
+            actual_s,
+            trend: now.trend(&before, goal),
+            shares: parts.shares(),
+            attained: goal.time().filter(|_| all.count > 0).map(|goal| actual_s <= goal.as_secs_f64()),
+        }
+    }
+
+    /// The number of the oldest slice of the last minute.
+    fn oldest(&self) -> u64 {
+        (self.now / SLICE + 1).saturating_sub(SLICES as u64)
+    }
+
+    /// Who took how much of the CPU of requests over the last minute, most first.
+    pub fn takers(&self) -> Vec<Taker> {
+        let oldest = self.oldest();
+        let mut by_class: BTreeMap<Option<usize>, Nanos> = BTreeMap::new();
+        for ((class, _), sums) in &self.rows {
+            let recent = sums.slices.iter().filter(|slice| slice.number >= oldest);
+            *by_class.entry(Some(*class)).or_default() += recent.map(|slice| slice.cpu).sum::<Nanos>();
+        }
+        let others = self.others.iter().filter(|(number, _)| *number >= oldest);
+        by_class.insert(None, others.map(|(_, cpu)| cpu).sum());
+        takers(by_class)
     }
 }
 
 impl Sink for Attainment {
     fn span(&mut self, _: &Names, span: &Span) {
-        let Some(carried) = span.carried.as_ref().filter(|carried| !carried.service_class.is_empty()) else { return };
         if span.side != Side::Server || self.classes.is_empty() {
             return;
         }
+        let Some(carried) = span.carried.as_ref().filter(|carried| !carried.service_class.is_empty()) else {
+            // A declared call within a request: its CPU is the request's.
+            if span.protocol != ProtocolId::Declared || span.parent.is_none() {
+                self.without_class(span);
+            }
+            return;
+        };
         let Some(class) = self.classes.index(&carried.service_class) else {
             self.unknown += 1;
             return;
@@ -146,22 +221,23 @@ impl Sink for Attainment {
         sums.count += 1;
         sums.errors += u64::from(span.error);
         sums.cpu += span.cost.cpu;
-        if span.outcome == Outcome::Unfinished {
-            // Its end was not seen: its time means nothing.
-            return;
-        }
         if sums.slices.back().is_none_or(|slice| slice.number < number) {
             if sums.slices.len() >= SLICES {
                 sums.slices.pop_front();
             }
             sums.slices.push_back(Slice { number, ..Slice::default() });
         }
-        if let Some(slice) = sums.slices.back_mut() {
-            let time = span.queue() + span.duration();
-            slice.times.add(time);
-            slice.sum += time;
-            slice.count += 1;
+        let Some(slice) = sums.slices.back_mut() else { return };
+        slice.cpu += span.cost.cpu;
+        if span.outcome == Outcome::Unfinished {
+            // Its end was not seen: its time means nothing.
+            return;
         }
+        let time = span.queue() + span.duration();
+        slice.times.times.add(time);
+        slice.times.sum += time;
+        slice.times.count += 1;
+        slice.parts.add(&Parts { time, queue: span.queue(), cost: span.cost });
     }
 
     fn tick(&mut self, now: Nanos) {
@@ -173,7 +249,7 @@ impl Sink for Attainment {
 mod tests {
     use super::*;
     use crate::metrics::samples;
-    use crate::model::PropagatedContext;
+    use crate::model::{Cost, PropagatedContext};
     use crate::service_classes::{CpuPriority, ServiceClass};
     use std::time::Duration;
 
@@ -245,5 +321,46 @@ mod tests {
         assert_eq!(all.rows()[0].attained, Some(true));
         request(&mut all, "silver", 201 * 1000 * MILLI, 0, 10 * MILLI);
         assert_eq!((all.unknown(), all.rows().len()), (1, 1));
+    }
+
+    #[test]
+    fn who_took_the_cpu_while_a_class_got_slower() {
+        let mut all = attainment(Goal::P99(Duration::from_millis(50)));
+        for n in 0..60 {
+            // From the half minute on it waits for a CPU.
+            let queue = if n < 30 { 0 } else { 60 * MILLI };
+            request(&mut all, "gold", (60 + n) * 1000 * MILLI, queue, queue + 20 * MILLI);
+            if n >= 30 {
+                request(&mut all, "bronze", (60 + n) * 1000 * MILLI, 0, 500 * MILLI);
+            }
+        }
+        let rows = all.rows();
+        let gold = &rows[0];
+        assert_eq!((gold.attained, gold.trend), (Some(false), Some(Trend::Rising)), "{gold:?}");
+        assert!((gold.shares.queue - 0.6).abs() < 1e-9 && (gold.actual_s - gold.p99_s).abs() < 1e-9, "{gold:?}");
+        // The spans of these tests say nothing of CPU; those without a class do.
+        assert!(all.takers().is_empty());
+        let span = Span {
+            side: Side::Server,
+            cost: Cost { cpu: 7 * MILLI, ..Cost::default() },
+            end: 119_000 * MILLI,
+            ..samples::span(1, 0, 0, false)
+        };
+        all.span(&Names::default(), &span);
+        assert_eq!(all.takers().iter().map(|taker| (taker.class, taker.share)).collect::<Vec<_>>(), [(None, 1.0)]);
+        all.tick(600_000 * MILLI);
+        assert!(all.takers().is_empty() && all.rows()[0].trend.is_none());
+    }
+
+    #[test]
+    fn classes_of_the_same_name_go_on() {
+        let mut all = attainment(Goal::P99(Duration::from_millis(50)));
+        for name in ["gold", "bronze"] {
+            request(&mut all, name, 1000 * MILLI, 0, 20 * MILLI);
+        }
+        let gold = ServiceClass { goal: Goal::P99(Duration::from_millis(10)), ..all.classes().classes[1].clone() };
+        all.replace(&Arc::new(ServiceClasses { classes: vec![gold], rules: Vec::new() }));
+        let rows = all.rows();
+        assert_eq!((rows.len(), rows[0].class, rows[0].count, rows[0].attained), (1, 0, 1, Some(false)));
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::quantile::Quantiles;
 use crate::guard::tables::{TableUse, scaled};
 use crate::model::{DeclaredValue, Nanos, ServiceId};
-use crate::runtimes::declared::{Declared, Unread};
+use crate::runtimes::declared::{Declared, DeclaredTable, Unread};
 use crate::transactions::declared::FinishedCall;
 
 /// Most users with sums of their own, over all transactions and services; further ones share a row.
@@ -112,7 +112,7 @@ pub struct DeclaredRow<'a> {
 /// Sums of all declared transactions.
 #[derive(Debug)]
 pub struct DeclaredReports {
-    declared: Arc<[Declared]>,
+    declared: DeclaredTable,
     totals: BTreeMap<(usize, ServiceId), (DeclaredSums, Quantiles)>,
     users: BTreeMap<(usize, ServiceId), BTreeMap<Arc<str>, DeclaredSums>>,
     /// Users without a row of their own.
@@ -125,9 +125,9 @@ pub struct DeclaredReports {
 
 impl DeclaredReports {
     /// Of these transactions.
-    pub fn new(declared: &Arc<[Declared]>) -> Self {
+    pub fn new(declared: &DeclaredTable) -> Self {
         Self {
-            declared: Arc::clone(declared),
+            declared: declared.clone(),
             totals: BTreeMap::new(),
             users: BTreeMap::new(),
             others: BTreeMap::new(),
@@ -187,8 +187,18 @@ impl DeclaredReports {
     }
 
     /// What is declared.
-    pub fn declared(&self) -> &[Declared] {
-        &self.declared
+    pub fn declared(&self) -> impl Iterator<Item = &Declared> {
+        self.declared.iter().map(|(_, one)| &**one)
+    }
+
+    /// Other transactions are declared; the sums of those with the numbers `removed` are forgotten.
+    pub fn replace(&mut self, declared: &DeclaredTable, removed: &[usize]) {
+        self.declared = declared.clone();
+        let stays = |number: &usize| !removed.contains(number);
+        self.totals.retain(|(number, _), _| stays(number));
+        self.others.retain(|(number, _), _| stays(number));
+        self.users.retain(|(number, _), _| stays(number));
+        self.rows = self.users.values().map(BTreeMap::len).sum();
     }
 
     /// Every transaction that was called, by service.
@@ -229,7 +239,7 @@ mod tests {
             metrics: Vec::new(),
             place: "t:1".into(),
         };
-        DeclaredReports::new(&Arc::from([one]))
+        DeclaredReports::new(&DeclaredTable::new(&[one]))
     }
 
     fn call(time: Nanos) -> FinishedCall {
@@ -271,6 +281,8 @@ mod tests {
         assert_eq!((metric.count, metric.sum, metric.min, metric.max), (6, 8, Some(-7), Some(6)));
         assert_eq!(total.sums.metrics[1].unread, 6);
         assert_eq!((reports.table_use(), reports.unread()), (TableUse::new(2, 2, 2), 7));
+        reports.replace(&DeclaredTable::default(), &[0]);
+        assert_eq!((reports.totals().count(), reports.users().count(), reports.table_use().entries), (0, 0, 0));
     }
 
     #[test]

@@ -21,6 +21,7 @@ use self::stacks::Stacks;
 use self::table_use::TableFamilies;
 use super::certificates::Certificates;
 use super::class_series::{ClassFamilies, Classes, Counted};
+use super::configuration::ConfigurationFamilies;
 use super::duration_families::DurationFamilies;
 use super::exposition::Exposition;
 use super::families::{Families, vec};
@@ -55,6 +56,7 @@ pub struct Metrics {
     several_hosts: SeveralHosts,
     pub(super) tasks: Tasks,
     pub(super) certificates: Certificates,
+    pub(super) configuration: ConfigurationFamilies,
     pub(super) service_classes: ServiceClassFamilies,
     /// Requests in shared series: there were too many classes, too many label combinations, or the class had been idle.
     folded_classes: IntCounter,
@@ -127,6 +129,7 @@ impl Metrics {
             several_hosts: SeveralHosts::new(r),
             tasks: Tasks::new(r),
             certificates: Certificates::new(r),
+            configuration: ConfigurationFamilies::new(r),
             service_classes: ServiceClassFamilies::new(r),
             folded_classes: folded.with_label_values(&["class"]),
             folded_series: folded.with_label_values(&["series"]),

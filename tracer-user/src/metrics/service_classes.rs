@@ -1,5 +1,7 @@
 //! Metrics of service classes: goals, attainment, and what was done for them.
 
+use std::sync::Arc;
+
 use prometheus::{Counter, CounterVec, Gauge, GaugeVec, IntCounterVec, Opts};
 
 use super::attainment::{Attainment, Row};
@@ -7,7 +9,8 @@ use super::export::Metrics;
 use super::families::{Families, vec};
 use super::totals::raise;
 use crate::model::Names;
-use crate::service_classes::lever::Actions;
+use crate::service_classes::ServiceClasses;
+use crate::service_classes::lever::{Actions, Refusal};
 
 /// The families.
 #[derive(Debug)]
@@ -104,7 +107,42 @@ impl ServiceClassFamilies {
     }
 }
 
+/// Reasons that the lever does not know: the request was never its thread's only one.
+const UNSERVED: [&str; 3] = ["brief", "shared_thread", "limit"];
+
 impl Metrics {
+    /// Other classes are declared: removes what is exported of those that are gone, and goals of another kind. `services`:
+    /// every class with every service that has series.
+    pub fn forget_service_classes(&self, old: &ServiceClasses, new: &ServiceClasses, services: &[(&str, Arc<str>)]) {
+        let families = &self.service_classes;
+        for class in &old.classes {
+            let stays = new.classes.iter().find(|one| one.name == class.name);
+            // Labels without a series are no error here.
+            if stays.is_none_or(|one| one.goal.name() != class.goal.name()) {
+                let _ = families.goal.remove_label_values(&[&class.name, class.goal.name()]);
+            }
+            if stays.is_some() {
+                continue;
+            }
+            for action in ["applied", "would_apply", "restored"] {
+                let _ = families.actions.remove_label_values(&[&class.name, action]);
+            }
+            for reason in Refusal::ALL.map(Refusal::name).into_iter().chain(UNSERVED) {
+                let _ = families.refused.remove_label_values(&[&class.name, reason]);
+            }
+            for (_, service) in services.iter().filter(|(name, _)| *name == &*class.name) {
+                for kind in ["p50", "p95", "p99", "mean"] {
+                    let _ = families.response.remove_label_values(&[&class.name, service, kind]);
+                }
+                for status in ["ok", "error"] {
+                    let _ = families.requests.remove_label_values(&[&class.name, service, status]);
+                }
+                let _ = families.cpu.remove_label_values(&[&class.name, service]);
+                let _ = families.attained.remove_label_values(&[&class.name, service]);
+            }
+        }
+    }
+
     /// Sets what is known of the service classes; `actions` by class.
     pub fn set_service_classes(&self, names: &Names, attainment: &Attainment, actions: &[Actions]) {
         let families = &self.service_classes;

@@ -35,17 +35,20 @@ impl Pipeline {
     pub(super) fn declared_returned(&mut self, call: &FinishedCall) {
         let Some(class) = self.declared_class(call.declared, call.service) else { return };
         let Some(declared) = self.declared.get(call.declared) else { return };
-        // Within a request it is a part of that request, which has a service class of its own.
-        let service_class = match call.request {
-            None => self.service_class_of_declared(call.service, &declared.name),
-            Some(_) => None,
-        };
-        let carried =
-            service_class.map(|service_class| Arc::new(PropagatedContext { service_class, ..Default::default() }));
         let error = declared.fail.is_some_and(|fail| fail.is_true(call.value, call.go));
         let captured =
             Captured { entry: call.entry.as_deref(), exit: call.exit.as_deref(), result: call.value, go: call.go };
         let (user, values) = (declared.user_of(&captured), declared.values_of(&captured));
+        // Within a request it is a part of that request, which has a service class of its own.
+        let service_class = match call.request {
+            None => {
+                let user = user.as_ref().ok().and_then(Option::as_deref);
+                self.service_class_of_declared(call, &declared.name, user)
+            }
+            Some(_) => None,
+        };
+        let carried =
+            service_class.map(|service_class| Arc::new(PropagatedContext { service_class, ..Default::default() }));
         self.declared_reports.call(call, &user, &values, error);
         let named = declared.metrics.iter().zip(values);
         let facts = DeclaredFacts {

@@ -29,7 +29,7 @@ use crate::model::{ClassId, Cost, Names, Nanos, Owner, ServiceId, Sink, Span};
 use crate::profiles::{self, Profiles};
 use crate::protocols::Settings;
 use crate::relay::Outgoing;
-use crate::runtimes::declared::Declared;
+use crate::runtimes::declared::DeclaredTable;
 use crate::store::{SpanView, Store};
 use crate::transactions::engine::{Engine, Output};
 use crate::transactions::limits::Limits;
@@ -39,6 +39,7 @@ mod classes;
 mod declared;
 mod finished;
 mod relay;
+mod reload;
 mod service_classes;
 mod services;
 mod shedding;
@@ -125,7 +126,7 @@ pub struct Pipeline {
     /// Messages for other agents.
     outgoing: Vec<Outgoing>,
     /// Declared transactions, and spans of their calls that were not kept.
-    declared: Arc<[Declared]>,
+    declared: DeclaredTable,
     declared_not_kept: u64,
     /// Sums of declared transactions by service and user.
     declared_reports: DeclaredReports,
@@ -161,11 +162,11 @@ impl Pipeline {
     /// `seed`.
     pub fn new(config: &Config, seed: u64, wall_offset: i64, host: &str) -> Self {
         let settings = Settings {
-            headers: config.classes.header_names(),
+            headers: config.header_names(),
             request_id: config.transactions.request_id,
             timed_ports: config.timed_ports.clone(),
             baggage: config.transactions.baggage.clone(),
-            host: config.classes.wants_host() || config.service_classes.wants_host(),
+            host: config.wants_host(),
             ..Settings::default()
         };
         let memory = config.ceilings.memory;
@@ -175,7 +176,8 @@ impl Pipeline {
             ..Limits::for_memory(memory)
         };
         let mut engine = Engine::new(settings, limits, seed);
-        engine.expect_declared(config.declared.len());
+        let declared = DeclaredTable::new(&config.declared);
+        engine.expect_declared(declared.in_use());
         Self {
             engine,
             classifier: Classifier::new(&config.classes).within(Bounds::for_memory(memory)),
@@ -202,9 +204,9 @@ impl Pipeline {
             not_written: 0,
             outputs: Vec::new(),
             outgoing: Vec::new(),
-            declared: Arc::clone(&config.declared),
+            declared_reports: DeclaredReports::new(&declared).for_memory(memory),
+            declared,
             declared_not_kept: 0,
-            declared_reports: DeclaredReports::new(&config.declared).for_memory(memory),
             policies: Policies::new(&config.service_classes, config.enforce),
             slow: Slow::new(config.slow_requests),
             attainment: Attainment::new(&config.service_classes),

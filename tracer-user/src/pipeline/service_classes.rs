@@ -1,6 +1,7 @@
 //! The service class of a request: decided when it begins, from the context it came with, else by the rules; and the
 //! threads that certainly serve one.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -9,9 +10,11 @@ use tracer_common::event::Fork;
 use super::Pipeline;
 use super::classes::provisional;
 use crate::guard::tables::TableUse;
-use crate::model::{Nanos, ServiceId, Side};
+use crate::host::local_time;
+use crate::model::{Nanos, Side};
 use crate::service_classes::decision::Serving;
-use crate::service_classes::{CpuPriority, Facts, Mode, ServiceClasses};
+use crate::service_classes::{CpuPriority, Facts, Mode, ServiceClass, ServiceClasses};
+use crate::transactions::declared::FinishedCall;
 use crate::transactions::open_span::Slot;
 
 /// Most open requests whose threads are watched.
@@ -55,6 +58,8 @@ pub(super) struct Policies {
     reached: u64,
     /// Threads made while such requests are open: maker, thread, its process.
     forks: Vec<(u32, u32, u32)>,
+    /// The minute since the epoch that was last looked up, and which minute of the week that is.
+    minute: Cell<(i64, Option<u16>)>,
 }
 
 /// Most such threads between two drains; what is missed is found later.
@@ -70,7 +75,29 @@ impl Policies {
             latest: 0,
             reached: 0,
             forks: Vec::new(),
+            minute: Cell::new((i64::MIN, None)),
         }
+    }
+
+    /// Other classes are declared. Open requests keep the class they have, and nothing is done for them any more.
+    pub(super) fn replace(&mut self, classes: &Arc<ServiceClasses>, mode: Mode) {
+        let counted = |class: &ServiceClass| self.unserved.get(self.classes.index(&class.name)?).copied();
+        self.unserved = classes.classes.iter().map(|class| counted(class).unwrap_or_default()).collect();
+        self.classes = Arc::clone(classes);
+        self.enforced = mode != Mode::Off && classes.changes_priorities();
+        self.watched.clear();
+    }
+
+    /// The minute of the week at `start`, local time.
+    fn minute(&self, start: Nanos, wall_offset: i64) -> Option<u16> {
+        let wall = i64::try_from(start).ok()?.checked_add(wall_offset)?.div_euclid(60_000_000_000);
+        let (known, minute) = self.minute.get();
+        if known == wall {
+            return minute;
+        }
+        let minute = local_time::minute_of_week(wall.checked_mul(60)?);
+        self.minute.set((wall, minute));
+        minute
     }
 
     pub(super) fn table_use(&self) -> TableUse {
@@ -148,6 +175,10 @@ impl Pipeline {
                 None => &*caller.remote,
             }),
             caller_class: caller_class.map(|info| &*info.name),
+            user: None,
+            headers: &live.request.headers,
+            header_names: &self.engine.settings().headers,
+            minute: classes.wants_time().then(|| self.policies.minute(live.start, self.wall_offset)).flatten(),
         };
         let class = classes.decide(&facts)?;
         self.engine.set_ruled_class(slot, &classes.classes.get(class)?.name);
@@ -155,10 +186,16 @@ impl Pipeline {
     }
 
     /// The class of a call of a declared function outside any request.
-    pub(super) fn service_class_of_declared(&self, service: ServiceId, name: &str) -> Option<Arc<str>> {
-        let service = self.names.service(service);
-        let facts = Facts { service: &service, request_class: name, ..Facts::default() };
+    pub(super) fn service_class_of_declared(
+        &self,
+        call: &FinishedCall,
+        name: &str,
+        user: Option<&str>,
+    ) -> Option<Arc<str>> {
+        let service = self.names.service(call.service);
         let classes = &self.policies.classes;
+        let minute = classes.wants_time().then(|| self.policies.minute(call.start, self.wall_offset)).flatten();
+        let facts = Facts { service: &service, request_class: name, user, minute, ..Facts::default() };
         Some(Arc::clone(&classes.classes.get(classes.decide(&facts)?)?.name))
     }
 

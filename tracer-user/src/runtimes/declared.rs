@@ -15,11 +15,15 @@ use super::return_instructions::returns;
 
 mod calls;
 mod code;
+mod interpreters;
 mod lines;
 mod predicate;
+mod table;
 mod values;
 
+pub use interpreters::Language;
 pub use predicate::{Comparison, Predicate};
+pub use table::{DeclaredChanges, DeclaredTable};
 pub use values::{Captured, METRICS, Metric, MetricKind, Source, Unread, ValueSource};
 
 /// Most bytes of a Go function that are searched for return instructions.
@@ -92,6 +96,15 @@ pub struct Declared {
     pub place: Box<str>,
 }
 
+impl Declared {
+    /// Whether it is the same transaction, wherever it is declared.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let Self { name, program, target, fail, user, metrics, place: _ } = self;
+        (name, program, target) == (&other.name, &other.program, &other.target)
+            && (fail, user, metrics) == (&other.fail, &other.user, &other.metrics)
+    }
+}
+
 /// Where a call is seen to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
@@ -141,6 +154,17 @@ pub enum Refusal {
     /// Not a program for this machine.
     #[error("is not an ELF program or library for this machine")]
     NotProgram,
+    /// A script.
+    #[error("is a script of '{0}', not an ELF program: declare functions of that, or of its extensions")]
+    Script(String),
+    /// The function is not one of the interpreter itself.
+    #[error("no function '{name}' in the interpreter itself, and {language}")]
+    Interpreted {
+        /// The name.
+        name: String,
+        /// What the interpreter runs.
+        language: Language,
+    },
     /// Its symbols were removed.
     #[error(
         "stripped: the file has no table of its own functions, and '{0}' is not among those it exports; keep the symbols \
@@ -304,7 +328,8 @@ impl Binary {
         // Do not block if the path has become a FIFO or device.
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
         let file = file.map_err(|error| Refusal::Unreadable(error.to_string()))?;
-        let (functions, whole) = elf::functions(path).ok_or(Refusal::NotProgram)?;
+        let no_program = || interpreters::of_script(&file).map_or(Refusal::NotProgram, Refusal::Script);
+        let (functions, whole) = elf::functions(path).ok_or_else(no_program)?;
         let program = elf::Program::read(path, &[]).ok_or(Refusal::NotProgram)?;
         let is_go = Image::read(&file).is_some_and(|image| image.section(".gopclntab").is_some());
         Ok(Self { path: path.to_owned(), file, program, functions, whole, is_go })
@@ -397,6 +422,9 @@ impl Binary {
         if !variants.is_empty() {
             return Refusal::Variants { name: function.into(), variants };
         }
+        if let Some(language) = self.language() {
+            return Refusal::Interpreted { name: function.into(), language };
+        }
         if !self.whole && !self.is_go {
             return Refusal::Stripped(function.into());
         }
@@ -408,6 +436,13 @@ impl Binary {
             self.names().into_iter().filter(|name| name.to_ascii_lowercase().contains(&wanted)).collect();
         similar.truncate(SIMILAR);
         Refusal::NoSymbol { name: function.into(), similar }
+    }
+
+    /// The language that this program runs, if it is an interpreter.
+    fn language(&self) -> Option<Language> {
+        let imports = elf::imports(&self.path);
+        let called = imports.iter().map(|(_, name)| &**name);
+        Language::of(self.functions.iter().map(|one| &*one.name).chain(called))
     }
 
     fn go_site(&self, function: &str, from: u64, size: u64) -> Result<Site, Refusal> {

@@ -5,6 +5,7 @@
 //! next start undo what a killed agent left.
 
 pub mod decision;
+pub mod hours;
 pub mod journal;
 pub mod lever;
 pub mod thread_priority;
@@ -12,7 +13,9 @@ pub mod thread_priority;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::classes::rules::Glob;
+use hours::Hours;
+
+use crate::classes::rules::{Glob, HeaderMatch};
 
 /// Most service classes.
 pub const CLASSES_MAX: usize = 32;
@@ -105,6 +108,12 @@ pub struct Rule {
     pub caller: Option<Glob>,
     /// Request class that the caller serves with this call, on this host.
     pub caller_class: Option<Glob>,
+    /// User of a call of a declared function.
+    pub user: Option<Glob>,
+    /// A header of the request.
+    pub header: Option<HeaderMatch>,
+    /// When it begins, local time.
+    pub time: Option<Hours>,
     /// `FILE:LINE` where it begins.
     pub place: Box<str>,
 }
@@ -122,30 +131,42 @@ pub struct Facts<'a> {
     pub caller: Option<&'a str>,
     /// Request class that the caller serves.
     pub caller_class: Option<&'a str>,
+    /// Its user, where it is a call of a declared function that says so.
+    pub user: Option<&'a str>,
+    /// Values of headers, by index in `header_names`.
+    pub headers: &'a [(u16, Box<str>)],
+    /// Names of headers that rules look at, lower case.
+    pub header_names: &'a [Box<str>],
+    /// When it began: the minute of the week, from Monday 00:00 local time, where a rule wants it.
+    pub minute: Option<u16>,
 }
 
 impl Rule {
-    fn conditions(&self) -> [Option<&Glob>; 5] {
-        let Self { service, request_class, host, caller, caller_class, .. } = self;
-        [service, request_class, host, caller, caller_class].map(Option::as_ref)
+    fn names(&self) -> [Option<&Glob>; 6] {
+        let Self { service, request_class, host, caller, caller_class, user, .. } = self;
+        [service, request_class, host, caller, caller_class, user].map(Option::as_ref)
     }
 
     fn fits(&self, facts: &Facts<'_>) -> bool {
-        let Facts { service, request_class, host, caller, caller_class } = *facts;
-        let given = [Some(service), Some(request_class), host, caller, caller_class];
-        let mut both = self.conditions().into_iter().zip(given);
+        let Facts { service, request_class, host, caller, caller_class, user, headers, header_names, minute } = *facts;
+        let given = [Some(service), Some(request_class), host, caller, caller_class, user];
+        let mut both = self.names().into_iter().zip(given);
         both.all(|(wanted, given)| wanted.is_none_or(|wanted| given.is_some_and(|given| wanted.fits(given))))
+            && self.header.as_ref().is_none_or(|header| header.fits(headers, header_names))
+            && self.time.is_none_or(|time| minute.is_some_and(|minute| time.contain(minute)))
     }
 
     /// Whether no condition is given.
     pub fn is_empty(&self) -> bool {
-        self.conditions().iter().all(Option::is_none)
+        self.names().iter().all(Option::is_none) && self.header.is_none() && self.time.is_none()
     }
 
     /// Whether it certainly matches every request that `later` matches, so that `later` never decides.
     pub fn covers(&self, later: &Self) -> bool {
-        let mut both = self.conditions().into_iter().zip(later.conditions());
+        let mut both = self.names().into_iter().zip(later.names());
         both.all(|(own, later)| own.is_none() || own == later)
+            && (self.header.is_none() || self.header == later.header)
+            && self.time.is_none_or(|time| later.time.is_some_and(|later| time.cover(later)))
     }
 }
 
@@ -177,6 +198,16 @@ impl ServiceClasses {
     /// Whether a rule looks at the host that requests name.
     pub fn wants_host(&self) -> bool {
         self.rules.iter().any(|rule| rule.host.is_some())
+    }
+
+    /// Names of the headers that rules look at, lower case.
+    pub fn header_names(&self) -> impl Iterator<Item = &str> {
+        self.rules.iter().filter_map(|rule| rule.header.as_ref()).map(|header| &*header.name)
+    }
+
+    /// Whether a rule looks at the time.
+    pub fn wants_time(&self) -> bool {
+        self.rules.iter().any(|rule| rule.time.is_some())
     }
 
     /// Whether a rule looks at request classes.
@@ -241,6 +272,44 @@ mod tests {
         ] {
             assert_eq!(classes.decide(&facts), Some(expected), "{facts:?}");
         }
+    }
+
+    #[test]
+    fn headers_users_and_times_decide() {
+        let header = |value: &str| Some(HeaderMatch { name: "x-plan".into(), value: Glob::new(value) });
+        let classes = ServiceClasses {
+            classes: Vec::new(),
+            rules: vec![
+                Rule { header: header("gold*"), ..rule(0, Some("shop"), None) },
+                Rule { user: Some(Glob::new("ann")), ..rule(1, None, None) },
+                Rule { time: Some(Hours::parse("mon 08:00-10:00").unwrap()), ..rule(2, None, None) },
+            ],
+        };
+        let names: [Box<str>; 2] = ["host".into(), "x-plan".into()];
+        let facts = |header, user, minute| Facts {
+            service: "shop",
+            headers: header,
+            header_names: &names,
+            user,
+            minute,
+            ..Facts::default()
+        };
+        let plan = |value: &str| [(1u16, Box::from(value))];
+        for (facts, expected) in [
+            (facts(&plan("gold-1"), None, None), Some(0)),
+            (facts(&plan("iron"), None, None), None),
+            (facts(&[(0, "gold".into())], None, None), None),
+            (facts(&[], Some("ann"), None), Some(1)),
+            (facts(&[], Some("bob"), Some(8 * 60)), Some(2)),
+            (facts(&[], None, Some(10 * 60)), None),
+        ] {
+            assert_eq!(classes.decide(&facts), expected, "{facts:?}");
+        }
+        assert!(classes.wants_time() && classes.header_names().eq(["x-plan"]));
+        // An earlier rule with another header or fewer hours does not cover a later one.
+        let [first, _, timed] = &classes.rules[..] else { panic!() };
+        assert!(!first.covers(&Rule { header: header("*"), ..first.clone() }) && first.covers(first));
+        assert!(!timed.covers(&rule(0, None, None)) && rule(0, None, None).covers(timed));
     }
 
     #[test]

@@ -118,6 +118,8 @@ type StackKey = (u32, u64);
 pub struct DeclaredCalls {
     /// Number of declared transactions; without any, nothing here costs anything.
     count: usize,
+    /// Whether a number is a declared transaction's now. Others were removed.
+    in_use: Vec<bool>,
     stacks: FxHashMap<StackKey, Vec<OpenCall>>,
     open: usize,
     recent: FxHashMap<u32, VecDeque<Interval>>,
@@ -130,9 +132,23 @@ pub struct DeclaredCalls {
 }
 
 impl DeclaredCalls {
-    /// Expects calls of `count` declared transactions.
-    pub fn expect(&mut self, count: usize) {
-        self.count = count;
+    /// Expects calls of the declared transactions with these numbers. Open calls of others are given up.
+    fn expect(&mut self, in_use: Vec<bool>) {
+        self.count = in_use.iter().filter(|used| **used).count();
+        self.in_use = in_use;
+        let (in_use, losses, open) = (&self.in_use, &mut self.losses, &mut self.open);
+        self.stacks.retain(|_, stack| {
+            let before = stack.len();
+            stack.retain(|call| in_use.get(call.declared).is_some_and(|used| *used));
+            losses.unreturned += (before - stack.len()) as u64;
+            *open = open.saturating_sub(before - stack.len());
+            !stack.is_empty()
+        });
+        if self.count == 0 {
+            self.readers.clear();
+            self.recent.clear();
+            self.samples.clear();
+        }
     }
 
     /// Table use of open calls.
@@ -197,9 +213,14 @@ impl Engine {
     ) {
         self.now = self.now.max(call.header.nanos);
         let declared = call.declared as usize;
-        if declared >= self.declared.count {
-            self.declared.losses.unmatched += 1;
-            return;
+        match self.declared.in_use.get(declared) {
+            Some(true) => {}
+            // The last calls before its probes were detached.
+            Some(false) => return,
+            None => {
+                self.declared.losses.unmatched += 1;
+                return;
+            }
         }
         if call.header.flags & DECLARED_RETURN == 0 {
             self.entered(call, declared, values);
@@ -369,9 +390,9 @@ impl Engine {
         }
     }
 
-    /// Expects calls of `count` declared transactions.
-    pub fn expect_declared(&mut self, count: usize) {
-        self.declared.expect(count);
+    /// Expects calls of the declared transactions whose numbers are in use, and of no others.
+    pub fn expect_declared(&mut self, in_use: Vec<bool>) {
+        self.declared.expect(in_use);
     }
 
     /// Losses of declared calls.
@@ -424,7 +445,7 @@ mod tests {
 
     fn run(calls: &[(u64, u8, (u64, u64))]) -> (Vec<FinishedCall>, DeclaredLosses) {
         let mut engine = Engine::new(Settings::default(), Limits::default(), 1);
-        engine.expect_declared(2);
+        engine.expect_declared(vec![true; 2]);
         let mut out = Vec::new();
         for (nanos, flags, what) in calls {
             engine.declared_call(&call(*nanos, *flags, *what, nanos / 2), None, &mut out);
@@ -456,6 +477,32 @@ mod tests {
         assert!(calls.iter().all(|call| call.trace == calls[0].trace));
         assert_eq!(calls[2].cost, Some(Cost { cpu: 25, ..Cost::default() }));
         assert_eq!((losses.unreturned, losses.unmatched), (0, 0));
+    }
+
+    #[test]
+    fn what_is_not_declared_any_more_is_given_up() {
+        let mut engine = Engine::new(Settings::default(), Limits::default(), 1);
+        engine.expect_declared(vec![true; 2]);
+        let mut out = Vec::new();
+        for (nanos, flags, what) in [(10, 0, (0, 100)), (20, 0, (1, 200))] {
+            engine.declared_call(&call(nanos, flags, what, 0), None, &mut out);
+        }
+        engine.expect_declared(vec![false, true, true]);
+        assert_eq!((engine.declared.losses.unreturned, engine.declared.open), (1, 1));
+        // The inner call goes on; records of the removed one that are still on the way are no losses; 7 never was.
+        for (nanos, flags, what) in [
+            (30, RETURN, (1, 200)),
+            (40, RETURN, (0, 100)),
+            (50, 0, (0, 100)),
+            (60, 0, (2, 90)),
+            (70, RETURN, (2, 90)),
+            (80, 0, (7, 90)),
+        ] {
+            engine.declared_call(&call(nanos, flags, what, 0), None, &mut out);
+        }
+        assert_eq!(out.len(), 2);
+        let DeclaredLosses { unreturned, unmatched, .. } = engine.declared.losses;
+        assert_eq!((unreturned, unmatched, engine.declared.open), (1, 1, 0));
     }
 
     #[test]

@@ -222,6 +222,16 @@ pub struct Engine {
 }
 
 impl Engine {
+    /// What parsers keep of requests.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Parsers keep something else of requests from now on.
+    pub fn set_settings(&mut self, settings: Settings) {
+        self.settings = settings;
+    }
+
     /// An empty engine.
     pub fn new(settings: Settings, limits: Limits, seed: u64) -> Self {
         let relays = Relays::new(limits.relay_memory);

@@ -1,0 +1,73 @@
+//! What of a file is taken up while the agent runs, and what needs a restart.
+
+use std::path::Path;
+
+use super::{Config, ConfigError, FILE};
+use crate::files;
+
+/// Sections that are taken up when the file is read again.
+const POLICIES: [&str; 3] = ["class", "transaction", "service_class"];
+
+/// The sections of a file, as they stand there.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sections(toml::Table);
+
+impl Sections {
+    /// Names of the sections that differ from those of `other` and need a restart, in the order of the alphabet.
+    pub fn need_restart(&self, other: &Self) -> Vec<String> {
+        let mut names: Vec<&String> = self.0.keys().chain(other.0.keys()).collect();
+        names.sort_unstable();
+        names.dedup();
+        let differs = |name: &&String| self.0.get(*name) != other.0.get(*name);
+        let all = names.into_iter().filter(|name| !POLICIES.contains(&name.as_str()));
+        all.filter(differs).map(|name| format!("[{name}]")).collect()
+    }
+}
+
+impl Config {
+    /// Reads and checks a file.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        Self::load_sections(path).map(|(config, _)| config)
+    }
+
+    /// Headers whose values rules look at, lower case; those of request classes first.
+    pub fn header_names(&self) -> Vec<Box<str>> {
+        let mut names = self.classes.header_names();
+        for name in self.service_classes.header_names() {
+            if !names.iter().any(|known| **known == *name) {
+                names.push(name.into());
+            }
+        }
+        names
+    }
+
+    /// Whether a rule looks at the host that requests name.
+    pub fn wants_host(&self) -> bool {
+        self.classes.wants_host() || self.service_classes.wants_host()
+    }
+
+    /// Reads and checks a file, and says what stands there.
+    pub fn load_sections(path: &Path) -> Result<(Self, Sections), ConfigError> {
+        let name = path.display().to_string();
+        let text = files::read(path, FILE).map_err(|source| ConfigError::Unreadable { path: name.clone(), source })?;
+        let config = Self::parse(&name, &text)?;
+        // It was parsed just now.
+        Ok((config, Sections(text.parse().unwrap_or_default())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sections_that_need_a_restart_are_named() {
+        let sections = |text: &str| Sections(text.parse().unwrap());
+        let old = sections("[agent]\nlisten = \"[::1]:1\"\n[limits]\nmax_cpu = \"10%\"\n[[class]]\nname = \"a\"\n");
+        assert!(old.need_restart(&old).is_empty());
+        let new = sections(
+            "[agent]\nlisten = \"[::1]:2\"\n# moved\n[limits]\nmax_cpu = \"10%\"\n[[service]]\nname = \"b\"\n",
+        );
+        assert_eq!(new.need_restart(&old), ["[agent]", "[service]"]);
+    }
+}
