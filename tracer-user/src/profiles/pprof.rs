@@ -55,6 +55,8 @@ struct Location {
 struct Line {
     #[prost(uint64, tag = "1")]
     function_id: u64,
+    #[prost(int64, tag = "2")]
+    line: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -63,6 +65,8 @@ struct Function {
     id: u64,
     #[prost(int64, tag = "2")]
     name: i64,
+    #[prost(int64, tag = "4")]
+    file: i64,
 }
 
 /// Stacks (outermost frame first) with samples and nanoseconds of `value`, compressed.
@@ -73,17 +77,31 @@ pub(super) fn encode(stacks: &[(Vec<Frame>, u64, u64)], value: &str) -> Vec<u8> 
         period_type: Some(ValueType { kind: 3, span: 4 }),
         ..Profile::default()
     };
-    let mut functions: HashMap<Frame, u64> = HashMap::new();
+    let mut locations: HashMap<&Frame, u64> = HashMap::new();
+    // By name and source file.
+    let mut functions: HashMap<(&str, &str), u64> = HashMap::new();
+    let mut texts: HashMap<&str, i64> = HashMap::from([("", 0)]);
     for (frames, count, nanos) in stacks {
         let mut location_id = Vec::with_capacity(frames.len());
         for frame in frames.iter().rev() {
-            let next = functions.len() as u64 + 1;
-            let id = *functions.entry(frame.clone()).or_insert(next);
+            let next = locations.len() as u64 + 1;
+            let id = *locations.entry(frame).or_insert(next);
             if id == next {
-                profile.function.push(Function { id, name: profile.string_table.len() as i64 });
-                profile.string_table.push(frame.to_string());
-                // One location per function: tracer knows function names but no lines.
-                profile.location.push(Location { id, line: vec![Line { function_id: id }] });
+                let (path, line) = frame.source().map_or(("", 0), |source| (&*source.path, source.line));
+                let next = functions.len() as u64 + 1;
+                let function_id = *functions.entry((frame.function(), path)).or_insert(next);
+                if function_id == next {
+                    let mut text = |text| {
+                        *texts.entry(text).or_insert_with(|| {
+                            profile.string_table.push(String::from(text));
+                            profile.string_table.len() as i64 - 1
+                        })
+                    };
+                    let (name, file) = (text(frame.function()), text(path));
+                    profile.function.push(Function { id: function_id, name, file });
+                }
+                // One location per frame: tracer gives no addresses away.
+                profile.location.push(Location { id, line: vec![Line { function_id, line: line.into() }] });
             }
             location_id.push(id);
         }
