@@ -87,18 +87,15 @@ fn starts(file: &Path) -> Option<Vec<u64>> {
         let inside = |(start, (_, size)): &&(u64, (u64, u64))| (*start..*start + *size).contains(&address);
         segments.iter().find(inside).map(|(start, (offset, _))| address - start + offset)
     };
-    let mut all: Vec<u64> = match elf.section_by_name(".eh_frame_hdr") {
-        Some(header) => {
-            let (data, address) = (header.data().ok()?, header.address());
-            // Version 1; pointer by 4 bytes from here, count by 4 bytes, table of pairs of 4 bytes from the header.
-            let table = data.strip_prefix(&[1, 0x1b, 0x03, 0x3b])?.get(8..)?;
-            let first = |entry: &[u8]| entry.first_chunk().map(|bytes| i64::from(i32::from_le_bytes(*bytes)));
-            table.chunks_exact(8).filter_map(|entry| offset(address.checked_add_signed(first(entry)?)?)).collect()
-        }
-        None => {
-            let functions = elf.symbols().filter(|symbol| symbol.kind() == SymbolKind::Text);
-            functions.filter_map(|symbol| offset(symbol.address())).collect()
-        }
+    let mut all: Vec<u64> = if let Some(header) = elf.section_by_name(".eh_frame_hdr") {
+        let (data, address) = (header.data().ok()?, header.address());
+        // Version 1; pointer by 4 bytes from here, count by 4 bytes, table of pairs of 4 bytes from the header.
+        let table = data.strip_prefix(&[1, 0x1b, 0x03, 0x3b])?.get(8..)?;
+        let first = |entry: &[u8]| entry.first_chunk().map(|bytes| i64::from(i32::from_le_bytes(*bytes)));
+        table.chunks_exact(8).filter_map(|entry| offset(address.checked_add_signed(first(entry)?)?)).collect()
+    } else {
+        let functions = elf.symbols().filter(|symbol| symbol.kind() == SymbolKind::Text);
+        functions.filter_map(|symbol| offset(symbol.address())).collect()
     };
     all.sort_unstable();
     Some(all)

@@ -5,6 +5,7 @@
 //! Separate files are looked for where the library that reads them looks: by build id and by name in the configured
 //! directories, and beside the program. All that exist count, though one is read.
 
+use std::fmt::Write;
 use std::fs::File;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -28,6 +29,27 @@ const DIRECTORIES: [&str; 2] = ["/usr/lib/debug", "/lib/debug"];
 
 /// A file at one time.
 type Version = (u64, u64, u64, i64);
+
+/// Files with debug information, and how many bytes of it each has, uncompressed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct DebugFiles(FxHashMap<Version, u64>);
+
+impl DebugFiles {
+    /// Bytes in all of them.
+    pub(super) fn bytes(&self) -> u64 {
+        self.0.values().fold(0, |all, bytes| all.saturating_add(*bytes))
+    }
+
+    #[cfg(test)]
+    pub(super) fn test(files: &[(u64, u64)]) -> Self {
+        Self(files.iter().map(|(inode, bytes)| ((0, *inode, 0, 0), *bytes)).collect())
+    }
+
+    /// Adds those of another program.
+    pub(super) fn add(&mut self, others: &Self) {
+        self.0.extend(&others.0);
+    }
+}
 
 /// What a file says of debug information.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,23 +85,21 @@ impl DebugInfo {
         &self.directories
     }
 
-    /// Bytes of debug information that would be read for a program of these files, each with the path that the program knows it
-    /// by; `None` where any of it cannot be read, or must not.
-    pub(super) fn bytes(&mut self, files: &[(PathBuf, PathBuf)]) -> Option<u64> {
-        let mut all = 0u64;
+    /// The debug information that would be read for a program of these files, each with the path that the program knows it by;
+    /// `None` where any of it cannot be read, or must not.
+    pub(super) fn of(&mut self, files: &[(PathBuf, PathBuf)]) -> Option<DebugFiles> {
+        let mut all = DebugFiles::default();
         for (file, path) in files {
-            let about = self.about(file)?;
-            all = all.saturating_add(about.bytes);
+            let about = self.about(file, &mut all)?;
             let mut packed = path.clone().into_os_string();
             packed.push(".dwp");
-            all = all.saturating_add(self.if_there(Path::new(&packed))?.bytes);
+            self.if_there(Path::new(&packed), &mut all)?;
             let Some(link) = &about.link else { continue };
             for separate in self.candidates(link, &about.build_id, path) {
-                let found = self.if_there(&separate)?;
-                all = all.saturating_add(found.bytes);
+                let found = self.if_there(&separate, &mut all)?;
                 if let Some((name, build_id)) = &found.shared {
                     for shared in self.candidates(name, build_id, &separate) {
-                        all = all.saturating_add(self.if_there(&shared)?.bytes);
+                        self.if_there(&shared, &mut all)?;
                     }
                 }
             }
@@ -105,12 +125,13 @@ impl DebugInfo {
     }
 
     /// What a file says that need not exist; `None` of one that is nothing to read.
-    fn if_there(&mut self, path: &Path) -> Option<About> {
-        if path.exists() { self.about(path) } else { Some(About::default()) }
+    fn if_there(&mut self, path: &Path, all: &mut DebugFiles) -> Option<About> {
+        if path.exists() { self.about(path, all) } else { Some(About::default()) }
     }
 
-    /// What a file says; `None` where that is nothing to read: no regular file, of another user, unreadable.
-    fn about(&mut self, path: &Path) -> Option<About> {
+    /// What a file says, with its bytes among `all`; `None` where that is nothing to read: no regular file, of another user,
+    /// unreadable.
+    fn about(&mut self, path: &Path, all: &mut DebugFiles) -> Option<About> {
         // A FIFO must not stop this.
         let file = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
         let found = file.metadata().ok()?;
@@ -120,27 +141,32 @@ impl DebugInfo {
             return None;
         }
         let version = (found.dev(), found.ino(), found.len(), found.mtime());
-        if let Some(known) = self.files.get(&version) {
-            return known.clone();
-        }
-        let about = read(file).filter(|about| !about.unreadable);
-        if self.files.len() >= FILES {
-            self.files.clear();
-        }
-        self.files.insert(version, about.clone());
-        about
+        let about = match self.files.get(&version) {
+            Some(known) => known.clone(),
+            None => {
+                let about = read(file).filter(|about| !about.unreadable);
+                if self.files.len() >= FILES {
+                    self.files.clear();
+                }
+                self.files.insert(version, about.clone());
+                about
+            }
+        }?;
+        all.0.extend((about.bytes > 0).then_some((version, about.bytes)));
+        Some(about)
     }
 }
 
 /// The path of a debug file below a directory of them.
 pub(super) fn by_build_id(build_id: &[u8]) -> Option<PathBuf> {
-    let text: String = build_id.iter().map(|byte| format!("{byte:02x}")).collect();
     // Shorter ones are none.
-    if build_id.len() < 8 || build_id.len() > 64 {
-        return None;
+    let (first, rest) = build_id.split_first().filter(|_| (8..=64).contains(&build_id.len()))?;
+    let mut name = String::new();
+    for byte in rest {
+        // Writing to a string does not fail.
+        let _ = write!(name, "{byte:02x}");
     }
-    let (first, rest) = text.split_at_checked(2)?;
-    Some(Path::new(".build-id").join(first).join(format!("{rest}.debug")))
+    Some(Path::new(".build-id").join(format!("{first:02x}")).join(name + ".debug"))
 }
 
 /// Reads what a file says of debug information; nothing of one that is no program, `None` of one that is broken.
@@ -168,7 +194,7 @@ fn read(file: File) -> Option<About> {
                 Some((compression, ..)) => {
                     about.unreadable |=
                         object::read::elf::CompressionHeader::ch_type(compression, endian) != ELFCOMPRESS_ZLIB;
-                    object::read::elf::CompressionHeader::ch_size(compression, endian).into()
+                    object::read::elf::CompressionHeader::ch_size(compression, endian)
                 }
                 None => section.sh_size(endian),
             });
@@ -216,7 +242,9 @@ mod tests {
             run(Command::new("cc").args(flags).args(["-Wl,--build-id", "-o"]).arg(at(to)).arg(at("a.c")));
             (at(to), at(to))
         };
-        let bytes = |info: &mut DebugInfo, file: &(PathBuf, PathBuf)| info.bytes(std::slice::from_ref(file));
+        let bytes = |info: &mut DebugInfo, file: &(PathBuf, PathBuf)| {
+            info.of(std::slice::from_ref(file)).map(|all| all.bytes())
+        };
         let mut info = DebugInfo::new(&[at("debug")]);
         let plain = compile("plain", &["-g"]);
         let all = bytes(&mut info, &plain).unwrap();
@@ -243,7 +271,12 @@ mod tests {
         std::fs::create_dir_all(place.parent().unwrap()).unwrap();
         std::fs::rename(at("plain.debug"), &place).unwrap();
         assert_eq!(bytes(&mut info, &stripped), Some(all));
-        assert_eq!(DebugInfo::new(&[at("elsewhere")]).bytes(&[stripped.clone()]), Some(0));
+        assert_eq!(bytes(&mut DebugInfo::new(&[at("elsewhere")]), &stripped), Some(0));
+        // Shared files count once.
+        let (mut both, one) = (info.of(&[plain.clone()]).unwrap(), info.of(&[plain, stripped.clone()]).unwrap());
+        assert_eq!((both.bytes(), one.bytes()), (all, 2 * all));
+        both.add(&one);
+        assert_eq!(both, one);
 
         // Nothing that could stop the reader, and nothing of another user.
         std::fs::remove_file(&place).unwrap();

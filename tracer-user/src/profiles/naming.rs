@@ -18,7 +18,7 @@ use tracer_common::off_cpu;
 use tracer_common::python::{PythonFrame, PythonOutcome};
 use tracer_common::unwind::Outcome;
 
-use super::debug_info::DebugInfo;
+use super::debug_info::{DebugFiles, DebugInfo};
 use super::frame::{Frame, Source as SourceLine};
 use super::jit;
 use super::mapped::{mapped, trusted_code};
@@ -63,10 +63,10 @@ struct Known {
     frames: FxHashMap<u64, Frames>,
     /// Functions of Python.
     functions: Functions,
-    /// Fingerprint of the files it maps, 0 before they were looked at; and bytes of their debug information, where all of it
-    /// can be read and is root's or our own.
+    /// Fingerprint of the files it maps, 0 before they were looked at; and their debug information, where all of it can be read
+    /// and is root's or our own.
     files: u64,
-    debug: Option<u64>,
+    debug: Option<DebugFiles>,
 }
 
 impl Known {
@@ -105,6 +105,8 @@ pub(super) struct Namer {
     /// Times they did not fit, or others had to go for them.
     pub(super) maps_cut: u64,
     debug_info: DebugInfo,
+    /// Debug information that is open in `user`.
+    open: DebugFiles,
     /// Whether functions of compiled programs are shown with the line that runs.
     pub(super) native_lines: bool,
     /// How functions of Python are shown; how many were read, and how many could not be.
@@ -139,6 +141,7 @@ impl Namer {
             maps_most: 0,
             maps_cut: 0,
             debug_info: DebugInfo::new(directories),
+            open: DebugFiles::default(),
             native_lines: false,
             lines: Lines::default(),
             functions_named: 0,
@@ -382,6 +385,21 @@ impl Namer {
         }
     }
 
+    /// What opens files. It keeps the debug information of all it has opened, so another one takes its place where that of the
+    /// `wanted` files does not fit beside it into `most` bytes.
+    fn symbolizer(&mut self, wanted: Option<&DebugFiles>, most: u64) -> Symbolizer {
+        let mut open = if self.user.is_some() { std::mem::take(&mut self.open) } else { DebugFiles::default() };
+        if let Some(wanted) = wanted {
+            open.add(wanted);
+            if open.bytes() > most {
+                self.user = None;
+                open = wanted.clone();
+            }
+        }
+        self.open = open;
+        self.user.take().map_or_else(|| builder(self.debug_info.directories()).build(), |(symbolizer, _)| symbolizer)
+    }
+
     /// Finds the names of the addresses that have none yet; what was found of those that get none.
     fn find_user(&mut self, pid: u32, known: &mut Known, stacks: &[Vec<u64>], debug: u64) -> FxHashMap<u64, Nameless> {
         let mut odd = FxHashMap::default();
@@ -394,16 +412,15 @@ impl Namer {
             && mapped.fingerprint != known.files
         {
             known.files = mapped.fingerprint;
-            known.debug = trusted_code(pid, mapped).and_then(|files| self.debug_info.bytes(&files));
+            known.debug = trusted_code(pid, mapped).and_then(|files| self.debug_info.of(&files));
             known.frames.clear();
         }
         let missing = unnamed(stacks, &known.frames);
         let process = |debug_syms| {
             Source::Process(Process { map_files: true, perf_map: false, debug_syms, ..Process::new(Pid::from(pid)) })
         };
-        let symbolizer = self.user.take();
-        let symbolizer =
-            symbolizer.map_or_else(|| builder(self.debug_info.directories()).build(), |(symbolizer, _)| symbolizer);
+        let wanted = known.debug.clone().filter(|files| (1..=debug).contains(&files.bytes()));
+        let symbolizer = self.symbolizer(wanted.as_ref(), debug);
         let ask = |debug| match symbolizer.symbolize(&process(debug), Input::AbsAddr(&missing)) {
             Ok(found) => Some(found),
             Err(error) => {
@@ -413,7 +430,7 @@ impl Namer {
         };
         // Debug information that cannot be read must not hide the symbols that can.
         let mut found = None;
-        if known.debug.is_some_and(|bytes| bytes > 0 && bytes <= debug) {
+        if wanted.is_some() {
             found = ask(true);
             if found.is_none() {
                 // Once is enough.
@@ -496,7 +513,7 @@ fn unnamed(stacks: &[Vec<u64>], known: &FxHashMap<u64, Frames>) -> Vec<u64> {
 /// Names of addresses in a file, as the agent would read it in a process; for fuzzing.
 pub fn name_in_file(path: &Path, offsets: &[u64]) -> usize {
     let mut named = 0;
-    let debug = DebugInfo::new(&[]).bytes(&[(path.into(), path.into())]);
+    let debug = DebugInfo::new(&[]).of(&[(path.into(), path.into())]).map(|files| files.bytes());
     let readable = debug.is_some_and(|bytes| bytes > 0 && bytes <= super::Bounds::default().debug as u64);
     for debug_syms in [readable, false] {
         let symbolizer = builder(&[]).build();
@@ -601,6 +618,40 @@ mod tests {
             namer.name(u32::MAX - other, &[stack(&[2])], u64::MAX, 4);
         }
         assert_eq!((namer.processes_dropped, namer.sizes().1), (1, 2));
+    }
+
+    #[test]
+    fn lines_are_shown_where_they_are_wanted() {
+        let (pid, here) = (std::process::id(), landmark as *const () as u64 + 1);
+        let mut namer = Namer::new(&[]);
+        namer.native_lines = true;
+        let named = namer.name(pid, &[stack(&[here])], u64::MAX, 4);
+        let frame = named[0].last().unwrap();
+        assert!(frame.contains("(profiles/naming.rs:") && frame.function().ends_with("landmark"), "{frame:?}");
+        let source = frame.source().unwrap();
+        assert!(frame.ends_with(&format!(":{})", source.line)) && source.path.ends_with("/naming.rs"), "{frame:?}");
+        // Without debug information there are none.
+        let mut little = Namer::new(&[]);
+        little.native_lines = true;
+        assert!(little.name(pid, &[stack(&[here])], 0, 4)[0].last().unwrap().source().is_none());
+    }
+
+    #[test]
+    fn debug_information_that_is_open_stays_within_its_bound() {
+        let one = |n: u64| DebugFiles::test(&[(n, 60)]);
+        let mut namer = Namer::new(&[]);
+        for n in [1, 1, 2, 3] {
+            let symbolizer = namer.symbolizer(Some(&one(n)), 125);
+            namer.user = Some((symbolizer, Instant::now()));
+            assert!(namer.open.bytes() <= 125);
+        }
+        // The third did not fit beside the others.
+        assert_eq!(namer.open, one(3));
+        namer.symbolizer(None, 125);
+        assert_eq!(namer.open, one(3));
+        // Taken away, and nothing in its place.
+        namer.symbolizer(None, 125);
+        assert_eq!(namer.open, DebugFiles::default());
     }
 
     #[test]

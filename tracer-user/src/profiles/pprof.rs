@@ -118,14 +118,32 @@ pub(super) fn encode(stacks: &[(Vec<Frame>, u64, u64)], value: &str) -> Vec<u8> 
 
 #[cfg(test)]
 pub(super) mod tests {
+    use super::super::frame::Source;
     use super::*;
     use std::io::Read;
+    use std::sync::Arc;
+
+    fn decoded(bytes: &[u8]) -> Profile {
+        let mut raw = Vec::new();
+        flate2::read::GzDecoder::new(bytes).read_to_end(&mut raw).unwrap();
+        Profile::decode(raw.as_slice()).unwrap()
+    }
+
+    #[test]
+    fn lines_of_one_function_are_places_of_it() {
+        let at = |line| Frame::at("work", None, Source { path: Arc::from("/src/a/work.c"), line }, "a/work.c");
+        let profile = decoded(&encode(&[(vec![Frame::plain("root"), at(3), at(7)], 1, 10)], "cpu"));
+        let text = |index: i64| &*profile.string_table[index as usize];
+        let functions: Vec<_> = profile.function.iter().map(|one| (one.id, text(one.name), text(one.file))).collect();
+        assert_eq!(functions, [(1, "work", "/src/a/work.c"), (2, "root", "")]);
+        let lines: Vec<_> =
+            profile.location.iter().map(|one| (one.id, one.line[0].function_id, one.line[0].line)).collect();
+        assert_eq!((lines, &*profile.sample[0].location_id), (vec![(1, 1, 7), (2, 1, 3), (3, 2, 0)], &[1, 2, 3][..]));
+    }
 
     /// Decodes a profile and checks that every index is valid.
     pub(in super::super) fn check(bytes: &[u8], samples: i64, nanos: i64, frame: &str) {
-        let mut raw = Vec::new();
-        flate2::read::GzDecoder::new(bytes).read_to_end(&mut raw).unwrap();
-        let profile = Profile::decode(raw.as_slice()).unwrap();
+        let profile = decoded(bytes);
         let sum = |i: usize| profile.sample.iter().map(|sample| sample.value[i]).sum::<i64>();
         assert_eq!((sum(0), sum(1)), (samples, nanos));
         let mut names = Vec::new();
