@@ -22,6 +22,10 @@ use crate::unwind::BoundedFile;
 const FILES: usize = 4096;
 /// Sections of a file that are looked at.
 const SECTIONS: usize = 4096;
+/// Memory that reading takes, in bytes of the sections: what is made of them, and the uncompressed sections themselves where they
+/// were compressed. 10 MB of the C library's took 37 MB.
+const MEMORY: u64 = 3;
+const MEMORY_COMPRESSED: u64 = 4;
 /// Longest link to another file.
 const LINK: u64 = 4096;
 /// Directories with separate debug files, where none are configured.
@@ -30,12 +34,12 @@ const DIRECTORIES: [&str; 2] = ["/usr/lib/debug", "/lib/debug"];
 /// A file at one time.
 type Version = (u64, u64, u64, i64);
 
-/// Files with debug information, and how many bytes of it each has, uncompressed.
+/// Files with debug information, and how much memory that of each takes, bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DebugFiles(FxHashMap<Version, u64>);
 
 impl DebugFiles {
-    /// Bytes in all of them.
+    /// Memory that all of them take.
     pub(super) fn bytes(&self) -> u64 {
         self.0.values().fold(0, |all, bytes| all.saturating_add(*bytes))
     }
@@ -54,7 +58,7 @@ impl DebugFiles {
 /// What a file says of debug information.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct About {
-    /// Bytes of its sections, uncompressed.
+    /// Memory that reading it takes.
     bytes: u64,
     /// Whether it has any that cannot be read.
     unreadable: bool,
@@ -190,9 +194,9 @@ fn read(file: File) -> Option<About> {
                 Some((compression, ..)) => {
                     about.unreadable |=
                         object::read::elf::CompressionHeader::ch_type(compression, endian) != ELFCOMPRESS_ZLIB;
-                    object::read::elf::CompressionHeader::ch_size(compression, endian)
+                    object::read::elf::CompressionHeader::ch_size(compression, endian).saturating_mul(MEMORY_COMPRESSED)
                 }
-                None => section.sh_size(endian),
+                None => section.sh_size(endian).saturating_mul(MEMORY),
             });
         } else if name == b".gnu_debuglink" {
             about.link = text(content()?).map(|(name, _)| name);
@@ -245,10 +249,10 @@ mod tests {
         let plain = compile("plain", &["-g"]);
         let all = bytes(&mut info, &plain).unwrap();
         assert!(all > 200, "{all}");
-        // As much, once it is read.
+        // As much once it is read, and more for what it is made of.
         let packed = compile("packed", &["-g", "-gz=zlib"]);
         let unpacked = bytes(&mut info, &packed).unwrap();
-        assert!(unpacked.abs_diff(all) < 64, "{unpacked} {all}");
+        assert!(unpacked.abs_diff(all / 3 * 4) < 256, "{unpacked} {all}");
         assert_eq!(bytes(&mut info, &compile("none", &["-s"])), Some(0));
 
         // A separate file, by its build id and beside the program.

@@ -59,8 +59,8 @@ pub struct Bounds {
     pub stacks: usize,
     /// Most pairs of owner and stack in all periods; beyond it the oldest period goes.
     pub pairs: usize,
-    /// Most bytes of debug information of a program with its libraries, uncompressed; with more it is not read. What it adds
-    /// to the symbols are functions that were inlined, lines, and names of stripped programs.
+    /// Most memory for debug information of a program with its libraries, by estimate; where it would take more it is not read.
+    /// What it adds to the symbols are functions that were inlined, lines, and names of stripped programs.
     pub debug: usize,
     /// Most bytes of names that processes wrote into files themselves (`/tmp/perf-PID.map`), of all of them; one gets half.
     pub maps: usize,
@@ -68,7 +68,7 @@ pub struct Bounds {
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { stacks: 50_000, pairs: 500_000, debug: 32 << 20, maps: 32 << 20 }
+        Self { stacks: 50_000, pairs: 500_000, debug: 64 << 20, maps: 32 << 20 }
     }
 }
 

@@ -92,7 +92,7 @@ struct Levels {
     addresses_dropped: AtomicU64,
     /// How much memory there is for names: [`Means`].
     means: AtomicU8,
-    /// Most bytes of a program with its libraries whose debug information is read.
+    /// Most memory for debug information.
     debug_most: AtomicU64,
     /// Bytes of names from files that processes wrote themselves; most of them, and times they did not fit.
     maps: AtomicUsize,
@@ -236,7 +236,7 @@ impl Symbols {
         }
     }
 
-    /// Debug information of programs that have more than `bytes` with their libraries is not read from now on.
+    /// Debug information takes at most so much memory from now on, by estimate.
     pub(super) fn set_debug_most(&self, bytes: u64) {
         self.levels.debug_most.store(bytes, Ordering::Relaxed);
     }
