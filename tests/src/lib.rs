@@ -7,6 +7,7 @@
 
 pub mod agent;
 pub mod bpf;
+pub mod call_pairs;
 pub mod cgroup;
 pub mod chain;
 pub mod faults;
@@ -24,6 +25,7 @@ pub mod mosquitto;
 pub mod nats;
 pub mod nginx;
 pub mod peers;
+pub mod perf;
 pub mod php;
 pub mod postgresql;
 pub mod process;

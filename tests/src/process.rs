@@ -140,6 +140,34 @@ impl Drop for Process {
     }
 }
 
+/// The fields of `/proc/PID/stat` after the name; empty if the process is gone.
+fn stat(pid: u32) -> Vec<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let after = text.rsplit_once(") ").map_or("", |(_, after)| after);
+    after.split(' ').skip(1).map(|word| word.trim().parse().unwrap_or(0)).collect()
+}
+
+/// A process and all below it.
+pub fn descendants(root: u32) -> Vec<u32> {
+    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let parents: Vec<(u32, u64)> = pids.filter_map(|pid| Some((pid, *stat(pid).first()?))).collect();
+    let mut found = vec![root];
+    let mut at = 0;
+    while let Some(parent) = found.get(at).copied() {
+        found.extend(parents.iter().filter(|(_, above)| *above == u64::from(parent)).map(|(pid, _)| *pid));
+        at += 1;
+    }
+    found
+}
+
+/// CPU that these processes have used, seconds.
+pub fn cpu_s(pids: &[u32]) -> f64 {
+    // User and system time, in hundredths.
+    let of = |pid: &u32| stat(*pid).get(10..12).map_or(0, |times| times.iter().sum());
+    pids.iter().map(of).sum::<u64>() as f64 / 100.0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,6 +181,7 @@ mod tests {
         process.line("READY", Duration::from_secs(10));
         let child = process.line("CHILD", Duration::from_secs(10));
         assert!(Path::new("/proc").join(&child).exists());
+        assert!(descendants(process.pid()).iter().any(|pid| pid.to_string() == child));
         drop(process);
         // Must not read the first process's lines from the same log.
         let mut other =

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 
+pub use self::profiles::DebugInfo;
 use crate::analysis;
 use crate::classes::ClassConfig;
 use crate::guard::shed::Ceilings;
@@ -233,6 +234,8 @@ pub struct Config {
     pub slow_requests: SlowRequests,
     /// Whose code functions are.
     pub code_owners: Owners,
+    /// What is read of debug information.
+    pub debug_info: DebugInfo,
     /// Length of a window of cost.
     pub window: Duration,
     /// Files of these windows.
@@ -364,6 +367,7 @@ impl Default for Config {
             python: Some(Lines::Definition),
             slow_requests: SlowRequests::default(),
             code_owners: Owners::default(),
+            debug_info: DebugInfo::default(),
             window: Duration::from_secs(10),
             history: History::default(),
             analysis: analysis::detector::Settings::default(),
@@ -492,6 +496,7 @@ impl Config {
             };
         }
         config.slow_requests = profiles::slow_requests(&source, &file.sampling)?;
+        config.debug_info = profiles::debug_info(&source, &file.profiles)?;
         config.code_owners = profiles::owners(&source, file.profiles)?;
         if let Some(window) = &file.history.window {
             config.window = source.time(window, Duration::from_secs(1)..=Duration::from_secs(60))?;

@@ -48,7 +48,7 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("llvm-22-dev", "", Need::DebianEbpf, "bpf-linker is built against it"),
     package("libzstd-dev", "", Need::DebianEbpf, "LLVM links to it"),
     package("bpftrace", "bpftrace", Need::Bench, "peer: a latency histogram"),
-    package("linux-perf", "perf", Need::Bench, "peer: perf trace and perf record"),
+    package("linux-perf", "perf", Need::Programs, "walks stacks in its own way; and a peer to measure"),
     package("g++", "c++", Need::Fuzz, "libFuzzer is C++"),
     package("zstd", "zstd", Need::Guests, "newer kernels are compressed by it"),
     package("lz4", "lz4", Need::Guests, "older kernels are compressed by it"),

@@ -59,6 +59,7 @@ const TABLE: &[(&str, Quick)] = &[
     // CPU, waits and stacks.
     ("ad_hoc", All),
     ("cpu", All),
+    ("debug_info", All),
     ("declared", All),
     ("declared_calls", All),
     ("declared_values", All),
@@ -67,6 +68,8 @@ const TABLE: &[(&str, Quick)] = &[
     ("moved", Nothing),
     ("off_cpu", Nothing),
     ("overhead_budget", Only(&["a_step_in_load_is_within_budget_in_two_seconds"])),
+    // Eleven programs beside perf.
+    ("perf_agreement", Nothing),
     ("python_frames", Only(&["every_version_shows_its_functions_with_their_lines"])),
     ("unwind", Only(&["nginx_and_redis_are_walked_to_the_end"])),
     ("pools", Only(&["python"])),

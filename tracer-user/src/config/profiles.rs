@@ -1,5 +1,6 @@
 //! `[profiles]`, and which requests are slow.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -12,6 +13,8 @@ use crate::profiles::hotspots::Owners;
 /// Most prefixes of a list, and bytes of each: every frame is compared with all of them.
 const PREFIXES: usize = 64;
 const PREFIX: usize = 256;
+/// Most directories with debug files.
+const DIRECTORIES: usize = 8;
 /// Longest `slow_after`.
 const AFTER: Duration = Duration::from_secs(3600);
 
@@ -20,6 +23,30 @@ const AFTER: Duration = Duration::from_secs(3600);
 pub(super) struct ProfilesFile {
     application: Vec<Spanned<String>>,
     third_party: Vec<Spanned<String>>,
+    lines: bool,
+    debug_dirs: Option<Vec<Spanned<String>>>,
+}
+
+/// What is read of the debug information of compiled programs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DebugInfo {
+    /// Whether functions are shown with the line that runs.
+    pub lines: bool,
+    /// Directories with separate debug files; empty: where distributions install them.
+    pub directories: Vec<PathBuf>,
+}
+
+/// What is read of debug information.
+pub(super) fn debug_info(source: &Source<'_>, file: &ProfilesFile) -> Result<DebugInfo, ConfigError> {
+    let mut info = DebugInfo { lines: file.lines, ..DebugInfo::default() };
+    for (nth, directory) in file.debug_dirs.iter().flatten().enumerate() {
+        let path = PathBuf::from(directory.get_ref());
+        if nth >= DIRECTORIES || !path.is_absolute() {
+            return Err(source.wrong(&directory.span(), format!("expected absolute paths, {DIRECTORIES} at most")));
+        }
+        info.directories.push(path);
+    }
+    Ok(info)
 }
 
 /// Whose code functions are.
@@ -72,6 +99,9 @@ mod tests {
         assert_eq!(config.slow_requests, SlowRequests { factor: 3.0, after: Some(Duration::from_millis(250)) });
         let owners = Owners { application: vec!["/srv/".into()], third_party: vec!["tokio::".into()] };
         assert_eq!(config.code_owners, owners);
+        let text = "[profiles]\nlines = true\ndebug_dirs = [\"/srv/debug\"]\n";
+        let info = DebugInfo { lines: true, directories: vec!["/srv/debug".into()] };
+        assert_eq!(Config::parse("t.toml", text).unwrap().debug_info, info);
         let off = Config::parse("t.toml", "[sampling]\nslow_factor = 0\nslow_after = \"\"\n").unwrap();
         assert!(off.slow_requests.is_off());
         let many = format!("[profiles]\napplication = [{}]\n", "\"a\",".repeat(65));
@@ -80,6 +110,7 @@ mod tests {
             ("[sampling]\nslow_factor = nan\n", "expected a factor"),
             ("[sampling]\nslow_after = \"2h\"\n", "expected a time of at most 1h"),
             ("[profiles]\napplication = [\"\"]\n", "expected the beginning of a path or name"),
+            ("[profiles]\ndebug_dirs = [\"debug\"]\n", "expected absolute paths, 8 at most"),
             (&*many, "expected 64 prefixes at most"),
         ] {
             let error = Config::parse("t.toml", text).unwrap_err().to_string();

@@ -194,9 +194,10 @@ impl Pipeline {
             metrics: Metrics::new().for_memory(memory).with_series(config.series).at(wall_offset),
             stats: ClassStats::new(),
             store: Store::new(wall_offset, host, config.transactions.keep).for_memory(memory),
-            profiles: Profiles::new()
+            profiles: Profiles::with_debug_dirs(&config.debug_info.directories)
                 .within(profiles::Bounds::for_memory(memory))
                 .with_lines(config.python.unwrap_or_default())
+                .with_native_lines(config.debug_info.lines)
                 .with_owners(config.code_owners.clone()),
             history: Collector::new(config.window.as_nanos() as u64, memory),
             detector: Detector::new(config.analysis.clone()),

@@ -3,6 +3,7 @@
 use std::hash::{Hash, Hasher};
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
 use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
 
@@ -68,16 +69,16 @@ pub(super) fn mapped(pid: u32) -> Option<Mapped> {
     Some(Mapped::parse(&text, (text.len() as u64) < MAPS))
 }
 
-/// Bytes of the files with code that a process has mapped, if all files it has mapped are root's or our own user's. It
-/// may map others a moment later.
-pub(super) fn trusted_code(pid: u32, mapped: &Mapped) -> Option<u64> {
+/// The files with code that a process has mapped, each with the path it knows it by, if all files it has mapped are root's or
+/// our own user's. It may map others a moment later.
+pub(super) fn trusted_code(pid: u32, mapped: &Mapped) -> Option<Vec<(PathBuf, PathBuf)>> {
     if !mapped.whole {
         return None;
     }
     // SAFETY: takes nothing, cannot fail.
     let own = unsafe { libc::geteuid() };
     let maps = std::fs::read_dir(format!("/proc/{pid}/map_files")).ok()?;
-    let mut files: FxHashMap<(u64, u64), u64> = FxHashMap::default();
+    let mut files: FxHashMap<(u64, u64), (PathBuf, PathBuf)> = FxHashMap::default();
     for (looked, entry) in maps.flatten().enumerate() {
         // By the mapping, not by its name: whatever stands under the name now.
         let about = std::fs::metadata(entry.path()).ok()?;
@@ -85,10 +86,11 @@ pub(super) fn trusted_code(pid: u32, mapped: &Mapped) -> Option<u64> {
             return None;
         }
         if mapped.code.contains(&about.ino()) {
-            files.insert((about.dev(), about.ino()), about.len());
+            let path = std::fs::read_link(entry.path()).ok()?;
+            files.insert((about.dev(), about.ino()), (entry.path(), path));
         }
     }
-    Some(files.into_values().fold(0, u64::saturating_add))
+    Some(files.into_values().collect())
 }
 
 #[cfg(test)]
@@ -114,10 +116,11 @@ mod tests {
         let pid = std::process::id();
         let mut mapped = mapped(pid).unwrap();
         let own = trusted_code(pid, &mapped).unwrap();
-        let program = std::fs::metadata(std::env::current_exe().unwrap()).unwrap();
-        assert!(own >= program.len() && mapped.code.contains(&program.ino()), "{own}");
+        let path = std::env::current_exe().unwrap();
+        let program = std::fs::metadata(&path).unwrap();
+        assert!(own.iter().any(|(_, known)| *known == path) && mapped.code.contains(&program.ino()), "{own:?}");
         mapped.code.clear();
-        assert_eq!(trusted_code(pid, &mapped), Some(0), "data may be large");
+        assert_eq!(trusted_code(pid, &mapped), Some(Vec::new()), "data may be large");
         mapped.whole = false;
         assert_eq!(trusted_code(pid, &mapped), None);
     }

@@ -2,6 +2,7 @@
 //! rendered on the caller's.
 
 mod ad_hoc;
+mod debug_info;
 mod fault;
 mod frame;
 pub mod hotspots;
@@ -12,12 +13,13 @@ mod pprof;
 mod python;
 mod snapshot;
 mod symbolize;
+mod view;
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use tracer_common::python::PythonFrame;
@@ -36,6 +38,7 @@ pub use python::Lines;
 use snapshot::Sum;
 pub use snapshot::{RequestSamples, Snapshot, TimedSample};
 use symbolize::{Means, Symbols};
+pub use view::{Filter, View};
 
 /// Length of a period counts can be asked for by, nanoseconds. Those older than [`FINE`] are put together by [`COARSE`], and
 /// those older than [`KEPT`] go.
@@ -56,8 +59,8 @@ pub struct Bounds {
     pub stacks: usize,
     /// Most pairs of owner and stack in all periods; beyond it the oldest period goes.
     pub pairs: usize,
-    /// Most bytes of a program with its libraries whose debug information is read: it takes about as much memory, and
-    /// what it adds to the symbols are functions that were inlined, and names of stripped programs.
+    /// Most memory for debug information of a program with its libraries, by estimate; where it would take more it is not read.
+    /// What it adds to the symbols are functions that were inlined, lines, and names of stripped programs.
     pub debug: usize,
     /// Most bytes of names that processes wrote into files themselves (`/tmp/perf-PID.map`), of all of them; one gets half.
     pub maps: usize,
@@ -65,7 +68,7 @@ pub struct Bounds {
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { stacks: 50_000, pairs: 500_000, debug: 32 << 20, maps: 32 << 20 }
+        Self { stacks: 50_000, pairs: 500_000, debug: 64 << 20, maps: 32 << 20 }
     }
 }
 
@@ -191,59 +194,14 @@ pub struct Profiles {
     periods_dropped: u64,
 }
 
-/// What time is looked at.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum View {
-    /// On the CPU.
-    #[default]
-    Cpu,
-    /// Off the CPU, while a request was held.
-    OffCpu,
-    /// Both.
-    Wall,
-}
-
-impl View {
-    /// Reads `cpu`, `offcpu`, `wall`.
-    pub fn parse(text: &str) -> Option<Self> {
-        match text {
-            "cpu" => Some(Self::Cpu),
-            "offcpu" => Some(Self::OffCpu),
-            "wall" => Some(Self::Wall),
-            _ => None,
-        }
-    }
-
-    /// Whether it shows stacks of threads off the CPU (`true`), or on it.
-    fn shows(self, off_cpu: bool) -> bool {
-        match self {
-            Self::Cpu => !off_cpu,
-            Self::OffCpu => off_cpu,
-            Self::Wall => true,
-        }
-    }
-}
-
-/// Which stacks are wanted.
-#[derive(Clone, Debug, Default)]
-pub struct Filter {
-    /// Service.
-    pub service: Option<String>,
-    /// Class; without, the whole service with its overhead.
-    pub class: Option<String>,
-    /// Only samples this recent.
-    pub since: Option<Duration>,
-    /// Only samples between these times, by the clock of the records.
-    pub range: Option<(Nanos, Nanos)>,
-    /// What time.
-    pub view: View,
-    /// Only this slow request: [`Profiles::snapshot_of`].
-    pub span: Option<SpanId>,
-}
-
 impl Profiles {
     /// Empty; starts the thread that names addresses.
     pub fn new() -> Self {
+        Self::with_debug_dirs(&[])
+    }
+
+    /// The same with separate debug files in these directories; empty: where distributions install them.
+    pub fn with_debug_dirs(directories: &[PathBuf]) -> Self {
         Self {
             bounds: Bounds::default(),
             part: 1,
@@ -258,7 +216,7 @@ impl Profiles {
             names: FxHashMap::default(),
             periods: VecDeque::new(),
             now: 0,
-            symbols: Symbols::start(),
+            symbols: Symbols::start(directories),
             lines: Lines::default(),
             owners: Arc::default(),
             ad_hoc: AdHoc::within(Bounds::default().ad_hoc()),
@@ -280,6 +238,13 @@ impl Profiles {
     pub fn with_lines(self, lines: Lines) -> Self {
         self.symbols.set_lines(lines);
         Self { lines, ..self }
+    }
+
+    /// The same with functions of compiled programs shown with the line that runs, or without.
+    #[must_use]
+    pub fn with_native_lines(self, shown: bool) -> Self {
+        self.symbols.set_native_lines(shown);
+        self
     }
 
     /// The same with functions distinguished by these.

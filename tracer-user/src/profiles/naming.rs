@@ -6,19 +6,20 @@
 //! as it maps the same files at the same places.
 
 use std::collections::{HashMap, HashSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use blazesym::Pid;
 use blazesym::symbolize::source::{Elf, Kernel, Process, Source};
-use blazesym::symbolize::{Input, Reason, Symbolized, Symbolizer};
+use blazesym::symbolize::{CodeInfo, Input, Reason, Symbolized, Symbolizer};
 use rustc_hash::FxHashMap;
 use tracer_common::off_cpu;
 use tracer_common::python::{PythonFrame, PythonOutcome};
 use tracer_common::unwind::Outcome;
 
-use super::frame::Frame;
+use super::debug_info::{DebugFiles, DebugInfo};
+use super::frame::{Frame, Source as SourceLine};
 use super::jit;
 use super::mapped::{mapped, trusted_code};
 use super::python::{self, Ends, Functions, Lines, Native, Part};
@@ -62,10 +63,10 @@ struct Known {
     frames: FxHashMap<u64, Frames>,
     /// Functions of Python.
     functions: Functions,
-    /// Fingerprint of the files it maps, 0 before they were looked at; and bytes of those with code, where all of them
-    /// are root's or our own.
+    /// Fingerprint of the files it maps, 0 before they were looked at; and their debug information, where all of it can be read
+    /// and is root's or our own.
     files: u64,
-    code: Option<u64>,
+    debug: Option<DebugFiles>,
 }
 
 impl Known {
@@ -103,6 +104,11 @@ pub(super) struct Namer {
     pub(super) maps_most: usize,
     /// Times they did not fit, or others had to go for them.
     pub(super) maps_cut: u64,
+    debug_info: DebugInfo,
+    /// Debug information that is open in `user`.
+    open: DebugFiles,
+    /// Whether functions of compiled programs are shown with the line that runs.
+    pub(super) native_lines: bool,
     /// How functions of Python are shown; how many were read, and how many could not be.
     pub(super) lines: Lines,
     pub(super) functions_named: u64,
@@ -112,12 +118,15 @@ pub(super) struct Namer {
 /// Most of [`Namer::maps_most`] that one process gets: one part of this many.
 const MAPS_EACH: usize = 2;
 
-fn builder() -> blazesym::symbolize::Builder {
-    Symbolizer::builder().enable_code_info(false).enable_inlined_fns(true)
+/// Where separate debug files are.
+fn builder(directories: &[PathBuf]) -> blazesym::symbolize::Builder {
+    // Without lines there are no inlined functions.
+    Symbolizer::builder().enable_code_info(true).enable_inlined_fns(true).set_debug_dirs(Some(directories))
 }
 
 impl Namer {
-    pub(super) fn new() -> Self {
+    /// Separate debug files are looked for in `directories`.
+    pub(super) fn new(directories: &[PathBuf]) -> Self {
         Self {
             user: None,
             kernel: None,
@@ -131,6 +140,9 @@ impl Namer {
             addresses_dropped: 0,
             maps_most: 0,
             maps_cut: 0,
+            debug_info: DebugInfo::new(directories),
+            open: DebugFiles::default(),
+            native_lines: false,
             lines: Lines::default(),
             functions_named: 0,
             functions_unnamed: 0,
@@ -238,9 +250,25 @@ impl Namer {
 
     /// A frame of code from `file`, shared with those that are equal.
     fn intern_in(&mut self, name: &str, file: Option<&str>) -> Frame {
+        self.intern_at(name, file, None)
+    }
+
+    /// The same with its line, where that is wanted.
+    fn intern_at(&mut self, name: &str, file: Option<&str>, code: Option<&CodeInfo<'_>>) -> Frame {
         let file = file.map(|path| self.intern_file(path));
         // Names of functions are what a file or a process says they are.
-        let frame = Frame::of(&text::printable(name), file);
+        let name = text::printable(name);
+        let source = code.filter(|_| self.native_lines).and_then(|code| {
+            let path = self.intern_file(&code.to_path().to_string_lossy());
+            Some(SourceLine { path, line: code.line? })
+        });
+        let frame = match source {
+            Some(source) => {
+                let path = Arc::clone(&source.path);
+                Frame::at(&name, file, source, python::short(&path))
+            }
+            None => Frame::of(&name, file),
+        };
         if let Some(known) = self.names.get(&frame) {
             return known.clone();
         }
@@ -338,8 +366,10 @@ impl Namer {
         frames.extend(missing.map(|reason| self.intern(&format!("[Python functions missing: {reason}]"))));
         let groups = groups.unwrap_or_default();
         // The function itself comes first, what is inlined into it after.
-        let kinds: Vec<Native> =
-            native.iter().map(|names| names.first().map_or(Native::Other, |name| Native::of(name))).collect();
+        let kinds: Vec<Native> = native
+            .iter()
+            .map(|names| names.first().map_or(Native::Other, |name| Native::of(name.function())))
+            .collect();
         let parts = python::merge(&kinds, groups.len(), Ends::of(stack.outcome, stack.python_outcome, &stack.python));
         for part in parts.into_iter().rev() {
             match part {
@@ -355,6 +385,21 @@ impl Namer {
         }
     }
 
+    /// What opens files. It keeps the debug information of all it has opened, so another one takes its place where that of the
+    /// `wanted` files does not fit beside it into `most` bytes.
+    fn symbolizer(&mut self, wanted: Option<&DebugFiles>, most: u64) -> Symbolizer {
+        let mut open = if self.user.is_some() { std::mem::take(&mut self.open) } else { DebugFiles::default() };
+        if let Some(wanted) = wanted {
+            open.add(wanted);
+            if open.bytes() > most {
+                self.user = None;
+                open = wanted.clone();
+            }
+        }
+        self.open = open;
+        self.user.take().map_or_else(|| builder(self.debug_info.directories()).build(), |(symbolizer, _)| symbolizer)
+    }
+
     /// Finds the names of the addresses that have none yet; what was found of those that get none.
     fn find_user(&mut self, pid: u32, known: &mut Known, stacks: &[Vec<u64>], debug: u64) -> FxHashMap<u64, Nameless> {
         let mut odd = FxHashMap::default();
@@ -367,14 +412,15 @@ impl Namer {
             && mapped.fingerprint != known.files
         {
             known.files = mapped.fingerprint;
-            known.code = trusted_code(pid, mapped);
+            known.debug = trusted_code(pid, mapped).and_then(|files| self.debug_info.of(&files));
             known.frames.clear();
         }
         let missing = unnamed(stacks, &known.frames);
         let process = |debug_syms| {
             Source::Process(Process { map_files: true, perf_map: false, debug_syms, ..Process::new(Pid::from(pid)) })
         };
-        let symbolizer = self.user.take().map_or_else(|| builder().build(), |(symbolizer, _)| symbolizer);
+        let wanted = known.debug.clone().filter(|files| (1..=debug).contains(&files.bytes()));
+        let symbolizer = self.symbolizer(wanted.as_ref(), debug);
         let ask = |debug| match symbolizer.symbolize(&process(debug), Input::AbsAddr(&missing)) {
             Ok(found) => Some(found),
             Err(error) => {
@@ -383,15 +429,22 @@ impl Namer {
             }
         };
         // Debug information that cannot be read must not hide the symbols that can.
-        let found = if known.code.is_some_and(|bytes| bytes <= debug) { ask(true) } else { None };
+        let mut found = None;
+        if wanted.is_some() {
+            found = ask(true);
+            if found.is_none() {
+                // Once is enough.
+                known.debug = None;
+            }
+        }
         for (call, symbol) in missing.iter().zip(found.or_else(|| ask(false)).into_iter().flatten()) {
             match symbol {
                 Symbolized::Sym(symbol) => {
                     // Functions inlined at this address come after it, outermost first.
-                    let inlined = symbol.inlined.iter().map(|inlined| &*inlined.name);
+                    let inlined = symbol.inlined.iter().map(|inlined| (&*inlined.name, inlined.code_info.as_ref()));
                     let file = symbol.module.as_deref().map(std::ffi::OsStr::to_string_lossy);
-                    let all = std::iter::once(&*symbol.name).chain(inlined);
-                    let frames: Vec<_> = all.map(|name| self.intern_in(name, file.as_deref())).collect();
+                    let all = std::iter::once((&*symbol.name, symbol.code_info.as_deref())).chain(inlined);
+                    let frames: Vec<_> = all.map(|(name, code)| self.intern_at(name, file.as_deref(), code)).collect();
                     known.frames.insert(*call, Arc::from(frames));
                 }
                 Symbolized::Unknown(Reason::Unmapped) => {
@@ -419,7 +472,10 @@ impl Namer {
             return;
         }
         let source = Source::Kernel(Kernel { vmlinux: blazesym::MaybeDefault::None, ..Kernel::default() });
-        let symbolizer = self.kernel.take().map_or_else(|| builder().build(), |(symbolizer, _)| symbolizer);
+        let symbolizer = self.kernel.take().map_or_else(
+            || Symbolizer::builder().enable_code_info(false).enable_inlined_fns(false).build(),
+            |(symbolizer, _)| symbolizer,
+        );
         match symbolizer.symbolize(&source, Input::AbsAddr(&missing)) {
             Ok(found) => {
                 for (call, symbol) in missing.iter().zip(found) {
@@ -457,8 +513,10 @@ fn unnamed(stacks: &[Vec<u64>], known: &FxHashMap<u64, Frames>) -> Vec<u64> {
 /// Names of addresses in a file, as the agent would read it in a process; for fuzzing.
 pub fn name_in_file(path: &Path, offsets: &[u64]) -> usize {
     let mut named = 0;
-    for debug_syms in [true, false] {
-        let symbolizer = builder().build();
+    let debug = DebugInfo::new(&[]).of(&[(path.into(), path.into())]).map(|files| files.bytes());
+    let readable = debug.is_some_and(|bytes| bytes > 0 && bytes <= super::Bounds::default().debug as u64);
+    for debug_syms in [readable, false] {
+        let symbolizer = builder(&[]).build();
         let source = Source::Elf(Elf { debug_syms, ..Elf::new(path) });
         let found = symbolizer.symbolize(&source, Input::VirtOffset(offsets));
         named += found.map_or(0, |found| found.iter().filter(|symbol| matches!(symbol, Symbolized::Sym(_))).count());
@@ -515,7 +573,7 @@ mod tests {
         let lines: Vec<String> = (0..5000).map(|n| format!("{n:x} 1 {}{n}\n", "x".repeat(80))).collect();
         let text = lines.concat();
         let children = [(); 5].map(|()| Child::with(&text));
-        let mut namer = Namer::new();
+        let mut namer = Namer::new(&[]);
         namer.maps_most = 200_000;
         for child in children.iter().chain(&children) {
             let pid = child.0.id();
@@ -536,7 +594,7 @@ mod tests {
     fn what_was_found_once_is_not_looked_for_again() {
         assert_eq!(landmark(), 7);
         let (pid, here) = (std::process::id(), landmark as *const () as u64 + 1);
-        let mut namer = Namer::new();
+        let mut namer = Namer::new(&[]);
         let first = namer.name(pid, &[stack(&[here]), stack(&[here, 1]), stack(&[])], u64::MAX, 4);
         assert!(first[0].len() == 1 && first[0][0].contains("landmark"), "{first:?}");
         assert_eq!((&*first[1][0], first[1].len()), ("[callers unknown]", 2));
@@ -563,6 +621,40 @@ mod tests {
     }
 
     #[test]
+    fn lines_are_shown_where_they_are_wanted() {
+        let (pid, here) = (std::process::id(), landmark as *const () as u64 + 1);
+        let mut namer = Namer::new(&[]);
+        namer.native_lines = true;
+        let named = namer.name(pid, &[stack(&[here])], u64::MAX, 4);
+        let frame = named[0].last().unwrap();
+        assert!(frame.contains("(profiles/naming.rs:") && frame.function().ends_with("landmark"), "{frame:?}");
+        let source = frame.source().unwrap();
+        assert!(frame.ends_with(&format!(":{})", source.line)) && source.path.ends_with("/naming.rs"), "{frame:?}");
+        // Without debug information there are none.
+        let mut little = Namer::new(&[]);
+        little.native_lines = true;
+        assert!(little.name(pid, &[stack(&[here])], 0, 4)[0].last().unwrap().source().is_none());
+    }
+
+    #[test]
+    fn debug_information_that_is_open_stays_within_its_bound() {
+        let one = |n: u64| DebugFiles::test(&[(n, 60)]);
+        let mut namer = Namer::new(&[]);
+        for n in [1, 1, 2, 3] {
+            let symbolizer = namer.symbolizer(Some(&one(n)), 125);
+            namer.user = Some((symbolizer, Instant::now()));
+            assert!(namer.open.bytes() <= 125);
+        }
+        // The third did not fit beside the others.
+        assert_eq!(namer.open, one(3));
+        namer.symbolizer(None, 125);
+        assert_eq!(namer.open, one(3));
+        // Taken away, and nothing in its place.
+        namer.symbolizer(None, 125);
+        assert_eq!(namer.open, DebugFiles::default());
+    }
+
+    #[test]
     fn an_incomplete_stack_says_so_at_its_root() {
         let here = landmark as *const () as u64 + 1;
         let of = |outcome| {
@@ -578,7 +670,7 @@ mod tests {
             })
         };
         let stacks = [Outcome::NoRule, Outcome::Complete, Outcome::FramePointers].map(of);
-        let named = Namer::new().name(std::process::id(), &stacks, u64::MAX, 4);
+        let named = Namer::new(&[]).name(std::process::id(), &stacks, u64::MAX, 4);
         let roots: Vec<&str> = named.iter().map(|frames| &*frames[0]).collect();
         // A walk has found mappings at all its addresses; of a chain of frame pointers that is unknown.
         assert_eq!(roots, ["[stack incomplete: no unwind information]", "[unknown]", "[callers unknown]"]);

@@ -55,6 +55,8 @@ struct Location {
 struct Line {
     #[prost(uint64, tag = "1")]
     function_id: u64,
+    #[prost(int64, tag = "2")]
+    line: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -63,6 +65,8 @@ struct Function {
     id: u64,
     #[prost(int64, tag = "2")]
     name: i64,
+    #[prost(int64, tag = "4")]
+    file: i64,
 }
 
 /// Stacks (outermost frame first) with samples and nanoseconds of `value`, compressed.
@@ -73,17 +77,31 @@ pub(super) fn encode(stacks: &[(Vec<Frame>, u64, u64)], value: &str) -> Vec<u8> 
         period_type: Some(ValueType { kind: 3, span: 4 }),
         ..Profile::default()
     };
-    let mut functions: HashMap<Frame, u64> = HashMap::new();
+    let mut locations: HashMap<&Frame, u64> = HashMap::new();
+    // By name and source file.
+    let mut functions: HashMap<(&str, &str), u64> = HashMap::new();
+    let mut texts: HashMap<&str, i64> = HashMap::from([("", 0)]);
     for (frames, count, nanos) in stacks {
         let mut location_id = Vec::with_capacity(frames.len());
         for frame in frames.iter().rev() {
-            let next = functions.len() as u64 + 1;
-            let id = *functions.entry(frame.clone()).or_insert(next);
+            let next = locations.len() as u64 + 1;
+            let id = *locations.entry(frame).or_insert(next);
             if id == next {
-                profile.function.push(Function { id, name: profile.string_table.len() as i64 });
-                profile.string_table.push(frame.to_string());
-                // One location per function: tracer knows function names but no lines.
-                profile.location.push(Location { id, line: vec![Line { function_id: id }] });
+                let (path, line) = frame.source().map_or(("", 0), |source| (&*source.path, source.line));
+                let next = functions.len() as u64 + 1;
+                let function_id = *functions.entry((frame.function(), path)).or_insert(next);
+                if function_id == next {
+                    let mut text = |text| {
+                        *texts.entry(text).or_insert_with(|| {
+                            profile.string_table.push(String::from(text));
+                            profile.string_table.len() as i64 - 1
+                        })
+                    };
+                    let (name, file) = (text(frame.function()), text(path));
+                    profile.function.push(Function { id: function_id, name, file });
+                }
+                // One location per frame: tracer gives no addresses away.
+                profile.location.push(Location { id, line: vec![Line { function_id, line: line.into() }] });
             }
             location_id.push(id);
         }
@@ -100,14 +118,32 @@ pub(super) fn encode(stacks: &[(Vec<Frame>, u64, u64)], value: &str) -> Vec<u8> 
 
 #[cfg(test)]
 pub(super) mod tests {
+    use super::super::frame::Source;
     use super::*;
     use std::io::Read;
+    use std::sync::Arc;
+
+    fn decoded(bytes: &[u8]) -> Profile {
+        let mut raw = Vec::new();
+        flate2::read::GzDecoder::new(bytes).read_to_end(&mut raw).unwrap();
+        Profile::decode(raw.as_slice()).unwrap()
+    }
+
+    #[test]
+    fn lines_of_one_function_are_places_of_it() {
+        let at = |line| Frame::at("work", None, Source { path: Arc::from("/src/a/work.c"), line }, "a/work.c");
+        let profile = decoded(&encode(&[(vec![Frame::plain("root"), at(3), at(7)], 1, 10)], "cpu"));
+        let text = |index: i64| &*profile.string_table[index as usize];
+        let functions: Vec<_> = profile.function.iter().map(|one| (one.id, text(one.name), text(one.file))).collect();
+        assert_eq!(functions, [(1, "work", "/src/a/work.c"), (2, "root", "")]);
+        let lines: Vec<_> =
+            profile.location.iter().map(|one| (one.id, one.line[0].function_id, one.line[0].line)).collect();
+        assert_eq!((lines, &*profile.sample[0].location_id), (vec![(1, 1, 7), (2, 1, 3), (3, 2, 0)], &[1, 2, 3][..]));
+    }
 
     /// Decodes a profile and checks that every index is valid.
     pub(in super::super) fn check(bytes: &[u8], samples: i64, nanos: i64, frame: &str) {
-        let mut raw = Vec::new();
-        flate2::read::GzDecoder::new(bytes).read_to_end(&mut raw).unwrap();
-        let profile = Profile::decode(raw.as_slice()).unwrap();
+        let profile = decoded(bytes);
         let sum = |i: usize| profile.sample.iter().map(|sample| sample.value[i]).sum::<i64>();
         assert_eq!((sum(0), sum(1)), (samples, nanos));
         let mut names = Vec::new();

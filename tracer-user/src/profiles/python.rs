@@ -164,7 +164,7 @@ impl Functions {
 }
 
 /// The end of a path that tells a file from others: below where libraries are installed, else with its directory.
-fn short(path: &str) -> &str {
+pub(super) fn short(path: &str) -> &str {
     for installed in ["/site-packages/", "/dist-packages/"] {
         if let Some((_, rest)) = path.rsplit_once(installed) {
             return rest;

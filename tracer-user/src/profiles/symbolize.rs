@@ -10,6 +10,7 @@
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -91,12 +92,14 @@ struct Levels {
     addresses_dropped: AtomicU64,
     /// How much memory there is for names: [`Means`].
     means: AtomicU8,
-    /// Most bytes of a program with its libraries whose debug information is read.
+    /// Most memory for debug information.
     debug_most: AtomicU64,
     /// Bytes of names from files that processes wrote themselves; most of them, and times they did not fit.
     maps: AtomicUsize,
     maps_most: AtomicUsize,
     maps_cut: AtomicU64,
+    /// Whether functions of compiled programs are shown with the line that runs.
+    native_lines: AtomicBool,
     /// Whether Python's functions are shown with the line that runs; how many were read, and could not be.
     running_lines: AtomicBool,
     functions_named: AtomicU64,
@@ -138,6 +141,8 @@ pub(super) struct Symbols {
     named: Arc<Mutex<Vec<(u32, Frames)>>>,
     turn: Arc<Turn>,
     levels: Arc<Levels>,
+    /// Directories with separate debug files.
+    debug_directories: Arc<[PathBuf]>,
 }
 
 /// Whose turn it is to name stacks, and since when it is busy with some.
@@ -153,7 +158,7 @@ struct Turn {
 
 impl Symbols {
     /// Starts the thread; it ends when the last handle is gone.
-    pub(super) fn start() -> Self {
+    pub(super) fn start(debug_directories: &[PathBuf]) -> Self {
         let (jobs, queue) = sync_channel(QUEUE);
         let turn = Turn {
             queue: Mutex::new(queue),
@@ -161,7 +166,13 @@ impl Symbols {
             busy: AtomicU64::new(0),
             number: AtomicU64::new(0),
         };
-        let symbols = Self { jobs, named: Arc::default(), turn: Arc::new(turn), levels: Arc::default() };
+        let symbols = Self {
+            jobs,
+            named: Arc::default(),
+            turn: Arc::new(turn),
+            levels: Arc::default(),
+            debug_directories: debug_directories.into(),
+        };
         symbols.spawn();
         symbols
     }
@@ -169,9 +180,11 @@ impl Symbols {
     fn spawn(&self) {
         let (turn, results, levels) = (Arc::clone(&self.turn), Arc::clone(&self.named), Arc::clone(&self.levels));
         let number = turn.number.load(Ordering::Acquire);
+        let directories = Arc::clone(&self.debug_directories);
         let run = move || {
             super::fault::survive();
-            Worker { turn: &turn, number, results: &results, levels: &levels, namer: Namer::new() }.work();
+            let namer = Namer::new(&directories);
+            Worker { turn: &turn, number, results: &results, levels: &levels, namer }.work();
         };
         if let Err(error) = std::thread::Builder::new().name("tracer-symbols".into()).spawn(run) {
             log::error!("no thread for symbols ({error}): flame graphs will have no names");
@@ -223,7 +236,7 @@ impl Symbols {
         }
     }
 
-    /// Debug information of programs that have more than `bytes` with their libraries is not read from now on.
+    /// Debug information takes at most so much memory from now on, by estimate.
     pub(super) fn set_debug_most(&self, bytes: u64) {
         self.levels.debug_most.store(bytes, Ordering::Relaxed);
     }
@@ -236,6 +249,11 @@ impl Symbols {
     /// How Python's functions are shown from now on.
     pub(super) fn set_lines(&self, lines: Lines) {
         self.levels.running_lines.store(lines == Lines::Running, Ordering::Relaxed);
+    }
+
+    /// Whether functions of compiled programs are shown with the line that runs, from now on.
+    pub(super) fn set_native_lines(&self, shown: bool) {
+        self.levels.native_lines.store(shown, Ordering::Relaxed);
     }
 
     /// Python's functions that were read, and that could not be.
@@ -350,6 +368,7 @@ impl Worker<'_> {
                     let pid = wanted.stack.process.0;
                     let known = self.namer.knows(pid);
                     self.namer.lines = self.levels.lines();
+                    self.namer.native_lines = self.levels.native_lines.load(Ordering::Relaxed);
                     self.namer.learn(pid, &wanted.stack);
                     let stacks = together.entry(pid).or_default();
                     stacks.push(wanted);

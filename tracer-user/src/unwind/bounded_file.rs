@@ -8,13 +8,13 @@ use object::read::ReadCacheOps;
 const READ_LIMIT: usize = 64 << 20;
 
 /// A file of which only so much is read.
-pub(super) struct BoundedFile {
+pub(crate) struct BoundedFile {
     file: File,
     left: usize,
 }
 
 impl BoundedFile {
-    pub(super) fn new(file: File) -> Self {
+    pub(crate) fn new(file: File) -> Self {
         Self { file, left: READ_LIMIT }
     }
 

@@ -14,6 +14,7 @@ mod space;
 mod store;
 mod worker;
 
+pub(crate) use bounded_file::BoundedFile;
 pub use interpreters::{Interpreters, Layouts};
 pub use store::Bounds;
 pub use worker::{Figures, Unwinder};

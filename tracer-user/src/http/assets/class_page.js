@@ -127,11 +127,14 @@ function elsewhere(one, name) {
     .sort((a, b) => b.total_share - a.total_share).slice(0, 3).map((other) => `${other.request_class} ${percent(other.total_share)}`).join(", ");
 }
 
+/** A function's name; of one without a symbol, the file that it is in. */
+const functionName = (one) => (one.function === "[unknown]" && one.file ? `[unknown] in ${one.file.split("/").pop()}` : one.function);
+
 const HOTSPOTS = [
-  { key: "function", title: "function", text: true, value: (one) => one.function, cell: (one) => h("span", { title: one.file || "" }, one.function) },
+  { key: "function", title: "function", text: true, value: functionName, cell: (one) => h("span", { title: one.file || "" }, functionName(one)) },
   { key: "code", title: "code", text: true, value: (one) => one.code, cell: (one) => OWNERS[one.code] || one.code },
   { key: "self", title: "self", hint: "in the function itself", value: (one) => one.self_s, cell: (one) => `${time(one.self_s)} · ${percent(one.self_share)}` },
   { key: "total", title: "total", hint: "in the function and what it called", value: (one) => one.total_s, cell: (one) => `${time(one.total_s)} · ${percent(one.total_share)}` },
-  { key: "caller", title: "called by", hint: "the function of the application that it was called for", text: true, value: (one) => one.called_by[0]?.function || "", cell: (one) => one.called_by.map((caller) => caller.function).join(", ") },
+  { key: "caller", title: "called by", hint: "the function of the application that it was called for", text: true, value: (one) => one.called_by[0]?.function || "", cell: (one) => one.called_by.map(functionName).join(", ") },
   { key: "elsewhere", title: "in other classes", hint: "its total share in the service's other classes", text: true, cell: (one) => elsewhere(one, new URLSearchParams(location.search).get("class")) },
 ];

@@ -1,0 +1,232 @@
+//! Stacks of two unwinders compared by the calls in them: which function called which.
+//!
+//! Two samplers never see the same instant, so stacks are not compared one by one. Each step of a walk goes from a function
+//! to its caller; a step that both unwinders took, at whatever time, is one that they agree on. The last step goes to the end
+//! of the stack, so that a walk that ends too early, or goes on too long, differs as well. Steps from functions that the other
+//! one has never seen are not compared: a function that was sampled once may have been sampled by one of them only.
+
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use object::read::elf::ElfFile64;
+use object::{Endianness, Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
+
+/// Where a frame is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// In code of a file, by its offset there. For callers that of the call.
+    Code {
+        /// Path, or `[vdso]`.
+        file: Arc<str>,
+        /// Bytes from its beginning.
+        offset: u64,
+    },
+    /// In code that was made while running.
+    Generated,
+}
+
+/// Where a process has mapped code.
+#[derive(Clone, Debug, Default)]
+pub struct Mappings(Vec<(std::ops::Range<u64>, u64, Arc<str>)>);
+
+impl Mappings {
+    /// Those of a process now; empty if it is gone.
+    pub fn of(pid: u32) -> Self {
+        Self::parse(&std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default())
+    }
+
+    fn parse(text: &str) -> Self {
+        let line = |line: &str| {
+            let words: Vec<&str> = line.splitn(6, ' ').collect();
+            let [range, permissions, offset, _, _, path] = words[..] else { return None };
+            let (start, end) = range.split_once('-')?;
+            let hex = |text| u64::from_str_radix(text, 16).ok();
+            let path = path.trim().trim_end_matches(" (deleted)");
+            let is_code = permissions.contains('x') && (path.starts_with('/') || path == "[vdso]");
+            is_code.then_some((hex(start)?..hex(end)?, hex(offset)?, path.into()))
+        };
+        Self(text.lines().filter_map(line).collect())
+    }
+
+    /// Where an address is.
+    pub fn place(&self, address: u64) -> Place {
+        let found = self.0.iter().find(|(range, _, _)| range.contains(&address));
+        found.map_or(Place::Generated, |(range, offset, file)| Place::Code {
+            file: Arc::clone(file),
+            offset: address - range.start + offset,
+        })
+    }
+}
+
+/// Where the functions of files begin, by offset, in order.
+#[derive(Debug, Default)]
+pub struct Functions(HashMap<Arc<str>, Vec<u64>>);
+
+/// A function, by its file and where it begins.
+type Function = (Arc<str>, u64);
+
+impl Functions {
+    /// The function of a place; `None` of generated code.
+    fn of(&mut self, place: &Place) -> Option<Function> {
+        let Place::Code { file, offset } = place else { return None };
+        let starts = self.0.entry(Arc::clone(file)).or_insert_with(|| starts(Path::new(&**file)).unwrap_or_default());
+        let before = starts.partition_point(|start| start <= offset);
+        let start = before.checked_sub(1).and_then(|at| starts.get(at)).copied().unwrap_or(0);
+        Some((Arc::clone(file), start))
+    }
+}
+
+/// Offsets in an ELF file at which functions begin: by the sorted table of `.eh_frame_hdr`, or by symbols where there is none
+/// (Go).
+fn starts(file: &Path) -> Option<Vec<u64>> {
+    let bytes = std::fs::read(file).ok()?;
+    let elf = ElfFile64::<Endianness>::parse(&*bytes).ok()?;
+    let segments: Vec<_> = elf.segments().map(|segment| (segment.address(), segment.file_range())).collect();
+    let offset = |address: u64| {
+        let inside = |(start, (_, size)): &&(u64, (u64, u64))| (*start..*start + *size).contains(&address);
+        segments.iter().find(inside).map(|(start, (offset, _))| address - start + offset)
+    };
+    let mut all: Vec<u64> = if let Some(header) = elf.section_by_name(".eh_frame_hdr") {
+        let (data, address) = (header.data().ok()?, header.address());
+        // Version 1; pointer by 4 bytes from here, count by 4 bytes, table of pairs of 4 bytes from the header.
+        let table = data.strip_prefix(&[1, 0x1b, 0x03, 0x3b])?.get(8..)?;
+        let first = |entry: &[u8]| entry.first_chunk().map(|bytes| i64::from(i32::from_le_bytes(*bytes)));
+        table.chunks_exact(8).filter_map(|entry| offset(address.checked_add_signed(first(entry)?)?)).collect()
+    } else {
+        let functions = elf.symbols().filter(|symbol| symbol.kind() == SymbolKind::Text);
+        functions.filter_map(|symbol| offset(symbol.address())).collect()
+    };
+    all.sort_unstable();
+    Some(all)
+}
+
+/// A step from a function to its caller; `None` is the end of the stack.
+type Pair = (Function, Option<Function>);
+
+/// How often each step was taken, and frames and stacks seen.
+#[derive(Debug, Default)]
+pub struct Pairs {
+    steps: HashMap<Pair, u64>,
+    frames: u64,
+    stacks: u64,
+}
+
+impl Pairs {
+    /// Adds a stack, innermost frame first. Without unwind information nobody knows what called generated code: what is
+    /// beyond it is not compared.
+    pub fn add(&mut self, stack: &[Place], functions: &mut Functions) {
+        self.stacks += 1;
+        self.frames += stack.len() as u64;
+        let named: Vec<Option<Function>> = stack.iter().map(|place| functions.of(place)).collect();
+        for (at, callee) in named.iter().enumerate() {
+            let Some(callee) = callee else { return };
+            match named.get(at + 1) {
+                Some(Some(caller)) => *self.steps.entry((callee.clone(), Some(caller.clone()))).or_default() += 1,
+                Some(None) => return,
+                None => *self.steps.entry((callee.clone(), None)).or_default() += 1,
+            }
+        }
+    }
+
+    /// Stacks that were added.
+    pub fn stacks(&self) -> u64 {
+        self.stacks
+    }
+
+    /// Mean depth.
+    pub fn depth(&self) -> f64 {
+        self.frames as f64 / self.stacks.max(1) as f64
+    }
+
+    fn functions(&self) -> HashSet<&Function> {
+        self.steps.keys().map(|(callee, _)| callee).collect()
+    }
+
+    /// How these steps compare with those of others.
+    pub fn compare(&self, others: &Self) -> Agreement {
+        let (seen, mut agreement) = (others.functions(), Agreement::default());
+        for (pair, n) in &self.steps {
+            agreement.steps += n;
+            agreement.compared += if seen.contains(&pair.0) { *n } else { 0 };
+            agreement.same += if others.steps.contains_key(pair) { *n } else { 0 };
+        }
+        agreement
+    }
+
+    /// The most frequent of these steps that the others did not take, as text.
+    pub fn unknown_to(&self, others: &Self) -> String {
+        let mut all: Vec<_> = self.steps.iter().filter(|(pair, _)| !others.steps.contains_key(pair)).collect();
+        all.sort_by_key(|(_, n)| std::cmp::Reverse(**n));
+        let name = |(file, start): &Function| format!("{}+{start:x}", file.rsplit('/').next().unwrap_or(file));
+        let line = |((callee, caller), n): (&Pair, &u64)| {
+            format!("  {n:>5} {} <- {}", name(callee), caller.as_ref().map_or_else(|| "end".into(), name))
+        };
+        let seen = others.functions();
+        let text = |(pair, n): (&Pair, &u64)| {
+            let whether = if seen.contains(&pair.0) { "" } else { " (no such function there)" };
+            line((pair, n)) + whether
+        };
+        all.into_iter().take(12).map(text).collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// Steps of one unwinder beside those of another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Agreement {
+    /// All its steps.
+    pub steps: u64,
+    /// Those from functions that the other one has seen.
+    pub compared: u64,
+    /// Those of them that the other one took, too.
+    pub same: u64,
+}
+
+impl Agreement {
+    /// Share of the compared steps that are the same.
+    pub fn share(self) -> f64 {
+        self.same as f64 / self.compared.max(1) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(offset: u64) -> Place {
+        Place::Code { file: "/none".into(), offset }
+    }
+
+    #[test]
+    fn steps_that_only_one_took_count_against_it() {
+        let mut functions = Functions(HashMap::from([("/none".into(), vec![100, 200, 300])]));
+        let (mut ours, mut theirs) = (Pairs::default(), Pairs::default());
+        for _ in 0..3 {
+            ours.add(&[code(105), code(250), code(310)], &mut functions);
+        }
+        ours.add(&[code(105), code(250)], &mut functions);
+        ours.add(&[code(301), Place::Generated, code(100)], &mut functions);
+        theirs.add(&[code(199), code(201), code(399)], &mut functions);
+        // One of the file's beginning, which the other has never seen.
+        ours.add(&[code(50), code(250), code(310)], &mut functions);
+        // Of 9 + 2 + 0 + 3 steps: one ends too early.
+        assert_eq!(ours.compare(&theirs), Agreement { steps: 14, compared: 13, same: 12 });
+        assert_eq!(theirs.compare(&ours), Agreement { steps: 3, compared: 3, same: 3 });
+        assert!(ours.unknown_to(&theirs).contains("      1 none+c8 <- end"), "{}", ours.unknown_to(&theirs));
+        assert!(ours.unknown_to(&theirs).contains("      1 none+0 <- none+c8 (no such function there)"));
+        assert!((ours.stacks(), ours.depth()) == (6, 17.0 / 6.0));
+    }
+
+    #[test]
+    fn functions_of_this_program() {
+        let own = std::env::current_exe().unwrap_or_else(|error| panic!("{error}"));
+        let found = starts(&own).unwrap_or_else(|| panic!("no table"));
+        assert!(found.len() > 1000 && found.is_sorted());
+        let here = functions_of_this_program as *const () as u64;
+        let place = Mappings::of(std::process::id()).place(here);
+        let (file, start) = Functions::default().of(&place).unwrap_or_else(|| panic!("{place:?}"));
+        assert_eq!((Path::new(&*file), Place::Code { file: Arc::clone(&file), offset: start }), (&*own, place));
+        assert_eq!(Mappings::of(std::process::id()).place(1), Place::Generated);
+        assert!(starts(Path::new("/proc/self/maps")).is_none());
+    }
+}

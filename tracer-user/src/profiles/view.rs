@@ -1,0 +1,57 @@
+//! Which stacks are wanted.
+
+use std::time::Duration;
+
+#[cfg(doc)]
+use super::Profiles;
+use crate::model::{Nanos, SpanId};
+
+/// What time is looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum View {
+    /// On the CPU.
+    #[default]
+    Cpu,
+    /// Off the CPU, while a request was held.
+    OffCpu,
+    /// Both.
+    Wall,
+}
+
+impl View {
+    /// Reads `cpu`, `offcpu`, `wall`.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "cpu" => Some(Self::Cpu),
+            "offcpu" => Some(Self::OffCpu),
+            "wall" => Some(Self::Wall),
+            _ => None,
+        }
+    }
+
+    /// Whether it shows stacks of threads off the CPU (`true`), or on it.
+    pub(super) fn shows(self, off_cpu: bool) -> bool {
+        match self {
+            Self::Cpu => !off_cpu,
+            Self::OffCpu => off_cpu,
+            Self::Wall => true,
+        }
+    }
+}
+
+/// Which stacks are wanted.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    /// Service.
+    pub service: Option<String>,
+    /// Class; without, the whole service with its overhead.
+    pub class: Option<String>,
+    /// Only samples this recent.
+    pub since: Option<Duration>,
+    /// Only samples between these times, by the clock of the records.
+    pub range: Option<(Nanos, Nanos)>,
+    /// What time.
+    pub view: View,
+    /// Only this slow request: [`Profiles::snapshot_of`].
+    pub span: Option<SpanId>,
+}
