@@ -92,6 +92,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("privileges", Only(&["two_capabilities_trace_every_request"])),
     ("findings", Only(&["a_class_that_costs_half_more_is_named_within_twelve_windows"])),
     ("history", All),
+    ("history_bucket", Nothing),
     ("saved", All),
     ("series", Only(&["more_classes_and_processes_than_series_stay_in_the_sums"])),
     (

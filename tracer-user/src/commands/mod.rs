@@ -12,6 +12,7 @@ pub mod doctor;
 mod doctor_relay;
 mod doctor_tls;
 mod enforcing;
+mod history_files;
 mod netns;
 mod poll_interval;
 mod relaying;
@@ -25,6 +26,7 @@ mod sweep;
 mod thread_clocks;
 pub mod top;
 mod transactions_file;
+pub mod verdicts;
 
 use std::path::Path;
 
