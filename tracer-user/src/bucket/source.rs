@@ -7,13 +7,12 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 
 use super::{Bucket, BucketError};
-use crate::analysis::window::Window;
 use crate::history::layout;
 use crate::history::parquet_file::read;
 use crate::history::place::Place;
 use crate::history::rows::{ClassRow, HostRow, KINDS, Row, ServiceRow};
 use crate::history::uploads::FILE_MAX;
-use crate::history::windows::windows;
+use crate::history::windows::{ReadWindow, windows};
 
 /// Most files that are looked at: a year of eight hosts.
 const FILES: usize = 200_000;
@@ -68,7 +67,7 @@ pub struct Hour {
     /// The host's own name.
     pub host: Option<String>,
     /// By time.
-    pub windows: Vec<Window>,
+    pub windows: Vec<ReadWindow>,
     /// Rows of its classes.
     pub classes: Vec<ClassRow>,
     /// Torn, foreign, or of a newer version.
@@ -192,7 +191,7 @@ impl Source {
             }
         }
         hour.host = hosts.first().map(|row| row.host.to_string());
-        hour.windows = windows(hosts, services, hour.classes.clone());
+        hour.windows = windows(hosts, services, &hour.classes);
         Ok(hour)
     }
 }

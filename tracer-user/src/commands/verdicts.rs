@@ -39,11 +39,12 @@ pub async fn judge<'a>(
     for files in hours {
         let hour = source.hour(files, ignored).await?;
         ignored += hour.ignored;
-        windows += hour.windows.len() as u64;
         if let Some(own) = hour.host {
             name = own;
         }
-        for window in &hour.windows {
+        // Parts of windows are those that are on their way to the bucket.
+        for window in hour.windows.iter().filter(|read| read.whole).map(|read| &read.window) {
+            windows += 1;
             let detector = found.get_or_insert_with(|| {
                 Detector::new(settings.cloned().unwrap_or_else(|| {
                     let mut settings = Settings::default();

@@ -225,12 +225,14 @@ impl Collector {
         window.services.sort_by(|a, b| a.service_name.cmp(&b.service_name));
         if let Some(name) = self.rows_of.clone() {
             let row = HostRow { last: u64::from(self.ending), ..host_row(&window, &name, &before, &host) };
-            let services = window.services.iter().map(|service| service_row(service, &window, &name)).collect();
+            let services: Vec<_> = window.services.iter().map(|service| service_row(service, &window, &name)).collect();
             let classes = self
                 .classes
                 .iter()
                 .filter_map(|(class, totals)| class_row(names.class(*class)?, totals, &window, &name));
-            self.rows = Some(WindowRows { host: row, classes: classes.collect(), services });
+            let classes: Vec<_> = classes.collect();
+            let (class_rows, service_rows) = (classes.len() as u64, services.len() as u64);
+            self.rows = Some(WindowRows { host: HostRow { class_rows, service_rows, ..row }, classes, services });
         }
         for (class, totals) in self.classes.drain() {
             self.recent.add(class, point(&totals, start_ns, length_s));
@@ -395,7 +397,7 @@ fn host_row(window: &Window, name: &Arc<str>, before: &Host, after: &Host) -> Ho
         capture_ratio: if busy > 0.0 { attributed / busy } else { 1.0 },
         events_lost: after.lost.saturating_sub(before.lost),
         loss: window.loss,
-        last: 0,
+        ..HostRow::default()
     }
 }
 

@@ -326,6 +326,10 @@ row! {
         loss: f64,
         /// 1: the last window of a run, which is shorter; it is no measure for others.
         last: u64,
+        /// Rows of this window in the other tables, so that a reader sees when these lag.
+        class_rows: u64,
+        /// See `class_rows`.
+        service_rows: u64,
     }
 }
 

@@ -8,11 +8,23 @@ use crate::analysis::window::{ClassWindow, ServiceWindow, Window};
 /// Name of a protocol whose requests are parts of others: no load of their own.
 const DECLARED: &str = "declared";
 
+/// A window, and whether all its rows were there: tables reach a bucket one after the other.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ReadWindow {
+    /// The window.
+    pub window: Window,
+    /// Whether it is whole.
+    pub whole: bool,
+}
+
 /// The windows of one host that have a row in `hosts`, by time; `last` ones, which are shorter, are left out. Rows of one
 /// window that occur twice count once.
-pub fn windows(hosts: Vec<HostRow>, services: Vec<ServiceRow>, classes: Vec<ClassRow>) -> Vec<Window> {
+pub fn windows(hosts: Vec<HostRow>, services: Vec<ServiceRow>, classes: &[ClassRow]) -> Vec<ReadWindow> {
     let mut all: BTreeMap<u64, Window> = BTreeMap::new();
+    // Rows that are missing, by window.
+    let mut missing: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
     for row in hosts.into_iter().filter(|row| row.last == 0) {
+        missing.insert(row.start_ns, (row.class_rows, row.service_rows));
         all.entry(row.start_ns).or_insert(Window {
             start_ns: row.start_ns,
             length_s: row.length_s,
@@ -29,6 +41,9 @@ pub fn windows(hosts: Vec<HostRow>, services: Vec<ServiceRow>, classes: Vec<Clas
         if window.services.iter().any(|service| *service.service_name == *row.service_name) {
             continue;
         }
+        if let Some((_, services)) = missing.get_mut(&row.start_ns) {
+            *services = services.saturating_sub(1);
+        }
         window.services.push(ServiceWindow {
             service_name: row.service_name.to_string(),
             identity: row.identity.0,
@@ -40,7 +55,12 @@ pub fn windows(hosts: Vec<HostRow>, services: Vec<ServiceRow>, classes: Vec<Clas
             classes: Vec::new(),
         });
     }
-    for row in classes.into_iter().filter(|row| &*row.side == "server" && &*row.protocol != DECLARED) {
+    for row in classes {
+        if let Some((classes, _)) = missing.get_mut(&row.start_ns) {
+            *classes = classes.saturating_sub(1);
+        }
+    }
+    for row in classes.iter().filter(|row| &*row.side == "server" && &*row.protocol != DECLARED) {
         let Some(window) = all.get_mut(&row.start_ns) else { continue };
         let known = window.services.iter().position(|service| *service.service_name == *row.service_name);
         let at = known.unwrap_or_else(|| {
@@ -50,15 +70,17 @@ pub fn windows(hosts: Vec<HostRow>, services: Vec<ServiceRow>, classes: Vec<Clas
             window.services.len() - 1
         });
         let Some(service) = window.services.get_mut(at) else { continue };
-        let class = class_window(&row);
+        let class = class_window(row);
         match service.classes.iter_mut().find(|known| known.request_class == class.request_class) {
             // Of two protocols.
             Some(known) => known.add(&class),
             None => service.classes.push(class),
         }
     }
-    let mut all: Vec<Window> = all.into_values().collect();
-    for window in &mut all {
+    let whole = |start_ns| missing.get(&start_ns).is_none_or(|missing| *missing == (0, 0));
+    let read = |(start_ns, window)| ReadWindow { window, whole: whole(start_ns) };
+    let mut all: Vec<ReadWindow> = all.into_iter().map(read).collect();
+    for ReadWindow { window, .. } in &mut all {
         window.services.sort_by(|a, b| a.service_name.cmp(&b.service_name));
         for service in &mut window.services {
             service.classes.sort_by(|a, b| a.request_class.cmp(&b.request_class));
@@ -118,9 +140,10 @@ mod tests {
             class(9, "server", "http"),
             class(7, "server", "http"),
         ];
-        let found = windows(vec![host(7, 0), host(5, 0), host(5, 0), host(9, 1)], Vec::new(), classes.to_vec());
-        assert_eq!(found.iter().map(|window| window.start_ns).collect::<Vec<_>>(), [5, 7]);
-        let service = &found[0].services[0];
+        let found = windows(vec![host(7, 0), host(5, 0), host(5, 0), host(9, 1)], Vec::new(), &classes);
+        assert!(found.iter().all(|read| read.whole));
+        assert_eq!(found.iter().map(|read| read.window.start_ns).collect::<Vec<_>>(), [5, 7]);
+        let service = &found[0].window.services[0];
         assert_eq!((service.identity, service.entry, service.classes.len()), (7, true, 1));
         assert_eq!((service.classes[0].count, service.classes[0].cpu_s), ([2.0, 6.0, 0.0], [1.0, 3.0, 0.0]));
     }
@@ -210,7 +233,17 @@ mod tests {
                 }
             }
         }
-        let read = windows(hosts, services, classes);
+        for row in &mut hosts {
+            (row.class_rows, row.service_rows) = (5, 1);
+        }
+        // One table lags: its windows are known to be parts.
+        let early = windows(hosts.clone(), services[..100].to_vec(), &classes);
+        assert_eq!(early.iter().filter(|read| read.whole).count(), 100);
+        let early = windows(hosts.clone(), services.clone(), &classes[..5 * 90 + 2]);
+        assert_eq!(early.iter().filter(|read| read.whole).count(), 90);
+        let read = windows(hosts, services, &classes);
+        assert!(read.iter().all(|read| read.whole));
+        let read: Vec<Window> = read.into_iter().map(|read| read.window).collect();
         assert_eq!(read, made);
         let (mut one, mut other) = (Detector::new(Settings::default()), Detector::new(Settings::default()));
         made.iter().for_each(|window| one.push(window));
