@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tracer_tests::agent::{Agent, binary, outcome};
 use tracer_tests::bucket::{KEY, KEY_ID, NAME, Store};
 use tracer_tests::http;
+use tracer_tests::process::Process;
 use tracer_tests::workload::Server;
 use tracer_tests::{begin, figure, free_port, say, scratch, wait};
 use tracer_user::history::parquet_file::read_bytes;
@@ -131,7 +132,33 @@ fn a_store_that_stops_dies_and_comes_back_costs_nothing_that_was_written() {
     assert_eq!(verdicts.code, Some(0), "{}", verdicts.err);
     assert!(verdicts.out.contains(" windows, "), "{}", verdicts.out);
 
-    let mut shown = vec![agent.text("/metrics"), agent.text("/api/v1/health"), verdicts.out, verdicts.err];
+    // So does the console of all hosts.
+    let listen = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let mut command = std::process::Command::new(binary());
+    command.args(["fleet", "--history", &url, "--listen", &listen.to_string(), "--refresh", "1s"]);
+    Store::environment(&mut command, address);
+    let mut fleet = Process::start("fleet", &mut command, &dir.path().join("fleet.log"));
+    let asked = |target: &str| -> Option<serde_json::Value> {
+        let reply = http::get(listen, target).ok().filter(|reply| reply.status == 200)?;
+        serde_json::from_str(&reply.text()).ok()
+    };
+    // All but the last window of the first run, which is shorter and judged by nobody.
+    let classes = wait("the console to have read the bucket", SOON, || {
+        assert!(fleet.ended().is_none(), "{}", fleet.output());
+        let all = asked("/api/v1/classes")?["classes"].as_array()?.clone();
+        all.iter().any(|one| one["side"] == "server" && one["count"].as_u64().unwrap_or(0) >= 150).then_some(all)
+    });
+    assert!(
+        classes.iter().all(|one| one["service_name"].as_str().is_some_and(|name| name.contains('/'))),
+        "{classes:?}"
+    );
+    assert_eq!(asked("/api/v1/hosts").expect("hosts")["hosts"].as_array().map(Vec::len), Some(1));
+    assert!(http::get(listen, "/").expect("a page").text().contains("data-page=\"home\""));
+    fleet.signal(libc::SIGTERM);
+    assert!(fleet.wait(Duration::from_secs(5)).success(), "{}", fleet.output());
+
+    let mut shown =
+        vec![fleet.output(), agent.text("/metrics"), agent.text("/api/v1/health"), verdicts.out, verdicts.err];
     shown.extend([agent.stop().output, ended.output]);
     shown.extend(files(&spool).iter().map(|path| path.display().to_string()));
     for text in &shown {

@@ -52,6 +52,8 @@ pub enum Command {
     /// Declared transactions: list the functions of a program that can be declared, or check the declarations of a
     /// file. See docs/declared-transactions.md.
     Declare(Declare),
+    /// One read-only console for all hosts of a history. Reads only; needs no root.
+    Fleet(FleetOptions),
     /// Print the findings of every host of a history, as the agents found them. Reads only; needs no root.
     Verdicts(VerdictsOptions),
     /// Check a configuration file.
@@ -70,6 +72,26 @@ pub enum Command {
         /// An existing directory.
         dir: PathBuf,
     },
+}
+
+/// `tracer fleet`.
+#[derive(Args, Clone, Debug)]
+pub struct FleetOptions {
+    /// The history: a directory, or a bucket such as s3://BUCKET/PREFIX, as `tracer run --history` takes it.
+    #[arg(long, value_name = "DIR|URL", value_parser = Place::parse)]
+    pub history: Place,
+    /// Address of the console and the API.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9466")]
+    pub listen: SocketAddr,
+    /// How far back the history is read.
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "24h")]
+    pub since: Duration,
+    /// Time between two looks for new files.
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "30s")]
+    pub refresh: Duration,
+    /// Configuration file of the agents: its `[analysis]` and `[history] window`.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
 }
 
 /// `tracer verdicts`.

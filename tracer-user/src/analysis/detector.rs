@@ -192,6 +192,18 @@ impl Detector {
         }
     }
 
+    /// Numbers its findings from here on: one that follows another goes on counting.
+    #[must_use]
+    pub fn numbered_from(mut self, id: u64) -> Self {
+        self.next_id = id.max(1);
+        self
+    }
+
+    /// The number of the next finding.
+    pub fn next_id(&self) -> u64 {
+        self.next_id
+    }
+
     /// All findings, oldest first.
     pub fn findings(&self) -> impl DoubleEndedIterator<Item = &Finding> {
         self.findings.iter()
@@ -205,6 +217,15 @@ impl Detector {
     /// Services and classes that found no room, once per window.
     pub fn refused(&self) -> u64 {
         self.refused
+    }
+
+    /// What is left of it when the agent's run ends: findings that last are over for it, as nobody looks any more.
+    pub fn into_findings(mut self) -> VecDeque<Finding> {
+        let end = self.hosts.back().map_or(0, |host| host.end_ns);
+        for finding in self.findings.iter_mut().filter(|finding| finding.until_ns.is_none()) {
+            finding.until_ns = Some(end);
+        }
+        self.findings
     }
 
     /// Takes the next window.

@@ -70,6 +70,8 @@ pub struct Hour {
     pub windows: Vec<ReadWindow>,
     /// Rows of its classes.
     pub classes: Vec<ClassRow>,
+    /// The newest row of the host.
+    pub newest: Option<HostRow>,
     /// Torn, foreign, or of a newer version.
     pub ignored: u64,
 }
@@ -190,7 +192,8 @@ impl Source {
                 ignore(&mut hour, ignored_before, file, &error.to_string());
             }
         }
-        hour.host = hosts.first().map(|row| row.host.to_string());
+        hour.newest = hosts.iter().max_by_key(|row| row.start_ns).cloned();
+        hour.host = hour.newest.as_ref().map(|row| row.host.to_string());
         hour.windows = windows(hosts, services, &hour.classes);
         Ok(hour)
     }

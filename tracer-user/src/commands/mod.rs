@@ -12,6 +12,7 @@ pub mod doctor;
 mod doctor_relay;
 mod doctor_tls;
 mod enforcing;
+pub mod fleet;
 mod history_files;
 mod netns;
 mod poll_interval;

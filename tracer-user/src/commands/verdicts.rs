@@ -6,8 +6,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::json;
 
 use super::Failure;
-use crate::analysis::detector::{Detector, Settings};
+use crate::analysis::detector::Settings;
 use crate::analysis::finding::Finding;
+use crate::analysis::runs::Runs;
 use crate::bucket::BucketError;
 use crate::bucket::source::{HistoryFile, Listing, Source};
 use crate::cli::VerdictsOptions;
@@ -19,7 +20,7 @@ pub struct HostVerdicts {
     /// Its name.
     pub host: String,
     /// What was found.
-    pub detector: Detector,
+    pub runs: Runs,
     /// Windows it was found in.
     pub windows: u64,
     /// Files that could not be read.
@@ -34,7 +35,7 @@ pub async fn judge<'a>(
     hours: impl Iterator<Item = &'a Vec<HistoryFile>>,
     settings: Option<&Settings>,
 ) -> Result<HostVerdicts, BucketError> {
-    let mut found: Option<Detector> = None;
+    let mut found: Option<Runs> = None;
     let (mut name, mut windows, mut ignored) = (host.to_owned(), 0, 0);
     for files in hours {
         let hour = source.hour(files, ignored).await?;
@@ -43,20 +44,20 @@ pub async fn judge<'a>(
             name = own;
         }
         // Parts of windows are those that are on their way to the bucket.
-        for window in hour.windows.iter().filter(|read| read.whole).map(|read| &read.window) {
+        for read in hour.windows.iter().filter(|read| read.whole) {
             windows += 1;
-            let detector = found.get_or_insert_with(|| {
-                Detector::new(settings.cloned().unwrap_or_else(|| {
+            let runs = found.get_or_insert_with(|| {
+                Runs::new(settings.cloned().unwrap_or_else(|| {
                     let mut settings = Settings::default();
-                    settings.scale_to(Duration::from_secs_f64(window.length_s.clamp(1.0, 60.0).round()));
+                    settings.scale_to(Duration::from_secs_f64(read.window.length_s.clamp(1.0, 60.0).round()));
                     settings
                 }))
             });
-            detector.push(window);
+            runs.push(read.run_ns, &read.window);
         }
     }
-    let detector = found.unwrap_or_else(|| Detector::new(Settings::default()));
-    Ok(HostVerdicts { host: name, detector, windows, ignored })
+    let runs = found.unwrap_or_else(|| Runs::new(Settings::default()));
+    Ok(HostVerdicts { host: name, runs, windows, ignored })
 }
 
 /// Prints the findings of all hosts, oldest first within a host.
@@ -94,15 +95,11 @@ pub fn run(options: &VerdictsOptions) -> Result<(), Failure> {
 }
 
 fn print(out: &mut impl Write, as_json: bool, verdicts: &HostVerdicts) -> io::Result<()> {
-    let HostVerdicts { host, detector, windows, ignored } = verdicts;
+    let HostVerdicts { host, runs, windows, ignored } = verdicts;
     if !as_json {
-        writeln!(
-            out,
-            "{host}: {windows} windows, {} findings, {ignored} files left alone",
-            detector.findings().count()
-        )?;
+        writeln!(out, "{host}: {windows} windows, {} findings, {ignored} files left alone", runs.findings().count())?;
     }
-    for finding in detector.findings() {
+    for finding in runs.findings() {
         if as_json {
             writeln!(out, "{}", line(host, finding))?;
         } else {

@@ -117,6 +117,8 @@ pub struct Collector {
     rows: Option<WindowRows>,
     /// Whether no window follows.
     ending: bool,
+    /// Start of the first window, nanoseconds since the epoch.
+    run_ns: u64,
 }
 
 impl Collector {
@@ -139,6 +141,7 @@ impl Collector {
             rows_of: None,
             rows: None,
             ending: false,
+            run_ns: 0,
         }
     }
 
@@ -185,6 +188,9 @@ impl Collector {
             return None;
         }
         let start_ns = (self.began as i64).saturating_add(wall_offset).max(0) as u64;
+        if self.run_ns == 0 {
+            self.run_ns = start_ns;
+        }
         let before = std::mem::replace(&mut self.host, host);
         self.began = now;
         self.called.clear();
@@ -224,7 +230,8 @@ impl Collector {
         // Some were added last. In one order, findings from the files get the numbers that they have here.
         window.services.sort_by(|a, b| a.service_name.cmp(&b.service_name));
         if let Some(name) = self.rows_of.clone() {
-            let row = HostRow { last: u64::from(self.ending), ..host_row(&window, &name, &before, &host) };
+            let (last, run_ns) = (u64::from(self.ending), self.run_ns);
+            let row = HostRow { last, run_ns, ..host_row(&window, &name, &before, &host) };
             let services: Vec<_> = window.services.iter().map(|service| service_row(service, &window, &name)).collect();
             let classes = self
                 .classes

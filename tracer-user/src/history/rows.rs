@@ -330,6 +330,8 @@ row! {
         class_rows: u64,
         /// See `class_rows`.
         service_rows: u64,
+        /// Start of the first window of the agent's run, nanoseconds since the epoch: windows of one run have one reference.
+        run_ns: u64,
     }
 }
 

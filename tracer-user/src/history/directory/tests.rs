@@ -247,7 +247,7 @@ fn files_of_others_are_left_alone_and_counted() {
         (hour.join("web-1-20261124T070200Z.parquet"), &newer[..]),
         (hour.join("notes.txt"), b"mine"),
         (dir.join("README"), b"mine"),
-        (dir.join("_journal/web-1-20261124T070300Z.journal"), b"tracer history journal 2\n"),
+        (dir.join("_journal/web-1-20261124T070300Z.journal"), b"tracer history journal 3\n"),
     ];
     // Another host's, whatever is in it.
     let other = hour.join("web-20261124T070000Z.parquet");
