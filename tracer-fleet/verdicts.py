@@ -90,8 +90,8 @@ def main(arguments):
         if given.output:
             found.write.mode("overwrite").partitionBy("kind").parquet(given.output)
         else:
-            for line in found.orderBy("host", "since_ns", "id").toJSON().collect():
-                print(line)
+            for one in found.orderBy("host", "since_ns", "id").toLocalIterator():
+                print(json.dumps(one.asDict()))
     finally:
         spark.stop()
 

@@ -128,7 +128,7 @@ impl Source {
                     Err(error) if error.kind() == std::io::ErrorKind::NotFound && root.is_dir() => {
                         return Ok(Vec::new());
                     }
-                    Err(error) => return Err(BucketError::Failed(format!("{}: {error}", root.display()))),
+                    Err(error) => return Err(BucketError::Failed(error.to_string())),
                 };
                 let names = found.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
                 Ok(names.take(FILES).collect())
