@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tracer_tests::agent::{binary, command};
+use tracer_tests::agent::{binary, command, outcome};
 use tracer_tests::process::Process;
 use tracer_tests::{begin, figure, find, say, scratch};
 use tracer_user::history::directory::{Directory, Options, RealDisk};
@@ -79,6 +79,17 @@ fn sorted(text: &str) -> Vec<Value> {
     let mut all: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     all.sort_by_key(|one| (one["host"].as_str().unwrap_or_default().to_owned(), one["id"].as_u64()));
     all
+}
+
+#[test]
+fn the_jobs_own_tests() {
+    let Some(_turn) = begin("fleet_spark", &["python3"]) else { return };
+    let mut tests = Command::new(find("python3").expect("checked"));
+    tests.args(["-B", "-m", "unittest", "discover", "."]);
+    tests.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../tracer-fleet"));
+    let done = outcome(&mut tests, "unittest");
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    assert!(done.err.contains("\nOK"), "{}", done.err);
 }
 
 #[test]

@@ -93,8 +93,8 @@ const TABLE: &[(&str, Quick)] = &[
     ("findings", Only(&["a_class_that_costs_half_more_is_named_within_twelve_windows"])),
     ("history", All),
     ("history_bucket", Nothing),
-    // Needs Spark, half a gigabyte: runs where TRACER_PYSPARK names a directory with the package.
-    ("fleet_spark", Nothing),
+    // Spark is half a gigabyte: its test runs where TRACER_PYSPARK names a directory with the package.
+    ("fleet_spark", Only(&["the_jobs_own_tests"])),
     ("saved", All),
     ("series", Only(&["more_classes_and_processes_than_series_stay_in_the_sums"])),
     (
