@@ -230,6 +230,16 @@ fn a_class_that_costs_half_more_is_named_within_twelve_windows() {
         }
     }
     figure("findings: the same from the history", &found.len().to_string());
+    // And the next run of the agent still shows it; what it was based on is gone.
+    let agent = Agent::start(dir.path(), &["--config", &text(&config), "--port", "1"]);
+    let past = wait("findings of the run before", Duration::from_secs(20), || {
+        findings(&agent).into_iter().find(|other| other["kind"] == "application_change")
+    });
+    assert_eq!((&past["since_ns"], &past["request_classes"]), (&one["since_ns"], &one["request_classes"]), "{past}");
+    assert!(past["until_ns"].is_u64(), "{past}");
+    let target = format!("/api/v1/findings/{}", past["id"]);
+    assert_eq!(http::get(agent.listen, &target).expect("a reply").status, 404);
+    agent.stop();
 }
 
 #[test]

@@ -44,6 +44,14 @@ impl Runs {
     }
 }
 
+impl Runs {
+    /// What all runs found; those that last are over, as nobody looks any more.
+    pub fn into_findings(mut self) -> VecDeque<Finding> {
+        self.past.extend(self.detector.into_findings());
+        self.past
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,5 +68,12 @@ mod tests {
         }
         let found: Vec<(u64, Option<u64>)> = runs.findings().map(|one| (one.id, one.until_ns)).collect();
         assert_eq!(found, [(1, Some(600_000_000_000)), (2, None)]);
+        // An agent that starts after both shows them, and numbers its own after them.
+        let mut next = Detector::new(Settings::default());
+        assert!(next.remember(runs.into_findings()));
+        assert!(!next.remember(VecDeque::new()));
+        assert_eq!((next.findings().count(), next.own_findings().count(), next.next_id()), (2, 0, 3));
+        assert!(next.evidence(2).is_none());
+        assert!(next.findings().all(|one| one.until_ns.is_some()));
     }
 }

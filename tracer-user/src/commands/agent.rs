@@ -584,6 +584,9 @@ impl Agent {
                 history.window(window);
             }
             history.publish(&pipeline.metrics);
+            if let Some(past) = history.past_findings() {
+                pipeline.detector.remember(past);
+            }
         }
         if let Some(export) = &mut self.export {
             pipeline.metrics.set_export(&export.counts.spans(), export.counts.retries());
@@ -593,7 +596,7 @@ impl Agent {
             }
         }
         if let Some(webhook) = &mut self.webhook {
-            webhook.notify(pipeline.detector.findings());
+            webhook.notify(pipeline.detector.own_findings());
             pipeline.metrics.set_notifications(&webhook.counts().by_outcome());
         }
         self.health.enforcement = self.enforcing.view(pipeline);

@@ -117,7 +117,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     }
     let history = {
         let _inside = runtime.enter();
-        HistoryFiles::start(&config.history, &host)?
+        HistoryFiles::start(&config.history, &config.analysis, &host)?
     };
     if history.is_some() {
         pipeline.history.collect_rows(&host);

@@ -6,6 +6,7 @@
 //! uploaded again.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
@@ -150,7 +151,7 @@ impl Uploads {
         let state = self.state();
         let mut text = String::new();
         for (path, Version { size, modified }) in &state.taken {
-            text.push_str(&format!("{size} {modified} {path}\n"));
+            let _ = writeln!(text, "{size} {modified} {path}");
         }
         let temporary = self.list.with_extension("uploaded.tmp");
         let _ = fs::remove_file(&temporary);

@@ -5,6 +5,7 @@ mod state;
 
 pub use state::{FleetState, NewWindows};
 
+use std::fmt::Write as _;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -82,6 +83,10 @@ async fn check(State(app): FleetApp, request: Request, next: Next) -> Response {
     guard::read_only(app.listen, &app.host_name, request, next).await
 }
 
+fn failed() -> Problem {
+    Problem(StatusCode::INTERNAL_SERVER_ERROR, "the answer could not be computed".into())
+}
+
 impl Fleet {
     fn state(&self) -> MutexGuard<'_, FleetState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -92,9 +97,7 @@ impl Fleet {
         self: Arc<Self>,
         read: impl FnOnce(&FleetState) -> T + Send + 'static,
     ) -> Result<T, Problem> {
-        tokio::task::spawn_blocking(move || read(&self.state()))
-            .await
-            .map_err(|_| Problem(StatusCode::INTERNAL_SERVER_ERROR, "the answer could not be computed".into()))
+        tokio::task::spawn_blocking(move || read(&self.state())).await.map_err(|_| failed())
     }
 
     /// The header's figures.
@@ -167,9 +170,10 @@ async fn one_finding(State(app): FleetApp, Path(id): Path<String>, params: Param
     params.only(&[])?;
     let id: u64 = id.parse().map_err(|_| Problem::bad(format!("'{id}' given, expected the number of a finding")))?;
     // The fits are made after the lock is released.
-    let found = Arc::clone(&app).read(move |state| state.evidence(id)).await?;
+    let found = app.read(move |state| state.evidence(id)).await?;
     let (host, evidence) = found.ok_or_else(|| Problem::missing("no such finding; /api/v1/findings lists them"))?;
-    Ok(Json(app.read(move |_| state::finding_json(&host, findings::whole(&evidence))).await?))
+    let whole = move || Json(state::finding_json(&host, findings::whole(&evidence)));
+    tokio::task::spawn_blocking(whole).await.map_err(|_| failed())
 }
 
 /// Hosts, for browsers without scripts too; scripts draw the rest.
@@ -181,22 +185,24 @@ async fn home(State(app): FleetApp) -> Result<Html<String>, Problem> {
     );
     for host in hosts["hosts"].as_array().into_iter().flatten() {
         let used = host["utilisation"].as_f64().unwrap_or_default() * 100.0;
-        body.push_str(&format!(
+        let _ = write!(
+            body,
             "<tr><td>{}<td class=n>{}<td class=n>{}<td class=n>{used:.0} %<td class=n>{}",
             Safe(host["host"].as_str().unwrap_or_default()),
             host["services"],
             host["classes"],
             host["open_findings"],
-        ));
+        );
     }
     body.push_str("</tbody></table></section><section><h2>Findings</h2><table><tbody>");
     for one in found["findings"].as_array().into_iter().flatten().take(100) {
-        body.push_str(&format!(
+        let _ = write!(
+            body,
             "<tr><td>{}<td><a href=\"/finding?id={}\">{}</a>",
             Safe(one["kind"].as_str().unwrap_or_default()),
             one["id"],
             Safe(one["summary"].as_str().unwrap_or_default()),
-        ));
+        );
     }
     body.push_str("</tbody></table></section>");
     Ok(Page::drawn("home", "Fleet", None).render(&health, &body))
