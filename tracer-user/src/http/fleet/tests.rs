@@ -17,7 +17,7 @@ async fn ask(listen: SocketAddr, head: &str) -> String {
 }
 
 async fn start() -> SocketAddr {
-    let mut state = FleetState { read_ns: 1, ..FleetState::default() };
+    let mut state = FleetState::default();
     let start_ns = 1_000_000_000_000;
     let window = Window { start_ns, length_s: 10.0, cores: 4.0, ..Window::default() };
     let row = ClassRow {
@@ -35,6 +35,7 @@ async fn start() -> SocketAddr {
         last: Some(HostRow { cores: 4.0, ..HostRow::default() }),
     };
     state.add("web-1", new, &|_| Settings::default(), u64::MAX);
+    state.read_ns = 1;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let listen = listener.local_addr().unwrap();
     tokio::spawn(serve(listener, Arc::new(Mutex::new(state)), "s3://bucket".to_owned(), std::future::pending()));
