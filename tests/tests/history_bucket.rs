@@ -84,6 +84,9 @@ fn a_store_that_stops_dies_and_comes_back_costs_nothing_that_was_written() {
     };
 
     let agent = launch();
+    // The first window begins with the first tick.
+    let windows = || agent.metrics().sum("tracer_history_windows_total", &[("outcome", "written")]);
+    wait("the first window", SOON, || (windows() > 0.0).then_some(()));
     ask(&origin, 100);
     wait("files to be in the bucket", SOON, || {
         (metric(&agent, "taken") >= 3 && waiting(&agent) == 0 && requests(objects(&store).iter()) == 100).then_some(())
@@ -92,11 +95,8 @@ fn a_store_that_stops_dies_and_comes_back_costs_nothing_that_was_written() {
     // It stands still, then it dies: files wait, tracing goes on, and the agent ends in time.
     store.signal(libc::SIGSTOP);
     ask(&origin, 50);
-    let written = agent.metrics().sum("tracer_history_windows_total", &[("outcome", "written")]);
-    wait("windows to be written meanwhile", SOON, || {
-        let now = agent.metrics().sum("tracer_history_windows_total", &[("outcome", "written")]);
-        (now >= written + 2.0).then_some(())
-    });
+    let written = windows();
+    wait("windows to be written meanwhile", SOON, || (windows() >= written + 2.0).then_some(()));
     store.signal(libc::SIGKILL);
     drop(store);
     wait("an upload to fail", Duration::from_secs(90), || (metric(&agent, "failed") > 0).then_some(()));

@@ -130,7 +130,7 @@ impl Bucket {
     }
 
     fn path(&self, relative: &str) -> Path {
-        Path::from_iter(self.prefix.parts().chain(Path::from(relative).parts()))
+        self.prefix.parts().chain(Path::from(relative).parts()).collect()
     }
 
     /// Stores an object, whole or not at all.

@@ -253,8 +253,12 @@ mod tests {
         let read: Vec<Window> = read.into_iter().map(|read| read.window).collect();
         assert_eq!(read, made);
         let (mut one, mut other) = (Detector::new(Settings::default()), Detector::new(Settings::default()));
-        made.iter().for_each(|window| one.push(window));
-        read.iter().for_each(|window| other.push(window));
+        for window in &made {
+            one.push(window);
+        }
+        for window in &read {
+            other.push(window);
+        }
         let findings: Vec<_> = one.findings().cloned().collect();
         assert!(
             findings.iter().any(|f| f.kind == Kind::ApplicationChange && f.request_classes == ["b"]),

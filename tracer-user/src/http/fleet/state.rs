@@ -224,9 +224,12 @@ impl FleetState {
             new.classes.iter().filter(|row| row.start_ns <= until && (row.start_ns > after || after == 0)).collect();
         rows.sort_by_key(|row| row.start_ns);
         for row in rows {
-            let key = [&row.service_name, &row.request_class, &row.side, &row.protocol].map(|text| text.to_string());
-            let [service, class, side, protocol] = key;
-            let key = (service, class, side, protocol);
+            let key = (
+                row.service_name.to_string(),
+                row.request_class.to_string(),
+                row.side.to_string(),
+                row.protocol.to_string(),
+            );
             if !state.classes.contains_key(&key) {
                 if self.classes >= CLASSES {
                     self.refused_classes += 1;
@@ -280,22 +283,33 @@ impl FleetState {
 
     /// `GET /api/v1/services`.
     pub(super) fn services(&self) -> Value {
-        let mut all: BTreeMap<String, (usize, u64, u64, f64, f64, f64, f64)> = BTreeMap::new();
+        #[derive(Default)]
+        struct Service {
+            classes: usize,
+            count: u64,
+            errors: u64,
+            rate_per_s: f64,
+            cpu_s: f64,
+            overhead_s: f64,
+            length_s: f64,
+        }
+        let mut all: BTreeMap<String, Service> = BTreeMap::new();
         for (name, state, key, class) in self.each_class().filter(|(_, _, key, _)| key.2 == "server") {
             let row = all.entry(name).or_default();
             let newest = class.points.back().map(|point| point.1);
-            row.0 += 1;
-            row.1 += class.all.count;
-            row.2 += class.all.errors;
-            row.3 += newest.map_or(0.0, |values| f64::from(values[0]));
-            row.4 += class.all.cpu_s;
-            row.5 = state.overhead_s.get(&key.0).copied().unwrap_or_default();
-            row.6 = state.length_s;
+            row.classes += 1;
+            row.count += class.all.count;
+            row.errors += class.all.errors;
+            row.rate_per_s += newest.map_or(0.0, |values| f64::from(values[0]));
+            row.cpu_s += class.all.cpu_s;
+            row.overhead_s = state.overhead_s.get(&key.0).copied().unwrap_or_default();
+            row.length_s = state.length_s;
         }
-        let rows = all.into_iter().map(|(name, (classes, count, errors, rate, cpu_s, overhead_s, length_s))| {
+        let rows = all.into_iter().map(|(name, service)| {
+            let Service { classes, count, errors, rate_per_s, cpu_s, overhead_s, length_s } = service;
             json!({
                 "service_name": name, "classes": classes, "count": count, "errors": errors, "unfinished": 0,
-                "rate_per_s": rate, "error_rate_per_s": errors as f64 / length_s.max(1e-9),
+                "rate_per_s": rate_per_s, "error_rate_per_s": errors as f64 / length_s.max(1e-9),
                 "cpu_requests_s": cpu_s, "cpu_overhead_s": overhead_s,
                 "cpu_requests_cores": cpu_s / length_s.max(1e-9), "cpu_overhead_cores": overhead_s / length_s.max(1e-9),
                 "runtimes": [], "containers": [],
