@@ -7,6 +7,7 @@
 
 pub mod agent;
 pub mod bpf;
+pub mod bucket;
 pub mod call_pairs;
 pub mod cgroup;
 pub mod chain;

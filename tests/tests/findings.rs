@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
-use tracer_tests::agent::Agent;
+use tracer_tests::agent::{self, Agent};
 use tracer_tests::process::Process;
 use tracer_tests::stat::HostCpuSource;
 use tracer_tests::workload::Server;
@@ -103,7 +103,8 @@ impl Receiver {
 
 fn agent(dir: &Path, analysis: &str) -> Agent {
     let config = dir.join("tracer.toml");
-    std::fs::write(&config, format!("[history]\nwindow = \"1s\"\n[analysis]\n{analysis}\n")).expect("a file");
+    let window = if analysis.contains("[history]") { "" } else { "[history]\nwindow = \"1s\"\n" };
+    std::fs::write(&config, format!("{window}[analysis]\n{analysis}\n")).expect("a file");
     Agent::start(dir, &["--config", config.to_str().expect("text"), "--hertz", "99", "--nice=-10"])
 }
 
@@ -154,7 +155,9 @@ fn a_class_that_costs_half_more_is_named_within_twelve_windows() {
     let server = Server::c("burn", dir.path());
     let load = Load::start(&server);
     let receiver = Receiver::start();
-    let agent = agent(dir.path(), &format!("webhook = \"http://{}/findings\"", receiver.address));
+    let history = dir.path().join("history");
+    let kept = format!("\n[history]\nwindow = \"1s\"\ndir = \"{}\"", history.display());
+    let agent = agent(dir.path(), &format!("webhook = \"http://{}/findings\"{kept}", receiver.address));
     warm(&agent);
     let early = findings(&agent);
     assert!(early.iter().all(|one| one["kind"] != "application_change"), "{early:?}");
@@ -211,6 +214,31 @@ fn a_class_that_costs_half_more_is_named_within_twelve_windows() {
         (after >= 30.0 && before >= 10.0).then_some((before, after))
     });
     assert!(load.end() > 500);
+    let found = findings(&agent);
+    agent.stop();
+    // The same from the files, by the same analysis.
+    let config = dir.path().join("tracer.toml");
+    let text = |path: &Path| path.to_str().expect("text").to_owned();
+    let verdicts = agent::command(&["verdicts", "--json", "--history", &text(&history), "--config", &text(&config)]);
+    assert_eq!(verdicts.code, Some(0), "{}", verdicts.err);
+    let again: Vec<Value> = verdicts.out.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    for one in &found {
+        let other = again.iter().find(|other| other["id"] == one["id"]).unwrap_or_else(|| panic!("{one}: {again:?}"));
+        for name in ["kind", "service_name", "request_classes", "resource", "since_ns", "found_ns", "cause", "summary"]
+        {
+            assert_eq!(one[name], other[name], "{name}: {one} {other}");
+        }
+    }
+    figure("findings: the same from the history", &found.len().to_string());
+    // And the next run of the agent still shows it; what it was based on is gone.
+    let agent = Agent::start(dir.path(), &["--config", &text(&config), "--port", "1"]);
+    let past = wait("findings of the run before", Duration::from_secs(20), || {
+        findings(&agent).into_iter().find(|other| other["kind"] == "application_change")
+    });
+    assert_eq!((&past["since_ns"], &past["request_classes"]), (&one["since_ns"], &one["request_classes"]), "{past}");
+    assert!(past["until_ns"].is_u64(), "{past}");
+    let target = format!("/api/v1/findings/{}", past["id"]);
+    assert_eq!(http::get(agent.listen, &target).expect("a reply").status, 404);
     agent.stop();
 }
 

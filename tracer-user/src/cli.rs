@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::history::place::Place;
 use crate::kernel::header::Destination;
 use crate::kernel::sampler::MAX_HERTZ;
 use crate::otlp::Signal;
@@ -52,6 +53,10 @@ pub enum Command {
     /// Declared transactions: list the functions of a program that can be declared, or check the declarations of a
     /// file. See docs/declared-transactions.md.
     Declare(Declare),
+    /// One read-only console for all hosts of a history. Reads only; needs no root.
+    Fleet(FleetOptions),
+    /// Print the findings of every host of a history, as the agents found them. Reads only; needs no root.
+    Verdicts(VerdictsOptions),
     /// Check a configuration file.
     CheckConfig {
         /// Configuration file (TOML).
@@ -68,6 +73,49 @@ pub enum Command {
         /// An existing directory.
         dir: PathBuf,
     },
+}
+
+/// `tracer fleet`.
+#[derive(Args, Clone, Debug)]
+pub struct FleetOptions {
+    /// The history: a directory, or a bucket such as s3://BUCKET/PREFIX, as `tracer run --history` takes it.
+    #[arg(long, value_name = "DIR|URL", value_parser = Place::parse)]
+    pub history: Place,
+    /// Address of the console and the API.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9466")]
+    pub listen: SocketAddr,
+    /// How far back the history is read.
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "24h")]
+    pub since: Duration,
+    /// Time between two looks for new files.
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "30s")]
+    pub refresh: Duration,
+    /// Configuration file of the agents: its `[analysis]` and `[history] window`.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+/// `tracer verdicts`.
+#[derive(Args, Clone, Debug)]
+pub struct VerdictsOptions {
+    /// The history: a directory, or a bucket such as s3://BUCKET/PREFIX, as `tracer run --history` takes it.
+    #[arg(long, value_name = "DIR|URL", value_parser = Place::parse)]
+    pub history: Place,
+    /// Only this host; may be given several times.
+    #[arg(long, value_name = "NAME")]
+    pub host: Vec<String>,
+    /// Only windows of so long before now, such as 168h. The first 24 of them are the reference. [default: all]
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub since: Option<Duration>,
+    /// Configuration file of the agents: its `[analysis]` and `[history] window`.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// A JSON object a line, with the API's fields and `host`.
+    #[arg(long)]
+    pub json: bool,
+    /// Only list the hosts, as file names have them: one a line.
+    #[arg(long, conflicts_with = "json")]
+    pub list_hosts: bool,
 }
 
 /// `tracer declare`.
@@ -134,9 +182,10 @@ pub struct AgentOptions {
     pub save_transactions: Option<PathBuf>,
     /// Keep what request classes and the host cost, window by window, as Parquet files in this directory. The agent
     /// creates it when it does not exist, and deletes its oldest files beyond 1 GB or 90 days (`[history]` in the
-    /// configuration).
-    #[arg(long, value_name = "DIR")]
-    pub history: Option<PathBuf>,
+    /// configuration). With a URL (s3://BUCKET/PREFIX, gs://, az://) they are written to a local directory first (`spool`)
+    /// and uploaded from there; credentials come from the environment, see docs/history.md.
+    #[arg(long, value_name = "DIR|URL", value_parser = Place::parse)]
+    pub history: Option<Place>,
     /// Send finished spans to this OpenTelemetry collector: http://HOST:4318 (OTLP/HTTP) or http://HOST:4317
     /// (OTLP/gRPC). OTEL_EXPORTER_OTLP_PROTOCOL selects the protocol on other ports. Without this option the agent
     /// sends to OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, or nowhere when neither is set. The

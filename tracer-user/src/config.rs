@@ -27,11 +27,13 @@ use crate::service_classes::{Mode, ServiceClasses};
 mod class_rules;
 mod declared;
 mod findings;
+mod history;
 mod hosts;
 mod profiles;
 mod reload;
 mod service_class;
 
+pub use history::History;
 pub use hosts::Relay;
 use hosts::RelayFile;
 pub use reload::Sections;
@@ -68,7 +70,7 @@ struct File {
     agent: Agent,
     sampling: SamplingFile,
     profiles: profiles::ProfilesFile,
-    history: HistoryFile,
+    history: history::HistoryFile,
     analysis: findings::AnalysisFile,
     protocols: ProtocolsFile,
     transactions: TransactionsFile,
@@ -109,15 +111,6 @@ struct SamplingFile {
     python: Option<Spanned<String>>,
     slow_factor: Option<Spanned<f64>>,
     slow_after: Option<Spanned<String>>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct HistoryFile {
-    window: Option<Spanned<String>>,
-    dir: Option<Spanned<String>>,
-    max_size: Option<Spanned<String>>,
-    max_age: Option<Spanned<String>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -313,23 +306,6 @@ pub struct Transactions {
     pub save_max_age: Duration,
 }
 
-/// Settings of the history's files.
-#[derive(Clone, Debug, PartialEq)]
-pub struct History {
-    /// Their directory; `None` = none are written.
-    pub dir: Option<PathBuf>,
-    /// Maximum size of this host's files, bytes.
-    pub max_size: u64,
-    /// Maximum age.
-    pub max_age: Duration,
-}
-
-impl Default for History {
-    fn default() -> Self {
-        Self { dir: None, max_size: 1 << 30, max_age: Duration::from_secs(90 * 24 * 3600) }
-    }
-}
-
 impl Default for Transactions {
     fn default() -> Self {
         Self {
@@ -498,14 +474,7 @@ impl Config {
         config.slow_requests = profiles::slow_requests(&source, &file.sampling)?;
         config.debug_info = profiles::debug_info(&source, &file.profiles)?;
         config.code_owners = profiles::owners(&source, file.profiles)?;
-        if let Some(window) = &file.history.window {
-            config.window = source.time(window, Duration::from_secs(1)..=Duration::from_secs(60))?;
-        }
-        config.history.dir = source.absolute(file.history.dir)?;
-        if let Some(age) = &file.history.max_age {
-            let years = Duration::from_secs(10 * 366 * 24 * 3600);
-            config.history.max_age = source.time(age, Duration::from_secs(3600)..=years)?;
-        }
+        file.history.apply(&source, &mut config)?;
         file.analysis.apply(&source, &mut config.analysis)?;
         config.analysis.scale_to(config.window);
         config.webhook = file.analysis.webhook(&source)?;
@@ -533,7 +502,6 @@ impl Config {
         for (given, size) in [
             (&file.transactions.max_size, &mut config.transactions.max_size),
             (&file.transactions.save_max_size, &mut config.transactions.save_max_size),
-            (&file.history.max_size, &mut config.history.max_size),
             (&file.limits.max_recording, &mut config.max_recording),
         ] {
             let Some(given) = given else { continue };

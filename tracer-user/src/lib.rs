@@ -37,6 +37,7 @@ pub mod store;
 // Layer 10: what users see.
 pub mod http;
 // Joins everything; may see everything.
+pub mod bucket;
 pub mod cli;
 pub mod commands;
 pub mod config;

@@ -27,6 +27,8 @@ fn main() -> ExitCode {
             (None, Some(file)) => commands::declare::check(file),
             (None, None) => Ok(()),
         },
+        Command::Fleet(options) => commands::fleet::run(&options),
+        Command::Verdicts(options) => commands::verdicts::run(&options),
         Command::CheckConfig { file } => commands::check_config(&file),
         Command::Completions { shell } => commands::shell_help::completions(shell),
         Command::ManPages { dir } => commands::shell_help::man_pages(&dir),

@@ -97,6 +97,9 @@ const TABLE: &[(&str, Quick)] = &[
     ("privileges", Only(&["two_capabilities_trace_every_request"])),
     ("findings", Only(&["a_class_that_costs_half_more_is_named_within_twelve_windows"])),
     ("history", All),
+    ("history_bucket", Nothing),
+    // Spark is half a gigabyte: its test runs where TRACER_PYSPARK names a directory with the package.
+    ("fleet_spark", Only(&["the_jobs_own_tests"])),
     ("saved", All),
     ("reload", Only(&["what_stays_loses_no_call_and_what_is_wrong_changes_nothing"])),
     ("series", Only(&["more_classes_and_processes_than_series_stay_in_the_sums"])),

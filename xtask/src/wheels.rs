@@ -106,6 +106,68 @@ const WHEELS: &[Wheel] = &[
         "zope/interface/__init__.py",
         "d30ed06ef78e9e1b41a50683b7d01727a3c363143c5bda09017e33f19827afc2",
     ),
+    // A server that speaks the protocol of S3, and what it imports beside the distribution's Flask: for the history's bucket.
+    s3("moto", "5.2.5", "moto/server.py", "eef62cdcf3bfe73e0863743511ba042dfaba04ba3d5ecdcb896a196c693ad528"),
+    s3("boto3", "1.44.8", "boto3/__init__.py", "099caf21553bbbfef118904aa02fadb8776a534704cf00bede0ed9f29a4da88e"),
+    s3(
+        "botocore",
+        "1.44.8",
+        "botocore/__init__.py",
+        "76342a76c338701db80dcb8afe1c9bd079283d6fffbb9d881442abb02a215043",
+    ),
+    s3(
+        "s3transfer",
+        "0.19.3",
+        "s3transfer/__init__.py",
+        "24eb7535804306355e31c952a90022bf5b2f9d760f9a11062c7493a217c08553",
+    ),
+    s3("jmespath", "1.1.0", "jmespath/__init__.py", "a5663118de4908c91729bea0acadca56526eb2698e83de10cd116ae0f4e97c64"),
+    s3(
+        "responses",
+        "0.26.3",
+        "responses/__init__.py",
+        "74474f799334ac4f37d93b6437ecc3bb1bb5c77a8d31780a338643be2dce0af8",
+    ),
+    s3("xmltodict", "1.0.4", "xmltodict.py", "a4a00d300b0e1c59fc2bfccb53d7b2e88c32f200df138a0dd2229f842497026a"),
+    s3(
+        "flask-cors",
+        "6.0.5",
+        "flask_cors/__init__.py",
+        "68fcf75693e961f3af26683b23c4b9a8fb6b64de17d20d0c37b95e8de7ab2ed8",
+    ),
+    s3(
+        "py-partiql-parser",
+        "0.6.3",
+        "py_partiql_parser/__init__.py",
+        "deb0769c3346179d2f590dcbde556f708cdb929059fb654bad75f4cf6e07f582",
+    ),
+    s3(
+        "requests",
+        "2.34.2",
+        "requests/__init__.py",
+        "2a0d60c172f83ac6ab31e4554906c0f3b3588d37b5cb939b1c061f4907e278e0",
+    ),
+    s3("urllib3", "2.8.0", "urllib3/__init__.py", "0cf3cae568d36aa9576b28dfb35f11328f1cb974ca7647d9475ebb86c75ac6e3"),
+    s3(
+        "certifi",
+        "2026.10.19.post1",
+        "certifi/__init__.py",
+        "1324c476b4811eff41a8bc2122cd0bbd4d9c7234c725446d99ab1612b3a7fdd2",
+    ),
+    s3("idna", "3.20", "idna/__init__.py", "ab7ae7122974553370f0bdb919e1a960b2cd1bc1ef0276416d896db81c14582c"),
+    s3(
+        "python-dateutil",
+        "4.0.0",
+        "dateutil/__init__.py",
+        "a5e246f79eb80475e691bf93862cead98decd8a498cf53ba0516fcdc0f50dc1c",
+    ),
+    s3("six", "1.17.0", "six.py", "4721f391ed90541fddacab5acf947aa0d3dc7d27b2e1e8eda2be8970586c3274"),
+    s3(
+        "charset-normalizer",
+        "3.5.2",
+        "charset_normalizer/__init__.py",
+        "211d5a3eb6af8f513b8d4ca19a8c1b7accab1b5f0d3175f9826b03c1a920dc1f",
+    ),
 ];
 
 /// The second tested Python, if pyenv has it.
@@ -113,6 +175,11 @@ const OTHER: &str = "3.13";
 
 const fn other(name: &'static str, version: &'static str, file: &'static str, sha256: &'static str) -> Wheel {
     Wheel { name, version, sha256, file, kind: Kind::For(OTHER) }
+}
+
+/// Found by the harness, and only by it: workloads do not import these.
+const fn s3(name: &'static str, version: &'static str, file: &'static str, sha256: &'static str) -> Wheel {
+    Wheel { name, version, sha256, file, kind: Kind::Toolchain }
 }
 
 const fn go(version: &'static str, sha256: &'static str) -> Wheel {

@@ -149,6 +149,8 @@ pub struct Detector {
     pub(super) settings: Settings,
     pub(super) series: Vec<Series>,
     findings: VecDeque<Finding>,
+    /// Of earlier runs of the agent: shown, and no part of what is judged.
+    past: VecDeque<Finding>,
     /// Each window kept, and the number of the first.
     hosts: VecDeque<HostPoint>,
     first: usize,
@@ -181,6 +183,7 @@ impl Detector {
             settings,
             series: Vec::new(),
             findings: VecDeque::new(),
+            past: VecDeque::new(),
             hosts: VecDeque::new(),
             first: 0,
             t: 0,
@@ -192,9 +195,39 @@ impl Detector {
         }
     }
 
+    /// Numbers its findings from here on: one that follows another goes on counting.
+    #[must_use]
+    pub fn numbered_from(mut self, id: u64) -> Self {
+        self.next_id = id.max(1);
+        self
+    }
+
+    /// The number of the next finding.
+    pub fn next_id(&self) -> u64 {
+        self.next_id
+    }
+
     /// All findings, oldest first.
     pub fn findings(&self) -> impl DoubleEndedIterator<Item = &Finding> {
+        self.past.iter().chain(&self.findings)
+    }
+
+    /// Those of this run, oldest first.
+    pub fn own_findings(&self) -> impl DoubleEndedIterator<Item = &Finding> {
         self.findings.iter()
+    }
+
+    /// Shows findings of earlier runs beside its own, which are numbered after them: so only before the first of its own.
+    /// Returns whether that was so.
+    pub fn remember(&mut self, past: VecDeque<Finding>) -> bool {
+        if self.next_id != 1 || !self.past.is_empty() {
+            return false;
+        }
+        self.next_id = past.iter().map(|finding| finding.id + 1).max().unwrap_or(1);
+        self.past = past;
+        let more = self.past.len().saturating_sub(FINDINGS);
+        self.past.drain(..more);
+        true
     }
 
     /// Findings opened so far, in the order of [`Kind::ALL`].
@@ -205,6 +238,15 @@ impl Detector {
     /// Services and classes that found no room, once per window.
     pub fn refused(&self) -> u64 {
         self.refused
+    }
+
+    /// What is left of it when the agent's run ends: findings that last are over for it, as nobody looks any more.
+    pub fn into_findings(mut self) -> VecDeque<Finding> {
+        let end = self.hosts.back().map_or(0, |host| host.end_ns);
+        for finding in self.findings.iter_mut().filter(|finding| finding.until_ns.is_none()) {
+            finding.until_ns = Some(end);
+        }
+        self.findings
     }
 
     /// Takes the next window.

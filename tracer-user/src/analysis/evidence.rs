@@ -66,7 +66,7 @@ pub struct Evidence {
 impl Detector {
     /// What the finding `id` rests on; `None`: there is no such finding.
     pub fn evidence(&self, id: u64) -> Option<Evidence> {
-        let finding = self.findings().find(|finding| finding.id == id)?.clone();
+        let finding = self.own_findings().find(|finding| finding.id == id)?.clone();
         let series = self.series.iter().find(|series| series.service == finding.service_name);
         let (first, end) = self.kept_windows();
         // No more than a reference before the change.

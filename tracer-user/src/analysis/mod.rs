@@ -16,6 +16,7 @@ pub mod evidence;
 pub mod finding;
 pub mod queueing;
 pub mod regression;
+pub mod runs;
 mod series;
 pub mod signature;
 #[cfg(test)]

@@ -13,6 +13,7 @@ use tracer_common::policy::Statics;
 use super::declaring::Declaring;
 use super::decrypting::Decrypting;
 use super::enforcing::Enforcing;
+use super::history_files::HistoryFiles;
 use super::netns::OwnNetns;
 use super::poll_interval::Found;
 use super::relaying::Relaying;
@@ -28,7 +29,6 @@ use crate::guard::self_process;
 use crate::guard::shed::Level;
 use crate::guard::status::Status;
 use crate::guard::tables::{AgentTables, TableUse};
-use crate::history;
 use crate::host::process::{self, ProcessFacts};
 use crate::host::services::{NamingRules, identify};
 use crate::host::stat::{self, HostCpuSource};
@@ -126,7 +126,7 @@ pub(super) struct Agent {
     pub(super) webhook: Option<Webhook>,
     pub(super) saver: Option<Saver>,
     /// Writes the windows of cost to files.
-    pub(super) history: Option<history::writer::Writer>,
+    pub(super) history: Option<HistoryFiles>,
     /// What waits for the files that are written.
     pub(super) files: Vec<Waiting>,
     /// Other hosts' agents.
@@ -587,7 +587,10 @@ impl Agent {
             if let Some(window) = pipeline.history.take_rows() {
                 history.window(window);
             }
-            pipeline.metrics.set_history(&history.status().windows(), &history.status().files());
+            history.publish(&pipeline.metrics);
+            if let Some(past) = history.past_findings() {
+                pipeline.detector.remember(past);
+            }
         }
         if let Some(export) = &mut self.export {
             pipeline.metrics.set_export(&export.counts.spans(), export.counts.retries());
@@ -600,7 +603,7 @@ impl Agent {
             pipeline.metrics.set_metric_export(&export.counts.points());
         }
         if let Some(webhook) = &mut self.webhook {
-            webhook.notify(pipeline.detector.findings());
+            webhook.notify(pipeline.detector.own_findings());
             pipeline.metrics.set_notifications(&webhook.counts().by_outcome());
         }
         self.health.enforcement = self.enforcing.view(pipeline);

@@ -12,6 +12,8 @@ pub mod doctor;
 mod doctor_relay;
 mod doctor_tls;
 mod enforcing;
+pub mod fleet;
+mod history_files;
 mod netns;
 mod poll_interval;
 mod relaying;
@@ -27,6 +29,7 @@ mod sweep;
 mod thread_clocks;
 pub mod top;
 mod transactions_file;
+pub mod verdicts;
 
 use std::path::Path;
 

@@ -17,6 +17,7 @@ use super::agent::{Agent, Noticed};
 use super::declaring::Declaring;
 use super::decrypting::Decrypting;
 use super::enforcing::{self, Enforcing};
+use super::history_files::HistoryFiles;
 use super::netns::OwnNetns;
 use super::poll_interval::Pace;
 use super::relaying::Relaying;
@@ -28,15 +29,13 @@ use super::thread_clocks::ThreadClocks;
 use super::transactions_file::Lines;
 use super::{Failure, clock, descriptors, host_name, signals, summary};
 use crate::cli::AgentOptions;
-use crate::config::{Config, History, OOM_SCORE_ADJ, Sections};
+use crate::config::{Config, OOM_SCORE_ADJ, Sections};
 use crate::guard::loss_log::LossLog;
 use crate::guard::self_process;
 use crate::guard::service_manager::ServiceManager;
 use crate::guard::status::Status;
 use crate::guard::tables::scaled;
 use crate::guard::watchdog::{self, Watchdog};
-use crate::history::directory;
-use crate::history::writer::Writer as HistoryWriter;
 use crate::host::process;
 use crate::http::token::Token;
 use crate::http::{self, Command, Health, Job, Shared};
@@ -138,7 +137,10 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     if saver.is_some() {
         pipeline.store.hand_out();
     }
-    let history = history(&config.history, &host)?;
+    let history = {
+        let _inside = runtime.enter();
+        HistoryFiles::start(&config.history, &config.analysis, &host)?
+    };
     if history.is_some() {
         pipeline.history.collect_rows(&host);
     }
@@ -305,9 +307,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     if let Some(saver) = saver {
         saver.finish(&mut pipeline);
     }
-    if let Some(history) = history {
-        history.finish(deadline.saturating_duration_since(Instant::now()));
-    }
+    let uploader = history.and_then(|history| history.finish(deadline));
     runtime.block_on(async {
         let _ = tokio::time::timeout_at(deadline.into(), server).await;
         if let Some(export) = export {
@@ -319,6 +319,9 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         if let Some(webhook) = webhook {
             webhook.finish(deadline).await;
         }
+        if let Some(uploader) = uploader {
+            uploader.finish(deadline).await;
+        }
     });
     runtime.shutdown_background();
     // The summary is printed whatever became of the recording.
@@ -327,16 +330,6 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         self_process::print(summary::table(&pipeline, Some(&health)));
     }
     Ok(recorded?)
-}
-
-/// Starts writing the history, if it is to be kept.
-fn history(settings: &History, host: &str) -> Result<Option<HistoryWriter>, Failure> {
-    let Some(dir) = &settings.dir else { return Ok(None) };
-    let History { max_size, max_age, .. } = *settings;
-    let options = directory::Options { dir: dir.clone(), host: host.to_owned(), max_size, max_age };
-    HistoryWriter::start(options)
-        .map(Some)
-        .map_err(|error| Failure::Running(format!("{}: {error}: no history can be kept there", dir.display())))
 }
 
 /// Nice value of every thread but the pipeline's: reading symbols and drawing pages can wait.
@@ -408,8 +401,8 @@ fn configure(options: &AgentOptions) -> Result<(Config, Sections), Failure> {
     if let Some(dir) = &options.save_transactions {
         config.transactions.save = Some(dir.clone());
     }
-    if let Some(dir) = &options.history {
-        config.history.dir = Some(dir.clone());
+    if options.history.is_some() {
+        config.history.place.clone_from(&options.history);
     }
     if let Some(memory) = options.max_memory {
         config.ceilings.memory = memory;

@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use super::durations::Durations;
 use super::identity::Identities;
 use super::recent::{Point, Recent, WINDOWS};
-use super::rows::{ClassRow, HostRow, Identity, WindowRows};
+use super::rows::{ClassRow, HostRow, Identity, ServiceRow, WindowRows};
 use crate::analysis::window::{ClassWindow, STRATA, ServiceWindow, Window};
 use crate::model::{
     ClassId, ClassInfo, Cost, Grade, HostCpu, Names, Nanos, Owner, ProtocolId, ServiceId, Side, Sink, Span, SpanId,
@@ -117,6 +117,8 @@ pub struct Collector {
     rows: Option<WindowRows>,
     /// Whether no window follows.
     ending: bool,
+    /// Start of the first window, nanoseconds since the epoch.
+    run_ns: u64,
 }
 
 impl Collector {
@@ -139,6 +141,7 @@ impl Collector {
             rows_of: None,
             rows: None,
             ending: false,
+            run_ns: 0,
         }
     }
 
@@ -185,6 +188,9 @@ impl Collector {
             return None;
         }
         let start_ns = (self.began as i64).saturating_add(wall_offset).max(0) as u64;
+        if self.run_ns == 0 {
+            self.run_ns = start_ns;
+        }
         let before = std::mem::replace(&mut self.host, host);
         self.began = now;
         self.called.clear();
@@ -221,13 +227,19 @@ impl Collector {
                 },
             }
         }
+        // Some were added last. In one order, findings from the files get the numbers that they have here.
+        window.services.sort_by(|a, b| a.service_name.cmp(&b.service_name));
         if let Some(name) = self.rows_of.clone() {
-            let row = host_row(&window, &name, &before, &host);
+            let (last, run_ns) = (u64::from(self.ending), self.run_ns);
+            let row = HostRow { last, run_ns, ..host_row(&window, &name, &before, &host) };
+            let services: Vec<_> = window.services.iter().map(|service| service_row(service, &window, &name)).collect();
             let classes = self
                 .classes
                 .iter()
                 .filter_map(|(class, totals)| class_row(names.class(*class)?, totals, &window, &name));
-            self.rows = Some(WindowRows { host: row, classes: classes.collect() });
+            let classes: Vec<_> = classes.collect();
+            let (class_rows, service_rows) = (classes.len() as u64, services.len() as u64);
+            self.rows = Some(WindowRows { host: HostRow { class_rows, service_rows, ..row }, classes, services });
         }
         for (class, totals) in self.classes.drain() {
             self.recent.add(class, point(&totals, start_ns, length_s));
@@ -391,6 +403,24 @@ fn host_row(window: &Window, name: &Arc<str>, before: &Host, after: &Host) -> Ho
         idle_s: since(|cpu| cpu.idle),
         capture_ratio: if busy > 0.0 { attributed / busy } else { 1.0 },
         events_lost: after.lost.saturating_sub(before.lost),
+        loss: window.loss,
+        ..HostRow::default()
+    }
+}
+
+/// A service in a window.
+fn service_row(service: &ServiceWindow, window: &Window, host: &Arc<str>) -> ServiceRow {
+    ServiceRow {
+        start_ns: window.start_ns,
+        length_s: window.length_s,
+        host: Arc::clone(host),
+        service_name: service.service_name.as_str().into(),
+        identity: Identity(service.identity),
+        starts: u64::from(service.starts),
+        entry: u64::from(service.entry),
+        callees: service.callees.join("\n").into(),
+        overhead_s: service.overhead_s,
+        ambiguous: service.ambiguous,
     }
 }
 
@@ -419,6 +449,7 @@ fn class_row(info: &ClassInfo, totals: &Totals, window: &Window, host: &Arc<str>
         downstream_s: seconds(totals.downstream),
         calls: totals.calls,
         count_by_size: totals.count.map(u64::from),
+        cpu_s_by_size: totals.cpu.map(seconds),
     })
 }
 

@@ -16,8 +16,9 @@ use std::time::Duration;
 use super::journal;
 use super::layout;
 use super::parquet_file::{self, Builder};
-use super::rows::{ClassRow, HostRow, Row, WindowRows};
+use super::rows::{ClassRow, HostRow, KINDS, Row, ServiceRow, WindowRows};
 use super::status::Status;
+use super::uploads::{Uploads, Version};
 use crate::files;
 
 /// Most rows of classes in a file: an hour of 50 classes every 10 s. Busier hosts have several files an hour.
@@ -47,6 +48,8 @@ pub struct Options {
     pub max_size: u64,
     /// And when they are older than this.
     pub max_age: Duration,
+    /// Whether every file is also to be uploaded.
+    pub upload: bool,
 }
 
 /// Writes bytes to files: a test's may fail.
@@ -93,6 +96,8 @@ pub struct Directory {
     pending: Vec<String>,
     /// This host's Parquet files and their sizes, by time.
     stored: BTreeMap<(i64, PathBuf), u64>,
+    /// Which of them wait for the bucket, if there is one.
+    uploads: Option<Arc<Uploads>>,
 }
 
 impl Directory {
@@ -104,7 +109,9 @@ impl Directory {
             files::directory(dir).map_err(|error| about(error, "cannot use", dir))?;
         }
         let lock = lock(&journals.join(format!("{host}.lock")))?;
+        let uploads = options.upload.then(|| Uploads::open(&options.dir, &host, Arc::clone(&status))).transpose()?;
         let mut directory = Self {
+            uploads: uploads.map(Arc::new),
             options,
             host,
             status,
@@ -115,8 +122,17 @@ impl Directory {
             stored: BTreeMap::new(),
         };
         directory.scan();
+        if let Some(uploads) = &directory.uploads {
+            uploads.keep_only(&|path| fs::symlink_metadata(path).is_ok());
+            uploads.rewrite()?;
+        }
         directory.recover()?;
         Ok(directory)
+    }
+
+    /// Files that wait for the bucket, if there is one.
+    pub fn uploads(&self) -> Option<Arc<Uploads>> {
+        self.uploads.clone()
     }
 
     /// Adds a window. After an error it is not there, and everything before it is.
@@ -172,9 +188,7 @@ impl Directory {
         let taken = |stem: &String| {
             let exists = |path: PathBuf| fs::symlink_metadata(path).is_ok();
             exists(self.journal_path(stem))
-                || [ClassRow::KIND, HostRow::KIND]
-                    .into_iter()
-                    .any(|kind| exists(self.parquet_path(kind, stem, start_s)))
+                || KINDS.into_iter().any(|kind| exists(self.parquet_path(kind, stem, start_s)))
         };
         let stem = (0..10_000).map(|number| layout::stem(&self.host, start_s, number)).find(|stem| !taken(stem));
         let stem = stem.ok_or_else(|| io::Error::other("the clock stands still: too many files begin at one time"))?;
@@ -238,15 +252,20 @@ impl Directory {
         let bytes = read_journal(&path).map_err(|error| about(error, "cannot read", &path))?;
         let foreign = || io::Error::new(io::ErrorKind::InvalidData, "no journal of this version of tracer");
         let mut windows = journal::decode(&bytes).ok_or_else(|| about(foreign(), "cannot read", &path))?;
-        let (mut hosts, mut classes) = (builder::<HostRow>()?, builder::<ClassRow>()?);
+        let mut hosts = builder::<HostRow>()?;
+        let (mut classes, mut services) = (builder::<ClassRow>()?, builder::<ServiceRow>()?);
         for window in windows.by_ref() {
             hosts.push(&window.host).map_err(io::Error::other)?;
             for class in &window.classes {
                 classes.push(class).map_err(io::Error::other)?;
             }
+            for service in &window.services {
+                services.push(service).map_err(io::Error::other)?;
+            }
         }
         let (count, torn) = (hosts.rows() as u64, windows.torn);
         self.store(classes, stem)?;
+        self.store(services, stem)?;
         self.store(hosts, stem)?;
         Ok((count, torn))
     }
@@ -272,6 +291,9 @@ impl Directory {
         File::open(&partition)
             .and_then(|dir| dir.sync_all())
             .map_err(|error| about(error, "cannot sync", &partition))?;
+        if let Some(uploads) = &self.uploads {
+            uploads.written(&path, bytes.len() as u64);
+        }
         self.stored.insert((start_s, path), bytes.len() as u64);
         self.status.files_written.add(1);
         self.status.bytes.set(self.bytes());
@@ -296,7 +318,12 @@ impl Directory {
             aged += usize::from(too_old);
             bytes -= size;
             match fs::remove_file(&path) {
-                Ok(()) => self.status.files_recycled.add(1),
+                Ok(()) => {
+                    self.status.files_recycled.add(1);
+                    if let Some(uploads) = &self.uploads {
+                        uploads.removed(&path);
+                    }
+                }
                 Err(error) => log::warn!("history: cannot remove {}: {error}: it no longer counts", path.display()),
             }
             // Hour and date, once they are empty.
@@ -313,7 +340,7 @@ impl Directory {
             if name == layout::JOURNALS {
                 continue;
             }
-            if ![ClassRow::KIND, HostRow::KIND].iter().any(|kind| name.strip_prefix("kind=") == Some(*kind)) {
+            if !KINDS.iter().any(|kind| name.strip_prefix("kind=") == Some(*kind)) {
                 self.ignore(&table, "its name is not one that the history uses");
                 continue;
             }
@@ -344,7 +371,12 @@ impl Directory {
         }
         match fs::symlink_metadata(&path) {
             Ok(metadata) if metadata.is_file() => match parquet_file::check(&path) {
-                Ok(()) => drop(self.stored.insert((start_s, path), metadata.len())),
+                Ok(()) => {
+                    if let Some(uploads) = &self.uploads {
+                        uploads.found(&path, Version::of(&metadata));
+                    }
+                    self.stored.insert((start_s, path), metadata.len());
+                }
                 Err(error) => self.ignore(&path, &error.to_string()),
             },
             Ok(_) => self.ignore(&path, "expected a regular file"),

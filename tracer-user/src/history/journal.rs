@@ -5,10 +5,12 @@
 
 use flate2::Crc;
 
-use super::rows::{ClassRow, ColumnType, HostRow, Row, Value, WindowRows};
+use super::rows::{ClassRow, ColumnType, HostRow, Row, ServiceRow, Value, WindowRows};
 
 /// Opens every journal of this version.
-pub(super) const HEADER: &[u8] = b"tracer history journal 1\n";
+pub(super) const HEADER: &[u8] = b"tracer history journal 2\n";
+/// Those of agents before this one: without services, and without the columns that were added.
+const HEADER_1: &[u8] = b"tracer history journal 1\n";
 /// Bytes before the rows of a window.
 const PREFIX: usize = 8;
 
@@ -20,6 +22,10 @@ pub(super) fn encode(window: &WindowRows) -> Vec<u8> {
     for class in &window.classes {
         put_row(class, &mut bytes);
     }
+    put_integer(window.services.len() as u64, &mut bytes);
+    for service in &window.services {
+        put_row(service, &mut bytes);
+    }
     let length = (bytes.len() - PREFIX) as u32;
     let sum = checksum(&bytes[PREFIX..]);
     bytes[..4].copy_from_slice(&length.to_le_bytes());
@@ -29,11 +35,12 @@ pub(super) fn encode(window: &WindowRows) -> Vec<u8> {
 
 /// The windows of a journal. None: it is no journal of this version.
 pub(super) fn decode(bytes: &[u8]) -> Option<Windows<'_>> {
-    if HEADER.starts_with(bytes) {
+    if HEADER.starts_with(bytes) || bytes == HEADER_1 {
         // Killed before the first window was there.
-        return Some(Windows { rest: &[], torn: false });
+        return Some(Windows { rest: &[], torn: false, first: false });
     }
-    bytes.strip_prefix(HEADER).map(|rest| Windows { rest, torn: false })
+    let windows = |header, first| bytes.strip_prefix(header).map(|rest| Windows { rest, torn: false, first });
+    windows(HEADER, false).or_else(|| windows(HEADER_1, true))
 }
 
 /// Iterates over the whole windows of a journal.
@@ -42,6 +49,8 @@ pub(super) struct Windows<'a> {
     rest: &'a [u8],
     /// Whether something else than a whole window was found; iteration ends there.
     pub(super) torn: bool,
+    /// Whether it is a journal of the first version.
+    first: bool,
 }
 
 impl Iterator for Windows<'_> {
@@ -68,11 +77,10 @@ impl Windows<'_> {
             return None;
         }
         self.rest = rest;
-        let host: HostRow = row(&mut payload)?;
-        let classes = integer(&mut payload)?;
-        // No room is made in advance: the number is as the file says.
-        let classes = (0..classes).map(|_| row::<ClassRow>(&mut payload)).collect::<Option<Vec<_>>>()?;
-        payload.is_empty().then_some(WindowRows { host, classes })
+        let host: HostRow = row(&mut payload, self.first)?;
+        let classes = rows::<ClassRow>(&mut payload, self.first)?;
+        let services = if self.first { Vec::new() } else { rows::<ServiceRow>(&mut payload, false)? };
+        payload.is_empty().then_some(WindowRows { host, classes, services })
     }
 }
 
@@ -84,31 +92,53 @@ fn checksum(bytes: &[u8]) -> u32 {
 
 fn put_row<R: Row>(row: &R, into: &mut Vec<u8>) {
     for value in row.values() {
-        match value {
-            Value::Integer(value) => put_integer(value, into),
-            Value::Float(value) => into.extend(value.to_bits().to_le_bytes()),
-            Value::Text(text) => {
-                put_integer(text.len() as u64, into);
-                into.extend(text.as_bytes());
+        put_value(value, into);
+    }
+}
+
+fn put_value(value: Value, into: &mut Vec<u8>) {
+    match value {
+        Value::Integer(value) => put_integer(value, into),
+        Value::Float(value) => into.extend(value.to_bits().to_le_bytes()),
+        Value::Text(text) => {
+            put_integer(text.len() as u64, into);
+            into.extend(text.as_bytes());
+        }
+        Value::Integers(values) => {
+            put_integer(values.len() as u64, into);
+            for value in values {
+                put_integer(value, into);
             }
-            Value::Integers(values) => {
-                put_integer(values.len() as u64, into);
-                for value in values {
-                    put_integer(value, into);
-                }
+        }
+        Value::Floats(values) => {
+            put_integer(values.len() as u64, into);
+            for value in values {
+                into.extend(value.to_bits().to_le_bytes());
             }
         }
     }
 }
 
-fn row<R: Row>(bytes: &mut &[u8]) -> Option<R> {
-    R::from_values(&mut R::COLUMNS.iter().map_while(|(_, kind)| value(*kind, bytes)))
+fn rows<R: Row>(bytes: &mut &[u8], first: bool) -> Option<Vec<R>> {
+    let count = integer(bytes)?;
+    // No room is made in advance: the number is as the file says.
+    (0..count).map(|_| row::<R>(bytes, first)).collect()
+}
+
+/// A row; `first`: of the first version, which has fewer columns.
+fn row<R: Row>(bytes: &mut &[u8], first: bool) -> Option<R> {
+    let there = if first { R::FIRST } else { R::COLUMNS.len() };
+    let mut values = R::COLUMNS.iter().take(there).map(|(_, kind)| value(*kind, bytes)).collect::<Option<Vec<_>>>()?;
+    if first {
+        values.extend(R::default().values().into_iter().skip(there));
+    }
+    R::from_values(&mut values.into_iter())
 }
 
 fn value(kind: ColumnType, bytes: &mut &[u8]) -> Option<Value> {
     Some(match kind {
         ColumnType::Integer => Value::Integer(integer(bytes)?),
-        ColumnType::Float => Value::Float(f64::from_bits(u64::from_le_bytes(*take(bytes, 8)?.first_chunk()?))),
+        ColumnType::Float => Value::Float(float(bytes)?),
         ColumnType::Text => {
             let length = integer(bytes)?;
             Value::Text(std::str::from_utf8(take(bytes, length)?).ok()?.into())
@@ -117,7 +147,15 @@ fn value(kind: ColumnType, bytes: &mut &[u8]) -> Option<Value> {
             let count = integer(bytes)?;
             Value::Integers((0..count).map(|_| integer(bytes)).collect::<Option<_>>()?)
         }
+        ColumnType::Floats => {
+            let count = integer(bytes)?;
+            Value::Floats((0..count).map(|_| float(bytes)).collect::<Option<_>>()?)
+        }
     })
+}
+
+fn float(bytes: &mut &[u8]) -> Option<f64> {
+    Some(f64::from_bits(u64::from_le_bytes(*take(bytes, 8)?.first_chunk()?)))
 }
 
 fn take<'a>(bytes: &mut &'a [u8], length: u64) -> Option<&'a [u8]> {
@@ -165,10 +203,12 @@ mod tests {
             duration_histogram,
             cpu_s: 0.1 + 0.2,
             count_by_size: [1, 2, 297],
+            cpu_s_by_size: [0.1, 0.0, 0.2],
             ..ClassRow::default()
         };
         let host = HostRow { start_ns, busy_s: 1.0 / 3.0, events_lost: 1 << 40, ..HostRow::default() };
-        WindowRows { host, classes: vec![class.clone(), ClassRow { errors: 1, ..class }] }
+        let service = ServiceRow { start_ns, callees: "a\nb".into(), overhead_s: 0.5, ..ServiceRow::default() };
+        WindowRows { host, classes: vec![class.clone(), ClassRow { errors: 1, ..class }], services: vec![service] }
     }
 
     fn read(bytes: &[u8]) -> (Vec<WindowRows>, bool) {
@@ -195,6 +235,33 @@ mod tests {
     }
 
     #[test]
+    fn journals_of_the_first_version_are_read() {
+        let window = window(7);
+        let mut payload = Vec::new();
+        let mut put = |values: Vec<Value>, first: usize| {
+            // As that version wrote them: the same row cut to its columns.
+            let mut whole = Vec::new();
+            for value in values.into_iter().take(first) {
+                put_value(value, &mut whole);
+            }
+            payload.extend(whole);
+        };
+        put(window.host.values(), HostRow::FIRST);
+        put(vec![Value::Integer(1)], 1);
+        put(window.classes[0].values(), ClassRow::FIRST);
+        let mut bytes = HEADER_1.to_vec();
+        bytes.extend((payload.len() as u32).to_le_bytes());
+        bytes.extend(checksum(&payload).to_le_bytes());
+        bytes.extend(&payload);
+        let (windows, torn) = read(&bytes);
+        let class = ClassRow { cpu_s_by_size: [0.0; 3], ..window.classes[0].clone() };
+        assert_eq!(
+            (windows, torn),
+            (vec![WindowRows { host: window.host, classes: vec![class], services: vec![] }], false)
+        );
+    }
+
+    #[test]
     fn damage_never_panics_and_ends_the_journal_there() {
         let mut bytes = HEADER.to_vec();
         let first = encode(&window(1));
@@ -209,7 +276,7 @@ mod tests {
                 assert_eq!((read.len(), torn), (whole, true), "{at}");
             }
         }
-        assert!(decode(b"tracer history journal 2\n").is_none());
+        assert!(decode(b"tracer history journal 3\n").is_none());
         assert!(decode(b"something else").is_none());
         // A right checksum over nonsense: counts and lengths beyond the end.
         for payload in [vec![0xff; 40], vec![0; 3], [vec![0; 200], vec![0xff; 9]].concat()] {

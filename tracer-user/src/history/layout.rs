@@ -11,7 +11,7 @@ use jiff::tz::TimeZone;
 /// Directory of the journals.
 pub(super) const JOURNALS: &str = "_journal";
 /// Ends of file names.
-pub(super) const PARQUET: &str = ".parquet";
+pub(crate) const PARQUET: &str = ".parquet";
 pub(super) const JOURNAL: &str = ".journal";
 pub(super) const TEMPORARY: &str = ".parquet.tmp";
 /// Most bytes of a host's name in names of files.
@@ -19,7 +19,7 @@ const HOST_MAX: usize = 64;
 const TIME: &str = "%Y%m%dT%H%M%SZ";
 
 /// A host's name as file names have it.
-pub(super) fn host_part(host: &str) -> String {
+pub(crate) fn host_part(host: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_') { c } else { '_' };
     let part: String = host.chars().map(plain).take(HOST_MAX).collect();
     match part.chars().next() {
@@ -37,7 +37,7 @@ pub(super) fn stem(host_part: &str, start_s: i64, number: u32) -> String {
 }
 
 /// The time in a stem of any host, seconds since the epoch, and the host's part. None: no name of the history.
-pub(super) fn parse_stem(stem: &str) -> Option<(&str, i64)> {
+pub(crate) fn parse_stem(stem: &str) -> Option<(&str, i64)> {
     let (rest, last) = stem.rsplit_once('-')?;
     // A number is shorter than a time.
     let is_number = !last.is_empty() && last.len() < 6 && last.bytes().all(|b| b.is_ascii_digit());
@@ -52,6 +52,11 @@ pub(super) fn partition(root: &Path, kind: &str, start_s: i64) -> PathBuf {
     root.join(format!("kind={kind}"))
         .join(time.strftime("date=%Y-%m-%d").to_string())
         .join(time.strftime("hour=%H").to_string())
+}
+
+/// Name of the partition of a day.
+pub(crate) fn date(start_s: i64) -> String {
+    timestamp(start_s).strftime("date=%Y-%m-%d").to_string()
 }
 
 fn timestamp(start_s: i64) -> Timestamp {

@@ -63,6 +63,7 @@ enum Column {
     Texts(Vec<ByteArray>),
     /// Values, then definition and repetition levels.
     Lists(Vec<i64>, Vec<i16>, Vec<i16>),
+    FloatLists(Vec<f64>, Vec<i16>, Vec<i16>),
 }
 
 impl Column {
@@ -72,6 +73,7 @@ impl Column {
             ColumnType::Float => Self::Floats(Vec::new()),
             ColumnType::Text => Self::Texts(Vec::new()),
             ColumnType::Integers => Self::Lists(Vec::new(), Vec::new(), Vec::new()),
+            ColumnType::Floats => Self::FloatLists(Vec::new(), Vec::new(), Vec::new()),
         }
     }
 
@@ -83,6 +85,13 @@ impl Column {
             (Self::Lists(all, definition, repetition), Value::Integers(values)) => {
                 for (n, value) in values.into_iter().enumerate() {
                     all.push(value as i64);
+                    definition.push(1);
+                    repetition.push(i16::from(n > 0));
+                }
+            }
+            (Self::FloatLists(all, definition, repetition), Value::Floats(values)) => {
+                for (n, value) in values.into_iter().enumerate() {
+                    all.push(value);
                     definition.push(1);
                     repetition.push(i16::from(n > 0));
                 }
@@ -144,6 +153,9 @@ impl<R: Row> Builder<R> {
                 Column::Lists(all, definition, repetition) => {
                     writer.typed::<Int64Type>().write_batch(&all, Some(&definition), Some(&repetition))?
                 }
+                Column::FloatLists(all, definition, repetition) => {
+                    writer.typed::<DoubleType>().write_batch(&all, Some(&definition), Some(&repetition))?
+                }
             };
             writer.close()?;
         }
@@ -159,13 +171,15 @@ impl<R: Row> Builder<R> {
 }
 
 fn schema<R: Row>() -> Result<TypePtr, ParquetError> {
+    let list = |name: &str, of: &str| {
+        format!("required group {name} (LIST) {{ repeated group list {{ required {of} element; }} }}")
+    };
     let columns = R::COLUMNS.iter().map(|(name, kind)| match kind {
         ColumnType::Integer => format!("required int64 {name};"),
         ColumnType::Float => format!("required double {name};"),
         ColumnType::Text => format!("required binary {name} (UTF8);"),
-        ColumnType::Integers => {
-            format!("required group {name} (LIST) {{ repeated group list {{ required int64 element; }} }}")
-        }
+        ColumnType::Integers => list(name, "int64"),
+        ColumnType::Floats => list(name, "double"),
     });
     let columns = columns.collect::<Vec<_>>().join(" ");
     parse_message_type(&format!("message {} {{ {columns} }}", R::KIND)).map(Arc::new)
@@ -223,10 +237,19 @@ fn rows<R: Row>(reader: &impl FileReader) -> Result<Vec<R>, ReadError> {
             return Err(ReadError::Damaged(format!("more than {READ_ROWS} rows")));
         }
         let mut columns = Vec::new();
-        for (name, kind) in R::COLUMNS {
+        let defaults = R::default().values();
+        for (n, (name, kind)) in R::COLUMNS.iter().enumerate() {
             let at =
                 schema.columns().iter().position(|column| column.path().parts().first().is_some_and(|p| p == name));
-            let at = at.ok_or_else(|| ReadError::Columns(format!("{name} is missing")))?;
+            let at = match (at, defaults.get(n)) {
+                (Some(at), _) => at,
+                // Added later than the file was written.
+                (None, Some(default)) if n >= R::FIRST => {
+                    columns.push(vec![default.clone(); count].into_iter());
+                    continue;
+                }
+                _ => return Err(ReadError::Columns(format!("{name} is missing"))),
+            };
             let column = values(group.get_column_reader(at)?, *kind, count)?;
             let column = column.ok_or_else(|| ReadError::Columns(format!("{name} is no {kind:?}")))?;
             columns.push(column.into_iter());
@@ -262,15 +285,21 @@ fn values(reader: ColumnReader, kind: ColumnType, count: usize) -> Result<Option
         (ColumnReader::Int64ColumnReader(mut reader), ColumnType::Integers) => {
             let mut all = Vec::new();
             reader.read_records(count, Some(&mut definition), Some(&mut repetition), &mut all)?;
-            lists(&all, &definition, &repetition)
+            let lists = lists(&all, &definition, &repetition).into_iter();
+            lists.map(|list| Value::Integers(list.into_iter().map(|value| value as u64).collect())).collect()
+        }
+        (ColumnReader::DoubleColumnReader(mut reader), ColumnType::Floats) => {
+            let mut all = Vec::new();
+            reader.read_records(count, Some(&mut definition), Some(&mut repetition), &mut all)?;
+            lists(&all, &definition, &repetition).into_iter().map(Value::Floats).collect()
         }
         _ => return Ok(None),
     }))
 }
 
 /// The lists that the levels describe: a repetition of 0 begins one, a definition of 0 says that it is empty.
-fn lists(values: &[i64], definition: &[i16], repetition: &[i16]) -> Vec<Value> {
-    let mut lists: Vec<Vec<u64>> = Vec::new();
+fn lists<T: Copy>(values: &[T], definition: &[i16], repetition: &[i16]) -> Vec<Vec<T>> {
+    let mut lists: Vec<Vec<T>> = Vec::new();
     let mut values = values.iter();
     for (definition, repetition) in definition.iter().zip(repetition) {
         if *repetition == 0 {
@@ -279,10 +308,10 @@ fn lists(values: &[i64], definition: &[i16], repetition: &[i16]) -> Vec<Value> {
         if *definition > 0
             && let (Some(list), Some(value)) = (lists.last_mut(), values.next())
         {
-            list.push(*value as u64);
+            list.push(*value);
         }
     }
-    lists.into_iter().map(Value::Integers).collect()
+    lists
 }
 
 #[cfg(test)]
@@ -303,6 +332,7 @@ mod tests {
             duration_s: n as f64 / 3.0,
             duration_histogram,
             count_by_size: [n, 0, 1],
+            cpu_s_by_size: [n as f64, 0.0, 0.5],
             ..ClassRow::default()
         }
     }
@@ -352,6 +382,29 @@ mod tests {
         assert!(matches!(with("pandas", "{}"), ReadError::Foreign));
         assert!(matches!(with(VERSION_KEY, "2"), ReadError::Newer(2)));
         assert!(matches!(with(VERSION_KEY, "many"), ReadError::Foreign));
+    }
+
+    /// A table as an earlier agent had it.
+    #[derive(Clone, Debug, Default, PartialEq)]
+    struct Earlier(HostRow);
+
+    impl Row for Earlier {
+        const KIND: &'static str = "hosts";
+        const COLUMNS: &'static [(&'static str, ColumnType)] = HostRow::COLUMNS.split_at(HostRow::FIRST).0;
+        const FIRST: usize = HostRow::FIRST;
+        fn values(&self) -> Vec<Value> {
+            self.0.values().into_iter().take(HostRow::FIRST).collect()
+        }
+        fn from_values(_: &mut dyn Iterator<Item = Value>) -> Option<Self> {
+            None
+        }
+    }
+
+    #[test]
+    fn files_without_the_added_columns_are_read_with_defaults() {
+        let row = HostRow { start_ns: 4, busy_s: 2.0, loss: 0.5, last: 1, ..HostRow::default() };
+        let read = read_bytes::<HostRow>(file(&[Earlier(row.clone())])).unwrap();
+        assert_eq!(read, [HostRow { loss: 0.0, last: 0, ..row }]);
     }
 
     #[test]

@@ -60,6 +60,8 @@ pub enum ColumnType {
     Text,
     /// A list of `INT64`.
     Integers,
+    /// A list of `DOUBLE`.
+    Floats,
 }
 
 /// A value of a column.
@@ -73,6 +75,8 @@ pub enum Value {
     Text(Arc<str>),
     /// See [`ColumnType::Integers`].
     Integers(Vec<u64>),
+    /// See [`ColumnType::Floats`].
+    Floats(Vec<f64>),
 }
 
 /// A field of a row.
@@ -134,6 +138,16 @@ impl<const N: usize> Field for [u64; N] {
     }
 }
 
+impl<const N: usize> Field for [f64; N] {
+    const TYPE: ColumnType = ColumnType::Floats;
+    fn value(&self) -> Value {
+        Value::Floats(self.to_vec())
+    }
+    fn from_value(value: Value) -> Option<Self> {
+        if let Value::Floats(values) = value { values.try_into().ok() } else { None }
+    }
+}
+
 impl Field for DurationHistogram {
     const TYPE: ColumnType = ColumnType::Integers;
     fn value(&self) -> Value {
@@ -153,11 +167,14 @@ impl Field for DurationHistogram {
 }
 
 /// A row of one of the tables.
-pub trait Row: Sized {
+pub trait Row: Sized + Default {
     /// The table's name: the value of the partition `kind`.
     const KIND: &'static str;
     /// Names and types of the columns, in order.
     const COLUMNS: &'static [(&'static str, ColumnType)];
+    /// So many of them were there from the beginning. Files of earlier agents lack the others, which then have their
+    /// default values.
+    const FIRST: usize;
     /// Values of the columns, in order.
     fn values(&self) -> Vec<Value>;
     /// The row of such values; none if one of them is missing, has another type or is out of range.
@@ -165,25 +182,34 @@ pub trait Row: Sized {
 }
 
 macro_rules! row {
-    ($(#[$about:meta])* $name:ident, $kind:literal, { $($(#[$doc:meta])* $field:ident: $type:ty,)* }) => {
+    (
+        $(#[$about:meta])* $name:ident, $kind:literal,
+        { $($(#[$doc:meta])* $field:ident: $type:ty,)* }
+        added { $($(#[$added_doc:meta])* $added:ident: $added_type:ty,)* }
+    ) => {
         $(#[$about])*
         #[derive(Clone, Debug, Default, PartialEq)]
         pub struct $name {
             $($(#[$doc])* pub $field: $type,)*
+            $($(#[$added_doc])* pub $added: $added_type,)*
         }
 
         impl Row for $name {
             const KIND: &'static str = $kind;
-            const COLUMNS: &'static [(&'static str, ColumnType)] =
-                &[$((stringify!($field), <$type as Field>::TYPE)),*];
+            const COLUMNS: &'static [(&'static str, ColumnType)] = &[
+                $((stringify!($field), <$type as Field>::TYPE),)*
+                $((stringify!($added), <$added_type as Field>::TYPE),)*
+            ];
+            const FIRST: usize = [$(stringify!($field)),*].len();
 
             fn values(&self) -> Vec<Value> {
-                vec![$(self.$field.value()),*]
+                vec![$(self.$field.value(),)* $(self.$added.value(),)*]
             }
 
             fn from_values(values: &mut dyn Iterator<Item = Value>) -> Option<Self> {
                 $(let $field = Field::from_value(values.next()?)?;)*
-                Some(Self { $($field),* })
+                $(let $added = Field::from_value(values.next()?)?;)*
+                Some(Self { $($field,)* $($added,)* })
             }
         }
     };
@@ -234,7 +260,36 @@ row! {
         calls: u64,
         /// Requests by payload size: small, medium, large. Zeros where sizes are not distinguished.
         count_by_size: [u64; 3],
+    } added {
+        /// CPU by payload size.
+        cpu_s_by_size: [f64; 3],
     }
+}
+
+row! {
+    /// A service in one window: what the verdicts need besides its classes.
+    ServiceRow, "services", {
+        /// Start of the window, nanoseconds since the epoch.
+        start_ns: u64,
+        /// Its length.
+        length_s: f64,
+        /// Name of the host.
+        host: Arc<str>,
+        /// The service.
+        service_name: Arc<str>,
+        /// Identity of its program.
+        identity: Identity,
+        /// Starts of its program.
+        starts: u64,
+        /// 1: requests enter the host here; 0: services of this host call it.
+        entry: u64,
+        /// Services of this host that it calls, one name a line.
+        callees: Arc<str>,
+        /// CPU outside any request.
+        overhead_s: f64,
+        /// Share of its requests whose CPU may be another's, 0 to 1.
+        ambiguous: f64,
+    } added {}
 }
 
 row! {
@@ -266,6 +321,17 @@ row! {
         capture_ratio: f64,
         /// Events that were lost.
         events_lost: u64,
+    } added {
+        /// Share of the operations whose events were lost, 0 to 1.
+        loss: f64,
+        /// 1: the last window of a run, which is shorter; it is no measure for others.
+        last: u64,
+        /// Rows of this window in the other tables, so that a reader sees when these lag.
+        class_rows: u64,
+        /// See `class_rows`.
+        service_rows: u64,
+        /// Start of the first window of the agent's run, nanoseconds since the epoch: windows of one run have one reference.
+        run_ns: u64,
     }
 }
 
@@ -276,7 +342,12 @@ pub struct WindowRows {
     pub host: HostRow,
     /// Its request classes that had requests.
     pub classes: Vec<ClassRow>,
+    /// Its services.
+    pub services: Vec<ServiceRow>,
 }
+
+/// Names of the tables.
+pub const KINDS: [&str; 3] = [ClassRow::KIND, HostRow::KIND, ServiceRow::KIND];
 
 #[cfg(test)]
 mod tests {
@@ -301,6 +372,7 @@ mod tests {
         let row = HostRow { start_ns: 5, host: "a".into(), capture_ratio: 0.5, ..HostRow::default() };
         assert_eq!(HostRow::from_values(&mut row.values().into_iter()), Some(row.clone()));
         assert_eq!(row.values().len(), HostRow::COLUMNS.len());
+        assert_eq!((HostRow::FIRST, ClassRow::FIRST), (13, 21), "what files of version 0.1 have");
         assert_eq!(HostRow::from_values(&mut row.values().into_iter().skip(1)), None);
         assert_eq!(ClassRow::from_values(&mut row.values().into_iter()), None);
     }

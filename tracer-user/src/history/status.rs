@@ -33,6 +33,15 @@ impl Status {
         ]
     }
 
+    /// Uploads by outcome.
+    pub fn uploads(&self) -> [(&'static str, u64); 3] {
+        [
+            ("taken", self.uploads_done.get()),
+            ("failed", self.uploads_failed.get()),
+            ("given_up", self.uploads_given_up.get()),
+        ]
+    }
+
     /// Files by outcome.
     pub fn files(&self) -> [(&'static str, u64); 4] {
         [
@@ -67,4 +76,14 @@ pub struct Status {
     pub files_ignored: Counter,
     /// Bytes of this host's Parquet files.
     pub bytes: Counter,
+    /// Files that the bucket took, replacements included.
+    pub uploads_done: Counter,
+    /// Attempts that failed; their files wait.
+    pub uploads_failed: Counter,
+    /// Files that were removed here, for their age or for room, before the bucket took them.
+    pub uploads_given_up: Counter,
+    /// Files that wait for the bucket.
+    pub upload_waiting: Counter,
+    /// Their bytes.
+    pub upload_waiting_bytes: Counter,
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::directory::{Directory, Disk, Options, RealDisk};
 use super::rows::WindowRows;
 use super::status::Status;
+use super::uploads::Uploads;
 
 /// Windows that may wait for the disk: more than a minute of them.
 const QUEUE: usize = 8;
@@ -20,6 +21,7 @@ pub struct Writer {
     /// Disconnected when the thread has ended.
     done: Receiver<()>,
     status: Arc<Status>,
+    uploads: Option<Arc<Uploads>>,
 }
 
 impl Writer {
@@ -31,13 +33,19 @@ impl Writer {
     fn with_disk(options: Options, disk: Box<dyn Disk>) -> io::Result<Self> {
         let status = Arc::new(Status::default());
         let directory = Directory::open(options, Arc::clone(&status), disk)?;
+        let uploads = directory.uploads();
         let (queue, windows) = sync_channel(QUEUE);
         let (ending, done) = channel();
         Builder::new().name("history".to_owned()).spawn(move || {
             write(directory, &windows);
             drop(ending);
         })?;
-        Ok(Self { queue, done, status })
+        Ok(Self { queue, done, status, uploads })
+    }
+
+    /// Files that wait for the bucket, if the options ask for uploads.
+    pub fn uploads(&self) -> Option<&Arc<Uploads>> {
+        self.uploads.as_ref()
     }
 
     /// Counters, for metrics and the API.
@@ -106,7 +114,7 @@ mod tests {
 
     fn window(n: u64) -> WindowRows {
         let start_ns = 1_795_503_600_000_000_000 + n * 10_000_000_000;
-        WindowRows { host: HostRow { start_ns, ..HostRow::default() }, classes: Vec::new() }
+        WindowRows { host: HostRow { start_ns, ..HostRow::default() }, ..WindowRows::default() }
     }
 
     #[test]
@@ -118,6 +126,7 @@ mod tests {
             host: "h".to_owned(),
             max_size: 1 << 30,
             max_age: Duration::from_secs(1 << 30),
+            upload: false,
         };
         let writer = Writer::with_disk(options, Box::new(Stalled(Arc::clone(&gate)))).unwrap();
         let begin = Instant::now();

@@ -51,7 +51,7 @@ pub(super) async fn one(
 }
 
 /// The finding with its plots: arrays have one entry per window.
-fn whole(e: &Evidence) -> Value {
+pub(super) fn whole(e: &Evidence) -> Value {
     let host = |of: fn(&HostPoint) -> f64| e.host.iter().map(of).collect::<Vec<f64>>();
     let cost = |of: fn(&CostPoint) -> f64| e.cost.iter().map(of).collect::<Vec<f64>>();
     let (before, after) = e.means.split_at(e.since.min(e.means.len()));

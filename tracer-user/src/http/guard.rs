@@ -19,25 +19,50 @@ const ANSWER: Duration = Duration::from_secs(30);
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
+/// For a server without state to change: other methods than reading are refused, and other names than its own.
+pub(super) async fn read_only(listen: SocketAddr, host_name: &str, request: Request, next: Next) -> Response {
+    let response = if !host_is_ours(&request, listen, host_name) {
+        wrong_host()
+    } else if let Some(refused) = refusal(&request, listen, None) {
+        refused
+    } else {
+        within_time(request, next).await
+    };
+    secured(response)
+}
+
+fn wrong_host() -> Response {
+    let what = "the Host header names another server: use this agent's address, localhost or its host name";
+    Problem(StatusCode::MISDIRECTED_REQUEST, what.into()).into_response()
+}
+
+async fn within_time(request: Request, next: Next) -> Response {
+    match tokio::time::timeout(ANSWER, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => Problem(StatusCode::GATEWAY_TIMEOUT, "the answer took too long".into()).into_response(),
+    }
+}
+
 pub(super) async fn check(State(app): State<Arc<App>>, request: Request, next: Next) -> Result<Response, Infallible> {
-    let mut response = if !host_is_ours(&request, app.shared.listen, &app.host_name) {
-        let what = "the Host header names another server: use this agent's address, localhost or its host name";
-        Problem(StatusCode::MISDIRECTED_REQUEST, what.into()).into_response()
+    let response = if !host_is_ours(&request, app.shared.listen, &app.host_name) {
+        wrong_host()
     } else if let Some(refused) = refusal(&request, app.shared.listen, app.shared.token.as_ref()) {
         refused
     } else {
-        match tokio::time::timeout(ANSWER, next.run(request)).await {
-            Ok(response) => response,
-            Err(_) => Problem(StatusCode::GATEWAY_TIMEOUT, "the answer took too long".into()).into_response(),
-        }
+        within_time(request, next).await
     };
+    Ok(secured(response))
+}
+
+/// The response with the headers that every one has.
+fn secured(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     // Flame graphs contain script and style and set their own policy.
     headers.entry(header::CONTENT_SECURITY_POLICY).or_insert(HeaderValue::from_static(POLICY));
-    Ok(response)
+    response
 }
 
 /// Refuses requests that do more than read and lack the token: every user of this host can connect, but only some may

@@ -10,6 +10,7 @@ mod compress;
 mod console;
 mod edges;
 mod findings;
+pub mod fleet;
 mod guard;
 mod history;
 mod hotspots;

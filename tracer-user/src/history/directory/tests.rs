@@ -23,11 +23,13 @@ fn window(start_s: u64, classes: u64) -> WindowRows {
     WindowRows {
         host: HostRow { start_ns, cores: 2.0, ..HostRow::default() },
         classes: (0..classes).map(class).collect(),
+        services: Vec::new(),
     }
 }
 
 fn options(dir: &Path) -> Options {
-    Options { dir: dir.to_owned(), host: "web-1".to_owned(), max_size: 1 << 30, max_age: Duration::from_secs(1 << 30) }
+    let (max_size, max_age) = (1 << 30, Duration::from_secs(1 << 30));
+    Options { dir: dir.to_owned(), host: "web-1".to_owned(), max_size, max_age, upload: false }
 }
 
 fn open(dir: &Path) -> (Directory, Arc<Status>) {
@@ -245,7 +247,7 @@ fn files_of_others_are_left_alone_and_counted() {
         (hour.join("web-1-20261124T070200Z.parquet"), &newer[..]),
         (hour.join("notes.txt"), b"mine"),
         (dir.join("README"), b"mine"),
-        (dir.join("_journal/web-1-20261124T070300Z.journal"), b"tracer history journal 2\n"),
+        (dir.join("_journal/web-1-20261124T070300Z.journal"), b"tracer history journal 3\n"),
     ];
     // Another host's, whatever is in it.
     let other = hour.join("web-20261124T070000Z.parquet");

@@ -1,7 +1,9 @@
 //! What becomes of spans, saved transactions, the history and findings.
 
+use prometheus::Gauge;
+
 use super::Metrics;
-use crate::metrics::families::Families;
+use crate::metrics::families::{Families, vec};
 use crate::metrics::totals::Totals;
 
 /// The families.
@@ -13,6 +15,9 @@ pub(super) struct Output {
     saved: Totals,
     history_windows: Totals,
     history_files: Totals,
+    history_uploads: Totals,
+    history_waiting: Gauge,
+    history_waiting_bytes: Gauge,
     findings: Totals,
     notifications: Totals,
 }
@@ -53,6 +58,20 @@ impl Output {
                  windows stay in the journal), recycled (too old, or no room), ignored (not the history's, damaged, or \
                  of a newer version; left alone).",
             ),
+            history_uploads: outcomes(
+                "tracer_history_uploads_total",
+                "Files of the history by outcome of uploading them to the bucket: taken (replacements included), failed (an \
+                 attempt; the file waits in the directory), given_up (removed there, too old or for room, before the bucket \
+                 took it).",
+            ),
+            history_waiting: vec(
+                r,
+                Gauge::new("tracer_history_waiting_files", "Files of the history that wait for the bucket."),
+            ),
+            history_waiting_bytes: vec(
+                r,
+                Gauge::new("tracer_history_waiting_bytes", "Bytes of the history's files that wait for the bucket."),
+            ),
             findings: Totals::new(
                 r,
                 "tracer_findings",
@@ -89,6 +108,13 @@ impl Metrics {
     pub fn set_history(&self, windows: &[(&str, u64)], files: &[(&str, u64)]) {
         self.output.history_windows.set_all(windows.iter().copied());
         self.output.history_files.set_all(files.iter().copied());
+    }
+
+    /// Uploads of the history's files by outcome, absolute; files that wait, and their bytes.
+    pub fn set_uploads(&self, outcomes: &[(&str, u64)], waiting: (u64, u64)) {
+        self.output.history_uploads.set_all(outcomes.iter().copied());
+        self.output.history_waiting.set(waiting.0 as f64);
+        self.output.history_waiting_bytes.set(waiting.1 as f64);
     }
 
     /// Findings so far by kind, absolute.

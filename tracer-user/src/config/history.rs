@@ -1,0 +1,96 @@
+//! `[history]`: how long windows are, and where their files are kept.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+use super::{Config, ConfigError, Source};
+use crate::history::place::Place;
+
+/// Settings of the history's files.
+#[derive(Clone, Debug, PartialEq)]
+pub struct History {
+    /// Where they are kept; `None` = none are written.
+    pub place: Option<Place>,
+    /// Their directory where `place` is a bucket: they are written there, and uploaded from there.
+    pub spool: PathBuf,
+    /// Maximum size of this host's files in the directory, bytes.
+    pub max_size: u64,
+    /// Maximum age.
+    pub max_age: Duration,
+}
+
+impl Default for History {
+    fn default() -> Self {
+        let spool = PathBuf::from("/var/lib/tracer/history");
+        Self { place: None, spool, max_size: 1 << 30, max_age: Duration::from_secs(90 * 24 * 3600) }
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct HistoryFile {
+    window: Option<Spanned<String>>,
+    dir: Option<Spanned<String>>,
+    spool: Option<Spanned<String>>,
+    max_size: Option<Spanned<String>>,
+    max_age: Option<Spanned<String>>,
+}
+
+impl HistoryFile {
+    /// Puts what is given in the place of defaults.
+    pub(super) fn apply(self, source: &Source<'_>, config: &mut Config) -> Result<(), ConfigError> {
+        if let Some(window) = &self.window {
+            config.window = source.time(window, Duration::from_secs(1)..=Duration::from_secs(60))?;
+        }
+        let settings = &mut config.history;
+        if let Some(dir) = self.dir.filter(|dir| !dir.get_ref().is_empty()) {
+            let place = Place::parse(dir.get_ref()).map_err(|what| source.wrong(&dir.span(), what))?;
+            if matches!(&place, Place::Directory(path) if path.is_relative()) {
+                let expected = "expected an absolute path, or a URL such as \"s3://bucket/prefix\"";
+                return Err(source.wrong(&dir.span(), expected));
+            }
+            settings.place = Some(place);
+        }
+        if let Some(spool) = source.absolute(self.spool)? {
+            settings.spool = spool;
+        }
+        if let Some(size) = &self.max_size {
+            settings.max_size = crate::quantity::size(size.get_ref())
+                .and_then(|size| if size > 0 { Ok(size) } else { Err("expected at least 1M".into()) })
+                .map_err(|what| source.wrong(&size.span(), what))?;
+        }
+        if let Some(age) = &self.max_age {
+            let years = Duration::from_secs(10 * 366 * 24 * 3600);
+            settings.max_age = source.time(age, Duration::from_secs(3600)..=years)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_and_buckets() {
+        let parse = |text: &str| Config::parse("t", text).map(|config| config.history);
+        let directory = parse("[history]\ndir = \"/srv/h\"\n").unwrap();
+        assert_eq!(directory.place, Some(Place::Directory("/srv/h".into())));
+        let bucket = parse("[history]\ndir = \"s3://b/p\"\nspool = \"/srv/s\"\n").unwrap();
+        assert!(matches!(bucket.place, Some(Place::Bucket(_))));
+        assert_eq!(bucket.spool, PathBuf::from("/srv/s"));
+        assert_eq!(parse("[history]\ndir = \"\"\n").unwrap().place, None);
+        for (text, what) in [
+            ("[history]\ndir = \"srv/h\"\n", "absolute"),
+            ("[history]\ndir = \"s3://id:secret@b\"\n", "environment"),
+            ("[history]\ndir = \"ftp://b\"\n", "no object store"),
+            ("[history]\nspool = \"x\"\n", "absolute"),
+        ] {
+            let error = parse(text).unwrap_err().to_string();
+            assert!(error.contains(what) && !error.contains("id:secret"), "{error}");
+        }
+    }
+}
