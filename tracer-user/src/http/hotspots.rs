@@ -6,9 +6,9 @@ use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};
 
-use super::api::{monotonic, profile_filter, ranges, render};
 use super::known::find;
 use super::params::Params;
+use super::profiles::{monotonic, profile_filter, ranges, render};
 use super::{App, Problem, View, slow_requests};
 use crate::model::ClassId;
 use crate::profiles::hotspots::{Hotspot, Shares, hotspots, shares};
@@ -42,7 +42,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, params: Params) -> Result<
     let limit = params.number("limit", 1..=LIST_MOST, "a number, at least 1 and at most 500")?.unwrap_or(LIST);
     let (range, before) = ranges(&params)?;
     if before.is_some() {
-        return Err(Problem::bad("before_from_ns: hotspots have no differences; ask twice"));
+        return Err(Problem::bad("before_from: hotspots have no differences; ask twice"));
     }
     let kind = params.string("kind").unwrap_or_else(|| "cpu".into());
     let (filter, _) = profile_filter(params.without(&["limit"]))?;

@@ -8,7 +8,7 @@ use crate::runtimes::status_view::{Known, statuses};
 use crate::store::tests::span;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-async fn start() -> SocketAddr {
+pub(super) async fn start() -> SocketAddr {
     start_with(None, Arc::default()).await
 }
 
@@ -74,7 +74,7 @@ async fn ask(listen: SocketAddr, request: &str) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-async fn fetch(listen: SocketAddr, path: &str) -> String {
+pub(super) async fn fetch(listen: SocketAddr, path: &str) -> String {
     ask(listen, &format!("GET {path} HTTP/1.1\r\nHost: {listen}\r\nConnection: close\r\n\r\n")).await
 }
 
