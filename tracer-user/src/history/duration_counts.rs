@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(sum.count(), 1000);
         for share in [0.5, 0.95, 0.99] {
             let found = sum.quantile_s(share);
-            assert!((found / share - 1.0).abs() < 0.06, "{share}: {found}");
+            assert!((found / share - 1.0).abs() < 0.1, "{share}: {found}");
         }
     }
 

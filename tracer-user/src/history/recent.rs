@@ -109,11 +109,10 @@ impl Recent {
 
     /// A service ran the program `identity` from `from_ns` to `to_ns`, the ends of a window.
     pub(super) fn build(&mut self, service: &str, identity: u64, (from_ns, to_ns): (u64, u64)) {
-        let builds = match self.builds.get_mut(service) {
-            Some(builds) => builds,
-            None if self.builds.len() >= SERVICES => return,
-            None => self.builds.entry(service.into()).or_default(),
-        };
+        if self.builds.len() >= SERVICES && !self.builds.contains_key(service) {
+            return;
+        }
+        let builds = self.builds.entry(service.into()).or_default();
         match builds.last_mut() {
             Some(last) if last.identity == identity => last.to_ns = to_ns,
             _ => {

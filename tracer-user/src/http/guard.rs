@@ -10,8 +10,9 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
+use super::markup::error_page;
 use super::token::Token;
-use super::{App, Problem};
+use super::{App, Explained, Problem};
 
 /// Maximum time for one response.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -20,6 +21,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 pub(super) async fn check(State(app): State<Arc<App>>, request: Request, next: Next) -> Result<Response, Infallible> {
+    let person = is_person(&request);
     let mut response = if !host_is_ours(&request, app.shared.listen, &app.host_name) {
         let what = "the Host header names another server: use this agent's address, localhost or its host name";
         Problem(StatusCode::MISDIRECTED_REQUEST, what.into()).into_response()
@@ -31,6 +33,9 @@ pub(super) async fn check(State(app): State<Arc<App>>, request: Request, next: N
             Err(_) => Problem(StatusCode::GATEWAY_TIMEOUT, "the answer took too long".into()).into_response(),
         }
     };
+    if person && let Some(Explained(what)) = response.extensions().get() {
+        response = (response.status(), error_page(response.status(), what)).into_response();
+    }
     let headers = response.headers_mut();
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
@@ -38,6 +43,12 @@ pub(super) async fn check(State(app): State<Arc<App>>, request: Request, next: N
     // Flame graphs contain script and style and set their own policy.
     headers.entry(header::CONTENT_SECURITY_POLICY).or_insert(HeaderValue::from_static(POLICY));
     Ok(response)
+}
+
+/// Whether an error is read by a person: a browser that opens an address asks for HTML first. The API is for programs.
+fn is_person(request: &Request) -> bool {
+    let accept = request.headers().get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    request.method() == Method::GET && accept.starts_with("text/html") && !request.uri().path().starts_with("/api/")
 }
 
 /// Refuses requests that do more than read and lack the token: every user of this host can connect, but only some may

@@ -238,9 +238,16 @@ impl Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        (self.0, axum::Json(serde_json::json!({ "error": self.1 }))).into_response()
+        let mut response = (self.0, axum::Json(serde_json::json!({ "error": &self.1 }))).into_response();
+        // For `guard`, which knows whether a person asked.
+        response.extensions_mut().insert(Explained(self.1));
+        response
     }
 }
+
+/// The words of a [`Problem`], beside its answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Explained(pub(crate) String);
 
 impl Shared {
     /// Fails once everything is detached.

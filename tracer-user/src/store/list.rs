@@ -174,7 +174,7 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::TraceId;
+    use crate::model::{SpanId, TraceId};
     use crate::store::tests::span;
     use crate::store::{LISTED_FOR, RECENT};
 
@@ -182,7 +182,8 @@ mod tests {
         let mut store = Store::new(1_000_000, "h", 100);
         for index in 0..count {
             // Several of each duration and start.
-            store.take(span(index + 1, (index / 3) as u64 * 10, (index % 7) as u64 * 1_000_000, false));
+            let one = span(index + 1, (index / 3) as u64 * 10, (index % 7) as u64 * 1_000_000, false);
+            store.take(Span { id: SpanId(index as u64 + 1), ..one });
         }
         store
     }

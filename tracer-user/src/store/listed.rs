@@ -10,7 +10,7 @@ use crate::model::{Nanos, TraceId};
 /// How long a transaction stays after a list showed it, nanoseconds.
 pub const LISTED_FOR: Nanos = 60_000_000_000;
 /// Most transactions held so. The rows of one list beyond it are not held.
-pub const LISTED: usize = 1024;
+pub(super) const LISTED: usize = 1024;
 
 /// Transactions held because a list showed them.
 #[derive(Debug, Default)]
@@ -77,7 +77,7 @@ impl Listed {
         if !self.until.contains_key(&trace) {
             self.until.insert(trace, until);
             self.order.push_back((until, trace));
-            self.order.make_contiguous().sort_unstable();
+            self.order.make_contiguous().sort_unstable_by_key(|(until, _)| *until);
         }
     }
 

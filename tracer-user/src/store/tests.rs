@@ -1,7 +1,7 @@
 //! What the store keeps and drops, and that its size stays bounded.
 
 use super::*;
-use crate::model::{Accepted, ClassInfo, Cost, Grade, Outcome, ProtocolId, SpanId};
+use crate::model::{Accepted, ClassInfo, Cost, Grade, Outcome, ProtocolId, ServiceId, SpanId};
 use proptest::prelude::*;
 use std::sync::Arc;
 

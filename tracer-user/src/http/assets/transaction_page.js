@@ -53,7 +53,7 @@ export function tree(spans) {
 
 /** Why the span has the parent that it has, in words. */
 export function evidence(span) {
-  if (span.side === "client") return `Its parent is ${GRADES[span.grade] || span.grade}. Evidence: ${span.evidence || "none is recorded"}.`;
+  if (span.side === "client") return `How sure its parent is: ${GRADES[span.grade] || span.grade}. Evidence: ${span.evidence || "none is recorded"}.`;
   if (span.parent_from) return `Its parent: ${FROM[span.parent_from] || span.parent_from}.`;
   return span.parent_span_id ? "Its parent: the call at the other end of its connection." : "It has no parent: the transaction begins here, or whoever called is not traced.";
 }
@@ -99,7 +99,9 @@ export class TransactionPage {
     show(this.crumb, h("a", { href: link("/", {}) }, "services"), " / ", h("a", { href: serviceLink(top.service_name) }, top.service_name), " / ", top.side === "server" ? h("a", { href: classLink(top.service_name, top.request_class) }, top.request_class) : top.request_class);
     show(this.sub, `${clock(begin)}, ${time((end - begin) / 1e9)}, ${spans.length} ${spans.length === 1 ? "span" : "spans"}`, failed ? h("span", { class: "err" }, `, ${failed} failed`) : null, " · trace ", h("code", null, id), " · ", h("a", { href: `/api/v1/transactions/${id}` }, "as JSON"));
     this.order = rows.map(([span]) => span);
-    if (!this.order.some((span) => span.span_id === this.chosen)) this.chosen = top.span_id;
+    // At first the span that most of the time was spent in.
+    const on = (span) => steps.filter((step) => step.span_id === span.span_id).reduce((sum, step) => sum + step.duration_s, 0);
+    if (!this.order.some((span) => span.span_id === this.chosen)) this.chosen = this.order.reduce((best, span) => (on(span) > on(best) ? span : best), top).span_id;
     show(this.rows, rows.map(([span, depth]) => this.row(span, depth)));
     this.drawCritical();
     this.drawDetail();

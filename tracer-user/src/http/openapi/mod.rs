@@ -48,7 +48,7 @@ pub(super) async fn document(params: Params) -> Result<Json<Value>, Problem> {
 fn whole() -> Value {
     let mut paths: Map<String, Value> = Map::new();
     for route in ROUTES {
-        let entry = paths.entry(route.path.replace("{*", "{")).or_insert_with(|| json!({}));
+        let entry = paths.entry(path_of(route)).or_insert_with(|| json!({}));
         entry[route.method] = operation(route);
     }
     json!({
@@ -68,9 +68,15 @@ fn whole() -> Value {
     })
 }
 
+/// The path as the document writes it: the router marks a rest of several parts by a star.
+fn path_of(route: &Route) -> String {
+    route.path.replace("{*", "{")
+}
+
 fn operation(route: &Route) -> Value {
+    let path = path_of(route);
     let parameters = route.parameters.iter().map(|parameter| {
-        let in_path = route.path.contains(&format!("{{{}}}", parameter.name));
+        let in_path = path.contains(&format!("{{{}}}", parameter.name));
         json!({
             "name": parameter.name,
             "in": if in_path { "path" } else { "query" },

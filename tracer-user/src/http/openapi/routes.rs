@@ -384,24 +384,7 @@ const PROFILE: &[&Parameter] = &[
     BEFORE_UNTIL_NS,
     SPAN,
 ];
-const HOTSPOT: &[&Parameter] = &[
-    SERVICE,
-    CLASS,
-    KIND,
-    SINCE,
-    FROM,
-    TO,
-    FROM_NS,
-    UNTIL_NS,
-    BEFORE_SERVICE,
-    BEFORE_CLASS,
-    BEFORE_FROM,
-    BEFORE_TO,
-    BEFORE_FROM_NS,
-    BEFORE_UNTIL_NS,
-    SPAN,
-    LIMIT,
-];
+const HOTSPOT: &[&Parameter] = &[SERVICE, CLASS, KIND, SINCE, FROM, TO, FROM_NS, UNTIL_NS, SPAN, LIMIT];
 
 const fn get(
     path: &'static str,
