@@ -214,7 +214,7 @@ export class ComparePage {
     const [then, now] = [before, after].map((one) => (one ? of(one) : null));
     const known = then !== null && then !== undefined && now !== null && now !== undefined;
     const ratio = known && then > 0 ? now / then : null;
-    const change = !known ? "–" : then === 0 ? (now === 0 ? "same" : "new") : Math.abs(ratio - 1) < NOISE ? "same" : `× ${short(ratio)}`;
+    const change = !known ? "–" : then === 0 ? (now === 0 ? "same" : "new") : now === 0 ? "gone" : Math.abs(ratio - 1) < NOISE ? "same" : `× ${short(ratio)}`;
     // Times below a microsecond a request are no news, whatever their ratio.
     const worse = bad && known && change !== "same" && now > then && (words !== time || now - then > 1e-6);
     const better = bad && known && change !== "same" && now < then;

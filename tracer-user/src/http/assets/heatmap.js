@@ -21,15 +21,23 @@ export function cells({ windows, bounds_s: bounds }, most = COLUMNS) {
   const height = Math.ceil((last - first + 1) / merge);
   const start = windows[0].start_ns;
   const end = windows.at(-1).start_ns + windows.at(-1).length_s * 1e9;
-  const length = Math.max(...windows.map((one) => one.length_s * 1e9));
-  // Whole windows, so that columns do not alternate between one and two of them.
-  const width = length * Math.max(1, Math.ceil((end - start) / length / most));
-  const columns = Array.from({ length: Math.max(1, Math.ceil((end - start) / width - 1e-6)) }, (_, at) => ({ from: start + at * width, to: start + (at + 1) * width }));
+  // A column holds whole windows, as many in each; they last a little longer or shorter, so their middles decide.
+  const usual = [...windows].sort((one, other) => one.length_s - other.length_s)[Math.floor(windows.length / 2)].length_s * 1e9;
+  const times = Math.max(1, Math.round((end - start) / usual));
+  const number = Math.ceil(times / Math.ceil(times / most));
+  const width = (end - start) / number;
+  const columns = Array.from({ length: number }, (_, at) => ({ from: start + at * width, to: start + (at + 1) * width }));
+  const column = (one) => Math.min(Math.max(Math.floor((one.start_ns + one.length_s * 5e8 - start) / width), 0), number - 1);
+  columns.forEach((one, at) => {
+    const own = windows.filter((other) => column(other) === at);
+    // Exactly its windows: a cell leads to the requests that it counts.
+    if (own.length) Object.assign(one, { from: own[0].start_ns, to: own.at(-1).start_ns + own.at(-1).length_s * 1e9 });
+  });
   const rows = Array.from({ length: height }, (_, at) => ({ low: bounds[first + at * merge], high: bounds[Math.min(first + (at + 1) * merge, bounds.length - 1)] }));
   const counts = columns.map(() => rows.map(() => 0));
   for (const one of windows) {
-    const column = counts[Math.min(Math.floor((one.start_ns - start) / width + 1e-6), columns.length - 1)];
-    one.steps.forEach((step, at) => { column[Math.floor((step - first) / merge)] += one.counts[at]; });
+    const sums = counts[column(one)];
+    one.steps.forEach((step, at) => { sums[Math.floor((step - first) / merge)] += one.counts[at]; });
   }
   return { columns, rows, counts, most: Math.max(...counts.flat()), all: counts.flat().reduce((sum, one) => sum + one, 0) };
 }
