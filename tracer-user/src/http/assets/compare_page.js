@@ -190,6 +190,9 @@ export class ComparePage {
   async load() {
     const asked = SIDES.map(([side]) => this.query(side));
     if (!asked[1].service) return void show(this.nothing, empty("No requests yet.", "There is nothing to compare until this host serves some."));
+    // While one end is being changed: nothing to ask yet.
+    const reversed = asked.findIndex(({ from, to }) => from && to && BigInt(to) <= BigInt(from));
+    if (reversed >= 0) return void show(this.nothing, empty(`${SIDES[reversed][1]}: the end is not after the beginning.`, "Choose a later end, or an earlier beginning."));
     const turn = this.turn = (this.turn || 0) + 1;
     const answers = await Promise.all(asked.map((query) => json("/api/v1/classes", query).catch((error) => ({ classes: [], error }))));
     if (turn !== this.turn) return;
