@@ -144,6 +144,7 @@ async def request_class(page, directory):
 
 async def cell(page, directory):
     """A cell of the heatmap opens its transactions, and one of these opens."""
+    await page.until("the heatmap", "document.querySelector('.cell[tabindex=\"0\"]')")
     # By keys: an arrow moves to another cell.
     await page.value("document.querySelector('.cell[tabindex=\"0\"]').focus()")
     await page.press("ArrowRight")

@@ -18,7 +18,7 @@ pub enum StepKind {
     Queue,
     /// The span's own work and waits: no call that it waited for was open.
     Own,
-    /// A call was under way whose other end was not seen working: the network, or queues before it.
+    /// A call was under way and its other end did not work on it: the network, or what arrived was not read yet.
     Network,
     /// A call whose other end this agent does not see.
     Remote,

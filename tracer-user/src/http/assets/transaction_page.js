@@ -16,7 +16,7 @@ const FROM = {
   traceparent: "its traceparent header names it", b3: "its B3 header names it", connection: "the agent saw the call at the other end of its connection",
   relay: "another host's agent saw the call", tcp_option: "the caller's agent put it into the connection",
 };
-const STEPS = { queue: "in the queue", own: "its own work and waits", network: "network, or queues before the callee", remote: "a call whose other end is not seen" };
+const STEPS = { queue: "in the queue", own: "its own work and waits", network: "under way: network, or not read yet", remote: "a call whose other end is not seen" };
 
 /** Where a span's time went: colour, words, seconds. What is downstream counts once. */
 function parts(span) {
