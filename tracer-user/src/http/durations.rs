@@ -117,7 +117,9 @@ fn period(info: &ClassInfo, points: &[&Point], seconds: f64) -> PeriodView {
     let mean = |of: fn(&Point) -> f32| total(of) / count.max(1e-9);
     let errors: f64 = points.iter().map(|point| f64::from(point.error_rate_per_s) * f64::from(point.length_s)).sum();
     let mut durations = DurationSum::default();
-    points.iter().for_each(|point| durations.add(&point.durations));
+    for point in points {
+        durations.add(&point.durations);
+    }
     PeriodView {
         service_name: info.service_name.to_string(),
         request_class: info.name.to_string(),

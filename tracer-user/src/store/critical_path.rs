@@ -81,7 +81,9 @@ pub fn critical_path(spans: &[SpanView]) -> Vec<Step> {
         }
     }
     let ends: Vec<(i64, i64)> = nodes.iter().map(|node| (node.end, node.start)).collect();
-    nodes.iter_mut().for_each(|node| node.below.sort_by_key(|at| ends[*at]));
+    for node in &mut nodes {
+        node.below.sort_by_key(|at| ends[*at]);
+    }
     // Where the topmost span is missing, several lie side by side: the longest stands for them.
     let longest =
         roots.into_iter().max_by_key(|at| (nodes[*at].end - nodes[*at].start, std::cmp::Reverse(nodes[*at].start)));

@@ -371,6 +371,9 @@ impl Store {
             self.spans_dropped += 1;
             return;
         }
+        if self.spans >= self.spans_most() {
+            self.unlist(self.now);
+        }
         while self.spans >= self.spans_most() && self.evict() {}
         if self.spans >= self.spans_most() {
             self.spans_dropped += 1;
