@@ -15,7 +15,7 @@ fn a_person_finds_the_code_that_burns() {
     let agent = Agent::start(dir.path(), &[]);
     let address = server.address;
     // Until the browser is done: rates and charts need requests that go on.
-    let until = Instant::now() + Duration::from_secs(90);
+    let until = Instant::now() + Duration::from_secs(150);
     let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let stopped = std::sync::Arc::clone(&stop);
     let load = std::thread::spawn(move || {

@@ -121,6 +121,7 @@ async def home(page, base, directory):
 
 
 async def request_class(page, directory):
+    await page.until("cells of the heatmap, and the distribution", "document.querySelectorAll('.heatmap a.cell rect').length > 2 && document.querySelectorAll('.distribution tbody tr').length > 0")
     await page.until("the flame graph", "[...document.querySelectorAll('.frame')].some((one) => one.getAttribute('aria-label').startsWith('burn_alpha'))")
     await page.until("charts over time", "document.querySelectorAll('.chart canvas').length === 2")
     await page.screenshot(directory / "class.png")
@@ -137,18 +138,131 @@ async def request_class(page, directory):
     await page.value("document.querySelector('.frame:not(.faded)').focus()")
     await page.press("Escape")
     await page.until("the whole graph", "document.querySelectorAll('.frame.faded').length === 0 && !new URLSearchParams(location.search).get('zoom')")
-    await page.until("a transaction", "document.querySelector('a[href^=\"/transaction\"]')")
-    await page.click("a[href^=\"/transaction\"]")
-    await page.until("the waterfall", "location.pathname === '/transaction' && document.querySelector('.lane rect')")
+    await cell(page, directory)
+    await transaction(page, directory)
+
+
+async def cell(page, directory):
+    """A cell of the heatmap opens its transactions, and one of these opens."""
+    await page.until("the heatmap", "document.querySelector('.cell[tabindex=\"0\"]')")
+    # By keys: an arrow moves to another cell.
+    await page.value("document.querySelector('.cell[tabindex=\"0\"]').focus()")
+    await page.press("ArrowRight")
+    assert await page.value("document.activeElement.matches('.cell')")
+    # The newest: memory still has its transactions.
+    await page.value("[...document.querySelectorAll('.cell')].sort((a, b) => Number(a.dataset.at.split(',')[0]) - Number(b.dataset.at.split(',')[0])).at(-1).id = 'newest'")
+    words = await page.value("document.querySelector('#newest').getAttribute('aria-label')")
+    await page.click("#newest rect")
+    await page.until("the list", "location.pathname === '/transactions' && document.querySelector('tbody tr')")
+    asked = await page.value("Object.fromEntries(new URLSearchParams(location.search))")
+    assert asked["name"] == "burn" and asked["class"] == "GET /alpha", asked
+    inside = f"""(async () => {{
+        const rows = (await (await fetch('/api/v1/transactions?service=burn&limit=1000&' + ['class', 'from', 'to', 'min_ms', 'max_ms'].map((name) => name + '=' + encodeURIComponent(new URLSearchParams(location.search).get(name))).join('&'))).json()).transactions;
+        const [low, high, from, to] = ['min_ms', 'max_ms', 'from', 'to'].map((name) => Number(new URLSearchParams(location.search).get(name)));
+        return rows.length && rows.every((row) => row.duration_s * 1e3 >= low && row.duration_s * 1e3 < high && row.start_ns + row.duration_s * 1e9 >= from - 1e6 && row.start_ns + row.duration_s * 1e9 < to + 1e6);
+    }})()"""
+    assert await page.value(inside), asked
+    await page.screenshot(directory / "transactions.png")
+    print(f"a cell of {words.split(':')[0]} opened its transactions")
+    await page.click("tbody a[href^='/transaction?']")
+
+
+async def transaction(page, directory):
+    await page.until("the waterfall", "location.pathname === '/transaction' && document.querySelector('.lane rect.server')")
+    await page.until("the critical path in the waterfall and as a list", "document.querySelector('.lane rect.critical') && document.querySelectorAll('.path tbody tr').length")
+    await page.until("evidence in words", "/parent/.test(document.querySelector('.evidence')?.textContent)")
+    await page.click(".path tbody button")
+    await page.until("the span in the address", "new URLSearchParams(location.search).get('span')")
+    assert await page.value("document.querySelectorAll('.fall [aria-selected=true]').length") == 1
+    await page.screenshot(directory / "transaction.png")
+
+
+async def compare(page, base, directory):
+    """Two classes: the address says everything, and a second browser that opens it sees the same."""
+    await page.open(base + "/class?name=burn&class=GET%20/alpha")
+    await page.until("the link", "document.querySelector('a[href^=\"/compare\"]')")
+    await page.click("a[href^='/compare']")
+    await page.until("figures of one side or a reason", "location.pathname === '/compare' && document.querySelectorAll('.figures tbody tr').length > 10")
+    # Before: the other class in the same time.
+    choose = """((name, value) => { const field = document.querySelector(`[name="${name}"]`); field.value = value; field.dispatchEvent(new Event('change')); })"""
+    await page.value(f"{choose}('before_class', 'GET /beta')")
+    for end in ("from", "to"):
+        await page.value(f"{choose}('before_{end}', document.querySelector('[name={end}]').value)")
+    await page.until("CPU each of both", "[...document.querySelectorAll('.figures tr')].find((row) => row.innerText.startsWith('CPU each'))?.innerText.includes('×')")
+    await page.until("the differential flame graph", "document.querySelector('.frame.more1, .frame.more2, .frame.more3')")
+    await page.screenshot(directory / "compare.png")
+    address = await page.value("location.href")
+    for part in ("before_class=GET+%2Fbeta", "class=GET+%2Falpha", "from=", "before_to="):
+        assert part in address, address
+    figures = "[...document.querySelectorAll('.figures tr')].map((row) => row.innerText).join('\\n')"
+    before = await page.value(figures)
+    await page.open(address)
+    await page.until("the same figures", f"{figures} === {json.dumps(before)}")
+    assert await page.value("location.href") == address
+
+
+def fits(schema, value, where):
+    """The part of JSON Schema that the agent's document uses."""
+    if "anyOf" in schema:
+        if value is None:
+            return
+        schema = schema["anyOf"][0]
+    kinds = {"object": dict, "array": list, "string": str, "boolean": bool, "integer": int, "number": (int, float)}
+    if "type" in schema:
+        assert isinstance(value, kinds[schema["type"]]), f"{where}: {value!r} is no {schema['type']}"
+    assert value in schema.get("enum", [value]), f"{where}: {value!r}"
+    if isinstance(value, dict):
+        known, other = schema.get("properties", {}), schema.get("additionalProperties", True)
+        for name in schema.get("required", []):
+            assert name in value, f"{where}: no {name}"
+        for name, one in value.items():
+            assert name in known or other is not False, f"{where}: {name} is not in the document"
+            fits(known.get(name, other if isinstance(other, dict) else {}), one, f"{where}.{name}")
+    if isinstance(value, list):
+        for one in value:
+            fits(schema.get("items", {}), one, where + "[]")
+
+
+async def api(page):
+    """Real answers have the shapes that the agent's OpenAPI document promises."""
+    answer = "(async (path) => await (await fetch(path)).json())"
+    document = await page.value(f"{answer}('/api/v1/openapi.json')")
+    pick = "service=burn&class=GET%20/alpha"
+    trace = (await page.value(f"{answer}('/api/v1/transactions?limit=1&{pick}')"))["transactions"][0]["trace_id"]
+    checked = 0
+    for path, operations in document["paths"].items():
+        schema = operations.get("get", {}).get("responses", {}).get("200", {}).get("content", {}).get("application/json", {}).get("schema")
+        if schema is None or path.endswith(("openapi.json", "{span_id}", "{id}")):
+            continue
+        known = {one["name"] for one in operations["get"]["parameters"]}
+        asks = [""] + ([f"?{pick}"] if {"service", "class"} <= known else []) + ([f"?{pick}&since=5m&limit=1"] if {"class", "since", "limit"} <= known else [])
+        if path in ("/api/v1/hotspots", "/api/v1/durations"):
+            asks.remove("")
+        for query in asks:
+            value = await page.value(f"{answer}('{path.replace('{trace_id}', trace)}{query}')")
+            fits(schema, value, path + query)
+            checked += 1
+    assert checked > 20, checked
+    print(f"{checked} answers are as the document says")
+
+
+async def mistakes(page, base):
+    """A person who opens a wrong address reads a page."""
+    await page.call("Log.disable")
+    for path in ("/nothing", "/flamegraph.svg?service=nobody", "/class?name=burn&class=x"):
+        await page.open(base + path)
+        assert await page.value("document.contentType") == "text/html", path
+        await page.until("a way back", "document.querySelector('main a[href=\"/\"]')")
+    await page.call("Log.enable")
 
 
 async def narrow(page, base, directory, most):
     """A phone; or a window of 1280 pixels with 400 % zoom, which is 320 pixels."""
     await page.call("Emulation.setDeviceMetricsOverride", width=most, height=844, deviceScaleFactor=1, mobile=True)
     await page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
-    for path in ("/", "/service?name=burn", "/class?name=burn&class=GET%20/alpha", "/health"):
+    for path in ("/", "/service?name=burn", "/class?name=burn&class=GET%20/alpha", "/health", "/transactions?name=burn", "/compare?name=burn&class=GET%20/alpha"):
         await page.open(base + path)
-        await page.until("the page", "document.querySelectorAll('#app .card').length > 1")
+        await page.until("the page", "document.querySelectorAll('#app .card').length > 0 && (document.querySelector('tbody tr, .empty'))")
         width = await page.value("document.documentElement.scrollWidth")
         assert width <= most, f"{path} is {width} pixels wide"
     assert await page.value("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)", "not dark"
@@ -182,6 +296,9 @@ async def run(base, directory, port_file):
             await home(page, base, directory)
             await request_class(page, directory)
             await service(page, base)
+            await compare(page, base, directory)
+            await api(page)
+            await mistakes(page, base)
             await narrow(page, base, directory, 390)
             await narrow(page, base, directory, 320)
             listening.cancel()

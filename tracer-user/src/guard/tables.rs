@@ -103,6 +103,8 @@ table_use! {
         store_spans,
         /// Transactions kept because a class wants them.
         store_wanted,
+        /// Transactions kept for a minute because a list showed them.
+        store_listed,
         /// Distinct stacks kept.
         stacks,
         /// Sample counts per stack and owner, over all periods.

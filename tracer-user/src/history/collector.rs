@@ -244,6 +244,10 @@ impl Collector {
         for (class, totals) in self.classes.drain() {
             self.recent.add(class, point(&totals, start_ns, length_s));
         }
+        self.recent.window(start_ns, length);
+        for service in window.services.iter().filter(|service| service.identity != 0) {
+            self.recent.build(&service.service_name, service.identity, (start_ns, start_ns.saturating_add(length)));
+        }
         let kept = self.length.saturating_mul(WINDOWS as u64);
         self.recent.forget(start_ns.saturating_sub(kept), start_ns);
         Some(window)
@@ -469,5 +473,7 @@ fn point(totals: &Totals, start_ns: u64, length_s: f64) -> Point {
         runqueue_s: each(totals.runqueue),
         blocked_s: each(totals.blocked),
         downstream_s: each(totals.downstream),
+        length_s: length_s as f32,
+        durations: totals.durations.counts(),
     }
 }

@@ -1,5 +1,6 @@
 //! A histogram of durations with steps of 9 %, for quantiles of one window.
 
+use super::duration_counts::DurationCounts;
 use super::rows::DurationHistogram;
 
 /// Steps per doubling.
@@ -35,6 +36,12 @@ impl Durations {
             histogram.add(middle(bucket) as u64, *count);
         }
         histogram
+    }
+
+    /// The same in steps twice as wide, as charts show them.
+    pub(super) fn counts(&self) -> DurationCounts {
+        let pairs = self.0.chunks_exact(2).map(|pair| pair.iter().fold(0_u32, |sum, count| sum.saturating_add(*count)));
+        DurationCounts::new(pairs.enumerate())
     }
 
     /// The duration, seconds, that `share` of them do not exceed: the middle of its step. 0 without any.

@@ -6,6 +6,7 @@
 
 pub mod collector;
 pub mod directory;
+pub mod duration_counts;
 mod durations;
 pub mod identity;
 mod journal;

@@ -1,11 +1,11 @@
-//! The JSON API, the probes and the profiles.
+//! Services, classes, health and changes of the JSON API; metrics and probes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
@@ -13,21 +13,17 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use super::known::find;
+use super::page::Page;
 use super::params::Params;
-use super::slow_requests;
-use super::{App, Command, Problem, Shared, View, compress};
+use super::range::Range;
+use super::{App, Command, Problem, View, compress, durations};
 use crate::host::container::Container;
 use crate::kernel::sampler::MAX_HERTZ;
 use crate::metrics::Format;
-use crate::model::{ClassId, ServiceId, Side, TraceId};
-use crate::profiles::{self, Snapshot};
+use crate::model::{ClassId, ServiceId, Side};
 use crate::runtimes::status_view::RuntimeStatus;
-use crate::store;
 
 type AppState = State<Arc<App>>;
-
-/// Maximum number of transactions in one list.
-const LIST: usize = 10_000;
 
 pub(super) async fn metrics(State(app): AppState, headers: HeaderMap) -> Result<Response, Problem> {
     // One at a time: many that ask leave a thread for everything else.
@@ -64,7 +60,8 @@ pub(super) async fn ready(State(app): AppState) -> Result<Response, Problem> {
     Ok((StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {}\n", missing.join("; "))).into_response())
 }
 
-pub(super) async fn health(State(app): AppState) -> Result<Json<Value>, Problem> {
+pub(super) async fn health(State(app): AppState, params: Params) -> Result<Json<Value>, Problem> {
+    params.only(&[])?;
     app.shared.attached()?;
     let health = app.shared.ask(|view| view.health.clone()).await?;
     let host_cpu = health.host_cpu;
@@ -101,7 +98,8 @@ pub(super) async fn health(State(app): AppState) -> Result<Json<Value>, Problem>
     })))
 }
 
-pub(super) async fn peers(State(app): AppState) -> Result<Json<Value>, Problem> {
+pub(super) async fn peers(State(app): AppState, params: Params) -> Result<Json<Value>, Problem> {
+    params.only(&[])?;
     let peers = app.shared.ask(|view| view.health.peers.clone()).await?;
     let Some(peers) = peers else {
         return Ok(Json(json!({ "enabled": false, "listen": null, "peers": [], "outcomes": {} })));
@@ -177,12 +175,22 @@ pub(super) fn class_views(view: &View<'_>, service: Option<&str>) -> Vec<ClassVi
 }
 
 pub(super) async fn classes(State(app): AppState, params: Params) -> Result<Json<Value>, Problem> {
-    let service = params.only(&["service"])?.string("service");
-    let all = app.shared.ask(move |view| {
-        find(view, service.as_deref(), None)?;
-        Ok::<_, super::known::Unknown>(class_views(view, service.as_deref()))
+    let params = params.only(&["service", "class", "from", "to", "since", "cursor", "limit"])?;
+    let (service, class) = (params.string("service"), params.string("class"));
+    let (range, page) = (Range::of(&params)?, Page::of(&params)?);
+    let found = app.shared.ask(move |view| {
+        find(view, service.as_deref(), class.as_deref())?;
+        if let Some(range) = range {
+            return Ok(durations::periods(view, service.as_deref(), class.as_deref(), range));
+        }
+        let mut all = class_views(view, service.as_deref());
+        all.retain(|one| class.as_ref().is_none_or(|class| one.request_class == *class));
+        let all = all.into_iter().map(|one| serde_json::to_value(one).unwrap_or_default()).collect();
+        Ok::<_, super::known::Unknown>((all, Value::Null))
     });
-    Ok(Json(json!({ "classes": all.await?? })))
+    let (all, range) = found.await??;
+    let (rows, next): (Vec<Value>, _) = page.cut(all);
+    Ok(Json(json!({ "classes": rows, "next_cursor": next, "range": range })))
 }
 
 /// One service as the API shows it. Requests and errors are those it serves.
@@ -266,57 +274,10 @@ pub(super) fn service_views(view: &View<'_>, classes: &[ClassView]) -> Vec<Servi
 }
 
 pub(super) async fn services(State(app): AppState, params: Params) -> Result<Json<Value>, Problem> {
-    params.only(&[])?;
+    let page = Page::of(&params.only(&["cursor", "limit"])?)?;
     let all = app.shared.ask(|view| service_views(view, &class_views(view, None))).await?;
-    Ok(Json(json!({ "services": all })))
-}
-
-pub(super) async fn transactions(State(app): AppState, params: Params) -> Result<Json<Value>, Problem> {
-    let filter = transactions_filter(params)?;
-    let found = app.shared.ask(move |view| {
-        find(view, filter.service.as_deref(), filter.class.as_deref())?;
-        Ok::<_, super::known::Unknown>(view.store.transactions(view.names, &filter))
-    });
-    Ok(Json(json!({ "transactions": found.await?? })))
-}
-
-/// The filter of a transactions query.
-pub(super) fn transactions_filter(params: Params) -> Result<store::Filter, Problem> {
-    let params = params.only(&["service", "class", "min_ms", "status", "limit", "sort"])?;
-    Ok(store::Filter {
-        service: params.string("service"),
-        class: params.string("class"),
-        min_ms: params.number("min_ms", 0.0..=f64::MAX, "a number of milliseconds")?,
-        status: params.read("status", "ok, error, unfinished, a code such as 404 or 5xx", store::Status::parse)?,
-        limit: params.number("limit", 1..=LIST, "a number, at least 1 and at most 10000")?.unwrap_or(100),
-        order: params.read("sort", "newest or slowest", order)?.unwrap_or_default(),
-    })
-}
-
-fn order(text: &str) -> Option<store::Order> {
-    match text {
-        "newest" => Some(store::Order::Newest),
-        "slowest" => Some(store::Order::Slowest),
-        _ => None,
-    }
-}
-
-/// Parses a trace id.
-pub(super) fn trace_id(text: &str) -> Result<TraceId, Problem> {
-    let hexadecimal = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let id = hexadecimal.then(|| u128::from_str_radix(text, 16).ok()).flatten();
-    id.map(TraceId).ok_or_else(|| Problem::bad("trace_id: expected 32 hexadecimal digits"))
-}
-
-/// Error message for a transaction that is not stored.
-pub(super) const NOT_KEPT: &str =
-    "this transaction is not kept: only the newest, the slowest, the failed and a sample of each class are";
-
-pub(super) async fn transaction(State(app): AppState, Path(id): Path<String>) -> Result<Json<Value>, Problem> {
-    let trace = trace_id(&id)?;
-    let spans = app.shared.ask(move |view| view.store.transaction(view.names, trace)).await?;
-    let spans = spans.ok_or_else(|| Problem::missing(NOT_KEPT))?;
-    Ok(Json(json!({ "trace_id": trace.to_string(), "spans": spans })))
+    let (rows, next) = page.cut(all);
+    Ok(Json(json!({ "services": rows, "next_cursor": next })))
 }
 
 #[derive(Debug, Deserialize)]
@@ -342,172 +303,4 @@ pub(super) async fn sampling(State(app): AppState, headers: HeaderMap, body: Byt
     let done = tokio::time::timeout(super::PATIENCE, wait).await.ok().and_then(Result::ok).ok_or_else(late)?;
     done.map_err(|why| Problem(StatusCode::INTERNAL_SERVER_ERROR, why))?;
     Ok(Json(json!({ "hertz": request.hertz })))
-}
-
-/// Parameters of profiles.
-const PROFILE: [&str; 9] =
-    ["service", "class", "kind", "since", "from_ns", "until_ns", "before_from_ns", "before_until_ns", "span"];
-
-/// A range of instants, nanoseconds since the epoch: `NAMEfrom_ns` and `NAMEuntil_ns`; `None`: neither is given.
-fn instants(params: &Params, name: &str) -> Result<Option<(u64, u64)>, Problem> {
-    let read = |end: &str| {
-        let name = format!("{name}{end}");
-        params.number(&name, 0..=u64::MAX, "nanoseconds since the epoch")
-    };
-    let (from, until) = (read("from_ns")?, read("until_ns")?);
-    match (from, until) {
-        (None, None) => Ok(None),
-        (from, until) => {
-            let (from, until) = (from.unwrap_or(0), until.unwrap_or(u64::MAX));
-            if until <= from {
-                return Err(Problem::bad(format!("{name}until_ns: expected an instant after {name}from_ns")));
-            }
-            Ok(Some((from, until)))
-        }
-    }
-}
-
-/// What a profile query asks for: a range, and another one to compare with.
-pub(super) type Ranges = (Option<(u64, u64)>, Option<(u64, u64)>);
-
-pub(super) fn ranges(params: &Params) -> Result<Ranges, Problem> {
-    let (range, before) = (instants(params, "")?, instants(params, "before_")?);
-    if range.is_some() && params.text("since").is_some() {
-        return Err(Problem::bad("since: expected either it or from_ns and until_ns"));
-    }
-    if before.is_some() && range.is_none() {
-        return Err(Problem::bad("before_from_ns: expected from_ns or until_ns, too: what to compare with it"));
-    }
-    Ok((range, before))
-}
-
-/// Requests of a class, or of all classes of a service, in windows that begin within a range by the records' clock.
-fn requests(view: &super::View<'_>, filter: &profiles::Filter, range: (u64, u64)) -> f64 {
-    let wall = |at: u64| (at as i64).saturating_add(view.wall_offset).max(0) as u64;
-    let (from, until) = (wall(range.0), wall(range.1));
-    let of = view.history.recent.series().filter(|(id, _)| {
-        view.names.class(*id).is_some_and(|info| {
-            info.side == crate::model::Side::Server
-                && filter.service.as_ref().is_none_or(|service| *info.service_name == **service)
-                && filter.class.as_ref().is_none_or(|class| *info.name == **class)
-        })
-    });
-    let within = |point: &&crate::history::recent::Point| (from..until).contains(&point.start_ns);
-    of.flat_map(|(_, points)| points).filter(within).map(|point| f64::from(point.rate_per_s)).sum::<f64>()
-}
-
-/// A range of instants by the records' clock.
-pub(super) fn monotonic(view: &View<'_>, (from, until): (u64, u64)) -> (u64, u64) {
-    let clock = |at: u64| match i64::try_from(at) {
-        Ok(at) => at.saturating_sub(view.wall_offset).max(0) as u64,
-        Err(_) => u64::MAX,
-    };
-    (clock(from), clock(until))
-}
-
-/// A profile, the one before to compare with, and by how many times more requests it is of.
-type Compared = (Snapshot, Option<(Snapshot, f64)>, String);
-
-/// The stacks that a query selects; refuses unknown names.
-async fn compared(shared: &Shared, params: Params) -> Result<Compared, Problem> {
-    let (range, before) = ranges(&params)?;
-    let (filter, title) = profile_filter(params)?;
-    if let Some(span) = filter.span {
-        let found = shared.ask(move |view| view.profiles.snapshot_of(span, filter.view)).await?;
-        let snapshot = found.ok_or_else(|| Problem::missing(slow_requests::NOT_KEPT))?;
-        return Ok((snapshot, None, title));
-    }
-    let found = shared.ask(move |view| {
-        find(view, filter.service.as_deref(), filter.class.as_deref())?;
-        let monotonic = |range: (u64, u64)| monotonic(view, range);
-        let of = |range: Option<(u64, u64)>| {
-            let range = range.map(monotonic);
-            view.profiles.snapshot(view.names, &profiles::Filter { range, ..filter.clone() })
-        };
-        let earlier = before.zip(range).map(|(before, range)| {
-            // Requests of just the time that has samples.
-            let requests =
-                |range| view.profiles.covered(monotonic(range)).map_or(0.0, |at| requests(view, &filter, at));
-            let (then, now) = (requests(before), requests(range));
-            (of(Some(before)), if then > 0.0 && now > 0.0 { now / then } else { 1.0 })
-        });
-        Ok::<_, super::known::Unknown>((of(range), earlier))
-    });
-    let (snapshot, earlier) = found.await??;
-    Ok((snapshot, earlier, title))
-}
-
-/// The filter of a stacks query, and its title.
-pub(super) fn profile_filter(params: Params) -> Result<(profiles::Filter, String), Problem> {
-    let params = params.only(&PROFILE)?;
-    let view = params.read("kind", "cpu, offcpu or wall", profiles::View::parse)?.unwrap_or_default();
-    let since = params
-        .read("since", "a number and a unit, such as 30s, 5m or 1h", |text| crate::quantity::duration(text).ok())?;
-    let (service, class) = (params.string("service"), params.string("class"));
-    let span = params.read("span", "16 hexadecimal digits", slow_requests::span_id)?;
-    if let Some(id) = span {
-        let others = PROFILE.iter().filter(|name| !["span", "kind"].contains(*name));
-        if let Some(other) = others.copied().find(|name| params.text(name).is_some()) {
-            return Err(Problem::bad(format!(
-                "{other}: expected without span, whose samples are those of one request"
-            )));
-        }
-        let filter = profiles::Filter { view, span, ..profiles::Filter::default() };
-        return Ok((filter, format!("span {id}")));
-    }
-    let filter = profiles::Filter { service, class, since, range: None, view, span };
-    let mut title =
-        [params.text("service"), params.text("class")].into_iter().flatten().collect::<Vec<_>>().join(" · ");
-    if title.is_empty() {
-        title.push_str("all services");
-    }
-    Ok((filter, title))
-}
-
-/// Rendering reads symbols and takes a while, so it runs on a separate thread, few at the same time.
-pub(super) async fn render<T: Send + 'static>(
-    app: &App,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Problem> {
-    let failed = || Problem(StatusCode::INTERNAL_SERVER_ERROR, "rendering failed".into());
-    let _place = app.renders.acquire().await.map_err(|_| failed())?;
-    tokio::task::spawn_blocking(work).await.map_err(|_| failed())
-}
-
-/// What the flame graph's own script adds to its address when it zooms (`x`, `y`) and searches (`s`), so that the address can
-/// be opened again: the script reads them.
-pub(super) const OF_SCRIPT: [&str; 3] = ["x", "y", "s"];
-
-pub(super) async fn flamegraph(State(app): AppState, params: Params) -> Result<Response, Problem> {
-    let params = params.without(&OF_SCRIPT);
-    let (snapshot, earlier, title) = compared(&app.shared, params).await?;
-    let svg = render(&app, move || match earlier {
-        Some((before, scale)) => snapshot.svg_difference(&before, scale, &title),
-        None => snapshot.svg(&title),
-    })
-    .await?;
-    // The graph's own script zooms and searches; it can load and send nothing.
-    let policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-    Ok(([(header::CONTENT_TYPE, "image/svg+xml"), (header::CONTENT_SECURITY_POLICY, policy)], svg).into_response())
-}
-
-pub(super) async fn folded(State(app): AppState, params: Params) -> Result<String, Problem> {
-    let (snapshot, earlier, _) = compared(&app.shared, params).await?;
-    render(&app, move || match earlier {
-        Some((before, scale)) => snapshot.folded_difference(&before, scale),
-        None => snapshot.folded(),
-    })
-    .await
-}
-
-pub(super) async fn pprof(State(app): AppState, params: Params) -> Result<Response, Problem> {
-    let (snapshot, earlier, _) = compared(&app.shared, params).await?;
-    if earlier.is_some() {
-        return Err(Problem::bad("before_from_ns: pprof has no differences; ask for two profiles"));
-    }
-    let bytes = render(&app, move || snapshot.pprof()).await?;
-    // The format itself is compressed, not the transfer: no Content-Encoding.
-    let name = "attachment; filename=\"profile.pb.gz\"";
-    Ok(([(header::CONTENT_TYPE, "application/octet-stream"), (header::CONTENT_DISPOSITION, name)], bytes)
-        .into_response())
 }

@@ -8,14 +8,16 @@ use axum::extract::{Query, State};
 use axum::response::{Html, IntoResponse, Response};
 use serde::Deserialize;
 
-use super::api::{ClassView, class_views, runtimes, service_views, trace_id};
+use super::api::{ClassView, class_views, runtimes, service_views};
 use super::known::find;
 use super::markup::{Encoded, LEGEND, Lane, Page, Safe, Time, bar, error_page};
+use super::params::Params;
 use super::slow_requests::span_id;
+use super::transactions::{trace_id, transactions_filter};
 use super::{App, Peers, Problem};
 use crate::model::Outcome;
 use crate::runtimes::status_view::RuntimeStatus;
-use crate::store::{Filter, SpanView, Summary};
+use crate::store::{Filter, Order, SpanView, Summary};
 
 type AppState = State<Arc<App>>;
 
@@ -127,12 +129,6 @@ fn transaction_table(found: &[Summary]) -> String {
     out
 }
 
-fn slowest(mut found: Vec<Summary>) -> Vec<Summary> {
-    found.sort_by(|a, b| b.duration_s.total_cmp(&a.duration_s));
-    found.truncate(20);
-    found
-}
-
 /// Agents of other hosts.
 fn peer_table(peers: &Peers) -> String {
     let mut out = String::from(
@@ -166,8 +162,8 @@ pub(super) async fn overview(State(app): AppState, Query(query): Query<PageQuery
     let (health, services, classes, found) = app
         .shared
         .ask(|view| {
-            let filter = Filter { limit: 20, order: crate::store::Order::Slowest, ..Filter::default() };
-            let found = view.store.transactions(view.names, &filter);
+            let filter = Filter { limit: 20, order: Order::Slowest, ..Filter::default() };
+            let found = view.store.list(view.names, &filter).rows;
             let classes = class_views(view, None);
             (view.health.clone(), service_views(view, &classes), classes, found)
         })
@@ -192,7 +188,7 @@ pub(super) async fn overview(State(app): AppState, Query(query): Query<PageQuery
         );
     }
     body.push_str(LEGEND);
-    let _ = write!(body, "<section><h2>Slow transactions</h2>{}</section>", transaction_table(&slowest(found)));
+    let _ = write!(body, "<section><h2>Slow transactions</h2>{}</section>", transaction_table(&found));
     body.push_str("<section><h2>Other CPU</h2><table><thead><tr><th>service<th class=n>CPU</thead><tbody>");
     for service in services.iter().filter(|service| service.count == 0 && service.cpu_overhead_s >= 0.005).take(15) {
         let _ = write!(body, "<tr><td>{}<td class=n>{:.2} s", Safe(&service.service_name), service.cpu_overhead_s);
@@ -207,8 +203,9 @@ pub(super) async fn service(State(app): AppState, Query(query): Query<PageQuery>
     let (health, classes, found, runtimes) = app
         .shared
         .ask(move |view| {
-            let filter = Filter { service: Some(wanted.clone()), limit: 2000, ..Filter::default() };
-            let found = view.store.transactions(view.names, &filter);
+            let filter =
+                Filter { service: Some(wanted.clone()), limit: 20, order: Order::Slowest, ..Filter::default() };
+            let found = view.store.list(view.names, &filter).rows;
             let classes = class_views(view, Some(&wanted));
             let runtimes = classes.first().map(|class| runtimes(view, class.service)).unwrap_or_default();
             (view.health.clone(), classes, found, runtimes)
@@ -223,7 +220,7 @@ pub(super) async fn service(State(app): AppState, Query(query): Query<PageQuery>
         Safe(&name),
         runtime_lines(&runtimes),
         class_table(&all),
-        transaction_table(&slowest(found)),
+        transaction_table(&found),
     );
     Ok(Page::drawn("service", &name, query.refresh).render(&health, &body))
 }
@@ -243,7 +240,7 @@ pub(super) async fn class(State(app): AppState, Query(query): Query<PageQuery>) 
             Ok::<_, super::known::Unknown>((
                 view.health.clone(),
                 classes,
-                view.store.transactions(view.names, &Filter { order: crate::store::Order::Slowest, ..filter }),
+                view.store.list(view.names, &Filter { order: Order::Slowest, ..filter }).rows,
             ))
         })
         .await??;
@@ -423,5 +420,24 @@ pub(super) async fn transaction(State(app): AppState, Query(query): Query<PageQu
         let Some(span) = spans.iter().find(|span| span.span_id == *id) else { continue };
         body.push_str(&own_flame_graphs(span, *samples, *threshold));
     }
-    Ok(Page::plain("Transaction", query.refresh).render(&health, &body))
+    Ok(Page::drawn("transaction", "Transaction", query.refresh).render(&health, &body))
+}
+
+pub(super) async fn transactions(State(app): State<Arc<App>>, params: Params) -> PageResult {
+    let filter = transactions_filter(params.renamed("name", "service").without(&["range"]))?;
+    let (title, wanted) = (filter.class.clone().or(filter.service.clone()), filter);
+    let found = app.shared.ask(move |view| {
+        find(view, wanted.service.as_deref(), wanted.class.as_deref())?;
+        Ok::<_, super::known::Unknown>((view.health.clone(), view.store.list(view.names, &wanted).rows))
+    });
+    let (health, found) = found.await??;
+    let title = title.unwrap_or_else(|| "Transactions".into());
+    let body = format!("<section><h2>Transactions: {}</h2>{}</section>", Safe(&title), transaction_table(&found));
+    Ok(Page::drawn("transactions", &title, None).render(&health, &body))
+}
+
+pub(super) async fn compare(State(app): AppState, Query(query): Query<PageQuery>) -> PageResult {
+    let health = app.shared.ask(|view| view.health.clone()).await?;
+    let body = "<section><h2>Compare</h2><p class=note>This page needs scripts. Its figures are those of <a href=\"/api/v1/classes\">/api/v1/classes</a> with <code>from</code> and <code>to</code>.</p></section>";
+    Ok(Page::drawn("compare", "Compare", query.refresh).render(&health, body))
 }

@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::known::find;
+use super::page::Page;
 use super::params::Params;
 use super::{App, Problem, View};
 use crate::model::ClassId;
@@ -77,7 +78,8 @@ fn edge_views(view: &View<'_>) -> Vec<EdgeView> {
 }
 
 pub(super) async fn edges(State(app): State<Arc<App>>, params: Params) -> Result<Json<Value>, Problem> {
-    let service = params.only(&["service"])?.string("service");
+    let params = params.only(&["service", "cursor", "limit"])?;
+    let (service, page) = (params.string("service"), Page::of(&params)?);
     let all = app.shared.ask(move |view| {
         find(view, service.as_deref(), None)?;
         let mut all = edge_views(view);
@@ -86,5 +88,6 @@ pub(super) async fn edges(State(app): State<Arc<App>>, params: Params) -> Result
         }
         Ok::<_, super::known::Unknown>(all)
     });
-    Ok(Json(json!({ "edges": all.await?? })))
+    let (rows, next) = page.cut(all.await??);
+    Ok(Json(json!({ "edges": rows, "next_cursor": next })))
 }

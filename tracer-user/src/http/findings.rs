@@ -6,18 +6,25 @@ use axum::Json;
 use axum::extract::{Path, State};
 use serde_json::{Value, json};
 
-use super::history::since;
 use super::params::Params;
+use super::range::Range;
 use super::{App, Problem};
 use crate::analysis::evidence::{CostPoint, Evidence, HostPoint};
 use crate::analysis::finding::Finding;
 use crate::analysis::regression::{self, Model, Says};
 use crate::analysis::signature::{self, Bucket};
 
+/// Most findings of one answer.
+const LIST: usize = 10_000;
+
 pub(super) async fn list(State(app): State<Arc<App>>, params: Params) -> Result<Json<Value>, Problem> {
-    let params = params.only(&["service", "class", "since"])?;
-    let (service, class, since) = (params.string("service"), params.string("class"), since(&params)?);
-    let all = app
+    let params = params.only(&["service", "class", "from", "to", "since", "limit", "cursor"])?;
+    let (service, class) = (params.string("service"), params.string("class"));
+    let range = Range::of(&params)?.unwrap_or_default();
+    let limit = params.number("limit", 1..=LIST, "a number, at least 1 and at most 10000")?.unwrap_or(LIST);
+    // Ids count up, and the newest comes first.
+    let before = params.number("cursor", 1..=u64::MAX, "the next_cursor of the page before")?.unwrap_or(u64::MAX);
+    let mut all = app
         .shared
         .ask(move |view| {
             let of = |f: &&Finding| {
@@ -26,13 +33,22 @@ pub(super) async fn list(State(app): State<Arc<App>>, params: Params) -> Result<
                 let class = class
                     .as_ref()
                     .is_none_or(|class| f.request_classes.is_empty() || f.request_classes.contains(class));
-                service && class && f.until_ns.is_none_or(|until| until >= since)
+                // Those that lasted at some time of the range.
+                let lasted = f.until_ns.is_none_or(|until| until >= range.from) && f.since_ns < range.to;
+                service && class && lasted && f.id < before
             };
             // The newest first.
-            view.detector.findings().rev().filter(of).cloned().collect::<Vec<Finding>>()
+            view.detector.findings().rev().filter(of).take(limit + 1).cloned().collect::<Vec<Finding>>()
         })
         .await?;
-    Ok(Json(json!({ "findings": all.iter().map(Finding::to_json).collect::<Vec<_>>() })))
+    let more = all.len() > limit;
+    all.truncate(limit);
+    let next = all.last().filter(|_| more).map(|finding| finding.id.to_string());
+    Ok(Json(json!({
+        "findings": all.iter().map(Finding::to_json).collect::<Vec<_>>(),
+        "next_cursor": next,
+        "range": range.to_json(),
+    })))
 }
 
 pub(super) async fn one(

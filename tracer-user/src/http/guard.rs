@@ -10,8 +10,9 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
+use super::markup::error_page;
 use super::token::Token;
-use super::{App, Problem};
+use super::{App, Explained, Problem};
 
 /// Maximum time for one response.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -44,13 +45,17 @@ async fn within_time(request: Request, next: Next) -> Response {
 }
 
 pub(super) async fn check(State(app): State<Arc<App>>, request: Request, next: Next) -> Result<Response, Infallible> {
-    let response = if !host_is_ours(&request, app.shared.listen, &app.host_name) {
+    let person = is_person(&request);
+    let mut response = if !host_is_ours(&request, app.shared.listen, &app.host_name) {
         wrong_host()
     } else if let Some(refused) = refusal(&request, app.shared.listen, app.shared.token.as_ref()) {
         refused
     } else {
         within_time(request, next).await
     };
+    if person && let Some(Explained(what)) = response.extensions().get() {
+        response = (response.status(), error_page(response.status(), what)).into_response();
+    }
     Ok(secured(response))
 }
 
@@ -63,6 +68,12 @@ fn secured(mut response: Response) -> Response {
     // Flame graphs contain script and style and set their own policy.
     headers.entry(header::CONTENT_SECURITY_POLICY).or_insert(HeaderValue::from_static(POLICY));
     response
+}
+
+/// Whether an error is read by a person: a browser that opens an address asks for HTML first. The API is for programs.
+fn is_person(request: &Request) -> bool {
+    let accept = request.headers().get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    request.method() == Method::GET && accept.starts_with("text/html") && !request.uri().path().starts_with("/api/")
 }
 
 /// Refuses requests that do more than read and lack the token: every user of this host can connect, but only some may

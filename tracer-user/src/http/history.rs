@@ -7,8 +7,10 @@ use axum::extract::State;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::durations::kept;
 use super::known::find;
 use super::params::Params;
+use super::range::Range;
 use super::{App, Problem, View};
 use crate::history::recent::Point;
 use crate::model::Side;
@@ -56,7 +58,7 @@ impl SeriesView {
     }
 }
 
-fn all_series(view: &View<'_>, service: Option<&str>, class: Option<&str>, since_ns: u64) -> Vec<SeriesView> {
+fn all_series(view: &View<'_>, service: Option<&str>, class: Option<&str>, range: Range) -> Vec<SeriesView> {
     let mut all: Vec<SeriesView> = view
         .history
         .recent
@@ -72,7 +74,7 @@ fn all_series(view: &View<'_>, service: Option<&str>, class: Option<&str>, since
                 side: if info.side == Side::Server { "server" } else { "client" },
                 ..SeriesView::default()
             };
-            points.iter().filter(|point| point.start_ns >= since_ns).for_each(|point| series.add(point));
+            points.iter().filter(|point| range.contains(point.start_ns)).for_each(|point| series.add(point));
             series
         })
         .filter(|series| !series.t.is_empty())
@@ -81,24 +83,18 @@ fn all_series(view: &View<'_>, service: Option<&str>, class: Option<&str>, since
     all
 }
 
-/// Nanoseconds since the epoch at which `since`, a duration before now, begins; 0: no such parameter.
-pub(super) fn since(params: &Params) -> Result<u64, Problem> {
-    let expected = "a number and a unit, such as 30s, 5m or 1h";
-    let since = params.read("since", expected, |text| crate::quantity::duration(text).ok())?;
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    Ok(since.map_or(0, |since| now.saturating_sub(since).as_nanos() as u64))
-}
-
 pub(super) async fn series(State(app): State<Arc<App>>, params: Params) -> Result<Json<Value>, Problem> {
-    let params = params.only(&["service", "class", "since"])?;
-    let (service, class, since) = (params.string("service"), params.string("class"), since(&params)?);
-    let (window_s, all) = app
+    let params = params.only(&["service", "class", "from", "to", "since"])?;
+    let (service, class) = (params.string("service"), params.string("class"));
+    let range = Range::of(&params)?.unwrap_or_default();
+    let (window_s, all, range) = app
         .shared
         .ask(move |view| {
             find(view, service.as_deref(), class.as_deref())?;
             let window_s = view.history.length() as f64 / 1e9;
-            Ok::<_, super::known::Unknown>((window_s, all_series(view, service.as_deref(), class.as_deref(), since)))
+            let all = all_series(view, service.as_deref(), class.as_deref(), range);
+            Ok::<_, super::known::Unknown>((window_s, all, kept(view, range)))
         })
         .await??;
-    Ok(Json(json!({ "window_s": window_s, "series": all })))
+    Ok(Json(json!({ "window_s": window_s, "series": all, "range": range })))
 }

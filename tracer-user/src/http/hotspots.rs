@@ -6,9 +6,9 @@ use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};
 
-use super::api::{monotonic, profile_filter, ranges, render};
 use super::known::find;
 use super::params::Params;
+use super::profiles::{monotonic, profile_filter, ranges, render};
 use super::{App, Problem, View, slow_requests};
 use crate::model::ClassId;
 use crate::profiles::hotspots::{Hotspot, Shares, hotspots, shares};
@@ -38,12 +38,13 @@ fn profiles(view: &View<'_>, filter: &Filter) -> Option<Profiles> {
     Some((view.profiles.snapshot(view.names, filter), by_class.into_iter().filter_map(name).collect()))
 }
 
+/// Parameters: those of a profile without a comparison, and a limit.
+const PARAMS: [&str; 10] = ["service", "class", "kind", "since", "from", "to", "from_ns", "until_ns", "span", "limit"];
+
 pub(super) async fn list(State(app): State<Arc<App>>, params: Params) -> Result<Json<Value>, Problem> {
+    let params = params.only(&PARAMS)?;
     let limit = params.number("limit", 1..=LIST_MOST, "a number, at least 1 and at most 500")?.unwrap_or(LIST);
-    let (range, before) = ranges(&params)?;
-    if before.is_some() {
-        return Err(Problem::bad("before_from_ns: hotspots have no differences; ask twice"));
-    }
+    let (range, _) = ranges(&params)?;
     let kind = params.string("kind").unwrap_or_else(|| "cpu".into());
     let (filter, _) = profile_filter(params.without(&["limit"]))?;
     if filter.service.is_none() && filter.span.is_none() {

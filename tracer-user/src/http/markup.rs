@@ -79,11 +79,6 @@ impl<'a> Page<'a> {
         Self { kind, title, refresh }
     }
 
-    /// A page whose body is all there is.
-    pub(super) fn plain(title: &'a str, refresh: Option<u32>) -> Self {
-        Self { kind: "", title, refresh }
-    }
-
     /// The whole page around `body`.
     pub(super) fn render(&self, health: &Health, body: &str) -> Html<String> {
         let Self { kind, title, refresh } = self;

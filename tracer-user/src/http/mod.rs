@@ -8,6 +8,7 @@ mod arm;
 mod assets;
 mod compress;
 mod console;
+mod durations;
 mod edges;
 mod findings;
 pub mod fleet;
@@ -17,11 +18,16 @@ mod hotspots;
 mod known;
 mod listen;
 mod markup;
+mod openapi;
+mod page;
 mod params;
+mod profiles;
+mod range;
 mod service_classes;
 mod slots;
 mod slow_requests;
 pub mod token;
+mod transactions;
 
 pub use service_classes::Enforcement;
 
@@ -250,9 +256,16 @@ impl Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        (self.0, axum::Json(serde_json::json!({ "error": self.1 }))).into_response()
+        let mut response = (self.0, axum::Json(serde_json::json!({ "error": &self.1 }))).into_response();
+        // For `guard`, which knows whether a person asked.
+        response.extensions_mut().insert(Explained(self.1));
+        response
     }
 }
+
+/// The words of a [`Problem`], beside its answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Explained(pub(crate) String);
 
 impl Shared {
     /// Fails once everything is detached.
@@ -306,9 +319,9 @@ pub async fn serve(
 pub fn reads(query: &str) -> bool {
     let Ok(uri) = format!("/?{query}").parse::<axum::http::Uri>() else { return false };
     let params = || params::Params::of(&uri);
-    let transactions = params().and_then(api::transactions_filter).is_ok();
-    let profiles = params().and_then(api::profile_filter).is_ok();
-    let id = api::trace_id(query).is_ok();
+    let transactions = params().and_then(transactions::transactions_filter).is_ok();
+    let profiles = params().and_then(profiles::profile_filter).is_ok();
+    let id = transactions::trace_id(query).is_ok();
     transactions || profiles || id
 }
 
@@ -320,10 +333,13 @@ fn router(app: Arc<App>) -> Router {
         .route("/class", get(console::class))
         .route("/health", get(console::health))
         .route("/finding", get(console::finding))
+        .route("/transactions", get(console::transactions))
+        .route("/compare", get(console::compare))
         .route("/assets/{*name}", get(assets::asset))
         .route("/metrics", get(api::metrics))
         .route("/healthz", get(api::healthy))
         .route("/readyz", get(api::ready))
+        .route("/api/v1/openapi.json", get(openapi::document))
         .route("/api/v1/services", get(api::services))
         .route("/api/v1/classes", get(api::classes))
         .route("/api/v1/service-classes", get(service_classes::service_classes))
@@ -333,19 +349,21 @@ fn router(app: Arc<App>) -> Router {
         .route("/api/v1/arm/metrics", get(arm::metrics))
         .route("/api/v1/edges", get(edges::edges))
         .route("/api/v1/series", get(history::series))
+        .route("/api/v1/durations", get(durations::durations))
+        .route("/api/v1/builds", get(durations::builds))
         .route("/api/v1/findings", get(findings::list))
         .route("/api/v1/findings/{id}", get(findings::one))
-        .route("/api/v1/transactions", get(api::transactions))
-        .route("/api/v1/transactions/{trace_id}", get(api::transaction))
+        .route("/api/v1/transactions", get(transactions::list))
+        .route("/api/v1/transactions/{trace_id}", get(transactions::one))
         .route("/api/v1/hotspots", get(hotspots::list))
         .route("/api/v1/slow-requests", get(slow_requests::list))
         .route("/api/v1/slow-requests/{span_id}", get(slow_requests::one))
         .route("/api/v1/health", get(api::health))
         .route("/api/v1/peers", get(api::peers))
         .route("/api/v1/sampling", put(api::sampling))
-        .route("/flamegraph.svg", get(api::flamegraph))
-        .route("/profile.folded", get(api::folded))
-        .route("/profile.pb.gz", get(api::pprof))
+        .route("/flamegraph.svg", get(profiles::flamegraph))
+        .route("/profile.folded", get(profiles::folded))
+        .route("/profile.pb.gz", get(profiles::pprof))
         .fallback(|| async {
             Problem::missing("no such page; / is the console, /metrics the metrics, /api/v1/services the API")
         })

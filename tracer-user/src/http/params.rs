@@ -34,6 +34,12 @@ impl Params {
         self
     }
 
+    /// With another name for a parameter: addresses of pages call a service `name`.
+    pub(super) fn renamed(mut self, from: &str, to: &str) -> Self {
+        self.0.iter_mut().filter(|(name, _)| name == from).for_each(|(name, _)| to.clone_into(name));
+        self
+    }
+
     /// Refuses parameters that are not in `known`, and those given twice.
     pub(super) fn only(self, known: &[&str]) -> Result<Self, Problem> {
         for (index, (name, _)) in self.0.iter().enumerate() {

@@ -6,15 +6,18 @@ use axum::Json;
 use axum::extract::{Path, State};
 use serde_json::{Value, json};
 
-use super::api::render;
 use super::known::find;
 use super::params::Params;
+use super::profiles::render;
+use super::range::Range;
 use super::{App, Problem, View};
 use crate::model::SpanId;
 use crate::profiles::SlowRequest;
 
 /// Most rows of the list.
 const LIST: usize = 256;
+/// What a cursor of the list is.
+const CURSOR: &str = "the next_cursor of the page before";
 /// Error message for a request without samples of its own.
 pub(super) const NOT_KEPT: &str =
     "this span has no samples of its own: only the latest slow requests have; /api/v1/slow-requests lists them";
@@ -43,24 +46,51 @@ fn row(view: &View<'_>, slow: &SlowRequest) -> Value {
 }
 
 pub(super) async fn list(State(app): State<Arc<App>>, params: Params) -> Result<Json<Value>, Problem> {
-    let params = params.only(&["service", "class", "limit"])?;
+    let params = params.only(&["service", "class", "from", "to", "since", "limit", "cursor"])?;
     let (service, class) = (params.string("service"), params.string("class"));
     let limit = params.number("limit", 1..=LIST, "a number, at least 1 and at most 256")?.unwrap_or(100);
+    let range = Range::of(&params)?.unwrap_or_default();
+    let after = params.read("cursor", CURSOR, span_id)?;
     let found = app.shared.ask(move |view| {
-        find(view, service.as_deref(), class.as_deref())?;
+        if let Err(unknown) = find(view, service.as_deref(), class.as_deref()) {
+            return Err(Problem::from(unknown));
+        }
         let fits = |slow: &&SlowRequest| {
-            view.names.class(slow.class).is_some_and(|info| {
-                service.as_ref().is_none_or(|service| *info.service_name == **service)
-                    && class.as_ref().is_none_or(|class| *info.name == **class)
-            })
+            let start = (slow.start as i64).saturating_add(view.wall_offset).max(0) as u64;
+            range.contains(start)
+                && view.names.class(slow.class).is_some_and(|info| {
+                    service.as_ref().is_none_or(|service| *info.service_name == **service)
+                        && class.as_ref().is_none_or(|class| *info.name == **class)
+                })
         };
-        let newest = view.profiles.slow_requests().slow().rev();
-        Ok::<_, super::known::Unknown>(newest.filter(fits).take(limit).map(|slow| row(view, slow)).collect::<Vec<_>>())
+        let all = view.profiles.slow_requests();
+        let mut newest = all.slow().rev();
+        if let Some(after) = after
+            && !newest.by_ref().any(|slow| slow.span == after)
+        {
+            return Err(Problem::bad(format!("cursor: expected {CURSOR}; that request is not kept any more")));
+        }
+        let mut rows: Vec<&SlowRequest> = newest.filter(fits).take(limit + 1).collect();
+        let more = rows.len() > limit;
+        rows.truncate(limit);
+        let next = rows.last().filter(|_| more).map(|slow| slow.span.to_string());
+        let rows: Vec<Value> = rows.into_iter().map(|slow| row(view, slow)).collect();
+        // The oldest that is kept: what began before it is forgotten.
+        let oldest = all.slow().next().map(|slow| (slow.start as i64).saturating_add(view.wall_offset));
+        Ok((rows, next, oldest))
     });
-    Ok(Json(json!({ "slow_requests": found.await?? })))
+    let (rows, next, oldest) = found.await??;
+    let mut range = range.to_json();
+    range["kept_from"] = json!(oldest);
+    Ok(Json(json!({ "slow_requests": rows, "next_cursor": next, "range": range })))
 }
 
-pub(super) async fn one(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Json<Value>, Problem> {
+pub(super) async fn one(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    params: Params,
+) -> Result<Json<Value>, Problem> {
+    params.only(&[])?;
     let span = span_id(&id).ok_or_else(|| Problem::bad("span_id: expected 16 hexadecimal digits"))?;
     let found = app.shared.ask(move |view| {
         let slow = view.profiles.slow_requests().get(span)?;

@@ -8,7 +8,7 @@ use crate::runtimes::status_view::{Known, statuses};
 use crate::store::tests::span;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-async fn start() -> SocketAddr {
+pub(super) async fn start() -> SocketAddr {
     start_with(None, Arc::default()).await
 }
 
@@ -74,7 +74,7 @@ async fn ask(listen: SocketAddr, request: &str) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-async fn fetch(listen: SocketAddr, path: &str) -> String {
+pub(super) async fn fetch(listen: SocketAddr, path: &str) -> String {
     ask(listen, &format!("GET {path} HTTP/1.1\r\nHost: {listen}\r\nConnection: close\r\n\r\n")).await
 }
 
@@ -137,6 +137,29 @@ async fn every_page_answers() {
         ("/flamegraph.svg?service=shop&from_ns=5&until_ns=9&before_from_ns=1&before_until_ns=5", 200, "no samples yet"),
         ("/profile.folded?from_ns=9&until_ns=5", 400, "expected an instant after from_ns"),
         ("/profile.folded?from_ns=9&since=5s", 400, "expected either it or"),
+        ("/profile.folded?from=9&to=5", 400, "to: expected an instant after from"),
+        ("/profile.folded?service=shop&before_class=GET%20/%3Cscript%3E", 200, ""),
+        ("/profile.folded?service=shop&before_service=shp", 404, "did you mean 'shop'"),
+        (
+            "/transactions?name=shop&class=GET%20/%3Cscript%3E&from=1&to=900000000000&min_ms=1&max_ms=3&range=1h",
+            200,
+            "0abc",
+        ),
+        ("/transactions?name=shp", 404, "did you mean"),
+        ("/transactions?limit=x", 400, "at most 10000"),
+        ("/compare?name=shop", 200, "data-page=\"compare\""),
+        ("/api/v1/transactions?from=5&to=2000006", 200, "\"matched\":1"),
+        ("/api/v1/transactions?from=2000006", 200, "\"matched\":0"),
+        ("/api/v1/transactions?max_ms=2", 200, "\"matched\":0"),
+        ("/api/v1/transactions?cursor=x", 400, "next_cursor"),
+        ("/api/v1/transactions", 200, "\"forgotten\":0"),
+        ("/api/v1/transactions/00000000000000000000000000000abc", 200, "\"critical_path\":[{"),
+        ("/api/v1/classes?since=5m", 200, "\"kept_from\":null"),
+        ("/api/v1/classes?limit=1", 200, "\"next_cursor\":null"),
+        ("/api/v1/durations?service=shop", 400, "expected the names"),
+        ("/api/v1/durations?service=shop&class=GET%20/%3Cscript%3E", 200, "\"windows\":[]"),
+        ("/api/v1/builds?service=shop", 200, "\"builds\":[]"),
+        ("/api/v1/openapi.json", 200, "\"openapi\":\"3.1.0\""),
         ("/profile.folded?before_from_ns=9", 400, "what to compare with it"),
         ("/profile.pb.gz?from_ns=9&before_until_ns=9", 400, "pprof has no differences"),
         ("/profile.folded?span=00000000000000ff", 404, "no samples of its own"),
@@ -151,7 +174,7 @@ async fn every_page_answers() {
         ("/api/v1/hotspots?service=shp", 404, "did you mean 'shop'"),
         ("/api/v1/hotspots", 400, "expected the name of a service"),
         ("/api/v1/hotspots?service=shop&limit=501", 400, "at most 500"),
-        ("/api/v1/hotspots?service=shop&before_from_ns=1&from_ns=3", 400, "no differences"),
+        ("/api/v1/hotspots?service=shop&before_from_ns=1&from_ns=3", 400, "no such parameter"),
         ("/api/v1/hotspots?span=00000000000000ff", 404, "no samples of its own"),
         ("/api/v1/findings?since=5m", 200, "\"findings\":[]"),
         ("/api/v1/findings?until=5m", 400, "no such parameter"),
@@ -174,7 +197,15 @@ async fn every_file_of_the_console_answers_with_the_policy() {
     let listen = start().await;
     let mut all = 0;
     let files = assets::ASSETS.iter().map(|(name, kind, bytes)| (format!("/assets/{name}"), *kind, bytes.len()));
-    let pages = ["/", "/service?name=shop", "/class?name=shop&class=GET%20/%3Cscript%3E", "/health"];
+    let pages = [
+        "/",
+        "/service?name=shop",
+        "/class?name=shop&class=GET%20/%3Cscript%3E",
+        "/health",
+        "/compare?name=shop",
+        "/transactions",
+        "/transaction?id=00000000000000000000000000000abc",
+    ];
     let pages = pages.map(|page| (page.to_owned(), "text/html", 0));
     for (path, kind, length) in files.chain(pages) {
         let answer = fetch(listen, &path).await;
@@ -209,6 +240,27 @@ fn the_console_loads_only_files_it_has() {
             assert!(known.contains(&import), "{name} imports {import}");
         }
         assert!(!text.contains("innerHTML"), "{name}: names from the wire must not become markup");
+    }
+}
+
+/// Whoever opens an address in a browser reads a page; programs, and the API in any case, get JSON.
+#[tokio::test]
+async fn errors_are_pages_for_people_and_json_for_programs() {
+    let listen = start().await;
+    for (path, accept, html) in [
+        ("/nothing", "text/html,application/xhtml+xml;q=0.9", true),
+        ("/flamegraph.svg?service=%3Cb%3E", "text/html", true),
+        ("/nothing", "*/*", false),
+        ("/nothing", "application/json, text/html", false),
+        ("/api/v1/classes?service=x", "text/html", false),
+    ] {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {listen}\r\nConnection: close\r\nAccept: {accept}\r\n\r\n");
+        let answer = ask(listen, &request).await;
+        assert!(answer.starts_with("HTTP/1.1 404"), "{path}: {answer}");
+        assert_eq!(answer.contains("text/html; charset=utf-8"), html, "{path} {accept}: {answer}");
+        assert_eq!(answer.contains("{\"error\":"), !html, "{path} {accept}: {answer}");
+        assert!(!answer.contains("<b>") || !html, "{answer}");
+        assert!(answer.to_ascii_lowercase().contains("content-security-policy: default-src 'none'"), "{answer}");
     }
 }
 

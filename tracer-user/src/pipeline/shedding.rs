@@ -96,7 +96,7 @@ impl Pipeline {
             addresses,
             maps,
         } = self.profiles.table_use();
-        let (store_spans, store_wanted) = self.store.table_use();
+        let [store_spans, store_wanted, store_listed] = self.store.table_use();
         PipelineTables {
             connections,
             connections_closing: closing,
@@ -126,6 +126,7 @@ impl Pipeline {
             duration_series: self.metrics.series(),
             store_spans,
             store_wanted,
+            store_listed,
             stacks,
             stack_counts: pairs,
             ad_hoc_open,

@@ -6,21 +6,27 @@
 //! finished more than that many transactions before their transaction's first noteworthy span are lost.
 
 mod class;
+pub mod critical_path;
 mod edges;
+mod list;
+mod listed;
 mod settle;
 mod view;
 
-use std::cmp::Reverse;
+use std::cell::RefCell;
 use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
 pub use edges::{Callee, EdgeKey, EdgeSample};
+pub use list::{Cursor, Filter, List, Memory, Order};
+pub use listed::LISTED_FOR;
 pub use view::{SpanView, Summary, attributes, show};
 
 use crate::guard::tables::TableUse;
-use crate::model::{ClassId, Names, Nanos, Outcome, ServiceId, Side, Span, SpanId, TraceId};
+use crate::model::{ClassId, Names, Nanos, Outcome, Side, Span, SpanId, TraceId};
 use class::{Class, QUOTA, Seen};
+use listed::Listed;
 use settle::Settling;
 use view::seconds;
 
@@ -83,33 +89,6 @@ impl Status {
     }
 }
 
-/// The order of a list.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Order {
-    /// Newest first.
-    #[default]
-    Newest,
-    /// Longest first.
-    Slowest,
-}
-
-/// Selects transactions that have one span matching all conditions.
-#[derive(Clone, Debug, Default)]
-pub struct Filter {
-    /// Service of the span.
-    pub service: Option<String>,
-    /// Request class of the span.
-    pub class: Option<String>,
-    /// Minimum duration, milliseconds.
-    pub min_ms: Option<f64>,
-    /// Status.
-    pub status: Option<Status>,
-    /// Most results.
-    pub limit: usize,
-    /// Order of the results.
-    pub order: Order,
-}
-
 /// One transaction.
 #[derive(Debug, Default)]
 struct Kept {
@@ -148,6 +127,8 @@ pub struct Store {
     now: Nanos,
     swept: Nanos,
     settling: Settling,
+    /// Whoever lists transactions only reads them; that they were listed has to be noted nevertheless.
+    listed: RefCell<Listed>,
     /// Spans dropped because their transaction, or the store, had too many.
     pub spans_dropped: u64,
     /// Spans that their class selected while the lists were full.
@@ -182,6 +163,7 @@ impl Store {
             now: 0,
             swept: 0,
             settling: Settling::default(),
+            listed: RefCell::default(),
             spans_dropped: 0,
             refused: 0,
             evicted: 0,
@@ -222,10 +204,11 @@ impl Store {
         RECENT.checked_div(self.part).unwrap_or(0)
     }
 
-    /// Table use of the spans and of the entries in classes' lists.
-    pub fn table_use(&self) -> (TableUse, TableUse) {
+    /// Table use of the spans, of the entries in classes' lists, and of the transactions that lists showed.
+    pub fn table_use(&self) -> [TableUse; 3] {
         let spans = TableUse::new(self.spans, self.spans_most(), self.spans_dropped);
-        (spans, TableUse::new(self.entries, self.keep_most(), self.refused))
+        let wanted = TableUse::new(self.entries, self.keep_most(), self.refused);
+        [spans, wanted, self.listed.borrow().table_use()]
     }
 
     /// Keeps 1 / `part` of the normal limits from now on; 0 keeps nothing. Drops what exceeds them at once, oldest
@@ -235,6 +218,7 @@ impl Store {
             return;
         }
         self.part = part;
+        self.unlist(Nanos::MAX);
         if self.entries > self.keep_most() {
             let (quota, now) = (self.quota(), self.now);
             let released: Vec<TraceId> = self.classes.values_mut().flat_map(|class| class.age(now, quota)).collect();
@@ -251,9 +235,10 @@ impl Store {
         self.recent.shrink_to_fit();
     }
 
-    /// Drops a transaction that neither a class nor the newest list holds.
+    /// Drops a transaction that neither a class nor the newest list holds, and that no list showed a moment ago.
     fn forget_unheld(&mut self, trace: TraceId) {
         if self.traces.get(&trace).is_some_and(|kept| !kept.recent && kept.wanted == 0)
+            && !self.listed.get_mut().holds(trace)
             && let Some(mut kept) = self.traces.remove(&trace)
         {
             self.spans -= kept.spans.len();
@@ -262,6 +247,13 @@ impl Store {
                 kept.spans.clear();
                 self.spare.push(kept.spans);
             }
+        }
+    }
+
+    /// Lets go of what lists showed, if that is over at `now`.
+    fn unlist(&mut self, now: Nanos) {
+        while let Some(trace) = self.listed.get_mut().expired(now) {
+            self.forget_unheld(trace);
         }
     }
 
@@ -304,57 +296,9 @@ impl Store {
         self.release(change.released);
     }
 
-    /// Transactions that match `filter`.
-    pub fn transactions(&self, names: &Names, filter: &Filter) -> Vec<Summary> {
-        let service = match &filter.service {
-            None => None,
-            Some(want) => match names.services.iter().position(|name| **name == **want) {
-                Some(index) => Some(ServiceId(index as u32)),
-                None => return Vec::new(),
-            },
-        };
-        let fits = |span: &Span| {
-            service.is_none_or(|want| span.service == want)
-                && filter.min_ms.is_none_or(|min| span.duration() as f64 / 1e6 >= min)
-                && filter.status.is_none_or(|status| status.fits(span))
-                && filter.class.as_ref().is_none_or(|want| names.class(span.class).is_some_and(|c| *c.name == **want))
-        };
-        let mut found: Vec<(&Span, &[Span])> = self
-            .traces
-            .values()
-            .filter_map(|kept| {
-                // Prefer the user's request to the calls it caused.
-                let order = |span: &&Span| (span.side == Side::Client, span.parent.is_some(), span.start);
-                let span = kept.spans.iter().filter(|span| fits(span)).min_by_key(order)?;
-                Some((span, kept.spans.as_slice()))
-            })
-            .collect();
-        match filter.order {
-            Order::Newest => found.sort_unstable_by_key(|(span, _)| Reverse((span.start, span.id.0))),
-            Order::Slowest => found.sort_unstable_by_key(|(span, _)| Reverse((span.duration(), span.id.0))),
-        }
-        found.truncate(filter.limit);
-        found
-            .into_iter()
-            .map(|(span, spans)| Summary {
-                trace_id: span.trace.to_string(),
-                service_name: names.service(span.service).to_string(),
-                request_class: names.class(span.class).map(|class| class.name.to_string()).unwrap_or_default(),
-                start_ns: (span.start as i64).saturating_add(self.wall_offset),
-                duration_s: seconds(span.duration()),
-                status: span.status,
-                failure: span.failure,
-                error: span.error,
-                outcome: span.outcome.name(),
-                spans: spans.len(),
-                failed_spans: spans.iter().filter(|span| span.error).count(),
-            })
-            .collect()
-    }
-
     /// The spans of a transaction by start time; `None` if it is not kept.
     pub fn transaction(&self, names: &Names, trace: TraceId) -> Option<Vec<SpanView>> {
-        let kept = self.traces.get(&trace)?;
+        let kept = self.traces.get(&self.listed.borrow().current(trace))?;
         let mut spans: Vec<&Span> = kept.spans.iter().collect();
         spans.sort_by_key(|span| (span.start, span.side == Side::Client));
         Some(spans.into_iter().map(|span| show(names, span, self.wall_offset, &self.host)).collect())
@@ -382,6 +326,7 @@ impl Store {
         let moved = std::mem::take(&mut kept.spans);
         // The classes' entries for the old id are dropped with it.
         self.spans -= moved.len();
+        self.listed.get_mut().rename(was, trace);
         for mut span in moved {
             span.trace = trace;
             self.keep(span);
@@ -426,6 +371,9 @@ impl Store {
             self.spans_dropped += 1;
             return;
         }
+        if self.spans >= self.spans_most() {
+            self.unlist(self.now);
+        }
         while self.spans >= self.spans_most() && self.evict() {}
         if self.spans >= self.spans_most() {
             self.spans_dropped += 1;
@@ -438,6 +386,7 @@ impl Store {
     /// Called about once a second; drops old entries.
     pub fn tick(&mut self, now: Nanos) {
         self.now = self.now.max(now);
+        self.unlist(self.now);
         if self.now.saturating_sub(self.swept) < SWEEP {
             return;
         }

@@ -1,7 +1,7 @@
 //! What the store keeps and drops, and that its size stays bounded.
 
 use super::*;
-use crate::model::{Accepted, ClassInfo, Cost, Grade, Outcome, ProtocolId, SpanId};
+use crate::model::{Accepted, ClassInfo, Cost, Grade, Outcome, ProtocolId, ServiceId, SpanId};
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -63,12 +63,21 @@ fn consistent(store: &Store) {
     assert!(store.traces.values().all(|kept| !kept.spans.is_empty() && kept.spans.len() <= UNITS));
     assert!(store.entries <= store.keep && store.recent.len() <= RECENT);
     assert!(store.spans <= store.spans_most() && store.entries <= store.keep_most());
-    let (spans, wanted) = store.table_use();
+    let [spans, wanted, _] = store.table_use();
     assert_eq!((spans.entries, wanted.entries), (store.spans as u64, store.entries as u64));
 }
 
-const ALL: Filter =
-    Filter { service: None, class: None, min_ms: None, status: None, limit: usize::MAX, order: Order::Newest };
+const ALL: Filter = Filter {
+    service: None,
+    class: None,
+    min_ms: None,
+    max_ms: None,
+    range: None,
+    status: None,
+    limit: usize::MAX,
+    order: Order::Newest,
+    after: None,
+};
 
 #[test]
 fn the_slow_and_the_failed_outlive_the_many() {
@@ -80,15 +89,15 @@ fn the_slow_and_the_failed_outlive_the_many() {
     }
     consistent(&store);
     assert!(store.len() <= RECENT + 3 * QUOTA, "{}", store.len());
-    let found = store.transactions(&names, &ALL);
+    let found = store.list(&names, &ALL).rows;
     assert!(found.is_sorted_by(|a, b| a.start_ns >= b.start_ns));
     let slowest = Filter { order: Order::Slowest, limit: 1, ..ALL };
-    assert!((store.transactions(&names, &slowest)[0].duration_s - 0.001).abs() < 1e-9);
+    assert!((store.list(&names, &slowest).rows[0].duration_s - 0.001).abs() < 1e-9);
     for (status, count) in [("error", 1), ("5xx", 1), ("500", 1), ("4xx", 0), ("404", 0)] {
         let filter = Filter { status: Status::parse(status), ..ALL };
-        assert_eq!(store.transactions(&names, &filter).len(), count, "{status}");
+        assert_eq!(store.list(&names, &filter).rows.len(), count, "{status}");
     }
-    assert_eq!(store.transactions(&names, &Filter { min_ms: Some(0.5), ..ALL }).len(), 1);
+    assert_eq!(store.list(&names, &Filter { min_ms: Some(0.5), ..ALL }).rows.len(), 1);
     let sampled = found.iter().filter(|summary| summary.start_ns < 5000).count();
     assert!(sampled > 2, "the sample is of the whole time, not of its end: {sampled}");
 }
@@ -168,7 +177,7 @@ fn a_row_is_the_topmost_unit_that_fits() {
     }
     let row = |service: Option<&str>, class: Option<&str>| {
         let filter = Filter { service: service.map(Into::into), class: class.map(Into::into), ..ALL };
-        let found = store.transactions(&names, &filter);
+        let found = store.list(&names, &filter).rows;
         found.first().map(|row| (row.service_name.clone(), row.start_ns, row.spans))
     };
     assert_eq!(row(None, None), Some(("shop".into(), 0, 3)));

@@ -60,11 +60,13 @@ impl Client {
         Ok(Snapshot { at: Instant::now(), classes, services, health })
     }
 
-    /// What one class spends its CPU on.
+    /// What one class, or a whole service, spends its CPU on.
     pub(super) fn details(&self, class: &ClassKey) -> Result<Details, String> {
         let encode = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
-        let path =
-            format!("/profile.folded?service={}&class={}", encode(&class.service_name), encode(&class.request_class));
+        let mut path = format!("/profile.folded?service={}", encode(&class.service_name));
+        if !class.is_service() {
+            path = format!("{path}&class={}", encode(&class.request_class));
+        }
         let folded = String::from_utf8_lossy(&self.get(&path, PATIENCE_SYMBOLS)?).into_owned();
         Ok(hottest(class.clone(), &folded))
     }

@@ -19,7 +19,7 @@ pub(super) enum Done {
 
 /// Keys and what they do, for the help.
 pub(super) const HELP: [(&str, &str); 13] = [
-    ("↑ ↓ PgUp PgDn Home", "choose a class (also j k g)"),
+    ("↑ ↓ PgUp PgDn Home", "choose a class or service (also j k g)"),
     ("Enter", "where its time goes, and its hottest functions"),
     ("Esc", "back; clear the filter"),
     ("c", "sort by CPU"),

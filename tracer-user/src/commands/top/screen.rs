@@ -23,7 +23,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, top: &Top) {
     frame.render_widget(headline(top), head);
     match &top.wanted {
         Some(key) => match top.table.class(key) {
-            Some((class, cores)) => class_page(frame, body, class, cores, top.details.as_ref()),
+            Some((class, cores)) => class_page(frame, body, &class, cores, top.details.as_ref()),
             None => frame.render_widget("The agent does not have this class any more. Esc: back", body),
         },
         None => classes(frame, body, top),

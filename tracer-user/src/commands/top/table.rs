@@ -53,6 +53,18 @@ pub(super) struct ClassKey {
     pub(super) side: String,
 }
 
+impl ClassKey {
+    /// A whole service.
+    pub(super) fn service(name: &str) -> Self {
+        Self { service_name: name.into(), ..Self::default() }
+    }
+
+    /// Whether it stands for all that a service serves.
+    pub(super) fn is_service(&self) -> bool {
+        self.side.is_empty()
+    }
+}
+
 /// A service as `/api/v1/services` gives it.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct Service {
@@ -113,6 +125,16 @@ pub(super) enum Row {
     Class(Class, f64),
 }
 
+impl Row {
+    /// What tells the row from others.
+    fn key(&self) -> ClassKey {
+        match self {
+            Self::Class(class, _) => class.key(),
+            Self::Service(sums) => ClassKey::service(&sums.name),
+        }
+    }
+}
+
 /// What a service's row shows.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sums {
@@ -166,24 +188,29 @@ impl Table {
         self.cores = cores.collect();
         self.now = Some(snapshot);
         if let Some(key) = selected {
-            let at = self.rows().iter().position(|row| matches!(row, Row::Class(class, _) if class.key() == key));
+            let at = self.rows().iter().position(|row| row.key() == key);
             self.selected = at.unwrap_or(self.selected);
         }
         self.move_by(0);
     }
 
-    /// The class of the selected row.
+    /// The class, or the service, of the selected row.
     pub(super) fn selected_key(&self) -> Option<ClassKey> {
-        match self.rows().get(self.selected)? {
-            Row::Class(class, _) => Some(class.key()),
-            Row::Service(_) => None,
-        }
+        self.rows().get(self.selected).map(Row::key)
     }
 
-    /// A class of the newest snapshot, and its CPU.
-    pub(super) fn class(&self, key: &ClassKey) -> Option<(&Class, f64)> {
-        let class = self.now.as_ref()?.classes.iter().find(|class| class.key() == *key)?;
-        Some((class, self.cores.get(key).copied().unwrap_or_default()))
+    /// A class of the newest snapshot, and its CPU; or a service as if what it serves were one class.
+    pub(super) fn class(&self, key: &ClassKey) -> Option<(Class, f64)> {
+        let classes = &self.now.as_ref()?.classes;
+        if key.is_service() {
+            let served =
+                classes.iter().filter(|class| class.service_name == key.service_name && class.side == "server");
+            let served: Vec<&Class> = served.collect();
+            let cores = served.iter().filter_map(|class| self.cores.get(&class.key())).sum();
+            return (!served.is_empty()).then(|| (together(&served), cores));
+        }
+        let class = classes.iter().find(|class| class.key() == *key)?;
+        Some((class.clone(), self.cores.get(key).copied().unwrap_or_default()))
     }
 
     /// Moves the selection, within the table.
@@ -275,6 +302,32 @@ impl Sums {
 
     fn figures(&self) -> [f64; 5] {
         [self.cpu, self.rate, self.latency, self.errors, self.waits]
+    }
+}
+
+/// Classes as one: sums of rates, means by request. Percentiles of several classes are not known and stay 0.
+fn together(classes: &[&Class]) -> Class {
+    let sum = |of: fn(&Class) -> f64| classes.iter().map(|class| of(class)).sum::<f64>();
+    let rate = sum(|class| class.rate_per_s);
+    let mean = |of: fn(&Class) -> f64| {
+        let weighted: f64 = classes.iter().map(|class| of(class) * class.rate_per_s).sum();
+        // Nothing goes on: each class counts alike.
+        if rate > 0.0 { weighted / rate } else { sum(of) / classes.len().max(1) as f64 }
+    };
+    Class {
+        service_name: classes.first().map(|class| class.service_name.clone()).unwrap_or_default(),
+        request_class: format!("all {} classes", classes.len()),
+        side: "server".into(),
+        rate_per_s: rate,
+        error_rate_per_s: sum(|class| class.error_rate_per_s),
+        mean_s: mean(|class| class.mean_s),
+        queue_s: mean(|class| class.queue_s),
+        cpu_s: mean(|class| class.cpu_s),
+        runqueue_s: mean(|class| class.runqueue_s),
+        blocked_s: mean(|class| class.blocked_s),
+        downstream_s: mean(|class| class.downstream_s),
+        cpu_total_s: sum(|class| class.cpu_total_s),
+        ..Class::default()
     }
 }
 
@@ -373,6 +426,25 @@ mod tests {
         assert_eq!(names(&table).len(), 6);
         let Some(Row::Service(sums)) = table.rows().into_iter().next() else { panic!("no service") };
         assert!((sums.rate - 30.0).abs() < 1e-9 && (sums.overhead - 0.25).abs() < 1e-9 && sums.classes == 1);
+    }
+
+    #[test]
+    fn a_service_is_looked_at_as_a_whole() {
+        let mut table = table();
+        table.tree = true;
+        table.selected = 2;
+        let key = table.selected_key().expect("the row of a service");
+        assert_eq!((key.service_name.as_str(), key.is_service()), ("shop", true));
+        let (class, cores) = table.class(&key).expect("what it serves");
+        assert_eq!(class.request_class, "all 2 classes");
+        assert!((class.rate_per_s - 51.0).abs() < 1e-9 && (cores - 0.5).abs() < 1e-9, "{class:?} {cores}");
+        assert!((class.cpu_s - 0.01).abs() < 1e-9, "a mean by request");
+        // It is followed when rows change places.
+        let mut next = table.now.clone().expect("a snapshot");
+        next.at += Duration::from_secs(1);
+        next.classes[0].cpu_total_s += 90.0;
+        table.update(next);
+        assert_eq!((table.selected, table.selected_key()), (0, Some(key)));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 // Charts over time (uPlot), sparklines and bars.
 
 import { h, svg, show, empty } from "./dom.js";
-import { parts, range, keepsHistory } from "./data.js";
+import { parts, range, asked, keepsHistory } from "./data.js";
 import { time } from "./format.js";
 
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
@@ -122,6 +122,9 @@ export class Chart {
 /** A series without what is older than the range in the address. */
 export function within(series) {
   if (!series || !series.t.length) return { t: [] };
+  const query = asked();
+  // The agent has already selected what lies between two instants.
+  if (!query.since) return series;
   const [, , seconds] = range();
   const first = series.t.findIndex((at) => at >= series.t[series.t.length - 1] - seconds);
   return Object.fromEntries(Object.entries(series).map(([name, values]) => [name, Array.isArray(values) ? values.slice(first) : values]));

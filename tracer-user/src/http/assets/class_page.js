@@ -1,9 +1,10 @@
 // A request class: latency, where time goes, flame graph, callers, callees, transactions.
 
 import { h, show, card, empty } from "./dom.js";
-import { get, json, optional, classes, series, seriesKey, parts, range } from "./data.js";
-import { rate, time, percent, count, clock, link, serviceLink, transactionLink } from "./format.js";
+import { get, json, optional, classes, series, seriesKey, parts, range, asked } from "./data.js";
+import { rate, time, percent, count, clock, link, serviceLink, transactionLink, transactionsLink, compareLink } from "./format.js";
 import { Chart, within } from "./charts.js";
+import { Heatmap } from "./heatmap.js";
 import { FlameGraph } from "./flame_graph.js";
 import { callers, callees, table } from "./neighbours.js";
 import { Table } from "./table.js";
@@ -19,6 +20,7 @@ export class ClassPage {
     this.mode = MODES.some(([mode]) => mode === asked.get("mode")) ? asked.get("mode") : "cpu";
     this.kpi = h("div", { class: "kpi" });
     this.findings = h("div", { class: "findings" });
+    this.heatmap = new Heatmap(this.service, this.name);
     this.latency = new Chart({});
     this.where = new Chart({ stacked: true });
     this.flame = new FlameGraph();
@@ -34,9 +36,11 @@ export class ClassPage {
     this.file = h("a", null, "as SVG");
     this.pprof = h("a", null, "as pprof");
     const flame = h("section", { class: "card" }, h("h2", null, "Flame graph", h("small", null, this.file, " · ", this.pprof), this.modes), this.flame.element);
-    show(place, h("p", { class: "crumb" }, h("a", { href: link("/", {}) }, "services"), " / ", h("a", { href: serviceLink(this.service) }, this.service)), h("h1", null, this.name), this.findings,
+    show(place, h("p", { class: "crumb" }, h("a", { href: link("/", {}) }, "services"), " / ", h("a", { href: serviceLink(this.service) }, this.service)), h("h1", null, this.name),
+      h("p", { class: "presets" }, h("a", { class: "pill", href: transactionsLink(this.service, this.name) }, "its transactions"), h("a", { class: "pill", href: compareLink(this.service, this.name) }, "compare with another time, class or build")), this.findings,
       card("", null, this.kpi),
-      h("div", { class: "two" }, card("Latency", "p50, p95, p99 over time", this.latency.element), card("Where a request's time goes", "mean, stacked, over time", this.where.element)),
+      h("div", { class: "two" }, card("Latency", "darker: more requests; a cell opens its transactions", this.heatmap.element), card("Distribution", "all requests of this time range", this.heatmap.distribution)),
+      h("div", { class: "two" }, card("Percentiles", "p50, p95, p99 over time", this.latency.element), card("Where a request's time goes", "mean, stacked, over time", this.where.element)),
       flame,
       card("Hotspots", "functions by their own time, of the kind chosen above; where the code is not the application's, what called it", this.hot.element, this.noHot),
       h("div", { class: "two" }, card("Called by", "on this host", this.callers.element, this.noCallers), card("Calls", "made by these requests", this.callees.element, this.noCallees)),
@@ -57,24 +61,26 @@ export class ClassPage {
 
   async profile() {
     const [, , seconds] = range();
-    const asked = { service: this.service, class: this.name, since: `${Math.min(seconds, 3600)}s`, kind: this.mode };
-    const query = new URLSearchParams(asked).toString();
+    // Profiles go back an hour.
+    const when = asked().since ? { since: `${Math.min(seconds, 3600)}s` } : asked();
+    const wanted = Object.fromEntries(Object.entries({ service: this.service, class: this.name, ...when, kind: this.mode }).filter(([, value]) => value));
+    const query = new URLSearchParams(wanted).toString();
     this.file.setAttribute("href", `/flamegraph.svg?${query}`);
     this.pprof.setAttribute("href", `/profile.pb.gz?${query}`);
     const { mode } = this;
-    this.hotspots(asked);
+    this.hotspots(wanted);
     try {
-      const text = await (await get("/profile.folded", asked)).text();
-      // Somebody may have chosen another kind meanwhile.
+      const text = await (await get("/profile.folded", wanted)).text();
+      // Another kind may have been chosen meanwhile.
       if (mode === this.mode) this.flame.show(text, this.hertz === 0 ? "Sampling is off: start the agent with --hertz 99." : "Samples come with CPU that requests of this class use; rare or cheap ones need a while.");
     } catch (error) {
       if (mode === this.mode) this.flame.show("", error.status === 400 ? `This agent does not record such stacks (${error.message}).` : error.message);
     }
   }
 
-  async hotspots(asked) {
+  async hotspots(wanted) {
     const { mode } = this;
-    const found = await optional("/api/v1/hotspots", { ...asked, limit: 100 }, { functions: [] });
+    const found = await optional("/api/v1/hotspots", { ...wanted, limit: 100 }, { functions: [] });
     if (mode !== this.mode) return;
     this.hot.show(found.functions);
     show(this.noHot, found.functions.length ? [] : empty("No samples yet.", "Functions appear with the first samples of this class."));
@@ -88,6 +94,8 @@ export class ClassPage {
       classes(service), optional("/api/v1/edges", { service }, { edges: [] }), json("/api/v1/transactions", { ...pick, limit: 10 }),
       json("/api/v1/transactions", { ...pick, limit: 10, sort: "slowest" }), findings(pick), this.profile(),
     ]);
+    const durations = await optional("/api/v1/durations", { ...pick, ...asked() }, null);
+    if (durations) this.heatmap.show(durations);
     const own = all.find((one) => one.request_class === name && one.side === "server") || all.find((one) => one.request_class === name);
     show(this.findings, found);
     if (!own) return void show(this.kpi, empty("No finished requests of this class yet.", "The page fills in with the first one."));

@@ -1,15 +1,18 @@
 // Starts the page that the document names, and what all pages share: time range, search, refreshing, keys.
 
 import { h, show } from "./dom.js";
-import { RANGES, range, json, keepsHistory } from "./data.js";
+import { RANGES, range, asked, json, keepsHistory } from "./data.js";
 import { serviceLink, classLink, transactionLink, percent, count } from "./format.js";
 import { HomePage } from "./home_page.js";
 import { ServicePage } from "./service_page.js";
 import { ClassPage } from "./class_page.js";
 import { FindingPage } from "./finding_page.js";
 import { HealthPage } from "./health_page.js";
+import { TransactionPage } from "./transaction_page.js";
+import { TransactionsPage } from "./transactions_page.js";
+import { ComparePage } from "./compare_page.js";
 
-const PAGES = { home: HomePage, service: ServicePage, class: ClassPage, finding: FindingPage, health: HealthPage };
+const PAGES = { home: HomePage, service: ServicePage, class: ClassPage, finding: FindingPage, health: HealthPage, transaction: TransactionPage, transactions: TransactionsPage, compare: ComparePage };
 const EVERY = 5000;
 const tools = document.getElementById("tools");
 const app = document.getElementById("app");
@@ -22,8 +25,9 @@ function ranges() {
   const [chosen] = range();
   return h("nav", { class: "seg", "aria-label": "Time range" }, RANGES.map(([name, words]) => {
     const address = new URL(location.href);
+    for (const end of ["from", "to"]) address.searchParams.delete(end);
     address.searchParams.set("range", name);
-    return h("a", { href: address.pathname + address.search, "aria-current": name === chosen ? "true" : null }, words);
+    return h("a", { href: address.pathname + address.search, "aria-current": name === chosen && !asked().from && !asked().to ? "true" : null }, words);
   }));
 }
 
@@ -133,7 +137,7 @@ async function refresh() {
     problem.hidden = true;
   } catch (error) {
     // The figures on the page stay: they are the last ones known.
-    problem.textContent = error.status === 404 ? error.message : `The agent does not answer (${error.message}). The page shows the last figures and tries again.`;
+    problem.textContent = error.status === 404 || error.status === 400 ? error.message : `The agent does not answer (${error.message}). The page shows the last figures and tries again.`;
     problem.hidden = false;
   } finally {
     busy = false;
@@ -142,7 +146,9 @@ async function refresh() {
 
 if (page) {
   app.before(problem);
-  show(tools, h("div", { class: "search" }, search, found), nav, toggle);
+  // Pages of a fixed time have no range to choose.
+  const fixed = ["transaction", "transactions", "compare", "finding", "health"].includes(document.body.dataset.page);
+  show(tools, h("div", { class: "search" }, search, found), fixed ? null : nav, toggle);
   setLive(live);
   if (!live) refresh();
   setInterval(() => {
@@ -151,7 +157,4 @@ if (page) {
   document.addEventListener("visibilitychange", () => {
     if (live && !document.hidden) refresh();
   });
-} else {
-  show(tools, h("div", { class: "search" }, search, found));
-  json("/api/v1/health").then(header, () => {});
 }

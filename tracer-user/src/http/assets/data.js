@@ -40,6 +40,21 @@ export function range() {
   return RANGES.find(([name]) => name === asked) || RANGES[0];
 }
 
+/** The time range in the address as the API takes it: `from` and `to`, or how long ago. */
+export function asked() {
+  const query = new URLSearchParams(location.search);
+  const [from, to] = ["from", "to"].map((name) => query.get(name));
+  if (from || to) return { from, to };
+  return { since: `${range()[2]}s` };
+}
+
+/** An instant in nanoseconds since the epoch as people read it: the day only if it is not today. */
+export function moment(nanoseconds) {
+  const date = new Date(nanoseconds / 1e6);
+  const day = date.toDateString() === new Date().toDateString() ? "" : `${date.toLocaleDateString("en-CA")} `;
+  return day + date.toTimeString().slice(0, 8);
+}
+
 /** What a series holds of each window, beside `t` (seconds since the epoch). */
 const FIELDS = ["rate_per_s", "error_rate_per_s", "p50_s", "p95_s", "p99_s", "cpu_s", "queue_s", "runqueue_s", "downstream_s", "blocked_s", "mean_s"];
 const SAMPLES = 360;
@@ -90,9 +105,7 @@ export let keepsHistory = null;
 /** Series of all classes by `seriesKey`, for the range in the address. */
 export async function series(parameters) {
   if (keepsHistory !== false) {
-    const [, , seconds] = range();
-    const since = `${seconds}s`;
-    const answer = await optional("/api/v1/series", { ...parameters, since }, null);
+    const answer = await optional("/api/v1/series", { ...parameters, ...asked() }, null);
     keepsHistory = answer !== null;
     if (answer) return fromAgent(answer);
   }

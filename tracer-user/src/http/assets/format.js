@@ -54,12 +54,15 @@ export function clock(nanoseconds) {
 export function link(path, parameters) {
   const query = new URLSearchParams(parameters);
   const range = new URLSearchParams(location.search).get("range");
-  if (range && !query.has("range")) query.set("range", range);
+  // A list of transactions and a comparison have their own times.
+  if (range && !query.has("range") && !query.has("from")) query.set("range", range);
   const text = query.toString();
   return text ? `${path}?${text}` : path;
 }
 
 export const serviceLink = (name) => link("/service", { name });
 export const classLink = (name, one) => link("/class", { name, class: one });
+export const compareLink = (name, one) => link("/compare", one ? { name, class: one } : { name });
+export const transactionsLink = (name, one) => link("/transactions", one ? { name, class: one } : { name });
 export const transactionLink = (id) => `/transaction?id=${encodeURIComponent(id)}`;
 export const findingLink = (id) => link("/finding", { id });

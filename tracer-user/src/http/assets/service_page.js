@@ -2,7 +2,7 @@
 
 import { h, show, card, empty } from "./dom.js";
 import { json, optional, classes, series, seriesKey, parts } from "./data.js";
-import { rate, time, percent, count, link, classLink } from "./format.js";
+import { rate, time, percent, count, link, classLink, transactionsLink, compareLink } from "./format.js";
 import { Chart, aligned, within, legend } from "./charts.js";
 import { Table } from "./table.js";
 import { CLASSES } from "./home_page.js";
@@ -37,7 +37,8 @@ export class ServicePage {
     this.noCallers = h("div");
     this.noCallees = h("div");
     const graph = h("a", { href: `/flamegraph.svg?service=${encodeURIComponent(this.name)}` }, "flame graph of the whole service");
-    show(place, h("p", { class: "crumb" }, h("a", { href: link("/", {}) }, "services")), h("h1", null, this.name), this.findings, card("", null, this.kpi, this.runtimes, this.containers, h("p", { class: "sub" }, graph)),
+    show(place, h("p", { class: "crumb" }, h("a", { href: link("/", {}) }, "services")), h("h1", null, this.name),
+      h("p", { class: "presets" }, h("a", { class: "pill", href: transactionsLink(this.name) }, "its transactions"), h("a", { class: "pill", href: compareLink(this.name) }, "compare with another time, service or build")), this.findings, card("", null, this.kpi, this.runtimes, this.containers, h("p", { class: "sub" }, graph)),
       card("Request classes", "served here", this.classes.element, legend()),
       card("Where time goes", "mean per request, all classes, stacked", this.where.element),
       h("div", { class: "two" }, SHOWN.map(([, title], index) => card(title, `by class, the ${MOST} busiest`, this.charts[index].element))),

@@ -9,7 +9,7 @@ import { h } from "./dom.js";
 export class Table {
   constructor({ columns, key, sort, name, rowsMost = 100 }) {
     Object.assign(this, { columns, key, name, rowsMost });
-    const asked = new URLSearchParams(location.search).get(`${name}.sort`) || sort;
+    const asked = new URLSearchParams(location.search).get(`${name}.sort`) || sort || "";
     this.descending = asked.startsWith("-");
     this.by = asked.replace("-", "");
     this.body = h("tbody");
@@ -35,13 +35,14 @@ export class Table {
     this.rows = rows;
     const column = this.columns.find((one) => one.key === this.by && one.value) || this.columns.find((one) => one.value);
     const sign = this.descending ? -1 : 1;
-    const sorted = [...rows].sort((a, b) => {
+    // Rows of a table without sortable columns come in their order.
+    const sorted = !column ? [...rows] : [...rows].sort((a, b) => {
       const [x, y] = [column.value(a), column.value(b)];
       const order = typeof x === "string" ? x.localeCompare(y) : (x ?? -1) - (y ?? -1);
       return sign * order || this.key(a).localeCompare(this.key(b));
     });
     this.heads.forEach((head, index) => {
-      const own = this.columns[index] === column;
+      const own = column && this.columns[index] === column;
       if (own) head.setAttribute("aria-sort", this.descending ? "descending" : "ascending");
       else head.removeAttribute("aria-sort");
     });
