@@ -58,6 +58,8 @@ const TABLE: &[(&str, Quick)] = &[
     // CPU, waits and stacks.
     ("ad_hoc", All),
     ("cpu", All),
+    ("subsystems", Nothing),
+    ("workloads", All),
     ("declared", All),
     ("declared_calls", All),
     ("declared_values", All),

@@ -15,6 +15,7 @@ use super::decrypting::Decrypting;
 use super::enforcing::Enforcing;
 use super::netns::OwnNetns;
 use super::poll_interval::Found;
+use super::process_looks::look_at_processes;
 use super::relaying::Relaying;
 use super::sampling::{Sampling, timed};
 use super::save::Saver;
@@ -521,6 +522,7 @@ impl Agent {
             pipeline.metrics.set_lost("records_not_written", recorder.dropped());
         }
         pipeline.tick(now);
+        look_at_processes(pipeline, now, self.ticks);
         self.count_relayed(pipeline);
         let lost = self.kernel.lost();
         for (reason, count) in tracer_common::lost::Lost::ALL.into_iter().zip(&lost) {

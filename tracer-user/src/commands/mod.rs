@@ -14,6 +14,7 @@ mod doctor_tls;
 mod enforcing;
 mod netns;
 mod poll_interval;
+mod process_looks;
 mod relaying;
 pub mod replay;
 pub mod run;

@@ -5,6 +5,8 @@ pub mod container;
 pub mod container_names;
 pub mod containers;
 pub mod process;
+pub mod process_cpu;
 pub mod services;
 pub mod stat;
 pub mod statics;
+pub mod users;

@@ -38,6 +38,7 @@ assets! {
     "service_map.js" SCRIPT,
     "service_page.js" SCRIPT,
     "table.js" SCRIPT,
+    "workloads_page.js" SCRIPT,
     "vendor/dagre/dagre.min.js" SCRIPT,
     "vendor/dagre/LICENSE" TEXT,
     "vendor/uplot/uPlot.iife.min.js" SCRIPT,

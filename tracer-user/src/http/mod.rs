@@ -20,7 +20,9 @@ mod params;
 mod service_classes;
 mod slots;
 mod slow_requests;
+mod subsystems;
 pub mod token;
+mod workloads;
 
 pub use service_classes::Enforcement;
 
@@ -51,6 +53,8 @@ use crate::relay::Outcomes;
 use crate::relay::hub::PeerView;
 use crate::runtimes::status_view::RuntimeStatus;
 use crate::store::Store;
+use crate::subsystems::Subsystems;
+use crate::workloads::Workloads;
 
 /// How long a handler waits for the pipeline.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -146,6 +150,10 @@ pub struct View<'a> {
     pub profiles: &'a Profiles,
     /// Windows of cost.
     pub history: &'a Collector,
+    /// CPU by groups of processes.
+    pub workloads: &'a Workloads,
+    /// CPU of databases by user, session and component.
+    pub subsystems: &'a Subsystems,
     /// What changes between them mean.
     pub detector: &'a Detector,
     /// The agent itself.
@@ -301,6 +309,7 @@ fn router(app: Arc<App>) -> Router {
         .route("/transaction", get(console::transaction))
         .route("/class", get(console::class))
         .route("/health", get(console::health))
+        .route("/workloads", get(workloads::page))
         .route("/finding", get(console::finding))
         .route("/assets/{*name}", get(assets::asset))
         .route("/metrics", get(api::metrics))
@@ -314,6 +323,8 @@ fn router(app: Arc<App>) -> Router {
         .route("/api/v1/arm/users", get(arm::users))
         .route("/api/v1/arm/metrics", get(arm::metrics))
         .route("/api/v1/edges", get(edges::edges))
+        .route("/api/v1/workloads", get(workloads::list))
+        .route("/api/v1/subsystems", get(subsystems::list))
         .route("/api/v1/series", get(history::series))
         .route("/api/v1/findings", get(findings::list))
         .route("/api/v1/findings/{id}", get(findings::one))

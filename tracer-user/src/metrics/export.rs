@@ -33,6 +33,7 @@ use super::series_metrics::SeriesMetrics;
 use super::service_classes::ServiceClassFamilies;
 use super::tasks::Tasks;
 use super::totals::Totals;
+use super::workloads::WorkloadFamilies;
 use crate::model::{Cost, Names, Nanos, Owner, Sink, Span};
 
 /// The families and the handles of series in use.
@@ -54,6 +55,7 @@ pub struct Metrics {
     several_hosts: SeveralHosts,
     pub(super) tasks: Tasks,
     pub(super) service_classes: ServiceClassFamilies,
+    pub(super) workloads: WorkloadFamilies,
     /// Requests in shared series: there were too many classes, too many label combinations, or the class had been idle.
     folded_classes: IntCounter,
     folded_series: IntCounter,
@@ -125,6 +127,7 @@ impl Metrics {
             several_hosts: SeveralHosts::new(r),
             tasks: Tasks::new(r),
             service_classes: ServiceClassFamilies::new(r),
+            workloads: WorkloadFamilies::new(r),
             folded_classes: folded.with_label_values(&["class"]),
             folded_series: folded.with_label_values(&["series"]),
             folded_idle: folded.with_label_values(&["idle"]),

@@ -31,6 +31,7 @@ mod service_classes;
 mod stats;
 mod tasks;
 mod totals;
+mod workloads;
 
 pub use attainment::{Attainment, Row as AttainmentRow};
 pub use declared::{DeclaredReports, DeclaredRow, DeclaredSums, MetricSums};

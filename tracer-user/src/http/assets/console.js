@@ -8,8 +8,9 @@ import { ServicePage } from "./service_page.js";
 import { ClassPage } from "./class_page.js";
 import { FindingPage } from "./finding_page.js";
 import { HealthPage } from "./health_page.js";
+import { WorkloadsPage } from "./workloads_page.js";
 
-const PAGES = { home: HomePage, service: ServicePage, class: ClassPage, finding: FindingPage, health: HealthPage };
+const PAGES = { home: HomePage, service: ServicePage, class: ClassPage, finding: FindingPage, health: HealthPage, workloads: WorkloadsPage };
 const EVERY = 5000;
 const tools = document.getElementById("tools");
 const app = document.getElementById("app");
