@@ -56,6 +56,8 @@ const TABLE: &[(&str, Quick)] = &[
     ("tls", Only(&["nginx_and_curl_as_the_access_log_says"])),
     ("round_trips", Nothing),
     // CPU, waits and stacks.
+    // A profile needs 60 windows.
+    ("activity", Nothing),
     ("ad_hoc", All),
     ("cpu", All),
     ("subsystems", Nothing),

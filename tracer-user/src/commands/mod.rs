@@ -13,6 +13,7 @@ mod doctor_relay;
 mod doctor_tls;
 mod enforcing;
 mod netns;
+mod past_windows;
 mod poll_interval;
 mod process_looks;
 mod relaying;

@@ -18,6 +18,7 @@ use super::declaring::Declaring;
 use super::decrypting::Decrypting;
 use super::enforcing::{self, Enforcing};
 use super::netns::OwnNetns;
+use super::past_windows::PastWindows;
 use super::poll_interval::Pace;
 use super::relaying::Relaying;
 use super::sampling::Sampling;
@@ -116,6 +117,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     if saver.is_some() {
         pipeline.store.hand_out();
     }
+    let past = past_windows(&config.history, &host);
     let history = history(&config.history, &host)?;
     if history.is_some() {
         pipeline.history.collect_rows(&host);
@@ -207,6 +209,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         webhook,
         saver,
         history,
+        past,
         files,
         relaying,
         netns: config_netns,
@@ -309,6 +312,12 @@ fn history(settings: &History, host: &str) -> Result<Option<HistoryWriter>, Fail
     HistoryWriter::start(options)
         .map(Some)
         .map_err(|error| Failure::Running(format!("{}: {error}: no history can be kept there", dir.display())))
+}
+
+/// Has windows of earlier runs read, if they are kept.
+fn past_windows(settings: &History, host: &str) -> Option<PastWindows> {
+    let past = PastWindows::start(settings.dir.as_deref()?, host);
+    past.inspect_err(|error| log::warn!("no thread for the windows of earlier runs: {error}")).ok()
 }
 
 /// Nice value of every thread but the pipeline's: reading symbols and drawing pages can wait.

@@ -89,6 +89,8 @@ table_use! {
         processes_leaving,
         /// Forked processes that run no other program and belong to their parent's service.
         processes_forked,
+        /// Request classes with activity profiles.
+        activity_classes,
         /// CPU by process and class, of one second.
         process_costs,
         /// Processes whose groups are known.

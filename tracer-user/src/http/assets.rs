@@ -23,6 +23,7 @@ macro_rules! assets {
 
 assets! {
     "console.css" CSS,
+    "activity.js" SCRIPT,
     "charts.js" SCRIPT,
     "class_page.js" SCRIPT,
     "console.js" SCRIPT,

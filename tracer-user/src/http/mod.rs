@@ -3,6 +3,7 @@
 //! A handler that needs state sends a [`Job`] to the pipeline's thread, which runs it between two drains; rendering
 //! happens here. `/metrics` reads atomics and disturbs no other thread.
 
+mod activity;
 mod api;
 mod arm;
 mod assets;
@@ -40,6 +41,7 @@ use axum::routing::{get, put};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::analysis::activity::Activity;
 use crate::analysis::detector::Detector;
 use crate::guard::shed::{Ceilings, Level};
 use crate::guard::status::Status;
@@ -150,6 +152,8 @@ pub struct View<'a> {
     pub profiles: &'a Profiles,
     /// Windows of cost.
     pub history: &'a Collector,
+    /// What is usual at which hour.
+    pub activity: &'a Activity,
     /// CPU by groups of processes.
     pub workloads: &'a Workloads,
     /// CPU of databases by user, session and component.
@@ -326,6 +330,7 @@ fn router(app: Arc<App>) -> Router {
         .route("/api/v1/workloads", get(workloads::list))
         .route("/api/v1/subsystems", get(subsystems::list))
         .route("/api/v1/series", get(history::series))
+        .route("/api/v1/profiles/activity", get(activity::profiles))
         .route("/api/v1/findings", get(findings::list))
         .route("/api/v1/findings/{id}", get(findings::one))
         .route("/api/v1/transactions", get(api::transactions))

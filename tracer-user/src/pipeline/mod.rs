@@ -14,6 +14,7 @@ use std::sync::Arc;
 use tracer_common::event::{Header, Kind, SAMPLE_KERNEL_THREAD, ThreadCounters};
 use tracer_common::policy::CapturePolicy;
 
+use crate::analysis::activity::Activity;
 use crate::analysis::detector::Detector;
 use crate::classes::{Bounds, Classifier};
 use crate::config::Config;
@@ -37,6 +38,7 @@ use crate::transactions::limits::Limits;
 use crate::transactions::open_span::Slot;
 use crate::workloads::Workloads;
 
+mod activity;
 mod classes;
 mod declared;
 mod finished;
@@ -118,6 +120,8 @@ pub struct Pipeline {
     pub profiles: Profiles,
     /// Windows of cost.
     pub history: Collector,
+    /// What is usual at which hour.
+    pub activity: Activity,
     /// CPU by groups of processes.
     pub workloads: Workloads,
     /// CPU of databases by user, session and component.
@@ -203,6 +207,7 @@ impl Pipeline {
                 .with_lines(config.python.unwrap_or_default())
                 .with_owners(config.code_owners.clone()),
             history: Collector::new(config.window.as_nanos() as u64, memory),
+            activity: Activity::for_memory(memory),
             workloads: Workloads::for_memory(memory),
             subsystems: Subsystems::new(config.subsystems),
             detector: Detector::new(config.analysis.clone()),
@@ -284,6 +289,7 @@ impl Pipeline {
             store: &self.store,
             profiles: &self.profiles,
             history: &self.history,
+            activity: &self.activity,
             workloads: &self.workloads,
             subsystems: &self.subsystems,
             detector: &self.detector,

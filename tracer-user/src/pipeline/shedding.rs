@@ -122,6 +122,7 @@ impl Pipeline {
             processes_forked: TableUse::new(self.forked.len(), LEAVING, self.forked_refused),
             service_class_requests: self.policies.table_use(),
             service_class_rows: self.attainment.table_use(),
+            activity_classes: self.activity.table_use(),
             process_costs,
             workload_processes,
             workload_groups,
@@ -180,6 +181,7 @@ impl Pipeline {
             // Only a part of a window: kept, but no measure for others.
             return;
         }
+        self.learn_activity(window.start_ns);
         self.detector.push(&window);
         self.metrics.set_findings(&finding::Kind::ALL.map(|kind| (kind.name(), self.detector.opened()[kind as usize])));
     }

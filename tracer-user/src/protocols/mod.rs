@@ -385,13 +385,20 @@ pub struct Request {
     pub cut: bool,
 }
 
-/// The user and the database that a client asks for when its connection begins. A claim, until the server has accepted it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The user and the database that a client asks for when its connection begins. A claim, until the server has accepted it; the only
+/// values of a connection that leave a parser, and its `Debug` keeps them out of logs.
+#[derive(Clone, PartialEq, Eq)]
 pub struct SessionIdentity {
     /// The user.
     pub user: Box<str>,
     /// The database.
     pub database: Box<str>,
+}
+
+impl fmt::Debug for SessionIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SessionIdentity")
+    }
 }
 
 /// Request class and method of requests that show only by their replies.

@@ -19,6 +19,7 @@ const CONNECTIONS: &str = "connection handling";
 const WORKERS: &str = "parallel workers";
 const ROOT: &str = "postmaster";
 const PROGRAMS: &str = "started programs";
+const OUTSIDE: &str = "outside requests";
 const UNNAMED: &str = "unnamed";
 
 /// Sums of a user with a database.
@@ -192,6 +193,13 @@ impl Book {
             (Role::Worker(_), Some(Role::Session(user))) => (user, true),
             // A session of which nothing but its requests is known.
             (Role::Unknown, _) if spent.requests > 0 => (UNKNOWN, false),
+            (Role::Server, _) => {
+                add(&mut self.components, OUTSIDE, spent.other);
+                if let Some(user) = self.users.get_mut(UNKNOWN) {
+                    user.spent.merge_requests(spent);
+                }
+                return;
+            }
             _ => return add(&mut self.components, component(role), spent.cpu()),
         };
         let Some(user) = self.users.get_mut(user) else { return };
@@ -270,6 +278,13 @@ impl Book {
                 (Role::Session(user), _) => (user, false),
                 (Role::Worker(_), Some(Role::Session(user))) => (user, true),
                 (Role::Unknown, _) if spent.requests > 0 => (UNKNOWN, false),
+                (Role::Server, _) => {
+                    add(&mut components, OUTSIDE, spent.other);
+                    if let Some(user) = users.get_mut(UNKNOWN) {
+                        user.spent.merge_requests(spent);
+                    }
+                    continue;
+                }
                 (role, _) => {
                     open += if role == Role::Unknown { spent.cpu() } else { 0 };
                     add(&mut components, component(role), spent.cpu());
@@ -330,6 +345,7 @@ fn component(role: Role) -> &'static str {
         Role::Program => PROGRAMS,
         Role::Worker(_) => WORKERS,
         Role::Session(_) => CONNECTIONS,
+        Role::Server => OUTSIDE,
         Role::Unknown => UNNAMED,
     }
 }

@@ -5,6 +5,8 @@
 //! for its connection. Who the session is for is in the message that began it, once the server accepted it, or in the process's title
 //! if the session is older than the agent. Processes without a session are components by their titles.
 //!
+//! MariaDB and Redis are one process: their books tell requests, by class, from everything else.
+//!
 //! The sum over all of it, divided by what `/proc` says of the same processes, is the capture ratio of the subsystem.
 
 mod book;
@@ -52,8 +54,12 @@ impl Default for Settings {
 /// What kind of subsystem it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum System {
-    /// PostgreSQL.
+    /// PostgreSQL: a process for each session.
     PostgreSql,
+    /// MariaDB or MySQL: one process.
+    MariaDb,
+    /// Redis or Valkey: one process, and children that save.
+    Redis,
 }
 
 impl System {
@@ -61,12 +67,36 @@ impl System {
     pub fn name(self) -> &'static str {
         match self {
             Self::PostgreSql => "postgresql",
+            Self::MariaDb => "mariadb",
+            Self::Redis => "redis",
         }
     }
 
     fn of(facts: &ProcessFacts) -> Option<Self> {
         match facts.exe.rsplit('/').next() {
             Some("postgres") => Some(Self::PostgreSql),
+            Some("mariadbd" | "mysqld") => Some(Self::MariaDb),
+            // Debian's redis-server is a link to redis-check-rdb.
+            Some("redis-server" | "valkey-server") => Some(Self::Redis),
+            Some("redis-check-rdb") if facts.comm == "redis-server" => Some(Self::Redis),
+            _ => None,
+        }
+    }
+
+    /// Where an instance is, by its title or arguments: the directory of its data, for Redis the address it listens on.
+    fn place(self, title: &str) -> Option<&str> {
+        match self {
+            Self::PostgreSql => postgresql::data_directory(title),
+            Self::MariaDb => title.split_ascii_whitespace().find_map(|word| word.strip_prefix("--datadir=")),
+            Self::Redis => title.split_ascii_whitespace().nth(1).filter(|address| address.contains(':')),
+        }
+    }
+
+    /// The role of a child by its title.
+    fn component(self, title: &str) -> Option<&'static str> {
+        match self {
+            Self::Redis if title.starts_with("redis-rdb-bgsave") => Some("background save"),
+            Self::Redis if title.starts_with("redis-aof-rewrite") => Some("append-only file"),
             _ => None,
         }
     }
@@ -80,6 +110,8 @@ pub(crate) enum Role {
     Unknown,
     /// The process that the others are children of.
     Root,
+    /// The one process that does everything.
+    Server,
     /// Serves a session of this user of the instance, with a database.
     Session(usize),
     /// Computes for the session of another process.
@@ -116,8 +148,12 @@ impl Spent {
     }
 
     fn merge(&mut self, other: &Self) {
-        self.requests += other.requests;
         self.other += other.other;
+        self.merge_requests(other);
+    }
+
+    fn merge_requests(&mut self, other: &Self) {
+        self.requests += other.requests;
         for (class, cpu) in &other.classes {
             if self.classes.len() < CLASSES || self.classes.contains_key(class) {
                 *self.classes.entry(*class).or_default() += cpu;
@@ -172,7 +208,8 @@ impl Subsystems {
             return;
         };
         if !self.members.contains_key(&tgid) {
-            let is_child = line.starts_with("postgres: ") || self.instance_of(facts.parent).is_some();
+            let titled = system == System::PostgreSql && line.starts_with("postgres: ");
+            let is_child = titled || self.instance_of(facts.parent).is_some();
             let root = if is_child { facts.parent } else { tgid };
             let Some(instance) = self.instance_of(root).or_else(|| self.open(system, root, service)) else { return };
             self.join(root, instance);
@@ -214,19 +251,22 @@ impl Subsystems {
     pub fn title(&mut self, tgid: u32, title: &str) {
         let Some(member) = self.members.get_mut(&tgid) else { return };
         let instance = member.instance;
-        if member.role == Role::Unknown
-            && let Some(book) = self.books.get_mut(instance)
-        {
-            member.role = match postgresql::read(title) {
-                None => Role::Unknown,
+        let Some(book) = self.books.get_mut(instance) else { return };
+        let system = book.system;
+        if member.role == Role::Unknown {
+            let read = if system == System::PostgreSql { postgresql::read(title) } else { None };
+            member.role = match read {
+                None => system.component(title).map_or(Role::Unknown, Role::Component),
                 Some(Title::Session(..)) if !self.settings.users => Role::Session(book::UNKNOWN),
                 Some(Title::Session(user, database)) => Role::Session(book.user(&user, &database)),
                 Some(Title::Worker(leader)) => Role::Worker(leader),
                 Some(Title::Component(name)) => Role::Component(name),
             };
         }
-        let is_root = self.books.get(instance).is_some_and(|book| book.root == tgid && book.place.is_none());
-        if is_root && let Some(place) = postgresql::data_directory(title) {
+        if book.root == tgid
+            && book.place.is_none()
+            && let Some(place) = system.place(title)
+        {
             self.placed(instance, place);
         }
     }
@@ -271,7 +311,7 @@ impl Subsystems {
         let running = self.books.iter().enumerate().filter(|(_, book)| book.root != 0);
         let mut lists: Vec<(usize, Vec<u32>)> = running.map(|(index, book)| (index, vec![book.root])).collect();
         for (tgid, member) in &self.members {
-            if member.role != Role::Root
+            if !matches!(member.role, Role::Root | Role::Server)
                 && let Some((_, list)) = lists.iter_mut().find(|(index, _)| *index == member.instance)
             {
                 list.push(*tgid);
@@ -323,8 +363,11 @@ impl Subsystems {
             self.refused += 1;
             return;
         }
-        let is_root = self.books.get(instance).is_some_and(|book| book.root == tgid);
-        let role = if is_root { Role::Root } else { Role::Unknown };
+        let role = match self.books.get(instance) {
+            Some(book) if book.root == tgid && book.system == System::PostgreSql => Role::Root,
+            Some(book) if book.root == tgid => Role::Server,
+            _ => Role::Unknown,
+        };
         self.members.insert(tgid, Member { instance, role, ..Member::default() });
     }
 

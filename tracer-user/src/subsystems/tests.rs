@@ -166,3 +166,35 @@ fn everything_is_bounded() {
     assert_eq!(books.take_removed().collect::<Vec<_>>(), [("postgresql", "/d0".to_owned())]);
     assert!(books.table_use().iter().all(|used| used.reached > 0));
 }
+
+#[test]
+fn servers_of_one_process() {
+    let mut books = Subsystems::default();
+    let redis = |pid, parent, title: &str| ProcessFacts {
+        exe: "/usr/bin/redis-check-rdb".into(),
+        comm: "redis-server".into(),
+        ..facts(pid, parent, &[title])
+    };
+    books.process(7, &redis(7, 1, "/usr/bin/redis-server 127.0.0.1:6379"), "redis-server");
+    books.spend(7, Work::Request(Some(ClassId(1))), 3 * SECOND);
+    books.spend(7, Work::Other, SECOND);
+    // A save: its title comes after the fork.
+    books.forked(7, 8);
+    books.process(8, &redis(8, 7, "/usr/bin/redis-server 127.0.0.1:6379"), "redis-server");
+    books.spend(8, Work::Other, 2 * SECOND);
+    assert_eq!(books.wanted_titles(), [8]);
+    books.title(8, "redis-rdb-bgsave 127.0.0.1:6379");
+    let expected = [("requests", 3.0), ("background save", 2.0), ("outside requests", 1.0)];
+    assert_eq!(components(&only(&books)), expected);
+    assert_eq!((only(&books).system, only(&books).instance.as_str()), ("redis", "127.0.0.1:6379"));
+    books.gone(8);
+    books.gone(7);
+    assert_eq!(components(&only(&books)), expected);
+    let maria = ProcessFacts { exe: "/usr/sbin/mariadbd".into(), ..facts(20, 1, &["mariadbd", "--datadir=/data"]) };
+    books.process(20, &maria, "mariadb");
+    let view = books.views().pop().unwrap();
+    assert_eq!((view.system, view.instance.as_str(), view.pid), ("mariadb", "/data", 20));
+    // Somebody checks a file.
+    books.process(30, &ProcessFacts { comm: "redis-check-rdb".into(), ..redis(30, 1, "redis-check-rdb x") }, "x");
+    assert_eq!(books.views().len(), 2);
+}
