@@ -32,7 +32,7 @@ work = {"alice": 3, "bob": 1}
 for _ in range(int(12 * scale) or 1):
     for user, c, _ in sessions:
         for _ in range(work[user]):
-            c.execute("SELECT count(*), sum(n * n) FROM generate_series(1, 100000) n").fetchone()
+            c.execute("SELECT count(*), sum(n + n) FROM generate_series(1, 100000) n").fetchone()
             c.execute("SELECT max(n::text) FROM generate_series(1, 5000) n").fetchone()
 for _ in range(20):
     _, c, _ = session("carol", "postgres")
@@ -78,7 +78,8 @@ fn postgresqls_users_sessions_and_processes_add_up() {
     if programs().is_none() {
         return say("SKIPPED subsystems: needs PostgreSQL");
     }
-    let has = Command::new("python3").args(["-c", "import psycopg"]).stderr(Stdio::null()).status();
+    let has =
+        Command::new(find("python3").expect("python3")).args(["-c", "import psycopg"]).stderr(Stdio::null()).status();
     if !has.is_ok_and(|status| status.success()) {
         return say("SKIPPED subsystems: needs psycopg for Python");
     }
@@ -110,18 +111,21 @@ fn postgresqls_users_sessions_and_processes_add_up() {
     let truth: Vec<f64> = sums.split(' ').map(|sum| sum.parse().expect("a number")).collect();
     let [alice, bob] = truth[..] else { panic!("{sums}") };
 
+    let mut last = String::new();
     let book = wait("the books to be what the kernel says", Duration::from_secs(30), || {
         let book = book(&agent, &server)?;
         let ratio = book["capture_ratio"].as_f64()?;
         let [seen_alice, seen_bob] = ["alice", "bob"].map(|user| number(of(&book, user), "cpu_s"));
         let ended = number(of(&book, "carol"), "sessions_ended");
         let near = |seen: f64, truth: f64| (seen / truth - 1.0).abs() < 0.03;
-        say(&format!(
+        last = format!(
             "  alice {seen_alice:.3} of {alice:.3} s, bob {seen_bob:.3} of {bob:.3} s, carol's sessions {ended}, capture ratio {ratio:.4}"
-        ));
+        );
         (near(seen_alice, alice) && near(seen_bob, bob) && ended >= 20.0 && (0.97..=1.03).contains(&ratio))
             .then_some(book)
     });
+    say(&last);
+    assert_eq!(number(of(&book, "carol"), "sessions_ended"), 20.0);
     // Alice asked for three times as much.
     let shares = number(of(&book, "alice"), "requests_cpu_s") / number(of(&book, "bob"), "requests_cpu_s");
     say(&format!("  alice's requests cost {shares:.3} times bob's"));
@@ -145,7 +149,7 @@ fn postgresqls_users_sessions_and_processes_add_up() {
     assert!((users - of_sessions).abs() < 1e-6, "{users} {of_sessions}");
     for user in ["alice", "bob"] {
         let classes = of(&book, user)["classes"].as_array().expect("classes");
-        assert!(classes.iter().any(|class| class["request_class"] == "SELECT generate_series"), "{classes:?}");
+        assert!(classes.iter().any(|class| class["request_class"] == "SELECT"), "{classes:?}");
         assert_eq!(number(of(&book, user), "sessions"), 2.0);
     }
     // Whoever the server did not accept has no name.

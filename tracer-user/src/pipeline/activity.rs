@@ -51,7 +51,7 @@ fn of_point(point: &Point) -> Values {
 /// The same of a row of the history; `None` if it has no requests, or no length. `Point` counts waits for calls as blocked.
 fn of_row(row: &ClassRow) -> Option<Values> {
     let count = row.count as f64;
-    if count < 1.0 || !(row.length_s > 0.0) {
+    if count < 1.0 || row.length_s <= 0.0 || row.length_s.is_nan() {
         return None;
     }
     let each = |sum: f64| (sum / count) as f32;

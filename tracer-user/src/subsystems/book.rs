@@ -311,7 +311,7 @@ impl Book {
             add(&mut components, CONNECTIONS, user.spent.other);
             add(&mut components, WORKERS, user.workers);
         }
-        components.sort_by(|a, b| b.1.cmp(&a.1));
+        components.sort_by_key(|(_, cpu)| std::cmp::Reverse(*cpu));
         sessions.sort_by(|a, b| b.cpu_s.total_cmp(&a.cpu_s).then(a.pid.cmp(&b.pid)));
         let (proc, own) = self.since_first();
         let (proc, own) = (proc + self.earlier.0, own + self.earlier.1);

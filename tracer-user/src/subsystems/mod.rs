@@ -220,8 +220,14 @@ impl Subsystems {
 
     /// `child` was forked by a process that may belong to an instance.
     pub fn forked(&mut self, parent: u32, child: u32) {
+        let instance = self.instance_of(parent);
+        // Records of two CPUs are not in the order of time: the child may be known already.
+        let is_known = |member: &Member| Some(member.instance) == instance && member.spent.cpu() == 0;
+        if self.members.get(&child).is_some_and(is_known) {
+            return;
+        }
         self.gone(child);
-        if let Some(instance) = self.instance_of(parent) {
+        if let Some(instance) = instance {
             self.join(child, instance);
         }
     }

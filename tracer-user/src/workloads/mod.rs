@@ -237,9 +237,10 @@ fn root(cgroup: &str) -> &str {
 /// The innermost systemd service or scope in a cgroup path; what is below a user's manager keeps that manager's name, because two
 /// users may have equally named units.
 fn unit(cgroup: &str) -> &str {
-    let is_unit = |part: &&str| part.ends_with(".service") || part.ends_with(".scope");
+    let ends = |part: &str, kind: &str| part.strip_suffix(kind).is_some_and(|name| !name.is_empty());
+    let is_unit = |part: &&str| ends(part, ".service") || ends(part, ".scope");
     let Some(unit) = cgroup.rsplit('/').find(is_unit) else { return NO_UNIT };
-    let manager = cgroup.split('/').find(|part| part.starts_with("user@") && part.ends_with(".service"));
+    let manager = cgroup.split('/').find(|part| part.starts_with("user@") && ends(part, ".service"));
     match manager.filter(|manager| *manager != unit) {
         // The path from the manager to the unit.
         Some(manager) => match (cgroup.find(manager), cgroup.rfind(unit)) {
