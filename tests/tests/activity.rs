@@ -17,7 +17,8 @@ const RATE: f64 = 10.0;
 
 fn agent(dir: &Path) -> Agent {
     let config = dir.join("tracer.toml");
-    std::fs::write(&config, "[history]\nwindow = \"1s\"\ndir = \"history\"\n").expect("a file");
+    let history = dir.join("history");
+    std::fs::write(&config, format!("[history]\nwindow = \"1s\"\ndir = {history:?}\n")).expect("a file");
     Agent::start(dir, &["--config", config.to_str().expect("text"), "--nice=-10"])
 }
 
@@ -76,7 +77,8 @@ fn a_profile_is_what_the_server_says_survives_a_restart_and_shows_what_is_unusua
     });
     let again = number(&after, "/resources/cpu_s/mean");
     assert!((again / cpu - 1.0).abs() < 0.05, "{again} s, {cpu} s before the restart");
-    load(&server, 4.0 * RATE, 8);
+    // Windows without requests count nothing, so these stay the newest.
+    load(&server, 4.0 * RATE, 5);
     let unusual = wait("a rate that deviates", Duration::from_secs(5), || {
         profile(&second).filter(|profile| profile["resources"]["rate_per_s"]["deviates"] == "above")
     });

@@ -37,7 +37,7 @@ const CLASSES: usize = 32;
 const ENOUGH: u64 = 60;
 /// Newest windows whose mean is compared with the profile.
 const RECENT: usize = 6;
-/// Standard deviations beyond which a value deviates, if it is outside the middle 98 % as well.
+/// Standard deviations beyond which a value deviates, if it is outside the middle 90 % as well.
 const DEVIATES: f64 = 3.0;
 /// Least standard deviation, as a part of the mean: a value that never changed is not known to the last digit.
 const LEAST_SD: f64 = 0.02;
@@ -70,7 +70,8 @@ impl Profile {
 pub struct ClassProfiles {
     shifts: BTreeMap<u16, Box<Profile>>,
     all: Box<Profile>,
-    recent: VecDeque<Values>,
+    /// The newest windows, by their start. They are learnt when they are not the newest any more: what is judged is not its own measure.
+    recent: VecDeque<(u64, Values)>,
     /// Start of the newest window, nanoseconds since the epoch.
     last_ns: u64,
 }
@@ -114,15 +115,14 @@ impl ClassProfiles {
         if sketch.count() < ENOUGH || self.recent.is_empty() {
             return None;
         }
-        let recent =
-            self.recent.iter().filter_map(|values| values.get(index)).map(|value| f64::from(*value)).sum::<f64>()
-                / self.recent.len() as f64;
+        let values = self.recent.iter().filter_map(|(_, values)| values.get(index)).map(|value| f64::from(*value));
+        let recent = values.sum::<f64>() / self.recent.len() as f64;
         let (mean, sd) = (sketch.mean(), sketch.variance().sqrt());
         // A mean of several windows varies less than one, but windows after each other are alike: no credit for that.
         let distance = (recent - mean) / sd.max(LEAST_SD * mean.abs()).max(f64::MIN_POSITIVE);
-        let deviates = if distance > DEVIATES && recent > sketch.quantile(0.99) {
+        let deviates = if distance > DEVIATES && recent > sketch.quantile(0.95) {
             Some("above")
-        } else if distance < -DEVIATES && recent < sketch.quantile(0.01) {
+        } else if distance < -DEVIATES && recent < sketch.quantile(0.05) {
             Some("below")
         } else {
             None
@@ -161,11 +161,12 @@ impl Activity {
             return;
         }
         profiles.last_ns = start_ns;
-        if profiles.recent.len() >= RECENT {
-            profiles.recent.pop_front();
+        if profiles.recent.len() >= RECENT
+            && let Some((start_ns, values)) = profiles.recent.pop_front()
+        {
+            profiles.learn(start_ns, &values);
         }
-        profiles.recent.push_back(*values);
-        profiles.learn(start_ns, values);
+        profiles.recent.push_back((start_ns, *values));
     }
 
     /// A window of a class, from the files of an earlier run.
