@@ -11,7 +11,7 @@ use tracer_tests::{begin, figure, http, say, scratch, wait};
 const ROUTE: &str = "/medium";
 const CLASS: &str = "GET /medium";
 /// Windows of a second until the profile judges, and some more.
-const WARM: u64 = 66;
+const WARM: u64 = 74;
 /// Requests a second.
 const RATE: f64 = 10.0;
 
