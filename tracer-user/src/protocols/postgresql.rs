@@ -6,6 +6,7 @@
 
 mod detect;
 mod frames;
+mod identity;
 mod replies;
 mod sqlstate;
 mod statements;
@@ -14,10 +15,11 @@ use std::sync::Arc;
 
 use self::detect::{CANCEL, GSS, Startup, TLS, startup};
 use self::frames::{Frame, Front, HEADER, executes, frame, name};
+use self::identity::identity;
 use self::replies::Progress;
 use self::statements::{NAME, Named};
 use super::sql::{Dialect, SQL_LIMIT, Summary, shared, summarize};
-use super::{Asked, Body, Detected, Parser, Protocol, Reply, Request, SessionIdentity, Settings, Step};
+use super::{Asked, Body, Detected, Parser, Protocol, Reply, Request, Settings, Step};
 use crate::model::ProtocolId;
 
 /// Message types that clients send.
@@ -232,35 +234,6 @@ impl Session {
         let (used, rest) = frame.split();
         Step::Part { used, rest }
     }
-}
-
-/// Longest name of a user or database, bytes: the server's own limit.
-const NAME_LIMIT: usize = 63;
-
-/// User and database in the parameters of a connection's first message; `None` if it names no user, or not within what was
-/// captured. Of the other parameters nothing is kept.
-fn identity(parameters: &[u8]) -> Option<Box<SessionIdentity>> {
-    let text = |name: &[u8]| {
-        let fits = !name.is_empty() && name.len() <= NAME_LIMIT;
-        std::str::from_utf8(name).ok().filter(|_| fits).map(Box::<str>::from)
-    };
-    let (mut user, mut database, mut rest) = (None, None, parameters);
-    while let Some((key, after)) = name(rest)
-        && !key.is_empty()
-        && let Some((value, after)) = name(after)
-    {
-        match key {
-            b"user" => user = text(value),
-            b"database" => database = text(value),
-            _ => {}
-        }
-        rest = after;
-    }
-    let user = user?;
-    // Without a database it is that of the user's name; one that was cut off is not known.
-    let is_whole = rest == [0];
-    let database = database.or_else(|| is_whole.then(|| user.clone()))?;
-    Some(Box::new(SessionIdentity { user, database }))
 }
 
 /// Whether to wait for more of a message's fields, whose first `limit` bytes count.

@@ -1,3 +1,5 @@
+//! Books of PostgreSQL, MariaDB and Redis from events of their processes.
+
 use super::*;
 
 const SECOND: u64 = 1_000_000_000;

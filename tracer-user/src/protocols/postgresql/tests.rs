@@ -697,38 +697,3 @@ fn session() -> Vec<Op> {
 }
 
 mod long;
-
-/// A connection's first message.
-fn begins(parameters: &[u8]) -> Vec<u8> {
-    let length = (parameters.len() as u32 + 8).to_be_bytes();
-    [&length[..], &196_608u32.to_be_bytes(), parameters].concat()
-}
-
-#[test]
-fn a_first_message_names_user_and_database() {
-    let of = |parameters: &[u8]| {
-        let bytes = begins(parameters);
-        match Session::default().request(&bytes, false, &Settings::default()) {
-            Step::Head { message, .. } => {
-                message.session.map(|one| (one.user.into_string(), one.database.into_string()))
-            }
-            _ => None,
-        }
-    };
-    let pair = |user: &str, database: &str| Some((user.to_owned(), database.to_owned()));
-    assert_eq!(of(b"user\0alice\0database\0shop\0application_name\0x\0\0"), pair("alice", "shop"));
-    assert_eq!(of(b"user\0alice\0\0"), pair("alice", "alice"));
-    // Cut off before the database, without a user, with a name that is none.
-    assert_eq!(of(b"user\0alice\0options\0-c"), None);
-    assert_eq!(of(b"database\0shop\0\0"), None);
-    assert_eq!(of(&[b"user\0", &[b'x'; 64][..], b"\0\0"].concat()), None);
-    assert_eq!(of(b"user\0\xff\xfe\0\0"), None);
-    assert_eq!(of(b""), None);
-}
-
-proptest! {
-    #[test]
-    fn any_parameters_are_survived(parameters in proptest::collection::vec(any::<u8>(), 0..200)) {
-        let _ = identity(&parameters);
-    }
-}
