@@ -78,7 +78,7 @@ export class WorkloadsPage {
     show(this.sums, figure(share(groups.workloads_cpu_s), "processes"), figure(share(groups.kernel_cpu_s), "kernel", "the kernel's own threads and interrupts"),
       figure(share(groups.unreported_cpu_s), "unreported", "measured, but not yet reported by thread"),
       figure(groups.capture_ratio === null ? "–" : groups.capture_ratio.toFixed(4), "capture ratio", "their sum ÷ CPU that the system says was used"));
-    if (!subsystems.length) show(this.databases, card("Databases", null, empty("No database runs here.", "PostgreSQL is recognised by its program.")));
+    if (!subsystems.length) show(this.databases, card("Databases", null, empty("No database runs here.", "PostgreSQL, MariaDB and Redis are recognised by their programs.")));
     else if (subsystems.map((one) => this.database(one)).some((element, index) => this.databases.children[index] !== element)) {
       show(this.databases, subsystems.map((one) => this.database(one)));
     }
