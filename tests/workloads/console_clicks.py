@@ -260,7 +260,7 @@ async def narrow(page, base, directory, most):
     """A phone; or a window of 1280 pixels with 400 % zoom, which is 320 pixels."""
     await page.call("Emulation.setDeviceMetricsOverride", width=most, height=844, deviceScaleFactor=1, mobile=True)
     await page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
-    for path in ("/", "/service?name=burn", "/class?name=burn&class=GET%20/alpha", "/health", "/transactions?name=burn", "/compare?name=burn&class=GET%20/alpha"):
+    for path in ("/", "/service?name=burn", "/class?name=burn&class=GET%20/alpha", "/health", "/workloads", "/transactions?name=burn", "/compare?name=burn&class=GET%20/alpha"):
         await page.open(base + path)
         await page.until("the page", "document.querySelectorAll('#app .card').length > 0 && (document.querySelector('tbody tr, .empty'))")
         width = await page.value("document.documentElement.scrollWidth")

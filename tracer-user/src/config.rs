@@ -23,6 +23,7 @@ use crate::runtimes::Extras;
 use crate::runtimes::declared::Declared;
 use crate::runtimes::tls::Libraries;
 use crate::service_classes::{Mode, ServiceClasses};
+use crate::subsystems;
 
 mod class_rules;
 mod declared;
@@ -72,6 +73,7 @@ struct File {
     profiles: profiles::ProfilesFile,
     history: history::HistoryFile,
     analysis: findings::AnalysisFile,
+    subsystems: subsystems::Settings,
     protocols: ProtocolsFile,
     transactions: TransactionsFile,
     runtimes: RuntimesFile,
@@ -235,6 +237,8 @@ pub struct Config {
     pub history: History,
     /// When a change between windows is a finding.
     pub analysis: analysis::detector::Settings,
+    /// Whose names books of databases show.
+    pub subsystems: subsystems::Settings,
     /// Where findings are posted.
     pub webhook: Option<crate::webhook::Settings>,
     /// Finished spans.
@@ -347,6 +351,7 @@ impl Default for Config {
             window: Duration::from_secs(10),
             history: History::default(),
             analysis: analysis::detector::Settings::default(),
+            subsystems: subsystems::Settings::default(),
             webhook: None,
             transactions: Transactions::default(),
             runtimes: Extras::default(),
@@ -477,6 +482,7 @@ impl Config {
         file.history.apply(&source, &mut config)?;
         file.analysis.apply(&source, &mut config.analysis)?;
         config.analysis.scale_to(config.window);
+        config.subsystems = file.subsystems;
         config.webhook = file.analysis.webhook(&source)?;
         let transactions = &mut config.transactions;
         for (given, time) in [

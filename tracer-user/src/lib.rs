@@ -25,9 +25,11 @@ pub mod unwind;
 pub mod transactions;
 // Layer 7: spans to request classes.
 pub mod classes;
-// Layer 8: what changes of cost mean; which policy a request gets.
+// Layer 8: what changes of cost mean; which policy a request gets; whose CPU processes use.
 pub mod analysis;
 pub mod service_classes;
+pub mod subsystems;
+pub mod workloads;
 // Layer 9: places results go; siblings.
 pub mod history;
 pub mod metrics;

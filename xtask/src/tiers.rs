@@ -57,9 +57,13 @@ const TABLE: &[(&str, Quick)] = &[
     ("tls_libraries", Nothing),
     ("round_trips", Nothing),
     // CPU, waits and stacks.
+    // A profile needs 60 windows.
+    ("activity", Nothing),
     ("ad_hoc", All),
     ("cpu", All),
     ("debug_info", All),
+    ("subsystems", Nothing),
+    ("workloads", All),
     ("declared", All),
     ("declared_calls", All),
     ("declared_values", All),

@@ -9,6 +9,7 @@
 
 #![expect(clippy::many_single_char_names, clippy::needless_range_loop, reason = "the formulas' own names and indices")]
 
+pub mod activity;
 mod cross_check;
 pub mod detector;
 mod diagnosis;

@@ -15,7 +15,9 @@ use super::decrypting::Decrypting;
 use super::enforcing::Enforcing;
 use super::history_files::HistoryFiles;
 use super::netns::OwnNetns;
+use super::past_windows::PastWindows;
 use super::poll_interval::Found;
+use super::process_looks::look_at_processes;
 use super::relaying::Relaying;
 use super::reloading::Reloading;
 use super::sampling::{Sampling, timed};
@@ -127,6 +129,8 @@ pub(super) struct Agent {
     pub(super) saver: Option<Saver>,
     /// Writes the windows of cost to files.
     pub(super) history: Option<HistoryFiles>,
+    /// Windows of earlier runs that are being read.
+    pub(super) past: Option<PastWindows>,
     /// What waits for the files that are written.
     pub(super) files: Vec<Waiting>,
     /// Other hosts' agents.
@@ -525,6 +529,10 @@ impl Agent {
             pipeline.metrics.set_lost("records_not_written", recorder.dropped());
         }
         pipeline.tick(now);
+        look_at_processes(pipeline, now, self.ticks);
+        for row in self.past.as_ref().and_then(PastWindows::take).into_iter().flatten() {
+            pipeline.learn_past_activity(&row);
+        }
         self.count_relayed(pipeline);
         let lost = self.kernel.lost();
         for (reason, count) in tracer_common::lost::Lost::ALL.into_iter().zip(&lost) {

@@ -19,6 +19,7 @@ use super::decrypting::Decrypting;
 use super::enforcing::{self, Enforcing};
 use super::history_files::HistoryFiles;
 use super::netns::OwnNetns;
+use super::past_windows::PastWindows;
 use super::poll_interval::Pace;
 use super::relaying::Relaying;
 use super::reloading::Reloading;
@@ -29,7 +30,7 @@ use super::thread_clocks::ThreadClocks;
 use super::transactions_file::Lines;
 use super::{Failure, clock, descriptors, host_name, signals, summary};
 use crate::cli::AgentOptions;
-use crate::config::{Config, OOM_SCORE_ADJ, Sections};
+use crate::config::{Config, History, OOM_SCORE_ADJ, Sections};
 use crate::guard::loss_log::LossLog;
 use crate::guard::self_process;
 use crate::guard::service_manager::ServiceManager;
@@ -137,6 +138,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     if saver.is_some() {
         pipeline.store.hand_out();
     }
+    let past = past_windows(&config.history, &host);
     let history = {
         let _inside = runtime.enter();
         HistoryFiles::start(&config.history, &config.analysis, &host)?
@@ -232,6 +234,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         webhook,
         saver,
         history,
+        past,
         files,
         relaying,
         netns: config_netns,
@@ -330,6 +333,16 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         self_process::print(summary::table(&pipeline, Some(&health)));
     }
     Ok(recorded?)
+}
+
+/// Has windows of earlier runs read, if they are kept.
+fn past_windows(settings: &History, host: &str) -> Option<PastWindows> {
+    let dir = match settings.place.as_ref()? {
+        Place::Directory(dir) => dir,
+        Place::Bucket(_) => &settings.spool,
+    };
+    let past = PastWindows::start(dir, host);
+    past.inspect_err(|error| log::warn!("no thread for the windows of earlier runs: {error}")).ok()
 }
 
 /// Nice value of every thread but the pipeline's: reading symbols and drawing pages can wait.

@@ -89,6 +89,18 @@ table_use! {
         processes_leaving,
         /// Forked processes that run no other program and belong to their parent's service.
         processes_forked,
+        /// Request classes with activity profiles.
+        activity_classes,
+        /// CPU by process and class, of one second.
+        process_costs,
+        /// Processes whose groups are known.
+        workload_processes,
+        /// Groups of processes, of the kind with the most of them.
+        workload_groups,
+        /// Processes of databases.
+        subsystem_processes,
+        /// Databases with books of their own; reached: users that share a sum, too.
+        subsystem_instances,
         /// Services with their own name.
         services,
         /// Request classes of all services.

@@ -6,6 +6,8 @@ pub mod container_names;
 pub mod containers;
 pub mod local_time;
 pub mod process;
+pub mod process_cpu;
 pub mod services;
 pub mod stat;
 pub mod statics;
+pub mod users;

@@ -9,6 +9,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::users;
+
 /// Most bytes read of any file of a process.
 const READ_LIMIT: u64 = 16 * 1024;
 /// Most arguments kept.
@@ -19,6 +21,9 @@ const ARGUMENTS: usize = 32;
 pub struct ProcessFacts {
     /// Process id.
     pub pid: u32,
+    /// Its parent; 0: not known.
+    #[serde(default)]
+    pub parent: u32,
     /// Start time in clock ticks since boot; identifies the process together with `pid`.
     pub start_time: u64,
     /// Name of its main thread.
@@ -35,6 +40,9 @@ pub struct ProcessFacts {
     pub cwd: String,
     /// Path in the cgroup hierarchy.
     pub cgroup: String,
+    /// The user it runs as (its effective id): the name in this host's `/etc/passwd`, else the number; empty if not readable.
+    #[serde(default)]
+    pub user: String,
     /// `OTEL_SERVICE_NAME`, or `service.name` of `OTEL_RESOURCE_ATTRIBUTES`, from its environment.
     pub otel_service: Option<String>,
 }
@@ -60,6 +68,7 @@ pub fn read(pid: u32) -> Option<ProcessFacts> {
         environ: &file("environ"),
         exe: &exe.unwrap_or_default(),
     };
+    let user = user(&file("status")).map(users::name).unwrap_or_default();
     let cwd = String::from_utf8_lossy(&link("cwd").unwrap_or_default()).into_owned();
     // The running program's own file: no path of the process's choice is followed.
     let version = std::fs::metadata(Path::new(&dir).join("exe")).map_or(0, |file| {
@@ -67,7 +76,7 @@ pub fn read(pid: u32) -> Option<ProcessFacts> {
         (file.dev(), file.ino(), file.mtime(), file.mtime_nsec()).hash(&mut hasher);
         hasher.finish()
     });
-    facts(pid, &files).map(|facts| ProcessFacts { cwd, files: version, ..facts })
+    facts(pid, &files).map(|facts| ProcessFacts { cwd, files: version, user, ..facts })
 }
 
 /// Checks that there is a process of this id: the id of one that has ended may come back as another's.
@@ -112,9 +121,10 @@ pub struct Files<'a> {
 
 /// Extracts the facts; `None` if `stat` is malformed. Total: any bytes.
 pub fn facts(pid: u32, files: &Files<'_>) -> Option<ProcessFacts> {
-    let (comm, start_time) = parse_stat(&String::from_utf8_lossy(files.stat))?;
+    let (comm, parent, start_time) = parse_stat(&String::from_utf8_lossy(files.stat))?;
     Some(ProcessFacts {
         pid,
+        parent,
         start_time,
         comm,
         exe: String::from_utf8_lossy(files.exe).trim_end_matches(" (deleted)").to_owned(),
@@ -122,8 +132,30 @@ pub fn facts(pid: u32, files: &Files<'_>) -> Option<ProcessFacts> {
         cmdline: arguments(files.cmdline),
         cwd: String::new(),
         cgroup: cgroup(&String::from_utf8_lossy(files.cgroup)),
+        user: String::new(),
         otel_service: otel_service(files.environ),
     })
+}
+
+/// What a process is that may change while it runs the same program: its user and its cgroup; `None` if it is gone.
+pub fn placement(pid: u32) -> Option<(String, String)> {
+    let user = user(&bytes(&format!("/proc/{pid}/status"))?).map(users::name).unwrap_or_default();
+    let cgroup = cgroup(&String::from_utf8_lossy(&bytes(&format!("/proc/{pid}/cgroup"))?));
+    Some((user, cgroup))
+}
+
+/// The arguments of a process, or the title it gave itself; `None` if it is gone.
+pub fn title(pid: u32) -> Option<String> {
+    let line = bytes(&format!("/proc/{pid}/cmdline"))?;
+    let parts: Vec<_> = line.split(|byte| *byte == 0).filter(|part| !part.is_empty()).collect();
+    Some(parts.iter().map(|part| String::from_utf8_lossy(part)).collect::<Vec<_>>().join(" "))
+}
+
+/// The effective user id in `/proc/PID/status`.
+pub fn user(status: &[u8]) -> Option<u32> {
+    let text = String::from_utf8_lossy(status);
+    let line = text.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    line.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 fn bytes(path: &str) -> Option<Vec<u8>> {
@@ -132,13 +164,15 @@ fn bytes(path: &str) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// `comm` and start time from `/proc/PID/stat`; the name is in parentheses and may contain any character.
-fn parse_stat(stat: &str) -> Option<(String, u64)> {
+/// `comm`, parent and start time from `/proc/PID/stat`; the name is in parentheses and may contain any character.
+fn parse_stat(stat: &str) -> Option<(String, u32, u64)> {
     let open = stat.find('(')?;
     let close = stat.rfind(')')?;
     let comm = stat.get(open + 1..close)?.to_owned();
-    let start = stat.get(close + 1..)?.split_whitespace().nth(19)?.parse().ok()?;
-    Some((comm, start))
+    let mut fields = stat.get(close + 1..)?.split_whitespace();
+    let parent = fields.nth(1)?.parse().ok()?;
+    let start = fields.nth(17)?.parse().ok()?;
+    Some((comm, parent, start))
 }
 
 fn arguments(cmdline: &[u8]) -> Vec<String> {
@@ -212,7 +246,7 @@ mod tests {
     #[test]
     fn stat_survives_odd_names() {
         let rest = "S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4242 20";
-        assert_eq!(parse_stat(&format!("7 (a) b) {rest}")), Some(("a) b".into(), 4242)));
+        assert_eq!(parse_stat(&format!("7 (a) b) {rest}")), Some(("a) b".into(), 1, 4242)));
         for bad in ["", "7", "7 (x", "7 )x( 1", "7 (x) S 1"] {
             assert_eq!(parse_stat(bad), None, "{bad}");
         }
@@ -223,6 +257,21 @@ mod tests {
         let facts = read(std::process::id()).unwrap();
         assert!(facts.start_time > 0 && !facts.exe.is_empty() && !facts.cmdline.is_empty());
         assert_eq!(read(u32::MAX), None);
+    }
+
+    #[test]
+    fn effective_users() {
+        for (status, expected) in [
+            ("Name:\tx\nUid:\t1000\t33\t33\t33\nGid:\t1\t2\t3\t4\n", Some(33)),
+            ("Uid:\t1\n", None),
+            ("Uid:\ta\tb\tc\td\n", None),
+            ("", None),
+        ] {
+            assert_eq!(user(status.as_bytes()), expected, "{status}");
+        }
+        let own = placement(std::process::id()).unwrap();
+        assert!(!own.0.is_empty());
+        assert!(title(std::process::id()).is_some_and(|title| !title.is_empty()));
     }
 
     #[test]

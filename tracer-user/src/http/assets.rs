@@ -23,6 +23,7 @@ macro_rules! assets {
 
 assets! {
     "console.css" CSS,
+    "activity.js" SCRIPT,
     "charts.js" SCRIPT,
     "class_page.js" SCRIPT,
     "compare_page.js" SCRIPT,
@@ -42,6 +43,7 @@ assets! {
     "table.js" SCRIPT,
     "transaction_page.js" SCRIPT,
     "transactions_page.js" SCRIPT,
+    "workloads_page.js" SCRIPT,
     "vendor/dagre/dagre.min.js" SCRIPT,
     "vendor/dagre/LICENSE" TEXT,
     "vendor/uplot/uPlot.iife.min.js" SCRIPT,

@@ -44,7 +44,7 @@ pub(super) struct PageQuery {
     name: Option<String>,
     class: Option<String>,
     id: Option<String>,
-    refresh: Option<u32>,
+    pub(super) refresh: Option<u32>,
 }
 
 fn class_table(classes: &[&ClassView]) -> String {

@@ -3,6 +3,7 @@
 //! A handler that needs state sends a [`Job`] to the pipeline's thread, which runs it between two drains; rendering
 //! happens here. `/metrics` reads atomics and disturbs no other thread.
 
+mod activity;
 mod api;
 mod arm;
 mod assets;
@@ -26,8 +27,10 @@ mod range;
 mod service_classes;
 mod slots;
 mod slow_requests;
+mod subsystems;
 pub mod token;
 mod transactions;
+mod workloads;
 
 pub use service_classes::Enforcement;
 
@@ -45,6 +48,7 @@ use axum::routing::{get, put};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::analysis::activity::Activity;
 use crate::analysis::detector::Detector;
 use crate::guard::shed::{Ceilings, Level};
 use crate::guard::status::Status;
@@ -58,6 +62,8 @@ use crate::relay::Outcomes;
 use crate::relay::hub::PeerView;
 use crate::runtimes::status_view::RuntimeStatus;
 use crate::store::Store;
+use crate::subsystems::Subsystems;
+use crate::workloads::Workloads;
 
 /// How long a handler waits for the pipeline.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -170,6 +176,12 @@ pub struct View<'a> {
     pub profiles: &'a Profiles,
     /// Windows of cost.
     pub history: &'a Collector,
+    /// What is usual at which hour.
+    pub activity: &'a Activity,
+    /// CPU by groups of processes.
+    pub workloads: &'a Workloads,
+    /// CPU of databases by user, session and component.
+    pub subsystems: &'a Subsystems,
     /// What changes between them mean.
     pub detector: &'a Detector,
     /// The agent itself.
@@ -332,6 +344,7 @@ fn router(app: Arc<App>) -> Router {
         .route("/transaction", get(console::transaction))
         .route("/class", get(console::class))
         .route("/health", get(console::health))
+        .route("/workloads", get(workloads::page))
         .route("/finding", get(console::finding))
         .route("/transactions", get(console::transactions))
         .route("/compare", get(console::compare))
@@ -348,9 +361,12 @@ fn router(app: Arc<App>) -> Router {
         .route("/api/v1/arm/users", get(arm::users))
         .route("/api/v1/arm/metrics", get(arm::metrics))
         .route("/api/v1/edges", get(edges::edges))
+        .route("/api/v1/workloads", get(workloads::list))
+        .route("/api/v1/subsystems", get(subsystems::list))
         .route("/api/v1/series", get(history::series))
         .route("/api/v1/durations", get(durations::durations))
         .route("/api/v1/builds", get(durations::builds))
+        .route("/api/v1/profiles/activity", get(activity::profiles))
         .route("/api/v1/findings", get(findings::list))
         .route("/api/v1/findings/{id}", get(findings::one))
         .route("/api/v1/transactions", get(transactions::list))

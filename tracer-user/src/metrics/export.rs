@@ -35,6 +35,7 @@ use super::series_metrics::SeriesMetrics;
 use super::service_classes::ServiceClassFamilies;
 use super::tasks::Tasks;
 use super::totals::Totals;
+use super::workloads::WorkloadFamilies;
 use crate::model::{Cost, Names, Nanos, Owner, Sink, Span};
 
 /// The families and the handles of series in use.
@@ -58,6 +59,7 @@ pub struct Metrics {
     pub(super) certificates: Certificates,
     pub(super) configuration: ConfigurationFamilies,
     pub(super) service_classes: ServiceClassFamilies,
+    pub(super) workloads: WorkloadFamilies,
     /// Requests in shared series: there were too many classes, too many label combinations, or the class had been idle.
     folded_classes: IntCounter,
     folded_series: IntCounter,
@@ -131,6 +133,7 @@ impl Metrics {
             certificates: Certificates::new(r),
             configuration: ConfigurationFamilies::new(r),
             service_classes: ServiceClassFamilies::new(r),
+            workloads: WorkloadFamilies::new(r),
             folded_classes: folded.with_label_values(&["class"]),
             folded_series: folded.with_label_values(&["series"]),
             folded_idle: folded.with_label_values(&["idle"]),

@@ -36,6 +36,7 @@ mod service_classes;
 mod stats;
 mod tasks;
 mod totals;
+mod workloads;
 
 pub use attainment::{Attainment, Row as AttainmentRow};
 pub use declared::{DeclaredReports, DeclaredRow, DeclaredSums, MetricSums};

@@ -43,7 +43,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
         &["tracer_request", "tracer_work", "tracer_declared", "tracer_client_", "tracer_server_"],
     ),
     ("Service classes", &["tracer_service_class"]),
-    ("CPU", &["tracer_service_cpu", "tracer_host_cpu", "tracer_capture"]),
+    ("CPU", &["tracer_service_cpu", "tracer_host_cpu", "tracer_capture", "tracer_workload", "tracer_subsystem"]),
     (
         "Attribution and runtimes",
         &["tracer_attribution", "tracer_runtime", "tracer_uprobe", "tracer_messages_unlinked"],

@@ -15,6 +15,7 @@ impl Pipeline {
             None => classify_late(&mut self.classifier, &mut self.names, &mut live),
         };
         self.engine.settle(&live, class);
+        self.session_began(&live);
         for mut sample in std::mem::take(&mut live.samples) {
             sample.owner = Owner::Class(class);
             self.profiles.sample(&self.names, &sample);
@@ -37,6 +38,19 @@ impl Pipeline {
             writer.span(&self.names, &span);
         }
         self.store.take(span);
+    }
+
+    /// A request that began a session was accepted: the process that serves it is known to serve its user.
+    fn session_began(&mut self, live: &OpenSpan) {
+        let outcome = live.outcome.unwrap_or(Outcome::Unfinished);
+        if let Some(session) = &live.request.session
+            && live.side == Side::Server
+            && live.status.is_some()
+            && outcome == Outcome::Complete
+            && !is_error(live.protocol, live.side, live.status, live.failure, outcome)
+        {
+            self.subsystems.session(live.pid, &session.user, &session.database);
+        }
     }
 
     fn span(live: Box<OpenSpan>, class: ClassId, verdicts: &Verdicts) -> Span {

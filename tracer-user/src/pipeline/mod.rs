@@ -14,6 +14,7 @@ use std::sync::Arc;
 use tracer_common::event::{Header, Kind, SAMPLE_KERNEL_THREAD, ThreadCounters};
 use tracer_common::policy::CapturePolicy;
 
+use crate::analysis::activity::Activity;
 use crate::analysis::detector::Detector;
 use crate::classes::{Bounds, Classifier};
 use crate::config::Config;
@@ -31,10 +32,13 @@ use crate::protocols::Settings;
 use crate::relay::Outgoing;
 use crate::runtimes::declared::DeclaredTable;
 use crate::store::{SpanView, Store};
+use crate::subsystems::Subsystems;
 use crate::transactions::engine::{Engine, Output};
 use crate::transactions::limits::Limits;
 use crate::transactions::open_span::Slot;
+use crate::workloads::Workloads;
 
+mod activity;
 mod classes;
 mod declared;
 mod finished;
@@ -117,6 +121,12 @@ pub struct Pipeline {
     pub profiles: Profiles,
     /// Windows of cost.
     pub history: Collector,
+    /// What is usual at which hour.
+    pub activity: Activity,
+    /// CPU by groups of processes.
+    pub workloads: Workloads,
+    /// CPU of databases by user, session and component.
+    pub subsystems: Subsystems,
     /// What changes between them mean.
     pub detector: Detector,
     writers: Vec<Box<dyn SpanWriter>>,
@@ -200,6 +210,9 @@ impl Pipeline {
                 .with_native_lines(config.debug_info.lines)
                 .with_owners(config.code_owners.clone()),
             history: Collector::new(config.window.as_nanos() as u64, memory),
+            activity: Activity::for_memory(memory),
+            workloads: Workloads::for_memory(memory),
+            subsystems: Subsystems::new(config.subsystems),
             detector: Detector::new(config.analysis.clone()),
             writers: Vec::new(),
             not_written: 0,
@@ -279,6 +292,9 @@ impl Pipeline {
             store: &self.store,
             profiles: &self.profiles,
             history: &self.history,
+            activity: &self.activity,
+            workloads: &self.workloads,
+            subsystems: &self.subsystems,
             detector: &self.detector,
             wall_offset: self.wall_offset,
             health,
@@ -351,7 +367,9 @@ impl Pipeline {
         self.events[kind as usize - 1] += 1;
         let tgid = header.tgid;
         match record {
-            Record::Exec(_) => {
+            Record::Exec(exec) => {
+                self.workloads.runs(tgid, &decode::comm(&exec.comm));
+                self.subsystems.executed(tgid);
                 // Another program: the old identity is void.
                 self.engine.forget_process(tgid);
                 self.forked.remove(&tgid);
@@ -367,6 +385,8 @@ impl Pipeline {
                 if fork.child_tgid != tgid {
                     // The id may have been reused after an unseen exit.
                     self.engine.forget_process(fork.child_tgid);
+                    self.workloads.forked(tgid, fork.child_tgid);
+                    self.subsystems.forked(tgid, fork.child_tgid);
                     self.forked(tgid, fork.child_tgid);
                 }
                 return;
@@ -406,6 +426,9 @@ impl Pipeline {
     /// Assigns a service to a process that can no longer be inspected: that of the forking process if it executed no
     /// other program, else one named after its thread.
     fn stand_in(&mut self, tgid: u32, comm: Option<&str>) {
+        if let Some(comm) = comm {
+            self.workloads.runs(tgid, comm);
+        }
         let service = match self.forked.get(&tgid) {
             Some((_, service)) => *service,
             None => self.service(comm.unwrap_or("unknown")),
@@ -441,6 +464,8 @@ impl Pipeline {
             self.places.forget(tgid);
             self.profiles.process_gone(tgid);
             self.containers.forget(tgid);
+            self.workloads.gone(tgid);
+            self.subsystems.gone(tgid);
             for writer in &mut self.writers {
                 writer.process_gone(tgid);
             }
@@ -545,8 +570,15 @@ impl Pipeline {
             self.charged.1 += cost.cpu;
             self.spend(Owner::Overhead(service), cost);
         }
+        for (tgid, work, cpu) in self.engine.take_process_costs() {
+            self.workloads.spend(tgid, work, cpu);
+            self.subsystems.spend(tgid, work, cpu);
+        }
         let now = self.engine.now;
         self.forget(now);
+        self.workloads.tick(now);
+        self.metrics.set_workloads(&self.workloads);
+        self.metrics.set_subsystems(&mut self.subsystems);
         self.metrics.tick(now);
         self.stats.tick(now);
         self.attainment.tick(now);

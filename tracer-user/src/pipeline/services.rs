@@ -100,6 +100,8 @@ impl Pipeline {
         }
         let name = self.places.name(tgid, &identity);
         let service = self.service(&name);
+        self.workloads.process(tgid, facts, self.engine.now);
+        self.subsystems.process(tgid, facts, &name);
         self.profiles.set_process(tgid, &self.names.service(service));
         self.history.identities.process(service, facts, parent.is_some());
         self.engine.process(tgid, service);

@@ -84,7 +84,10 @@ impl Pipeline {
             relay_calls,
             inband,
             reported_traces,
+            process_costs,
         } = self.engine.table_use();
+        let [workload_processes, workload_groups] = self.workloads.table_use();
+        let [subsystem_processes, subsystem_instances] = self.subsystems.table_use();
         let ClassTables { classes, positions, cache } = self.classifier.table_use();
         let ProfileTables {
             stacks,
@@ -119,6 +122,12 @@ impl Pipeline {
             processes_forked: TableUse::new(self.forked.len(), LEAVING, self.forked_refused),
             service_class_requests: self.policies.table_use(),
             service_class_rows: self.attainment.table_use(),
+            activity_classes: self.activity.table_use(),
+            process_costs,
+            workload_processes,
+            workload_groups,
+            subsystem_processes,
+            subsystem_instances,
             services: TableUse::new(self.names.services.len(), SERVICES, self.services_refused),
             classes,
             path_positions: positions,
@@ -173,6 +182,7 @@ impl Pipeline {
             // Only a part of a window: kept, but no measure for others.
             return;
         }
+        self.learn_activity(window.start_ns);
         self.detector.push(&window);
         self.metrics.set_findings(&finding::Kind::ALL.map(|kind| (kind.name(), self.detector.opened()[kind as usize])));
     }

@@ -106,6 +106,7 @@ impl<'a> Variables<'a> {
             request_id: self.request_id.map(|id| text(kept(id))),
             headers: self.headers,
             asked: Asked { bodiless: method == b"HEAD", ..Asked::default() },
+            session: None,
             cut,
         }))
     }

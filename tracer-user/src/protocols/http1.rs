@@ -342,6 +342,7 @@ fn request_line(line: &[u8], settings: &Settings) -> Option<Request> {
         request_id: None,
         headers: Vec::new(),
         asked: Asked { bodiless: method == "HEAD", tunnel, ..Asked::default() },
+        session: None,
         cut: false,
     })
 }

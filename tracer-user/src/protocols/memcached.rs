@@ -80,6 +80,7 @@ fn named(name: &'static str, asked: Asked) -> Box<Request> {
         request_id: None,
         headers: Vec::new(),
         asked,
+        session: None,
         cut: false,
     })
 }

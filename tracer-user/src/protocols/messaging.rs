@@ -51,6 +51,7 @@ pub(super) fn request(operation: &str, destination: &[u8], asked: Asked, setting
         carried: None,
         request_id: None,
         headers: Vec::new(),
+        session: None,
         asked,
         cut: destination.len() > DESTINATION,
     })

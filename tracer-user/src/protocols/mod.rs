@@ -377,10 +377,28 @@ pub struct Request {
     pub request_id: Option<Arc<str>>,
     /// Values of the headers in [`Settings::headers`] by their index there, bounded.
     pub headers: Vec<(u16, Box<str>)>,
+    /// Who the connection is for, if this request begins it and names a user.
+    pub session: Option<Box<SessionIdentity>>,
     /// Facts that the framing of the reply depends on.
     pub asked: Asked,
     /// The head was longer than its captured part.
     pub cut: bool,
+}
+
+/// The user and the database that a client asks for when its connection begins. A claim, until the server has accepted it; the only
+/// values of a connection that leave a parser, and its `Debug` keeps them out of logs.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SessionIdentity {
+    /// The user.
+    pub user: Box<str>,
+    /// The database.
+    pub database: Box<str>,
+}
+
+impl fmt::Debug for SessionIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SessionIdentity")
+    }
 }
 
 /// Request class and method of requests that show only by their replies.
@@ -399,6 +417,7 @@ impl Request {
             carried: None,
             request_id: None,
             headers: Vec::new(),
+            session: None,
             asked,
             cut: false,
         })

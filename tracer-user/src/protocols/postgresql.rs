@@ -6,6 +6,7 @@
 
 mod detect;
 mod frames;
+mod identity;
 mod replies;
 mod sqlstate;
 mod statements;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 
 use self::detect::{CANCEL, GSS, Startup, TLS, startup};
 use self::frames::{Frame, Front, HEADER, executes, frame, name};
+use self::identity::identity;
 use self::replies::Progress;
 use self::statements::{NAME, Named};
 use super::sql::{Dialect, SQL_LIMIT, Summary, shared, summarize};
@@ -165,6 +167,9 @@ impl Session {
         let used = bytes.len().min(usize::try_from(length).unwrap_or(usize::MAX));
         let mut message = plain(if code == CANCEL { "CANCEL" } else { "CONNECT" }, NOTE_READY);
         message.asked.silent = code == CANCEL;
+        if code != CANCEL {
+            message.session = identity(bytes.get(8..used).unwrap_or_default());
+        }
         Step::Head { used, message, body: Body::Length(length - used as u64) }
     }
 

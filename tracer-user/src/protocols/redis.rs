@@ -130,6 +130,7 @@ fn named(command: Option<&Command>, second: Option<&[u8]>, third: Option<&[u8]>,
         request_id: None,
         headers: Vec::new(),
         asked,
+        session: None,
         cut: false,
     })
 }

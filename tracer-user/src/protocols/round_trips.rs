@@ -319,6 +319,7 @@ impl Turns {
             },
             version: self.name.as_ref().map_or("", |name| name.version),
             asked: Asked { timed: true, ..Asked::default() },
+            session: None,
             cut: false,
             ..*Request::unnamed()
         });

@@ -24,6 +24,7 @@ use super::lookups::Lookups;
 use super::losses::Losses;
 use super::open_span::{CallTime, OpenSpan, Slab, Slot};
 use super::pools::Pools;
+use super::process_costs::ProcessCosts;
 use super::relayed::Relays;
 use super::task_table::TaskTable;
 use super::thread::{Group, IntervalOwner, Target, Thread};
@@ -175,6 +176,8 @@ pub struct Engine {
     /// CPU and waiting charged to classes and to services' overhead since last taken.
     pub(super) class_costs: Vec<Cost>,
     pub(super) overhead: Vec<Cost>,
+    /// The same CPU by process.
+    pub(super) process_costs: ProcessCosts,
     pub(super) policies: Vec<(u64, CapturePolicy)>,
     /// Eviction candidates: the connections idle longest when last searched, the oldest last, each with its last use.
     pub(super) idlest: Vec<(Nanos, u64)>,
@@ -263,6 +266,7 @@ impl Engine {
             deferred: VecDeque::new(),
             class_costs: Vec::new(),
             overhead: Vec::new(),
+            process_costs: ProcessCosts::default(),
             policies: Vec::new(),
             idlest: Vec::new(),
             closing: VecDeque::new(),

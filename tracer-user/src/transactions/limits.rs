@@ -112,6 +112,8 @@ pub struct EngineTables {
     pub inband: TableUse,
     /// Trace ids of reported spans.
     pub reported_traces: TableUse,
+    /// CPU by process and class, of one second.
+    pub process_costs: TableUse,
 }
 
 impl Engine {
@@ -153,6 +155,7 @@ impl Engine {
             relay_calls,
             inband: self.inband.table_use(),
             reported_traces: self.reported.table_use(),
+            process_costs: self.process_costs_use(),
         }
     }
 

@@ -31,6 +31,7 @@ pub mod losses;
 pub mod open_span;
 mod plaintext;
 pub mod pools;
+pub mod process_costs;
 mod propagation;
 pub mod relayed;
 mod report;

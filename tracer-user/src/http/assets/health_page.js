@@ -30,7 +30,7 @@ export class HealthPage {
     ] });
     this.noPeers = h("div");
     show(place, h("h1", null, "Health of the agent"), card("Notices", "what the agent cannot see here, and why", this.notices),
-      card("CPU of this host", "since the agent started", this.cpu), card("The agent itself", null, this.agent),
+      card("CPU of this host", "since the agent started", this.cpu, h("p", null, h("a", { href: "/workloads" }, "By command, user, cgroup, unit and database"))), card("The agent itself", null, this.agent),
       card("Lost records", "by reason, since the agent started", this.lost.element, this.noLoss),
       card("Agents of other hosts", null, this.peers.element, this.noPeers));
   }
