@@ -19,9 +19,9 @@ use axum::{Json, Router};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use super::history::since;
 use super::markup::{Encoded, Page, Safe};
 use super::params::Params;
+use super::range::Range;
 use super::{Console, Health, Problem, assets, findings, guard, listen};
 
 /// What handlers share.
@@ -155,15 +155,17 @@ async fn classes(State(app): FleetApp, params: Params) -> Result<Json<Value>, Pr
 }
 
 async fn series(State(app): FleetApp, params: Params) -> Result<Json<Value>, Problem> {
-    let params = params.only(&["service", "class", "since"])?;
-    let (service, class, since) = (params.string("service"), params.string("class"), since(&params)?);
-    Ok(Json(app.read(move |state| state.series(service.as_deref(), class.as_deref(), since)).await?))
+    let params = params.only(&["service", "class", "from", "to", "since"])?;
+    let (service, class) = (params.string("service"), params.string("class"));
+    let range = Range::of(&params)?.unwrap_or_default();
+    Ok(Json(app.read(move |state| state.series(service.as_deref(), class.as_deref(), range)).await?))
 }
 
 async fn all_findings(State(app): FleetApp, params: Params) -> Result<Json<Value>, Problem> {
-    let params = params.only(&["service", "class", "since"])?;
-    let (service, class, since) = (params.string("service"), params.string("class"), since(&params)?);
-    Ok(Json(app.read(move |state| state.findings(service.as_deref(), class.as_deref(), since)).await?))
+    let params = params.only(&["service", "class", "from", "to", "since"])?;
+    let (service, class) = (params.string("service"), params.string("class"));
+    let range = Range::of(&params)?.unwrap_or_default();
+    Ok(Json(app.read(move |state| state.findings(service.as_deref(), class.as_deref(), range)).await?))
 }
 
 async fn one_finding(State(app): FleetApp, Path(id): Path<String>, params: Params) -> Result<Json<Value>, Problem> {
@@ -179,7 +181,7 @@ async fn one_finding(State(app): FleetApp, Path(id): Path<String>, params: Param
 /// Hosts, for browsers without scripts too; scripts draw the rest.
 async fn home(State(app): FleetApp) -> Result<Html<String>, Problem> {
     let health = Arc::clone(&app).health().await?;
-    let (hosts, found) = app.read(|state| (state.hosts(), state.findings(None, None, 0))).await?;
+    let (hosts, found) = app.read(|state| (state.hosts(), state.findings(None, None, Range::default()))).await?;
     let mut body = String::from(
         "<section><h2>Hosts</h2><table><thead><tr><th>host<th class=n>services<th class=n>classes<th class=n>CPU used<th class=n>open findings</thead><tbody>",
     );

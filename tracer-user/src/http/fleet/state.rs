@@ -11,6 +11,7 @@ use crate::analysis::finding::Finding;
 use crate::analysis::runs::Runs;
 use crate::history::rows::{ClassRow, DURATION_BOUNDS_NS, DurationHistogram, HostRow};
 use crate::history::windows::ReadWindow;
+use crate::http::range::Range;
 
 /// Hosts shown; those beyond it are counted.
 const HOSTS: usize = 500;
@@ -319,14 +320,16 @@ impl FleetState {
     }
 
     /// `GET /api/v1/series`.
-    pub(super) fn series(&self, service: Option<&str>, class: Option<&str>, since_ns: u64) -> Value {
+    pub(super) fn series(&self, service: Option<&str>, class: Option<&str>, range: Range) -> Value {
         let own = self.each_class().filter(|(name, _, key, _)| {
             service.is_none_or(|service| name == service) && class.is_none_or(|class| key.1 == class)
         });
         let series = own.map(|(name, _, key, state)| {
             let open = (state.sums.count > 0).then(|| state.point());
             let points = state.points.iter().copied().chain(open);
-            let points: Vec<_> = points.filter(|(step, _)| (step + 1) * STEP_S * 1_000_000_000 > since_ns).collect();
+            let begin = |step: u64| step * STEP_S * 1_000_000_000;
+            let points: Vec<_> =
+                points.filter(|(step, _)| begin(step + 1) > range.from && begin(*step) < range.to).collect();
             let mut one = json!({
                 "service_name": name, "request_class": key.1, "side": key.2, "protocol": key.3,
                 "t": points.iter().map(|(step, _)| step * STEP_S).collect::<Vec<_>>(),
@@ -342,7 +345,7 @@ impl FleetState {
     }
 
     /// `GET /api/v1/findings`, the newest first.
-    pub(super) fn findings(&self, service: Option<&str>, class: Option<&str>, since_ns: u64) -> Value {
+    pub(super) fn findings(&self, service: Option<&str>, class: Option<&str>, range: Range) -> Value {
         let mut rows: Vec<(u64, Value)> = Vec::new();
         for (host, state) in &self.hosts {
             let of = |one: &&Finding| {
@@ -355,7 +358,8 @@ impl FleetState {
                 };
                 let has =
                     |class: &str| one.request_classes.is_empty() || one.request_classes.iter().any(|own| own == class);
-                service.is_none_or(named) && class.is_none_or(has) && one.until_ns.is_none_or(|until| until >= since_ns)
+                let lasted = one.until_ns.is_none_or(|until| until >= range.from) && one.since_ns < range.to;
+                service.is_none_or(named) && class.is_none_or(has) && lasted
             };
             rows.extend(state.runs.findings().filter(of).map(|one| (one.since_ns, finding_json(host, one.to_json()))));
         }

@@ -65,7 +65,7 @@ fn files_read_again_add_only_what_is_new() {
     assert!((a["cpu_s"].as_f64().unwrap() - 0.01).abs() < 0.001);
     let p50 = a["p50_s"].as_f64().unwrap();
     assert!((p50 / 0.02 - 1.0).abs() < 0.2, "{p50}");
-    let series = state.series(Some("web-1/shop"), Some("a"), 0);
+    let series = state.series(Some("web-1/shop"), Some("a"), Range::default());
     let series = &series["series"][0];
     // Steps of two minutes: the first has the rest of one that begins before the first window.
     let requests: f64 =
@@ -101,7 +101,7 @@ fn findings_of_all_hosts_have_numbers_of_their_own() {
         state.add(host, windows(0, 60, 1.0), &settings, u64::MAX);
         state.add(host, windows(60, 100, 1.5), &settings, u64::MAX);
     }
-    let found = state.findings(None, None, 0);
+    let found = state.findings(None, None, Range::default());
     let found = found["findings"].as_array().unwrap();
     let change = |host: &str| {
         let of = |one: &&Value| one["host"] == host && one["kind"] == "application_change";
@@ -114,9 +114,9 @@ fn findings_of_all_hosts_have_numbers_of_their_own() {
     let (host, evidence) = state.evidence(other["id"].as_u64().unwrap()).unwrap();
     assert_eq!((host.as_str(), evidence.finding.request_classes.as_slice()), ("web-2", &["b".to_owned()][..]));
     assert!(state.evidence(1).is_none());
-    let own = state.findings(Some("web-2/shop"), Some("b"), 0);
+    let own = state.findings(Some("web-2/shop"), Some("b"), Range::default());
     assert!(own["findings"].as_array().unwrap().iter().all(|one| one["host"] == "web-2"));
-    assert!(state.findings(Some("web-3/shop"), None, 0)["findings"].as_array().unwrap().is_empty());
+    assert!(state.findings(Some("web-3/shop"), None, Range::default())["findings"].as_array().unwrap().is_empty());
 }
 
 #[test]
