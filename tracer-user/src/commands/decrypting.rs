@@ -4,7 +4,7 @@
 //! Files are found in the system's library directories, in the processes that run when the agent starts, and in those
 //! that begin to use TLS or run another program later: nothing is polled.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use super::declaring::expand;
 use crate::kernel::uprobes::Prober;
 use crate::runtimes::maps::Maps;
-use crate::runtimes::tls::{Candidate, Libraries, Refusal, candidates, inspect, shared};
+use crate::runtimes::tls::{Candidate, Libraries, Library, Refusal, candidates, inspect, shared};
 
 /// Where systems have their libraries: programs that run briefly are traced from their beginning.
 const SYSTEM: [&str; 5] = ["/usr/lib/*/", "/usr/lib64/", "/usr/lib/", "/lib/", "/lib64/"];
@@ -74,6 +74,7 @@ impl Decrypting {
             prober,
             files: HashMap::new(),
             without: HashSet::new(),
+            later: VecDeque::new(),
             visits: VISITS,
             counts: Arc::clone(&counts),
         };
@@ -118,6 +119,9 @@ struct Watch {
     files: HashMap<Inode, Watched>,
     /// Programs without a TLS library inside.
     without: HashSet<Inode>,
+    /// Programs to be searched for a library inside, of these processes, once nothing else is to be done: that takes up to
+    /// a second for a large one.
+    later: VecDeque<(Candidate, u32)>,
     visits: u64,
     counts: Arc<Counts>,
 }
@@ -126,8 +130,15 @@ impl Watch {
     fn follow(&mut self, asked: &Receiver<u32>) {
         let mut next = Instant::now() + LEAVE_EVERY;
         loop {
-            match asked.recv_timeout(next.saturating_duration_since(Instant::now())) {
+            let left = next.saturating_duration_since(Instant::now());
+            let wait = if self.later.is_empty() { left } else { Duration::ZERO };
+            match asked.recv_timeout(wait) {
                 Ok(pid) => self.look_at_process(pid),
+                Err(RecvTimeoutError::Timeout) if !left.is_zero() => {
+                    if let Some((candidate, pid)) = self.later.pop_front() {
+                        self.consider(&candidate, Some(pid));
+                    }
+                }
                 Err(RecvTimeoutError::Timeout) => {
                     self.leave();
                     next = Instant::now() + LEAVE_EVERY;
@@ -161,7 +172,13 @@ impl Watch {
         }
         let Some(maps) = Maps::read(pid) else { return };
         for candidate in candidates(&maps, &self.libraries) {
-            self.consider(&candidate, Some(pid));
+            if !candidate.program || candidate.library != Library::OpenSsl {
+                self.consider(&candidate, Some(pid));
+            } else if self.later.len() < QUEUE {
+                self.later.push_back((candidate, pid));
+            } else {
+                self.counts.skipped.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 

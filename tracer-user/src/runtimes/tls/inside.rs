@@ -83,7 +83,7 @@ fn number(bytes: &[u8]) -> Option<u64> {
     bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
 }
 
-fn calls<'a>(followed: &'a [(Instruction, State)]) -> impl Iterator<Item = (u64, &'a State)> {
+fn calls(followed: &[(Instruction, State)]) -> impl Iterator<Item = (u64, &State)> {
     let calls = followed.iter().filter(|(one, _)| one.flow_control() == FlowControl::Call && one.is_call_near());
     calls.map(|(one, state)| (one.ip(), state))
 }
@@ -122,10 +122,7 @@ fn encode(location: Location) -> Option<u64> {
 /// The offset in its argument of what a function returns.
 fn field(followed: &[(Instruction, State)]) -> Option<i64> {
     let returns = followed.iter().filter(|(one, _)| one.flow_control() == FlowControl::Return);
-    match only(returns.map(|(_, state)| state.result_field()).collect())? {
-        Some(offset) => Some(offset),
-        None => None,
-    }
+    only(returns.map(|(_, state)| state.result_field()).collect())?
 }
 
 /// Functions of libcrypto that show where a BIO has what.

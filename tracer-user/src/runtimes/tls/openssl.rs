@@ -45,14 +45,17 @@ pub(super) fn inspect(path: &Path, file: &File) -> Result<Sites, Refusal> {
     Ok(reader.found)
 }
 
+/// The name of a source file of both, up to its ending: `.c` or `.cc`.
+const SOURCE: &[u8] = b"ssl/ssl_lib.c";
 /// Most bytes of a program's constants that are searched.
 const CONSTANTS: usize = 64 << 20;
 
 /// Whether a program contains OpenSSL or BoringSSL: both name their source files where they report errors.
 pub(super) fn is_inside(file: &File) -> bool {
     let names = |image: &Image<'_, File>| image.bytes(image.section(".rodata")?, CONSTANTS);
+    let ends = |rest: &[u8]| rest.starts_with(b"\0") || rest.starts_with(b"c\0");
     Image::read(file).and_then(|image| names(&image)).is_some_and(|bytes| {
-        [&b"ssl/ssl_lib.c\0"[..], b"ssl/ssl_lib.cc\0"].iter().any(|name| memchr::memmem::find(&bytes, name).is_some())
+        memchr::memmem::find_iter(&bytes, SOURCE).any(|at| bytes.get(at + SOURCE.len()..).is_some_and(ends))
     })
 }
 
