@@ -232,11 +232,17 @@ impl Book {
         self.first.get_or_insert((nanos, self.cpu));
     }
 
-    /// The same instance was started again, as `new`. Returns the places of the new one's users.
-    pub(super) fn resume(&mut self, new: Self) -> Vec<usize> {
+    /// Something came to the instance that used CPU before it was known: the next check is the first of a new comparison, and what
+    /// was compared so far stays.
+    pub(super) fn rebase(&mut self) {
         let (proc, own) = self.since_first();
         self.earlier = (self.earlier.0 + proc, self.earlier.1 + own);
         self.first = None;
+    }
+
+    /// The same instance was started again, as `new`. Returns the places of the new one's users.
+    pub(super) fn resume(&mut self, new: Self) -> Vec<usize> {
+        self.rebase();
         self.root = new.root;
         self.cpu += new.cpu;
         for (name, cpu) in new.components {

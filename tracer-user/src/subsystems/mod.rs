@@ -214,6 +214,10 @@ impl Subsystems {
             let Some(instance) = self.instance_of(root).or_else(|| self.open(system, root, service)) else { return };
             self.join(root, instance);
             self.join(tgid, instance);
+            // It is older than the agent, or than what is known of it.
+            if let Some(book) = self.books.get_mut(instance) {
+                book.rebase();
+            }
         }
         self.title(tgid, &line);
     }

@@ -115,6 +115,10 @@ fn the_ratio_is_of_the_time_between_checks() {
     books.spend(11, Work::Other, 99 * SECOND);
     books.checked(0, 200 * SECOND);
     assert_eq!(only(&books).capture_ratio, Some(0.99));
+    // A session that slept since before the agent began wakes up: what it used then is none of the book's.
+    books.process(21, &facts(21, 10, &["postgres: 15/main: bob shop 127.0.0.1(5) idle"]), "postgres");
+    books.checked(0, 900 * SECOND);
+    assert_eq!(only(&books).capture_ratio, Some(0.99));
     // The server is started again: the book goes on.
     for pid in [11, 12, 10] {
         books.gone(pid);
