@@ -33,6 +33,7 @@ parameters! {
     SORT "sort" Word(&["newest", "slowest"]), "order of the list";
     KIND "kind" Word(&["cpu", "offcpu", "wall"]), "which time";
     SPAN "span" Text, "id of a slow request: only its own samples";
+    BY "by" Word(&["command", "user", "cgroup", "unit"]), "how processes are grouped";
     FORMAT "format" Word(&["json", "csv"]), "form of the answer";
     TRACE_ID "trace_id" Text, "32 hexadecimal digits";
     SPAN_ID "span_id" Text, "16 hexadecimal digits";
@@ -301,7 +302,16 @@ const ATTAINMENT: Shape = Object(&[
     ("p95_s", NUMBER_OR_NULL),
     ("p99_s", NUMBER_OR_NULL),
     ("mean_s", NUMBER_OR_NULL),
+    ("actual_s", NUMBER_OR_NULL),
+    ("trend", Nullable(&Word(&["rising", "steady", "falling"]))),
+    ("time_shares", Object(&[("queue", Number), ("runqueue", Number), ("cpu", Number), ("blocked", Number)])),
     ("attained", Nullable(&Bool)),
+    ("late", Nullable(&LATE)),
+]);
+/// Why a goal is missed.
+const LATE: Shape = Object(&[
+    ("waits_for", Word(&["cpu", "work", "others"])),
+    ("cpu_taken_by", List(&Object(&[("service_class", TEXT_OR_NULL), ("cpu_s", Number), ("cpu_share", Number)]))),
 ]);
 const SERVICE_CLASSES: Shape = Object(&[
     ("enforcement", Word(&["off", "dry-run", "on"])),
@@ -355,7 +365,86 @@ const HEALTH: Shape = Object(&[
             ("max_memory_bytes", Nullable(&Count)),
         ]),
     ),
+    (
+        "configuration",
+        Object(&[
+            ("reloads_applied", Count),
+            ("reloads_refused", Count),
+            ("mistake", TEXT_OR_NULL),
+            ("last", TEXT_OR_NULL),
+            ("last_ns", Count),
+        ]),
+    ),
     ("shed", Object(&[("level", Count), ("what", Text), ("meaning", Text)])),
+]);
+const WORKLOADS: Shape = Object(&[
+    ("by", Word(&["command", "user", "cgroup", "unit"])),
+    (
+        "workloads",
+        List(&Object(&[
+            ("name", Text),
+            ("cpu_s", Number),
+            ("requests_cpu_s", Number),
+            ("overhead_cpu_s", Number),
+            ("cores", Number),
+            ("processes", Count),
+            ("processes_started", Count),
+        ])),
+    ),
+    ("workloads_total", Count),
+    ("workloads_cpu_s", Number),
+    ("kernel_cpu_s", Number),
+    ("unreported_cpu_s", Number),
+    ("attributed_cpu_s", Number),
+    ("system_cpu_s", Number),
+    ("capture_ratio", NUMBER_OR_NULL),
+]);
+const SUBSYSTEM: Shape = Object(&[
+    ("system", Text),
+    ("service_name", Text),
+    ("instance", Text),
+    ("pid", Nullable(&Count)),
+    ("processes", Count),
+    ("cpu_s", Number),
+    ("proc_cpu_s", NUMBER_OR_NULL),
+    ("checked_cpu_s", NUMBER_OR_NULL),
+    ("capture_ratio", NUMBER_OR_NULL),
+    ("components", List(&Object(&[("component", Text), ("cpu_s", Number)]))),
+    (
+        "users",
+        List(&Object(&[
+            ("user", Text),
+            ("database", Text),
+            ("cpu_s", Number),
+            ("requests_cpu_s", Number),
+            ("connection_cpu_s", Number),
+            ("workers_cpu_s", Number),
+            ("sessions", Count),
+            ("sessions_ended", Count),
+            ("classes", List(&Object(&[("request_class", Text), ("cpu_s", Number)]))),
+        ])),
+    ),
+    (
+        "sessions",
+        List(&Object(&[
+            ("pid", Count),
+            ("user", Text),
+            ("database", Text),
+            ("cpu_s", Number),
+            ("requests_cpu_s", Number),
+        ])),
+    ),
+    ("sessions_total", Count),
+]);
+/// What is usual of a class at one hour of the week, or at all of them: resources by name.
+const ACTIVITY: Shape = Object(&[
+    ("service_name", Text),
+    ("request_class", Text),
+    ("windows", Count),
+    ("basis", Word(&["hour", "all"])),
+    ("resources", Map(&Any)),
+    ("recommended", Object(&[("goal", Text), ("response_s", NUMBER_OR_NULL)])),
+    ("shifts", List(&Object(&[("shift", Text), ("windows", Count), ("resources", Map(&Any))]))),
 ]);
 const PEERS: Shape =
     Object(&[("enabled", Bool), ("listen", TEXT_OR_NULL), ("peers", List(&Map(&Any))), ("outcomes", Map(&Count))]);
@@ -409,6 +498,7 @@ pub(super) const ROUTES: &[Route] = &[
     get("/transaction", "console: a transaction", &[ID], HTML),
     get("/compare", "console: two periods, classes or builds", &[NAME, CLASS, FROM, TO], HTML),
     get("/finding", "console: a finding", &[ID], HTML),
+    get("/workloads", "console: CPU of the host by groups of processes", &[], HTML),
     get("/health", "console: what the agent cannot see, and its cost", &[], HTML),
     get("/assets/{*name}", "scripts and styles of the console", &[FILE], Answer::Media("*/*")),
     get("/metrics", "Prometheus metrics", &[], Answer::Media("text/plain")),
@@ -441,6 +531,19 @@ pub(super) const ROUTES: &[Route] = &[
         "who calls whom",
         &[SERVICE, CURSOR, LIMIT],
         Answer::Json(Object(&[("edges", List(&EDGE)), ("next_cursor", TEXT_OR_NULL)])),
+    ),
+    get("/api/v1/workloads", "the host's CPU by groups of processes", &[BY, LIMIT], Answer::Json(WORKLOADS)),
+    get(
+        "/api/v1/subsystems",
+        "CPU of databases by component, user and session",
+        &[],
+        Answer::Json(Object(&[("subsystems", List(&SUBSYSTEM))])),
+    ),
+    get(
+        "/api/v1/profiles/activity",
+        "what is usual for request classes at this hour of the week",
+        &[SERVICE, CLASS],
+        Answer::Json(Object(&[("window_s", Number), ("shift", Text), ("profiles", List(&ACTIVITY))])),
     ),
     get(
         "/api/v1/series",
