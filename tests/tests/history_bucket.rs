@@ -10,7 +10,7 @@ use tracer_tests::bucket::{KEY, KEY_ID, NAME, Store};
 use tracer_tests::http;
 use tracer_tests::process::Process;
 use tracer_tests::workload::Server;
-use tracer_tests::{begin, figure, free_port, say, scratch, wait};
+use tracer_tests::{begin, free_port, say, scratch, wait};
 use tracer_user::history::parquet_file::read_bytes;
 use tracer_user::history::rows::ClassRow;
 
@@ -126,7 +126,6 @@ fn a_store_that_stops_dies_and_comes_back_costs_nothing_that_was_written() {
         let all = waited.all(|(name, bytes)| there.get(name).is_some_and(|object| object == bytes));
         (all && waiting(&agent) == 0).then_some(())
     });
-    figure("history uploads", &format!("{} taken, {} failed", metric(&agent, "taken"), metric(&agent, "failed")));
 
     // Anybody who may read the bucket can judge it, without the agents.
     let mut command = std::process::Command::new(binary());

@@ -1,6 +1,6 @@
 //! Buckets of object stores: what the history needs of them, with a limit on everything.
 //!
-//! The crate `object_store` signs requests and knows the stores; [`client`] carries them with the HTTP client that the agent
+//! The crate `object_store` signs requests and knows the stores; `client` carries them with the HTTP client that the agent
 //! has anyway. Credentials come from the environment, or from files that it names, as that crate reads them. No message has
 //! an answer's body in it: stores repeat what they were sent.
 
