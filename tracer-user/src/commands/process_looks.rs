@@ -22,8 +22,10 @@ pub(super) fn look_at_processes(pipeline: &mut Pipeline, now: Nanos, ticks: u64)
     }
     if ticks.is_multiple_of(CHECK_EVERY) {
         for (instance, processes) in pipeline.subsystems.to_check() {
-            if let Some(nanos) = process_cpu::family(&processes) {
-                pipeline.subsystems.checked(instance, nanos);
+            let found = process_cpu::each(&processes);
+            // Without the server, the sum lacks the children that ended.
+            if found.first().map(|(pid, _)| pid) == processes.first() {
+                pipeline.subsystems.checked(instance, &found);
             }
         }
     }

@@ -35,13 +35,10 @@ pub fn read(pid: u32) -> Option<ProcessCpu> {
     Some(ProcessCpu { own: exact.filter(|exact| *exact > 0).unwrap_or(cpu.own), ..cpu })
 }
 
-/// CPU of a process, the first of `pids`, and its children, the others, those that ended included; `None` if the first is gone.
-/// A child that ends between two reads is missing until the next time.
-pub fn family(pids: &[u32]) -> Option<u64> {
-    let (root, children) = pids.split_first()?;
-    let root = read(*root)?;
-    let sum = |sum: u64, cpu: ProcessCpu| sum.saturating_add(cpu.own).saturating_add(cpu.children);
-    Some(children.iter().filter_map(|pid| read(*pid)).fold(sum(0, root), sum))
+/// CPU of these processes, a server and its children; those that are gone are missing. The server has to be the first: a child that
+/// ends between two reads is missing until the next time, and not counted twice.
+pub fn each(pids: &[u32]) -> Vec<(u32, ProcessCpu)> {
+    pids.iter().filter_map(|pid| Some((*pid, read(*pid)?))).collect()
 }
 
 fn text(path: &str) -> Option<String> {
@@ -62,6 +59,6 @@ mod tests {
             assert_eq!(parse(bad), None, "{bad}");
         }
         assert!(read(std::process::id()).is_some_and(|cpu| cpu.own > 0));
-        assert_eq!((read(0), family(&[]), family(&[u32::MAX])), (None, None, None));
+        assert_eq!((read(0), each(&[u32::MAX, 0])), (None, Vec::new()));
     }
 }

@@ -75,6 +75,8 @@ pub(super) struct Book {
     pub(super) place: Option<String>,
     /// CPU of all its processes so far, nanoseconds.
     pub(super) cpu: u64,
+    /// What its processes had used before they were known, by `/proc`, nanoseconds.
+    pub(super) before: u64,
     /// Users that found no room.
     pub(super) refused: u64,
     users: Vec<User>,
@@ -177,6 +179,7 @@ impl Book {
             service: Arc::from(service),
             place: None,
             cpu: 0,
+            before: 0,
             refused: 0,
             users: vec![User::new("", ""), User::new("_other", "_other")],
             components: Vec::new(),
@@ -228,21 +231,16 @@ impl Book {
 
     /// `/proc` says that its processes have used `nanos` since they began.
     pub(super) fn check(&mut self, nanos: u64) {
+        let nanos = nanos.saturating_sub(self.before);
         self.last = (nanos, self.cpu);
         self.first.get_or_insert((nanos, self.cpu));
     }
 
-    /// Something came to the instance that used CPU before it was known: the next check is the first of a new comparison, and what
-    /// was compared so far stays.
-    pub(super) fn rebase(&mut self) {
-        let (proc, own) = self.since_first();
-        self.earlier = (self.earlier.0 + proc, self.earlier.1 + own);
-        self.first = None;
-    }
-
     /// The same instance was started again, as `new`. Returns the places of the new one's users.
     pub(super) fn resume(&mut self, new: Self) -> Vec<usize> {
-        self.rebase();
+        let (proc, own) = self.since_first();
+        self.earlier = (self.earlier.0 + proc, self.earlier.1 + own);
+        (self.first, self.before) = (None, new.before);
         self.root = new.root;
         self.cpu += new.cpu;
         for (name, cpu) in new.components {

@@ -20,6 +20,7 @@ pub use self::book::{BookView, ComponentView, SessionView, UserView};
 use self::postgresql::Title;
 use crate::guard::tables::TableUse;
 use crate::host::process::ProcessFacts;
+use crate::host::process_cpu::ProcessCpu;
 use crate::model::ClassId;
 use crate::transactions::process_costs::Work;
 
@@ -173,6 +174,8 @@ pub(crate) struct Member {
     role: Role,
     spent: Spent,
     tries: u8,
+    /// It may have used CPU before it was known.
+    is_older: bool,
 }
 
 /// The books of all subsystems.
@@ -201,8 +204,8 @@ impl Subsystems {
     pub fn process(&mut self, tgid: u32, facts: &ProcessFacts, service: &str) {
         let line = facts.cmdline.join(" ");
         let Some(system) = System::of(facts) else {
-            // Another program, started by a process of an instance or not.
-            if let Some(member) = self.members.get_mut(&tgid) {
+            // Another program, started by a process of an instance or not; one that ends has none.
+            if let Some(member) = self.members.get_mut(&tgid).filter(|_| !facts.exe.is_empty()) {
                 member.role = Role::Program;
             }
             return;
@@ -214,9 +217,9 @@ impl Subsystems {
             let Some(instance) = self.instance_of(root).or_else(|| self.open(system, root, service)) else { return };
             self.join(root, instance);
             self.join(tgid, instance);
-            // It is older than the agent, or than what is known of it.
-            if let Some(book) = self.books.get_mut(instance) {
-                book.rebase();
+            // It may be older than the agent: what it used before is found at the next check.
+            if let Some(member) = self.members.get_mut(&tgid) {
+                member.is_older = true;
             }
         }
         self.title(tgid, &line);
@@ -331,11 +334,19 @@ impl Subsystems {
         lists
     }
 
-    /// The processes of an instance have used `nanos` since they began, by `/proc`, those that ended included.
-    pub fn checked(&mut self, instance: usize, nanos: u64) {
-        if let Some(book) = self.books.get_mut(instance) {
-            book.check(nanos);
+    /// What `/proc` says of the processes of an instance now.
+    pub fn checked(&mut self, instance: usize, processes: &[(u32, ProcessCpu)]) {
+        let Some(book) = self.books.get_mut(instance) else { return };
+        let mut sum = 0u64;
+        for (tgid, ProcessCpu { own, children }) in processes {
+            let cpu = own.saturating_add(*children);
+            sum = sum.saturating_add(cpu);
+            if let Some(member) = self.members.get_mut(tgid).filter(|member| member.is_older) {
+                member.is_older = false;
+                book.before = book.before.saturating_add(cpu.saturating_sub(member.spent.cpu()));
+            }
         }
+        book.check(sum);
     }
 
     /// The books.
@@ -378,7 +389,8 @@ impl Subsystems {
             Some(book) if book.root == tgid => Role::Server,
             _ => Role::Unknown,
         };
-        self.members.insert(tgid, Member { instance, role, ..Member::default() });
+        let is_older = matches!(role, Role::Root | Role::Server);
+        self.members.insert(tgid, Member { instance, role, is_older, ..Member::default() });
     }
 
     /// A new instance whose processes are children of `root`.

@@ -59,6 +59,8 @@ fn users_sessions_and_components() {
     books.spend(22, Work::Other, SECOND);
     books.spend(11, Work::Other, SECOND / 2);
     books.spend(10, Work::Other, SECOND / 4);
+    // One that ends has no program any more.
+    books.process(20, &ProcessFacts { pid: 20, ..ProcessFacts::default() }, "postgres");
     // A command of the archiver's.
     books.forked(12, 30);
     books.executed(30);
@@ -99,6 +101,12 @@ fn users_sessions_and_components() {
     assert!((sum - view.cpu_s).abs() < 1e-9 && (sum - 9.9375).abs() < 1e-9);
 }
 
+/// Seconds that processes have used by `/proc`.
+fn check(books: &mut Subsystems, seconds: &[(u32, u64)]) {
+    let processes = seconds.iter().map(|(pid, seconds)| (*pid, ProcessCpu { own: seconds * SECOND, children: 0 }));
+    books.checked(0, &processes.collect::<Vec<_>>());
+}
+
 #[test]
 fn the_ratio_is_of_the_time_between_checks() {
     let mut books = server();
@@ -111,25 +119,25 @@ fn the_ratio_is_of_the_time_between_checks() {
             (index, list)
         })
     );
-    books.checked(0, 100 * SECOND);
+    check(&mut books, &[(10, 60), (11, 41)]);
     books.spend(11, Work::Other, 99 * SECOND);
-    books.checked(0, 200 * SECOND);
+    check(&mut books, &[(10, 60), (11, 141)]);
     assert_eq!(only(&books).capture_ratio, Some(0.99));
     // A session that slept since before the agent began wakes up: what it used then is none of the book's.
     books.process(21, &facts(21, 10, &["postgres: 15/main: bob shop 127.0.0.1(5) idle"]), "postgres");
-    books.checked(0, 900 * SECOND);
+    check(&mut books, &[(10, 60), (11, 141), (21, 700)]);
     assert_eq!(only(&books).capture_ratio, Some(0.99));
     // The server is started again: the book goes on.
-    for pid in [11, 12, 10] {
+    for pid in [11, 12, 21, 10] {
         books.gone(pid);
     }
     books.process(40, &facts(40, 1, SERVER), "postgres");
     books.forked(40, 41);
     books.session(41, "alice", "shop");
     books.spend(41, Work::Other, SECOND);
-    books.checked(0, 5 * SECOND);
+    check(&mut books, &[(40, 4), (41, 1)]);
     books.spend(41, Work::Other, SECOND);
-    books.checked(0, 6 * SECOND);
+    check(&mut books, &[(40, 4), (41, 2)]);
     let view = only_open(&books);
     assert_eq!((view.pid, view.capture_ratio), (40, Some(100.0 / 101.0)));
     assert_eq!(users(&view), [("alice", "shop", 2.0, 1, 0)]);
