@@ -47,7 +47,8 @@ fn the_chart_fits_kubernetes_and_the_package() {
     let context = &container["securityContext"];
     assert_eq!(context["capabilities"]["add"], serde_json::json!(of_unit));
     assert_eq!(context["capabilities"]["drop"], serde_json::json!(["ALL"]));
-    let flags = ["privileged", "allowPrivilegeEscalation", "readOnlyRootFilesystem"].map(|flag| context[flag].as_bool());
+    let flags =
+        ["privileged", "allowPrivilegeEscalation", "readOnlyRootFilesystem"].map(|flag| context[flag].as_bool());
     assert_eq!(flags, [Some(false), Some(false), Some(true)]);
     assert_eq!(container["readinessProbe"]["httpGet"]["path"], "/readyz");
     assert_eq!(container["livenessProbe"]["httpGet"]["path"], "/healthz");
@@ -55,7 +56,10 @@ fn the_chart_fits_kubernetes_and_the_package() {
     // Whoever reaches the engine's socket owns the node.
     for volume in pod["volumes"].as_array().expect("volumes") {
         let path = volume["hostPath"]["path"].as_str().unwrap_or_default();
-        assert!(!matches!(path.trim_end_matches('/'), "/" | "/run" | "/run/containerd" | "/var/run" | "/etc"), "{path}");
+        assert!(
+            !matches!(path.trim_end_matches('/'), "/" | "/run" | "/run/containerd" | "/var/run" | "/etc"),
+            "{path}"
+        );
     }
     // The agent itself reads the configuration.
     let dir = scratch();

@@ -69,11 +69,9 @@ impl Recipe<'_> {
             json!({ "io.containerd.image.name": name, "org.opencontainers.image.ref.name": self.version });
         let index = json!({ "schemaVersion": 2, "mediaType": INDEX, "manifests": [manifest] });
         let docker = json!([{ "Config": path(&config)?, "RepoTags": [name], "Layers": [path(&layer)?] }]);
-        for (name, content) in [
-            ("oci-layout", json!({ "imageLayoutVersion": "1.0.0" })),
-            ("index.json", index),
-            ("manifest.json", docker),
-        ] {
+        for (name, content) in
+            [("oci-layout", json!({ "imageLayoutVersion": "1.0.0" })), ("index.json", index), ("manifest.json", docker)]
+        {
             layout::install(content.to_string().as_bytes(), &tree.join(name), 0o644)?;
         }
         let file = self.out.join(format!("tracer-{}-oci-{}.tar", self.version, layout::debian_architecture()?));
@@ -137,7 +135,8 @@ fn path(descriptor: &Value) -> Result<String> {
 
 /// Seconds since the epoch as RFC 3339 writes them.
 pub(super) fn rfc3339(epoch: &str) -> Result<String> {
-    let text = shell::output(Command::new("date").args(["--utc", "--date", &format!("@{epoch}"), "+%Y-%m-%dT%H:%M:%SZ"]))?;
+    let text =
+        shell::output(Command::new("date").args(["--utc", "--date", &format!("@{epoch}"), "+%Y-%m-%dT%H:%M:%SZ"]))?;
     Ok(text.trim().to_owned())
 }
 

@@ -116,7 +116,8 @@ fn owner(path: &str) -> Result<Distributed> {
 
 fn of_package(path: &str, package: &str) -> Result<Distributed> {
     let licence = LICENCES.iter().find(|(name, _)| *name == package).map(|(_, licence)| *licence);
-    let licence = licence.with_context(|| format!("{path} is in the package {package}, whose licence is not listed"))?;
+    let licence =
+        licence.with_context(|| format!("{path} is in the package {package}, whose licence is not listed"))?;
     let version = shell::output(Command::new("dpkg-query").args(["--show", "--showformat=${Version}\n", package]))?;
     let version = version.lines().next().context("dpkg-query names no version")?.trim().to_owned();
     let release = fs::read_to_string("/etc/os-release").context("cannot read /etc/os-release")?;

@@ -247,14 +247,7 @@ fn serial(bill: &Value) -> Result<String> {
     fs::write(file.path(), bill.to_string())?;
     let sum = shell::checksum("sha256sum", file.path())?;
     let part = |from: usize, to: usize| sum.get(from..to).context("a short checksum");
-    Ok(format!(
-        "urn:uuid:{}-{}-8{}-8{}-{}",
-        part(0, 8)?,
-        part(8, 12)?,
-        part(13, 16)?,
-        part(17, 20)?,
-        part(20, 32)?
-    ))
+    Ok(format!("urn:uuid:{}-{}-8{}-8{}-{}", part(0, 8)?, part(8, 12)?, part(13, 16)?, part(17, 20)?, part(20, 32)?))
 }
 
 #[cfg(test)]
