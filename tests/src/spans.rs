@@ -107,7 +107,11 @@ pub fn span(line: &str) -> Span {
         status: value.get("status").and_then(Value::as_u64).map(|status| status as u16),
         grade: text("grade"),
         evidence: text("evidence"),
-        method: attribute_text("http.request.method"),
+        // A method that the conventions do not name has its word beside `_OTHER`.
+        method: match attribute_text("http.request.method_original") {
+            original if original.is_empty() => attribute_text("http.request.method"),
+            original => original,
+        },
         path: match attribute_text("rpc.method") {
             method if method.is_empty() => attribute_text("url.path"),
             method => format!("/{method}"),

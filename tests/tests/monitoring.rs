@@ -62,36 +62,86 @@ fn encoded(text: &str) -> String {
     text.bytes().map(byte).collect()
 }
 
-#[test]
-fn every_query_of_every_dashboard_returns_numbers() {
-    let Some(_turn) = begin("monitoring_dashboards", &["cc", "prometheus"]) else { return };
-    let dir = scratch();
-    let server = Server::c("burn", dir.path());
-    let agent = Agent::start(dir.path(), &[]);
-    let config = dir.path().join("prometheus.yml");
-    let rules = monitoring().join("prometheus");
-    let text = format!(
-        "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: ['{}/tracer.*.yml']\nscrape_configs:\n  \
-         - job_name: tracer\n    static_configs: [{{targets: ['{}']}}]\n",
-        rules.display(),
-        agent.listen
-    );
-    std::fs::write(&config, text).expect("a configuration");
-    let address = std::net::SocketAddr::from(([127, 0, 0, 1], free_port()));
-    let mut command = Command::new("prometheus");
-    command.arg(format!("--config.file={}", config.display()));
-    command.arg(format!("--storage.tsdb.path={}", dir.path().join("data").display()));
-    command.arg(format!("--web.listen-address={address}")).arg("--enable-feature=exemplar-storage");
-    let _prometheus = Process::start("prometheus", &mut command, &dir.path().join("prometheus.log"));
-    let ask = |query: &str| -> Vec<f64> {
-        let Ok(reply) = http::get(address, &format!("/api/v1/query?query={}", encoded(query))) else {
+/// A Prometheus that scrapes one agent every second.
+struct Prometheus {
+    _process: Process,
+    address: std::net::SocketAddr,
+}
+
+impl Prometheus {
+    fn start(dir: &Path, agent: &Agent, features: &[&str]) -> Self {
+        let config = dir.join("prometheus.yml");
+        let rules = monitoring().join("prometheus");
+        let text = format!(
+            "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: ['{}/tracer.*.yml']\nscrape_configs:\n  \
+             - job_name: tracer\n    static_configs: [{{targets: ['{}']}}]\n",
+            rules.display(),
+            agent.listen
+        );
+        std::fs::write(&config, text).expect("a configuration");
+        let address = std::net::SocketAddr::from(([127, 0, 0, 1], free_port()));
+        let mut command = Command::new("prometheus");
+        command.arg(format!("--config.file={}", config.display()));
+        command.arg(format!("--storage.tsdb.path={}", dir.join("data").display()));
+        command.arg(format!("--web.listen-address={address}"));
+        command.arg(format!("--enable-feature={}", features.join(",")));
+        Self { _process: Process::start("prometheus", &mut command, &dir.join("prometheus.log")), address }
+    }
+
+    /// The numbers a query returns.
+    fn ask(&self, query: &str) -> Vec<f64> {
+        let Ok(reply) = http::get(self.address, &format!("/api/v1/query?query={}", encoded(query))) else {
             return Vec::new();
         };
         let answer: Value = serde_json::from_str(&reply.text()).unwrap_or_default();
         assert_ne!(reply.status, 400, "{query}: {answer}");
         let result = answer["data"]["result"].as_array().cloned().unwrap_or_default();
         result.iter().filter_map(|sample| sample["value"][1].as_str()?.parse().ok()).collect()
-    };
+    }
+}
+
+#[test]
+fn prometheus_takes_native_histograms() {
+    let Some(_turn) = begin("monitoring_native", &["cc", "prometheus"]) else { return };
+    let dir = scratch();
+    let server = Server::c("burn", dir.path());
+    let agent = Agent::start(dir.path(), &[]);
+    let prometheus = Prometheus::start(dir.path(), &agent, &["native-histograms", "exemplar-storage"]);
+    let of = "http_server_request_duration_seconds{service_name=\"burn\"}";
+    let one = |query: String| prometheus.ask(&query).first().copied().filter(|number| number.is_finite());
+    // Prometheus counts in buckets what the agent counted.
+    load::until(server.address, 2, &["/alpha"], Instant::now() + Duration::from_secs(2));
+    let (count, by_agent) = wait("the same count", Duration::from_secs(30), || {
+        let services = agent.json("/api/v1/services");
+        let services = services["services"].as_array()?.clone();
+        let burn = services.into_iter().find(|service| service["service_name"] == "burn")?;
+        let count = one(format!("sum(histogram_count({of}))"))?;
+        (count > 0.0 && (burn["count"].as_f64()? - count).abs() < 0.5).then_some((count, burn))
+    });
+    // Any quantile, between buckets 9 % apart: as the agent's own, which are exact to a few percent.
+    for (quantile, key) in [("0.5", "p50_s"), ("0.95", "p95_s")] {
+        let native = one(format!("histogram_quantile({quantile}, sum({of}))")).expect("a quantile");
+        let own = by_agent[key].as_f64().unwrap_or_default();
+        assert!((native / own - 1.0).abs() < 0.2, "{quantile}: {native} s by Prometheus, {own} s by the agent");
+    }
+    let mean = one(format!("sum(histogram_sum({of})) / sum(histogram_count({of}))")).expect("a mean");
+    assert!(mean > 0.0, "{mean}");
+    // It took no classic buckets beside them, and everything else came too.
+    assert!(prometheus.ask("http_server_request_duration_seconds_bucket").is_empty());
+    assert!(one("sum(tracer_requests_total{service_name=\"burn\"})".into()).is_some_and(|requests| requests > 0.0));
+    assert!(one("tracer_capture_ratio".into()).is_some());
+    say(&format!("monitoring: native histograms of {count} requests, mean {mean:.6} s"));
+    agent.stop();
+}
+
+#[test]
+fn every_query_of_every_dashboard_returns_numbers() {
+    let Some(_turn) = begin("monitoring_dashboards", &["cc", "prometheus"]) else { return };
+    let dir = scratch();
+    let server = Server::c("burn", dir.path());
+    let agent = Agent::start(dir.path(), &[]);
+    let prometheus = Prometheus::start(dir.path(), &agent, &["exemplar-storage"]);
+    let (address, ask) = (prometheus.address, |query: &str| prometheus.ask(query));
     // Requests that succeed throughout: every query is asked again until it returns a number.
     let mut open = queries("burn", "GET /alpha");
     let all = open.len();

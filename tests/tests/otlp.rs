@@ -1,7 +1,8 @@
-//! Compares spans as a real collector reads them with the spans the agent wrote to its file.
+//! Compares spans as a real collector reads them with the spans the agent wrote to its file, and metrics with the agent's own.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -63,18 +64,23 @@ fn expected(spans: &str) -> BTreeMap<String, Fields> {
         .collect()
 }
 
-fn exported(name: &str, protocol: &str, compression: &str) {
-    let Some(_turn) = begin(name, &["nginx", "rotel-agent"]) else { return };
-    let dir = scratch();
-    let ports = [free_port(), free_port()];
-    let endpoint = ports.map(|port| SocketAddr::from(([127, 0, 0, 1], port)).to_string());
+/// A collector that prints one signal; where it listens for gRPC and for HTTP.
+fn collector(dir: &Path, signal: &str) -> (Process, [String; 2]) {
+    let endpoint = [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)).to_string());
     let mut command = Command::new(find("rotel-agent").expect("found"));
-    command.args(["start", "--exporter", "blackhole", "--debug-log", "traces", "--debug-log-verbosity", "detailed"]);
+    command.args(["start", "--exporter", "blackhole", "--debug-log", signal, "--debug-log-verbosity", "detailed"]);
     command.args(["--otlp-grpc-endpoint", &endpoint[0], "--otlp-http-endpoint", &endpoint[1]]);
-    let collector = Process::start("rotel", &mut command, &dir.path().join("rotel.log"));
+    let collector = Process::start("rotel", &mut command, &dir.join("rotel.log"));
     wait("the collector", Duration::from_secs(20), || {
         endpoint.iter().all(|endpoint| std::net::TcpStream::connect(endpoint).is_ok()).then_some(())
     });
+    (collector, endpoint)
+}
+
+fn exported(name: &str, protocol: &str, compression: &str) {
+    let Some(_turn) = begin(name, &["nginx", "rotel-agent"]) else { return };
+    let dir = scratch();
+    let (collector, endpoint) = collector(dir.path(), "traces");
     let nginx = Nginx::start(dir.path(), "", "location /x/ { return 200 hello; }");
     let to = format!("http://{}", endpoint[usize::from(protocol != "grpc")]);
     let port = nginx.address.port().to_string();
@@ -166,4 +172,77 @@ fn a_collector_reads_them_by_grpc() {
 #[test]
 fn a_collector_reads_them_by_http() {
     exported("otlp_http", "http/protobuf", "gzip");
+}
+
+/// Metrics by a transport: the collector reads the names of the conventions, and the agent's last sums.
+fn metrics_exported(name: &str, protocol: &str) {
+    let Some(_turn) = begin(name, &["nginx", "rotel-agent"]) else { return };
+    let dir = scratch();
+    let (collector, endpoint) = collector(dir.path(), "metrics");
+    let nginx = Nginx::start(dir.path(), "", "location /x/ { return 200 hello; }");
+    let to = format!("http://{}", endpoint[usize::from(protocol != "grpc")]);
+    let port = nginx.address.port().to_string();
+    let arguments = ["--otlp", &to, "--otlp-signals", "metrics", "--port", &port];
+    let agent = Agent::launch_with("otlp_metrics", dir.path(), &arguments, |command| {
+        command.env("OTEL_EXPORTER_OTLP_PROTOCOL", protocol).env("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip");
+        command.env("OTEL_METRIC_EXPORT_INTERVAL", "500");
+    })
+    .ready();
+    let plan = (0..REQUESTS).map(|i| Request::get(format!("/x/{i}?secret={i}"))).collect();
+    let loaded = load::run(nginx.address, vec![plan]);
+    assert_eq!((loaded.answers.len(), loaded.broken().len()), (REQUESTS, 0));
+    let found = wait("the collector to have printed every request", Duration::from_secs(30), || {
+        let found = histogram_counts(&collector.output(), "http.server.request.duration");
+        (found.last() == Some(&(REQUESTS as u64))).then_some(found)
+    });
+    assert!(found.is_sorted(), "sums only grow: {found:?}");
+    let metrics = agent.metrics();
+    let points = |outcome| metrics.sum("tracer_otlp_points_total", &[("outcome", outcome)]);
+    assert!(points("sent") > 0.0 && points("rejected") + points("failed") == 0.0);
+    // Nobody asked for spans.
+    assert!(metrics.sum("tracer_otlp_spans_total", &[]) < 0.5);
+    agent.stop();
+    let text = collector.output();
+    for expected in [
+        "tracer.requests",
+        "tracer.capture_ratio",
+        "process.cpu.time",
+        "service.name: Str(nginx)",
+        "service.name: Str(tracer)",
+    ] {
+        assert!(text.contains(expected), "{expected} is missing");
+    }
+    for key in
+        ["http.request.method: Str(GET)", "http.response.status_code: Int(200)", "host.name", "telemetry.sdk.name"]
+    {
+        assert!(text.contains(key), "{key} is missing");
+    }
+    assert!(!text.contains("secret"), "query strings are never exported");
+    say(&format!("metrics by {protocol}: {} exports, {REQUESTS} requests in the last", found.len()));
+}
+
+/// Counts of a histogram in the collector's output, one for each export; its series are added.
+fn histogram_counts(text: &str, metric: &str) -> Vec<u64> {
+    let (mut all, mut inside) = (Vec::new(), false);
+    for line in text.lines().map(str::trim) {
+        if let Some(name) = line.strip_prefix("-> Name: ") {
+            inside = name == metric;
+            if inside {
+                all.push(0);
+            }
+        } else if let (true, Some(count), Some(last)) = (inside, line.strip_prefix("Count: "), all.last_mut()) {
+            *last += count.trim().parse::<u64>().unwrap_or(0);
+        }
+    }
+    all
+}
+
+#[test]
+fn a_collector_reads_metrics_by_grpc() {
+    metrics_exported("otlp_metrics_grpc", "grpc");
+}
+
+#[test]
+fn a_collector_reads_metrics_by_http() {
+    metrics_exported("otlp_metrics_http", "http/protobuf");
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::kernel::header::Destination;
 use crate::kernel::sampler::MAX_HERTZ;
+use crate::otlp::Signal;
 use crate::quantity::{cores, duration, memory, share};
 use crate::runtimes::tls::Libraries;
 use crate::service_classes::Mode;
@@ -142,6 +143,11 @@ pub struct AgentOptions {
     /// other variables of OpenTelemetry's exporter, batch processor and sampler apply too.
     #[arg(long, value_name = "URL")]
     pub otlp: Option<String>,
+    /// What is sent there: traces, metrics, or both, separated by a comma. Metrics are those of /metrics under OpenTelemetry's
+    /// names, once a minute (OTEL_METRIC_EXPORT_INTERVAL). Without this option: traces, unless OTEL_TRACES_EXPORTER is none,
+    /// and metrics if OTEL_METRICS_EXPORTER is otlp.
+    #[arg(long, value_name = "SIGNALS", value_delimiter = ',', value_parser = crate::otlp::signal)]
+    pub otlp_signals: Vec<Signal>,
     /// Exchange contexts with the agents of other hosts, so that a transaction is one tree across hosts. The agent
     /// listens on this address (such as 10.0.0.5:9465) and looks for other agents at the private addresses that
     /// programs here call. Needs a key or certificates, except on loopback. See docs/multi-host.md.

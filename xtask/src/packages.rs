@@ -130,6 +130,8 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("tshark", "tshark", Need::Programs, "reads segments independently of this project"),
     package("chromium", "chromium", Need::Programs, "opens the console as people do"),
     package("prometheus", "prometheus", Need::Programs, "scrapes the agent, and promtool checks rules"),
+    package("podman", "podman", Need::Programs, "an engine that starts containers without a daemon"),
+    package("runc", "runc", Need::Programs, "its runtime on machines with both versions of control groups"),
     package("curl", "curl", Need::Programs, "single requests with a known answer"),
 ];
 

@@ -81,7 +81,7 @@ const TABLE: &[(&str, Quick)] = &[
     // The agent: its life cycle, its limits, its output.
     // A browser takes a while to start; that pages and files answer is tested without one.
     ("console", Nothing),
-    ("containers", All),
+    ("containers", Only(&["a_services_containers_are_those_of_its_processes"])),
     ("doctor", All),
     ("kubernetes", All),
     ("lifecycle", Only(&["signals_detach_within_a_second_and_a_kill_leaves_nothing", "what_cannot_run_says_why"])),

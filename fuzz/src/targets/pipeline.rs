@@ -10,7 +10,7 @@ pub(crate) fn run(data: &[u8]) {
     let mut pipeline = Pipeline::new(&Config::default(), reader.origin.seed, reader.origin.wall_offset, "fuzz");
     let _ = replay::frames(&mut reader, &mut pipeline);
     pipeline.finish();
-    for format in [Format::Text, Format::OpenMetrics] {
-        let _ = pipeline.metrics.exposition().text(format);
+    for format in [Format::Text, Format::OpenMetrics, Format::Protobuf] {
+        let _ = pipeline.metrics.exposition().bytes(format);
     }
 }

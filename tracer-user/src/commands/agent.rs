@@ -41,7 +41,7 @@ use crate::kernel::ring_occupancy::RingLevel;
 use crate::kernel::rings::Rings;
 use crate::kernel::skips::Skips;
 use crate::model::HostCpu;
-use crate::otlp::Export;
+use crate::otlp::{Export, MetricExport};
 use crate::pipeline::{Introduce, Pipeline};
 use crate::record::{Kind, Waiting, Writer};
 use crate::runtimes::{Finder, State, status_view};
@@ -120,6 +120,7 @@ pub(super) struct Agent {
     pub(super) losses: Noticed,
     pub(super) loss_log: LossLog,
     pub(super) export: Option<Export>,
+    pub(super) metric_export: Option<MetricExport>,
     /// Posts findings.
     pub(super) webhook: Option<Webhook>,
     pub(super) saver: Option<Saver>,
@@ -591,6 +592,9 @@ impl Agent {
             if let Some(message) = export.drops(Instant::now()) {
                 log::warn!("{message}");
             }
+        }
+        if let Some(export) = &self.metric_export {
+            pipeline.metrics.set_metric_export(&export.counts.points());
         }
         if let Some(webhook) = &mut self.webhook {
             webhook.notify(pipeline.detector.findings());

@@ -45,7 +45,7 @@ use crate::kernel::policy::Scope;
 use crate::kernel::rings::Rings;
 use crate::kernel::selftest;
 use crate::kernel::skips::Skips;
-use crate::otlp;
+use crate::otlp::{self, Signal};
 use crate::pipeline::Pipeline;
 use crate::record::{Origin, Writer};
 use crate::runtimes::{Finder, Place};
@@ -95,8 +95,22 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         files.push(lines.waiting());
         pipeline.write_spans(Box::new(lines));
     }
-    let spans = otlp::read(options.otlp.as_deref(), |name| std::env::var(name).ok()).map_err(Failure::Export)?;
-    let export = match spans {
+    let wanted = |signal| {
+        let settings =
+            otlp::read(signal, options.otlp.as_deref(), &options.otlp_signals, |name| std::env::var(name).ok());
+        settings.map_err(Failure::Export)
+    };
+    let metric_export = match wanted(Signal::Metrics)? {
+        Some(settings) => {
+            let _inside = runtime.enter();
+            let exposition = pipeline.metrics.exposition();
+            let gather = Arc::new(move || exposition.families());
+            let started = otlp::metrics::start(settings, &host, gather, otlp::metrics::wall_clock);
+            Some(started.map_err(Failure::Export)?)
+        }
+        None => None,
+    };
+    let export = match wanted(Signal::Traces)? {
         Some(settings) => {
             let _inside = runtime.enter();
             let (exporter, export) = otlp::start(settings, &host, wall_offset).map_err(Failure::Export)?;
@@ -204,6 +218,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         losses: Noticed::default(),
         loss_log: LossLog::default(),
         export,
+        metric_export,
         webhook,
         saver,
         history,
@@ -269,7 +284,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     pipeline.report_open();
     pipeline.history.end();
     agent.tick(&mut pipeline);
-    let Agent { kernel, recorder, health, export, webhook, saver, history, files, .. } = agent;
+    let Agent { kernel, recorder, health, export, metric_export, webhook, saver, history, files, .. } = agent;
     drop(kernel);
     // Counted from here: the kernel takes its own time to remove probes from running programs.
     let deadline = Instant::now() + ENDING;
@@ -286,6 +301,9 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     runtime.block_on(async {
         let _ = tokio::time::timeout_at(deadline.into(), server).await;
         if let Some(export) = export {
+            export.finish(deadline).await;
+        }
+        if let Some(export) = metric_export {
             export.finish(deadline).await;
         }
         if let Some(webhook) = webhook {

@@ -34,14 +34,14 @@ pub(super) async fn metrics(State(app): AppState, headers: HeaderMap) -> Result<
     let failed = || Problem(StatusCode::INTERNAL_SERVER_ERROR, "gathering metrics failed".into());
     let _turn = app.scrapes.acquire().await.map_err(|_| failed())?;
     let format = Format::for_accept(&joined(&headers, header::ACCEPT));
-    let text = app.shared.metrics.text(format);
-    let text = text.map_err(|error| Problem(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
+    let bytes = app.shared.metrics.bytes(format);
+    let bytes = bytes.map_err(|error| Problem(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
     // Caches between must not give one scraper the format of another.
     let kind = [(header::CONTENT_TYPE, format.content_type()), (header::VARY, "Accept, Accept-Encoding")];
     if !compress::takes_gzip(&joined(&headers, header::ACCEPT_ENCODING)) {
-        return Ok((kind, text).into_response());
+        return Ok((kind, bytes).into_response());
     }
-    let packed = compress::gzip(text.as_bytes()).map_err(|_| failed())?;
+    let packed = compress::gzip(&bytes).map_err(|_| failed())?;
     Ok((kind, [(header::CONTENT_ENCODING, "gzip")], packed).into_response())
 }
 

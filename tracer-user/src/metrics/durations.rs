@@ -4,11 +4,10 @@
 use super::class_histograms::{ClassHistograms, Observation, SeriesSlot};
 use super::histograms::HistogramVec;
 use crate::model::{ClassInfo, Outcome, ProtocolId, Side, Span};
+use crate::protocols::http1::conventional_method;
 
 /// Label value of everything beyond a bound.
 pub(super) const OTHER: &str = "_other";
-/// Methods with their own label value; the conventions call every other one `_OTHER`.
-const METHODS: [&str; 10] = ["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "CONNECT", "TRACE", "QUERY"];
 
 /// Labels of the server's family, in the order of [`values`]. They exclude the server's own port, as the conventions do
 /// by default.
@@ -71,7 +70,7 @@ impl Key {
             (_, true) => span.failure.map_or(Failure::None, Failure::Word),
         };
         Self {
-            method: METHODS.into_iter().find(|known| **known == *span.method).unwrap_or("_OTHER"),
+            method: conventional_method(&span.method),
             status: span.status,
             failure,
             protocol: if span.protocol == ProtocolId::Http { "" } else { span.protocol.name() },

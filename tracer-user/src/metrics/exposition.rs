@@ -1,5 +1,5 @@
-//! What `/metrics` answers: the families of the registry as Prometheus' text, or as OpenMetrics with exemplars when the
-//! scraper takes that.
+//! What `/metrics` answers: the families of the registry as Prometheus' text, as OpenMetrics with exemplars when the scraper
+//! takes that, or as protobuf with native histograms when it prefers that.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -12,6 +12,7 @@ use prometheus::{Gauge, Registry, TextEncoder};
 
 use super::foldable::key;
 use super::histograms::{Exemplar, HistogramVec};
+use super::protobuf;
 
 /// Name of the gauge with the number of series of the scrape it stands in.
 pub(super) const SERIES: &str = "tracer_series";
@@ -23,20 +24,25 @@ pub enum Format {
     Text,
     /// OpenMetrics, version 1.0.0.
     OpenMetrics,
+    /// Prometheus' protobuf, each message after its length.
+    Protobuf,
 }
 
 impl Format {
-    /// The format for a request with this `Accept`: OpenMetrics where it is named and not less wanted than plain text.
+    /// The format for a request with this `Accept`: protobuf where it is named and nothing is more wanted, which Prometheus does
+    /// when it takes native histograms; then OpenMetrics where it is not less wanted than plain text.
     pub fn for_accept(accept: &str) -> Self {
-        let (mut text, mut open) = (0.0_f32, 0.0_f32);
+        let (mut text, mut open, mut protobuf) = (0.0_f32, 0.0_f32, 0.0_f32);
         for range in accept.split(',') {
             let mut parts = range.split(';').map(str::trim);
             let kind = parts.next().unwrap_or_default();
-            let (mut quality, mut version) = (1.0_f32, None);
+            let (mut quality, mut version, mut family, mut delimited) = (1.0_f32, None, true, true);
             for (name, value) in parts.filter_map(|part| part.split_once('=')) {
                 match name.trim().to_ascii_lowercase().as_str() {
                     "q" => quality = value.trim().parse().unwrap_or(0.0),
                     "version" => version = Some(value.trim().trim_matches('"')),
+                    "proto" => family = value.trim() == "io.prometheus.client.MetricFamily",
+                    "encoding" => delimited = value.trim() == "delimited",
                     _ => {}
                 }
             }
@@ -46,7 +52,12 @@ impl Format {
                 && matches!(version, None | Some("1.0.0" | "0.0.1"))
             {
                 open = open.max(quality);
+            } else if kind.eq_ignore_ascii_case("application/vnd.google.protobuf") && family && delimited {
+                protobuf = protobuf.max(quality);
             }
+        }
+        if protobuf > 0.0 && protobuf >= open.max(text) {
+            return Self::Protobuf;
         }
         if open > 0.0 && open >= text { Self::OpenMetrics } else { Self::Text }
     }
@@ -56,6 +67,9 @@ impl Format {
         match self {
             Self::Text => "text/plain; version=0.0.4; charset=utf-8",
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Protobuf => {
+                "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
+            }
         }
     }
 }
@@ -75,25 +89,47 @@ pub struct Exposition {
 }
 
 impl Exposition {
-    /// All metrics as text.
+    /// All metrics in this format.
     ///
     /// # Errors
     ///
     /// When a family is malformed.
-    pub fn text(&self, format: Format) -> prometheus::Result<String> {
+    pub fn bytes(&self, format: Format) -> prometheus::Result<Vec<u8>> {
         let begun = Instant::now();
-        let (mut families, exemplars) = {
+        let (families, exemplars, natives) = self.gather(format);
+        let bytes = match format {
+            Format::Text => clean(TextEncoder::new().encode_to_string(&families)?).into_bytes(),
+            Format::OpenMetrics => clean(open_metrics(&families, &exemplars)).into_bytes(),
+            Format::Protobuf => protobuf::encode(&families, &exemplars, &natives),
+        };
+        self.seconds.set(begun.elapsed().as_secs_f64());
+        Ok(bytes)
+    }
+
+    /// All metrics as families.
+    pub fn families(&self) -> Vec<MetricFamily> {
+        self.gather(Format::Text).0
+    }
+
+    /// Families, and what the format shows beside them.
+    fn gather(&self, format: Format) -> (Vec<MetricFamily>, Exemplars, protobuf::Natives) {
+        let (mut families, exemplars, natives) = {
             let _held = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
             let used = self.used.load(Ordering::Relaxed);
             let families = self.registry.gather();
             let total = families.iter().map(samples).sum::<usize>();
             self.fixed.store(total.saturating_sub(used), Ordering::Relaxed);
-            let of = |family: &HistogramVec| (family.name().to_owned(), family.exemplars());
+            let exemplars_of = |family: &HistogramVec| (family.name().to_owned(), family.exemplars());
             let exemplars = match format {
-                Format::OpenMetrics => self.histograms.iter().map(of).collect(),
+                Format::OpenMetrics | Format::Protobuf => self.histograms.iter().map(exemplars_of).collect(),
                 Format::Text => HashMap::new(),
             };
-            (families, exemplars)
+            let natives_of = |family: &HistogramVec| (family.name().to_owned(), family.natives());
+            let natives = match format {
+                Format::Protobuf => self.histograms.iter().map(natives_of).collect(),
+                Format::OpenMetrics | Format::Text => HashMap::new(),
+            };
+            (families, exemplars, natives)
         };
         let total = families.iter().map(samples).sum::<usize>();
         if let Some(family) = families.iter_mut().find(|family| family.name() == SERIES) {
@@ -103,13 +139,7 @@ impl Exposition {
                 metric.set_gauge(gauge);
             }
         }
-        let text = match format {
-            Format::Text => TextEncoder::new().encode_to_string(&families)?,
-            Format::OpenMetrics => open_metrics(&families, &exemplars),
-        };
-        let text = clean(text);
-        self.seconds.set(begun.elapsed().as_secs_f64());
-        Ok(text)
+        (families, exemplars, natives)
     }
 }
 
@@ -140,7 +170,7 @@ fn clean(text: String) -> String {
 }
 
 /// Exemplars by family, then by series, then by bucket.
-type Exemplars = HashMap<String, HashMap<String, Vec<Option<Exemplar>>>>;
+pub(super) type Exemplars = HashMap<String, HashMap<String, Vec<Option<Exemplar>>>>;
 
 fn open_metrics(families: &[MetricFamily], exemplars: &Exemplars) -> String {
     let mut out = String::with_capacity(64 << 10);
@@ -235,6 +265,15 @@ mod tests {
             ("application/openmetrics-text; version=2.0.0", Format::Text),
             ("application/openmetrics-text;version=1.0.0;q=0", Format::Text),
             ("application/openmetrics-text;version=1.0.0;q=0.3,text/plain;q=0.9", Format::Text),
+            // What Prometheus sends when it takes native histograms.
+            (
+                "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited,\
+                 application/openmetrics-text;version=1.0.0;q=0.8,application/openmetrics-text;version=0.0.1;q=0.75,\
+                 text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+                Format::Protobuf,
+            ),
+            ("application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=text", Format::Text),
+            ("application/vnd.google.protobuf;q=0.1,text/plain;q=0.2", Format::Text),
             // What Prometheus 2 and 3 send.
             (
                 "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,\

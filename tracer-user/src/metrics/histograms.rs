@@ -11,6 +11,7 @@ use prometheus::proto::{self, Bucket, LabelPair, Metric, MetricFamily, MetricTyp
 
 use super::durations::OTHER;
 use super::foldable::{Number, Place, Visibility, expired, key};
+use super::native::{NativeBuckets, NativeCounts};
 use crate::model::{SpanId, TraceId};
 
 /// A span that stands for a bucket.
@@ -32,6 +33,8 @@ struct Child {
     bounds: Arc<[f64]>,
     /// Observations by bucket, not cumulative; the last one has no bound.
     counts: Box<[AtomicU64]>,
+    /// The same observations, for those who take native histograms.
+    native: NativeBuckets,
     sum: Number,
     /// By bucket; empty until the first. The pipeline skips one rather than wait for a scrape.
     exemplars: Mutex<Vec<Option<Exemplar>>>,
@@ -48,6 +51,7 @@ impl Histogram {
         let bucket = child.bounds.partition_point(|bound| *bound < seconds);
         let Some(count) = child.counts.get(bucket) else { return };
         count.fetch_add(1, Ordering::Relaxed);
+        child.native.observe(seconds);
         child.sum.add(seconds);
         if let (Some(exemplar), Ok(mut kept)) = (exemplar, child.exemplars.try_lock()) {
             if kept.is_empty() {
@@ -146,6 +150,7 @@ impl HistogramVec {
             place: Place::new(&self.0.desc.variable_labels, &values, visibility.cloned()),
             bounds: Arc::clone(&self.0.bounds),
             counts: (0..=self.0.bounds.len()).map(|_| AtomicU64::new(0)).collect(),
+            native: NativeBuckets::default(),
             sum: Number::default(),
             exemplars: Mutex::default(),
         }));
@@ -156,6 +161,21 @@ impl HistogramVec {
     /// A copy of the handles: the pipeline, which may want a new series, waits for no more than that.
     fn all(&self) -> Vec<Histogram> {
         self.0.series.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// Native buckets under each series' [`key`], of hidden ones under that of their sum.
+    pub(super) fn natives(&self) -> HashMap<String, NativeCounts> {
+        let mut found: HashMap<String, NativeCounts> = HashMap::new();
+        for series in &self.all() {
+            let place = &series.0.place;
+            let under = if place.shown() {
+                key(place.labels())
+            } else {
+                key(&expired(place.labels(), place.stamp(), Some(OTHER)))
+            };
+            found.entry(under).or_default().add(&series.0.native.counts());
+        }
+        found
     }
 
     /// The exemplars of shown series by bucket, under the series' [`key`].
@@ -242,6 +262,8 @@ mod tests {
         assert_eq!(key(metric.get_label()), "_expired-5\u{1}_other");
         assert_eq!(metric.get_histogram().get_sample_count(), 3);
         assert_eq!(metric.get_histogram().get_bucket()[1].cumulative_count(), 2);
+        let natives = family.natives();
+        assert_eq!((natives.len(), natives["_expired-5\u{1}_other"].total()), (1, 3));
     }
 
     #[test]

@@ -15,8 +15,10 @@ mod histograms;
 mod loss_account;
 mod low_cardinality;
 mod messages;
+mod native;
 mod operations;
 mod process;
+mod protobuf;
 mod quantile;
 #[cfg(test)]
 mod reference;

@@ -40,7 +40,7 @@ fn request(metrics: &mut Metrics, names: &Names, class: usize, at: Nanos) {
 
 /// Samples by name and labels.
 fn scrape(metrics: &Metrics) -> BTreeMap<String, f64> {
-    let text = metrics.exposition().text(Format::Text).unwrap();
+    let text = String::from_utf8(metrics.exposition().bytes(Format::Text).unwrap()).unwrap();
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let mut samples: BTreeMap<String, f64> = BTreeMap::new();
     for line in lines {
@@ -223,9 +223,9 @@ fn exemplars_are_in_open_metrics_only() {
     request(&mut metrics, &names, 0, 5 * SECOND);
     metrics.tick(6 * SECOND);
     let exposition = metrics.exposition();
-    let plain = exposition.text(Format::Text).unwrap();
+    let plain = String::from_utf8(exposition.bytes(Format::Text).unwrap()).unwrap();
     assert!(!plain.contains(" # {") && !plain.contains("# EOF"), "{plain}");
-    let open = exposition.text(Format::OpenMetrics).unwrap();
+    let open = String::from_utf8(exposition.bytes(Format::OpenMetrics).unwrap()).unwrap();
     assert!(open.ends_with("\n# EOF\n"), "{open}");
     let bucket = open.lines().find(|line| line.contains("le=\"0.0025\"")).unwrap();
     let exemplar =

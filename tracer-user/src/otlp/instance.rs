@@ -48,16 +48,8 @@ impl Instance {
         let mut all = vec![
             KeyValue::text("service.instance.id", format!("{}/{}@{}", host.id(), self.pid, self.start_time)),
             KeyValue::of("process.pid", Value::Int(i64::from(self.pid))),
-            KeyValue::text("host.name", &*host.name),
-            KeyValue::text("os.type", "linux"),
-            KeyValue::text("host.arch", host_arch()),
-            // The agent made the span: there is no SDK in the process, and its language says nothing about the service.
-            KeyValue::text("telemetry.sdk.name", "tracer"),
-            KeyValue::text("telemetry.sdk.version", env!("CARGO_PKG_VERSION")),
         ];
-        if let Some(id) = &host.machine {
-            all.push(KeyValue::text("host.id", &**id));
-        }
+        all.extend(host.attributes());
         if let Some(name) = self.exe.rsplit('/').next().filter(|name| !name.is_empty()) {
             all.push(KeyValue::text("process.executable.name", printable(name)));
             all.push(KeyValue::text("process.executable.path", printable(&self.exe)));
@@ -116,8 +108,24 @@ impl HostFacts {
         }
     }
 
+    /// What every resource of this host has.
+    pub(super) fn attributes(&self) -> Vec<KeyValue> {
+        let mut all = vec![
+            KeyValue::text("host.name", &*self.name),
+            KeyValue::text("os.type", "linux"),
+            KeyValue::text("host.arch", host_arch()),
+            // The agent saw it: there is no SDK in the process, and its language says nothing about the service.
+            KeyValue::text("telemetry.sdk.name", "tracer"),
+            KeyValue::text("telemetry.sdk.version", env!("CARGO_PKG_VERSION")),
+        ];
+        if let Some(id) = &self.machine {
+            all.push(KeyValue::text("host.id", &**id));
+        }
+        all
+    }
+
     /// What distinguishes this host from others: its name alone where it has no id.
-    fn id(&self) -> &str {
+    pub(super) fn id(&self) -> &str {
         self.machine.as_deref().unwrap_or(&self.name)
     }
 }

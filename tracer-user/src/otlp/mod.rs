@@ -1,9 +1,12 @@
-//! Exports finished spans to an OpenTelemetry collector.
+//! Exports finished spans, and metrics ([`metrics`]), to an OpenTelemetry collector.
 //!
 //! The pipeline puts spans into a bounded queue and never waits: a full queue drops spans and counts them. A task on
 //! the server's threads collects them into batches and sends each batch, retrying while the collector is busy or away.
 
 mod instance;
+mod metric_names;
+mod metric_proto;
+pub mod metrics;
 mod proto;
 mod send;
 mod settings;
@@ -17,7 +20,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
 
-pub use settings::{Protocol, Settings, SettingsError, Tls, read};
+pub use metrics::MetricExport;
+pub use settings::{Protocol, Settings, SettingsError, Signal, Tls, read, signal};
 
 use crate::guard::loss_log::LossLog;
 use crate::guard::tables::TableUse;

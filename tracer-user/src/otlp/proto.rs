@@ -1,4 +1,4 @@
-//! The OTLP messages that traces need (opentelemetry-proto 1.3: `collector/trace/v1`, `trace/v1`, `resource/v1`,
+//! The OTLP messages that traces and metrics need (opentelemetry-proto 1.3: `collector/trace/v1`, `trace/v1`, `resource/v1`,
 //! `common/v1`), with their field numbers. Fields that this agent never writes are omitted.
 
 use prost::{Enumeration, Message, Oneof};
@@ -10,18 +10,18 @@ pub(super) struct Request {
     pub(super) resource_spans: Vec<ResourceSpans>,
 }
 
-/// `ExportTraceServiceResponse`.
+/// `ExportTraceServiceResponse`, and that of metrics, which is the same.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Response {
     #[prost(message, optional, tag = "1")]
     pub(super) partial_success: Option<PartialSuccess>,
 }
 
-/// `ExportTracePartialSuccess`.
+/// `ExportTracePartialSuccess` and `ExportMetricsPartialSuccess`.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct PartialSuccess {
     #[prost(int64, tag = "1")]
-    pub(super) rejected_spans: i64,
+    pub(super) rejected: i64,
     #[prost(string, tag = "2")]
     pub(super) error_message: String,
 }

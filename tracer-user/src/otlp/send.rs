@@ -14,7 +14,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use prost::Message;
 
-use super::proto::{Request, Response};
+use super::proto::Response;
 use super::settings::{Protocol, Settings, SettingsError};
 use super::tls;
 
@@ -26,7 +26,7 @@ const WAIT: Duration = Duration::from_secs(60);
 /// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
-    /// Accepted, except for this many spans, and why.
+    /// Accepted, except for this many spans or data points, and why.
     Taken(u64, String),
     /// Retryable, and why; after this delay if the collector gave one.
     Again(String, Option<Duration>),
@@ -52,7 +52,7 @@ impl Sender {
     }
 
     /// Sends `message` once, without retries.
-    pub(super) async fn send(&self, message: &Request) -> Sent {
+    pub(super) async fn send(&self, message: &impl Message) -> Sent {
         let settings = &self.settings;
         let request = match self.request(message) {
             Ok(request) => request,
@@ -74,7 +74,7 @@ impl Sender {
         }
     }
 
-    fn request(&self, message: &Request) -> Result<hyper::Request<Full<Bytes>>, String> {
+    fn request(&self, message: &impl Message) -> Result<hyper::Request<Full<Bytes>>, String> {
         let settings = &self.settings;
         let plain = message.encode_to_vec();
         let content = if settings.gzip { gzip(&plain)? } else { plain };
@@ -161,7 +161,7 @@ fn of_grpc(status: u16, headers: &HeaderMap, trailers: &HeaderMap, body: &[u8]) 
 /// A collector may accept only part of a request. An undecodable body counts as full success.
 fn taken(body: &[u8]) -> Sent {
     let partial = Response::decode(body).ok().and_then(|response| response.partial_success);
-    let (rejected, why) = partial.map_or((0, String::new()), |part| (part.rejected_spans, part.error_message));
+    let (rejected, why) = partial.map_or((0, String::new()), |part| (part.rejected, part.error_message));
     Sent::Taken(u64::try_from(rejected).unwrap_or(0), why)
 }
 
@@ -181,7 +181,7 @@ mod tests {
         for status in [301, 400, 401, 404, 413, 500] {
             assert!(matches!(of_http(status, &none, b""), Sent::Refused(_)), "{status}");
         }
-        let part = PartialSuccess { rejected_spans: 3, error_message: "too old".into() };
+        let part = PartialSuccess { rejected: 3, error_message: "too old".into() };
         let body = Response { partial_success: Some(part) }.encode_to_vec();
         assert_eq!(of_http(200, &none, &body), Sent::Taken(3, "too old".into()));
         assert_eq!(of_http(200, &none, b"<html>"), Sent::Taken(0, String::new()), "what is no message says nothing");

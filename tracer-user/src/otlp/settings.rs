@@ -18,6 +18,64 @@ const BATCH: usize = 512;
 const DELAY: Duration = Duration::from_secs(5);
 /// Request timeout (`OTEL_EXPORTER_OTLP_TIMEOUT`).
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// Time between two exports of metrics (`OTEL_METRIC_EXPORT_INTERVAL`).
+const INTERVAL: Duration = Duration::from_secs(60);
+
+/// What is exported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// Finished spans.
+    Traces,
+    /// Everything that `/metrics` has.
+    Metrics,
+}
+
+impl Signal {
+    /// The variable of this signal that corresponds to one of traces.
+    fn variable(self, traces: &'static str) -> &'static str {
+        const METRICS: [(&str, &str); 9] = [
+            ("OTEL_TRACES_EXPORTER", "OTEL_METRICS_EXPORTER"),
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"),
+            ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL"),
+            ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_METRICS_HEADERS"),
+            ("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "OTEL_EXPORTER_OTLP_METRICS_COMPRESSION"),
+            ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_METRICS_TIMEOUT"),
+            ("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_METRICS_CERTIFICATE"),
+            ("OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE", "OTEL_EXPORTER_OTLP_METRICS_CLIENT_CERTIFICATE"),
+            ("OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", "OTEL_EXPORTER_OTLP_METRICS_CLIENT_KEY"),
+        ];
+        match self {
+            Self::Traces => traces,
+            Self::Metrics => METRICS.iter().find(|(of_traces, _)| *of_traces == traces).map_or(traces, |(_, own)| *own),
+        }
+    }
+
+    /// Whether it is exported: by the command line's list, else by the environment. Traces are unless somebody says no,
+    /// metrics if somebody says so.
+    fn wanted(self, listed: &[Self], flag: Option<&str>, exporter: Option<&str>) -> bool {
+        match (listed, exporter) {
+            ([], Some(exporter)) => match self {
+                Self::Traces => flag.is_some() || !exporter.eq_ignore_ascii_case("none"),
+                Self::Metrics => exporter.split(',').any(|one| one.trim().eq_ignore_ascii_case("otlp")),
+            },
+            ([], None) => self == Self::Traces,
+            (listed, _) => listed.contains(&self),
+        }
+    }
+}
+
+/// Parses a signal of the command line.
+///
+/// # Errors
+///
+/// What was expected.
+pub fn signal(name: &str) -> Result<Signal, String> {
+    match name {
+        "traces" => Ok(Signal::Traces),
+        "metrics" => Ok(Signal::Metrics),
+        _ => Err("expected traces or metrics".into()),
+    }
+}
 
 /// Transport of spans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +119,8 @@ pub struct Settings {
     pub batch: usize,
     /// Longest a span waits for its batch to fill.
     pub delay: Duration,
+    /// Time between two exports of metrics.
+    pub interval: Duration,
     /// Share of transactions that is exported, 0 to 1; a transaction is exported whole or not at all.
     pub ratio: f64,
 }
@@ -78,13 +138,23 @@ pub(super) fn error(name: &'static str, why: impl Into<String>) -> SettingsError
     SettingsError { name, why: why.into() }
 }
 
-/// Reads the variables through `env`; `flag` is the endpoint from the command line. `None` if no export is configured.
-pub fn read(flag: Option<&str>, env: impl Fn(&str) -> Option<String>) -> Result<Option<Settings>, SettingsError> {
-    let set = |name: &'static str| env(name).filter(|value| !value.trim().is_empty()).map(|value| (name, value));
-    // The traces-specific variable overrides the general one.
+/// Reads the variables of `signal` through `env`; `flag` is the endpoint and `listed` the signals from the command line.
+/// `None` if no export is configured.
+pub fn read(
+    signal: Signal,
+    flag: Option<&str>,
+    listed: &[Signal],
+    env: impl Fn(&str) -> Option<String>,
+) -> Result<Option<Settings>, SettingsError> {
+    let set = |name: &'static str| {
+        let name = signal.variable(name);
+        env(name).filter(|value| !value.trim().is_empty()).map(|value| (name, value))
+    };
+    // The signal's own variable overrides the general one.
     let either = |special: &'static str, general: &'static str| set(special).or_else(|| set(general));
-    let off = |name: &'static str, word: &str| set(name).is_some_and(|(_, value)| value.eq_ignore_ascii_case(word));
-    if flag.is_none() && (off("OTEL_SDK_DISABLED", "true") || off("OTEL_TRACES_EXPORTER", "none")) {
+    let disabled = set("OTEL_SDK_DISABLED").is_some_and(|(_, value)| value.eq_ignore_ascii_case("true"));
+    let exporter = set("OTEL_TRACES_EXPORTER").map(|(_, value)| value);
+    if (flag.is_none() && disabled) || !signal.wanted(listed, flag, exporter.as_deref()) {
         return Ok(None);
     }
     let protocol = match either("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL") {
@@ -94,14 +164,14 @@ pub fn read(flag: Option<&str>, env: impl Fn(&str) -> Option<String>) -> Result<
         Some((name, value)) => return Err(error(name, format!("'{value}' is not grpc or http/protobuf"))),
     };
     let special = set("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT");
-    // Only the traces-specific endpoint is used as is; the others get a path appended.
+    // Only the signal's own endpoint is used as is; the others get a path appended.
     let (name, endpoint, whole) = match (flag, special, set("OTEL_EXPORTER_OTLP_ENDPOINT")) {
         (Some(flag), ..) => ("--otlp", flag.to_owned(), false),
         (None, Some((name, value)), _) => (name, value, true),
         (None, None, Some((name, value))) => (name, value, false),
         (None, None, None) => return Ok(None),
     };
-    let (protocol, uri) = target(name, endpoint.trim(), whole, protocol)?;
+    let (protocol, uri) = target(signal, name, endpoint.trim(), whole, protocol)?;
     let mut headers = Vec::new();
     if let Some((name, value)) = either("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS") {
         for (key, value) in pairs(name, &value)? {
@@ -161,12 +231,14 @@ pub fn read(flag: Option<&str>, env: impl Fn(&str) -> Option<String>) -> Result<
         queue,
         batch: count("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", BATCH)?.min(queue),
         delay: millis(set("OTEL_BSP_SCHEDULE_DELAY"), DELAY)?,
+        interval: millis(set("OTEL_METRIC_EXPORT_INTERVAL"), INTERVAL)?,
         ratio: ratio(set("OTEL_TRACES_SAMPLER"), set("OTEL_TRACES_SAMPLER_ARG"))?,
     }))
 }
 
 /// The URL of requests, and the transport.
 fn target(
+    signal: Signal,
     name: &'static str,
     endpoint: &str,
     whole: bool,
@@ -181,8 +253,12 @@ fn target(
     let protocol = protocol.unwrap_or(if authority.port_u16() == Some(4317) { Protocol::Grpc } else { Protocol::Http });
     let base = uri.path().trim_end_matches('/');
     let path = match protocol {
-        Protocol::Grpc => format!("{base}/opentelemetry.proto.collector.trace.v1.TraceService/Export"),
+        Protocol::Grpc => match signal {
+            Signal::Traces => format!("{base}/opentelemetry.proto.collector.trace.v1.TraceService/Export"),
+            Signal::Metrics => format!("{base}/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"),
+        },
         Protocol::Http if whole => uri.path().to_owned(),
+        Protocol::Http if signal == Signal::Metrics => format!("{base}/v1/metrics"),
         Protocol::Http => format!("{base}/v1/traces"),
     };
     let whole = format!("{scheme}://{authority}{path}");
@@ -238,7 +314,17 @@ mod tests {
     use super::*;
 
     fn with(flag: Option<&str>, set: &[(&str, &str)]) -> Result<Option<Settings>, SettingsError> {
-        read(flag, |name| set.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned()))
+        of(Signal::Traces, flag, &[], set)
+    }
+
+    fn of(
+        signal: Signal,
+        flag: Option<&str>,
+        listed: &[Signal],
+        set: &[(&str, &str)],
+    ) -> Result<Option<Settings>, SettingsError> {
+        let env = |name: &str| set.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        read(signal, flag, listed, env)
     }
 
     fn uri(flag: Option<&str>, set: &[(&str, &str)]) -> String {
@@ -269,6 +355,34 @@ mod tests {
             assert!(with(None, &[(all, "http://c:4318"), name]).expect("good").is_none());
             assert!(with(Some("http://c:4318"), &[name]).expect("good").is_some(), "the flag wins");
         }
+    }
+
+    #[test]
+    fn metrics_go_where_somebody_says_so() {
+        let (all, own) = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT");
+        let wanted = ("OTEL_METRICS_EXPORTER", "otlp");
+        let uri = |flag, listed: &[Signal], set: &[(&str, &str)]| {
+            let settings = of(Signal::Metrics, flag, listed, set).expect("good");
+            settings.map(|settings| settings.uri.to_string()).unwrap_or_default()
+        };
+        let both = [Signal::Traces, Signal::Metrics];
+        assert_eq!(uri(Some("http://f:4318"), &[], &[]), "");
+        assert_eq!(uri(Some("http://f:4318"), &both, &[]), "http://f:4318/v1/metrics");
+        assert_eq!(
+            uri(Some("http://f:4317"), &both, &[]),
+            "http://f:4317/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
+        );
+        assert_eq!(uri(None, &[], &[(all, "http://c:4318"), wanted]), "http://c:4318/v1/metrics");
+        assert_eq!(uri(None, &[], &[(all, "http://c:4318"), ("OTEL_METRICS_EXPORTER", "console")]), "");
+        assert_eq!(uri(None, &[], &[(own, "http://m:9/as/it"), wanted]), "http://m:9/as/it");
+        // The list decides for both.
+        let traces =
+            |listed: &[Signal]| of(Signal::Traces, Some("http://f:4318"), listed, &[]).expect("good").is_some();
+        assert_eq!((traces(&[]), traces(&both), traces(&[Signal::Metrics])), (true, true, false));
+        let interval = [("OTEL_METRIC_EXPORT_INTERVAL", "500")];
+        let settings = of(Signal::Metrics, Some("http://f:4318"), &both, &interval).expect("good").expect("wanted");
+        assert_eq!(settings.interval, Duration::from_millis(500));
+        assert!(signal("logs").is_err() && signal("metrics") == Ok(Signal::Metrics));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::store::attributes;
 use crate::text::printable;
 
 /// Version of the semantic conventions that the attributes follow.
-const SCHEMA: &str = "https://opentelemetry.io/schemas/1.30.0";
+pub(super) const SCHEMA: &str = "https://opentelemetry.io/schemas/1.30.0";
 /// Longest attribute text, bytes.
 const TEXT: usize = 1024;
 

@@ -15,6 +15,15 @@ use super::pool::recent;
 use super::{Asked, Beyond, Body, Detected, Parser, Protocol, Reply, Request, Settings, Step};
 use crate::model::ProtocolId;
 
+/// The methods that OpenTelemetry's conventions name; every other one is `_OTHER` there.
+const CONVENTIONAL: [&str; 10] =
+    ["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "CONNECT", "TRACE", "QUERY"];
+
+/// A method in the conventions' terms.
+pub fn conventional_method(method: &str) -> &'static str {
+    CONVENTIONAL.into_iter().find(|known| *known == method).unwrap_or("_OTHER")
+}
+
 /// Methods recognised at the beginning of a connection, the most frequent first.
 pub(super) const METHODS: &[&str] = &[
     "GET",

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use crate::model::{ClassInfo, DeclaredValue, Names, Outcome, ProtocolId, Side, Span, SpanId, TraceId};
-use crate::protocols::{Conventions, grpc, messaging};
+use crate::protocols::{Conventions, grpc, http1, messaging};
 use crate::text::{is_unsafe, printable};
 
 /// A transaction in a list, described by its topmost span that matches the filter.
@@ -260,7 +260,11 @@ pub fn attributes(class: Option<&ClassInfo>, span: &Span) -> Map<String, Value> 
         set("tracer.request.size", json!(span.request_bytes));
         set("tracer.response.size", json!(span.reply_bytes));
     } else {
-        set("http.request.method", json!(&*span.method));
+        let method = http1::conventional_method(&span.method);
+        set("http.request.method", json!(method));
+        if *method != *span.method {
+            set("http.request.method_original", json!(&*span.method));
+        }
         set("url.path", json!(&*span.path));
         set("url.scheme", json!(scheme(span)));
         if let Some(url) = full_url(span) {
@@ -304,6 +308,8 @@ pub fn attributes(class: Option<&ClassInfo>, span: &Span) -> Map<String, Value> 
         set("network.peer.port", json!(span.peer_port));
         if span.side == Side::Client {
             set("server.address", json!(&*span.peer));
+        } else if matches!(conventions, Conventions::Http | Conventions::Rpc) {
+            set("client.address", json!(&*span.peer));
         }
     }
     if let Some(sampled) = span.sampled {

@@ -9,6 +9,7 @@ use crate::metrics::totals::Totals;
 pub(super) struct Output {
     spans: Totals,
     span_retries: Totals,
+    points: Totals,
     saved: Totals,
     history_windows: Totals,
     history_files: Totals,
@@ -30,6 +31,11 @@ impl Output {
                 "tracer_otlp_retries_total",
                 "Export requests that were sent again.",
                 "signal",
+            ),
+            points: outcomes(
+                "tracer_otlp_points_total",
+                "Data points of metrics to export by outcome: sent, rejected (by the collector), failed (it was unreachable; \
+                 the next export has the same sums).",
             ),
             saved: outcomes(
                 "tracer_saved_transactions_total",
@@ -67,6 +73,11 @@ impl Metrics {
     pub fn set_export(&self, spans: &[(&str, u64)], retries: u64) {
         self.output.spans.set_all(spans.iter().copied());
         self.output.span_retries.set("traces", retries);
+    }
+
+    /// Exported data points of metrics by outcome, absolute.
+    pub fn set_metric_export(&self, points: &[(&str, u64)]) {
+        self.output.points.set_all(points.iter().copied());
     }
 
     /// Noteworthy transactions by outcome of saving them, absolute.

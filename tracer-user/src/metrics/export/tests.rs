@@ -22,7 +22,7 @@ fn names(classes: usize) -> Names {
 }
 
 fn scrape(metrics: &Metrics) -> String {
-    metrics.exposition().text(Format::Text).unwrap()
+    String::from_utf8(metrics.exposition().bytes(Format::Text).unwrap()).unwrap()
 }
 
 #[track_caller]
