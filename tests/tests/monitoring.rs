@@ -112,11 +112,11 @@ fn prometheus_takes_native_histograms() {
     // Prometheus counts in buckets what the agent counted.
     load::until(server.address, 2, &["/alpha"], Instant::now() + Duration::from_secs(2));
     let (count, by_agent) = wait("the same count", Duration::from_secs(30), || {
-        let services = agent.json("/api/v1/services");
-        let services = services["services"].as_array()?.clone();
-        let burn = services.into_iter().find(|service| service["service_name"] == "burn")?;
+        let classes = agent.json("/api/v1/classes");
+        let of_burn = |class: &&Value| class["service_name"] == "burn" && class["side"] == "server";
+        let class = classes["classes"].as_array()?.iter().find(of_burn)?.clone();
         let count = one(format!("sum(histogram_count({of}))"))?;
-        (count > 0.0 && (burn["count"].as_f64()? - count).abs() < 0.5).then_some((count, burn))
+        (count > 0.0 && (class["count"].as_f64()? - count).abs() < 0.5).then_some((count, class))
     });
     // Any quantile, between buckets 9 % apart: as the agent's own, which are exact to a few percent.
     for (quantile, key) in [("0.5", "p50_s"), ("0.95", "p95_s")] {

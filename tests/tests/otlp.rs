@@ -196,9 +196,13 @@ fn metrics_exported(name: &str, protocol: &str) {
         (found.last() == Some(&(REQUESTS as u64))).then_some(found)
     });
     assert!(found.is_sorted(), "sums only grow: {found:?}");
-    let metrics = agent.metrics();
-    let points = |outcome| metrics.sum("tracer_otlp_points_total", &[("outcome", outcome)]);
-    assert!(points("sent") > 0.0 && points("rejected") + points("failed") == 0.0);
+    let metrics = wait("the agent to count data points", Duration::from_secs(20), || {
+        let metrics = agent.metrics();
+        (metrics.sum("tracer_otlp_points_total", &[("outcome", "sent")]) > 0.0).then_some(metrics)
+    });
+    for outcome in ["rejected", "failed"] {
+        assert!(metrics.sum("tracer_otlp_points_total", &[("outcome", outcome)]) < 0.5, "{outcome}");
+    }
     // Nobody asked for spans.
     assert!(metrics.sum("tracer_otlp_spans_total", &[]) < 0.5);
     agent.stop();

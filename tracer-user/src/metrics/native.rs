@@ -154,7 +154,9 @@ mod tests {
         #[test]
         fn spans_and_differences_give_the_counts_again(seconds in proptest::collection::vec(0.0_f64..10.0, 0..200)) {
             let buckets = NativeBuckets::default();
-            seconds.iter().for_each(|seconds| buckets.observe(*seconds));
+            for seconds in &seconds {
+                buckets.observe(*seconds);
+            }
             let counts = buckets.counts();
             let (spans, deltas) = counts.spans();
             let (mut again, mut next, mut count, mut deltas) = (BTreeMap::new(), 0, 0, deltas.into_iter());
@@ -191,7 +193,9 @@ mod tests {
             assert_eq!(index(seconds), expected, "{seconds}");
         }
         let buckets = NativeBuckets::default();
-        [ZERO * 1.001, f64::INFINITY].iter().for_each(|seconds| buckets.observe(*seconds));
+        for seconds in [ZERO * 1.001, f64::INFINITY] {
+            buckets.observe(seconds);
+        }
         assert_eq!(buckets.counts().total(), 2);
     }
 }

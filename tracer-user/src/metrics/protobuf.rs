@@ -219,7 +219,9 @@ mod tests {
         classic.set_bucket(vec![bucket]);
         let exemplar = histograms::Exemplar { trace: TraceId(5), span: SpanId(6), value: 0.5, at: 12.25 };
         let native = super::super::native::NativeBuckets::default();
-        [0.5, 0.5, 1.5].iter().for_each(|seconds| native.observe(*seconds));
+        for seconds in [0.5, 0.5, 1.5] {
+            native.observe(seconds);
+        }
         let made = histogram(&classic, &[Some(exemplar)], Some(&native.counts()));
         assert_eq!((made.sample_count, made.schema, made.zero_count), (3, 3, 0));
         // 0.5 is the bucket -8, 1.5 is within the bucket 5: twelve between.

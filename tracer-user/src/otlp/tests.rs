@@ -91,7 +91,7 @@ fn issue(authority: &rcgen::CertifiedIssuer<'_, rcgen::KeyPair>, name: &str) -> 
 
 fn settings(address: SocketAddr, set: &[(&str, &str)]) -> Settings {
     let env = |name: &str| set.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
-    read(Some(&format!("http://{address}")), env).expect("good").expect("wanted")
+    read(Signal::Traces, Some(&format!("http://{address}")), &[], env).expect("good").expect("wanted")
 }
 
 fn give(exporter: &mut Exporter, ids: std::ops::Range<u64>) {
@@ -196,7 +196,7 @@ async fn https_trusts_and_is_trusted() {
     let url = format!("https://localhost:{}", address.port());
     let with = |set: &[(&str, &str)]| {
         let env = |name: &str| set.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
-        start(read(Some(&url), env).expect("good").expect("wanted"), "h", 0)
+        start(read(Signal::Traces, Some(&url), &[], env).expect("good").expect("wanted"), "h", 0)
     };
     let trusted = ("OTEL_EXPORTER_OTLP_CERTIFICATE", ca.as_str());
     let (certificate, secret) = ("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", "OTEL_EXPORTER_OTLP_CLIENT_KEY");

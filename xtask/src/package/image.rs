@@ -3,7 +3,6 @@
 //! One layer with [`rootfs`](super::rootfs), a configuration, a manifest and an index, each named by its SHA-256. The archive also has the
 //! `manifest.json` that `docker load` of before version 25 reads; podman, containerd and Kubernetes' nodes read the layout.
 
-use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
