@@ -1,6 +1,6 @@
 //! The container image, as an archive of an OCI image layout: made without a registry, a daemon or a builder.
 //!
-//! One layer with [`rootfs`](super::rootfs), a configuration, a manifest and an index, each named by its SHA-256. The archive also has the
+//! One layer with [`rootfs`], a configuration, a manifest and an index, each named by its SHA-256. The archive also has the
 //! `manifest.json` that `docker load` of before version 25 reads; podman, containerd and Kubernetes' nodes read the layout.
 
 use std::fs;
