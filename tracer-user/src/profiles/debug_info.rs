@@ -252,7 +252,7 @@ mod tests {
         // As much once it is read, and more for what it is made of.
         let packed = compile("packed", &["-g", "-gz=zlib"]);
         let unpacked = bytes(&mut info, &packed).unwrap();
-        assert!(unpacked.abs_diff(all / 3 * 4) < 256, "{unpacked} {all}");
+        assert!((all..2 * all).contains(&unpacked), "{unpacked} {all}");
         assert_eq!(bytes(&mut info, &compile("none", &["-s"])), Some(0));
 
         // A separate file, by its build id and beside the program.
