@@ -147,8 +147,12 @@ fn judge(
     std::fs::remove_file(&recording).unwrap_or_else(|error| panic!("{error}"));
     let mut functions = Functions::default();
     let (mut own, mut perfs) = (Pairs::default(), Pairs::default());
-    ours.stacks.iter().for_each(|stack| own.add(stack, &mut functions));
-    theirs.iter().for_each(|stack| perfs.add(stack, &mut functions));
+    for stack in &ours.stacks {
+        own.add(stack, &mut functions);
+    }
+    for stack in &theirs {
+        perfs.add(stack, &mut functions);
+    }
     let complete = ours.complete as f64 / own.stacks().max(1) as f64;
     let (agreement, back) = (own.compare(&perfs), perfs.compare(&own));
     let compared = agreement.compared as f64 / agreement.steps.max(1) as f64;
@@ -208,12 +212,13 @@ fn web_servers() {
         let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let (base, modules) = (dir.path().display(), Path::new("/usr/lib/apache2/modules"));
         let wanted = ["mpm_event", "unixd", "authz_core", "filter", "deflate"];
-        let loads: String = wanted
-            .iter()
-            .map(|name| (name, modules.join(format!("mod_{name}.so"))))
-            .filter(|(_, file)| file.exists())
-            .map(|(name, file)| format!("LoadModule {name}_module {}\n", file.display()))
-            .collect();
+        let mut loads = String::new();
+        for name in wanted {
+            let file = modules.join(format!("mod_{name}.so"));
+            if file.exists() {
+                loads += &["LoadModule ", name, "_module ", &file.to_string_lossy(), "\n"].concat();
+            }
+        }
         let text = format!(
             "{loads}ServerRoot {base}\nServerName localhost\nListen {address}\nPidFile {base}/apache.pid\n\
              ErrorLog {base}/apache.error\nMutex sem\nUser www-data\nGroup www-data\nMaxKeepAliveRequests 0\n\

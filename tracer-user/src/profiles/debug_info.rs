@@ -249,10 +249,10 @@ mod tests {
         let plain = compile("plain", &["-g"]);
         let all = bytes(&mut info, &plain).unwrap();
         assert!(all > 200, "{all}");
-        // As much once it is read, and more for what it is made of.
+        // As much once it is read, and more for the sections that were compressed: small ones are left as they are.
         let packed = compile("packed", &["-g", "-gz=zlib"]);
         let unpacked = bytes(&mut info, &packed).unwrap();
-        assert!(unpacked.abs_diff(all / 3 * 4) < 256, "{unpacked} {all}");
+        assert!(unpacked > all && unpacked < all / 3 * 4 + 256, "{unpacked} {all}");
         assert_eq!(bytes(&mut info, &compile("none", &["-s"])), Some(0));
 
         // A separate file, by its build id and beside the program.
