@@ -47,8 +47,8 @@ const USUAL: Expected = Expected { complete: 0.99, agreement: 0.99, method: "dwa
 /// The compiler writes no unwind information for `main` then; perf ends there, too.
 const PANIC_ABORT: Expected = Expected { complete: 0.0, ..USUAL };
 /// Go has no unwind information that perf reads. Of work that the runtime does on a stack of its own (garbage collection), the
-/// frame pointer leads to another stack, where the walk ends and perf goes on. How
-/// much of it there is differs from run to run; these bounds only tell that the program's own stacks are walked.
+/// frame pointer leads to another stack, where the walk ends and perf goes on. How much of it there is differs from run to run;
+/// these bounds only tell that the program's own stacks are walked.
 const GO: Expected = Expected { complete: 0.4, agreement: 0.9, method: "fp" };
 
 /// What the agent saw of some processes.
