@@ -29,7 +29,8 @@ fn load(server: &Server, rate: f64, seconds: u64) {
     while next < end {
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
         connection.ask("GET", ROUTE).expect("a reply");
-        next = (next + Duration::from_secs_f64(1.0 / rate)).max(Instant::now().checked_sub(Duration::from_millis(50)).unwrap_or(next));
+        next = (next + Duration::from_secs_f64(1.0 / rate))
+            .max(Instant::now().checked_sub(Duration::from_millis(50)).unwrap_or(next));
     }
 }
 

@@ -148,13 +148,9 @@ fn judge(
     std::fs::remove_file(&recording).unwrap_or_else(|error| panic!("{error}"));
     let mut functions = Functions::default();
     let (mut own, mut perfs) = (Pairs::default(), Pairs::default());
-<<<<<<< HEAD
-    ours.stacks.iter().for_each(|stack| own.add(stack, &mut functions));
-=======
     for stack in &ours.stacks {
         own.add(stack, &mut functions);
     }
->>>>>>> h20
     for stack in &theirs {
         perfs.add(stack, &mut functions);
     }
@@ -221,11 +217,7 @@ fn web_servers() {
         for name in wanted {
             let file = modules.join(format!("mod_{name}.so"));
             if file.exists() {
-<<<<<<< HEAD
-                loads += &format!("LoadModule {name}_module {}\n", file.display());
-=======
                 loads += &["LoadModule ", name, "_module ", &file.to_string_lossy(), "\n"].concat();
->>>>>>> h20
             }
         }
         let text = format!(
