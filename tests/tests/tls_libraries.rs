@@ -101,7 +101,8 @@ fn openssl_inside_a_program() {
     let found = counts(all.iter().filter(|span| served(span, port)));
     let differ = differences(&truth, &found);
     assert!(differ.is_empty(), "{differ:?}; lost {lost:?}");
-    // Calls of a client that serves nothing are not written once tracing has gone on for a while.
+    // Parents are judged where the library is shared (`tls.rs`): here curl's own calls were missing in part, and why is not
+    // known yet.
     figure("OpenSSL inside a program", &format!("{} of {}", found.values().sum::<usize>(), truth.len()));
     assert_eq!(expiry as i64, expires(&certificate.0), "when the certificate expires");
     // Without symbols: nothing, and that is said.
