@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tracer_tests::agent::Agent;
 use tracer_tests::workload::{self, Server};
-use tracer_tests::{begin, find, load, say, scratch, wait};
+use tracer_tests::{begin, find, http, load, say, scratch, wait};
 
 #[test]
 fn a_person_finds_the_code_that_burns() {
@@ -26,7 +26,9 @@ fn a_person_finds_the_code_that_burns() {
         good
     });
     wait("samples of both classes", Duration::from_secs(30), || {
-        let folded = agent.text("/profile.folded?service=burn");
+        // 404 until the first request is reported.
+        let reply = http::get(agent.listen, "/profile.folded?service=burn").ok().filter(|reply| reply.status == 200)?;
+        let folded = reply.text();
         (folded.contains("burn_alpha") && folded.contains("burn_beta")).then_some(())
     });
     let python = find("python3").unwrap_or_else(|| panic!("no python3"));
