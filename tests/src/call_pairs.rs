@@ -113,7 +113,7 @@ pub struct Pairs {
 }
 
 impl Pairs {
-    /// Adds a stack, innermost frame first. Without unwind information nobody knows what called generated code: what is
+    /// Adds a stack, innermost frame first. Without unwind information it is unknown what called generated code: what is
     /// beyond it is not compared.
     pub fn add(&mut self, stack: &[Place], functions: &mut Functions) {
         self.stacks += 1;

@@ -103,8 +103,8 @@ impl Podman {
 
     fn ask(arguments: &[&str]) -> Result<String, String> {
         let out = Self::command(arguments).output().map_err(|error| error.to_string())?;
-        let said = String::from_utf8_lossy(&out.stderr).trim().to_owned();
-        if out.status.success() { Ok(String::from_utf8_lossy(&out.stdout).trim().to_owned()) } else { Err(said) }
+        let output = String::from_utf8_lossy(&out.stderr).trim().to_owned();
+        if out.status.success() { Ok(String::from_utf8_lossy(&out.stdout).trim().to_owned()) } else { Err(output) }
     }
 
     fn image(&self) -> String {
@@ -135,8 +135,8 @@ impl Podman {
     /// Where its server listens.
     fn address(&self) -> SocketAddr {
         let port = wait("the container's server", Duration::from_secs(30), || {
-            let said = Self::ask(&["logs", &self.name]).ok()?;
-            said.lines().find_map(|line| line.strip_prefix("PORT ")?.trim().parse().ok())
+            let output = Self::ask(&["logs", &self.name]).ok()?;
+            output.lines().find_map(|line| line.strip_prefix("PORT ")?.trim().parse().ok())
         });
         SocketAddr::from(([127, 0, 0, 1], port))
     }

@@ -145,7 +145,7 @@ fn a_store_that_stops_dies_and_comes_back_costs_nothing_that_was_written() {
         let reply = http::get(listen, target).ok().filter(|reply| reply.status == 200)?;
         serde_json::from_str(&reply.text()).ok()
     };
-    // All but the last window of the first run, which is shorter and judged by nobody.
+    // All but the last window of the first run, which is shorter and not judged.
     let classes = wait("the console to have read the bucket", SOON, || {
         assert!(fleet.ended().is_none(), "{}", fleet.output());
         let all = asked("/api/v1/classes")?["classes"].as_array()?.clone();

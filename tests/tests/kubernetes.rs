@@ -33,9 +33,9 @@ fn the_chart_fits_kubernetes_and_the_package() {
     let Some(_turn) = begin("kubernetes", &["python3", helm, schemas]) else { return };
     let plain = root().join("packaging/kubernetes/tracer.yaml");
     let out = render(&["--plain", plain.to_str().expect("a path")]);
-    let said = String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success(), "{said}");
-    say(&format!("kubernetes: {}", said.lines().last().unwrap_or_default()));
+    let output = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{output}");
+    say(&format!("kubernetes: {}", output.lines().last().unwrap_or_default()));
     let documents: Vec<Value> = serde_json::from_slice(&out.stdout).expect("documents");
     let of_kind = |kind: &str| documents.iter().find(|one| one["kind"] == kind).unwrap_or_else(|| panic!("no {kind}"));
     let pod = &of_kind("DaemonSet")["spec"]["template"]["spec"];
@@ -83,7 +83,7 @@ fn what_is_wrong_in_the_chart_is_found() {
         (r#"{"imagee":{}}"#, "imagee"),
     ] {
         let out = render(&["--values", values]);
-        let said = String::from_utf8_lossy(&out.stderr);
-        assert!(!out.status.success() && said.contains(expected), "{values}: {said}");
+        let output = String::from_utf8_lossy(&out.stderr);
+        assert!(!out.status.success() && output.contains(expected), "{values}: {output}");
     }
 }

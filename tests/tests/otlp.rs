@@ -203,7 +203,7 @@ fn metrics_exported(name: &str, protocol: &str) {
     for outcome in ["rejected", "failed"] {
         assert!(metrics.sum("tracer_otlp_points_total", &[("outcome", outcome)]) < 0.5, "{outcome}");
     }
-    // Nobody asked for spans.
+    // Spans were not asked for.
     assert!(metrics.sum("tracer_otlp_spans_total", &[]) < 0.5);
     agent.stop();
     let text = collector.output();

@@ -11,6 +11,7 @@ use serde_json::Value;
 use tracer_tests::agent::{Agent, outcome};
 use tracer_tests::process::Process;
 use tracer_tests::spans::{Span, Tail};
+use tracer_tests::tls::certificate;
 use tracer_tests::workload::{source, wait_for_listener};
 use tracer_tests::{begin, figure, find, free_port, say, scale, scratch, secrets};
 
@@ -26,16 +27,6 @@ fn two_ports() -> u16 {
         .map(|_| free_port())
         .find(|port| port.checked_add(1).is_some_and(|next| std::net::TcpListener::bind(("127.0.0.1", next)).is_ok()))
         .expect("two free ports")
-}
-
-fn certificate(dir: &Path) -> (String, String) {
-    let (key, certificate) = (dir.join("key.pem"), dir.join("cert.pem"));
-    let mut command = Command::new("openssl");
-    command.args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "9"]);
-    command.args(["-subj", "/CN=localhost", "-keyout"]).arg(&key).arg("-out").arg(&certificate);
-    let made = outcome(&mut command, "openssl");
-    assert_eq!(made.code, Some(0), "{}", made.err);
-    (certificate.display().to_string(), key.display().to_string())
 }
 
 fn median(mut all: Vec<f64>) -> f64 {

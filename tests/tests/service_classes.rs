@@ -222,17 +222,17 @@ fn gold_keeps_its_latency_and_nothing_keeps_a_priority() {
 
         let dry = agent(dir.path(), "dry-run");
         let without = measure(&dry, &server);
-        let said = class(&dry, "gold");
+        let answer = class(&dry, "gold");
         dry.stop();
         assert_eq!(without.seen, BTreeSet::from([0]), "a dry run changes nothing");
         // Gold misses its goal because bronze takes the CPU, and that is what the agent says.
-        let row = &said["services"][0];
+        let row = &answer["services"][0];
         let late = &row["late"];
         say(&format!("{name} gold is late: {} {} {late}", row["trend"], row["time_shares"]));
-        assert_eq!((&row["attained"], &late["waits_for"]), (&false.into(), &"cpu".into()), "{said}");
-        assert_eq!(late["cpu_taken_by"][0]["service_class"], "bronze", "{said}");
-        assert!(said["actions"]["would_apply"].as_u64() > Some(20), "{said}");
-        assert_eq!((&said["actions"]["applied"], &said["actions"]["restored"]), (&0.into(), &0.into()), "{said}");
+        assert_eq!((&row["attained"], &late["waits_for"]), (&false.into(), &"cpu".into()), "{answer}");
+        assert_eq!(late["cpu_taken_by"][0]["service_class"], "bronze", "{answer}");
+        assert!(answer["actions"]["would_apply"].as_u64() > Some(20), "{answer}");
+        assert_eq!((&answer["actions"]["applied"], &answer["actions"]["restored"]), (&0.into(), &0.into()), "{answer}");
         assert!(!state(dir.path()).exists(), "a dry run writes no state");
 
         let on = agent(dir.path(), "on");
@@ -245,7 +245,7 @@ fn gold_keeps_its_latency_and_nothing_keeps_a_priority() {
             say(&format!("{name} on: gold p99 beside bronze {:.2} × alone; again", with.p99()));
             with = measure(&on, &server);
         }
-        let said = class(&on, "gold");
+        let answer = class(&on, "gold");
         for (what, measured) in [("dry-run", &without), ("on", &with)] {
             let [alone, p50, p99] = [at(&measured.alone, 0.99), at(&measured.beside, 0.5), at(&measured.beside, 0.99)];
             say(&format!(
@@ -257,7 +257,7 @@ fn gold_keeps_its_latency_and_nothing_keeps_a_priority() {
             ));
             figure(&format!("{name} {what} gold p99 beside / alone"), &format!("{:.2}", measured.p99()));
         }
-        say(&format!("{said}"));
+        say(&format!("{answer}"));
         assert!(with.seen.contains(&-11) && with.seen.contains(&11), "{:?}", with.seen);
         // An emulated processor is too slow for times to mean anything.
         if scale() >= 1.0 {
@@ -266,11 +266,11 @@ fn gold_keeps_its_latency_and_nothing_keeps_a_priority() {
         }
         assert!(with.bronze_per_s > 1.0, "bronze starves: {} a second", with.bronze_per_s);
         wait("every thread to have its own priority", Duration::from_secs(2), || own_values(&server).then_some(()));
-        let actions = &said["actions"];
-        assert!(actions["applied"].as_u64() > Some(20) && actions["would_apply"] == 0, "{said}");
-        let row = &said["services"][0];
+        let actions = &answer["actions"];
+        assert!(actions["applied"].as_u64() > Some(20) && actions["would_apply"] == 0, "{answer}");
+        let row = &answer["services"][0];
         let [p50, p99] = ["p50_s", "p99_s"].map(|key| row[key].as_f64().unwrap_or(0.0) * 1e3);
-        assert!(p50 > 15.0 && p99 >= p50 && row["attained"].is_boolean(), "{said}");
+        assert!(p50 > 15.0 && p99 >= p50 && row["attained"].is_boolean(), "{answer}");
         let metrics = on.metrics();
         let labels = [("service_class", "gold"), ("action", "applied")];
         assert!(metrics.sum("tracer_service_class_actions_total", &labels) > 20.0);

@@ -105,7 +105,7 @@ fn openssl_inside_a_program() {
     // known yet.
     figure("OpenSSL inside a program", &format!("{} of {}", found.values().sum::<usize>(), truth.len()));
     assert_eq!(expiry as i64, expires(&certificate.0), "when the certificate expires");
-    // Without symbols: nothing, and that is said.
+    // Without symbols: nothing, and `tracer doctor` gives the reason.
     assert_eq!(all.iter().filter(|span| served(span, nameless)).count(), 0);
     let line =
         doctor.out.lines().find(|line| line.contains("tls_stripped")).unwrap_or_else(|| panic!("{}", doctor.out));

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::history::place::Place;
+use crate::history::place::HistoryPlace;
 use crate::kernel::header::Destination;
 use crate::kernel::sampler::MAX_HERTZ;
 use crate::otlp::Signal;
@@ -79,8 +79,8 @@ pub enum Command {
 #[derive(Args, Clone, Debug)]
 pub struct FleetOptions {
     /// The history: a directory, or a bucket such as s3://BUCKET/PREFIX, as `tracer run --history` takes it.
-    #[arg(long, value_name = "DIR|URL", value_parser = Place::parse)]
-    pub history: Place,
+    #[arg(long, value_name = "DIR|URL", value_parser = HistoryPlace::parse)]
+    pub history: HistoryPlace,
     /// Address of the console and the API.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9466")]
     pub listen: SocketAddr,
@@ -99,8 +99,8 @@ pub struct FleetOptions {
 #[derive(Args, Clone, Debug)]
 pub struct VerdictsOptions {
     /// The history: a directory, or a bucket such as s3://BUCKET/PREFIX, as `tracer run --history` takes it.
-    #[arg(long, value_name = "DIR|URL", value_parser = Place::parse)]
-    pub history: Place,
+    #[arg(long, value_name = "DIR|URL", value_parser = HistoryPlace::parse)]
+    pub history: HistoryPlace,
     /// Only this host; may be given several times.
     #[arg(long, value_name = "NAME")]
     pub host: Vec<String>,
@@ -184,8 +184,8 @@ pub struct AgentOptions {
     /// creates it when it does not exist, and deletes its oldest files beyond 1 GB or 90 days (`[history]` in the
     /// configuration). With a URL (s3://BUCKET/PREFIX, gs://, az://) they are written to a local directory first (`spool`)
     /// and uploaded from there; credentials come from the environment, see docs/history.md.
-    #[arg(long, value_name = "DIR|URL", value_parser = Place::parse)]
-    pub history: Option<Place>,
+    #[arg(long, value_name = "DIR|URL", value_parser = HistoryPlace::parse)]
+    pub history: Option<HistoryPlace>,
     /// Send finished spans to this OpenTelemetry collector: http://HOST:4318 (OTLP/HTTP) or http://HOST:4317
     /// (OTLP/gRPC). OTEL_EXPORTER_OTLP_PROTOCOL selects the protocol on other ports. Without this option the agent
     /// sends to OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, or nowhere when neither is set. The

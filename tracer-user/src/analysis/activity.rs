@@ -47,12 +47,12 @@ pub type Values = [f32; RESOURCES];
 
 /// What is known of one shift, or of all.
 #[derive(Clone, Debug, Default)]
-pub struct Profile {
+pub struct ActivityProfile {
     /// By resource.
     pub sketches: [Sketch; RESOURCES],
 }
 
-impl Profile {
+impl ActivityProfile {
     fn add(&mut self, values: &Values) {
         for (sketch, value) in self.sketches.iter_mut().zip(values) {
             sketch.add(f64::from(*value));
@@ -68,8 +68,8 @@ impl Profile {
 /// The profiles of a class.
 #[derive(Debug, Default)]
 pub struct ClassProfiles {
-    shifts: BTreeMap<u16, Box<Profile>>,
-    all: Box<Profile>,
+    shifts: BTreeMap<u16, Box<ActivityProfile>>,
+    all: Box<ActivityProfile>,
     /// The newest windows, by their start. They are learnt when they are not the newest any more: what is judged is not its own measure.
     recent: VecDeque<(u64, Values)>,
     /// Start of the newest window, nanoseconds since the epoch.
@@ -96,12 +96,12 @@ impl ClassProfiles {
     }
 
     /// Shifts that were seen, from Monday 0:00 on, with their profiles.
-    pub fn shifts(&self) -> impl Iterator<Item = (u16, &Profile)> {
+    pub fn shifts(&self) -> impl Iterator<Item = (u16, &ActivityProfile)> {
         self.shifts.iter().map(|(shift, profile)| (*shift, &**profile))
     }
 
     /// The profile that judges the present: of this hour, if it has enough windows, else of all; and whether it is of this hour.
-    pub fn basis(&self) -> (&Profile, bool) {
+    pub fn basis(&self) -> (&ActivityProfile, bool) {
         match self.shifts.get(&shift_of(self.last_ns)).filter(|profile| profile.windows() >= ENOUGH) {
             Some(profile) => (profile, true),
             None => (&self.all, false),

@@ -240,7 +240,7 @@ impl Detector {
         self.refused
     }
 
-    /// What is left of it when the agent's run ends: findings that last are over for it, as nobody looks any more.
+    /// What is left of it when the agent's run ends: findings that last are over for it, because they are no longer watched.
     pub fn into_findings(mut self) -> VecDeque<Finding> {
         let end = self.hosts.back().map_or(0, |host| host.end_ns);
         for finding in self.findings.iter_mut().filter(|finding| finding.until_ns.is_none()) {

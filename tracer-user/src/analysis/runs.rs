@@ -45,7 +45,7 @@ impl Runs {
 }
 
 impl Runs {
-    /// What all runs found; those that last are over, as nobody looks any more.
+    /// What all runs found; those that last are over, because they are no longer watched.
     pub fn into_findings(mut self) -> VecDeque<Finding> {
         self.past.extend(self.detector.into_findings());
         self.past

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use super::{Bucket, BucketError};
 use crate::history::layout;
 use crate::history::parquet_file::read;
-use crate::history::place::Place;
+use crate::history::place::HistoryPlace;
 use crate::history::rows::{ClassRow, HostRow, KINDS, Row, ServiceRow};
 use crate::history::uploads::FILE_MAX;
 use crate::history::windows::{ReadWindow, windows};
@@ -21,7 +21,7 @@ const NAMED: u64 = 5;
 
 /// Where the history is read from.
 #[derive(Clone, Debug)]
-pub enum Source {
+pub enum HistorySource {
     /// A directory.
     Directory(PathBuf),
     /// A bucket.
@@ -76,12 +76,12 @@ pub struct Hour {
     pub ignored: u64,
 }
 
-impl Source {
+impl HistorySource {
     /// Opens it; connects to nothing.
-    pub fn open(place: &Place) -> Result<Self, BucketError> {
+    pub fn open(place: &HistoryPlace) -> Result<Self, BucketError> {
         Ok(match place {
-            Place::Directory(path) => Self::Directory(path.clone()),
-            Place::Bucket(url) => Self::Bucket(Bucket::open(url, 3)?),
+            HistoryPlace::Directory(path) => Self::Directory(path.clone()),
+            HistoryPlace::Bucket(url) => Self::Bucket(Bucket::open(url, 3)?),
         })
     }
 

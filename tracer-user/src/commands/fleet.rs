@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use super::Failure;
 use crate::analysis::detector::Settings;
 use crate::bucket::BucketError;
-use crate::bucket::source::{HistoryFile, Source};
+use crate::bucket::source::{HistoryFile, HistorySource};
 use crate::cli::FleetOptions;
 use crate::config::Config;
 use crate::http::fleet::{self, FleetState, NewWindows};
@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(2 * 3600);
 
 /// Reads what is new in the history.
 struct Reader {
-    source: Source,
+    source: HistorySource,
     since: Duration,
     settings: Option<Settings>,
     state: Arc<Mutex<FleetState>>,
@@ -99,8 +99,8 @@ impl Reader {
 pub fn run(options: &FleetOptions) -> Result<(), Failure> {
     env_logger::Builder::new().filter_level(log::LevelFilter::Info).format_timestamp_millis().init();
     let settings = options.config.as_deref().map(Config::load).transpose()?.map(|config| config.analysis);
-    let source =
-        Source::open(&options.history).map_err(|error| Failure::Running(format!("{}: {error}", options.history)))?;
+    let source = HistorySource::open(&options.history)
+        .map_err(|error| Failure::Running(format!("{}: {error}", options.history)))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

@@ -10,11 +10,11 @@ use super::verdicts::judge;
 use crate::analysis::detector::Settings;
 use crate::analysis::finding::Finding;
 use crate::bucket::Bucket;
-use crate::bucket::source::{Listing, Source};
+use crate::bucket::source::{HistorySource, Listing};
 use crate::bucket::upload::Uploader;
 use crate::config::History;
 use crate::history::directory::Options;
-use crate::history::place::Place;
+use crate::history::place::HistoryPlace;
 use crate::history::rows::WindowRows;
 use crate::history::writer::Writer;
 use crate::metrics::Metrics;
@@ -37,8 +37,8 @@ impl HistoryFiles {
     pub(super) fn start(settings: &History, analysis: &Settings, host: &str) -> Result<Option<Self>, Failure> {
         let (dir, bucket): (&Path, _) = match &settings.place {
             None => return Ok(None),
-            Some(Place::Directory(dir)) => (dir, None),
-            Some(Place::Bucket(url)) => {
+            Some(HistoryPlace::Directory(dir)) => (dir, None),
+            Some(HistoryPlace::Bucket(url)) => {
                 let bucket = Bucket::open(url, 0).map_err(|error| Failure::Running(format!("--history: {error}")))?;
                 (&settings.spool, Some(bucket))
             }
@@ -87,7 +87,7 @@ fn find_again((dir, host): (PathBuf, String), settings: Settings) -> Receiver<Ve
     let from_s = i64::try_from(began.saturating_sub(PAST).as_secs()).unwrap_or(i64::MAX);
     let find = move || -> Result<VecDeque<Finding>, String> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(|error| error.to_string())?;
-        let source = Source::Directory(dir);
+        let source = HistorySource::Directory(dir);
         let judged = runtime.block_on(async {
             let listing = source.list(from_s).await?;
             let hours = listing.hosts.get(&host).into_iter().flat_map(|hours| hours.values());

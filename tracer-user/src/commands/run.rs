@@ -37,7 +37,7 @@ use crate::guard::service_manager::ServiceManager;
 use crate::guard::status::Status;
 use crate::guard::tables::scaled;
 use crate::guard::watchdog::{self, Watchdog};
-use crate::history::place;
+use crate::history::place::HistoryPlace;
 use crate::host::process;
 use crate::http::token::Token;
 use crate::http::{self, Command, Health, Job, Shared};
@@ -339,8 +339,8 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
 /// Has windows of earlier runs read, if they are kept.
 fn past_windows(settings: &History, host: &str) -> Option<PastWindows> {
     let dir = match settings.place.as_ref()? {
-        place::Place::Directory(dir) => dir,
-        place::Place::Bucket(_) => &settings.spool,
+        HistoryPlace::Directory(dir) => dir,
+        HistoryPlace::Bucket(_) => &settings.spool,
     };
     let past = PastWindows::start(dir, host);
     past.inspect_err(|error| log::warn!("no thread for the windows of earlier runs: {error}")).ok()

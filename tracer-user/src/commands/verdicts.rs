@@ -10,7 +10,7 @@ use crate::analysis::detector::Settings;
 use crate::analysis::finding::Finding;
 use crate::analysis::runs::Runs;
 use crate::bucket::BucketError;
-use crate::bucket::source::{HistoryFile, Listing, Source};
+use crate::bucket::source::{HistoryFile, HistorySource, Listing};
 use crate::cli::VerdictsOptions;
 use crate::config::Config;
 
@@ -30,7 +30,7 @@ pub struct HostVerdicts {
 /// Reads a host's hours, oldest first, and judges them. `settings`: as they are; without them the defaults, for windows as
 /// long as those of the history.
 pub async fn judge<'a>(
-    source: &Source,
+    source: &HistorySource,
     host: &str,
     hours: impl Iterator<Item = &'a Vec<HistoryFile>>,
     settings: Option<&Settings>,
@@ -65,7 +65,7 @@ pub fn run(options: &VerdictsOptions) -> Result<(), Failure> {
     env_logger::Builder::new().filter_level(log::LevelFilter::Warn).format_timestamp_millis().init();
     let settings = options.config.as_deref().map(Config::load).transpose()?.map(|config| config.analysis);
     let failed = |error: BucketError| Failure::Running(format!("{}: {error}", options.history));
-    let source = Source::open(&options.history).map_err(failed)?;
+    let source = HistorySource::open(&options.history).map_err(failed)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let from_s = options.since.map_or(0, |since| now.saturating_sub(since).as_secs() as i64);
     let runtime = tokio::runtime::Builder::new_current_thread()

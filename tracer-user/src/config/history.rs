@@ -7,13 +7,13 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::{Config, ConfigError, Source};
-use crate::history::place::Place;
+use crate::history::place::HistoryPlace;
 
 /// Settings of the history's files.
 #[derive(Clone, Debug, PartialEq)]
 pub struct History {
     /// Where they are kept; `None` = none are written.
-    pub place: Option<Place>,
+    pub place: Option<HistoryPlace>,
     /// Their directory where `place` is a bucket: they are written there, and uploaded from there.
     pub spool: PathBuf,
     /// Maximum size of this host's files in the directory, bytes.
@@ -47,8 +47,8 @@ impl HistoryFile {
         }
         let settings = &mut config.history;
         if let Some(dir) = self.dir.filter(|dir| !dir.get_ref().is_empty()) {
-            let place = Place::parse(dir.get_ref()).map_err(|what| source.wrong(&dir.span(), what))?;
-            if matches!(&place, Place::Directory(path) if path.is_relative()) {
+            let place = HistoryPlace::parse(dir.get_ref()).map_err(|what| source.wrong(&dir.span(), what))?;
+            if matches!(&place, HistoryPlace::Directory(path) if path.is_relative()) {
                 let expected = "expected an absolute path, or a URL such as \"s3://bucket/prefix\"";
                 return Err(source.wrong(&dir.span(), expected));
             }
@@ -78,9 +78,9 @@ mod tests {
     fn directories_and_buckets() {
         let parse = |text: &str| Config::parse("t", text).map(|config| config.history);
         let directory = parse("[history]\ndir = \"/srv/h\"\n").unwrap();
-        assert_eq!(directory.place, Some(Place::Directory("/srv/h".into())));
+        assert_eq!(directory.place, Some(HistoryPlace::Directory("/srv/h".into())));
         let bucket = parse("[history]\ndir = \"s3://b/p\"\nspool = \"/srv/s\"\n").unwrap();
-        assert!(matches!(bucket.place, Some(Place::Bucket(_))));
+        assert!(matches!(bucket.place, Some(HistoryPlace::Bucket(_))));
         assert_eq!(bucket.spool, PathBuf::from("/srv/s"));
         assert_eq!(parse("[history]\ndir = \"\"\n").unwrap().place, None);
         for (text, what) in [

@@ -11,14 +11,14 @@ const SCHEMES: &[&str] = &["s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abf
 
 /// A place for the history.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum HistoryPlace {
     /// A directory of this host.
     Directory(PathBuf),
     /// A bucket, and a prefix in it.
     Bucket(Url),
 }
 
-impl Place {
+impl HistoryPlace {
     /// `/var/lib/tracer/history`, `file:///srv/history`, `s3://bucket/prefix`. The error says what was expected.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.is_empty() {
@@ -49,7 +49,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for HistoryPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Directory(path) => write!(f, "{}", path.display()),
@@ -65,10 +65,10 @@ mod tests {
     #[test]
     fn directories_and_buckets() {
         for (text, dir) in [("/var/x", "/var/x"), ("x/y", "x/y"), ("file:///srv/h", "/srv/h")] {
-            assert_eq!(Place::parse(text), Ok(Place::Directory(PathBuf::from(dir))), "{text}");
+            assert_eq!(HistoryPlace::parse(text), Ok(HistoryPlace::Directory(PathBuf::from(dir))), "{text}");
         }
         for text in ["s3://bucket", "s3://bucket/a/b", "gs://b/p", "abfss://fs@account.dfs.core.windows.net/p"] {
-            let Ok(Place::Bucket(url)) = Place::parse(text) else { panic!("{text}") };
+            let Ok(HistoryPlace::Bucket(url)) = HistoryPlace::parse(text) else { panic!("{text}") };
             assert_eq!(url.as_str(), text);
         }
     }
@@ -78,11 +78,11 @@ mod tests {
         let refused =
             ["s3://id:hunter2@bucket/p", "https://a.blob.core.windows.net/c?sig=hunter2", "s3://bucket/#hunter2"];
         for text in refused {
-            let error = Place::parse(text).unwrap_err();
+            let error = HistoryPlace::parse(text).unwrap_err();
             assert!(error.contains("environment") && !error.contains("hunter2"), "{error}");
         }
         for text in ["", "ftp://x/y", "s3://", "s3:///p", "memory:///", "http://[::/x"] {
-            assert!(Place::parse(text).is_err(), "{text}");
+            assert!(HistoryPlace::parse(text).is_err(), "{text}");
         }
     }
 }

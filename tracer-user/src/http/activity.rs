@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::known::find;
 use super::params::Params;
 use super::{App, Problem, View};
-use crate::analysis::activity::{ClassProfiles, NAMES, Profile, Sketch, shift_name, shift_of};
+use crate::analysis::activity::{ActivityProfile, ClassProfiles, NAMES, Sketch, shift_name, shift_of};
 
 fn figures(sketch: &Sketch) -> Value {
     json!({
@@ -18,7 +18,7 @@ fn figures(sketch: &Sketch) -> Value {
     })
 }
 
-fn resources(profile: &Profile) -> serde_json::Map<String, Value> {
+fn resources(profile: &ActivityProfile) -> serde_json::Map<String, Value> {
     NAMES.iter().zip(&profile.sketches).map(|(name, sketch)| ((*name).to_owned(), figures(sketch))).collect()
 }
 
@@ -33,7 +33,7 @@ fn class(service: &str, class: &str, profiles: &ClassProfiles, every_hour: bool)
         figures.insert("deviates".into(), json!(standing.and_then(|one| one.deviates)));
         figures.insert("threshold".into(), json!(standing.map(|one| one.threshold)));
     }
-    let shift = |(shift, profile): (u16, &Profile)| json!({ "shift": shift_name(shift), "windows": profile.windows(), "resources": resources(profile) });
+    let shift = |(shift, profile): (u16, &ActivityProfile)| json!({ "shift": shift_name(shift), "windows": profile.windows(), "resources": resources(profile) });
     let shifts: Vec<Value> = if every_hour { profiles.shifts().map(shift).collect() } else { Vec::new() };
     json!({
         "service_name": service, "request_class": class, "windows": basis.windows(),

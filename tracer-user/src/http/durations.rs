@@ -87,7 +87,7 @@ pub(super) async fn durations(State(app): State<Arc<App>>, params: Params) -> Re
     Ok(Json(found.await??))
 }
 
-/// One class in a range of time. Means per request where nothing else is said.
+/// One class in a range of time. Means per request unless noted otherwise.
 #[derive(Clone, Debug, Serialize)]
 struct PeriodView {
     service_name: String,

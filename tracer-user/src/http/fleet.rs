@@ -92,7 +92,7 @@ impl Fleet {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs where waiting for the reader holds up nobody else.
+    /// Runs where waiting for the reader delays no other request.
     async fn read<T: Send + 'static>(
         self: Arc<Self>,
         read: impl FnOnce(&FleetState) -> T + Send + 'static,

@@ -13,7 +13,7 @@ use super::markup::{Page, Safe};
 use super::params::Params;
 use super::{App, Problem, View};
 use crate::model::HostCpu;
-use crate::workloads::{By, Grouping};
+use crate::workloads::{GroupBy, Grouping};
 
 /// Most groups in one answer.
 const LIST: usize = 1_000;
@@ -40,7 +40,7 @@ impl Sums {
     }
 }
 
-fn grouping(view: &View<'_>, by: By) -> (Grouping, Sums) {
+fn grouping(view: &View<'_>, by: GroupBy) -> (Grouping, Sums) {
     let grouping = view.workloads.grouping(by);
     let sums = Sums::of(&grouping, &view.health.host_cpu);
     (grouping, sums)
@@ -48,7 +48,7 @@ fn grouping(view: &View<'_>, by: By) -> (Grouping, Sums) {
 
 pub(super) async fn list(State(app): State<Arc<App>>, params: Params) -> Result<Json<Value>, Problem> {
     let params = params.only(&["by", "limit"])?;
-    let by = params.read("by", "command, user, cgroup or unit", By::named)?.unwrap_or(By::Command);
+    let by = params.read("by", "command, user, cgroup or unit", GroupBy::named)?.unwrap_or(GroupBy::Command);
     let limit = params.number("limit", 1..=LIST, "1 to 1000")?.unwrap_or(LIST);
     let (grouping, sums) = app.shared.ask(move |view| grouping(view, by)).await?;
     let total = grouping.groups.len();
@@ -75,7 +75,7 @@ pub(super) async fn page(
     State(app): State<Arc<App>>,
     Query(query): Query<PageQuery>,
 ) -> Result<Html<String>, PageProblem> {
-    let answer = app.shared.ask(|view| (view.health.clone(), By::ALL.map(|by| (by, grouping(view, by)))));
+    let answer = app.shared.ask(|view| (view.health.clone(), GroupBy::ALL.map(|by| (by, grouping(view, by)))));
     let (health, groupings) = answer.await?;
     let mut body = String::new();
     for (by, (grouping, _)) in &groupings {

@@ -8,7 +8,7 @@ use super::export::Metrics;
 use super::families::{Families, vec};
 use super::totals::raise;
 use crate::subsystems::Subsystems;
-use crate::workloads::{By, Workloads};
+use crate::workloads::{GroupBy, Workloads};
 
 /// Users of an instance with series of their own, besides the rest.
 const USERS: usize = 20;
@@ -20,7 +20,7 @@ const OTHER: &str = "_other";
 pub(super) struct WorkloadFamilies {
     groups: CounterVec,
     /// The series of `groups`, by grouping.
-    shown: [HashSet<String>; By::ALL.len()],
+    shown: [HashSet<String>; GroupBy::ALL.len()],
     components: CounterVec,
     users: CounterVec,
     ratio: GaugeVec,
@@ -55,7 +55,7 @@ impl WorkloadFamilies {
     }
 
     fn set_groups(&mut self, workloads: &Workloads) {
-        for (by, known) in By::ALL.into_iter().zip(&mut self.shown) {
+        for (by, known) in GroupBy::ALL.into_iter().zip(&mut self.shown) {
             let rows = workloads.shown(by);
             for gone in known.iter().filter(|name| !rows.iter().any(|(shown, _)| shown == name)) {
                 let _ = self.groups.remove_label_values(&[by.name(), gone]);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Member, Role, Spent, System};
+use super::{DatabaseSystem, Member, Role, Spent};
 use crate::model::ClassId;
 
 /// Limit of users with databases that have sums of their own.
@@ -67,7 +67,7 @@ impl User {
 /// What is known of one instance.
 #[derive(Debug)]
 pub(super) struct Book {
-    pub(super) system: System,
+    pub(super) system: DatabaseSystem,
     /// Its first process; 0: it ended.
     pub(super) root: u32,
     pub(super) service: Arc<str>,
@@ -172,7 +172,7 @@ fn seconds(nanos: u64) -> f64 {
 }
 
 impl Book {
-    pub(super) fn new(system: System, root: u32, service: &str) -> Self {
+    pub(super) fn new(system: DatabaseSystem, root: u32, service: &str) -> Self {
         Self {
             system,
             root,

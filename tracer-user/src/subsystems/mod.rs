@@ -54,7 +54,7 @@ impl Default for Settings {
 
 /// What kind of subsystem it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum System {
+pub enum DatabaseSystem {
     /// PostgreSQL: a process for each session.
     PostgreSql,
     /// MariaDB or MySQL: one process.
@@ -63,7 +63,7 @@ pub enum System {
     Redis,
 }
 
-impl System {
+impl DatabaseSystem {
     /// The word in the API and in metrics.
     pub fn name(self) -> &'static str {
         match self {
@@ -203,7 +203,7 @@ impl Subsystems {
     /// A process is what these facts say.
     pub fn process(&mut self, tgid: u32, facts: &ProcessFacts, service: &str) {
         let line = facts.cmdline.join(" ");
-        let Some(system) = System::of(facts) else {
+        let Some(system) = DatabaseSystem::of(facts) else {
             // Another program, started by a process of an instance or not; one that ends has none.
             if let Some(member) = self.members.get_mut(&tgid).filter(|_| !facts.exe.is_empty()) {
                 member.role = Role::Program;
@@ -211,7 +211,7 @@ impl Subsystems {
             return;
         };
         if !self.members.contains_key(&tgid) {
-            let titled = system == System::PostgreSql && line.starts_with("postgres: ");
+            let titled = system == DatabaseSystem::PostgreSql && line.starts_with("postgres: ");
             let is_child = titled || self.instance_of(facts.parent).is_some();
             let root = if is_child { facts.parent } else { tgid };
             let Some(instance) = self.instance_of(root).or_else(|| self.open(system, root, service)) else { return };
@@ -267,7 +267,7 @@ impl Subsystems {
         let Some(book) = self.books.get_mut(instance) else { return };
         let system = book.system;
         if member.role == Role::Unknown {
-            let read = if system == System::PostgreSql { postgresql::read(title) } else { None };
+            let read = if system == DatabaseSystem::PostgreSql { postgresql::read(title) } else { None };
             member.role = match read {
                 None => system.component(title).map_or(Role::Unknown, Role::Component),
                 Some(Title::Session(..)) if !self.settings.users => Role::Session(book::UNKNOWN),
@@ -385,7 +385,7 @@ impl Subsystems {
             return;
         }
         let role = match self.books.get(instance) {
-            Some(book) if book.root == tgid && book.system == System::PostgreSql => Role::Root,
+            Some(book) if book.root == tgid && book.system == DatabaseSystem::PostgreSql => Role::Root,
             Some(book) if book.root == tgid => Role::Server,
             _ => Role::Unknown,
         };
@@ -394,7 +394,7 @@ impl Subsystems {
     }
 
     /// A new instance whose processes are children of `root`.
-    fn open(&mut self, system: System, root: u32, service: &str) -> Option<usize> {
+    fn open(&mut self, system: DatabaseSystem, root: u32, service: &str) -> Option<usize> {
         let book = Book::new(system, root, service);
         if self.books.len() < INSTANCES {
             self.books.push(book);

@@ -51,7 +51,7 @@ pub(super) fn read(title: &str) -> Option<Title> {
     }
     let mut words = rest.split(' ');
     let (user, database, host, state) = (words.next()?, words.next()?, words.next()?, words.next());
-    // With blanks in a name the parts cannot be told apart.
+    // With blanks in a name the parts cannot be separated.
     let is_host = host == "[local]" || host.strip_suffix(')').is_some_and(|host| host.contains('('));
     let is_name = |name: &str| !name.is_empty() && name.len() <= NAME;
     // Before the server accepted them, user and database are what a client claims.

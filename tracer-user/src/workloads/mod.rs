@@ -20,7 +20,7 @@ use crate::transactions::process_costs::Work;
 
 /// What groups are formed by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
+pub enum GroupBy {
     /// The name of the main thread, as `ps -o comm` shows it.
     Command,
     /// The effective user.
@@ -31,7 +31,7 @@ pub enum By {
     Unit,
 }
 
-impl By {
+impl GroupBy {
     /// Every grouping.
     pub const ALL: [Self; 4] = [Self::Command, Self::User, Self::Cgroup, Self::Unit];
 
@@ -64,13 +64,13 @@ const LOOK_EVERY: Nanos = 60_000_000_000;
 /// Most processes read again at once.
 const LOOKS: usize = 64;
 
-/// The groups of a process, by [`By`].
-type Places = [Group; By::ALL.len()];
+/// The groups of a process, by [`GroupBy`].
+type Places = [Group; GroupBy::ALL.len()];
 
 /// The books of workloads.
 #[derive(Debug)]
 pub struct Workloads {
-    groups: [Groups; By::ALL.len()],
+    groups: [Groups; GroupBy::ALL.len()],
     processes: FxHashMap<u32, Places>,
     /// Processes to be read again, by time.
     looks: VecDeque<(Nanos, u32)>,
@@ -133,7 +133,7 @@ impl Workloads {
 
     /// A process used `cpu` nanoseconds.
     pub fn spend(&mut self, tgid: u32, work: Work, cpu: u64) {
-        let places = self.processes.get(&tgid).copied().unwrap_or([UNKNOWN; By::ALL.len()]);
+        let places = self.processes.get(&tgid).copied().unwrap_or([UNKNOWN; GroupBy::ALL.len()]);
         self.total = self.total.saturating_add(cpu);
         for (groups, group) in self.groups.iter_mut().zip(places) {
             groups.spend(group, work != Work::Other, cpu);
@@ -171,25 +171,25 @@ impl Workloads {
     }
 
     /// The sums by `by`.
-    pub fn grouping(&self, by: By) -> Grouping {
+    pub fn grouping(&self, by: GroupBy) -> Grouping {
         let mut groups = self.of(by).views();
         groups.sort_by(|a, b| b.cpu_s.total_cmp(&a.cpu_s).then_with(|| a.name.cmp(&b.name)));
         Grouping { groups, cpu_s: self.total as f64 / 1e9 }
     }
 
     /// What `/metrics` shows by `by`: name and CPU seconds since the group is shown. The rest is in the first.
-    pub fn shown(&self, by: By) -> Vec<(&str, f64)> {
+    pub fn shown(&self, by: GroupBy) -> Vec<(&str, f64)> {
         self.of(by).shown()
     }
 
-    fn of(&self, by: By) -> &Groups {
+    fn of(&self, by: GroupBy) -> &Groups {
         // `By` has as many values as there are groupings.
         let [command, user, cgroup, unit] = &self.groups;
         match by {
-            By::Command => command,
-            By::User => user,
-            By::Cgroup => cgroup,
-            By::Unit => unit,
+            GroupBy::Command => command,
+            GroupBy::User => user,
+            GroupBy::Cgroup => cgroup,
+            GroupBy::Unit => unit,
         }
     }
 
@@ -201,9 +201,9 @@ impl Workloads {
     }
 
     /// Puts a process into the groups of these names; without a name it stays where it is.
-    fn put(&mut self, tgid: u32, names: [Option<&str>; By::ALL.len()]) {
+    fn put(&mut self, tgid: u32, names: [Option<&str>; GroupBy::ALL.len()]) {
         let old = self.processes.get(&tgid).copied();
-        let mut places = old.unwrap_or([UNKNOWN; By::ALL.len()]);
+        let mut places = old.unwrap_or([UNKNOWN; GroupBy::ALL.len()]);
         for ((groups, place), name) in self.groups.iter_mut().zip(&mut places).zip(names) {
             let Some(name) = name.filter(|name| !name.is_empty()) else { continue };
             if !groups.is_called(*place, name) {
@@ -260,7 +260,7 @@ mod tests {
         ProcessFacts { comm: comm.into(), user: user.into(), cgroup: cgroup.into(), ..ProcessFacts::default() }
     }
 
-    fn sums(books: &Workloads, by: By) -> Vec<(String, f64)> {
+    fn sums(books: &Workloads, by: GroupBy) -> Vec<(String, f64)> {
         let groups = books.grouping(by).groups;
         groups.into_iter().filter(|group| group.cpu_s > 0.0).map(|group| (group.name, group.cpu_s)).collect()
     }
@@ -281,20 +281,20 @@ mod tests {
         books.spend(1, Work::Other, 1_000_000_000);
         books.spend(3, Work::Other, 4_000_000_000);
         books.spend(99, Work::Other, 500_000_000);
-        assert_eq!(sums(&books, By::Command), owned(&[("gzip", 4.0), ("nginx", 3.0), ("unknown", 0.5)]));
-        assert_eq!(sums(&books, By::User), owned(&[("root", 4.0), ("www", 3.0), ("unknown", 0.5)]));
+        assert_eq!(sums(&books, GroupBy::Command), owned(&[("gzip", 4.0), ("nginx", 3.0), ("unknown", 0.5)]));
+        assert_eq!(sums(&books, GroupBy::User), owned(&[("root", 4.0), ("www", 3.0), ("unknown", 0.5)]));
         assert_eq!(
-            sums(&books, By::Cgroup),
+            sums(&books, GroupBy::Cgroup),
             owned(&[("/", 4.0), ("/system.slice/nginx.service", 3.0), ("unknown", 0.5)])
         );
-        assert_eq!(sums(&books, By::Unit), owned(&[("none", 4.0), ("nginx.service", 3.0), ("unknown", 0.5)]));
-        for by in By::ALL {
+        assert_eq!(sums(&books, GroupBy::Unit), owned(&[("none", 4.0), ("nginx.service", 3.0), ("unknown", 0.5)]));
+        for by in GroupBy::ALL {
             let grouping = books.grouping(by);
             let requests: f64 = grouping.groups.iter().map(|group| group.requests_s).sum();
             assert!((grouping.cpu_s - 7.5).abs() < 1e-9 && (requests - 2.0).abs() < 1e-9);
         }
         books.gone(3);
-        let gzip = books.grouping(By::Command).groups.into_iter().find(|group| group.name == "gzip").unwrap();
+        let gzip = books.grouping(GroupBy::Command).groups.into_iter().find(|group| group.name == "gzip").unwrap();
         assert_eq!((gzip.processes, gzip.started), (0, 1));
     }
 
@@ -307,7 +307,7 @@ mod tests {
         books.placed(7, "www", "/a");
         books.placed(8, "www", "/a");
         books.spend(7, Work::Other, 1_000_000_000);
-        assert_eq!(sums(&books, By::User), owned(&[("www", 1.0)]));
+        assert_eq!(sums(&books, GroupBy::User), owned(&[("www", 1.0)]));
         books.gone(7);
         assert_eq!(books.take_looks(10 * LOOK_EVERY), Vec::<u32>::new());
         assert_eq!(books.table_use()[0].entries, 0);
@@ -350,7 +350,7 @@ mod tests {
                 }
                 books.tick(at as u64 * 1_000_000_000);
             }
-            for by in By::ALL {
+            for by in GroupBy::ALL {
                 let groups: f64 = books.grouping(by).groups.iter().map(|group| group.cpu_s).sum();
                 let shown: f64 = books.shown(by).iter().map(|(_, cpu)| cpu).sum();
                 prop_assert!((groups - sum as f64 / 1e9).abs() < 1e-6, "{groups} {sum}");

@@ -46,7 +46,7 @@ pub(super) fn image(archive: &Path) -> Result<()> {
     command.arg(format!("CAPABILITIES={CAPABILITIES}"));
     command.args(["unshare", "--mount", "--propagation", "private", "sh", "-euc", IN_IMAGE, "sh"]).arg(work.path());
     command.args(words("Env")).args(words("Entrypoint")).args(words("Cmd"));
-    shell::run(command.args(["--listen", "127.0.0.1:0", "--duration", "4s"]), "what it said is above")?;
+    shell::run(command.args(["--listen", "127.0.0.1:0", "--duration", "4s"]), "its output is above")?;
     shell::progress("the image runs");
     Ok(())
 }

@@ -67,10 +67,10 @@ export class FlameGraph {
     this.turn = h("button", { type: "button", class: "pill", onclick: () => this.flip() }, "icicle");
     this.hits = h("span", { class: "dim" });
     this.place = h("div", { class: "flame" });
-    this.said = h("p", { class: "said", "aria-live": "polite" });
+    this.status = h("p", { class: "status-line", "aria-live": "polite" });
     this.missing = h("p", { class: "sub" });
     this.legend = h("p", { class: "legend" });
-    this.element = h("div", null, h("div", { class: "flame-tools" }, this.search, this.turn, this.reset, this.hits), this.place, this.said, this.legend, this.missing);
+    this.element = h("div", null, h("div", { class: "flame-tools" }, this.search, this.turn, this.reset, this.hits), this.place, this.status, this.legend, this.missing);
     const asked = new URLSearchParams(location.search);
     this.search.value = asked.get("search") || "";
     this.zoomed = asked.get("zoom");
@@ -216,7 +216,7 @@ export class FlameGraph {
   }
 
   say(words) {
-    this.said.textContent = words || `${this.amount(this.root)}. Click a frame, or press Enter on it, to zoom; Escape zooms out.`;
+    this.status.textContent = words || `${this.amount(this.root)}. Click a frame, or press Enter on it, to zoom; Escape zooms out.`;
   }
 
   /** Arrows move between frames, Enter zooms, Escape zooms out. */

@@ -56,8 +56,8 @@ export class Heatmap {
   constructor(service, name) {
     Object.assign(this, { service, name });
     this.place = h("div", { class: "heatmap" });
-    this.said = h("p", { class: "said", "aria-live": "polite" });
-    this.element = h("div", null, this.place, this.said);
+    this.status = h("p", { class: "status-line", "aria-live": "polite" });
+    this.element = h("div", null, this.place, this.status);
     this.distribution = h("div", { class: "distribution" });
     new ResizeObserver(() => this.known && this.width !== this.place.clientWidth && this.draw()).observe(this.place);
     this.place.addEventListener("keydown", (event) => this.key(event));
@@ -77,7 +77,7 @@ export class Heatmap {
     if (!known) {
       show(this.place, empty("No windows with requests yet.", "A window ends every few seconds; choose a longer time range above, or send some requests."));
       show(this.distribution, empty("No requests in this range.", "The distribution appears with the heatmap."));
-      this.said.textContent = "";
+      this.status.textContent = "";
       return;
     }
     const { columns, rows, counts, most } = known;
@@ -124,7 +124,7 @@ export class Heatmap {
   }
 
   say(words) {
-    this.said.textContent = words || `${count(this.known.all)} requests. A cell opens its transactions; arrows move between cells.`;
+    this.status.textContent = words || `${count(this.known.all)} requests. A cell opens its transactions; arrows move between cells.`;
   }
 
   /** The filled cell next to a place. */

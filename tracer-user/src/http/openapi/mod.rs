@@ -161,8 +161,8 @@ pub(super) mod tests {
             let Some((_, rest)) = answer.split_once("nonsense: no such parameter; expected ") else {
                 panic!("{}: {answer}", route.path);
             };
-            let said = rest.split('"').next().unwrap_or_default();
-            let mut known: Vec<&str> = said.split(", ").filter(|name| *name != "none").collect();
+            let listed = rest.split('"').next().unwrap_or_default();
+            let mut known: Vec<&str> = listed.split(", ").filter(|name| *name != "none").collect();
             let mut table: Vec<&str> = route.parameters.iter().map(|parameter| parameter.name).collect();
             table.retain(|name| !route.path.contains(&format!("{{{name}}}")));
             known.sort_unstable();
