@@ -13,7 +13,7 @@ use tracer_tests::load::{self, Request};
 use tracer_tests::spans::Tail;
 use tracer_tests::{begin, figure, scratch, wait};
 use tracer_user::model::SpanId;
-use tracer_user::relay::channel::{Channel, End, Secret};
+use tracer_user::relay::channel::{Channel, Secret, SessionEnd};
 use tracer_user::relay::message::{Decoder, Encoder, Hello, Message, Summary, VERSION};
 use tracer_user::relay::settings::Trust;
 
@@ -65,7 +65,7 @@ async fn answer(listener: TcpListener, served: &Mutex<Served>, ahead: i64, over:
     let Channel { mut writer, mut reader, .. } = loop {
         let (stream, _) = listener.accept().await.expect("an agent");
         // Skips connections that ended before we listened.
-        if let Ok(channel) = Channel::agree(stream, &trust, End::Accepted).await {
+        if let Ok(channel) = Channel::agree(stream, &trust, SessionEnd::Accepted).await {
             break channel;
         }
     };

@@ -15,7 +15,7 @@ use tracer_tests::hosts::{Hosts, KEY, Nat, secret};
 use tracer_tests::spans::{Span, Tail};
 use tracer_tests::{begin, figure, say, scratch, wait};
 use tracer_user::model::{SpanId, TraceId};
-use tracer_user::relay::channel::{Broken, CONTENT, Channel, End, Reader, Secret, Writer};
+use tracer_user::relay::channel::{Broken, CONTENT, Channel, Reader, Secret, SessionEnd, Writer};
 use tracer_user::relay::message::{Context, Decoder, Encoder, Hello, Message};
 use tracer_user::relay::settings::Trust;
 
@@ -32,7 +32,7 @@ struct Pump {
     encoder: Encoder,
 }
 
-async fn agree(stream: TcpStream, end: End<'_>) -> Result<Channel, Broken> {
+async fn agree(stream: TcpStream, end: SessionEnd<'_>) -> Result<Channel, Broken> {
     Channel::agree(stream, &Trust::Key(Secret([KEY; 32])), end).await
 }
 
@@ -53,13 +53,13 @@ async fn between(listener: TcpListener, to: SocketAddr, version: u16) -> (Pump, 
     let channel = loop {
         let (stream, _) = listener.accept().await.expect("an agent");
         // Skips connections that ended before we listened.
-        if let Ok(channel) = agree(stream, End::Accepted).await {
+        if let Ok(channel) = agree(stream, SessionEnd::Accepted).await {
             break channel;
         }
     };
     let caller = greet(channel, version).await;
     let stream = TcpStream::connect(to).await.expect("an agent");
-    let callee = greet(agree(stream, End::Dialled("")).await.expect("the same key"), version).await;
+    let callee = greet(agree(stream, SessionEnd::Dialled("")).await.expect("the same key"), version).await;
     let pump = |from: (Reader, Decoder), to: (Writer, Encoder)| Pump {
         reader: from.0,
         decoder: from.1,

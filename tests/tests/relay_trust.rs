@@ -15,7 +15,7 @@ use tracer_tests::hosts::{Hosts, KEY, Nat, secret};
 use tracer_tests::vitals::Vitals;
 use tracer_tests::{begin, figure, find, say, scratch, wait};
 use tracer_user::model::{SpanId, TraceId};
-use tracer_user::relay::channel::{Broken, Channel, End, Reader, Secret, Writer};
+use tracer_user::relay::channel::{Broken, Channel, Reader, Secret, SessionEnd, Writer};
 use tracer_user::relay::key::Key;
 use tracer_user::relay::message::{Context, Decoder, Encoder, Hello, Message, Summary, VERSION};
 use tracer_user::relay::settings::Trust;
@@ -79,7 +79,7 @@ fn certificates() {
     let peers = |trust: Trust| {
         speaking(&hosts, 0, async move {
             let stream = TcpStream::connect(place).await.expect("a connection");
-            let mut channel = Channel::agree(stream, &trust, End::Dialled(&place.to_string())).await?;
+            let mut channel = Channel::agree(stream, &trust, SessionEnd::Dialled(&place.to_string())).await?;
             // Refused after its own part of the handshake: the refusal arrives in place of a greeting.
             channel.reader.receive().await.map(<[u8]>::to_vec)
         })
@@ -118,10 +118,10 @@ impl Liar {
         socket.set_reuseaddr(true)?;
         socket.bind((from, 0).into())?;
         let stream = socket.connect(to).await?;
-        Self::greet(stream, End::Dialled(""), number, version).await
+        Self::greet(stream, SessionEnd::Dialled(""), number, version).await
     }
 
-    async fn greet(stream: TcpStream, end: End<'_>, number: u64, version: u16) -> Result<Self, Broken> {
+    async fn greet(stream: TcpStream, end: SessionEnd<'_>, number: u64, version: u16) -> Result<Self, Broken> {
         let Channel { writer, mut reader, .. } = Channel::agree(stream, &Trust::Key(Secret([KEY; 32])), end).await?;
         let mut liar = Self {
             writer,
@@ -180,7 +180,7 @@ async fn answers(listener: TcpListener, count: u64) -> (u64, Vec<Context>) {
     let channel = loop {
         let (stream, _) = listener.accept().await.expect("an agent");
         // Skips connections that ended before we listened.
-        if let Ok(channel) = Channel::agree(stream, &trust, End::Accepted).await {
+        if let Ok(channel) = Channel::agree(stream, &trust, SessionEnd::Accepted).await {
             break channel;
         }
     };

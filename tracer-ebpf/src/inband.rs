@@ -44,7 +44,7 @@ use crate::{
 /// The transaction of the request that a thread or task read last.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(crate) struct Held {
+pub(crate) struct HeldTransaction {
     /// Zeros: a request whose transaction is not known here.
     pub(crate) trace: [u64; 2],
     /// The socket it came by; 0: it was answered.
@@ -77,7 +77,7 @@ struct Holder {
 /// makes the call; or the thread does, if it has no other request. A thread with several passes on only what it read
 /// with its last receive, and nothing once it was seen to read requests in batches. Other calls get an id of their own.
 #[map]
-static HELD: LruHashMap<Holder, Held> = LruHashMap::with_max_entries(THREADS_MAX, 0);
+static HELD: LruHashMap<Holder, HeldTransaction> = LruHashMap::with_max_entries(THREADS_MAX, 0);
 
 /// [`Carrier::reserved`]: the segment has room for the context; it has none.
 const ROOM_RESERVED: u32 = 1;
@@ -517,7 +517,7 @@ fn of(task: Task, tgid: u32, entity: u64) -> Holder {
 /// The request that a call belongs to which the current thread sends now, on a connection `established` then, or that
 /// opens a connection; `None` if it may be another's.
 #[inline(always)]
-pub(crate) fn held(task: Task, established: Option<u64>) -> Option<Held> {
+pub(crate) fn held(task: Task, established: Option<u64>) -> Option<HeldTransaction> {
     let tgid = task.tgid();
     let mut entity = runtime::holder(task, tgid)?;
     if let Some(established) = established {
@@ -547,7 +547,7 @@ fn take(holder: Holder, request: u64, trace: [u64; 2], flags: u32) {
         }
     }
     // A full map evicts the least recently used holder.
-    let _ = HELD.insert(holder, Held { trace, request, flags, state }, 0);
+    let _ = HELD.insert(holder, HeldTransaction { trace, request, flags, state }, 0);
 }
 
 /// More bytes of a request, or of anything that begins none.

@@ -1,6 +1,6 @@
 //! Any bytes as the memory of a Python process: code objects, strings and line tables.
 use tracer_common::python::{PYTHON_INDEX, PYTHON_VERSION_SHIFT, PythonFrame, fold};
-use tracer_user::runtimes::python_code::{Code, Memory, line, read};
+use tracer_user::runtimes::python_code::{Code, ProcessMemory, line, read};
 
 /// Memory in which addresses wrap around, so that most of them are something.
 struct Bytes<'a> {
@@ -9,7 +9,7 @@ struct Bytes<'a> {
     read: usize,
 }
 
-impl Memory for Bytes<'_> {
+impl ProcessMemory for Bytes<'_> {
     fn read(&mut self, at: u64, into: &mut [u8]) -> bool {
         self.read += into.len();
         let Some(begin) = usize::try_from(at).ok().and_then(|at| at.checked_rem(self.bytes.len())) else {

@@ -65,7 +65,7 @@ fn reason(text: &str) -> String {
 
 /// An object as a list shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct ListedObject {
     /// Below the bucket's prefix.
     pub path: String,
     /// Bytes.
@@ -154,7 +154,7 @@ impl Bucket {
     }
 
     /// Objects below a path, at most `most`; and whether there are more.
-    pub async fn list(&self, below: &str, most: usize) -> Result<(Vec<Listed>, bool), BucketError> {
+    pub async fn list(&self, below: &str, most: usize) -> Result<(Vec<ListedObject>, bool), BucketError> {
         let below = self.path(below);
         let mut all = self.store.list(Some(&below));
         let mut listed = Vec::new();
@@ -166,7 +166,7 @@ impl Bucket {
             let Some(parts) = object.location.prefix_match(&self.prefix) else { continue };
             let path = parts.map(|part| part.as_ref().to_owned()).collect::<Vec<_>>().join("/");
             let modified_ns = object.last_modified.timestamp_nanos_opt().unwrap_or(0);
-            listed.push(Listed { path, size: object.size, modified_ns });
+            listed.push(ListedObject { path, size: object.size, modified_ns });
         }
         Ok((listed, false))
     }

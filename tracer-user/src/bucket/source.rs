@@ -141,7 +141,7 @@ impl HistorySource {
         match self {
             Self::Bucket(bucket) => {
                 let (listed, more) = bucket.list(below, most).await?;
-                let file = |object: super::Listed| (object.path, object.size, object.modified_ns);
+                let file = |object: super::ListedObject| (object.path, object.size, object.modified_ns);
                 Ok((listed.into_iter().map(file).collect(), more))
             }
             Self::Directory(root) => {

@@ -578,7 +578,7 @@ impl Agent {
         let lost = self.health.lost.iter().filter(|(why, _)| why == Lost::RingOp.name()).map(|(_, count)| count).sum();
         pipeline.host_books(&self.health.host_cpu, lost);
         self.status.set_bpf(bpf);
-        let (cpu, self_process::Memory { resident: rss, own: memory }) =
+        let (cpu, self_process::SelfMemory { resident: rss, own: memory }) =
             (self_process::cpu() as f64 / 1e9, self_process::memory());
         self.health.own_cpu_s = cpu;
         self.health.own_rss = rss;

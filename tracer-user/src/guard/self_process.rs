@@ -15,7 +15,7 @@ const LAST_TABLE: Duration = Duration::from_millis(250);
 
 /// Memory of this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Memory {
+pub struct SelfMemory {
     /// Resident, bytes: what `ps` shows.
     pub resident: u64,
     /// Resident without pages of mapped files, bytes: the kernel reclaims those at will. Symbol tables are mapped
@@ -24,17 +24,17 @@ pub struct Memory {
 }
 
 /// Memory of this process; 0 where it cannot be read.
-pub fn memory() -> Memory {
+pub fn memory() -> SelfMemory {
     parse_memory(&fs::read_to_string("/proc/self/status").unwrap_or_default())
 }
 
-fn parse_memory(status: &str) -> Memory {
+fn parse_memory(status: &str) -> SelfMemory {
     let of = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         let kib = line.and_then(|rest| rest.trim().strip_suffix(" kB")).and_then(|text| text.parse::<u64>().ok());
         kib.unwrap_or(0) * 1024
     };
-    Memory { resident: of("VmRSS"), own: of("RssAnon") + of("RssShmem") }
+    SelfMemory { resident: of("VmRSS"), own: of("RssAnon") + of("RssShmem") }
 }
 
 fn clock(clock: libc::clockid_t) -> u64 {
@@ -182,8 +182,8 @@ mod tests {
         let (before, cpu_before) = (memory(), cpu());
         assert!(before.own > 32 << 20 && before.resident > before.own, "{before:?}");
         let text = "Name:\tVmRSS: 5 kB\nVmRSS:\t 300 kB\nRssAnon:\t 100 kB\nRssFile:\t 150 kB\nRssShmem:\t 50 kB\n";
-        assert_eq!(parse_memory(text), Memory { resident: 300 << 10, own: 150 << 10 });
-        assert_eq!(parse_memory("VmRSS: kB\nRssAnon:"), Memory::default());
+        assert_eq!(parse_memory(text), SelfMemory { resident: 300 << 10, own: 150 << 10 });
+        assert_eq!(parse_memory("VmRSS: kB\nRssAnon:"), SelfMemory::default());
         let mut sum = 0u64;
         while cpu() < cpu_before + 1_000_000 {
             sum = std::hint::black_box(sum + u64::from(block[sum as usize % block.len()]));

@@ -17,7 +17,7 @@ use super::transactions::{trace_id, transactions_filter};
 use super::{App, Peers, Problem};
 use crate::model::Outcome;
 use crate::runtimes::status_view::RuntimeStatus;
-use crate::store::{Filter, Order, SpanView, Summary};
+use crate::store::{Filter, ListOrder, SpanView, Summary};
 
 type AppState = State<Arc<App>>;
 
@@ -162,7 +162,7 @@ pub(super) async fn overview(State(app): AppState, Query(query): Query<PageQuery
     let (health, services, classes, found) = app
         .shared
         .ask(|view| {
-            let filter = Filter { limit: 20, order: Order::Slowest, ..Filter::default() };
+            let filter = Filter { limit: 20, order: ListOrder::Slowest, ..Filter::default() };
             let found = view.store.list(view.names, &filter).rows;
             let classes = class_views(view, None);
             (view.health.clone(), service_views(view, &classes), classes, found)
@@ -204,7 +204,7 @@ pub(super) async fn service(State(app): AppState, Query(query): Query<PageQuery>
         .shared
         .ask(move |view| {
             let filter =
-                Filter { service: Some(wanted.clone()), limit: 20, order: Order::Slowest, ..Filter::default() };
+                Filter { service: Some(wanted.clone()), limit: 20, order: ListOrder::Slowest, ..Filter::default() };
             let found = view.store.list(view.names, &filter).rows;
             let classes = class_views(view, Some(&wanted));
             let runtimes = classes.first().map(|class| runtimes(view, class.service)).unwrap_or_default();
@@ -240,7 +240,7 @@ pub(super) async fn class(State(app): AppState, Query(query): Query<PageQuery>) 
             Ok::<_, super::known::Unknown>((
                 view.health.clone(),
                 classes,
-                view.store.list(view.names, &Filter { order: Order::Slowest, ..filter }).rows,
+                view.store.list(view.names, &Filter { order: ListOrder::Slowest, ..filter }).rows,
             ))
         })
         .await??;

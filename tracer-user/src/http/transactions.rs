@@ -13,7 +13,7 @@ use super::range::Range;
 use super::{App, Problem};
 use crate::model::TraceId;
 use crate::store::critical_path::critical_path;
-use crate::store::{self, Cursor, List};
+use crate::store::{self, Cursor, TransactionList};
 
 type AppState = State<Arc<App>>;
 
@@ -25,9 +25,9 @@ pub(super) async fn list(State(app): AppState, params: Params) -> Result<Json<Va
     let range = filter.range.map_or(Value::Null, |(from, to)| Range { from, to }.to_json());
     let found = app.shared.ask(move |view| {
         find(view, filter.service.as_deref(), filter.class.as_deref())?;
-        Ok::<_, super::known::Unknown>((view.store.list(view.names, &filter), view.store.memory()))
+        Ok::<_, super::known::Unknown>((view.store.list(view.names, &filter), view.store.retention()))
     });
-    let (List { rows, matched, next, held }, memory) = found.await??;
+    let (TransactionList { rows, matched, next, held }, retention) = found.await??;
     Ok(Json(json!({
         "transactions": rows,
         "matched": matched,
@@ -36,9 +36,9 @@ pub(super) async fn list(State(app): AppState, params: Params) -> Result<Json<Va
         // The rows that can be opened as long as the list is fresh.
         "fresh": { "rows": held, "for_s": store::LISTED_FOR as f64 / 1e9 },
         "memory": {
-            "transactions": memory.transactions,
-            "forgotten": memory.forgotten,
-            "complete_from": memory.complete_from_ns,
+            "transactions": retention.transactions,
+            "forgotten": retention.forgotten,
+            "complete_from": retention.complete_from_ns,
         },
     })))
 }
@@ -63,10 +63,10 @@ pub(super) fn transactions_filter(params: Params) -> Result<store::Filter, Probl
     })
 }
 
-fn order(text: &str) -> Option<store::Order> {
+fn order(text: &str) -> Option<store::ListOrder> {
     match text {
-        "newest" => Some(store::Order::Newest),
-        "slowest" => Some(store::Order::Slowest),
+        "newest" => Some(store::ListOrder::Newest),
+        "slowest" => Some(store::ListOrder::Slowest),
         _ => None,
     }
 }

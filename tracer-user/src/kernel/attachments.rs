@@ -119,9 +119,9 @@ fn clear<T>(all: &Mutex<Vec<T>>, end: Instant) -> bool {
 }
 
 /// Detaches when dropped.
-pub(super) struct Held(pub(super) Attachments);
+pub(super) struct DetachOnDrop(pub(super) Attachments);
 
-impl Drop for Held {
+impl Drop for DetachOnDrop {
     fn drop(&mut self) {
         self.0.detach();
     }
@@ -140,7 +140,7 @@ mod tests {
         let all = Attachments::default();
         all.link(link);
         all.clocks().push((0, clock.into()));
-        let held = Held(all.clone());
+        let held = DetachOnDrop(all.clone());
         let elsewhere = all.clone();
         assert!(std::thread::spawn(move || elsewhere.detach()).join().unwrap());
         // Closed: the other ends read end-of-file.

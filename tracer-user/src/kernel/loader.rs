@@ -12,7 +12,7 @@ use tracer_common::lost::Lost;
 use tracer_common::policy::{CpuBooks, ProfilerCost, RUNS_KERNEL, RUNS_USER};
 use tracer_common::ring::{Shape, WORD};
 
-use super::attachments::{Attachments, Held};
+use super::attachments::{Attachments, DetachOnDrop};
 use super::btf::{Btf, BtfError};
 use super::header::{self, Headers};
 use super::inband::{self, InBand};
@@ -140,7 +140,7 @@ pub struct Built {
 /// The attached kernel side. Dropping it detaches everything; the end of the process does too, however it comes.
 pub struct Kernel {
     /// First field, so that it is dropped, and detaches, first.
-    held: Held,
+    held: DetachOnDrop,
     /// Keeps the programs alive.
     pub(super) ebpf: Ebpf,
     /// Writes policy to the kernel.
@@ -312,7 +312,7 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
     let mut since = None;
     let attachments = Attachments::default();
     // From here on any failure detaches what was attached before.
-    let held = Held(attachments.clone());
+    let held = DetachOnDrop(attachments.clone());
     // In-band programs first, because their events must precede those of the request; headers before the option,
     // because a request with a header needs no option.
     let header::Loaded { attached: by_header, headers, limits: header_limits } =

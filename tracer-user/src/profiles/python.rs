@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use tracer_common::python::{PYTHON_ENTRY, PYTHON_GREENLETS, PYTHON_SHIM, PythonFrame, PythonOutcome};
 use tracer_common::unwind::Outcome;
 
-use crate::runtimes::python_code::{Code, Memory, line, read};
+use crate::runtimes::python_code::{Code, ProcessMemory, line, read};
 
 /// The interpreter's loop: one native frame of it runs one group of Python's frames.
 const LOOP: &str = "_PyEval_EvalFrameDefault";
@@ -59,7 +59,7 @@ pub enum Lines {
 /// Reads the memory of a process.
 struct Process(File);
 
-impl Memory for Process {
+impl ProcessMemory for Process {
     fn read(&mut self, at: u64, into: &mut [u8]) -> bool {
         // Addresses of user space only: others are none as offsets.
         at < 1 << 47 && self.0.read_exact_at(into, at).is_ok()

@@ -95,7 +95,7 @@ impl From<io::Error> for Broken {
 
 /// Which end of the connection this agent is.
 #[derive(Clone, Copy, Debug)]
-pub enum End<'a> {
+pub enum SessionEnd<'a> {
     /// This agent dialled this `HOST:PORT`.
     Dialled(&'a str),
     /// This agent was dialled.
@@ -147,15 +147,15 @@ pub struct Reader {
 
 impl Channel {
     /// Performs the handshake with the other end of `stream`.
-    pub async fn agree(stream: impl Link, trust: &Trust, end: End<'_>) -> Result<Self, Broken> {
+    pub async fn agree(stream: impl Link, trust: &Trust, end: SessionEnd<'_>) -> Result<Self, Broken> {
         tokio::time::timeout(HANDSHAKE, Self::handshake(stream, trust, end)).await.map_err(|_| Broken::Slow)?
     }
 
-    async fn handshake(mut stream: impl Link, trust: &Trust, end: End<'_>) -> Result<Self, Broken> {
+    async fn handshake(mut stream: impl Link, trust: &Trust, end: SessionEnd<'_>) -> Result<Self, Broken> {
         let noise = match trust {
             Trust::Anybody => None,
             Trust::Key(secret) => {
-                let dialled = matches!(end, End::Dialled(_));
+                let dialled = matches!(end, SessionEnd::Dialled(_));
                 let agreed = agree_on_keys(&mut stream, secret, dialled).await;
                 if !dialled && matches!(agreed, Err(Broken::Key)) {
                     // It may be gone.
@@ -165,8 +165,8 @@ impl Channel {
             }
             Trust::Certificates(identity) => {
                 let stream = match end {
-                    End::Dialled(place) => identity.dialled(stream, place).await?,
-                    End::Accepted => identity.accepted(stream).await?,
+                    SessionEnd::Dialled(place) => identity.dialled(stream, place).await?,
+                    SessionEnd::Accepted => identity.accepted(stream).await?,
                 };
                 let addresses = tls::addresses(&stream);
                 let (read, write) = tokio::io::split(stream);

@@ -20,7 +20,7 @@ use tokio::task::AbortHandle;
 
 use super::bans::{BAN, Bans};
 use super::bounds::{Bounds, Stand};
-use super::channel::{Broken, End, Link};
+use super::channel::{Broken, Link, SessionEnd};
 use super::event::Mode;
 use super::message::Message;
 use super::nats::Nats;
@@ -335,7 +335,7 @@ impl Common {
 
     /// Runs a session that another agent opened, to its end; `address` is `None` if it came through a NATS server.
     async fn serve(&self, stream: impl Link, place: String, address: Option<IpAddr>) {
-        let mut session = match Session::begin(stream, &self.settings, End::Accepted, &self.own).await {
+        let mut session = match Session::begin(stream, &self.settings, SessionEnd::Accepted, &self.own).await {
             Ok(session) => session,
             Err(Ended::Broken(Broken::Io(_) | Broken::HungUp) | Ended::Itself) => return,
             Err(why) => return self.refuse(&place, address, &why),
@@ -429,7 +429,7 @@ impl Common {
     }
 
     async fn reach(&self, place: &str) -> Result<Session, Ended> {
-        let (settings, end) = (&self.settings, End::Dialled(place));
+        let (settings, end) = (&self.settings, SessionEnd::Dialled(place));
         if let Some(nats) = &self.nats {
             let stream = tokio::time::timeout(DIAL, nats.dial(place)).await.map_err(|_| Broken::Slow)?;
             return Session::begin(stream.map_err(Broken::Io)?, settings, end, &self.own).await;

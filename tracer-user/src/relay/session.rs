@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, mpsc};
 
-use super::channel::{Broken, CONTENT, Channel, End, Link, Reader, Writer, is_mute};
+use super::channel::{Broken, CONTENT, Channel, Link, Reader, SessionEnd, Writer, is_mute};
 use super::message::{CONTEXT_MOST, Decoder, Encoder, Garbage, Hello, Message, VERSION, VERSION_LEAST};
 use super::settings::Settings;
 use super::wakeup_fd::WakeupFd;
@@ -173,7 +173,12 @@ pub struct Session {
 
 impl Session {
     /// Opens a session over `stream`, where this agent is `end`.
-    pub async fn begin(stream: impl Link, settings: &Settings, end: End<'_>, own: &Agent) -> Result<Self, Ended> {
+    pub async fn begin(
+        stream: impl Link,
+        settings: &Settings,
+        end: SessionEnd<'_>,
+        own: &Agent,
+    ) -> Result<Self, Ended> {
         let (trust, mut bytes) = (&settings.trust, Vec::new());
         let Channel { mut writer, mut reader, addresses } = Channel::agree(stream, trust, end).await?;
         let mut encoder = Encoder::default();

@@ -11,7 +11,7 @@ const NAME: usize = 512;
 const TABLE: usize = 64 << 10;
 
 /// Memory of a process.
-pub trait Memory {
+pub trait ProcessMemory {
     /// Fills `into` from `at`; `false` where that cannot be read.
     fn read(&mut self, at: u64, into: &mut [u8]) -> bool;
 }
@@ -58,12 +58,12 @@ fn offsets(frame: &PythonFrame) -> Option<&'static Offsets> {
     OFFSETS.iter().find(|offsets| offsets.minor == minor)
 }
 
-fn word(memory: &mut impl Memory, at: u64) -> Option<u64> {
+fn word(memory: &mut impl ProcessMemory, at: u64) -> Option<u64> {
     let mut bytes = [0; 8];
     memory.read(at, &mut bytes).then(|| u64::from_ne_bytes(bytes))
 }
 
-fn words(memory: &mut impl Memory, at: u64) -> Option<[u64; 4]> {
+fn words(memory: &mut impl ProcessMemory, at: u64) -> Option<[u64; 4]> {
     let mut bytes = [0; 32];
     if !memory.read(at, &mut bytes) {
         return None;
@@ -76,7 +76,7 @@ fn words(memory: &mut impl Memory, at: u64) -> Option<[u64; 4]> {
 }
 
 /// Reads the code object of a frame, its line table too if `lines`; `None` if it is not there any more.
-pub fn read(memory: &mut impl Memory, frame: &PythonFrame, lines: bool) -> Option<Code> {
+pub fn read(memory: &mut impl ProcessMemory, frame: &PythonFrame, lines: bool) -> Option<Code> {
     let offsets = offsets(frame)?;
     let at = |offset: u64| frame.code.checked_add(offset);
     let found = words(memory, at(offsets.names)?)?;
@@ -100,7 +100,7 @@ pub fn read(memory: &mut impl Memory, frame: &PythonFrame, lines: bool) -> Optio
 }
 
 /// A string object; its beginning, or its end, where it is long.
-fn string(memory: &mut impl Memory, offsets: &Offsets, at: u64, end: bool) -> Option<String> {
+fn string(memory: &mut impl ProcessMemory, offsets: &Offsets, at: u64, end: bool) -> Option<String> {
     let mut head = [0; 40];
     if !memory.read(at, &mut head) {
         return None;
@@ -124,7 +124,7 @@ fn string(memory: &mut impl Memory, offsets: &Offsets, at: u64, end: bool) -> Op
 }
 
 /// A bytes object.
-fn bytes(memory: &mut impl Memory, at: u64) -> Option<Vec<u8>> {
+fn bytes(memory: &mut impl ProcessMemory, at: u64) -> Option<Vec<u8>> {
     let length = usize::try_from(word(memory, at.checked_add(16)?)?).ok().filter(|length| *length <= TABLE)?;
     let mut raw = vec![0; length];
     memory.read(at.checked_add(32)?, &mut raw).then_some(raw)

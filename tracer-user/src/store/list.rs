@@ -8,7 +8,7 @@ use crate::model::{Names, Nanos, ServiceId, Side, Span};
 
 /// The order of a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Order {
+pub enum ListOrder {
     /// Newest first.
     #[default]
     Newest,
@@ -61,14 +61,14 @@ pub struct Filter {
     /// Most results.
     pub limit: usize,
     /// Order of the results.
-    pub order: Order,
+    pub order: ListOrder,
     /// Only what comes after this place in the order.
     pub after: Option<Cursor>,
 }
 
 /// A page of a list, and what it cannot have.
 #[derive(Clone, Debug)]
-pub struct List {
+pub struct TransactionList {
     /// The rows.
     pub rows: Vec<Summary>,
     /// How many transactions fit in all, on this page, before and after it.
@@ -81,7 +81,7 @@ pub struct List {
 
 /// What the store still has.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Memory {
+pub struct Retention {
     /// Transactions kept.
     pub transactions: usize,
     /// Transactions forgotten since tracing began.
@@ -92,8 +92,8 @@ pub struct Memory {
 
 impl Store {
     /// Transactions that match `filter`. Those on the page stay for a while.
-    pub fn list(&self, names: &Names, filter: &Filter) -> List {
-        let nothing = List { rows: Vec::new(), matched: 0, next: None, held: 0 };
+    pub fn list(&self, names: &Names, filter: &Filter) -> TransactionList {
+        let nothing = TransactionList { rows: Vec::new(), matched: 0, next: None, held: 0 };
         let service = match &filter.service {
             None => None,
             Some(want) => match names.services.iter().position(|name| **name == **want) {
@@ -116,8 +116,8 @@ impl Store {
         };
         let place = |span: &Span| {
             let major = match filter.order {
-                Order::Newest => span.start,
-                Order::Slowest => span.duration(),
+                ListOrder::Newest => span.start,
+                ListOrder::Slowest => span.duration(),
             };
             Cursor { major, span: span.id.0 }
         };
@@ -154,16 +154,16 @@ impl Store {
             spans: spans.len(),
             failed_spans: spans.iter().filter(|span| span.error).count(),
         };
-        List { rows: found.into_iter().map(row).collect(), matched, next, held }
+        TransactionList { rows: found.into_iter().map(row).collect(), matched, next, held }
     }
 
     /// What is still here, and what is not.
-    pub fn memory(&self) -> Memory {
+    pub fn retention(&self) -> Retention {
         // The newest are kept whatever they are like; before the oldest of them only those that a class selected are.
         let first = |trace| self.traces.get(trace).and_then(|kept| kept.spans.iter().map(|span| span.end).min());
         let oldest = || self.traces.values().flat_map(|kept| &kept.spans).map(|span| span.start).min();
         let complete = if self.evicted == 0 { oldest() } else { self.recent.front().and_then(first) };
-        Memory {
+        Retention {
             transactions: self.traces.len(),
             forgotten: self.evicted,
             complete_from_ns: complete.map(|at| (at as i64).saturating_add(self.wall_offset)),
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn pages_are_one_list() {
         let (names, store) = (Names::default(), filled(100));
-        for order in [Order::Newest, Order::Slowest] {
+        for order in [ListOrder::Newest, ListOrder::Slowest] {
             let all = store.list(&names, &Filter { limit: 1000, order, ..Filter::default() });
             assert_eq!((all.rows.len(), all.matched, all.next), (100, 100, None));
             let (mut after, mut ids) = (None, Vec::new());
@@ -248,7 +248,7 @@ mod tests {
         assert!(store.transaction(&names, TraceId(2)).is_some());
         store.tick(2 * LISTED_FOR);
         assert!(store.transaction(&names, TraceId(1)).is_none() && store.transaction(&names, TraceId(2)).is_none());
-        let memory = store.memory();
-        assert!(memory.forgotten > 0 && memory.complete_from_ns == Some(15), "{memory:?}");
+        let retention = store.retention();
+        assert!(retention.forgotten > 0 && retention.complete_from_ns == Some(15), "{retention:?}");
     }
 }

@@ -15,7 +15,7 @@ pub(super) const LISTED: usize = 1024;
 
 /// Transactions held because a list showed them.
 #[derive(Debug, Default)]
-pub(super) struct Listed {
+pub(super) struct ListedTransactions {
     /// Until when each is held.
     until: FxHashMap<TraceId, Nanos>,
     /// In the order of their ends; an entry whose end is not the one in `until` is outdated.
@@ -28,7 +28,7 @@ pub(super) struct Listed {
     refused: u64,
 }
 
-impl Listed {
+impl ListedTransactions {
     /// Holds `traces` from `now` on; returns how many of them found room. The newest list takes the place of old ones: a page
     /// that refreshes shows other rows each time.
     pub(super) fn hold(&mut self, now: Nanos, traces: impl Iterator<Item = TraceId>) -> usize {
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn the_newest_list_is_held_and_nothing_grows() {
-        let mut listed = Listed::default();
+        let mut listed = ListedTransactions::default();
         let page = |first: u128| (first..first + 100).map(TraceId);
         let mut gone = 0;
         for refresh in 0..200_u64 {

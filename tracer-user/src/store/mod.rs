@@ -19,14 +19,14 @@ use std::collections::VecDeque;
 use rustc_hash::FxHashMap;
 
 pub use edges::{Callee, EdgeKey, EdgeSample};
-pub use list::{Cursor, Filter, List, Memory, Order};
+pub use list::{Cursor, Filter, ListOrder, Retention, TransactionList};
 pub use listed::LISTED_FOR;
 pub use view::{SpanView, Summary, attributes, show};
 
 use crate::guard::tables::TableUse;
 use crate::model::{ClassId, Names, Nanos, Outcome, Side, Span, SpanId, TraceId};
 use class::{Class, QUOTA, Seen};
-use listed::Listed;
+use listed::ListedTransactions;
 use settle::Settling;
 use view::seconds;
 
@@ -128,7 +128,7 @@ pub struct Store {
     swept: Nanos,
     settling: Settling,
     /// Whoever lists transactions only reads them; that they were listed has to be noted nevertheless.
-    listed: RefCell<Listed>,
+    listed: RefCell<ListedTransactions>,
     /// Spans dropped because their transaction, or the store, had too many.
     pub spans_dropped: u64,
     /// Spans that their class selected while the lists were full.

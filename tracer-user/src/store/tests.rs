@@ -75,7 +75,7 @@ const ALL: Filter = Filter {
     range: None,
     status: None,
     limit: usize::MAX,
-    order: Order::Newest,
+    order: ListOrder::Newest,
     after: None,
 };
 
@@ -91,7 +91,7 @@ fn the_slow_and_the_failed_outlive_the_many() {
     assert!(store.len() <= RECENT + 3 * QUOTA, "{}", store.len());
     let found = store.list(&names, &ALL).rows;
     assert!(found.is_sorted_by(|a, b| a.start_ns >= b.start_ns));
-    let slowest = Filter { order: Order::Slowest, limit: 1, ..ALL };
+    let slowest = Filter { order: ListOrder::Slowest, limit: 1, ..ALL };
     assert!((store.list(&names, &slowest).rows[0].duration_s - 0.001).abs() < 1e-9);
     for (status, count) in [("error", 1), ("5xx", 1), ("500", 1), ("4xx", 0), ("404", 0)] {
         let filter = Filter { status: Status::parse(status), ..ALL };

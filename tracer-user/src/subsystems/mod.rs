@@ -22,7 +22,7 @@ use crate::guard::tables::TableUse;
 use crate::host::process::ProcessFacts;
 use crate::host::process_cpu::ProcessCpu;
 use crate::model::ClassId;
-use crate::transactions::process_costs::Work;
+use crate::transactions::process_costs::ProcessWork;
 
 /// Limit of instances; one without processes makes room.
 const INSTANCES: usize = 32;
@@ -135,8 +135,8 @@ pub(crate) struct Spent {
 }
 
 impl Spent {
-    fn add(&mut self, work: Work, cpu: u64) {
-        let Work::Request(class) = work else {
+    fn add(&mut self, work: ProcessWork, cpu: u64) {
+        let ProcessWork::Request(class) = work else {
             self.other += cpu;
             return;
         };
@@ -285,7 +285,7 @@ impl Subsystems {
     }
 
     /// A process used `cpu` nanoseconds.
-    pub fn spend(&mut self, tgid: u32, work: Work, cpu: u64) {
+    pub fn spend(&mut self, tgid: u32, work: ProcessWork, cpu: u64) {
         let Some(member) = self.members.get_mut(&tgid) else { return };
         member.spent.add(work, cpu);
         if let Some(book) = self.books.get_mut(member.instance) {

@@ -48,31 +48,31 @@ fn users_sessions_and_components() {
     // A session: forked, its title is the server's until it is set, then the server accepts it.
     books.forked(10, 20);
     books.process(20, &facts(20, 10, SERVER), "postgres");
-    books.spend(20, Work::Other, SECOND);
+    books.spend(20, ProcessWork::Other, SECOND);
     books.session(20, "alice", "shop");
-    books.spend(20, Work::Request(Some(class)), 5 * SECOND);
+    books.spend(20, ProcessWork::Request(Some(class)), 5 * SECOND);
     // An older one, known by its title, with a worker that computes for it.
     books.process(21, &facts(21, 10, &["postgres: 15/main: bob shop 127.0.0.1(5) idle"]), "postgres");
-    books.spend(21, Work::Request(None), 2 * SECOND);
+    books.spend(21, ProcessWork::Request(None), 2 * SECOND);
     books.forked(10, 22);
     books.title(22, "postgres: 15/main: parallel worker for PID 21 ");
-    books.spend(22, Work::Other, SECOND);
-    books.spend(11, Work::Other, SECOND / 2);
-    books.spend(10, Work::Other, SECOND / 4);
+    books.spend(22, ProcessWork::Other, SECOND);
+    books.spend(11, ProcessWork::Other, SECOND / 2);
+    books.spend(10, ProcessWork::Other, SECOND / 4);
     // One that ends has no program any more.
     books.process(20, &ProcessFacts { pid: 20, ..ProcessFacts::default() }, "postgres");
     // A command of the archiver's.
     books.forked(12, 30);
     books.executed(30);
-    books.spend(30, Work::Other, SECOND / 8);
+    books.spend(30, ProcessWork::Other, SECOND / 8);
     // The record of a fork comes late: nothing is counted twice.
     books.forked(10, 23);
     books.session(23, "carol", "shop");
     books.forked(10, 23);
-    books.spend(23, Work::Other, SECOND / 16);
+    books.spend(23, ProcessWork::Other, SECOND / 16);
     books.gone(23);
     // Another program is none of its business.
-    books.spend(99, Work::Other, SECOND);
+    books.spend(99, ProcessWork::Other, SECOND);
 
     let view = only(&books);
     let carol = ("carol", "shop", 0.0625, 0, 1);
@@ -110,7 +110,7 @@ fn check(books: &mut Subsystems, seconds: &[(u32, u64)]) {
 #[test]
 fn the_ratio_is_of_the_time_between_checks() {
     let mut books = server();
-    books.spend(11, Work::Other, SECOND);
+    books.spend(11, ProcessWork::Other, SECOND);
     assert_eq!(only(&books).capture_ratio, None);
     assert_eq!(
         books.to_check(),
@@ -120,7 +120,7 @@ fn the_ratio_is_of_the_time_between_checks() {
         })
     );
     check(&mut books, &[(10, 60), (11, 41)]);
-    books.spend(11, Work::Other, 99 * SECOND);
+    books.spend(11, ProcessWork::Other, 99 * SECOND);
     check(&mut books, &[(10, 60), (11, 141)]);
     assert_eq!(only(&books).capture_ratio, Some(0.99));
     // A session that slept since before the agent began wakes up: what it used then is none of the book's.
@@ -134,9 +134,9 @@ fn the_ratio_is_of_the_time_between_checks() {
     books.process(40, &facts(40, 1, SERVER), "postgres");
     books.forked(40, 41);
     books.session(41, "alice", "shop");
-    books.spend(41, Work::Other, SECOND);
+    books.spend(41, ProcessWork::Other, SECOND);
     check(&mut books, &[(40, 4), (41, 1)]);
-    books.spend(41, Work::Other, SECOND);
+    books.spend(41, ProcessWork::Other, SECOND);
     check(&mut books, &[(40, 4), (41, 2)]);
     let view = only_open(&books);
     assert_eq!((view.pid, view.capture_ratio), (40, Some(100.0 / 101.0)));
@@ -171,7 +171,7 @@ fn everything_is_bounded() {
     for n in 0..300u32 {
         books.forked(10, 1000 + n);
         books.session(1000 + n, &format!("u{n}"), "d");
-        books.spend(1000 + n, Work::Request(Some(ClassId(n))), SECOND);
+        books.spend(1000 + n, ProcessWork::Request(Some(ClassId(n))), SECOND);
     }
     let view = only(&books);
     assert_eq!(view.users.len(), 256);
@@ -197,12 +197,12 @@ fn servers_of_one_process() {
         ..facts(pid, parent, &[title])
     };
     books.process(7, &redis(7, 1, "/usr/bin/redis-server 127.0.0.1:6379"), "redis-server");
-    books.spend(7, Work::Request(Some(ClassId(1))), 3 * SECOND);
-    books.spend(7, Work::Other, SECOND);
+    books.spend(7, ProcessWork::Request(Some(ClassId(1))), 3 * SECOND);
+    books.spend(7, ProcessWork::Other, SECOND);
     // A save: its title comes after the fork.
     books.forked(7, 8);
     books.process(8, &redis(8, 7, "/usr/bin/redis-server 127.0.0.1:6379"), "redis-server");
-    books.spend(8, Work::Other, 2 * SECOND);
+    books.spend(8, ProcessWork::Other, 2 * SECOND);
     assert_eq!(books.wanted_titles(), [8]);
     books.title(8, "redis-rdb-bgsave 127.0.0.1:6379");
     let expected = [("requests", 3.0), ("background save", 2.0), ("outside requests", 1.0)];

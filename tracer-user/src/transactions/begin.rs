@@ -10,7 +10,7 @@ use super::ids;
 use super::join::Key;
 use super::losses::{AFTER_POLL, BEGINS, MAYBE_OVER};
 use super::open_span::{Cause, OpenSpan, PoolQueue, Slot, Vote};
-use super::pools::End;
+use super::pools::JobEnd;
 use super::round_trips::UNKNOWN;
 use super::task_table::is_unique;
 use super::thread::{IntervalOwner, Thread};
@@ -429,7 +429,7 @@ impl Engine {
             && self.threads.get(&reader).is_some_and(|thread| thread.holder() == Some(slot))
             && let Some(pools) = self.pools.get_mut(&tgid)
         {
-            pools.returned(End::Answered, calls);
+            pools.returned(JobEnd::Answered, calls);
         }
         if let Some(During { op, .. }) = op {
             self.answered_by_task(slot, op);

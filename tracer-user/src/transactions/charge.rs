@@ -11,7 +11,7 @@ use tracer_common::off_cpu::{self, Reason};
 
 use super::engine::{Engine, Output, read_group};
 use super::open_span::{OpenSpan, Slot};
-use super::process_costs::Work;
+use super::process_costs::ProcessWork;
 use super::thread::{HELD_SAMPLES, PENDING_SAMPLES, Pending, Target};
 use crate::model::{Cost, Direction, Nanos, Owner, Python, ServiceId, Side, StackSample};
 use crate::protocols::ExchangeEvent;
@@ -312,19 +312,19 @@ impl Engine {
                 let slot = self.works_for(slot);
                 if let Some(live) = self.spans.get_mut(slot) {
                     live.cost.add(cost);
-                    if live.side == Side::Server { Work::Request(live.class) } else { Work::Other }
+                    if live.side == Side::Server { ProcessWork::Request(live.class) } else { ProcessWork::Other }
                 } else if let Some(class) = class {
                     add(&mut self.class_costs, class.0, cost);
-                    Work::Request(Some(class))
+                    ProcessWork::Request(Some(class))
                 } else {
                     add(&mut self.overhead, service.0, cost);
-                    Work::Other
+                    ProcessWork::Other
                 }
             }
             Target::Overhead => {
                 let service = self.service(tgid);
                 add(&mut self.overhead, service.0, cost);
-                Work::Other
+                ProcessWork::Other
             }
         };
         self.process_costs.add(tgid, work, cost.cpu);

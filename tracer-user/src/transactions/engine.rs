@@ -27,7 +27,7 @@ use super::pools::Pools;
 use super::process_costs::ProcessCosts;
 use super::relayed::Relays;
 use super::task_table::TaskTable;
-use super::thread::{Group, IntervalOwner, Target, Thread};
+use super::thread::{IntervalOwner, ReadInterval, Target, Thread};
 use super::trace_ids::ReportedTraces;
 use super::wakers::Wakers;
 use crate::decode::Record;
@@ -687,8 +687,8 @@ impl Target {
 }
 
 /// The callback group that a read starts.
-pub(super) fn read_group(op: &Op, side: Option<Side>, span: Option<Slot>) -> Group {
+pub(super) fn read_group(op: &Op, side: Option<Side>, span: Option<Slot>) -> ReadInterval {
     let entity = span
         .map(|slot| if side == Some(Side::Client) { IntervalOwner::Call(slot) } else { IntervalOwner::Request(slot) });
-    Group::begin(entity, &op.counters)
+    ReadInterval::begin(entity, &op.counters)
 }

@@ -23,7 +23,7 @@ use super::callback_groups::{Asker, GroupOwner};
 use super::engine::Engine;
 use super::open_span::{Cause, GroupMembership, OpenSpan, Slot, SpanRef};
 use super::streams::is_stream;
-use super::thread::{Group, IntervalOwner, Thread};
+use super::thread::{IntervalOwner, ReadInterval, Thread};
 use crate::guard::tables::TableUse;
 use crate::model::{Direction, Grade, Nanos, Side};
 use crate::protocols::ExchangeEvent;
@@ -337,7 +337,7 @@ impl Engine {
         // An end of stream that completes nothing belongs to no call; a callback that read several requests at once has
         // no single owner.
         if begun > 1 || (op.bytes == 0 && nothing) {
-            thread.group = Group::default();
+            thread.group = ReadInterval::default();
         }
         let of =
             thread.group.current(&op.counters).map(|(IntervalOwner::Request(slot) | IntervalOwner::Call(slot))| slot);
@@ -350,7 +350,7 @@ impl Engine {
     pub(super) fn turned(&mut self, task_edge: &TaskEdge) {
         self.now = self.now.max(task_edge.header.nanos);
         let Some(thread) = self.threads.get_mut(&task_edge.header.tid) else { return };
-        thread.group = Group::default();
+        thread.group = ReadInterval::default();
         if let Some(lap) = &mut thread.lap {
             lap.edge_seq = task_edge.nth;
             lap.begin(counter(task_edge.child), None);

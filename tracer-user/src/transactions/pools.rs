@@ -74,7 +74,7 @@ impl Jobs {
 
 /// How a job ends that a thread waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum JobEnd {
     /// Its thread wakes the thread that waits for the result.
     HandedBack,
     /// Its thread sends the answer itself.
@@ -100,17 +100,17 @@ impl Pools {
         Self { shared: u32::from(shared), ..Self::default() }
     }
 
-    fn of(&mut self, end: End) -> &mut Jobs {
+    fn of(&mut self, end: JobEnd) -> &mut Jobs {
         match end {
-            End::HandedBack => &mut self.handed,
-            End::Answered => &mut self.answered,
+            JobEnd::HandedBack => &mut self.handed,
+            JobEnd::Answered => &mut self.answered,
         }
     }
 
-    fn jobs(&self, end: End) -> &Jobs {
+    fn jobs(&self, end: JobEnd) -> &Jobs {
         match end {
-            End::HandedBack => &self.handed,
-            End::Answered => &self.answered,
+            JobEnd::HandedBack => &self.handed,
+            JobEnd::Answered => &self.answered,
         }
     }
 
@@ -126,18 +126,18 @@ impl Pools {
     }
 
     /// Counts jobs with this end that made no call.
-    pub(super) fn bare(&mut self, end: End, jobs: u32) {
+    pub(super) fn bare(&mut self, end: JobEnd, jobs: u32) {
         (0..jobs.min(JOBS)).for_each(|_| self.of(end).job(false, true));
     }
 
     /// Counts a job with this end that made `calls` calls.
-    pub(super) fn returned(&mut self, end: End, calls: usize) {
+    pub(super) fn returned(&mut self, end: JobEnd, calls: usize) {
         self.of(end).returned(calls);
     }
 
     /// Whether `calls` is what one job makes, rather than the sum of a fire-and-forget job and the next one: nearly all
     /// jobs make as many. If some of them were two jobs, others would have shown fewer calls.
-    pub(super) fn is_usual(&self, end: End, calls: usize) -> bool {
+    pub(super) fn is_usual(&self, end: JobEnd, calls: usize) -> bool {
         self.jobs(end).is_usual(calls)
     }
 
@@ -148,7 +148,7 @@ impl Pools {
 
     /// Whether it has both fire-and-forget jobs with calls and awaited jobs without: one of each in a row on a thread
     /// looks like an awaited job with a call.
-    pub(super) fn mixed(&self, end: End) -> bool {
+    pub(super) fn mixed(&self, end: JobEnd) -> bool {
         self.jobs(end).mixed()
     }
 
@@ -218,7 +218,7 @@ impl Thread {
 mod tests {
     use super::*;
 
-    const BACK: End = End::HandedBack;
+    const BACK: JobEnd = JobEnd::HandedBack;
 
     fn jobs(calls: &[usize], times: usize) -> Pools {
         let mut pools = Pools::new(false);

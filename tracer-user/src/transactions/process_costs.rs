@@ -11,7 +11,7 @@ use crate::model::ClassId;
 
 /// What a process worked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Work {
+pub enum ProcessWork {
     /// A request that it serves; the class, if it is known.
     Request(Option<ClassId>),
     /// Anything else.
@@ -26,7 +26,7 @@ pub const UNKNOWN_PROCESS: u32 = 0;
 /// CPU by process and work since last taken, nanoseconds.
 #[derive(Debug, Default)]
 pub(super) struct ProcessCosts {
-    costs: FxHashMap<(u32, Work), u64>,
+    costs: FxHashMap<(u32, ProcessWork), u64>,
     /// Entries when last taken.
     taken: usize,
     refused: u64,
@@ -34,7 +34,7 @@ pub(super) struct ProcessCosts {
 
 impl ProcessCosts {
     /// Process `tgid` used `cpu` nanoseconds for `work`.
-    pub(super) fn add(&mut self, tgid: u32, work: Work, cpu: u64) {
+    pub(super) fn add(&mut self, tgid: u32, work: ProcessWork, cpu: u64) {
         if cpu == 0 {
             return;
         }
@@ -46,7 +46,7 @@ impl ProcessCosts {
             (tgid, work)
         } else {
             self.refused += 1;
-            (UNKNOWN_PROCESS, Work::Other)
+            (UNKNOWN_PROCESS, ProcessWork::Other)
         };
         *self.costs.entry(key).or_default() += cpu;
     }
@@ -54,7 +54,7 @@ impl ProcessCosts {
 
 impl Engine {
     /// Takes the CPU of processes since last taken: process, work, nanoseconds; in no order.
-    pub fn take_process_costs(&mut self) -> Vec<(u32, Work, u64)> {
+    pub fn take_process_costs(&mut self) -> Vec<(u32, ProcessWork, u64)> {
         self.process_costs.taken = self.process_costs.costs.len();
         let costs = &mut self.process_costs.costs;
         let taken = costs.drain().map(|((tgid, work), cpu)| (tgid, work, cpu)).collect();
@@ -78,13 +78,13 @@ mod tests {
     fn what_finds_no_room_still_counts() {
         let mut costs = ProcessCosts::default();
         for tgid in 1..=ENTRIES as u32 + 10 {
-            costs.add(tgid, Work::Other, 2);
-            costs.add(tgid, Work::Request(None), 0);
+            costs.add(tgid, ProcessWork::Other, 2);
+            costs.add(tgid, ProcessWork::Request(None), 0);
         }
         assert_eq!(costs.costs.values().sum::<u64>(), 2 * (ENTRIES as u64 + 10));
         assert_eq!((costs.costs.len(), costs.refused), (ENTRIES + 1, 10));
-        assert_eq!(costs.costs[&(UNKNOWN_PROCESS, Work::Other)], 20);
-        costs.add(7, Work::Other, 5);
-        assert_eq!(costs.costs[&(7, Work::Other)], 7);
+        assert_eq!(costs.costs[&(UNKNOWN_PROCESS, ProcessWork::Other)], 20);
+        costs.add(7, ProcessWork::Other, 5);
+        assert_eq!(costs.costs[&(7, ProcessWork::Other)], 7);
     }
 }

@@ -49,7 +49,7 @@ pub enum IntervalOwner {
 
 /// A callback group: the work from one read to the next read or poll.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Group {
+pub struct ReadInterval {
     /// What was read.
     pub entity: Option<IntervalOwner>,
     /// The thread's read count at that read.
@@ -58,7 +58,7 @@ pub struct Group {
     polls: u32,
 }
 
-impl Group {
+impl ReadInterval {
     /// The group that a read begins.
     pub fn begin(entity: Option<IntervalOwner>, counters: &ThreadCounters) -> Self {
         Self { entity, reads: counters.reads, polls: counters.polls }
@@ -130,7 +130,7 @@ pub struct Thread {
     /// When it exited; 0 while it runs.
     pub died: Nanos,
     /// Its current callback group.
-    pub group: Group,
+    pub group: ReadInterval,
     /// Its callback state, if it runs an event loop with distinguishable callbacks.
     pub lap: Option<Box<EventLoop>>,
     /// Calls it made while it held no request.
@@ -172,7 +172,7 @@ impl Thread {
             lost_at: 0,
             doubt: 0,
             died: 0,
-            group: Group::default(),
+            group: ReadInterval::default(),
             lap: None,
             detached_calls: DetachedCalls::default(),
             works: false,
@@ -239,7 +239,7 @@ impl Thread {
     /// Records are missing: returns the requests that may no longer be its only ones.
     pub fn lose(&mut self) -> SmallVec<[Slot; 2]> {
         self.doubt = PROBATION;
-        self.group = Group::default();
+        self.group = ReadInterval::default();
         self.after_reply = None;
         self.lose_loop();
         std::mem::take(&mut self.open)
@@ -380,7 +380,7 @@ mod tests {
         let at = ThreadCounters { reads: 4, polls: 2, ..ThreadCounters::default() };
         let slot = super::super::open_span::Slab::default().slots().next();
         assert!(slot.is_none());
-        let group = Group::begin(None, &at);
+        let group = ReadInterval::begin(None, &at);
         assert_eq!(group.current(&at), None);
         assert_eq!(group.current(&ThreadCounters { reads: 5, ..at }), None);
     }

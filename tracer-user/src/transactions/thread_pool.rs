@@ -13,7 +13,7 @@ use tracer_common::event::{Op, WAKE_RESULT, Wake};
 
 use super::engine::{Engine, Output};
 use super::open_span::{CallTime, Handed, OpenSpan, Slot, SpanRef, Vote};
-use super::pools::{End, Pools};
+use super::pools::{JobEnd, Pools};
 use super::thread::Target;
 use super::wakeup_candidates::{SEVERAL, WakeupCandidates};
 use crate::model::{Nanos, ProtocolId};
@@ -134,7 +134,7 @@ impl Engine {
         if let ControlFlow::Break(bare) = thread.kind.calls()
             && let Some(pools) = self.pools.get_mut(&tgid)
         {
-            pools.bare(End::HandedBack, bare);
+            pools.bare(JobEnd::HandedBack, bare);
         }
         if thread.detached_calls.calls.is_empty() {
             thread.detached_calls.began = Some(Began { idles: op.counters.idles, idle_end: op.counters.idle_end });
@@ -239,7 +239,7 @@ impl Engine {
             && thread.kind.bare()
             && let Some(pools) = self.pools.get_mut(&tgid)
         {
-            pools.bare(End::HandedBack, 1);
+            pools.bare(JobEnd::HandedBack, 1);
         }
         if given && let Some(live) = self.spans.get_mut(request) {
             live.pool_queue.job(waited);
@@ -289,7 +289,7 @@ impl Engine {
             if thread.kind.bare()
                 && let Some(pools) = self.pools.get_mut(&thread.tgid)
             {
-                pools.bare(End::Answered, 1);
+                pools.bare(JobEnd::Answered, 1);
             }
             return;
         }
@@ -350,7 +350,7 @@ impl Engine {
             (Some(back), None) => (back, (!back.paired).then_some("who took its result may have waited for a lock")),
             (None, None) => (wakeups.iter().find(|back| back.waited).copied().unwrap_or(first), Some(SEVERAL)),
         };
-        let end = if back.by == tid { End::Answered } else { End::HandedBack };
+        let end = if back.by == tid { JobEnd::Answered } else { JobEnd::HandedBack };
         let doubt = match doubt {
             None if more => Some("its thread woke more, or made more calls, than can be distinguished"),
             None if doubted => Some(UNSEEN),
@@ -478,7 +478,7 @@ impl Engine {
 
     /// Why, in this process, taking a call's result does not prove having caused it. It does not help that the thread
     /// that took it had also given work: a woken thread often takes another job first.
-    pub(super) fn doubt_of(&self, tgid: u32, end: End) -> Option<&'static str> {
+    pub(super) fn doubt_of(&self, tgid: u32, end: JobEnd) -> Option<&'static str> {
         let pools = self.pools.get(&tgid)?;
         if pools.shares_threads() {
             return Some("requests of its process move between threads");
@@ -497,11 +497,11 @@ impl Engine {
         if handed.futex != 0 && pools.is_some_and(|pools| pools.is_lock(handed.futex)) {
             return Some("who took its result waited for a lock");
         }
-        let end = if live.cause.by == live.tid { End::Answered } else { End::HandedBack };
+        let end = if live.cause.by == live.tid { JobEnd::Answered } else { JobEnd::HandedBack };
         if handed.calls > 1 && !pools.is_some_and(|pools| pools.is_usual(end, handed.calls)) {
             return Some("not the last call of its thread before somebody took a result");
         }
-        if end == End::Answered && self.threads.get(&live.tid).is_some_and(|thread| thread.kind.juggles) {
+        if end == JobEnd::Answered && self.threads.get(&live.tid).is_some_and(|thread| thread.kind.juggles) {
             return Some("its thread does several things at once");
         }
         self.doubt_of(live.pid, end)

@@ -12,12 +12,12 @@ use crate::text;
 
 /// A group: its place in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Group(u32);
+pub struct WorkloadGroup(u32);
 
 /// Processes of which nothing is known.
-pub(super) const UNKNOWN: Group = Group(0);
+pub(super) const UNKNOWN: WorkloadGroup = WorkloadGroup(0);
 /// What finds no room.
-const OTHER: Group = Group(1);
+const OTHER: WorkloadGroup = WorkloadGroup(1);
 /// Longest name, in characters; the end of a longer one says more.
 pub const NAME: usize = 160;
 /// Number of groups of one grouping in `/metrics`, besides the rest.
@@ -90,15 +90,15 @@ impl Groups {
     }
 
     /// Whether that is the name of a group.
-    pub(super) fn is_called(&self, group: Group, name: &str) -> bool {
+    pub(super) fn is_called(&self, group: WorkloadGroup, name: &str) -> bool {
         self.sums.get(group.0 as usize).is_some_and(|sums| *sums.name == *name)
     }
 
     /// The group of a name, made at first sight.
-    pub(super) fn find(&mut self, name: &str) -> Group {
+    pub(super) fn find(&mut self, name: &str) -> WorkloadGroup {
         let name = shortened(name);
         if let Some(known) = self.names.get(&*name) {
-            return Group(*known);
+            return WorkloadGroup(*known);
         }
         let free = if self.sums.len() < self.limit {
             self.sums.push(Sums::default());
@@ -110,11 +110,11 @@ impl Groups {
         let Some((index, sums)) = free.and_then(|index| Some((index, self.sums.get_mut(index)?))) else { return OTHER };
         *sums = Sums::new(&name);
         self.names.insert(name.into(), index as u32);
-        Group(index as u32)
+        WorkloadGroup(index as u32)
     }
 
     /// A process came.
-    pub(super) fn enter(&mut self, group: Group) {
+    pub(super) fn enter(&mut self, group: WorkloadGroup) {
         if let Some(sums) = self.sums.get_mut(group.0 as usize) {
             sums.processes += 1;
             sums.started += 1;
@@ -122,14 +122,14 @@ impl Groups {
     }
 
     /// A process went.
-    pub(super) fn leave(&mut self, group: Group) {
+    pub(super) fn leave(&mut self, group: WorkloadGroup) {
         if let Some(sums) = self.sums.get_mut(group.0 as usize) {
             sums.processes = sums.processes.saturating_sub(1);
         }
     }
 
     /// CPU was used.
-    pub(super) fn spend(&mut self, group: Group, for_request: bool, cpu: u64) {
+    pub(super) fn spend(&mut self, group: WorkloadGroup, for_request: bool, cpu: u64) {
         let Some(sums) = self.sums.get_mut(group.0 as usize) else { return };
         sums.cpu += cpu;
         sums.requests += if for_request { cpu } else { 0 };
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn what_metrics_show_never_falls() {
         let mut groups = Groups::new(200);
-        let of: Vec<Group> = (0..SHOWN + 10).map(|n| groups.find(&format!("g{n}"))).collect();
+        let of: Vec<WorkloadGroup> = (0..SHOWN + 10).map(|n| groups.find(&format!("g{n}"))).collect();
         let mut before: HashMap<String, f64> = HashMap::new();
         for second in 1..400u64 {
             // First the first twenty are busy, then the others.

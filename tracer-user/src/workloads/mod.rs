@@ -11,12 +11,12 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
-pub use self::groups::{Group, GroupView, NAME};
+pub use self::groups::{GroupView, NAME, WorkloadGroup};
 use self::groups::{Groups, UNKNOWN};
 use crate::guard::tables::{TableUse, scaled};
 use crate::host::process::ProcessFacts;
 use crate::model::Nanos;
-use crate::transactions::process_costs::Work;
+use crate::transactions::process_costs::ProcessWork;
 
 /// What groups are formed by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ const LOOK_EVERY: Nanos = 60_000_000_000;
 const LOOKS: usize = 64;
 
 /// The groups of a process, by [`GroupBy`].
-type Places = [Group; GroupBy::ALL.len()];
+type Places = [WorkloadGroup; GroupBy::ALL.len()];
 
 /// The books of workloads.
 #[derive(Debug)]
@@ -132,11 +132,11 @@ impl Workloads {
     }
 
     /// A process used `cpu` nanoseconds.
-    pub fn spend(&mut self, tgid: u32, work: Work, cpu: u64) {
+    pub fn spend(&mut self, tgid: u32, work: ProcessWork, cpu: u64) {
         let places = self.processes.get(&tgid).copied().unwrap_or([UNKNOWN; GroupBy::ALL.len()]);
         self.total = self.total.saturating_add(cpu);
         for (groups, group) in self.groups.iter_mut().zip(places) {
-            groups.spend(group, work != Work::Other, cpu);
+            groups.spend(group, work != ProcessWork::Other, cpu);
         }
     }
 
@@ -277,10 +277,10 @@ mod tests {
         // A short-lived child of the shell, which ran another program: only the exit was seen.
         books.forked(2, 3);
         books.runs(3, "gzip");
-        books.spend(1, Work::Request(None), 2_000_000_000);
-        books.spend(1, Work::Other, 1_000_000_000);
-        books.spend(3, Work::Other, 4_000_000_000);
-        books.spend(99, Work::Other, 500_000_000);
+        books.spend(1, ProcessWork::Request(None), 2_000_000_000);
+        books.spend(1, ProcessWork::Other, 1_000_000_000);
+        books.spend(3, ProcessWork::Other, 4_000_000_000);
+        books.spend(99, ProcessWork::Other, 500_000_000);
         assert_eq!(sums(&books, GroupBy::Command), owned(&[("gzip", 4.0), ("nginx", 3.0), ("unknown", 0.5)]));
         assert_eq!(sums(&books, GroupBy::User), owned(&[("root", 4.0), ("www", 3.0), ("unknown", 0.5)]));
         assert_eq!(
@@ -306,7 +306,7 @@ mod tests {
         assert_eq!(books.take_looks(FIRST_LOOK), vec![7]);
         books.placed(7, "www", "/a");
         books.placed(8, "www", "/a");
-        books.spend(7, Work::Other, 1_000_000_000);
+        books.spend(7, ProcessWork::Other, 1_000_000_000);
         assert_eq!(sums(&books, GroupBy::User), owned(&[("www", 1.0)]));
         books.gone(7);
         assert_eq!(books.take_looks(10 * LOOK_EVERY), Vec::<u32>::new());
@@ -344,7 +344,7 @@ mod tests {
                     2 => books.gone(tgid),
                     3 => books.runs(tgid, "x"),
                     _ => {
-                        books.spend(tgid, Work::Other, cpu);
+                        books.spend(tgid, ProcessWork::Other, cpu);
                         sum += cpu;
                     }
                 }

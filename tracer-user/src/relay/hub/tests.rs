@@ -185,7 +185,7 @@ async fn liar(
     socket.bind((from, 0).into()).unwrap();
     let stream = socket.connect(to).await.unwrap();
     let trust = Trust::Key(Secret([5; 32]));
-    let mut channel = super::super::channel::Channel::agree(stream, &trust, End::Dialled("")).await.unwrap();
+    let mut channel = super::super::channel::Channel::agree(stream, &trust, SessionEnd::Dialled("")).await.unwrap();
     let mut bytes = Vec::new();
     let hello = super::super::message::Hello { version: 1, least: 1, agent: number, host: "liar".into() };
     super::super::message::Encoder::default().put(&Message::Hello(hello), &mut bytes);

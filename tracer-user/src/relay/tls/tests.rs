@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use super::{Files, Identity};
 use crate::relay::Agent;
 use crate::relay::bounds::Policy;
-use crate::relay::channel::{Broken, Channel, End};
+use crate::relay::channel::{Broken, Channel, SessionEnd};
 use crate::relay::event::Mode;
 use crate::relay::hub::Hub;
 use crate::relay::settings::{Settings, Trust};
@@ -72,7 +72,7 @@ async fn meet(dials: &Trust, place: &str, accepts: &Trust) -> [Result<(), Broken
         Ok(())
     };
     let (dialled, accepted) =
-        tokio::join!(speak(stream, dials, End::Dialled(place)), speak(other, accepts, End::Accepted));
+        tokio::join!(speak(stream, dials, SessionEnd::Dialled(place)), speak(other, accepts, SessionEnd::Accepted));
     [dialled, accepted]
 }
 

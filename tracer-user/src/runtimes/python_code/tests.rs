@@ -119,7 +119,7 @@ fn lines_are_those_the_interpreter_says() {
 #[derive(Default)]
 struct Pieces(Vec<(u64, Vec<u8>)>);
 
-impl Memory for Pieces {
+impl ProcessMemory for Pieces {
     fn read(&mut self, at: u64, into: &mut [u8]) -> bool {
         self.0.iter().any(|(from, bytes)| {
             let Some(begin) = at.checked_sub(*from).and_then(|begin| usize::try_from(begin).ok()) else { return false };
