@@ -106,13 +106,13 @@ type Pair = (Function, Option<Function>);
 
 /// How often each step was taken, and frames and stacks seen.
 #[derive(Debug, Default)]
-pub struct Pairs {
+pub struct CallPairs {
     steps: HashMap<Pair, u64>,
     frames: u64,
     stacks: u64,
 }
 
-impl Pairs {
+impl CallPairs {
     /// Adds a stack, innermost frame first. Without unwind information it is unknown what called generated code: what is
     /// beyond it is not compared.
     pub fn add(&mut self, stack: &[Place], functions: &mut Functions) {
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn steps_that_only_one_took_count_against_it() {
         let mut functions = Functions(HashMap::from([("/none".into(), vec![100, 200, 300])]));
-        let (mut ours, mut theirs) = (Pairs::default(), Pairs::default());
+        let (mut ours, mut theirs) = (CallPairs::default(), CallPairs::default());
         for _ in 0..3 {
             ours.add(&[code(105), code(250), code(310)], &mut functions);
         }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use tracer_common::unwind::Outcome;
 use tracer_tests::agent::Agent;
-use tracer_tests::call_pairs::{Functions, Mappings, Pairs, Place};
+use tracer_tests::call_pairs::{CallPairs, Functions, Mappings, Place};
 use tracer_tests::mariadb::MariaDb;
 use tracer_tests::nginx::Nginx;
 use tracer_tests::perf::Perf;
@@ -147,7 +147,7 @@ fn judge(
     let ours = walked(&recording, &processes, since, until);
     std::fs::remove_file(&recording).unwrap_or_else(|error| panic!("{error}"));
     let mut functions = Functions::default();
-    let (mut own, mut perfs) = (Pairs::default(), Pairs::default());
+    let (mut own, mut perfs) = (CallPairs::default(), CallPairs::default());
     for stack in &ours.stacks {
         own.add(stack, &mut functions);
     }

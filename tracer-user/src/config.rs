@@ -17,7 +17,7 @@ use crate::guard::{overhead_budget, tables};
 use crate::host::services::{NamingRule, NamingRules};
 use crate::kernel::sampler::MAX_HERTZ;
 use crate::metrics::SeriesLimits;
-use crate::profiles::hotspots::Owners;
+use crate::profiles::hotspots::CodeOwners;
 use crate::profiles::{Lines, SlowRequests};
 use crate::runtimes::Extras;
 use crate::runtimes::declared::Declared;
@@ -228,7 +228,7 @@ pub struct Config {
     /// Which requests keep their own samples.
     pub slow_requests: SlowRequests,
     /// Whose code functions are.
-    pub code_owners: Owners,
+    pub code_owners: CodeOwners,
     /// What is read of debug information.
     pub debug_info: DebugInfo,
     /// Length of a window of cost.
@@ -346,7 +346,7 @@ impl Default for Config {
             off_cpu_micros: 100,
             python: Some(Lines::Definition),
             slow_requests: SlowRequests::default(),
-            code_owners: Owners::default(),
+            code_owners: CodeOwners::default(),
             debug_info: DebugInfo::default(),
             window: Duration::from_secs(10),
             history: History::default(),

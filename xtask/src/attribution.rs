@@ -20,7 +20,7 @@ const HEAD: &str = "| application | rows | calls | right, % | ambiguous, % | orp
 
 /// Results of one application in one mode at one concurrency.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Row {
+pub(crate) struct AttributionRow {
     pub(crate) application: String,
     pub(crate) mode: String,
     pub(crate) concurrency: u64,
@@ -31,7 +31,7 @@ pub(crate) struct Row {
     pub(crate) confirmed_wrong: u64,
 }
 
-impl Row {
+impl AttributionRow {
     fn csv(&self) -> String {
         let [right, ambiguous, orphan] = self.shares;
         format!(
@@ -94,7 +94,7 @@ fn fields(line: &str) -> Vec<String> {
 }
 
 /// Writes the CSV and the summary.
-pub(crate) fn write(origin: &str, rows: &[Row]) -> Result<()> {
+pub(crate) fn write(origin: &str, rows: &[AttributionRow]) -> Result<()> {
     let mut text = format!("{COLUMNS}\n");
     for row in rows {
         let _ = writeln!(text, "{}", row.csv());
@@ -105,18 +105,18 @@ pub(crate) fn write(origin: &str, rows: &[Row]) -> Result<()> {
 }
 
 /// The rows of the committed CSV below `root`.
-pub(crate) fn read(root: &Path) -> Result<Vec<Row>> {
+pub(crate) fn read(root: &Path) -> Result<Vec<AttributionRow>> {
     let path = root.join(CSV);
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let mut lines = text.lines();
     if lines.next() != Some(COLUMNS) {
         bail!("{CSV} does not begin with {COLUMNS}");
     }
-    lines.map(Row::parse).collect()
+    lines.map(AttributionRow::parse).collect()
 }
 
 /// One line per group of applications and one for all: percentages of all their calls.
-pub(crate) fn summary(rows: &[Row]) -> String {
+pub(crate) fn summary(rows: &[AttributionRow]) -> String {
     let mut groups: Vec<&str> = Vec::new();
     for row in rows {
         if !groups.contains(&row.group()) {
@@ -126,20 +126,20 @@ pub(crate) fn summary(rows: &[Row]) -> String {
     groups.sort_by_key(|group| group.to_lowercase());
     let mut text = HEAD.to_owned();
     for group in groups {
-        let of: Vec<&Row> = rows.iter().filter(|row| row.group() == group).collect();
+        let of: Vec<&AttributionRow> = rows.iter().filter(|row| row.group() == group).collect();
         text.push_str(&line(group, &of));
     }
     text.push_str(&line("**all**", &rows.iter().collect::<Vec<_>>()));
     text
 }
 
-fn line(name: &str, rows: &[&Row]) -> String {
+fn line(name: &str, rows: &[&AttributionRow]) -> String {
     let calls: u64 = rows.iter().map(|row| row.calls).sum();
     let share = |which: usize| {
         let sum: f64 = rows.iter().map(|row| row.shares[which] * row.calls as f64).sum();
         sum / calls.max(1) as f64
     };
-    let wrong = |of: fn(&Row) -> u64| rows.iter().map(|row| of(row)).sum::<u64>();
+    let wrong = |of: fn(&AttributionRow) -> u64| rows.iter().map(|row| of(row)).sum::<u64>();
     format!(
         "| {name} | {} | {calls} | {:.1} | {:.1} | {:.1} | {} | {} |\n",
         rows.len(),
@@ -155,18 +155,26 @@ fn line(name: &str, rows: &[&Row]) -> String {
 mod tests {
     use super::*;
 
-    fn row(application: &str, calls: u64, right: f64) -> Row {
+    fn row(application: &str, calls: u64, right: f64) -> AttributionRow {
         let shares = [right, 100.0 - right, 0.0];
         let (mode, concurrency) = ("a \"job\", awaited".to_owned(), 8);
-        Row { application: application.into(), mode, concurrency, calls, shares, certain_wrong: 0, confirmed_wrong: 1 }
+        AttributionRow {
+            application: application.into(),
+            mode,
+            concurrency,
+            calls,
+            shares,
+            certain_wrong: 0,
+            confirmed_wrong: 1,
+        }
     }
 
     #[test]
     fn rows_survive_the_file() {
         let row = row("Go 1.27, net/http", 400, 99.5);
-        assert_eq!(Row::parse(&row.csv()).expect("a row"), row);
-        assert!(Row::parse("a,b,c").is_err());
-        assert!(Row::parse("a,b,8,many,1,2,3,0,0").is_err());
+        assert_eq!(AttributionRow::parse(&row.csv()).expect("a row"), row);
+        assert!(AttributionRow::parse("a,b,c").is_err());
+        assert!(AttributionRow::parse("a,b,8,many,1,2,3,0,0").is_err());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde_json::Value;
 
-use crate::attribution::{self, Row};
+use crate::attribution::{self, AttributionRow};
 use crate::build_ebpf::Way;
 use crate::shell::{self, Root};
 use crate::tally::Tally;
@@ -131,10 +131,10 @@ fn table(head: &str, rows: impl Iterator<Item = String>) -> String {
 }
 
 /// One line of scores.
-fn score(line: &Value) -> Row {
+fn score(line: &Value) -> AttributionRow {
     let word = |key: &str| line[key].as_str().unwrap_or_default().to_owned();
     let number = |key: &str| line[key].as_u64().unwrap_or_default();
-    Row {
+    AttributionRow {
         application: word("application"),
         mode: word("mode"),
         concurrency: number("connections"),
@@ -146,7 +146,7 @@ fn score(line: &Value) -> Row {
 }
 
 /// One line of the table.
-fn row(row: &Row) -> String {
+fn row(row: &AttributionRow) -> String {
     let [right, ambiguous, orphan] = row.shares;
     format!(
         "| {} | {} | {} | {} | {right:.2} | {ambiguous:.2} | {orphan:.2} | {} | {} |\n",

@@ -19,7 +19,7 @@ pub(crate) use tracer_user::analysis::finding::{Finding, Kind};
 pub(crate) use tracer_user::analysis::window::{ClassWindow, STRATA, ServiceWindow, Window};
 
 use scenarios::{SCENARIOS, Scenario};
-use scoring::Row;
+use scoring::ScoredRun;
 
 /// Seeds begin here: settings were chosen on others.
 const FIRST: u64 = 7000;
@@ -59,7 +59,7 @@ fn main() {
 }
 
 /// One scenario with one seed: an agent on each host.
-fn run(scenario: &'static Scenario, seed: u64) -> Row {
+fn run(scenario: &'static Scenario, seed: u64) -> ScoredRun {
     let (world, at, truth) = scenarios::prepare(scenario, seed);
     let windows = world.windows;
     let mut detectors = [0, 1].map(|_| Detector::new(Settings::default()));

@@ -18,7 +18,7 @@ const KINDS: [(Option<Kind>, &str); 5] = [
 
 /// What came of one run.
 #[derive(Clone, Debug)]
-pub(crate) struct Row {
+pub(crate) struct ScoredRun {
     pub(crate) scenario: &'static str,
     pub(crate) seed: u64,
     pub(crate) right: Option<Kind>,
@@ -44,7 +44,7 @@ pub(crate) fn score(
     at: usize,
     truth: &Truth,
     found: &[Finding],
-) -> Row {
+) -> ScoredRun {
     let number = |ns: u64| (ns as f64 / 1e9 / LENGTH).round();
     let quiet = matches!(scenario, "S0" | "S12");
     let at = if quiet { 0.0 } else { at as f64 };
@@ -71,7 +71,7 @@ pub(crate) fn score(
         all.dedup();
         all.into_iter().eq(classes.iter())
     };
-    Row {
+    ScoredRun {
         scenario,
         seed,
         right: truth.kind,
@@ -101,7 +101,7 @@ pub(crate) struct Summary {
     pub(crate) macro_f1: f64,
 }
 
-fn f1(rows: &[&Row], kind: Option<Kind>) -> f64 {
+fn f1(rows: &[&ScoredRun], kind: Option<Kind>) -> f64 {
     let hit = rows.iter().filter(|row| row.right == kind && row.found == kind).count() as f64;
     let either =
         rows.iter().filter(|row| row.right == kind).count() + rows.iter().filter(|row| row.found == kind).count();
@@ -109,9 +109,9 @@ fn f1(rows: &[&Row], kind: Option<Kind>) -> f64 {
 }
 
 /// Adds everything up.
-pub(crate) fn summary(rows: &[Row]) -> Summary {
-    let all: Vec<&Row> = rows.iter().collect();
-    let without: Vec<&Row> = rows.iter().filter(|row| !matches!(row.scenario, "S3-10" | "S14")).collect();
+pub(crate) fn summary(rows: &[ScoredRun]) -> Summary {
+    let all: Vec<&ScoredRun> = rows.iter().collect();
+    let without: Vec<&ScoredRun> = rows.iter().filter(|row| !matches!(row.scenario, "S3-10" | "S14")).collect();
     let application = Some(Kind::ApplicationChange);
     let alarms: usize = rows.iter().map(|row| row.alarms).sum();
     let hours: f64 = rows.iter().map(|row| row.hours).sum();
@@ -140,7 +140,7 @@ fn share(values: &[bool]) -> String {
 }
 
 /// The tables of `docs/verdicts.md`.
-pub(crate) fn tables(rows: &[Row], seeds: usize) -> String {
+pub(crate) fn tables(rows: &[ScoredRun], seeds: usize) -> String {
     let mut out = String::new();
     let s = summary(rows);
     // Writing to a string does not fail.
@@ -160,7 +160,7 @@ pub(crate) fn tables(rows: &[Row], seeds: usize) -> String {
         let _ = write!(out, " {name} |");
     }
     let _ = writeln!(out, " F1 |\n| --- |{} ---: |", " ---: |".repeat(KINDS.len()));
-    let all: Vec<&Row> = rows.iter().collect();
+    let all: Vec<&ScoredRun> = rows.iter().collect();
     for (right, name) in KINDS {
         let _ = write!(out, "| {name} |");
         for (found, _) in KINDS {
@@ -173,14 +173,15 @@ pub(crate) fn tables(rows: &[Row], seeds: usize) -> String {
          classes right, % | resource right, % | error of the ratio, median, % |\n\
          | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |\n",
     );
-    let mut by: BTreeMap<usize, Vec<&Row>> = BTreeMap::new();
+    let mut by: BTreeMap<usize, Vec<&ScoredRun>> = BTreeMap::new();
     for row in rows {
         let nth = SCENARIOS.iter().position(|scenario| scenario.name == row.scenario).unwrap_or(0);
         by.entry(nth).or_default().push(row);
     }
     for (nth, rows) in by {
-        let of = |value: fn(&Row) -> Option<f64>| rows.iter().filter_map(|row| value(row)).collect::<Vec<f64>>();
-        let yes = |value: fn(&Row) -> Option<bool>| rows.iter().filter_map(|row| value(row)).collect::<Vec<bool>>();
+        let of = |value: fn(&ScoredRun) -> Option<f64>| rows.iter().filter_map(|row| value(row)).collect::<Vec<f64>>();
+        let yes =
+            |value: fn(&ScoredRun) -> Option<bool>| rows.iter().filter_map(|row| value(row)).collect::<Vec<bool>>();
         let name = KINDS.iter().find(|(kind, _)| *kind == rows[0].right).map_or("", |(_, name)| name);
         let near: Vec<bool> = of(|row| row.change_point).into_iter().map(|error| error.abs() <= 1.0).collect();
         let delays = of(|row| row.delay);

@@ -230,7 +230,7 @@ fn model(gram: &Gram, columns: usize, more: f64) -> Model {
 
 /// What regression alone would say of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Says {
+pub enum SegmentVerdict {
     /// The first one, or like the one before.
     Nothing,
     /// Too short, or with CPU that no request explains.
@@ -249,7 +249,7 @@ pub struct Segment {
     /// The window after its last.
     pub to: usize,
     /// What regression says of it.
-    pub says: Says,
+    pub verdict: SegmentVerdict,
     /// Its model.
     pub model: Model,
 }
@@ -303,21 +303,21 @@ pub fn segments(samples: &[Sample], columns: usize) -> Vec<Segment> {
         let model = model(&own, columns, 1.0);
         let mean = own.at(0, own.size - 1) / own.windows.max(1.0);
         let unexplained = last.as_ref().is_some_and(|(_, base)| model.base_s > base + 0.25 * mean);
-        let says = if last.is_some() && (places[j] - places[i] < SHORT || unexplained) {
-            Says::Anomaly
+        let verdict = if last.is_some() && (places[j] - places[i] < SHORT || unexplained) {
+            SegmentVerdict::Anomaly
         } else if let Some((before, _)) = &last {
             let apart = before.fit(&every).1 + own.fit(&every).1;
             let both = before.plus(&own);
             let freedom = (both.windows - 2.0 * (columns as f64 + 1.0)).max(1.0);
             let f = (both.fit(&every).1 - apart) / (columns as f64 + 1.0) / (apart / freedom).max(1e-15);
-            if f < APART { Says::WorkloadChange } else { Says::ApplicationChange }
+            if f < APART { SegmentVerdict::WorkloadChange } else { SegmentVerdict::ApplicationChange }
         } else {
-            Says::Nothing
+            SegmentVerdict::Nothing
         };
-        if says != Says::Anomaly {
+        if verdict != SegmentVerdict::Anomaly {
             last = Some((own, model.base_s));
         }
-        out.push(Segment { from: skipped + places[i], to: skipped + places[j], says, model });
+        out.push(Segment { from: skipped + places[i], to: skipped + places[j], verdict, model });
     }
     out
 }
@@ -377,12 +377,12 @@ mod tests {
     #[test]
     fn time_is_divided_where_the_model_changes() {
         let found = segments(&samples(240, 120, [0.004, 0.006], [0.1; 2]), 3);
-        let says: Vec<(usize, Says)> = found.iter().map(|one| (one.from, one.says)).collect();
-        assert_eq!(says, [(0, Says::Nothing), (120, Says::ApplicationChange)]);
+        let verdict: Vec<(usize, SegmentVerdict)> = found.iter().map(|one| (one.from, one.verdict)).collect();
+        assert_eq!(verdict, [(0, SegmentVerdict::Nothing), (120, SegmentVerdict::ApplicationChange)]);
         let burnt = segments(&samples(240, 120, [0.004; 2], [0.1, 1.5]), 3);
-        assert_eq!(burnt.last().map(|one| one.says), Some(Says::Anomaly), "{burnt:?}");
+        assert_eq!(burnt.last().map(|one| one.verdict), Some(SegmentVerdict::Anomaly), "{burnt:?}");
         let quiet = segments(&samples(240, 240, [0.004; 2], [0.1; 2]), 3);
-        assert!(quiet.iter().all(|one| one.says != Says::ApplicationChange), "{quiet:?}");
+        assert!(quiet.iter().all(|one| one.verdict != SegmentVerdict::ApplicationChange), "{quiet:?}");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::window::Window;
 
 /// A detector for the present run, and what earlier ones found.
 #[derive(Debug)]
-pub struct Runs {
+pub struct DetectorRuns {
     /// Start of the present run.
     run_ns: u64,
     settings: Settings,
@@ -17,7 +17,7 @@ pub struct Runs {
     past: VecDeque<Finding>,
 }
 
-impl Runs {
+impl DetectorRuns {
     /// Before the first window.
     pub fn new(settings: Settings) -> Self {
         let detector = Detector::new(settings.clone());
@@ -44,7 +44,7 @@ impl Runs {
     }
 }
 
-impl Runs {
+impl DetectorRuns {
     /// What all runs found; those that last are over, because they are no longer watched.
     pub fn into_findings(mut self) -> VecDeque<Finding> {
         self.past.extend(self.detector.into_findings());
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn a_foreign_process_is_found_in_each_run_and_over_with_it() {
-        let mut runs = Runs::new(Settings::default());
+        let mut runs = DetectorRuns::new(Settings::default());
         for n in 0..120u64 {
             // Two runs of sixty windows; in each another process burns CPU from the fortieth on.
             let foreign_s = if n % 60 >= 40 { 20.0 } else { 0.0 };

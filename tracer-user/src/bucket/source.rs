@@ -10,7 +10,7 @@ use super::{Bucket, BucketError};
 use crate::history::layout;
 use crate::history::parquet_file::read;
 use crate::history::place::HistoryPlace;
-use crate::history::rows::{ClassRow, HostRow, KINDS, Row, ServiceRow};
+use crate::history::rows::{ClassRow, HistoryRow, HostRow, KINDS, ServiceRow};
 use crate::history::uploads::FILE_MAX;
 use crate::history::windows::{ReadWindow, windows};
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use crate::history::parquet_file;
-use crate::history::rows::{ClassRow, Row};
+use crate::history::rows::{ClassRow, HistoryRow};
 
 /// Days, files and rows read at most: four weeks of fifty classes are twelve million rows, and hours of the newest weeks say enough.
 const DAYS: usize = 28;

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::Failure;
 use crate::analysis::detector::Settings;
 use crate::analysis::finding::Finding;
-use crate::analysis::runs::Runs;
+use crate::analysis::runs::DetectorRuns;
 use crate::bucket::BucketError;
 use crate::bucket::source::{HistoryFile, HistorySource, Listing};
 use crate::cli::VerdictsOptions;
@@ -20,7 +20,7 @@ pub struct HostVerdicts {
     /// Its name.
     pub host: String,
     /// What was found.
-    pub runs: Runs,
+    pub runs: DetectorRuns,
     /// Windows it was found in.
     pub windows: u64,
     /// Files that could not be read.
@@ -35,7 +35,7 @@ pub async fn judge<'a>(
     hours: impl Iterator<Item = &'a Vec<HistoryFile>>,
     settings: Option<&Settings>,
 ) -> Result<HostVerdicts, BucketError> {
-    let mut found: Option<Runs> = None;
+    let mut found: Option<DetectorRuns> = None;
     let (mut name, mut windows, mut ignored) = (host.to_owned(), 0, 0);
     for files in hours {
         let hour = source.hour(files, ignored).await?;
@@ -47,7 +47,7 @@ pub async fn judge<'a>(
         for read in hour.windows.iter().filter(|read| read.whole) {
             windows += 1;
             let runs = found.get_or_insert_with(|| {
-                Runs::new(settings.cloned().unwrap_or_else(|| {
+                DetectorRuns::new(settings.cloned().unwrap_or_else(|| {
                     let mut settings = Settings::default();
                     settings.scale_to(Duration::from_secs_f64(read.window.length_s.clamp(1.0, 60.0).round()));
                     settings
@@ -56,7 +56,7 @@ pub async fn judge<'a>(
             runs.push(read.run_ns, &read.window);
         }
     }
-    let runs = found.unwrap_or_else(|| Runs::new(Settings::default()));
+    let runs = found.unwrap_or_else(|| DetectorRuns::new(Settings::default()));
     Ok(HostVerdicts { host: name, runs, windows, ignored })
 }
 

@@ -8,7 +8,7 @@ use toml::Spanned;
 
 use super::{ConfigError, SamplingFile, Source};
 use crate::profiles::SlowRequests;
-use crate::profiles::hotspots::Owners;
+use crate::profiles::hotspots::CodeOwners;
 
 /// Most prefixes of a list, and bytes of each: every frame is compared with all of them.
 const PREFIXES: usize = 64;
@@ -50,7 +50,7 @@ pub(super) fn debug_info(source: &Source<'_>, file: &ProfilesFile) -> Result<Deb
 }
 
 /// Whose code functions are.
-pub(super) fn owners(source: &Source<'_>, file: ProfilesFile) -> Result<Owners, ConfigError> {
+pub(super) fn owners(source: &Source<'_>, file: ProfilesFile) -> Result<CodeOwners, ConfigError> {
     let check = |prefixes: Vec<Spanned<String>>| {
         if let Some(last) = prefixes.get(PREFIXES) {
             return Err(source.wrong(&last.span(), format!("expected {PREFIXES} prefixes at most")));
@@ -67,7 +67,7 @@ pub(super) fn owners(source: &Source<'_>, file: ProfilesFile) -> Result<Owners, 
         };
         prefixes.into_iter().map(prefix).collect::<Result<Vec<_>, _>>()
     };
-    Ok(Owners { application: check(file.application)?, third_party: check(file.third_party)? })
+    Ok(CodeOwners { application: check(file.application)?, third_party: check(file.third_party)? })
 }
 
 /// When a request counts as slow.
@@ -97,7 +97,7 @@ mod tests {
         let text = "[sampling]\nslow_factor = 3\nslow_after = \"250ms\"\n[profiles]\napplication = [\"/srv/\"]\nthird_party = [\"tokio::\"]\n";
         let config = Config::parse("t.toml", text).unwrap();
         assert_eq!(config.slow_requests, SlowRequests { factor: 3.0, after: Some(Duration::from_millis(250)) });
-        let owners = Owners { application: vec!["/srv/".into()], third_party: vec!["tokio::".into()] };
+        let owners = CodeOwners { application: vec!["/srv/".into()], third_party: vec!["tokio::".into()] };
         assert_eq!(config.code_owners, owners);
         let text = "[profiles]\nlines = true\ndebug_dirs = [\"/srv/debug\"]\n";
         let info = DebugInfo { lines: true, directories: vec!["/srv/debug".into()] };

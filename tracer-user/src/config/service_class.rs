@@ -10,7 +10,7 @@ use toml::Spanned;
 use super::class_rules::{self, HeaderFile};
 use super::{ConfigError, Source};
 use crate::classes::rules::Glob;
-use crate::service_classes::hours::Hours;
+use crate::service_classes::hours::WeeklyHours;
 use crate::service_classes::{CLASSES_MAX, CpuPriority, Goal, RULES_MAX, Rule, ServiceClass, ServiceClasses};
 
 /// Longest name, and longest condition, bytes.
@@ -179,7 +179,8 @@ fn one_rule(source: &Source<'_>, rule: &Spanned<RuleFile>, class: usize) -> Resu
         Some(text) => Ok(Some(Glob::new(text.get_ref()))),
     };
     let file = rule.get_ref();
-    let time = |text: &Spanned<String>| Hours::parse(text.get_ref()).map_err(|what| source.wrong(&text.span(), what));
+    let time =
+        |text: &Spanned<String>| WeeklyHours::parse(text.get_ref()).map_err(|what| source.wrong(&text.span(), what));
     if let (Some(_), Some(user)) = (&file.header, &file.user) {
         let what = "contradiction: only calls of declared functions have a user, and they have no headers";
         return Err(source.wrong(&user.span(), what));

@@ -16,7 +16,7 @@ use std::time::Duration;
 use super::journal;
 use super::layout;
 use super::parquet_file::{self, Builder};
-use super::rows::{ClassRow, HostRow, KINDS, Row, ServiceRow, WindowRows};
+use super::rows::{ClassRow, HistoryRow, HostRow, KINDS, ServiceRow, WindowRows};
 use super::status::Status;
 use super::uploads::{Uploads, Version};
 use crate::files;
@@ -271,7 +271,7 @@ impl Directory {
     }
 
     /// Puts a file in its place, instead of one of an earlier state.
-    fn store<R: Row>(&mut self, builder: Builder<R>, stem: &str) -> io::Result<()> {
+    fn store<R: HistoryRow>(&mut self, builder: Builder<R>, stem: &str) -> io::Result<()> {
         let Some((_, start_s)) = layout::parse_stem(stem).filter(|_| builder.rows() > 0) else { return Ok(()) };
         let bytes = builder.finish().map_err(io::Error::other)?;
         let partition = layout::partition(&self.options.dir, R::KIND, start_s);
@@ -436,7 +436,7 @@ impl Directory {
     }
 }
 
-fn builder<R: Row>() -> io::Result<Builder<R>> {
+fn builder<R: HistoryRow>() -> io::Result<Builder<R>> {
     Builder::new().map_err(io::Error::other)
 }
 

@@ -5,7 +5,7 @@
 
 use flate2::Crc;
 
-use super::rows::{ClassRow, ColumnType, HostRow, Row, ServiceRow, Value, WindowRows};
+use super::rows::{ClassRow, ColumnType, HistoryRow, HostRow, ServiceRow, Value, WindowRows};
 
 /// Opens every journal of this version.
 pub(super) const HEADER: &[u8] = b"tracer history journal 2\n";
@@ -90,7 +90,7 @@ fn checksum(bytes: &[u8]) -> u32 {
     crc.sum()
 }
 
-fn put_row<R: Row>(row: &R, into: &mut Vec<u8>) {
+fn put_row<R: HistoryRow>(row: &R, into: &mut Vec<u8>) {
     for value in row.values() {
         put_value(value, into);
     }
@@ -119,14 +119,14 @@ fn put_value(value: Value, into: &mut Vec<u8>) {
     }
 }
 
-fn rows<R: Row>(bytes: &mut &[u8], first: bool) -> Option<Vec<R>> {
+fn rows<R: HistoryRow>(bytes: &mut &[u8], first: bool) -> Option<Vec<R>> {
     let count = integer(bytes)?;
     // No room is made in advance: the number is as the file says.
     (0..count).map(|_| row::<R>(bytes, first)).collect()
 }
 
 /// A row; `first`: of the first version, which has fewer columns.
-fn row<R: Row>(bytes: &mut &[u8], first: bool) -> Option<R> {
+fn row<R: HistoryRow>(bytes: &mut &[u8], first: bool) -> Option<R> {
     let there = if first { R::FIRST } else { R::COLUMNS.len() };
     let mut values = R::COLUMNS.iter().take(there).map(|(_, kind)| value(*kind, bytes)).collect::<Option<Vec<_>>>()?;
     if first {

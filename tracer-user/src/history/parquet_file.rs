@@ -18,7 +18,7 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::TypePtr;
 
-use super::rows::{ColumnType, Row, Value};
+use super::rows::{ColumnType, HistoryRow, Value};
 
 /// Version of the columns' meaning. A column may be added without a new one.
 pub const VERSION: u32 = 1;
@@ -96,7 +96,7 @@ impl Column {
                     repetition.push(i16::from(n > 0));
                 }
             }
-            // `Row` has the types of its own columns.
+            // `HistoryRow` has the types of its own columns.
             (_, value) => debug_assert!(false, "{value:?} in a column of another type"),
         }
     }
@@ -112,7 +112,7 @@ pub struct Builder<R> {
     kind: PhantomData<R>,
 }
 
-impl<R: Row> Builder<R> {
+impl<R: HistoryRow> Builder<R> {
     /// A file without rows.
     pub fn new() -> Result<Self, ParquetError> {
         let writer = SerializedFileWriter::new(Vec::new(), schema::<R>()?, properties())?;
@@ -170,7 +170,7 @@ impl<R: Row> Builder<R> {
     }
 }
 
-fn schema<R: Row>() -> Result<TypePtr, ParquetError> {
+fn schema<R: HistoryRow>() -> Result<TypePtr, ParquetError> {
     let list = |name: &str, of: &str| {
         format!("required group {name} (LIST) {{ repeated group list {{ required {of} element; }} }}")
     };
@@ -204,12 +204,12 @@ pub fn check(path: &Path) -> Result<(), ReadError> {
 }
 
 /// The rows of a file, given as a `File` or as `Bytes`.
-pub fn read<R: Row, S: ChunkReader + 'static>(source: S) -> Result<Vec<R>, ReadError> {
+pub fn read<R: HistoryRow, S: ChunkReader + 'static>(source: S) -> Result<Vec<R>, ReadError> {
     guarded(|| rows(&SerializedFileReader::new(source)?))
 }
 
 /// The rows of a file in memory.
-pub fn read_bytes<R: Row>(bytes: Vec<u8>) -> Result<Vec<R>, ReadError> {
+pub fn read_bytes<R: HistoryRow>(bytes: Vec<u8>) -> Result<Vec<R>, ReadError> {
     read(Bytes::from(bytes))
 }
 
@@ -225,7 +225,7 @@ fn version(metadata: &ParquetMetaData) -> Result<(), ReadError> {
     if version > VERSION { Err(ReadError::Newer(version)) } else { Ok(()) }
 }
 
-fn rows<R: Row>(reader: &impl FileReader) -> Result<Vec<R>, ReadError> {
+fn rows<R: HistoryRow>(reader: &impl FileReader) -> Result<Vec<R>, ReadError> {
     let metadata = reader.metadata();
     version(metadata)?;
     let schema = metadata.file_metadata().schema_descr_ptr();
@@ -337,7 +337,7 @@ mod tests {
         }
     }
 
-    fn file<R: Row>(rows: &[R]) -> Vec<u8> {
+    fn file<R: HistoryRow>(rows: &[R]) -> Vec<u8> {
         let mut builder = Builder::new().unwrap();
         for row in rows {
             builder.push(row).unwrap();
@@ -388,7 +388,7 @@ mod tests {
     #[derive(Clone, Debug, Default, PartialEq)]
     struct Earlier(HostRow);
 
-    impl Row for Earlier {
+    impl HistoryRow for Earlier {
         const KIND: &'static str = "hosts";
         const COLUMNS: &'static [(&'static str, ColumnType)] = HostRow::COLUMNS.split_at(HostRow::FIRST).0;
         const FIRST: usize = HostRow::FIRST;

@@ -167,7 +167,7 @@ impl Field for DurationHistogram {
 }
 
 /// A row of one of the tables.
-pub trait Row: Sized + Default {
+pub trait HistoryRow: Sized + Default {
     /// The table's name: the value of the partition `kind`.
     const KIND: &'static str;
     /// Names and types of the columns, in order.
@@ -194,7 +194,7 @@ macro_rules! row {
             $($(#[$added_doc])* pub $added: $added_type,)*
         }
 
-        impl Row for $name {
+        impl HistoryRow for $name {
             const KIND: &'static str = $kind;
             const COLUMNS: &'static [(&'static str, ColumnType)] = &[
                 $((stringify!($field), <$type as Field>::TYPE),)*

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::known::find;
 use super::params::Params;
-use super::{App, Problem, View};
+use super::{App, PipelineView, Problem};
 use crate::analysis::activity::{ActivityProfile, ClassProfiles, NAMES, Sketch, shift_name, shift_of};
 
 fn figures(sketch: &Sketch) -> Value {
@@ -42,7 +42,7 @@ fn class(service: &str, class: &str, profiles: &ClassProfiles, every_hour: bool)
     })
 }
 
-fn all(view: &View<'_>, service: Option<&str>, name: Option<&str>) -> Vec<Value> {
+fn all(view: &PipelineView<'_>, service: Option<&str>, name: Option<&str>) -> Vec<Value> {
     view.activity
         .classes()
         .filter(|((own, _), _)| service.is_none_or(|service| **own == *service))

@@ -16,7 +16,7 @@ use super::known::find;
 use super::page::Page;
 use super::params::Params;
 use super::range::Range;
-use super::{App, Command, Problem, View, compress, durations};
+use super::{App, Command, PipelineView, Problem, compress, durations};
 use crate::host::container::Container;
 use crate::kernel::sampler::MAX_HERTZ;
 use crate::metrics::Format;
@@ -139,7 +139,7 @@ pub(super) struct ClassView {
 }
 
 /// Classes with requests, of one service or of all, busiest first.
-pub(super) fn class_views(view: &View<'_>, service: Option<&str>) -> Vec<ClassView> {
+pub(super) fn class_views(view: &PipelineView<'_>, service: Option<&str>) -> Vec<ClassView> {
     let wanted = view.names.classes.iter().enumerate();
     let mut all: Vec<ClassView> = wanted
         .filter(|(_, info)| service.is_none_or(|service| *info.service_name == *service))
@@ -232,12 +232,12 @@ impl ContainerView {
 }
 
 /// Runtimes of the processes of a service.
-pub(super) fn runtimes(view: &View<'_>, service: ServiceId) -> Vec<RuntimeStatus> {
+pub(super) fn runtimes(view: &PipelineView<'_>, service: ServiceId) -> Vec<RuntimeStatus> {
     view.health.runtimes.iter().filter(|runtime| runtime.service == service).cloned().collect()
 }
 
 /// Every service, those with requests first; `classes` are all of them.
-pub(super) fn service_views(view: &View<'_>, classes: &[ClassView]) -> Vec<ServiceView> {
+pub(super) fn service_views(view: &PipelineView<'_>, classes: &[ClassView]) -> Vec<ServiceView> {
     let of_service = |(index, name): (usize, &Arc<str>)| {
         let cpu = view.stats.service_figures(ServiceId(index as u32));
         ServiceView {

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
 use super::params::Params;
-use super::{App, Problem, View};
+use super::{App, PipelineView, Problem};
 use crate::metrics::{DeclaredRow, DeclaredSums};
 use crate::model::DeclaredValue;
 use crate::runtimes::declared::{Metric, MetricKind};
@@ -21,7 +21,7 @@ type Row = Vec<(&'static str, Value)>;
 struct Report {
     name: &'static str,
     columns: &'static [&'static str],
-    rows: fn(&View<'_>) -> Vec<Row>,
+    rows: fn(&PipelineView<'_>) -> Vec<Row>,
 }
 
 const DEFINITIONS: Report = Report {
@@ -148,7 +148,7 @@ fn value(value: &DeclaredValue) -> Value {
     }
 }
 
-fn definitions_rows(view: &View<'_>) -> Vec<Row> {
+fn definitions_rows(view: &PipelineView<'_>) -> Vec<Row> {
     let metric = |metric: &Metric| json!({ "name": &*metric.name, "type": metric.kind.name(), "value": metric.value.to_string() });
     let row = |one: &crate::runtimes::declared::Declared| {
         vec![
@@ -164,7 +164,7 @@ fn definitions_rows(view: &View<'_>) -> Vec<Row> {
     view.declared.declared().map(row).collect()
 }
 
-fn measurements_rows(view: &View<'_>) -> Vec<Row> {
+fn measurements_rows(view: &PipelineView<'_>) -> Vec<Row> {
     let row = |row: DeclaredRow<'_>| {
         let sums = row.sums;
         let quantile = |q| json!(row.times.and_then(|times| times.at(q)));
@@ -197,7 +197,7 @@ fn sums_of(row: &DeclaredRow<'_>, sums: &DeclaredSums) -> Value {
         .into()
 }
 
-fn users_rows(view: &View<'_>) -> Vec<Row> {
+fn users_rows(view: &PipelineView<'_>) -> Vec<Row> {
     let row = |row: DeclaredRow<'_>| {
         let sums = row.sums;
         vec![
@@ -219,7 +219,7 @@ fn users_rows(view: &View<'_>) -> Vec<Row> {
     view.declared.users().map(row).collect()
 }
 
-fn metrics_rows(view: &View<'_>) -> Vec<Row> {
+fn metrics_rows(view: &PipelineView<'_>) -> Vec<Row> {
     let mut rows = Vec::new();
     for row in view.declared.totals() {
         for (metric, sums) in row.declared.metrics.iter().zip(&row.sums.metrics) {

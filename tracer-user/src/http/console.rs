@@ -328,7 +328,7 @@ pub(super) async fn finding(State(app): AppState, Query(query): Query<PageQuery>
     let id = query.id.ok_or_else(|| Problem::bad("id: expected the number of a finding"))?;
     let id: u64 =
         id.parse().map_err(|_| Problem::bad(format!("id: '{id}' given, expected the number of a finding")))?;
-    let find = move |view: &super::View<'_>| {
+    let find = move |view: &super::PipelineView<'_>| {
         (view.health.clone(), view.detector.findings().find(|finding| finding.id == id).cloned())
     };
     let (health, found) = app.shared.ask(find).await?;
@@ -372,7 +372,7 @@ fn own_flame_graphs(span: &SpanView, samples: (u64, u64), threshold: u64) -> Str
 pub(super) async fn transaction(State(app): AppState, Query(query): Query<PageQuery>) -> PageResult {
     let id = query.id.ok_or_else(|| Problem::bad("id: expected a trace id"))?;
     let trace = trace_id(&id)?;
-    let find = move |view: &super::View<'_>| {
+    let find = move |view: &super::PipelineView<'_>| {
         let spans = view.store.transaction(view.names, trace);
         // Those of this transaction that were slow and keep their own samples.
         let slow = |span: &SpanView| {

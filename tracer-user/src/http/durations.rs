@@ -12,14 +12,14 @@ use serde_json::{Value, json};
 use super::known::find;
 use super::params::Params;
 use super::range::Range;
-use super::{App, Problem, View};
+use super::{App, PipelineView, Problem};
 use crate::history::duration_counts::{DURATION_STEPS, DurationSum, lower_bound_s};
 use crate::history::recent::Point;
 use crate::model::{ClassInfo, Side};
 
 /// The windows of a class that begin within the range.
 fn points<'a>(
-    view: &'a View<'_>,
+    view: &'a PipelineView<'_>,
     service: Option<&'a str>,
     class: Option<&'a str>,
     range: Range,
@@ -39,7 +39,7 @@ fn points<'a>(
 }
 
 /// What was asked for, and what memory has of it: `kept_from` and `kept_to` are `null` if it has nothing.
-pub(super) fn kept(view: &View<'_>, range: Range) -> Value {
+pub(super) fn kept(view: &PipelineView<'_>, range: Range) -> Value {
     let mut asked = range.to_json();
     let covered = view.history.recent.covered(range.pair());
     asked["kept_from"] = json!(covered.map(|(from, ..)| from));
@@ -144,7 +144,7 @@ fn period(info: &ClassInfo, points: &[&Point], seconds: f64) -> PeriodView {
 
 /// Classes with requests in the range, busiest first, and what memory has of the range.
 pub(super) fn periods(
-    view: &View<'_>,
+    view: &PipelineView<'_>,
     service: Option<&str>,
     class: Option<&str>,
     range: Range,

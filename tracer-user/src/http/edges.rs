@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::known::find;
 use super::page::Page;
 use super::params::Params;
-use super::{App, Problem, View};
+use super::{App, PipelineView, Problem};
 use crate::model::ClassId;
 use crate::store::{Callee, EdgeKey, EdgeSample};
 use crate::text::printable;
@@ -39,7 +39,7 @@ struct EdgeView {
     rate_per_s: f64,
 }
 
-fn edge_views(view: &View<'_>) -> Vec<EdgeView> {
+fn edge_views(view: &PipelineView<'_>) -> Vec<EdgeView> {
     let edges = view.store.edges();
     let mut of_class: HashMap<ClassId, u64> = HashMap::new();
     for (key, sample) in &edges {

@@ -11,7 +11,7 @@ use super::range::Range;
 use super::{App, Problem};
 use crate::analysis::evidence::{CostPoint, Evidence, HostPoint};
 use crate::analysis::finding::Finding;
-use crate::analysis::regression::{self, Model, Says};
+use crate::analysis::regression::{self, Model, SegmentVerdict};
 use crate::analysis::signature::{self, Bucket};
 
 /// Most findings of one answer.
@@ -127,13 +127,13 @@ fn regressed(e: &Evidence) -> Value {
         })
     });
     let segments = regression::segments(&e.samples, columns).into_iter().map(|segment| {
-        let says = match segment.says {
-            Says::Nothing => Value::Null,
-            Says::Anomaly => json!("anomaly"),
-            Says::WorkloadChange => json!("workload_change"),
-            Says::ApplicationChange => json!("application_change"),
+        let kind = match segment.verdict {
+            SegmentVerdict::Nothing => Value::Null,
+            SegmentVerdict::Anomaly => json!("anomaly"),
+            SegmentVerdict::WorkloadChange => json!("workload_change"),
+            SegmentVerdict::ApplicationChange => json!("application_change"),
         };
-        json!({ "since_ns": at(segment.from), "until_ns": end(segment.to), "kind": says, "base_s": segment.model.base_s })
+        json!({ "since_ns": at(segment.from), "until_ns": end(segment.to), "kind": kind, "base_s": segment.model.base_s })
     });
     json!({
         "cpu_s": e.samples.iter().map(|sample| sample.cpu_s).collect::<Vec<_>>(),

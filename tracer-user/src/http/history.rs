@@ -11,7 +11,7 @@ use super::durations::kept;
 use super::known::find;
 use super::params::Params;
 use super::range::Range;
-use super::{App, Problem, View};
+use super::{App, PipelineView, Problem};
 use crate::history::recent::Point;
 use crate::model::Side;
 
@@ -58,7 +58,7 @@ impl SeriesView {
     }
 }
 
-fn all_series(view: &View<'_>, service: Option<&str>, class: Option<&str>, range: Range) -> Vec<SeriesView> {
+fn all_series(view: &PipelineView<'_>, service: Option<&str>, class: Option<&str>, range: Range) -> Vec<SeriesView> {
     let mut all: Vec<SeriesView> = view
         .history
         .recent

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::known::find;
 use super::params::Params;
 use super::profiles::{monotonic, profile_filter, ranges, render};
-use super::{App, Problem, View, slow_requests};
+use super::{App, PipelineView, Problem, slow_requests};
 use crate::model::ClassId;
 use crate::profiles::hotspots::{Hotspot, Shares, hotspots, shares};
 use crate::profiles::{Filter, Snapshot};
@@ -23,7 +23,7 @@ const CLASSES: usize = 8;
 /// The profile that is asked for, and those of classes to compare with, by name.
 type Profiles = (Snapshot, Vec<(String, Snapshot)>);
 
-fn profiles(view: &View<'_>, filter: &Filter) -> Option<Profiles> {
+fn profiles(view: &PipelineView<'_>, filter: &Filter) -> Option<Profiles> {
     if let Some(span) = filter.span {
         return Some((view.profiles.snapshot_of(span, filter.view)?, Vec::new()));
     }

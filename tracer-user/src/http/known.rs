@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Problem, View};
+use super::{PipelineView, Problem};
 use crate::model::Names;
 
 /// Maximum number of suggestions in an error.
@@ -19,7 +19,7 @@ pub(super) struct Unknown {
 }
 
 /// Checks that the service exists, and the class in it (or in any service if none is given).
-pub(super) fn find(view: &View<'_>, service: Option<&str>, class: Option<&str>) -> Result<(), Unknown> {
+pub(super) fn find(view: &PipelineView<'_>, service: Option<&str>, class: Option<&str>) -> Result<(), Unknown> {
     let Names { services, classes } = view.names;
     if let Some(name) = service
         && !services.iter().any(|known| **known == *name)

@@ -159,7 +159,7 @@ pub struct Peers {
 
 /// State as a job sees it.
 #[derive(Debug)]
-pub struct View<'a> {
+pub struct PipelineView<'a> {
     /// Names behind ids.
     pub names: &'a Names,
     /// Containers of services.
@@ -191,7 +191,7 @@ pub struct View<'a> {
 }
 
 /// Work for the pipeline's thread.
-pub type Job = Box<dyn for<'a> FnOnce(&View<'a>) + Send>;
+pub type Job = Box<dyn for<'a> FnOnce(&PipelineView<'a>) + Send>;
 
 /// Changes requested while running.
 #[derive(Debug)]
@@ -288,7 +288,7 @@ impl Shared {
     /// Runs `job` on the pipeline's thread.
     async fn ask<T: Send + 'static>(
         &self,
-        job: impl for<'a> FnOnce(&View<'a>) -> T + Send + 'static,
+        job: impl for<'a> FnOnce(&PipelineView<'a>) -> T + Send + 'static,
     ) -> Result<T, Problem> {
         let (answer, wait) = oneshot::channel();
         let job: Job = Box::new(move |view| {

@@ -10,7 +10,7 @@ use super::known::find;
 use super::params::Params;
 use super::range::{Range, SINCE};
 use super::slow_requests;
-use super::{App, Problem, Shared, View};
+use super::{App, PipelineView, Problem, Shared};
 use crate::profiles::{self, Filter, Snapshot};
 
 type AppState = State<Arc<App>>;
@@ -62,7 +62,7 @@ pub(super) fn ranges(params: &Params) -> Result<Ranges, Problem> {
 }
 
 /// Requests of a class, or of all classes of a service, in windows that begin within a range by the records' clock.
-fn requests(view: &super::View<'_>, filter: &Filter, range: (u64, u64)) -> f64 {
+fn requests(view: &super::PipelineView<'_>, filter: &Filter, range: (u64, u64)) -> f64 {
     let wall = |at: u64| (at as i64).saturating_add(view.wall_offset).max(0) as u64;
     let (from, until) = (wall(range.0), wall(range.1));
     let of = view.history.recent.series().filter(|(id, _)| {
@@ -77,7 +77,7 @@ fn requests(view: &super::View<'_>, filter: &Filter, range: (u64, u64)) -> f64 {
 }
 
 /// A range of instants by the records' clock.
-pub(super) fn monotonic(view: &View<'_>, Range { from, to }: Range) -> (u64, u64) {
+pub(super) fn monotonic(view: &PipelineView<'_>, Range { from, to }: Range) -> (u64, u64) {
     let clock = |at: u64| match i64::try_from(at) {
         Ok(at) => at.saturating_sub(view.wall_offset).max(0) as u64,
         Err(_) => u64::MAX,
@@ -128,7 +128,7 @@ async fn compared(shared: &Shared, params: Params) -> Result<Compared, Problem> 
 /// The filter of a stacks query, and its title.
 pub(super) fn profile_filter(params: Params) -> Result<(Filter, String), Problem> {
     let params = params.only(&PROFILE)?;
-    let view = params.read("kind", "cpu, offcpu or wall", profiles::View::parse)?.unwrap_or_default();
+    let view = params.read("kind", "cpu, offcpu or wall", profiles::ProfileKind::parse)?.unwrap_or_default();
     let since = params.read("since", SINCE, |text| crate::quantity::duration(text).ok())?;
     let (service, class) = (params.string("service"), params.string("class"));
     let span = params.read("span", "16 hexadecimal digits", slow_requests::span_id)?;

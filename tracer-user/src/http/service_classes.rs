@@ -7,7 +7,7 @@ use axum::extract::State;
 use serde_json::{Value, json};
 
 use super::params::Params;
-use super::{App, Problem, View};
+use super::{App, PipelineView, Problem};
 use crate::metrics::{AttainmentRow, Trend};
 use crate::service_classes::lever::Actions;
 use crate::service_classes::{Mode, ServiceClass};
@@ -24,7 +24,7 @@ pub struct Enforcement {
 }
 
 /// Why a class is late: what it waits for, and who took the CPU meanwhile.
-fn late(view: &View<'_>, row: &AttainmentRow) -> Value {
+fn late(view: &PipelineView<'_>, row: &AttainmentRow) -> Value {
     let classes = &view.attainment.classes().classes;
     let takers = view.attainment.takers().into_iter().map(|taker| {
         json!({
@@ -36,7 +36,7 @@ fn late(view: &View<'_>, row: &AttainmentRow) -> Value {
     json!({ "waits_for": row.shares.waits_for().name(), "cpu_taken_by": takers.collect::<Vec<_>>() })
 }
 
-fn row(view: &View<'_>, row: &AttainmentRow) -> Value {
+fn row(view: &PipelineView<'_>, row: &AttainmentRow) -> Value {
     json!({
         "service_name": &*view.names.service(row.service),
         "count": row.count,
@@ -58,7 +58,7 @@ fn row(view: &View<'_>, row: &AttainmentRow) -> Value {
     })
 }
 
-fn class(view: &View<'_>, rows: &[AttainmentRow], index: usize, class: &ServiceClass) -> Value {
+fn class(view: &PipelineView<'_>, rows: &[AttainmentRow], index: usize, class: &ServiceClass) -> Value {
     let services: Vec<Value> = rows.iter().filter(|one| one.class == index).map(|one| row(view, one)).collect();
     let Actions { applied, would_apply, restored, refused } =
         view.health.enforcement.actions.get(index).cloned().unwrap_or_default();

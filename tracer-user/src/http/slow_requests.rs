@@ -10,7 +10,7 @@ use super::known::find;
 use super::params::Params;
 use super::profiles::render;
 use super::range::Range;
-use super::{App, Problem, View};
+use super::{App, PipelineView, Problem};
 use crate::model::SpanId;
 use crate::profiles::SlowRequest;
 
@@ -28,7 +28,7 @@ pub(super) fn span_id(text: &str) -> Option<SpanId> {
     hexadecimal.then(|| u64::from_str_radix(text, 16).ok()).flatten().map(SpanId)
 }
 
-fn row(view: &View<'_>, slow: &SlowRequest) -> Value {
+fn row(view: &PipelineView<'_>, slow: &SlowRequest) -> Value {
     let (on_cpu, off_cpu) = slow.samples();
     let info = view.names.class(slow.class);
     json!({

@@ -7,7 +7,7 @@ use axum::extract::State;
 use serde_json::{Value, json};
 
 use super::params::Params;
-use super::{App, Problem, View};
+use super::{App, PipelineView, Problem};
 use crate::model::{ClassId, Names};
 use crate::subsystems::{BookView, SessionView, UserView};
 
@@ -49,7 +49,7 @@ fn subsystem(names: &Names, book: &BookView) -> Value {
     })
 }
 
-fn all(view: &View<'_>) -> Value {
+fn all(view: &PipelineView<'_>) -> Value {
     let views = view.subsystems.views();
     // One whose book was merged with that of an earlier run is empty.
     let known = views.iter().filter(|book| book.pid != 0 || book.cpu_s > 0.0);

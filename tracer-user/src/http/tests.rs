@@ -48,7 +48,7 @@ async fn start_with(token: Option<&str>, status: Arc<Status>) -> SocketAddr {
         let runtimes = statuses([(ServiceId(0), &known)].into_iter());
         let health = Health { degraded: vec!["<b>".into()], runtimes, ..Health::default() };
         while let Some(job) = queue.blocking_recv() {
-            job(&View {
+            job(&PipelineView {
                 names: &names,
                 containers: &crate::host::containers::Containers::default(),
                 stats: &stats,

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::console::{PageProblem, PageQuery};
 use super::markup::{Page, Safe};
 use super::params::Params;
-use super::{App, Problem, View};
+use super::{App, PipelineView, Problem};
 use crate::model::HostCpu;
 use crate::workloads::{GroupBy, Grouping};
 
@@ -40,7 +40,7 @@ impl Sums {
     }
 }
 
-fn grouping(view: &View<'_>, by: GroupBy) -> (Grouping, Sums) {
+fn grouping(view: &PipelineView<'_>, by: GroupBy) -> (Grouping, Sums) {
     let grouping = view.workloads.grouping(by);
     let sums = Sums::of(&grouping, &view.health.host_cpu);
     (grouping, sums)

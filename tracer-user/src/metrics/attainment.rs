@@ -36,7 +36,7 @@ struct Sums {
 
 /// One service class of one service.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
+pub struct AttainmentRow {
     /// Index of the service class.
     pub class: usize,
     /// The service.
@@ -132,15 +132,15 @@ impl Attainment {
     }
 
     /// Every pair that had requests, by importance, then class, then service.
-    pub fn rows(&self) -> Vec<Row> {
-        let mut rows: Vec<Row> =
+    pub fn rows(&self) -> Vec<AttainmentRow> {
+        let mut rows: Vec<AttainmentRow> =
             self.rows.iter().map(|((class, service), sums)| self.row(*class, *service, sums)).collect();
-        let importance = |row: &Row| self.classes.classes.get(row.class).map(|class| class.importance);
+        let importance = |row: &AttainmentRow| self.classes.classes.get(row.class).map(|class| class.importance);
         rows.sort_by_key(|row| (importance(row), row.class, row.service));
         rows
     }
 
-    fn row(&self, class: usize, service: ServiceId, sums: &Sums) -> Row {
+    fn row(&self, class: usize, service: ServiceId, sums: &Sums) -> AttainmentRow {
         let oldest = self.oldest();
         let middle = oldest + SLICES as u64 / 2;
         let (mut all, mut now, mut before) = (Times::default(), Times::default(), Times::default());
@@ -157,7 +157,7 @@ impl Attainment {
         let quantile = |q| all.times.at(q).unwrap_or(0.0);
         let goal = self.classes.classes.get(class).map_or(Goal::Discretionary, |class| class.goal);
         let actual_s = all.actual(goal);
-        Row {
+        AttainmentRow {
             class,
             service,
             count: sums.count,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::quantile::Quantiles;
 use crate::guard::tables::{TableUse, scaled};
 use crate::model::{DeclaredValue, Nanos, ServiceId};
-use crate::runtimes::declared::{Declared, DeclaredTable, Unread};
+use crate::runtimes::declared::{Declared, DeclaredTable, UnreadValue};
 use crate::transactions::declared::FinishedCall;
 
 /// Most users with sums of their own, over all transactions and services; further ones share a row.
@@ -149,7 +149,7 @@ impl DeclaredReports {
     pub fn call(
         &mut self,
         call: &FinishedCall,
-        user: &Result<Option<Arc<str>>, Unread>,
+        user: &Result<Option<Arc<str>>, UnreadValue>,
         values: &[Option<DeclaredValue>],
         failed: bool,
     ) {
@@ -270,7 +270,7 @@ mod tests {
         for (user, time, number) in [("ann", 10, 5), ("bob", 20, -7), ("cyd", 30, 1), ("ann", 40, 6), ("dan", 50, 2)] {
             reports.call(&call(time), &Ok(Some(user.into())), &values(number), number < 0);
         }
-        reports.call(&call(60), &Err(Unread), &values(1), false);
+        reports.call(&call(60), &Err(UnreadValue), &values(1), false);
         let rows: Vec<_> =
             reports.users().map(|row| (row.user, row.sums.count, row.sums.time, row.sums.metrics[0].sum)).collect();
         assert_eq!(rows, [(Some("ann"), 2, 50, 11), (Some("bob"), 1, 20, -7), (None, 2, 80, 3)]);

@@ -38,7 +38,7 @@ mod tasks;
 mod totals;
 mod workloads;
 
-pub use attainment::{Attainment, Row as AttainmentRow};
+pub use attainment::{Attainment, AttainmentRow};
 pub use declared::{DeclaredReports, DeclaredRow, DeclaredSums, MetricSums};
 pub use export::Metrics;
 pub use exposition::{Exposition, Format};

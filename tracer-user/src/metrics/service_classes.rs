@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use prometheus::{Counter, CounterVec, Gauge, GaugeVec, IntCounterVec, Opts};
 
-use super::attainment::{Attainment, Row};
+use super::attainment::{Attainment, AttainmentRow};
 use super::export::Metrics;
 use super::families::{Families, vec};
 use super::totals::raise;
@@ -77,7 +77,7 @@ impl ServiceClassFamilies {
         }
     }
 
-    fn row(&self, class: &str, service: &str, row: &Row) {
+    fn row(&self, class: &str, service: &str, row: &AttainmentRow) {
         let rise = |status: &str, total: u64| {
             let counter = self.requests.with_label_values(&[class, service, status]);
             counter.inc_by(total.saturating_sub(counter.get()));

@@ -24,7 +24,7 @@ use crate::guard::shrink::ShrinkExcess;
 use crate::history::collector::Collector;
 use crate::host::containers::Containers;
 use crate::host::process::ProcessFacts;
-use crate::http::{Health, View};
+use crate::http::{Health, PipelineView};
 use crate::metrics::{Attainment, ClassStats, DeclaredReports, Metrics};
 use crate::model::{ClassId, Cost, Names, Nanos, Owner, ServiceId, Sink, Span};
 use crate::profiles::{self, Profiles};
@@ -282,8 +282,8 @@ impl Pipeline {
     }
 
     /// What HTTP handlers may read.
-    pub fn view<'a>(&'a self, health: &'a Health) -> View<'a> {
-        View {
+    pub fn view<'a>(&'a self, health: &'a Health) -> PipelineView<'a> {
+        PipelineView {
             names: &self.names,
             containers: &self.containers,
             stats: &self.stats,

@@ -29,7 +29,7 @@ pub enum CodeOrigin {
 
 /// Prefixes of file paths or function names that override what is assumed; the longest that fits decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Owners {
+pub struct CodeOwners {
     /// The application's.
     pub application: Vec<String>,
     /// Others'.
@@ -135,7 +135,7 @@ fn longest(prefixes: &[String], frame: &Frame) -> Option<usize> {
     prefixes.iter().filter(fits).map(String::len).max()
 }
 
-impl Owners {
+impl CodeOwners {
     /// Whose code a frame is.
     pub fn code(&self, frame: &Frame) -> CodeOrigin {
         if frame.ends_with("_[k]") {
@@ -225,7 +225,7 @@ struct Sum<'a> {
 pub type Stacks = [(Vec<Frame>, u64, u64)];
 
 /// Adds the functions of one stack.
-fn add<'a>(sums: &mut HashMap<&'a Frame, Sum<'a>>, frames: &'a [Frame], nanos: u64, owners: &Owners) {
+fn add<'a>(sums: &mut HashMap<&'a Frame, Sum<'a>>, frames: &'a [Frame], nanos: u64, owners: &CodeOwners) {
     let functions = || frames.iter().skip(1).filter(|frame| !is_word(frame));
     // Recursion counts once.
     for frame in functions().collect::<HashSet<_>>() {
@@ -246,7 +246,7 @@ fn part(of: u64, all: u64) -> f64 {
 }
 
 /// The `limit` functions of these stacks with most time of their own, hottest first.
-pub fn hotspots(stacks: &Stacks, owners: &Owners, limit: usize) -> Vec<Hotspot> {
+pub fn hotspots(stacks: &Stacks, owners: &CodeOwners, limit: usize) -> Vec<Hotspot> {
     let mut sums: HashMap<&Frame, Sum<'_>> = HashMap::new();
     let mut all = 0;
     for (frames, _, nanos) in stacks {
@@ -292,7 +292,7 @@ pub struct Shares {
 pub fn shares(stacks: &Stacks, functions: &[Hotspot]) -> Vec<Shares> {
     let key = |function: &Hotspot| (function.function.clone(), function.file.clone());
     let places: HashMap<_, usize> = functions.iter().enumerate().map(|(at, function)| (key(function), at)).collect();
-    let (mut sums, mut all, no_owners) = (HashMap::new(), 0, Owners::default());
+    let (mut sums, mut all, no_owners) = (HashMap::new(), 0, CodeOwners::default());
     for (frames, _, nanos) in stacks {
         all += nanos;
         add(&mut sums, frames, *nanos, &no_owners);
@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn whose_code_it_is() {
-        let own = Owners {
+        let own = CodeOwners {
             application: vec![
                 "/usr/lib/shop/".into(),
                 "github.com/shop/".into(),
@@ -377,7 +377,7 @@ mod tests {
 
     #[test]
     fn hot_functions_of_others_name_the_application_that_called_them() {
-        let all = hotspots(&stacks(), &Owners::default(), 10);
+        let all = hotspots(&stacks(), &CodeOwners::default(), 10);
         let row = |name: &str| all.iter().find(|row| row.function == name).unwrap();
         let names: Vec<&str> = all.iter().map(|row| &*row.function).collect();
         assert_eq!(names, ["deflate", "view", "futex_[k]", "memcpy", "parse"]);
@@ -395,13 +395,13 @@ mod tests {
         assert_eq!((&*row("memcpy").called_by[0].function, row("futex_[k]").called_by[0].self_s), ("view", 2.0));
         let whole: f64 = all.iter().map(|row| row.self_share).sum();
         assert!((whole - 1.0).abs() < 1e-9, "{whole}");
-        assert_eq!(hotspots(&stacks(), &Owners::default(), 2).len(), 2);
-        assert!(hotspots(&[], &Owners::default(), 10).is_empty());
+        assert_eq!(hotspots(&stacks(), &CodeOwners::default(), 2).len(), 2);
+        assert!(hotspots(&[], &CodeOwners::default(), 10).is_empty());
     }
 
     #[test]
     fn shares_are_those_of_the_same_function_elsewhere() {
-        let here = hotspots(&stacks(), &Owners::default(), 10);
+        let here = hotspots(&stacks(), &CodeOwners::default(), 10);
         let own = shares(&stacks(), &here);
         let same = |row: &Hotspot| Shares { self_share: row.self_share, total_share: row.total_share };
         assert_eq!(own, here.iter().map(same).collect::<Vec<_>>());

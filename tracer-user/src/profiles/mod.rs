@@ -31,14 +31,14 @@ use crate::guard::shrink::ShrinkExcess;
 use crate::guard::tables::{TableUse, scaled};
 use crate::model::{ClassId, Names, Nanos, Owner, ProtocolId, Sink, SpanId, StackSample, TraceId};
 pub use frame::Frame;
-use hotspots::Owners;
+use hotspots::CodeOwners;
 pub use naming::name_in_file;
 use naming::{Frames, Stack};
 pub use python::Lines;
 use snapshot::Sum;
 pub use snapshot::{RequestSamples, Snapshot, TimedSample};
 use symbolize::{Means, Symbols};
-pub use view::{Filter, View};
+pub use view::{Filter, ProfileKind};
 
 /// Length of a period counts can be asked for by, nanoseconds. Those older than [`FINE`] are put together by [`COARSE`], and
 /// those older than [`KEPT`] go.
@@ -185,7 +185,7 @@ pub struct Profiles {
     /// How Python's functions are shown.
     lines: Lines,
     /// Whose code functions are.
-    owners: Arc<Owners>,
+    owners: Arc<CodeOwners>,
     /// Samples of single requests.
     ad_hoc: AdHoc,
     /// Samples whose stack was not kept because there were too many.
@@ -249,12 +249,12 @@ impl Profiles {
 
     /// The same with functions distinguished by these.
     #[must_use]
-    pub fn with_owners(self, owners: Owners) -> Self {
+    pub fn with_owners(self, owners: CodeOwners) -> Self {
         Self { owners: Arc::new(owners), ..self }
     }
 
     /// Whose code functions are.
-    pub fn owners(&self) -> Arc<Owners> {
+    pub fn owners(&self) -> Arc<CodeOwners> {
         Arc::clone(&self.owners)
     }
 
@@ -510,11 +510,11 @@ impl Profiles {
             Some((sample, Sum { stack, process, count: one.count, nanos: one.weight }))
         };
         let (samples, entries) = slow.taken().iter().filter_map(sample).unzip();
-        Some(RequestSamples { samples, snapshot: Snapshot::new(entries, self.symbols.clone(), View::Wall) })
+        Some(RequestSamples { samples, snapshot: Snapshot::new(entries, self.symbols.clone(), ProfileKind::Wall) })
     }
 
     /// The stacks of one slow request; `None` if it is not kept.
-    pub fn snapshot_of(&self, span: SpanId, view: View) -> Option<Snapshot> {
+    pub fn snapshot_of(&self, span: SpanId, view: ProfileKind) -> Option<Snapshot> {
         let taken = self.ad_hoc.get(span)?.taken();
         let entry = |one: &ad_hoc::Taken| {
             let (stack, process, off_cpu) = self.stacks.get(&one.stack)?.clone();
@@ -569,7 +569,7 @@ impl Profiles {
         self.periods.iter().filter(within)
     }
 
-    fn snapshot_from(&self, sums: Sums, view: View) -> Snapshot {
+    fn snapshot_from(&self, sums: Sums, view: ProfileKind) -> Snapshot {
         let entry = |(id, (count, nanos)): (u32, (u64, u64))| {
             let (stack, process, off_cpu) = self.stacks.get(&id)?.clone();
             view.shows(off_cpu).then_some(Sum { stack, process, count, nanos })

@@ -9,7 +9,7 @@ use tracer_common::unwind::Outcome;
 use super::Frame;
 use super::naming::{Frames, Stack, incomplete};
 use super::symbolize::Symbols;
-use super::{Kept, View, pprof};
+use super::{Kept, ProfileKind, pprof};
 use crate::text;
 
 /// One stack of a snapshot.
@@ -26,7 +26,7 @@ pub(super) struct Sum {
 pub struct Snapshot {
     entries: Vec<Sum>,
     symbols: Symbols,
-    view: View,
+    view: ProfileKind,
 }
 
 /// A sample of one request, or several of the same stack.
@@ -63,7 +63,7 @@ impl RequestSamples {
 }
 
 impl Snapshot {
-    pub(super) fn new(entries: Vec<Sum>, symbols: Symbols, view: View) -> Self {
+    pub(super) fn new(entries: Vec<Sum>, symbols: Symbols, view: ProfileKind) -> Self {
         Self { entries, symbols, view }
     }
 
@@ -178,9 +178,9 @@ impl Snapshot {
         title.clone_into(&mut options.title);
         let seconds = self.seconds();
         options.subtitle = Some(match self.view {
-            View::Cpu => format!("{seconds:.3} s on the CPU, by {} samples", self.samples()),
-            View::OffCpu => format!("{seconds:.3} s off the CPU while a request was held"),
-            View::Wall => format!("{seconds:.3} s on the CPU, and off it while a request was held"),
+            ProfileKind::Cpu => format!("{seconds:.3} s on the CPU, by {} samples", self.samples()),
+            ProfileKind::OffCpu => format!("{seconds:.3} s off the CPU while a request was held"),
+            ProfileKind::Wall => format!("{seconds:.3} s on the CPU, and off it while a request was held"),
         });
         options.count_name = "ms".into();
         options.factor = 1e-3;
@@ -194,9 +194,9 @@ impl Snapshot {
     /// A gzip-compressed `profile.proto`.
     pub fn pprof(&self) -> Vec<u8> {
         let value = match self.view {
-            View::Cpu => "cpu",
-            View::OffCpu => "off_cpu",
-            View::Wall => "wall",
+            ProfileKind::Cpu => "cpu",
+            ProfileKind::OffCpu => "off_cpu",
+            ProfileKind::Wall => "wall",
         };
         pprof::encode(&self.named(), value)
     }

@@ -8,7 +8,7 @@ use crate::model::{Nanos, SpanId};
 
 /// What time is looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum View {
+pub enum ProfileKind {
     /// On the CPU.
     #[default]
     Cpu,
@@ -18,7 +18,7 @@ pub enum View {
     Wall,
 }
 
-impl View {
+impl ProfileKind {
     /// Reads `cpu`, `offcpu`, `wall`.
     pub fn parse(text: &str) -> Option<Self> {
         match text {
@@ -51,7 +51,7 @@ pub struct Filter {
     /// Only samples between these times, by the clock of the records.
     pub range: Option<(Nanos, Nanos)>,
     /// What time.
-    pub view: View,
+    pub view: ProfileKind,
     /// Only this slow request: [`Profiles::snapshot_of`].
     pub span: Option<SpanId>,
 }

@@ -24,7 +24,7 @@ mod values;
 pub use interpreters::Language;
 pub use predicate::{Comparison, Predicate};
 pub use table::{DeclaredChanges, DeclaredTable};
-pub use values::{Captured, METRICS, Metric, MetricKind, Source, Unread, ValueSource};
+pub use values::{Captured, METRICS, Metric, MetricKind, Source, UnreadValue, ValueSource};
 
 /// Most bytes of a Go function that are searched for return instructions.
 const CODE: u64 = 256 << 10;
@@ -107,7 +107,7 @@ impl Declared {
 
 /// Where a call is seen to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct End {
+pub struct CallEnd {
     /// Offset in the file, bytes.
     pub at: u64,
     /// The place is also reached in other ways.
@@ -124,7 +124,7 @@ pub struct Site {
     /// Where a call is seen to begin.
     pub entry: u64,
     /// Where a call is seen to end; empty: a return probe.
-    pub ends: Vec<End>,
+    pub ends: Vec<CallEnd>,
     /// Whether it is a Go function.
     pub go: bool,
 }
@@ -465,7 +465,7 @@ impl Binary {
         let place = |at: usize| image.place(from.checked_add(at as u64)?);
         // Behind the stack check, which may start the function again.
         let entry = place(functions::frame(&code).unwrap_or(0)).ok_or(Refusal::NotProgram)?;
-        let end = |at| Ok(End { at: place(at).ok_or(Refusal::NotProgram)?, shared: false, stack: 0 });
+        let end = |at| Ok(CallEnd { at: place(at).ok_or(Refusal::NotProgram)?, shared: false, stack: 0 });
         let ends = found.into_iter().map(end).collect::<Result<_, Refusal>>()?;
         Ok(Site { name: function.into(), entry, ends, go: true })
     }

@@ -8,7 +8,7 @@ const DAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
 
 /// Hours of some days. An end before the beginning is on the next day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hours {
+pub struct WeeklyHours {
     /// A bit for each day on which they begin; the first is Monday's.
     days: u8,
     /// Minutes of the day.
@@ -42,7 +42,7 @@ fn minute(text: &str) -> Option<u16> {
     (minute <= DAY).then_some(minute)
 }
 
-impl Hours {
+impl WeeklyHours {
     /// Reads days (`mon-fri`, `sat,sun`), hours (`22:00-06:00`), or both; the error says what was expected.
     pub fn parse(text: &str) -> Result<Self, &'static str> {
         const EXPECTED: &str =
@@ -106,7 +106,7 @@ mod tests {
             ("sun 23:00-1:00", vec![at(6, 23, 0), at(0, 0, 59)], vec![at(6, 0, 30), at(0, 23, 30)]),
             ("Fri-Mon 00:00-24:00", vec![at(4, 0, 0), at(0, 23, 59)], vec![at(1, 0, 0), at(3, 23, 59)]),
         ] {
-            let hours = Hours::parse(text).unwrap();
+            let hours = WeeklyHours::parse(text).unwrap();
             assert!(inside.iter().all(|minute| hours.contain(*minute)), "{text}");
             assert!(!outside.iter().any(|minute| hours.contain(*minute)), "{text}");
         }
@@ -128,13 +128,13 @@ mod tests {
             "8:0-9:0",
             "24:00-06:00",
         ] {
-            assert!(Hours::parse(text).is_err(), "{text}");
+            assert!(WeeklyHours::parse(text).is_err(), "{text}");
         }
     }
 
     #[test]
     fn some_hours_cover_others() {
-        let hours = |text| Hours::parse(text).unwrap();
+        let hours = |text| WeeklyHours::parse(text).unwrap();
         assert!(hours("00:00-24:00").cover(hours("mon 22:00-06:00")));
         assert!(hours("mon-tue").cover(hours("mon 22:00-06:00")));
         assert!(!hours("mon").cover(hours("mon 22:00-06:00")));

@@ -28,7 +28,7 @@ const MAGIC: &str = "tracer-priorities 1";
 
 /// A thread with a changed priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct ChangedThread {
     /// Thread.
     pub tid: u32,
     /// Its process.
@@ -45,7 +45,7 @@ pub struct Entry {
     pub since: u64,
 }
 
-impl Entry {
+impl ChangedThread {
     fn line(&self) -> String {
         let Self { tid, tgid, start, base, before, set, since } = self;
         format!("{tid} {tgid} {start} {base} {before} {set} {since}")
@@ -83,9 +83,9 @@ pub struct Journal {
 
 /// What a state file says.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Left {
+pub struct SavedThreads {
     /// Threads of this boot.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<ChangedThread>,
     /// Lines that say nothing valid.
     pub damaged: usize,
 }
@@ -118,10 +118,10 @@ impl Lock {
     }
 
     /// Reads what an earlier agent left. A file of an earlier boot says nothing: its threads are gone.
-    pub fn left(&self) -> io::Result<Left> {
+    pub fn left(&self) -> io::Result<SavedThreads> {
         let path = self.directory.join(NAME);
         let text = match files::read_secret(&path, FILE) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Left::default()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(SavedThreads::default()),
             read => read?,
         };
         Ok(read(&text, &boot()?))
@@ -153,8 +153,8 @@ fn padded(text: &str) -> String {
     format!("{text:<width$}\n", width = LINE - 1)
 }
 
-fn read(text: &str, boot: &str) -> Left {
-    let mut left = Left::default();
+fn read(text: &str, boot: &str) -> SavedThreads {
+    let mut left = SavedThreads::default();
     // Lines that were never written before others are zeros.
     let is_blank = |letter: char| letter == '\0' || letter.is_whitespace();
     let mut lines = text.as_bytes().chunks(LINE).map(|line| String::from_utf8_lossy(line));
@@ -163,7 +163,7 @@ fn read(text: &str, boot: &str) -> Left {
     }
     for line in lines {
         let line = line.trim_matches(is_blank);
-        match Entry::parse(line) {
+        match ChangedThread::parse(line) {
             _ if line.is_empty() => {}
             Some(entry) => left.entries.push(entry),
             None => left.damaged += 1,
@@ -174,8 +174,8 @@ fn read(text: &str, boot: &str) -> Left {
 
 impl Journal {
     /// Writes the line of `slot`, 0 to [`THREADS_MAX`] - 1; `None` frees it.
-    pub fn write(&self, slot: usize, entry: Option<&Entry>) -> io::Result<()> {
-        let text = padded(&entry.map(Entry::line).unwrap_or_default());
+    pub fn write(&self, slot: usize, entry: Option<&ChangedThread>) -> io::Result<()> {
+        let text = padded(&entry.map(ChangedThread::line).unwrap_or_default());
         self.file.write_all_at(text.as_bytes(), ((slot + 1) * LINE) as u64)
     }
 
@@ -190,29 +190,30 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const ENTRY: Entry = Entry { tid: 70, tgid: 7, start: 123_456, base: 0, before: 11, set: -11, since: 123_400 };
+    const ENTRY: ChangedThread =
+        ChangedThread { tid: 70, tgid: 7, start: 123_456, base: 0, before: 11, set: -11, since: 123_400 };
 
     #[test]
     fn what_is_written_is_read_by_the_next() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state");
         let lock = Lock::take(&path).unwrap();
-        assert_eq!(lock.left().unwrap(), Left::default());
+        assert_eq!(lock.left().unwrap(), SavedThreads::default());
         let journal = lock.begin().unwrap();
-        let other = Entry { tid: 71, ..ENTRY };
+        let other = ChangedThread { tid: 71, ..ENTRY };
         journal.write(0, Some(&ENTRY)).unwrap();
         // A slot in between was never used.
         journal.write(5, Some(&other)).unwrap();
         assert_eq!(Lock::take(&path).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         drop(journal);
         let lock = Lock::take(&path).unwrap();
-        assert_eq!(lock.left().unwrap(), Left { entries: vec![ENTRY, other], damaged: 0 });
+        assert_eq!(lock.left().unwrap(), SavedThreads { entries: vec![ENTRY, other], damaged: 0 });
         let journal = lock.begin().unwrap();
         journal.write(0, Some(&ENTRY)).unwrap();
         journal.write(0, None).unwrap();
         drop(journal);
         let lock = Lock::take(&path).unwrap();
-        assert_eq!(lock.left().unwrap(), Left::default());
+        assert_eq!(lock.left().unwrap(), SavedThreads::default());
         assert!(exists(&path));
         lock.clear().unwrap();
         lock.clear().unwrap();
@@ -227,10 +228,10 @@ mod tests {
         };
         let line = ENTRY.line();
         assert_eq!(read(&file("a", &[&line]), "a").entries, [ENTRY]);
-        assert_eq!(read(&file("b", &[&line]), "a"), Left::default());
-        assert_eq!(read("", "a"), Left::default());
+        assert_eq!(read(&file("b", &[&line]), "a"), SavedThreads::default());
+        assert_eq!(read("", "a"), SavedThreads::default());
         let damaged = ["70 7 1 0 0 99 0", "1 1 1 0 0 0 0", "70 7", "x", "70 7 1 0 0 0 0 0"];
-        assert_eq!(read(&file("a", &damaged), "a"), Left { entries: vec![], damaged: damaged.len() });
+        assert_eq!(read(&file("a", &damaged), "a"), SavedThreads { entries: vec![], damaged: damaged.len() });
     }
 
     #[test]

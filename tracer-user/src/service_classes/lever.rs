@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use super::decision::{Order, THREADS_MAX};
-use super::journal::{self, Entry, Journal, Left, Lock};
+use super::journal::{self, ChangedThread, Journal, Lock, SavedThreads};
 use super::thread_priority::{self as thread, ThreadStat};
 
 /// Batches of orders that may wait.
@@ -140,7 +140,7 @@ pub struct Recovered {
 
 #[derive(Clone, Copy, Debug)]
 struct Owned {
-    entry: Entry,
+    entry: ChangedThread,
     class: usize,
     slot: usize,
 }
@@ -202,7 +202,7 @@ pub fn recover_left(directory: &Path) -> io::Result<Option<Recovered>> {
 }
 
 fn recover(lock: &Lock) -> io::Result<Recovered> {
-    let Left { entries, damaged } = lock.left()?;
+    let SavedThreads { entries, damaged } = lock.left()?;
     let mut recovered = Recovered { gone: damaged as u64, ..Recovered::default() };
     for entry in &entries {
         match restore(entry) {
@@ -220,7 +220,7 @@ fn recover(lock: &Lock) -> io::Result<Recovered> {
 }
 
 /// Gives a thread its own value; false if it ended or somebody else set its priority.
-fn restore(entry: &Entry) -> io::Result<bool> {
+fn restore(entry: &ChangedThread) -> io::Result<bool> {
     let Ok(stat) = thread::read(entry.tgid, entry.tid) else { return Ok(false) };
     if stat.start != entry.start || !(stat.nice == entry.set || stat.nice == entry.before) {
         return Ok(false);
@@ -231,7 +231,7 @@ fn restore(entry: &Entry) -> io::Result<bool> {
     Ok(true)
 }
 
-fn inherit(processes: &mut HashMap<u32, Inheritance>, entry: &Entry) {
+fn inherit(processes: &mut HashMap<u32, Inheritance>, entry: &ChangedThread) {
     if processes.len() >= PROCESSES_MAX && !processes.contains_key(&entry.tgid) {
         return;
     }
@@ -448,7 +448,7 @@ impl Books {
             }
         };
         let set = owned.entry.base.saturating_add(delta).clamp(-20, 19);
-        let entry = Entry { before: stat.nice, set, ..owned.entry };
+        let entry = ChangedThread { before: stat.nice, set, ..owned.entry };
         self.write(owned.slot, Some(&entry)).map_err(|_| {
             if known.is_none() {
                 self.free.push(owned.slot);
@@ -486,7 +486,8 @@ impl Books {
             None => return Err(Refusal::Limit),
         };
         let nice = stat.nice;
-        let entry = Entry { tid, tgid, start: stat.start, base: nice, before: nice, set: nice, since: now_ticks() };
+        let entry =
+            ChangedThread { tid, tgid, start: stat.start, base: nice, before: nice, set: nice, since: now_ticks() };
         Ok(Owned { entry, class, slot })
     }
 
@@ -540,7 +541,7 @@ impl Books {
         }
     }
 
-    fn write(&self, slot: usize, entry: Option<&Entry>) -> io::Result<()> {
+    fn write(&self, slot: usize, entry: Option<&ChangedThread>) -> io::Result<()> {
         self.journal.as_ref().map_or(Ok(()), |journal| journal.write(slot, entry))
     }
 

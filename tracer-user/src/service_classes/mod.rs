@@ -13,7 +13,7 @@ pub mod thread_priority;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hours::Hours;
+use hours::WeeklyHours;
 
 use crate::classes::rules::{Glob, HeaderMatch};
 
@@ -113,7 +113,7 @@ pub struct Rule {
     /// A header of the request.
     pub header: Option<HeaderMatch>,
     /// When it begins, local time.
-    pub time: Option<Hours>,
+    pub time: Option<WeeklyHours>,
     /// `FILE:LINE` where it begins.
     pub place: Box<str>,
 }
@@ -282,7 +282,7 @@ mod tests {
             rules: vec![
                 Rule { header: header("gold*"), ..rule(0, Some("shop"), None) },
                 Rule { user: Some(Glob::new("ann")), ..rule(1, None, None) },
-                Rule { time: Some(Hours::parse("mon 08:00-10:00").unwrap()), ..rule(2, None, None) },
+                Rule { time: Some(WeeklyHours::parse("mon 08:00-10:00").unwrap()), ..rule(2, None, None) },
             ],
         };
         let names: [Box<str>; 2] = ["host".into(), "x-plan".into()];

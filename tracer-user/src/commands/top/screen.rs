@@ -9,7 +9,7 @@ use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row as Drawn, Table as Gri
 use super::Top;
 use super::details::Details;
 use super::keys::HELP;
-use super::table::{Class, Row, Sort};
+use super::table::{Class, Sort, TableRow};
 use crate::text::printable;
 
 const HEAD: Style = Style::new().add_modifier(Modifier::BOLD);
@@ -116,10 +116,10 @@ fn classes(frame: &mut Frame<'_>, area: Rect, top: &Top) {
     frame.render_stateful_widget(grid, area, &mut state);
 }
 
-fn drawn(row: &Row, tree: bool) -> Drawn<'static> {
+fn drawn(row: &TableRow, tree: bool) -> Drawn<'static> {
     let right = |text: String| Cell::from(Text::from(text).right_aligned());
     match row {
-        Row::Service(sums) => {
+        TableRow::Service(sums) => {
             let text =
                 format!("{}  {} classes, overhead {:.1} %", printable(&sums.name), sums.classes, sums.overhead * 100.0);
             let mut cells = vec![right(percent(sums.cpu)), right(rate(sums.rate)), right(rate(sums.errors))];
@@ -127,7 +127,7 @@ fn drawn(row: &Row, tree: bool) -> Drawn<'static> {
             cells.push(Cell::from(text));
             Drawn::new(cells).style(HEAD)
         }
-        Row::Class(class, cores) => {
+        TableRow::Class(class, cores) => {
             let error = if class.error_rate_per_s > 0.0 { BAD } else { Style::new() };
             let name = printable(&class.request_class);
             let called = if class.side == "client" { "→ " } else { "" };

@@ -118,14 +118,14 @@ pub(super) enum Sort {
 
 /// A row of the table.
 #[derive(Clone, Debug)]
-pub(super) enum Row {
+pub(super) enum TableRow {
     /// A service with the sums of the classes it serves; in the tree.
     Service(Sums),
     /// A class and its CPU, cores.
     Class(Class, f64),
 }
 
-impl Row {
+impl TableRow {
     /// What tells the row from others.
     fn key(&self) -> ClassKey {
         match self {
@@ -196,7 +196,7 @@ impl Table {
 
     /// The class, or the service, of the selected row.
     pub(super) fn selected_key(&self) -> Option<ClassKey> {
-        self.rows().get(self.selected).map(Row::key)
+        self.rows().get(self.selected).map(TableRow::key)
     }
 
     /// A class of the newest snapshot, and its CPU; or a service as if what it serves were one class.
@@ -226,7 +226,7 @@ impl Table {
     }
 
     /// All rows in their order.
-    pub(super) fn rows(&self) -> Vec<Row> {
+    pub(super) fn rows(&self) -> Vec<TableRow> {
         let Some(now) = &self.now else { return Vec::new() };
         let filter = self.filter.to_lowercase();
         let is_shown = |class: &&Class| {
@@ -249,7 +249,7 @@ impl Table {
                 .then_with(|| a.side.cmp(&b.side))
         });
         if !self.tree {
-            return classes.into_iter().map(|(class, cores)| Row::Class(class, cores)).collect();
+            return classes.into_iter().map(|(class, cores)| TableRow::Class(class, cores)).collect();
         }
         let mut services: Vec<Sums> = Vec::new();
         for (class, cores) in &classes {
@@ -265,8 +265,8 @@ impl Table {
         let mut rows = Vec::new();
         for sums in services {
             let own = classes.iter().filter(|(class, _)| class.service_name == sums.name);
-            let own: Vec<Row> = own.map(|(class, cores)| Row::Class(class.clone(), *cores)).collect();
-            rows.push(Row::Service(sums));
+            let own: Vec<TableRow> = own.map(|(class, cores)| TableRow::Class(class.clone(), *cores)).collect();
+            rows.push(TableRow::Service(sums));
             rows.extend(own);
         }
         rows
@@ -382,9 +382,9 @@ mod tests {
     }
 
     fn names(table: &Table) -> Vec<String> {
-        let name = |row: &Row| match row {
-            Row::Service(sums) => format!("[{}]", sums.name),
-            Row::Class(class, _) => class.request_class.clone(),
+        let name = |row: &TableRow| match row {
+            TableRow::Service(sums) => format!("[{}]", sums.name),
+            TableRow::Class(class, _) => class.request_class.clone(),
         };
         table.rows().iter().map(name).collect()
     }
@@ -424,7 +424,7 @@ mod tests {
         assert_eq!(names(&table), ["[db]", "SELECT", "[shop]", "GET /slow", "GET /fast"]);
         table.clients = true;
         assert_eq!(names(&table).len(), 6);
-        let Some(Row::Service(sums)) = table.rows().into_iter().next() else { panic!("no service") };
+        let Some(TableRow::Service(sums)) = table.rows().into_iter().next() else { panic!("no service") };
         assert!((sums.rate - 30.0).abs() < 1e-9 && (sums.overhead - 0.25).abs() < 1e-9 && sums.classes == 1);
     }
 

@@ -55,7 +55,7 @@ fn parquet_files(dir: &Path) -> Vec<PathBuf> {
 }
 
 /// All rows of a table, by time.
-fn stored<R: Row>(dir: &Path) -> Vec<R> {
+fn stored<R: HistoryRow>(dir: &Path) -> Vec<R> {
     let files = parquet_files(&dir.join(format!("kind={}", R::KIND)));
     files.into_iter().flat_map(|path| read::<R, _>(File::open(path).unwrap()).unwrap()).collect()
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::analysis::detector::Settings;
 use crate::analysis::evidence::Evidence;
 use crate::analysis::finding::Finding;
-use crate::analysis::runs::Runs;
+use crate::analysis::runs::DetectorRuns;
 use crate::history::rows::{ClassRow, DURATION_BOUNDS_NS, DurationHistogram, HostRow};
 use crate::history::windows::ReadWindow;
 use crate::http::range::Range;
@@ -134,7 +134,7 @@ impl ClassState {
 
 #[derive(Debug)]
 struct HostState {
-    runs: Runs,
+    runs: DetectorRuns,
     windows: u64,
     /// Start and end of the newest window, nanoseconds since the epoch.
     newest_ns: u64,
@@ -194,7 +194,7 @@ impl FleetState {
                 return;
             }
             let state = HostState {
-                runs: Runs::new(settings(newest.length_s)),
+                runs: DetectorRuns::new(settings(newest.length_s)),
                 windows: 0,
                 newest_ns: 0,
                 until_ns: 0,

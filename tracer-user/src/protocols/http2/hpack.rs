@@ -158,7 +158,7 @@ impl Name {
 
 /// An entry of the dynamic table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct TableEntry {
     pub(super) name: Name,
     /// At most [`VALUE_LIMIT`] bytes of the value.
     pub(super) value: Box<[u8]>,
@@ -187,7 +187,7 @@ pub(super) struct Table {
 #[derive(Debug)]
 enum Entries {
     #[expect(clippy::box_collection, reason = "what rests has no room for a list's head")]
-    Listed(Box<VecDeque<Entry>>),
+    Listed(Box<VecDeque<TableEntry>>),
     Packed(Box<[u8]>),
 }
 
@@ -197,7 +197,7 @@ impl Entries {
     }
 
     /// The list, unpacked if necessary.
-    fn listed(&mut self) -> &mut VecDeque<Entry> {
+    fn listed(&mut self) -> &mut VecDeque<TableEntry> {
         if let Self::Packed(packed) = self {
             *self = Self::Listed(Box::new(unpack(packed)));
         }
@@ -284,7 +284,7 @@ impl Table {
         match &self.entries {
             Entries::Listed(listed) => {
                 let values: usize = listed.iter().map(|entry| entry.value.len()).sum();
-                listed.capacity() * size_of::<Entry>() + values
+                listed.capacity() * size_of::<TableEntry>() + values
             }
             Entries::Packed(packed) => packed.len(),
         }
@@ -364,7 +364,7 @@ impl Table {
         field(name, kept);
         if indexed {
             let kept = if matches!(name, Name::Other | Name::Unknown) { &[] } else { kept };
-            let entry = Entry { name, value: Box::from(kept), size: (name_length + length + 32) as u32 };
+            let entry = TableEntry { name, value: Box::from(kept), size: (name_length + length + 32) as u32 };
             self.size += entry.size;
             self.entries.listed().push_front(entry);
             self.evict();

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
-use super::hpack::{Entry, Name};
+use super::hpack::{Name, TableEntry};
 use crate::protocols::context::Which;
 
 /// Names by their packed numbers; from [`WANTED`] on, headers that rules want.
@@ -118,9 +118,9 @@ impl Known {
 
 /// Packs the entries: name, size, and value or its number for each; for an unwanted entry only its size, marked by an
 /// odd number.
-pub(super) fn pack<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Box<[u8]> {
+pub(super) fn pack<'a>(entries: impl IntoIterator<Item = &'a TableEntry>) -> Box<[u8]> {
     let (mut out, mut known) = (Vec::new(), known());
-    for Entry { name, value, size } in entries {
+    for TableEntry { name, value, size } in entries {
         if *name == Name::Other && value.is_empty() && (EACH..1 << 30).contains(size) {
             put(&mut out, (size - EACH) << 1 | 1);
             continue;
@@ -139,7 +139,7 @@ pub(super) fn pack<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Box<[u8]
 }
 
 /// Unpacks the entries.
-pub(super) fn unpack(mut bytes: &[u8]) -> VecDeque<Entry> {
+pub(super) fn unpack(mut bytes: &[u8]) -> VecDeque<TableEntry> {
     let (mut entries, known) = (VecDeque::new(), known());
     while let Some((entry, rest)) = one(bytes, &known) {
         entries.push_back(entry);
@@ -148,10 +148,10 @@ pub(super) fn unpack(mut bytes: &[u8]) -> VecDeque<Entry> {
     entries
 }
 
-fn one<'a>(mut bytes: &'a [u8], known: &Known) -> Option<(Entry, &'a [u8])> {
+fn one<'a>(mut bytes: &'a [u8], known: &Known) -> Option<(TableEntry, &'a [u8])> {
     let first = take(&mut bytes)?;
     if first & 1 == 1 {
-        return Some((Entry { name: Name::Other, value: Box::default(), size: (first >> 1) + EACH }, bytes));
+        return Some((TableEntry { name: Name::Other, value: Box::default(), size: (first >> 1) + EACH }, bytes));
     }
     let number = u16::try_from(first >> 2).ok()?;
     let own = NAMES.get(usize::from(number)).copied();
@@ -160,10 +160,10 @@ fn one<'a>(mut bytes: &'a [u8], known: &Known) -> Option<(Entry, &'a [u8])> {
     let length = take(&mut bytes)? as usize;
     if first & 2 != 0 {
         let value = known.values.get(length)?;
-        return Some((Entry { name, value: Box::from(&**value), size }, bytes));
+        return Some((TableEntry { name, value: Box::from(&**value), size }, bytes));
     }
     let (value, rest) = bytes.split_at_checked(length)?;
-    Some((Entry { name, value: Box::from(value), size }, rest))
+    Some((TableEntry { name, value: Box::from(value), size }, rest))
 }
 
 #[cfg(test)]
@@ -174,12 +174,12 @@ mod tests {
     fn what_is_packed_comes_out_again() {
         let names = NAMES.into_iter().chain([Name::Wanted(0), Name::Wanted(300)]);
         assert!(NAMES.iter().enumerate().all(|(n, name)| usize::from(number(*name)) == n));
-        let entry = |(n, name)| Entry { name, value: vec![7; n * 100].into(), size: 32 + n as u32 * 5000 };
-        let plain = |size| Entry { name: Name::Other, value: Box::default(), size };
+        let entry = |(n, name)| TableEntry { name, value: vec![7; n * 100].into(), size: 32 + n as u32 * 5000 };
+        let plain = |size| TableEntry { name: Name::Other, value: Box::default(), size };
         let plain = [plain(32), plain(95), plain(96), plain(20_000), plain(7), plain(u32::MAX)];
-        let entries: VecDeque<Entry> = plain.into_iter().chain(names.enumerate().map(entry)).collect();
+        let entries: VecDeque<TableEntry> = plain.into_iter().chain(names.enumerate().map(entry)).collect();
         let packed = pack(&entries);
-        let path = Entry { name: Name::Path, value: b"/shop.v1.Cart/Get".as_slice().into(), size: 54 };
+        let path = TableEntry { name: Name::Path, value: b"/shop.v1.Cart/Get".as_slice().into(), size: 54 };
         let packed_path = pack([&path]);
         assert!(packed_path.len() < 6 && unpack(&packed_path) == [path]);
         assert_eq!(unpack(&packed), entries);

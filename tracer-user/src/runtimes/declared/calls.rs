@@ -1,7 +1,7 @@
 //! The call of a function within another: the call instruction, and the one behind it.
 
 use super::code::{self, CODE, Flow, Instructions, JumpTarget};
-use super::{Binary, End, Found, Refusal, Site, elf, plain};
+use super::{Binary, CallEnd, Found, Refusal, Site, elf, plain};
 use crate::runtimes::go::image::Image;
 
 /// Bytes of a stub of the linkage table.
@@ -71,7 +71,7 @@ impl Binary {
             _ => false,
         });
         let place = |address| image.place(address).ok_or(Refusal::NotProgram);
-        let ends = vec![End { at: place(end)?, shared, stack: 0 }];
+        let ends = vec![CallEnd { at: place(end)?, shared, stack: 0 }];
         Ok(Site { name: format!("{callee} in {caller}"), entry: place(at)?, ends, go: found.go })
     }
 

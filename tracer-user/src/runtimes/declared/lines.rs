@@ -15,7 +15,7 @@ use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSection};
 
 use super::code::{Flow, Instructions, JumpTarget, Stack};
-use super::{Binary, End, Found, RETURNS, Refusal, SIMILAR, Site, elf};
+use super::{Binary, CallEnd, Found, RETURNS, Refusal, SIMILAR, Site, elf};
 use crate::runtimes::go::image::Image;
 
 /// Most bytes of line tables, and most of their rows.
@@ -66,9 +66,9 @@ impl Binary {
         let region = Region::of(&instructions, found.address, &pieces).map_err(|why| lines.refuse(why))?;
         let place = |address| image.place(address).ok_or(Refusal::NotProgram);
         let end = |(address, (shared, stack)): (&u64, &(bool, i32))| {
-            Ok(End { at: place(*address)?, shared: *shared, stack: *stack })
+            Ok(CallEnd { at: place(*address)?, shared: *shared, stack: *stack })
         };
-        let ends = region.ends.iter().map(end).collect::<Result<Vec<End>, Refusal>>()?;
+        let ends = region.ends.iter().map(end).collect::<Result<Vec<CallEnd>, Refusal>>()?;
         let name = format!("{}:{}-{} in {}", lines.file, lines.from, lines.to, found.name);
         Ok(Site { name, entry: place(region.entry)?, ends, go: found.go })
     }

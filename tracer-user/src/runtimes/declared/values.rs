@@ -253,12 +253,12 @@ impl Declared {
     }
 
     /// The user of a call; the error: it could not be read.
-    pub fn user_of(&self, captured: &Captured<'_>) -> Result<Option<Arc<str>>, Unread> {
+    pub fn user_of(&self, captured: &Captured<'_>) -> Result<Option<Arc<str>>, UnreadValue> {
         let Some(user) = &self.user else { return Ok(None) };
         match user.read(captured, false) {
             Some(DeclaredValue::Text(text)) => Ok(Some(text)),
             Some(DeclaredValue::Number(number)) => Ok(Some(number.to_string().into())),
-            None => Err(Unread),
+            None => Err(UnreadValue),
         }
     }
 
@@ -270,7 +270,7 @@ impl Declared {
 
 /// A value that could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unread;
+pub struct UnreadValue;
 
 const _: () = assert!(TEXT_NONE as usize > DECLARED_TEXT);
 

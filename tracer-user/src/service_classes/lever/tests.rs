@@ -167,8 +167,8 @@ fn a_killed_agent_leaves_nothing_behind() {
         books(&lever, &[change(sleeper.tid, 11), change(set.tid, 11), change(sleeper.tid, -11)]);
         thread::set(set.tid, 4).unwrap();
         // As if an earlier thread had had this id.
-        let entry = Entry { start: 1, ..lever.shared.books().threads[&sleeper.tid].entry };
-        lever.shared.books().write(9, Some(&Entry { tid: reused.tid, ..entry })).unwrap();
+        let entry = ChangedThread { start: 1, ..lever.shared.books().threads[&sleeper.tid].entry };
+        lever.shared.books().write(9, Some(&ChangedThread { tid: reused.tid, ..entry })).unwrap();
         thread::set(reused.tid, -11).unwrap();
         assert_eq!((sleeper.nice(), set.nice()), (-11, 4));
         // Dropped without restoring.
