@@ -1,7 +1,6 @@
 //! Configuration in two stages: `File` mirrors the TOML file, [`Config`] holds the checked settings.
 
 use std::net::SocketAddr;
-use std::ops::{Range, RangeInclusive};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,8 +13,7 @@ use crate::analysis;
 use crate::classes::ClassConfig;
 use crate::guard::shed::Ceilings;
 use crate::guard::{overhead_budget, tables};
-use crate::host::services::{NamingRule, NamingRules};
-use crate::kernel::sampler::MAX_HERTZ;
+use crate::host::services::NamingRules;
 use crate::metrics::SeriesLimits;
 use crate::profiles::hotspots::CodeOwners;
 use crate::profiles::{Lines, SlowRequests};
@@ -30,61 +28,44 @@ mod declared;
 mod findings;
 mod history;
 mod hosts;
+mod limits;
 mod profiles;
 mod reload;
+mod sampling;
 mod service_class;
+mod services;
+mod source;
+mod transactions;
 
 pub use history::History;
 pub use hosts::Relay;
-use hosts::RelayFile;
+pub use limits::OOM_SCORE_ADJ;
 pub use reload::Sections;
-
-/// A configuration error: its position, and what was expected.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("{path}: {source}")]
-    Unreadable {
-        /// Path of the file.
-        path: String,
-        /// The system's error.
-        source: std::io::Error,
-    },
-    /// The file contains an error.
-    #[error("{path}:{line}:{column}: {what}")]
-    Wrong {
-        /// Path of the file.
-        path: String,
-        /// Line, from 1.
-        line: usize,
-        /// Column, from 1.
-        column: usize,
-        /// What is wrong and what was expected.
-        what: String,
-    },
-}
+pub use source::ConfigError;
+use source::Source;
+pub use transactions::Transactions;
 
 /// The TOML file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct File {
     agent: Agent,
-    sampling: SamplingFile,
+    sampling: sampling::SamplingFile,
     profiles: profiles::ProfilesFile,
     history: history::HistoryFile,
     analysis: findings::AnalysisFile,
     subsystems: subsystems::Settings,
     protocols: ProtocolsFile,
-    transactions: TransactionsFile,
+    transactions: transactions::TransactionsFile,
     runtimes: RuntimesFile,
     tls: TlsFile,
-    relay: RelayFile,
+    relay: hosts::RelayFile,
     classes: ClassesFile,
-    limits: LimitsFile,
-    priority: PriorityFile,
-    watchdog: WatchdogFile,
+    limits: limits::LimitsFile,
+    priority: limits::PriorityFile,
+    watchdog: limits::WatchdogFile,
     class: Vec<class_rules::RuleFile>,
-    service: Vec<ServiceFile>,
+    service: Vec<services::ServiceFile>,
     transaction: Vec<declared::TransactionFile>,
     service_class: Vec<service_class::ServiceClassFile>,
     enforcement: service_class::EnforcementFile,
@@ -105,35 +86,9 @@ struct Agent {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct SamplingFile {
-    hertz: Option<Spanned<i64>>,
-    overhead_budget: Option<Spanned<String>>,
-    unwind_tables: Option<Spanned<String>>,
-    off_cpu_microseconds: Option<Spanned<i64>>,
-    python: Option<Spanned<String>>,
-    slow_factor: Option<Spanned<f64>>,
-    slow_after: Option<Spanned<String>>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
 struct ProtocolsFile {
     timed_ports: Option<Spanned<Vec<u16>>>,
     dns_ports: Option<Spanned<Vec<u16>>>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct TransactionsFile {
-    grace: Option<Spanned<String>>,
-    handover: Option<Spanned<String>>,
-    keep: Option<Spanned<i64>>,
-    request_id: bool,
-    baggage: Vec<Spanned<String>>,
-    max_size: Option<Spanned<String>>,
-    save: Option<Spanned<String>>,
-    save_max_size: Option<Spanned<String>>,
-    save_max_age: Option<Spanned<String>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -154,39 +109,6 @@ struct TlsFile {
 struct ClassesFile {
     max_per_service: Option<Spanned<i64>>,
     learn_after: Option<Spanned<i64>>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct LimitsFile {
-    max_memory: Option<Spanned<String>>,
-    max_cpu: Option<Spanned<String>>,
-    max_series: Option<Spanned<i64>>,
-    series_idle: Option<Spanned<String>>,
-    max_recording: Option<Spanned<String>>,
-    restore_after: Option<Spanned<String>>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct PriorityFile {
-    nice: Option<Spanned<i64>>,
-    oom_score_adj: Option<Spanned<i64>>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct WatchdogFile {
-    stall: Option<Spanned<String>>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ServiceFile {
-    name: Spanned<String>,
-    exe: Option<String>,
-    cmdline: Option<String>,
-    cgroup: Option<String>,
 }
 
 /// The checked configuration.
@@ -274,8 +196,6 @@ pub struct Config {
     pub stall: Duration,
 }
 
-/// Default `oom_score_adj` of the agent: the kernel kills it before the programs it traces.
-pub const OOM_SCORE_ADJ: i32 = 500;
 /// Maximum number of `timed_ports`: every connection is looked up in the list.
 const TIMED_PORTS: usize = 16;
 /// Maximum number of `dns_ports`: the kernel side compares with each.
@@ -283,48 +203,6 @@ const DNS_PORTS: usize = 2;
 
 /// Longest configuration file, bytes.
 const FILE: u64 = 1 << 20;
-
-/// Most members of baggage that can be kept.
-const BAGGAGE: usize = 8;
-
-/// Treatment of finished spans.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Transactions {
-    /// How long a finished span waits for later evidence.
-    pub grace: Duration,
-    /// How long a call of a thread without a request waits for the thread that takes its result.
-    pub handover: Duration,
-    /// Transactions kept in memory.
-    pub keep: usize,
-    /// Keep `X-Request-ID`.
-    pub request_id: bool,
-    /// Members of W3C baggage to keep.
-    pub baggage: Arc<[Arc<str>]>,
-    /// Most bytes of the file of all of them and the one before it.
-    pub max_size: u64,
-    /// Directory noteworthy ones are saved in; `None` = nowhere.
-    pub save: Option<PathBuf>,
-    /// Maximum size of that directory, bytes.
-    pub save_max_size: u64,
-    /// Maximum age of its files.
-    pub save_max_age: Duration,
-}
-
-impl Default for Transactions {
-    fn default() -> Self {
-        Self {
-            grace: Duration::from_millis(50),
-            handover: Duration::from_secs(1),
-            keep: 2000,
-            request_id: false,
-            baggage: Arc::from([]),
-            max_size: 1 << 30,
-            save: None,
-            save_max_size: 256 << 20,
-            save_max_age: Duration::from_secs(24 * 3600),
-        }
-    }
-}
 
 impl Default for Config {
     fn default() -> Self {
@@ -372,62 +250,6 @@ impl Default for Config {
     }
 }
 
-/// Converts byte ranges to lines and columns.
-struct Source<'a> {
-    path: &'a str,
-    text: &'a str,
-}
-
-impl Source<'_> {
-    fn wrong(&self, at: &Range<usize>, what: impl Into<String>) -> ConfigError {
-        let before = self.text.get(..at.start.min(self.text.len())).unwrap_or_default();
-        let line = before.matches('\n').count() + 1;
-        let column = before.rsplit('\n').next().map_or(0, |rest| rest.chars().count()) + 1;
-        ConfigError::Wrong { path: self.path.into(), line, column, what: what.into() }
-    }
-
-    /// `FILE:LINE` of `at`.
-    fn place(&self, at: &Range<usize>) -> String {
-        let before = self.text.get(..at.start.min(self.text.len())).unwrap_or_default();
-        format!("{}:{}", self.path, before.matches('\n').count() + 1)
-    }
-
-    fn number<T: TryFrom<i64>>(&self, value: &Spanned<i64>, range: Range<i64>) -> Result<T, ConfigError> {
-        let what = || format!("{} is out of range: expected {} to {}", value.get_ref(), range.start, range.end - 1);
-        if !range.contains(value.get_ref()) {
-            return Err(self.wrong(&value.span(), what()));
-        }
-        T::try_from(*value.get_ref()).map_err(|_| self.wrong(&value.span(), what()))
-    }
-}
-
-impl Source<'_> {
-    fn ports(&self, value: &Spanned<Vec<u16>>, most: usize) -> Result<Vec<u16>, ConfigError> {
-        let ports = value.get_ref();
-        if ports.len() > most || ports.contains(&0) {
-            return Err(self.wrong(&value.span(), format!("expected ports from 1 to 65535, {most} at most")));
-        }
-        Ok(ports.clone())
-    }
-
-    /// Checks that a path is absolute; empty = none.
-    fn absolute(&self, path: Option<Spanned<String>>) -> Result<Option<PathBuf>, ConfigError> {
-        match path.filter(|path| !path.get_ref().is_empty()) {
-            Some(path) if !path.get_ref().starts_with('/') => {
-                Err(self.wrong(&path.span(), "expected an absolute path, such as \"/run/tracer/token\""))
-            }
-            path => Ok(path.map(|path| PathBuf::from(path.into_inner()))),
-        }
-    }
-
-    fn time(&self, value: &Spanned<String>, range: RangeInclusive<Duration>) -> Result<Duration, ConfigError> {
-        let (least, most) = (range.start().as_secs(), range.end().as_secs());
-        crate::quantity::duration(value.get_ref()).ok().filter(|time| range.contains(time)).ok_or_else(|| {
-            self.wrong(&value.span(), format!("expected a time from {least}s to {most}s, such as \"10s\""))
-        })
-    }
-}
-
 impl Config {
     /// Checks `text`; `path` is for messages.
     pub fn parse(path: &str, text: &str) -> Result<Self, ConfigError> {
@@ -454,29 +276,7 @@ impl Config {
         }
         config.all_hooks = file.agent.all_hooks;
         config.reload_on_change = file.agent.reload_on_change;
-        if let Some(hertz) = &file.sampling.hertz {
-            config.hertz = source.number(hertz, 0..i64::from(MAX_HERTZ) + 1)?;
-        }
-        if let Some(budget) = &file.sampling.overhead_budget {
-            config.overhead_budget =
-                crate::quantity::share(budget.get_ref()).map_err(|what| source.wrong(&budget.span(), what))?;
-        }
-        if let Some(size) = &file.sampling.unwind_tables {
-            let bytes = crate::quantity::size(size.get_ref()).map_err(|what| source.wrong(&size.span(), what))?;
-            config.unwind_tables = Some(bytes);
-        }
-        if let Some(micros) = &file.sampling.off_cpu_microseconds {
-            config.off_cpu_micros = source.number(micros, 0..10_000_001)?;
-        }
-        if let Some(python) = &file.sampling.python {
-            config.python = match python.get_ref().as_str() {
-                "functions" => Some(Lines::Definition),
-                "lines" => Some(Lines::Running),
-                "off" => None,
-                _ => return Err(source.wrong(&python.span(), "expected \"functions\", \"lines\" or \"off\"")),
-            };
-        }
-        config.slow_requests = profiles::slow_requests(&source, &file.sampling)?;
+        file.sampling.apply(&source, &mut config)?;
         config.debug_info = profiles::debug_info(&source, &file.profiles)?;
         config.code_owners = profiles::owners(&source, file.profiles)?;
         file.history.apply(&source, &mut config)?;
@@ -484,41 +284,7 @@ impl Config {
         config.analysis.scale_to(config.window);
         config.subsystems = file.subsystems;
         config.webhook = file.analysis.webhook(&source)?;
-        let transactions = &mut config.transactions;
-        for (given, time) in [
-            (&file.transactions.grace, &mut transactions.grace),
-            (&file.transactions.handover, &mut transactions.handover),
-        ] {
-            let Some(given) = given else { continue };
-            *time = crate::quantity::duration(given.get_ref())
-                .ok()
-                .filter(|time| *time <= Duration::from_secs(60))
-                .ok_or_else(|| source.wrong(&given.span(), "expected a time of at most 60s, such as \"250ms\""))?;
-        }
-        if let Some(keep) = &file.transactions.keep {
-            config.transactions.keep = source.number(keep, 1..100_001)?;
-        }
-        config.transactions.request_id = file.transactions.request_id;
-        if let Some(last) = file.transactions.baggage.get(BAGGAGE) {
-            return Err(source.wrong(&last.span(), format!("at most {BAGGAGE} members of baggage can be kept")));
-        }
-        let members = file.transactions.baggage.iter().map(|name| Arc::from(name.get_ref().as_str()));
-        config.transactions.baggage = members.collect();
-        config.transactions.save = source.absolute(file.transactions.save)?;
-        for (given, size) in [
-            (&file.transactions.max_size, &mut config.transactions.max_size),
-            (&file.transactions.save_max_size, &mut config.transactions.save_max_size),
-            (&file.limits.max_recording, &mut config.max_recording),
-        ] {
-            let Some(given) = given else { continue };
-            *size = crate::quantity::size(given.get_ref())
-                .and_then(|size| if size > 0 { Ok(size) } else { Err("expected at least 1M".into()) })
-                .map_err(|what| source.wrong(&given.span(), what))?;
-        }
-        if let Some(age) = &file.transactions.save_max_age {
-            let year = Duration::from_secs(366 * 24 * 3600);
-            config.transactions.save_max_age = source.time(age, Duration::from_secs(60)..=year)?;
-        }
+        file.transactions.apply(&source, &mut config.transactions)?;
         let RuntimesFile { tokio_wakers, go_ready } = file.runtimes;
         config.runtimes = Extras { tokio_wakers, go_ready };
         if let Some(names) = &file.tls.libraries {
@@ -530,34 +296,9 @@ impl Config {
         if let Some(learn) = &file.classes.learn_after {
             config.classes.learn_after = source.number(learn, 2..10_001)?;
         }
-        let hour = Duration::from_secs(3600);
-        if let Some(memory) = &file.limits.max_memory {
-            config.ceilings.memory =
-                crate::quantity::memory(memory.get_ref()).map_err(|what| source.wrong(&memory.span(), what))?;
-        }
-        if let Some(cpu) = &file.limits.max_cpu {
-            config.ceilings.cpu =
-                crate::quantity::cores(cpu.get_ref()).map_err(|what| source.wrong(&cpu.span(), what))?;
-        }
-        if let Some(most) = &file.limits.max_series {
-            config.series.max_series = source.number(most, SeriesLimits::LEAST as i64..1_000_001)?;
-        }
-        if let Some(idle) = &file.limits.series_idle {
-            config.series.idle = source.time(idle, Duration::from_secs(10)..=Duration::from_secs(30 * 24 * 3600))?;
-        }
-        if let Some(calm) = &file.limits.restore_after {
-            config.ceilings.calm = source.time(calm, Duration::from_secs(1)..=hour)?.as_nanos() as u64;
-        }
-        if let Some(nice) = &file.priority.nice {
-            config.nice = source.number(nice, -20..20)?;
-        }
-        if let Some(score) = &file.priority.oom_score_adj {
-            config.oom_score_adj = Some(source.number(score, -1000..1001)?);
-        }
-        if let Some(stall) = &file.watchdog.stall {
-            let off = crate::quantity::duration(stall.get_ref()).is_ok_and(|stall| stall.is_zero());
-            config.stall = if off { Duration::ZERO } else { source.time(stall, Duration::from_secs(2)..=hour)? };
-        }
+        file.limits.apply(&source, &mut config)?;
+        file.priority.apply(&source, &mut config)?;
+        file.watchdog.apply(&source, &mut config)?;
         for rule in &file.class {
             config.classes.rules.push(class_rules::check(&source, rule)?);
         }
@@ -566,22 +307,7 @@ impl Config {
         if let Some(dir) = source.absolute(file.enforcement.state_dir)? {
             config.state_dir = dir;
         }
-        for service in file.service {
-            if service.name.get_ref().trim().is_empty() {
-                return Err(source.wrong(&service.name.span(), "expected a service name that is not empty"));
-            }
-            if service.exe.is_none() && service.cmdline.is_none() && service.cgroup.is_none() {
-                let what =
-                    "a [[service]] needs at least one of exe, cmdline, cgroup: without, it would fit every process";
-                return Err(source.wrong(&service.name.span(), what));
-            }
-            config.services.push(NamingRule {
-                name: service.name.into_inner(),
-                exe: service.exe,
-                cmdline: service.cmdline,
-                cgroup: service.cgroup,
-            });
-        }
+        config.services = services::check(&source, file.service)?;
         Ok(config)
     }
 }

@@ -58,9 +58,7 @@ impl HistoryFile {
             settings.spool = spool;
         }
         if let Some(size) = &self.max_size {
-            settings.max_size = crate::quantity::size(size.get_ref())
-                .and_then(|size| if size > 0 { Ok(size) } else { Err("expected at least 1M".into()) })
-                .map_err(|what| source.wrong(&size.span(), what))?;
+            settings.max_size = source.size(size)?;
         }
         if let Some(age) = &self.max_age {
             let years = Duration::from_secs(10 * 366 * 24 * 3600);

@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{ConfigError, SamplingFile, Source};
+use super::sampling::SamplingFile;
+use super::{ConfigError, Source};
 use crate::profiles::SlowRequests;
 use crate::profiles::hotspots::CodeOwners;
 
