@@ -76,7 +76,7 @@ fn more_classes_and_processes_than_series_stay_in_the_sums() {
     let full = wait("every request counted", Duration::from_secs(30), || {
         let metrics = agent.metrics();
         // Other programs of the host may serve requests, too.
-        (served(&metrics) >= CLASSES as f64 && metrics.sum("tracer_series_folded", &[("what", "class")]) > 0.0)
+        (served(&metrics) >= CLASSES as f64 && metrics.sum("tracer_series_folded", &[("kind", "class")]) > 0.0)
             .then_some(metrics)
     });
     let series = full.0.len();
@@ -98,7 +98,7 @@ fn more_classes_and_processes_than_series_stay_in_the_sums() {
     assert!(!full.of(cpu, &[]).any(|series| series.labels["service_name"].starts_with("quiet-")));
     let shared = full.of(cpu, &[("service_name", "_no_requests")]).count();
     assert_eq!(shared, 1, "series of processes without requests");
-    assert!(full.sum("tracer_series_folded", &[("what", "service"), ("reason", "no_requests")]) >= QUIET as f64);
+    assert!(full.sum("tracer_series_folded", &[("kind", "service"), ("reason", "no_requests")]) >= QUIET as f64);
     // The host's figures are set once a second, those of services more often: soon after that they agree.
     let (services, host) = wait("CPU of services and of the host to agree", Duration::from_secs(30), || {
         let metrics = agent.metrics();

@@ -81,7 +81,7 @@ impl Metrics {
                 "tracer_metrics_folded_total",
                 "Requests counted in a shared series because there were too many classes (class) or too many label \
                  combinations (series), or, until the next sweep, because their class had been idle (idle).",
-                &["what"],
+                &["reason"],
             ),
         );
         vec(r, Process::new());

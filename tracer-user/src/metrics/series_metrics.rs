@@ -18,14 +18,14 @@ pub(super) struct SeriesMetrics {
 
 impl SeriesMetrics {
     pub(super) fn new(r: &Families) -> Self {
-        let folded = "Request classes and services (what) without series of their own, by reason: limit (max_series \
+        let folded = "Request classes and services (kind) without series of their own, by reason: limit (max_series \
                       leaves no room), idle (no requests for too long), no_requests (a service that never had one). \
                       What they count is in shared series.";
         // Each scrape writes its own number into it.
         vec(r, IntGauge::new(SERIES, "Series of this scrape."));
         Self {
             limit: vec(r, IntGauge::new("tracer_series_limit", "Maximum number of series of a scrape: max_series.")),
-            folded: vec(r, IntGaugeVec::new(Opts::new("tracer_series_folded", folded), &["what", "reason"])),
+            folded: vec(r, IntGaugeVec::new(Opts::new("tracer_series_folded", folded), &["kind", "reason"])),
             expired: vec(
                 r,
                 IntCounter::new(
@@ -49,14 +49,14 @@ impl SeriesMetrics {
         self.expired.inc_by(classes.expired.saturating_sub(self.expired.get()));
         let Folded { classes_limit, classes_idle, services_limit, services_idle, services_no_requests } =
             classes.folded();
-        for (what, reason, count) in [
+        for (kind, reason, count) in [
             ("class", "limit", classes_limit),
             ("class", "idle", classes_idle),
             ("service", "limit", services_limit),
             ("service", "idle", services_idle),
             ("service", "no_requests", services_no_requests),
         ] {
-            self.folded.with_label_values(&[what, reason]).set(i64::try_from(count).unwrap_or(i64::MAX));
+            self.folded.with_label_values(&[kind, reason]).set(i64::try_from(count).unwrap_or(i64::MAX));
         }
     }
 }

@@ -96,12 +96,12 @@ fn the_limit_holds_and_sums_stay_exact() {
             adds_up(&samples, requests);
             near(sum(&samples, "tracer_classes", &[]), 5_000.0);
             near(sum(&samples, "tracer_classes_merged_total", &[]), 200.0);
-            let folded = samples["tracer_series_folded{reason=\"limit\",what=\"class\"}"];
+            let folded = samples["tracer_series_folded{kind=\"class\",reason=\"limit\"}"];
             let own = samples.keys().filter(|name| {
                 name.starts_with("tracer_requests_total{") && name.contains("\"ok\"") && !name.contains("_other")
             });
             near(folded + own.count() as f64, 5_000.0);
-            assert!(samples["tracer_metrics_folded_total{what=\"class\"}"] >= folded);
+            assert!(samples["tracer_metrics_folded_total{reason=\"class\"}"] >= folded);
             near(samples["tracer_series_limit"], max as f64);
         }
     }
@@ -136,8 +136,8 @@ fn idle_classes_leave_and_continue_when_they_return() {
     let idle = scrape(&metrics);
     assert!(!idle.contains_key(own) && !idle.contains_key(cpu), "{idle:#?}");
     assert!(idle.len() < before.len(), "{} series, {} before", idle.len(), before.len());
-    near(idle["tracer_series_folded{reason=\"idle\",what=\"class\"}"], 3.0);
-    near(idle["tracer_series_folded{reason=\"idle\",what=\"service\"}"], 1.0);
+    near(idle["tracer_series_folded{kind=\"class\",reason=\"idle\"}"], 3.0);
+    near(idle["tracer_series_folded{kind=\"service\",reason=\"idle\"}"], 1.0);
     near(idle["tracer_series_expired_total"], 4.0);
     near(sum(&idle, "tracer_requests_total", &["_expired-17"]), 30.0);
     near(sum(&idle, "tracer_service_cpu_seconds_total", &["_expired-17"]), 0.02);
@@ -149,10 +149,10 @@ fn idle_classes_leave_and_continue_when_they_return() {
         adds_up(&scrape(&metrics), requests);
     }
     let back = scrape(&metrics);
-    let returned = back["tracer_metrics_folded_total{what=\"idle\"}"];
+    let returned = back["tracer_metrics_folded_total{reason=\"idle\"}"];
     assert!((1.0..=16.0).contains(&returned), "{returned}");
     near(back[own], 10.0 + 40.0 - returned);
-    near(back["tracer_metrics_folded_total{what=\"class\"}"], 0.0);
+    near(back["tracer_metrics_folded_total{reason=\"class\"}"], 0.0);
     // The sum of what is hidden has another name whenever it is another sum.
     let hidden = |samples: &BTreeMap<String, f64>| -> Vec<(String, f64)> {
         let hidden = samples.iter().filter(|(name, _)| name.contains("_expired-"));
@@ -206,7 +206,7 @@ fn services_without_requests_share_series() {
     let cpu: Vec<_> = quiet.iter().filter(|(name, _)| name.starts_with("tracer_service_cpu_seconds_total{")).collect();
     assert_eq!(cpu.len(), 1, "{cpu:?}");
     near(sum(&quiet, "tracer_service_cpu_seconds_total", &["\"_no_requests\"", "overhead"]), 0.281);
-    near(quiet["tracer_series_folded{reason=\"no_requests\",what=\"service\"}"], 281.0);
+    near(quiet["tracer_series_folded{kind=\"service\",reason=\"no_requests\"}"], 281.0);
     // One of them gets a request.
     request(&mut metrics, &names, 7, SECOND);
     metrics.cost(&names, Owner::Overhead(ServiceId(7)), COST);

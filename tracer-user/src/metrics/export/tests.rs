@@ -112,7 +112,7 @@ fn a_server_that_makes_up_codes_makes_up_no_series() {
     let text = scrape(&metrics);
     let series = text.lines().filter(|line| line.starts_with("http_server_request_duration_seconds_count")).count();
     assert_eq!(series, 33);
-    has(&text, "tracer_metrics_folded_total{what=\"series\"} 868");
+    has(&text, "tracer_metrics_folded_total{reason=\"series\"} 868");
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn kinds_of_failures_of_one_class_have_a_bound() {
     let text = scrape(&metrics);
     let series = text.lines().filter(|line| line.starts_with("db_client_operation_duration_seconds_count{")).count();
     assert_eq!(series, 33);
-    has(&text, "tracer_metrics_folded_total{what=\"series\"} 68");
+    has(&text, "tracer_metrics_folded_total{reason=\"series\"} 68");
 }
 
 #[test]
