@@ -132,3 +132,61 @@ pub(crate) fn framed(opening: &[u8], frame: fn(Way, &[u8]) -> Vec<u8>, data: &[u
     }
     assert!(open.is_empty() || conversation.want().verdict == Verdict::Ignore, "{out:?}");
 }
+
+/// One connection whose bytes are played as operations of the same process.
+pub(crate) struct Playing {
+    parser: ConnectionParser,
+    settings: Settings,
+    out: Vec<ExchangeEvent>,
+    pos: [u64; 2],
+    nanos: u64,
+}
+
+impl Playing {
+    pub(crate) fn new() -> Self {
+        let parser = ConnectionParser::new(false);
+        Self { parser, settings: Settings::default(), out: Vec::new(), pos: [0; 2], nanos: 1 }
+    }
+
+    /// Bytes received (0) or sent (1), all of them captured.
+    pub(crate) fn play(&mut self, which: usize, bytes: &[u8]) {
+        self.captured(which, bytes, usize::MAX, 0);
+    }
+
+    /// The same after a gap, with the first `captured` and a few of the last bytes captured.
+    fn captured(&mut self, which: usize, bytes: &[u8], captured: usize, gap: u64) {
+        let Self { parser, settings, out, pos, nanos } = self;
+        *nanos += 1;
+        pos[which] = pos[which].saturating_add(gap);
+        let dir = [Direction::Rx, Direction::Tx][which];
+        let head = &bytes[..captured.min(bytes.len())];
+        let tail = if head.len() < bytes.len() { &bytes[bytes.len().saturating_sub(8).max(head.len())..] } else { &[] };
+        let at = Stamp { nanos: *nanos, pid: 1, tid: 1, reads: *nanos as u32 / 2 };
+        let len = bytes.len() as u64;
+        parser.bytes(&Chunk { dir, pos: pos[which], len, head, tail, fragments: &[], at, arrived: 0 }, settings, out);
+        pos[which] = pos[which].saturating_add(len);
+    }
+
+    /// Plays `rest`: operations of flags, length, captured length and bytes, which `message` makes a message of this first
+    /// byte unless a flag says that they are raw. Then the connection ends; returns how many exchanges began. Each must end
+    /// unless the connection was given up.
+    pub(crate) fn finish(mut self, mut rest: &[u8], message: fn(u8, &[u8]) -> Vec<u8>) -> usize {
+        while let [flags, len, captured, tail @ ..] = rest {
+            let (bytes, next) = tail.split_at(usize::from(*len).min(tail.len()));
+            rest = next;
+            let whole = match bytes.split_first() {
+                Some((first, others)) if flags & 2 == 0 => message(*first, others).repeat(usize::from(flags >> 5) + 1),
+                _ => bytes.to_vec(),
+            };
+            let captured = if flags & 4 == 0 { usize::MAX } else { usize::from(*captured) };
+            let gap = if flags & 8 == 0 { 0 } else { u64::from(flags >> 4) };
+            self.captured(usize::from(flags & 1), &whole, captured, gap);
+        }
+        let Self { mut parser, settings, mut out, .. } = self;
+        parser.closed(Closed::Both, Stamp::default(), None, &settings, &mut out);
+        let begun = out.iter().filter(|word| matches!(word, ExchangeEvent::Begun { .. })).count();
+        let done = out.iter().filter(|word| matches!(word, ExchangeEvent::Done { .. })).count();
+        assert!(begun == done || parser.want().verdict == Verdict::Ignore && begun > done);
+        begun
+    }
+}
