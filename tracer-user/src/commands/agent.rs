@@ -6,94 +6,44 @@ use std::time::Instant;
 
 use tokio::sync::mpsc;
 use tracer_common::event::{Header, Kind as EventKind};
-use tracer_common::limits::{ASKS_MAX, PROCESSES_MAX, SAMPLE_RING_BYTES};
-use tracer_common::lost::Lost;
+use tracer_common::limits::SAMPLE_RING_BYTES;
 use tracer_common::policy::Statics;
 
 use super::declaring::Declaring;
 use super::decrypting::Decrypting;
 use super::enforcing::Enforcing;
 use super::history_files::HistoryFiles;
+use super::loss_watch::Noticed;
 use super::netns::OwnNetns;
 use super::past_windows::PastWindows;
 use super::poll_interval::Found;
-use super::process_looks::look_at_processes;
 use super::relaying::Relaying;
 use super::reloading::Reloading;
 use super::sampling::{Sampling, timed};
 use super::save::Saver;
 use super::sweep::Sweep;
 use super::thread_clocks::ThreadClocks;
-use super::{Failure, clock};
+use super::traced_processes::Introducer;
 use crate::config::Config;
 use crate::guard::loss_log::LossLog;
-use crate::guard::self_process;
-use crate::guard::shed::Level;
 use crate::guard::status::Status;
-use crate::guard::tables::{AgentTables, TableUse};
-use crate::host::process::{self, ProcessFacts};
-use crate::host::services::{NamingRules, identify};
-use crate::host::stat::{self, HostCpuSource};
+use crate::host::stat::HostCpuSource;
 use crate::host::statics;
 use crate::http::{self, Command, Health, Job};
-use crate::kernel::header::Headers;
 use crate::kernel::loader::{Kernel, monotonic};
-use crate::kernel::policy::Scope;
 use crate::kernel::probes::Until;
 use crate::kernel::ring_occupancy::RingLevel;
 use crate::kernel::rings::Rings;
 use crate::kernel::skips::Skips;
-use crate::model::HostCpu;
 use crate::otlp::{Export, MetricExport};
-use crate::pipeline::{Introduce, Pipeline};
+use crate::pipeline::Pipeline;
 use crate::record::{Kind, Waiting, Writer};
-use crate::runtimes::{Finder, State, status_view};
-use crate::transactions::losses;
-use crate::unwind::{Figures, Interpreters, Unwinder};
+use crate::runtimes::{Finder, State};
+use crate::unwind::{Interpreters, Unwinder};
 use crate::webhook::Webhook;
 
 /// Records taken from a ring before the other one and everything else (shedding among it) get their turn.
 const BATCH: usize = 16_384;
-
-/// Reads who a process is, and writes it down when recording.
-struct Introducer<'a> {
-    recorder: Option<&'a mut Writer>,
-    /// Services that are traced, when only some are; and what was found out.
-    only: &'a [String],
-    rules: &'a NamingRules,
-    allowed: &'a mut Vec<u32>,
-    asked: &'a mut HashSet<u32>,
-}
-
-impl Introduce for Introducer<'_> {
-    fn introduce(&mut self, tgid: u32) -> Option<ProcessFacts> {
-        let facts = process::read(tgid)?;
-        if let Some(recorder) = &mut self.recorder
-            && let Ok(bytes) = serde_json::to_vec(&facts)
-        {
-            recorder.frame(Kind::Process, &bytes);
-        }
-        if !self.only.is_empty() && self.asked.insert(tgid) && is_wanted(&facts, self.rules, self.only) {
-            self.allowed.push(tgid);
-        }
-        Some(facts)
-    }
-}
-
-/// Whether a process is of one of these services.
-fn is_wanted(facts: &ProcessFacts, rules: &NamingRules, services: &[String]) -> bool {
-    let identity = identify(facts, rules);
-    services.iter().any(|wanted| identity.is_called(wanted))
-}
-
-/// Introduces no process: those that end need not be known.
-struct NoProcess;
-
-impl Introduce for NoProcess {
-    fn introduce(&mut self, _: u32) -> Option<ProcessFacts> {
-        None
-    }
-}
 
 /// Everything but the pipeline.
 pub(super) struct Agent {
@@ -158,27 +108,6 @@ pub(super) struct Agent {
 
 /// Records between two heartbeats: a full ring takes a while where CPU is short.
 const BEAT_EVERY: u32 = 1024;
-/// Ticks between two counts of what is in the kernel's maps.
-const COUNT_EVERY: u64 = 16;
-/// Between two looks whether operations were lost: much less than records wait, nanoseconds.
-const LOSSES_EVERY: u64 = 50_000_000;
-/// How long before it is known that operations were lost they can have been: skipped programs are counted by the second,
-/// nanoseconds.
-const KNOWN_LATE: u64 = 2_000_000_000;
-
-/// Operations known to be lost, and when that was looked at.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Noticed {
-    seen: u64,
-    /// Of those, the ones a program was skipped for, which is only known by the second.
-    skipped: u64,
-    at: u64,
-}
-
-/// Services that were asked for and that no process is of.
-fn unmatched<'a>(wanted: &'a [String], found: &HashSet<String>) -> Vec<&'a str> {
-    wanted.iter().filter(|name| !found.contains(*name)).map(String::as_str).collect()
-}
 
 /// The process of a stack of user space, if the record is one.
 fn sampled(bytes: &[u8]) -> Option<u32> {
@@ -189,73 +118,6 @@ fn sampled(bytes: &[u8]) -> Option<u32> {
 }
 
 impl Agent {
-    /// Lets the kernel report what the configuration asks for.
-    pub(super) fn open_up(&mut self) -> Result<(), Failure> {
-        let policy = &mut self.kernel.policy;
-        policy.only_ports(&self.config.only_ports)?;
-        policy.names(&self.config.dns_ports)?;
-        self.start_sampling()?;
-        let policy = &mut self.kernel.policy;
-        for pid in &self.config.only_pids {
-            policy.process(*pid, true)?;
-        }
-        if !self.config.only_services.is_empty() {
-            // Those that run now; later ones when they are first heard of.
-            let mut found = HashSet::new();
-            for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-                let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-                let Some(facts) = process::read(pid) else { continue };
-                let identity = identify(&facts, &self.config.services);
-                let wanted = self.config.only_services.iter().filter(|wanted| identity.is_called(wanted));
-                let mut is_wanted = false;
-                for name in wanted {
-                    is_wanted = true;
-                    found.insert(name.clone());
-                }
-                if is_wanted {
-                    policy.process(pid, true)?;
-                }
-            }
-            for name in unmatched(&self.config.only_services, &found) {
-                log::warn!(
-                    "no process is of service '{name}' so far: nothing of it is traced until one is (the console shows \
-                     the names of services when all are traced)"
-                );
-            }
-        }
-        let listed = !self.config.only_pids.is_empty() || !self.config.only_services.is_empty();
-        policy.scope(if listed { Scope::Listed } else { Scope::Everything })?;
-        Ok(())
-    }
-
-    /// Looks whether operations were lost, now and then.
-    fn notice_losses(&mut self, pipeline: &mut Pipeline) {
-        let now = monotonic();
-        if now.saturating_sub(self.losses.at) < LOSSES_EVERY {
-            return;
-        }
-        let seen = self.kernel.lost_operations() + self.losses.skipped;
-        if seen != self.losses.seen {
-            // 0 stands for the beginning of tracing.
-            let since = self.losses.at.saturating_sub(KNOWN_LATE).max(1);
-            self.lost(pipeline, since, now.saturating_add(losses::SUSPECT));
-        }
-        if self.losses.at == 0 {
-            // What was read before tracing began is as good as lost.
-            self.lost(pipeline, 0, now.saturating_add(losses::BEGINNING));
-        }
-        self.losses = Noticed { seen, at: now, ..self.losses };
-    }
-
-    /// Tells the pipeline, and the recording, that operations were lost.
-    fn lost(&mut self, pipeline: &mut Pipeline, since: u64, until: u64) {
-        if let Some(recorder) = &mut self.recorder {
-            let times: Vec<u8> = [since, until].iter().flat_map(|time| time.to_ne_bytes()).collect();
-            recorder.frame(Kind::Lost, &times);
-        }
-        pipeline.lost(since, until);
-    }
-
     /// Empties the rings into the pipeline.
     pub(super) fn drain(&mut self, pipeline: &mut Pipeline) -> Found {
         self.notice_losses(pipeline);
@@ -407,260 +269,5 @@ impl Agent {
                 let _ = answer.send(self.ask_for_hertz(hertz));
             }
         }
-    }
-
-    /// Times follow the wall clock when somebody sets it.
-    fn follow_clock(&mut self, pipeline: &mut Pipeline) {
-        let Some(offset) = clock::moved(self.wall_offset) else { return };
-        self.wall_offset = offset;
-        if let Some(recorder) = &mut self.recorder {
-            recorder.frame(Kind::Clock, &offset.to_ne_bytes());
-        }
-        pipeline.clock(offset);
-    }
-
-    /// Ends the threads and processes whose own report of it was lost.
-    fn expire_exited(&mut self, pipeline: &mut Pipeline) {
-        if !self.drained {
-            // Their report may yet come.
-            return;
-        }
-        for record in self.sweep.tick(pipeline) {
-            if let Some(recorder) = &mut self.recorder {
-                recorder.frame(Kind::Record, &record);
-            }
-            pipeline.record(&record, &mut NoProcess);
-        }
-        pipeline.metrics.set_lost("thread_ends_unreported", self.sweep.found);
-    }
-
-    /// Gives up as much detail as the watchdog found necessary, or takes it back.
-    pub(super) fn shed(&mut self, pipeline: &mut Pipeline) {
-        let (before, level) = (self.health.level, self.status.level());
-        if level == before {
-            return;
-        }
-        let (memory, cpu) = self.status.usage();
-        let usage = format!("memory {} MB, CPU {:.0} % of a core", memory >> 20, cpu * 100.0);
-        // Each level once, in order: one may have come and stayed between two ticks with the next.
-        for taken in Level::ALL.into_iter().filter(|taken| *taken > before && *taken <= level) {
-            log::warn!("load is shed ({usage}): {}", taken.what());
-        }
-        if level < before {
-            log::warn!("load is shed less ({usage}): {}", level.what());
-        }
-        self.health.level = level;
-        if let Some(recorder) = &mut self.recorder {
-            recorder.frame(Kind::Shed, &[level as u8]);
-        }
-        pipeline.shed(level);
-        let diet = level.diet();
-        if let Err(error) = self.kernel.policy.head_max(diet.head_max) {
-            log::warn!("{error}");
-        }
-        if let Err(error) = self.limit_sampling() {
-            log::warn!("{error}");
-        }
-        self_process::release_memory();
-    }
-
-    /// How full everything around the pipeline is.
-    fn table_use(&mut self) -> AgentTables {
-        let samples = self.level.as_mut().map_or(0, RingLevel::take_most);
-        let (events, event_bytes) = self.rings.event_level();
-        if self.ticks % COUNT_EVERY == 1 {
-            self.asks_waiting = self.kernel.policy.asks_waiting();
-        }
-        let lost = self.kernel.lost();
-        let of = |reasons: &[Lost]| reasons.iter().filter_map(|reason| lost.get(*reason as usize)).sum();
-        let unwind = self.unwinder.as_ref().map(Unwinder::figures);
-        let ring = |entries, bytes, reached| TableUse { entries, limit: bytes as u64, reached };
-        AgentTables {
-            ring_event_bytes: ring(
-                events,
-                event_bytes as usize,
-                of(&[Lost::RingOp, Lost::RingConnection, Lost::RingThread]),
-            ),
-            ring_sample_bytes: ring(samples, SAMPLE_RING_BYTES, of(&[Lost::RingSample])),
-            kernel_asks: TableUse::new(self.asks_waiting, ASKS_MAX as usize, self.kernel.policy.asks_refused),
-            kernel_processes: TableUse::new(
-                self.kernel.policy.listed(),
-                PROCESSES_MAX as usize,
-                self.kernel.policy.processes_refused,
-            ),
-            runtimes: self.finder.as_ref().map_or_else(TableUse::default, Finder::table_use),
-            user_probes: self.kernel.user_fill(),
-            header_connections: self.kernel.headers.as_ref().map_or_else(TableUse::default, Headers::table_use),
-            unwind_table_bytes: unwind.map_or_else(TableUse::default, Figures::bytes),
-            unwind_files: unwind.map_or_else(TableUse::default, Figures::files),
-            unwind_rules: unwind.map_or_else(TableUse::default, Figures::rules),
-            python_processes: self.interpreters.as_ref().map_or_else(TableUse::default, Interpreters::table_use),
-            file_bytes: self.files(),
-            otlp_queue: self.export.as_ref().map_or_else(TableUse::default, Export::table_use),
-            http_jobs: self.console.jobs(&self.jobs),
-            http_connections: self.console.connections(),
-            priority_threads: self.enforcing.table_use(),
-        }
-    }
-
-    /// Bytes that wait for disks.
-    fn files(&self) -> TableUse {
-        let sum = |sum: TableUse, waiting: &Waiting| {
-            let TableUse { entries, limit, reached } = waiting.table_use();
-            TableUse { entries: sum.entries + entries, limit: sum.limit + limit, reached: sum.reached + reached }
-        };
-        self.files.iter().fold(TableUse::default(), sum)
-    }
-
-    /// Once a second: expiry, the host's host_cpu, losses, own cost.
-    pub(super) fn tick(&mut self, pipeline: &mut Pipeline) {
-        let now = monotonic();
-        self.ticks += 1;
-        if self.health.level > Level::Full {
-            // What was freed counts until it is given back.
-            self_process::release_memory();
-        }
-        self.kernel.forward_log();
-        self.follow_clock(pipeline);
-        self.expire_exited(pipeline);
-        if let Some(recorder) = &mut self.recorder {
-            recorder.frame(Kind::ThreadStats, &now.to_ne_bytes());
-            recorder.flush();
-            pipeline.metrics.set_lost("records_not_written", recorder.dropped());
-        }
-        pipeline.tick(now);
-        look_at_processes(pipeline, now, self.ticks);
-        for row in self.past.as_ref().and_then(PastWindows::take).into_iter().flatten() {
-            pipeline.learn_past_activity(&row);
-        }
-        self.count_relayed(pipeline);
-        let lost = self.kernel.lost();
-        for (reason, count) in tracer_common::lost::Lost::ALL.into_iter().zip(&lost) {
-            pipeline.metrics.set_lost(reason.name(), *count);
-        }
-        pipeline.metrics.set_lost("handovers_refused", self.kernel.policy.handovers_refused);
-        pipeline.metrics.set_lost("runtimes_refused", self.kernel.policy.runtimes_refused);
-        if let Some(headers) = &self.kernel.headers {
-            pipeline.metrics.set_headers(headers.counts());
-        }
-        pipeline.metrics.set_probes(&self.kernel.hits(), self.kernel.attempts());
-        if let Some(counts) = self.decrypting.as_ref().map(Decrypting::counts) {
-            let read = |count: &std::sync::atomic::AtomicU64| count.load(std::sync::atomic::Ordering::Relaxed);
-            pipeline.metrics.set_tls_files(read(&counts.files), read(&counts.refused));
-            pipeline.metrics.set_lost("tls_processes_skipped", read(&counts.skipped));
-        }
-        if let Some(finder) = &self.finder {
-            pipeline.metrics.set_runtimes(&finder.counts());
-            let service = |(pid, known)| Some((pipeline.service_of(pid)?, known));
-            self.health.runtimes = status_view::statuses(finder.known().filter_map(service));
-        }
-        pipeline.metrics.set_lost("asks_refused", self.kernel.policy.asks_refused);
-        pipeline.metrics.set_lost("profile_stacks_refused", pipeline.profiles.refused);
-        pipeline.metrics.set_lost("symbols_stuck", pipeline.profiles.stuck());
-        pipeline.metrics.set_lost("store_units_dropped", pipeline.store.spans_dropped);
-        let usage = self.kernel.usage();
-        let bpf = usage.values().map(|usage| usage.nanos).sum();
-        let skipped = self.skips.lost(&usage, self.kernel.has(Until::Skipped));
-        if skipped > 0 {
-            self.kernel.attach_deferred(Until::Skipped);
-        }
-        for (program, usage) in &usage {
-            pipeline.metrics.set_bpf(program, *usage);
-        }
-        pipeline.metrics.set_lost("hook_skipped", skipped);
-        self.losses.skipped = skipped;
-        pipeline.metrics.set_walks(self.kernel.walks.counts().map(|(outcome, count)| (outcome.name(), count)));
-        self.show_sampling(pipeline);
-        let python = self.kernel.python_walks.counts().map(|(outcome, count)| (outcome.name(), count));
-        pipeline.metrics.set_python(python, pipeline.profiles.python_functions());
-        self.account_losses(pipeline);
-        self.health.host_cpu = self.host_cpu(pipeline);
-        let lost = self.health.lost.iter().filter(|(why, _)| why == Lost::RingOp.name()).map(|(_, count)| count).sum();
-        pipeline.host_books(&self.health.host_cpu, lost);
-        self.status.set_bpf(bpf);
-        let (cpu, self_process::SelfMemory { resident: rss, own: memory }) =
-            (self_process::cpu() as f64 / 1e9, self_process::memory());
-        self.health.own_cpu_s = cpu;
-        self.health.own_rss = rss;
-        self.health.own_memory = memory;
-        pipeline.metrics.set_own(cpu, rss);
-        let (_, cores) = self.status.usage();
-        self.health.own_cores = cores;
-        pipeline.metrics.set_usage(&self.config.ceilings, memory, cores);
-        if let Some(saver) = &mut self.saver {
-            saver.tick(pipeline);
-            pipeline.metrics.set_saved(&saver.counts().by_outcome());
-        }
-        if let Some(history) = &self.history {
-            if let Some(window) = pipeline.history.take_rows() {
-                history.window(window);
-            }
-            history.publish(&pipeline.metrics);
-            if let Some(past) = history.past_findings() {
-                pipeline.detector.remember(past);
-            }
-        }
-        if let Some(export) = &mut self.export {
-            pipeline.metrics.set_export(&export.counts.spans(), export.counts.retries());
-            self.health.spans_dropped = export.counts.dropped();
-            if let Some(message) = export.drops(Instant::now()) {
-                log::warn!("{message}");
-            }
-        }
-        if let Some(export) = &self.metric_export {
-            pipeline.metrics.set_metric_export(&export.counts.points());
-        }
-        if let Some(webhook) = &mut self.webhook {
-            webhook.notify(pipeline.detector.own_findings());
-            pipeline.metrics.set_notifications(&webhook.counts().by_outcome());
-        }
-        self.health.enforcement = self.enforcing.view(pipeline);
-        let actions = &self.health.enforcement.actions;
-        pipeline.metrics.set_service_classes(pipeline.names(), &pipeline.attainment, actions);
-        let table_use = self.table_use();
-        pipeline.metrics.set_table_use(&table_use.all());
-    }
-
-    /// Takes the account of losses, which everything shows, and says on stderr that something is lost.
-    fn account_losses(&mut self, pipeline: &Pipeline) {
-        self.health.lost = pipeline.metrics.events_lost();
-        let total = self.health.events_lost();
-        if let Some(more) = self.loss_log.due(Instant::now(), total) {
-            let reasons: Vec<String> = self.health.lost.iter().map(|(why, count)| format!("{why} {count}")).collect();
-            log::warn!("{more} events were lost; since the start: {}", reasons.join(", "));
-        }
-    }
-
-    fn host_cpu(&self, pipeline: &Pipeline) -> HostCpu {
-        let cpus = self.kernel.cpu_books();
-        let charged = pipeline.charged();
-        let seconds = |nanos: u64| nanos as f64 / 1e9;
-        let (system, steal, steal_is_busy, online) = match (stat::read(), self.at_start) {
-            (Some(now), Some(start)) => (now.busy_s - start.busy_s, now.steal_s - start.steal_s, !now.exact, now.cpus),
-            _ => (0.0, 0.0, false, 0),
-        };
-        HostCpu {
-            requests: seconds(charged.requests),
-            overhead: seconds(charged.overhead),
-            kernel: seconds(cpus.kernel),
-            unreported: seconds(cpus.user.saturating_sub(charged.requests + charged.overhead)),
-            idle: seconds(cpus.idle.max(0) as u64),
-            system_busy: system,
-            steal,
-            steal_is_busy,
-            cpus: online,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn services_that_match_nothing_are_named() {
-        let wanted = ["shop".to_owned(), "shpo".to_owned()];
-        assert_eq!(unmatched(&wanted, &HashSet::from(["shop".to_owned()])), ["shpo"]);
-        assert!(unmatched(&wanted, &HashSet::from(wanted.clone())).is_empty());
     }
 }

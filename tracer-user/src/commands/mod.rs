@@ -3,6 +3,7 @@
 #![expect(clippy::print_stdout, reason = "what subcommands print is their result")]
 
 mod agent;
+mod agent_tables;
 mod clock;
 pub mod declare;
 mod declaring;
@@ -14,6 +15,7 @@ mod doctor_tls;
 mod enforcing;
 pub mod fleet;
 mod history_files;
+mod loss_watch;
 mod netns;
 mod past_windows;
 mod poll_interval;
@@ -29,7 +31,9 @@ mod signals;
 mod summary;
 mod sweep;
 mod thread_clocks;
+mod tick;
 pub mod top;
+mod traced_processes;
 mod transactions_file;
 pub mod verdicts;
 

@@ -13,11 +13,12 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 
-use super::agent::{Agent, Noticed};
+use super::agent::Agent;
 use super::declaring::Declaring;
 use super::decrypting::Decrypting;
 use super::enforcing::{self, Enforcing};
 use super::history_files::HistoryFiles;
+use super::loss_watch::Noticed;
 use super::netns::OwnNetns;
 use super::past_windows::PastWindows;
 use super::poll_interval::Pace;

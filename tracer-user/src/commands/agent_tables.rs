@@ -1,0 +1,65 @@
+//! How full the tables, queues and buffers around the pipeline are.
+
+use tracer_common::limits::{ASKS_MAX, PROCESSES_MAX, SAMPLE_RING_BYTES};
+use tracer_common::lost::Lost;
+
+use super::agent::Agent;
+use crate::guard::tables::{AgentTables, TableUse};
+use crate::kernel::header::Headers;
+use crate::kernel::ring_occupancy::RingLevel;
+use crate::otlp::Export;
+use crate::record::Waiting;
+use crate::runtimes::Finder;
+use crate::unwind::{Figures, Interpreters, Unwinder};
+
+/// Ticks between two counts of what is in the kernel's maps.
+const COUNT_EVERY: u64 = 16;
+impl Agent {
+    /// How full everything around the pipeline is.
+    pub(super) fn table_use(&mut self) -> AgentTables {
+        let samples = self.level.as_mut().map_or(0, RingLevel::take_most);
+        let (events, event_bytes) = self.rings.event_level();
+        if self.ticks % COUNT_EVERY == 1 {
+            self.asks_waiting = self.kernel.policy.asks_waiting();
+        }
+        let lost = self.kernel.lost();
+        let of = |reasons: &[Lost]| reasons.iter().filter_map(|reason| lost.get(*reason as usize)).sum();
+        let unwind = self.unwinder.as_ref().map(Unwinder::figures);
+        let ring = |entries, bytes, reached| TableUse { entries, limit: bytes as u64, reached };
+        AgentTables {
+            ring_event_bytes: ring(
+                events,
+                event_bytes as usize,
+                of(&[Lost::RingOp, Lost::RingConnection, Lost::RingThread]),
+            ),
+            ring_sample_bytes: ring(samples, SAMPLE_RING_BYTES, of(&[Lost::RingSample])),
+            kernel_asks: TableUse::new(self.asks_waiting, ASKS_MAX as usize, self.kernel.policy.asks_refused),
+            kernel_processes: TableUse::new(
+                self.kernel.policy.listed(),
+                PROCESSES_MAX as usize,
+                self.kernel.policy.processes_refused,
+            ),
+            runtimes: self.finder.as_ref().map_or_else(TableUse::default, Finder::table_use),
+            user_probes: self.kernel.user_fill(),
+            header_connections: self.kernel.headers.as_ref().map_or_else(TableUse::default, Headers::table_use),
+            unwind_table_bytes: unwind.map_or_else(TableUse::default, Figures::bytes),
+            unwind_files: unwind.map_or_else(TableUse::default, Figures::files),
+            unwind_rules: unwind.map_or_else(TableUse::default, Figures::rules),
+            python_processes: self.interpreters.as_ref().map_or_else(TableUse::default, Interpreters::table_use),
+            file_bytes: self.files(),
+            otlp_queue: self.export.as_ref().map_or_else(TableUse::default, Export::table_use),
+            http_jobs: self.console.jobs(&self.jobs),
+            http_connections: self.console.connections(),
+            priority_threads: self.enforcing.table_use(),
+        }
+    }
+
+    /// Bytes that wait for disks.
+    fn files(&self) -> TableUse {
+        let sum = |sum: TableUse, waiting: &Waiting| {
+            let TableUse { entries, limit, reached } = waiting.table_use();
+            TableUse { entries: sum.entries + entries, limit: sum.limit + limit, reached: sum.reached + reached }
+        };
+        self.files.iter().fold(TableUse::default(), sum)
+    }
+}

@@ -1,0 +1,100 @@
+//! Which processes are traced, and who they are.
+
+use std::collections::HashSet;
+
+use super::Failure;
+use super::agent::Agent;
+use crate::host::process::{self, ProcessFacts};
+use crate::host::services::{NamingRules, identify};
+use crate::kernel::policy::Scope;
+use crate::pipeline::Introduce;
+use crate::record::{Kind, Writer};
+
+/// Reads who a process is, and writes it down when recording.
+pub(super) struct Introducer<'a> {
+    pub(super) recorder: Option<&'a mut Writer>,
+    /// Services that are traced, when only some are; and what was found out.
+    pub(super) only: &'a [String],
+    pub(super) rules: &'a NamingRules,
+    pub(super) allowed: &'a mut Vec<u32>,
+    pub(super) asked: &'a mut HashSet<u32>,
+}
+
+impl Introduce for Introducer<'_> {
+    fn introduce(&mut self, tgid: u32) -> Option<ProcessFacts> {
+        let facts = process::read(tgid)?;
+        if let Some(recorder) = &mut self.recorder
+            && let Ok(bytes) = serde_json::to_vec(&facts)
+        {
+            recorder.frame(Kind::Process, &bytes);
+        }
+        if !self.only.is_empty() && self.asked.insert(tgid) && is_wanted(&facts, self.rules, self.only) {
+            self.allowed.push(tgid);
+        }
+        Some(facts)
+    }
+}
+
+/// Whether a process is of one of these services.
+fn is_wanted(facts: &ProcessFacts, rules: &NamingRules, services: &[String]) -> bool {
+    let identity = identify(facts, rules);
+    services.iter().any(|wanted| identity.is_called(wanted))
+}
+
+/// Services that were asked for and that no process is of.
+fn unmatched<'a>(wanted: &'a [String], found: &HashSet<String>) -> Vec<&'a str> {
+    wanted.iter().filter(|name| !found.contains(*name)).map(String::as_str).collect()
+}
+
+impl Agent {
+    /// Lets the kernel report what the configuration asks for.
+    pub(super) fn open_up(&mut self) -> Result<(), Failure> {
+        let policy = &mut self.kernel.policy;
+        policy.only_ports(&self.config.only_ports)?;
+        policy.names(&self.config.dns_ports)?;
+        self.start_sampling()?;
+        let policy = &mut self.kernel.policy;
+        for pid in &self.config.only_pids {
+            policy.process(*pid, true)?;
+        }
+        if !self.config.only_services.is_empty() {
+            // Those that run now; later ones when they are first heard of.
+            let mut found = HashSet::new();
+            for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+                let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+                let Some(facts) = process::read(pid) else { continue };
+                let identity = identify(&facts, &self.config.services);
+                let wanted = self.config.only_services.iter().filter(|wanted| identity.is_called(wanted));
+                let mut is_wanted = false;
+                for name in wanted {
+                    is_wanted = true;
+                    found.insert(name.clone());
+                }
+                if is_wanted {
+                    policy.process(pid, true)?;
+                }
+            }
+            for name in unmatched(&self.config.only_services, &found) {
+                log::warn!(
+                    "no process is of service '{name}' so far: nothing of it is traced until one is (the console shows \
+                     the names of services when all are traced)"
+                );
+            }
+        }
+        let listed = !self.config.only_pids.is_empty() || !self.config.only_services.is_empty();
+        policy.scope(if listed { Scope::Listed } else { Scope::Everything })?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn services_that_match_nothing_are_named() {
+        let wanted = ["shop".to_owned(), "shpo".to_owned()];
+        assert_eq!(unmatched(&wanted, &HashSet::from(["shop".to_owned()])), ["shpo"]);
+        assert!(unmatched(&wanted, &HashSet::from(wanted.clone())).is_empty());
+    }
+}
