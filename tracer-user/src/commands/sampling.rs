@@ -78,7 +78,7 @@ impl Agent {
     /// Applies what is asked for and what load shedding leaves of it.
     pub(super) fn limit_sampling(&mut self) -> Result<(), LoadError> {
         let level = self.health.level;
-        let plan = self.sampling.budget.set_ceiling(self.sampling.wanted.min(level.diet().hertz_max));
+        let plan = self.sampling.budget.set_ceiling(self.sampling.wanted.min(level.detail_limits().hertz_max));
         self.put_in_force(plan)?;
         self.take_off_cpu(self.sampling.wanted > 0 && level < Level::Sampling)
     }

@@ -76,8 +76,8 @@ impl Agent {
             recorder.frame(Kind::Shed, &[level as u8]);
         }
         pipeline.shed(level);
-        let diet = level.diet();
-        if let Err(error) = self.kernel.policy.head_max(diet.head_max) {
+        let limits = level.detail_limits();
+        if let Err(error) = self.kernel.policy.head_max(limits.head_max) {
             log::warn!("{error}");
         }
         if let Err(error) = self.limit_sampling() {

@@ -107,7 +107,7 @@ impl Level {
     }
 
     /// The detail it keeps.
-    pub fn diet(self) -> DetailLimits {
+    pub fn detail_limits(self) -> DetailLimits {
         let full = DetailLimits {
             head_max: tracer_common::limits::HEAD_MAX as u16,
             head_limit: tracer_common::limits::HEAD_COLLECTED,
@@ -407,7 +407,7 @@ mod tests {
     #[test]
     fn each_level_leaves_no_more_than_the_one_before() {
         for pair in Level::ALL.windows(2) {
-            let (more, less) = (pair[0].diet(), pair[1].diet());
+            let (more, less) = (pair[0].detail_limits(), pair[1].detail_limits());
             assert!(less != more, "{pair:?}");
             assert!(less.head_max <= more.head_max && less.head_limit <= more.head_limit, "{pair:?}");
             assert!(less.hertz_max <= more.hertz_max && less.new_classes <= more.new_classes, "{pair:?}");

@@ -150,12 +150,12 @@ impl Pipeline {
 
     /// Switches detail to what `level` allows. Sums, charges and loss counters are the same at every level.
     pub fn shed(&mut self, level: Level) {
-        let diet = level.diet();
-        self.engine.set_head_limit(diet.head_limit);
-        self.classifier.allow_new(diet.new_classes);
-        self.store.keep_part(diet.store_part);
-        self.profiles.keep_part(diet.store_part);
-        self.profiles.allow_debug_info(diet.debug_info);
+        let limits = level.detail_limits();
+        self.engine.set_head_limit(limits.head_limit);
+        self.classifier.allow_new(limits.new_classes);
+        self.store.keep_part(limits.store_part);
+        self.profiles.keep_part(limits.store_part);
+        self.profiles.allow_debug_info(limits.debug_info);
         if level > self.level {
             for taken in Level::ALL.into_iter().filter(|taken| *taken > self.level && *taken <= level) {
                 self.metrics.shed(taken);

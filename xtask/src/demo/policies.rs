@@ -93,12 +93,12 @@ fn server(dir: &Path, program: &Path) -> Result<(SupervisedChild, SocketAddr)> {
     )?;
     let until = Instant::now() + START;
     loop {
-        let said = fs::read_to_string(&log).unwrap_or_default();
-        if let Some(port) = said.lines().find_map(|line| line.strip_prefix("PORT ")?.trim().parse().ok()) {
+        let output = fs::read_to_string(&log).unwrap_or_default();
+        if let Some(port) = output.lines().find_map(|line| line.strip_prefix("PORT ")?.trim().parse().ok()) {
             return Ok((server, SocketAddr::from((Ipv4Addr::LOCALHOST, port))));
         }
         if let Some(status) = server.ended()? {
-            bail!("the server ended ({status}): {said}");
+            bail!("the server ended ({status}): {output}");
         }
         if Instant::now() > until {
             bail!("the server does not listen after {} s", START.as_secs());
