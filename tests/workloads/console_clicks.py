@@ -81,6 +81,17 @@ class Page:
         for kind in ("mousePressed", "mouseReleased"):
             await self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
+    async def drag(self, selector, begin, end):
+        """A drag of the mouse across an element, between two shares of its width."""
+        box = f"""(() => {{ const one = document.querySelector({json.dumps(selector)}); one.scrollIntoView({{block: 'center'}});
+            const box = one.getBoundingClientRect(); return [box.x, box.y + box.height / 2, box.width]; }})()"""
+        x, y, width = await self.value(box)
+        await self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x + width * begin, y=y)
+        await self.call("Input.dispatchMouseEvent", type="mousePressed", x=x + width * begin, y=y, button="left", clickCount=1)
+        for share in (0.25, 0.5, 0.75, 1):
+            await self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x + width * (begin + (end - begin) * share), y=y, button="left", buttons=1)
+        await self.call("Input.dispatchMouseEvent", type="mouseReleased", x=x + width * end, y=y, button="left", clickCount=1)
+
     async def press(self, key, text=None):
         await self.call("Input.dispatchKeyEvent", type="keyDown", key=key, **({"text": text} if text else {}))
         await self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
@@ -165,6 +176,36 @@ async def cell(page, directory):
     await page.screenshot(directory / "transactions.png")
     print(f"a cell of {words.split(':')[0]} opened its transactions")
     await page.click("tbody a[href^='/transaction?']")
+
+
+async def zoom(page, base, directory):
+    """A drag across a chart chooses a time for the whole page: in the address, which can be opened again, and taken back."""
+    await page.open(base + "/class?name=burn&class=GET%20/alpha")
+    points = "(async () => (await (await fetch('/api/v1/series?service=burn&class=GET%20/alpha')).json()).series[0].t)()"
+    while len(await page.value(points)) < 5:
+        await asyncio.sleep(0.5)
+    await page.until("charts over time", "document.querySelectorAll('.chart canvas').length === 2")
+    await page.value("document.querySelector('.chart .u-over').id = 'chart'")
+    await page.drag("#chart", 0.2, 0.85)
+    asked = "['from', 'to'].map((name) => new URLSearchParams(location.search).get(name))"
+    await page.until("the time in the address", f"{asked}.every(Boolean)")
+    begin, end = (int(at) for at in await page.value(asked))
+    await page.until("the chosen time in the header", "[...document.querySelectorAll('#tools button')].some((one) => one.textContent.includes('–') && !one.hidden)")
+    # Figures, too, are of that time: as many requests as the agent says.
+    number = f"(async () => (await (await fetch('/api/v1/classes?service=burn&class=GET%20/alpha&from={begin}&to={end}')).json()).classes[0].count)()"
+    count = await page.value(number)
+    await page.until("requests of that time", f"document.querySelector('.kpi').innerText.includes({json.dumps(f'{count:,}')})")
+    await page.screenshot(directory / "zoom.png")
+    address = await page.value("location.href")
+    await page.open(address)
+    await page.until("the same figures", f"document.querySelector('.kpi')?.innerText.includes({json.dumps(f'{count:,}')})")
+    inside = await page.value(f"({points}).then((t) => t.filter((at) => at * 1e9 >= {begin} && at * 1e9 < {end}).length)")
+    assert inside >= 2, inside
+    await page.value("[...document.querySelectorAll('#tools button')].find((one) => one.textContent.includes('–')).click()")
+    await page.until("the range of before", f"{asked}.every((one) => one === null)")
+    await page.value("history.back()")
+    await page.until("the chosen time again", f"{asked}[0] === '{begin}'")
+    print(f"a drag chose {(end - begin) / 1e9:.0f} s with {count} requests")
 
 
 async def transaction(page, directory):
@@ -266,6 +307,14 @@ async def narrow(page, base, directory, most):
         width = await page.value("document.documentElement.scrollWidth")
         assert width <= most, f"{path} is {width} pixels wide"
     assert await page.value("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)", "not dark"
+    # The home page begins with classes; a touch opens the rest.
+    await page.open(base + "/")
+    await page.until("rows of classes", "document.querySelectorAll('#app > section tbody tr').length > 0")
+    assert await page.value("document.querySelectorAll('details.card:not([open])').length >= 3")
+    height = await page.value("document.documentElement.scrollHeight")
+    assert height < 3000, f"{height} pixels long"
+    await page.value("[...document.querySelectorAll('summary')].find((one) => one.innerText.startsWith('Services')).click()")
+    await page.until("services", "[...document.querySelectorAll('details[open] tbody tr')].some((one) => one.innerText.includes('burn'))")
     await page.screenshot(directory / f"narrow-{most}.png")
 
 
@@ -299,6 +348,7 @@ async def run(base, directory, port_file):
             await compare(page, base, directory)
             await api(page)
             await mistakes(page, base)
+            await zoom(page, base, directory)
             await narrow(page, base, directory, 390)
             await narrow(page, base, directory, 320)
             listening.cancel()

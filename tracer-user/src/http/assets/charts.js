@@ -1,7 +1,7 @@
 // Charts over time (uPlot), sparklines and bars.
 
 import { h, svg, show, empty } from "./dom.js";
-import { parts, range, asked, keepsHistory } from "./data.js";
+import { parts, range, asked, choose, keepsHistory } from "./data.js";
 import { time } from "./format.js";
 
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
@@ -37,10 +37,16 @@ export function spark(values) {
 
 const LINES = ["accent", "cpu", "ok", "queue", "runq", "bad", "some", "blocked"];
 
-/** A chart of lines over time; `stacked` draws areas upon each other. */
+/** The chart in which a drag began: the others follow the cursor, and hear of the drag, too. */
+let dragged = null;
+
+/**
+ * A chart of lines over time; `stacked` draws areas upon each other. Dragging across it chooses a time range for the whole page, in its
+ * address, and a double click takes it back; where a page has no range to choose (`ranged` is false), only the chart zooms.
+ */
 export class Chart {
-  constructor({ unit = time, stacked = false, height = 190 }) {
-    Object.assign(this, { unit, stacked, height });
+  constructor({ unit = time, stacked = false, height = 190, ranged = true }) {
+    Object.assign(this, { unit, stacked, height, ranged });
     this.element = h("div", { class: "chart" });
     this.observer = new ResizeObserver(() => this.plot && this.plot.setSize(this.size()));
     this.observer.observe(this.element);
@@ -57,7 +63,7 @@ export class Chart {
     if (t.length < 2) {
       if (this.plot) this.plot.destroy();
       this.plot = null;
-      const advice = keepsHistory === false
+      const advice = asked().from ? "Nothing was measured in the chosen time: go back, or choose another one." : keepsHistory === false
         ? "This agent keeps no history: the page draws what it sees from now on, a point every 5 seconds."
         : "Choose a longer time range above, or send some requests.";
       show(this.element, empty("No points yet.", advice));
@@ -108,9 +114,25 @@ export class Chart {
       axes: [{ ...axis, values: [[3600, "{HH}:{mm}"], [60, "{HH}:{mm}"], [1, "{HH}:{mm}:{ss}"]], space: 70 }, { ...axis, size: 64, values: (plot, splits) => splits.map((value) => this.unit(value)) }],
       scales: { y: { range: (plot, least, most) => [0, Math.max((most || 0) * 1.08, 1e-6)] } },
       legend: { markers: { fill: (plot, index) => plot.series[index].stroke() } },
-      cursor: { drag: { x: true, y: false }, sync: { key: "tracer" } },
-      hooks: { setScale: [(plot, key) => { if (key === "x") this.zoomed = this.isZoomed(plot); }] },
+      cursor: { drag: { x: true, y: false, dist: 6, setScale: !this.ranged }, sync: { key: "tracer" }, ...(this.ranged ? { bind: { dblclick: () => () => choose() } } : {}) },
+      hooks: {
+        setScale: [(plot, key) => { if (key === "x") this.zoomed = !this.ranged && this.isZoomed(plot); }],
+        ready: [(plot) => plot.over.addEventListener("mousedown", () => { dragged = this; })],
+        setSelect: [(plot) => this.select(plot)],
+      },
     };
+  }
+
+  /** A drag ended. */
+  select(plot) {
+    const { left, width } = plot.select;
+    if (!this.ranged || !width) return;
+    plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+    if (dragged !== this) return;
+    dragged = null;
+    const [from, to] = [plot.posToVal(left, "x"), plot.posToVal(left + width, "x")];
+    // Two points at least: less is no line.
+    if (plot.data[0].filter((at) => at >= from && at <= to).length >= 2) choose(from, to);
   }
 
   isZoomed(plot) {
@@ -123,11 +145,11 @@ export class Chart {
 export function within(series) {
   if (!series || !series.t.length) return { t: [] };
   const query = asked();
-  // The agent has already selected what lies between two instants.
-  if (!query.since) return series;
   const [, , seconds] = range();
-  const first = series.t.findIndex((at) => at >= series.t[series.t.length - 1] - seconds);
-  return Object.fromEntries(Object.entries(series).map(([name, values]) => [name, Array.isArray(values) ? values.slice(first) : values]));
+  // The agent selects what lies between two instants by itself; what this page has seen holds all.
+  const [from, to] = query.since ? [series.t[series.t.length - 1] - seconds, Infinity] : [Number(query.from ?? 0) / 1e9, Number(query.to ?? Infinity) / 1e9];
+  const inside = series.t.map((at) => at >= from && at <= to);
+  return Object.fromEntries(Object.entries(series).map(([name, values]) => [name, Array.isArray(values) ? values.filter((_, index) => inside[index]) : values]));
 }
 
 /** Lines of several series on one axis of times. */

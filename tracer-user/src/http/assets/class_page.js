@@ -19,6 +19,7 @@ export class ClassPage {
     this.service = asked.get("name");
     this.name = asked.get("class");
     this.mode = MODES.some(([mode]) => mode === asked.get("mode")) ? asked.get("mode") : "cpu";
+    this.links = h("p", { class: "presets" });
     this.kpi = h("div", { class: "kpi" });
     this.findings = h("div", { class: "findings" });
     this.heatmap = new Heatmap(this.service, this.name);
@@ -39,10 +40,10 @@ export class ClassPage {
     this.pprof = h("a", null, "as pprof");
     const flame = h("section", { class: "card" }, h("h2", null, "Flame graph", h("small", null, this.file, " · ", this.pprof), this.modes), this.flame.element);
     show(place, h("p", { class: "crumb" }, h("a", { href: link("/", {}) }, "services"), " / ", h("a", { href: serviceLink(this.service) }, this.service)), h("h1", null, this.name),
-      h("p", { class: "presets" }, h("a", { class: "pill", href: transactionsLink(this.service, this.name) }, "its transactions"), h("a", { class: "pill", href: compareLink(this.service, this.name) }, "compare with another time, class or build")), this.findings,
+      this.links, this.findings,
       card("", null, this.kpi),
       h("div", { class: "two" }, card("Latency", "darker: more requests; a cell opens its transactions", this.heatmap.element), card("Distribution", "all requests of this time range", this.heatmap.distribution)),
-      h("div", { class: "two" }, card("Percentiles", "p50, p95, p99 over time", this.latency.element), card("Where a request's time goes", "mean, stacked, over time", this.where.element)),
+      h("div", { class: "two" }, card("Percentiles", "p50, p95, p99 over time; drag to choose a time", this.latency.element), card("Where a request's time goes", "mean, stacked, over time", this.where.element)),
       this.usual.element,
       flame,
       card("Hotspots", "functions by their own time, of the kind chosen above; where the code is not the application's, what called it", this.hot.element, this.noHot),
@@ -92,6 +93,7 @@ export class ClassPage {
   async refresh(health) {
     const [service, name] = [this.service, this.name];
     this.hertz = health.sampling_hertz;
+    show(this.links, h("a", { class: "pill", href: transactionsLink(service, name) }, "its transactions"), h("a", { class: "pill", href: compareLink(service, name) }, "compare with another time, class or build"));
     const pick = { service, class: name };
     const [all, { edges }, newest, slowest, found] = await Promise.all([
       classes(service), optional("/api/v1/edges", { service }, { edges: [] }), json("/api/v1/transactions", { ...pick, limit: 10 }),
@@ -103,9 +105,11 @@ export class ClassPage {
     show(this.findings, found);
     if (!own) return void show(this.kpi, empty("No finished requests of this class yet.", "The page fills in with the first one."));
     const cpu = health.cpu_s.system_busy || 1;
+    // Of chosen times the host's CPU is not known.
+    const sinceStart = asked().since ? [[percent(own.cpu_total_s / cpu), "of the host's busy CPU"], [count(own.count), "requests since the start"]] : [[count(own.count), "requests in this time"]];
     show(this.kpi, [
       [rate(own.rate_per_s), "rate"], [percent(own.errors / Math.max(own.count, 1)), "errors", own.errors > 0], [time(own.p50_s), "p50"], [time(own.p95_s), "p95"], [time(own.p99_s), "p99"],
-      [time(own.cpu_s), "CPU each"], [percent(own.cpu_total_s / cpu), "of the host's busy CPU"], [count(own.count), "requests since the start"],
+      [time(own.cpu_s), "CPU each"], ...sinceStart,
     ].map(([value, words, bad]) => h("div", null, h("b", { class: bad ? "err" : null }, value), words)));
     const known = await series(pick);
     const line = within(known.get(seriesKey(own)));

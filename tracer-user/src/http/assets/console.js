@@ -1,7 +1,7 @@
 // Starts the page that the document names, and what all pages share: time range, search, refreshing, keys.
 
 import { h, show } from "./dom.js";
-import { RANGES, range, asked, json, keepsHistory } from "./data.js";
+import { RANGES, RANGE_CHOSEN, range, asked, choose, moment, json, keepsHistory } from "./data.js";
 import { serviceLink, classLink, transactionLink, percent, count } from "./format.js";
 import { HomePage } from "./home_page.js";
 import { ServicePage } from "./service_page.js";
@@ -22,17 +22,23 @@ const Kind = PAGES[document.body.dataset.page];
 let live = sessionStorage.getItem("tracer.live") !== "off";
 const page = Kind ? new Kind(app) : null;
 
+const nav = h("nav", { class: "seg", "aria-label": "Time range" });
+const times = h("button", { type: "button", class: "pill", title: "Back to the range of before", onclick: () => choose() });
+
+/** The ranges to choose from, and the times that were chosen by dragging across a chart. */
 function ranges() {
   const [chosen] = range();
-  return h("nav", { class: "seg", "aria-label": "Time range" }, RANGES.map(([name, words]) => {
+  const { since, from, to } = asked();
+  show(nav, RANGES.map(([name, words]) => {
     const address = new URL(location.href);
     for (const end of ["from", "to"]) address.searchParams.delete(end);
     address.searchParams.set("range", name);
-    return h("a", { href: address.pathname + address.search, "aria-current": name === chosen && !asked().from && !asked().to ? "true" : null }, words);
+    return h("a", { href: address.pathname + address.search, "aria-current": name === chosen && since ? "true" : null }, words);
   }));
+  times.hidden = Boolean(since);
+  if (!since) show(times, document.createTextNode(`${from ? moment(Number(from)) : ""} – ${to ? moment(Number(to)) : "now"} ✕`));
 }
 
-const nav = ranges();
 const toggle = h("button", { type: "button", class: "pill", onclick: () => setLive(!live) });
 
 function setLive(on) {
@@ -126,6 +132,14 @@ function header(health) {
 
 const problem = h("p", { class: "note", role: "status", hidden: true });
 let busy = false;
+let again = false;
+
+/** Another time range: what is shown now is of the one before. */
+function follow() {
+  ranges();
+  again = busy;
+  refresh();
+}
 
 async function refresh() {
   if (!page || busy) return;
@@ -143,13 +157,22 @@ async function refresh() {
   } finally {
     busy = false;
   }
+  if (again) {
+    again = false;
+    refresh();
+  }
 }
 
 if (page) {
   app.before(problem);
   // Pages of a fixed time have no range to choose.
   const fixed = ["transaction", "transactions", "compare", "finding", "health"].includes(document.body.dataset.page);
-  show(tools, h("div", { class: "search" }, search, found), fixed ? null : nav, toggle);
+  show(tools, h("div", { class: "search" }, search, found), fixed ? null : [nav, times], toggle);
+  if (!fixed) {
+    ranges();
+    addEventListener(RANGE_CHOSEN, follow);
+    addEventListener("popstate", follow);
+  }
   setLive(live);
   if (!live) refresh();
   setInterval(() => {

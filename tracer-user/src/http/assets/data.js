@@ -48,6 +48,21 @@ export function asked() {
   return { since: `${range()[2]}s` };
 }
 
+/** The event of a page whose address has another time range than before. */
+export const RANGE_CHOSEN = "tracer-range";
+
+/** Puts times into the address, seconds since the epoch; without them the range of before counts again. The page follows. */
+export function choose(from, to) {
+  const address = new URL(location.href);
+  for (const [name, at] of [["from", from], ["to", to]]) {
+    if (at === undefined) address.searchParams.delete(name);
+    else address.searchParams.set(name, String(BigInt(Math.round(at * 1e3)) * 1000000n));
+  }
+  if (address.href === location.href) return;
+  history.pushState(null, "", address);
+  dispatchEvent(new Event(RANGE_CHOSEN));
+}
+
 /** An instant in nanoseconds since the epoch as people read it: the day only if it is not today. */
 export function moment(nanoseconds) {
   const date = new Date(nanoseconds / 1e6);
@@ -128,11 +143,12 @@ function fromAgent(answer) {
 
 export const seriesKey = nameOf;
 
-/** Classes as the API lists them, remembered as a sample. */
+/** Classes as the API lists them, remembered as a sample; of the times in the address, if there are any. */
 export async function classes(service) {
-  const all = (await json("/api/v1/classes", { service })).classes;
-  sampled.add(all);
-  return all;
+  const { classes: now } = await json("/api/v1/classes", { service });
+  sampled.add(now);
+  const { since, ...times } = asked();
+  return since ? now : (await optional("/api/v1/classes", { service, ...times }, { classes: now })).classes;
 }
 
 /** Where the time of a request goes: colour, words, seconds. What is downstream is blocked time, too, and counts once. */

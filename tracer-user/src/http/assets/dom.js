@@ -36,6 +36,18 @@ export function card(title, note, ...children) {
   return h("section", { class: "card" }, title ? h("h2", null, title, note ? h("small", null, note) : null) : null, ...children);
 }
 
+/** Whether this is a phone's width, or a window zoomed to that. */
+export const narrow = () => matchMedia("(max-width: 600px)").matches;
+
+/** A card that a phone shows closed; what a person opened or closed stays so in this tab. */
+export function fold(title, note, ...children) {
+  const name = `tracer.fold.${title}`;
+  const kept = sessionStorage.getItem(name);
+  const open = kept ? kept === "open" : !narrow();
+  return h("details", { class: "card", open, ontoggle: (event) => sessionStorage.setItem(name, event.target.open ? "open" : "closed") },
+    h("summary", null, h("h2", null, title, note ? h("small", null, note) : null)), ...children);
+}
+
 /** What stands where there is nothing to show, and what to do about it. */
 export function empty(what, advice) {
   return h("p", { class: "empty" }, h("b", null, what), " ", advice);

@@ -24,10 +24,10 @@ export class FindingPage {
     this.title = h("h1", null, "Finding");
     this.words = h("div", { class: "findings" });
     this.kpi = h("div", { class: "kpi" });
-    this.cost = new Chart({});
+    this.cost = new Chart({ ranged: false });
     this.costNote = h("p", { class: "sub" });
-    this.host = new Chart({ unit: percent });
-    this.cpu = new Chart({});
+    this.host = new Chart({ unit: percent, ranged: false });
+    this.cpu = new Chart({ ranged: false });
     this.cpuNote = h("p", { class: "sub" });
     this.flame = new FlameGraph();
     this.flameNote = h("p", { class: "sub" });

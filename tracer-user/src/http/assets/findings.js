@@ -1,7 +1,7 @@
 // What the agent found by itself: changes of classes and services.
 
 import { h } from "./dom.js";
-import { optional, range } from "./data.js";
+import { optional, asked } from "./data.js";
 import { clock, serviceLink, classLink, findingLink, percent } from "./format.js";
 
 /** Kinds as people call them. */
@@ -29,8 +29,7 @@ export function places(one) {
 
 /** Findings of the time range as elements; none when this agent finds nothing. Those that last come first. */
 export async function findings(parameters) {
-  const [, , seconds] = range();
-  const { findings: all } = await optional("/api/v1/findings", { ...parameters, since: `${seconds}s` }, { findings: [] });
+  const { findings: all } = await optional("/api/v1/findings", { ...parameters, ...asked() }, { findings: [] });
   const sorted = [...(all || [])].sort((a, b) => (a.until_ns === null ? 0 : 1) - (b.until_ns === null ? 0 : 1) || b.since_ns - a.since_ns);
   const rows = sorted.slice(0, MOST).map((one) => h("div", { class: `finding kind-${one.kind}${one.until_ns ? " over" : ""}` },
     h("a", { href: findingLink(one.id) }, h("b", null, KINDS[one.kind] || one.kind)), " · ", one.summary,

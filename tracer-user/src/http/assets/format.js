@@ -50,12 +50,15 @@ export function clock(nanoseconds) {
   return `${date.toTimeString().slice(0, 8)}.${String(date.getMilliseconds()).padStart(3, "0")}`;
 }
 
-/** An address of the console: a path with parameters, and the time range of this page. */
+/** An address of the console: a path with parameters, and the time of this page. */
 export function link(path, parameters) {
   const query = new URLSearchParams(parameters);
-  const range = new URLSearchParams(location.search).get("range");
+  const own = new URLSearchParams(location.search);
   // A list of transactions and a comparison have their own times.
-  if (range && !query.has("range") && !query.has("from")) query.set("range", range);
+  if (own.has("range") && !query.has("range") && !query.has("from")) query.set("range", own.get("range"));
+  // So do charts across which somebody dragged; classes, services and transactions are then of the same time.
+  const ranged = ["/service", "/class"].includes(location.pathname) && ["/", "/service", "/class", "/transactions"].includes(path);
+  for (const end of ["from", "to"]) if (ranged && own.has(end) && !query.has(end)) query.set(end, own.get(end));
   const text = query.toString();
   return text ? `${path}?${text}` : path;
 }

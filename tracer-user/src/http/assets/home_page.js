@@ -1,6 +1,6 @@
 // Home: findings, the map of services, services, and request classes.
 
-import { h, show, card, empty } from "./dom.js";
+import { h, show, card, fold, narrow, empty } from "./dom.js";
 import { json, optional, classes, series, seriesKey } from "./data.js";
 import { rate, time, percent, short, serviceLink, classLink } from "./format.js";
 import { bar, spark, legend, within } from "./charts.js";
@@ -8,23 +8,28 @@ import { ServiceMap, graph } from "./service_map.js";
 import { Table } from "./table.js";
 import { findings } from "./findings.js";
 
+/** Rows of a table on a phone, until all are asked for. */
+const TOP = 5;
+
 export class HomePage {
   constructor(place) {
     this.findings = h("div", { class: "findings" });
     this.map = new ServiceMap();
-    this.services = new Table({ name: "services", sort: "-cpu", key: (row) => row.service_name, columns: SERVICES, rowsMost: 200 });
-    this.classes = new Table({ name: "classes", sort: "-share", key: seriesKey, columns: CLASSES, rowsMost: 100 });
+    const first = narrow() ? TOP : undefined;
+    this.services = new Table({ name: "services", sort: "-cpu", key: (row) => row.service_name, columns: SERVICES, rowsMost: 200, first });
+    this.classes = new Table({ name: "classes", sort: "-share", key: seriesKey, columns: CLASSES, rowsMost: 100, first });
     this.others = new Table({ name: "others", sort: "-cpu", key: (row) => row.service_name, columns: OTHERS, rowsMost: 15 });
     this.noRequests = h("div");
     this.goals = new Table({ name: "goals", sort: "importance", key: (row) => `${row.service_class} ${row.service_name}`, columns: GOALS, rowsMost: 50 });
     this.policies = h("div");
     for (const table of [this.services, this.classes]) table.element.classList.add("cards");
-    show(place, this.findings,
-      card("Service map", "width = calls, red = errors above 1 %, number = p95 of the service, mean of the call", this.map.element),
-      card("Services", "requests that this host serves", this.services.element),
-      card("Request classes", "of all services", this.classes.element, this.noRequests, legend()),
-      this.policies,
-      card("Other CPU", "programs without requests, since the agent started", this.others.element));
+    const map = fold("Service map", "width = calls, red = errors above 1 %, number = p95 of the service, mean of the call", this.map.element);
+    const services = fold("Services", "requests that this host serves", this.services.element);
+    const classes = card("Request classes", "of all services", this.classes.element, this.noRequests, legend());
+    // A phone begins with what is costly; the rest is a touch away.
+    show(place, this.findings, narrow() ? [classes, services, map] : [map, services, classes], this.policies,
+      fold("Other CPU", "programs without requests, since the agent started", this.others.element));
+    map.addEventListener("toggle", () => this.graph && this.map.draw(this.graph));
     this.text = "";
   }
 
@@ -39,7 +44,8 @@ export class HomePage {
     Object.assign(this, { all: services, each: all, known });
     show(this.findings, found);
     this.showGoals(policies);
-    this.map.draw(graph(services, all, edges));
+    this.graph = graph(services, all, edges);
+    this.map.draw(this.graph);
     this.draw();
   }
 
@@ -48,7 +54,7 @@ export class HomePage {
     this.goals.show(rows);
     if (!service_classes.length) show(this.policies);
     else if (!this.policies.childElementCount)
-      show(this.policies, card("Service classes", `goals over the last minute; enforcement: ${enforcement}`, this.goals.element));
+      show(this.policies, fold("Service classes", `goals over the last minute; enforcement: ${enforcement}`, this.goals.element));
   }
 
   draw() {

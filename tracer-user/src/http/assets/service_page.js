@@ -24,6 +24,7 @@ const SHOWN = [
 export class ServicePage {
   constructor(place) {
     this.name = new URLSearchParams(location.search).get("name");
+    this.links = h("p", { class: "presets" });
     this.kpi = h("div", { class: "kpi" });
     this.runtimes = h("div");
     this.containers = h("div");
@@ -38,9 +39,9 @@ export class ServicePage {
     this.noCallees = h("div");
     const graph = h("a", { href: `/flamegraph.svg?service=${encodeURIComponent(this.name)}` }, "flame graph of the whole service");
     show(place, h("p", { class: "crumb" }, h("a", { href: link("/", {}) }, "services")), h("h1", null, this.name),
-      h("p", { class: "presets" }, h("a", { class: "pill", href: transactionsLink(this.name) }, "its transactions"), h("a", { class: "pill", href: compareLink(this.name) }, "compare with another time, service or build")), this.findings, card("", null, this.kpi, this.runtimes, this.containers, h("p", { class: "sub" }, graph)),
+      this.links, this.findings, card("", null, this.kpi, this.runtimes, this.containers, h("p", { class: "sub" }, graph)),
       card("Request classes", "served here", this.classes.element, legend()),
-      card("Where time goes", "mean per request, all classes, stacked", this.where.element),
+      card("Where time goes", "mean per request, all classes, stacked; drag across a chart to choose a time", this.where.element),
       h("div", { class: "two" }, SHOWN.map(([, title], index) => card(title, `by class, the ${MOST} busiest`, this.charts[index].element))),
       h("div", { class: "two" }, card("Called by", "on this host", this.callers.element, this.noCallers), card("Calls", "by this service", this.callees.element, this.noCallees)));
   }
@@ -54,6 +55,7 @@ export class ServicePage {
     const cpu = served.reduce((sum, one) => sum + one.cpu_total_s, 0) || 1;
     const rows = served.map((one) => ({ ...one, share: one.cpu_total_s / cpu, series: within(known.get(seriesKey(one))) }));
     show(this.findings, found);
+    show(this.links, h("a", { class: "pill", href: transactionsLink(name) }, "its transactions"), h("a", { class: "pill", href: compareLink(name) }, "compare with another time, service or build"));
     const worst = (field) => Math.max(0, ...served.map((one) => one[field]));
     show(this.kpi, [
       [rate(own.rate_per_s), "rate"], [percent(own.count ? own.errors / own.count : 0), "errors", own.errors > 0], [time(worst("p95_s")), "p95 of its slowest class"],

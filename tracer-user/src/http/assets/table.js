@@ -4,11 +4,11 @@ import { h } from "./dom.js";
 
 /**
  * `columns`: { key, title, hint, value(row) to sort by, cell(row) → text or nodes, text: whether it is text }.
- * `key(row)` names a row. The order is in the address, so that it can be shared.
+ * `key(row)` names a row. The order is in the address, so that it can be shared. The `first` rows are shown until all are asked for.
  */
 export class Table {
-  constructor({ columns, key, sort, name, rowsMost = 100 }) {
-    Object.assign(this, { columns, key, name, rowsMost });
+  constructor({ columns, key, sort, name, rowsMost = 100, first = rowsMost }) {
+    Object.assign(this, { columns, key, name, rowsMost, first });
     const asked = new URLSearchParams(location.search).get(`${name}.sort`) || sort || "";
     this.descending = asked.startsWith("-");
     this.by = asked.replace("-", "");
@@ -17,7 +17,8 @@ export class Table {
       h("th", { class: column.text ? "text" : null, title: column.hint, scope: "col" },
         column.value ? h("button", { type: "button", onclick: () => this.sortBy(column) }, column.title) : column.title));
     this.more = h("p", { class: "dim" });
-    this.element = h("div", { class: "scroll" }, h("table", null, h("thead", null, h("tr", null, this.heads)), this.body), this.more);
+    this.all = h("button", { type: "button", class: "pill", hidden: true, onclick: () => { this.first = this.rowsMost; this.show(this.rows); } });
+    this.element = h("div", { class: "scroll" }, h("table", null, h("thead", null, h("tr", null, this.heads)), this.body), this.all, this.more);
     this.rows = [];
     this.known = new Map();
   }
@@ -46,7 +47,7 @@ export class Table {
       if (own) head.setAttribute("aria-sort", this.descending ? "descending" : "ascending");
       else head.removeAttribute("aria-sort");
     });
-    const shown = sorted.slice(0, this.rowsMost);
+    const shown = sorted.slice(0, Math.min(this.first, this.rowsMost));
     const known = new Map();
     const wanted = shown.map((row) => {
       const key = this.key(row);
@@ -68,7 +69,10 @@ export class Table {
       this.body.replaceChildren(...wanted);
       if (focused && this.body.contains(focused)) focused.focus({ preventScroll: true });
     }
-    const hidden = sorted.length - shown.length;
+    const most = Math.min(sorted.length, this.rowsMost);
+    this.all.hidden = shown.length === most;
+    this.all.textContent = `show ${most}`;
+    const hidden = sorted.length - most;
     this.more.textContent = hidden > 0 ? `${hidden} more: search to narrow down.` : "";
   }
 }
