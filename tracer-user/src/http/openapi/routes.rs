@@ -487,7 +487,7 @@ const fn get(
 /// Every route.
 pub(super) const ROUTES: &[Route] = &[
     get("/", "console: the host", &[RANGE], HTML),
-    get("/service", "console: a service", &[NAME, RANGE], HTML),
+    get("/service", "console: a service", &[NAME, RANGE, FROM, TO], HTML),
     get("/class", "console: a request class", &[NAME, CLASS, RANGE, FROM, TO], HTML),
     get(
         "/transactions",
