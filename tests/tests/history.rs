@@ -9,7 +9,7 @@ use tracer_tests::http;
 use tracer_tests::workload::Server;
 use tracer_tests::{begin, figure, scratch, wait};
 use tracer_user::history::parquet_file;
-use tracer_user::history::rows::{ClassRow, HostRow, Row};
+use tracer_user::history::rows::{ClassRow, HistoryRow, HostRow};
 
 const BEFORE: u64 = 200;
 const AFTER: u64 = 100;
@@ -23,7 +23,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-fn rows<R: Row>(dir: &Path) -> Vec<R> {
+fn rows<R: HistoryRow>(dir: &Path) -> Vec<R> {
     let files = files(&dir.join(format!("kind={}", R::KIND)));
     files.iter().flat_map(|path| parquet_file::read(File::open(path).expect("a file")).expect("a whole file")).collect()
 }

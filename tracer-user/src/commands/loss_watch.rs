@@ -2,8 +2,6 @@
 
 use std::time::Instant;
 
-use tracer_common::lost::Lost;
-
 use super::agent::Agent;
 use crate::kernel::loader::monotonic;
 use crate::pipeline::Pipeline;
