@@ -1,6 +1,6 @@
 // A request class: latency, where time goes, flame graph, callers, callees, transactions.
 
-import { h, show, card, empty } from "./dom.js";
+import { h, show, card, narrow, empty } from "./dom.js";
 import { get, json, optional, classes, series, seriesKey, parts, range, asked } from "./data.js";
 import { rate, time, percent, count, clock, link, serviceLink, transactionLink, transactionsLink, compareLink } from "./format.js";
 import { Chart, within } from "./charts.js";
@@ -27,7 +27,8 @@ export class ClassPage {
     this.where = new Chart({ stacked: true });
     this.flame = new FlameGraph();
     this.modes = h("span", { class: "seg", role: "group", "aria-label": "Kind of profile" }, MODES.map(([mode, words]) => h("button", { type: "button", "data-mode": mode, onclick: () => this.choose(mode) }, words)));
-    this.hot = new Table({ name: "hot", sort: "-self", key: (one) => `${one.function} ${one.file}`, columns: HOTSPOTS, rowsMost: 20 });
+    this.hot = new Table({ name: "hot", sort: "-self", key: (one) => `${one.function} ${one.file}`, columns: HOTSPOTS, rowsMost: 100, first: narrow() ? 6 : 20 });
+    this.hot.element.classList.add("cards");
     this.noHot = h("div");
     this.callers = table("callers", "caller");
     this.callees = table("callees", "callee");
@@ -114,7 +115,7 @@ export class ClassPage {
     const known = await series(pick);
     const line = within(known.get(seriesKey(own)));
     const blank = line.t.map(() => null);
-    this.latency.draw(line.t, ["p50_s", "p95_s", "p99_s"].map((field, index) => ({ label: field.slice(0, 3), values: line[field] || blank, color: ["accent", "cpu", "bad"][index] })));
+    this.latency.draw(line.t, ["p50_s", "p95_s", "p99_s"].map((field, index) => ({ label: field.slice(0, 3), values: line[field] || blank, color: ["accent", "queue", "bad"][index] })));
     const points = line.t.map((_, at) => parts(Object.fromEntries(["queue_s", "cpu_s", "runqueue_s", "downstream_s", "blocked_s"].map((field) => [field, line[field][at]]))));
     this.where.draw(line.t, parts(own).map(([color, label], index) => ({ color, label, values: points.map((point) => point[index][2]) })));
     const [above, below] = [callers(edges, service, name), callees(edges, service, name)];

@@ -166,7 +166,7 @@ async function refresh() {
 if (page) {
   app.before(problem);
   // Pages of a fixed time have no range to choose.
-  const fixed = ["transaction", "transactions", "compare", "finding", "health"].includes(document.body.dataset.page);
+  const fixed = ["transaction", "transactions", "compare", "finding", "health", "workloads"].includes(document.body.dataset.page);
   show(tools, h("div", { class: "search" }, search, found), fixed ? null : [nav, times], toggle);
   if (!fixed) {
     ranges();

@@ -44,6 +44,9 @@ export function count(number) {
   return Math.round(number).toLocaleString("en");
 }
 
+/** A count of things: "1 process", "2 processes". */
+export const counted = (number, one, many = `${one}s`) => `${count(number)} ${number === 1 ? one : many}`;
+
 /** Time of day of an instant in nanoseconds since the epoch. */
 export function clock(nanoseconds) {
   const date = new Date(nanoseconds / 1e6);

@@ -16,8 +16,8 @@ export class HomePage {
     this.findings = h("div", { class: "findings" });
     this.map = new ServiceMap();
     const first = narrow() ? TOP : undefined;
-    this.services = new Table({ name: "services", sort: "-cpu", key: (row) => row.service_name, columns: SERVICES, rowsMost: 200, first });
-    this.classes = new Table({ name: "classes", sort: "-share", key: seriesKey, columns: CLASSES, rowsMost: 100, first });
+    this.services = new Table({ name: "services", sort: "-cpu", key: (row) => row.service_name, columns: SERVICES, rowsMost: 200, first, searched: true });
+    this.classes = new Table({ name: "classes", sort: "-share", key: seriesKey, columns: CLASSES, rowsMost: 100, first, searched: true });
     this.others = new Table({ name: "others", sort: "-cpu", key: (row) => row.service_name, columns: OTHERS, rowsMost: 15 });
     this.noRequests = h("div");
     this.goals = new Table({ name: "goals", sort: "importance", key: (row) => `${row.service_class} ${row.service_name}`, columns: GOALS, rowsMost: 50 });

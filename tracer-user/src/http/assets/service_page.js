@@ -2,7 +2,7 @@
 
 import { h, show, card, empty } from "./dom.js";
 import { json, optional, classes, series, seriesKey, parts } from "./data.js";
-import { rate, time, percent, count, link, classLink, transactionsLink, compareLink } from "./format.js";
+import { rate, time, percent, count, counted, link, classLink, transactionsLink, compareLink } from "./format.js";
 import { Chart, aligned, within, legend } from "./charts.js";
 import { Table } from "./table.js";
 import { CLASSES } from "./home_page.js";
@@ -61,7 +61,7 @@ export class ServicePage {
       [rate(own.rate_per_s), "rate"], [percent(own.count ? own.errors / own.count : 0), "errors", own.errors > 0], [time(worst("p95_s")), "p95 of its slowest class"],
       [`${own.cpu_requests_cores.toFixed(3)}`, "cores for requests"], [`${own.cpu_overhead_cores.toFixed(3)}`, "cores of overhead"], [count(own.count), "requests since the start"],
     ].map(([value, words, bad]) => h("div", null, h("b", { class: bad ? "err" : null }, value), words)));
-    show(this.runtimes, own.runtimes.map((one) => h("p", { class: "sub" }, `${one.name} ${one.version} in ${one.processes} processes: ${one.meaning}${one.wakes ? "; which wakes which is seen, too" : ""}.`)));
+    show(this.runtimes, own.runtimes.map((one) => h("p", { class: "sub" }, `${one.name} ${one.version} in ${counted(one.processes, "process", "processes")}: ${one.meaning}${one.wakes ? "; which wakes which is seen, too" : ""}.`)));
     show(this.containers, own.containers.map((one) => h("p", { class: "sub" }, `${one.processes} of its processes in container ${one.id.slice(0, 12)}${one.runtime ? ` (${one.runtime})` : ""}${one.pod_uid ? `, pod ${one.pod_uid}` : ""}.`)));
     this.classes.show(rows);
     const busiest = [...rows].sort((a, b) => b.rate_per_s - a.rate_per_s).slice(0, MOST).filter((one) => one.series.t.length);

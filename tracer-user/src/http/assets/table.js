@@ -4,11 +4,12 @@ import { h } from "./dom.js";
 
 /**
  * `columns`: { key, title, hint, value(row) to sort by, cell(row) → text or nodes, text: whether it is text }.
- * `key(row)` names a row. The order is in the address, so that it can be shared. The `first` rows are shown until all are asked for.
+ * `key(row)` names a row. The order is in the address, so that it can be shared. The `first` rows are shown until all are asked for; the
+ * search of the page narrows it down if it is `searched`.
  */
 export class Table {
-  constructor({ columns, key, sort, name, rowsMost = 100, first = rowsMost }) {
-    Object.assign(this, { columns, key, name, rowsMost, first });
+  constructor({ columns, key, sort, name, rowsMost = 100, first = rowsMost, searched = false }) {
+    Object.assign(this, { columns, key, name, rowsMost, first, searched });
     const asked = new URLSearchParams(location.search).get(`${name}.sort`) || sort || "";
     this.descending = asked.startsWith("-");
     this.by = asked.replace("-", "");
@@ -73,6 +74,6 @@ export class Table {
     this.all.hidden = shown.length === most;
     this.all.textContent = `show ${most}`;
     const hidden = sorted.length - most;
-    this.more.textContent = hidden > 0 ? `${hidden} more: search to narrow down.` : "";
+    this.more.textContent = hidden > 0 ? `${hidden} more${this.searched ? ": search to narrow down" : ""}.` : "";
   }
 }

@@ -2,7 +2,7 @@
 
 import { h, svg, show, card, empty } from "./dom.js";
 import { get, json, optional } from "./data.js";
-import { time, percent, clock, count, link, serviceLink, classLink, transactionLink } from "./format.js";
+import { time, percent, clock, count, counted, link, serviceLink, classLink, transactionLink } from "./format.js";
 import { FlameGraph } from "./flame_graph.js";
 import { legend } from "./charts.js";
 
@@ -16,6 +16,9 @@ const FROM = {
   traceparent: "its traceparent header names it", b3: "its B3 header names it", connection: "the agent saw the call at the other end of its connection",
   relay: "another host's agent saw the call", tcp_option: "the caller's agent put it into the connection",
 };
+/** Share of the path below which a step is short. */
+const SHORT = 0.01;
+
 const STEPS = { queue: "in the queue", own: "its own work and waits", network: "under way: network, or not read yet", remote: "a call whose other end is not seen" };
 
 /** Where a span's time went: colour, words, seconds. What is downstream counts once. */
@@ -149,12 +152,15 @@ export class TransactionPage {
   drawCritical() {
     const whole = this.steps.reduce((sum, step) => sum + step.duration_s, 0) || 1;
     const named = new Map(this.spans.map((span) => [span.span_id, span]));
-    const rows = this.steps.map((step) => {
+    // Short steps hide those that matter; few of them do not.
+    const short = this.steps.filter((step) => step.duration_s < whole * SHORT);
+    const hidden = this.everyStep || short.length < 4 ? [] : short;
+    const rows = this.steps.filter((step) => !hidden.includes(step)).map((step) => {
       const span = named.get(step.span_id);
       return h("tr", null, h("td", { class: "text" }, h("button", { type: "button", class: "plain", onclick: () => this.choose(span) }, `${span.side === "client" ? "→ " : ""}${span.service_name} ${span.request_class}`)),
         h("td", { class: "text dim" }, STEPS[step.kind]), h("td", null, time(step.duration_s)), h("td", { class: "dim" }, percent(step.duration_s / whole)));
     });
-    show(this.critical, rows.length ? h("div", { class: "scroll" }, h("table", { class: "path" }, h("thead", null, h("tr", null, h("th", { class: "text", scope: "col" }, "span"), h("th", { class: "text", scope: "col" }, "what"), h("th", { scope: "col" }, "time"), h("th", { scope: "col" }, "share"))), h("tbody", null, rows))) : empty("No path.", "No span of this transaction has begun and ended in sight."));
+    show(this.critical, rows.length ? h("div", { class: "scroll" }, h("table", { class: "path" }, h("thead", null, h("tr", null, h("th", { class: "text", scope: "col" }, "span"), h("th", { class: "text", scope: "col" }, "what"), h("th", { scope: "col" }, "time"), h("th", { scope: "col" }, "share"))), h("tbody", null, rows)), hidden.length ? h("button", { type: "button", class: "pill", onclick: () => { this.everyStep = true; this.drawCritical(); } }, `show ${hidden.length} steps below ${percent(SHORT)}, ${time(hidden.reduce((sum, step) => sum + step.duration_s, 0))} together`) : null) : empty("No path.", "No span of this transaction has begun and ended in sight."));
   }
 
   choose(span, focus = false) {
@@ -188,7 +194,7 @@ export class TransactionPage {
     const extra = [
       span.pool_queue_s ? `Its jobs waited ${time(span.pool_queue_s)} for a free thread of the pool.` : null,
       span.after_reply_s ? `After the reply its worker went on for ${time(span.after_reply_s)}, with ${time(span.after_reply_cpu_s)} of CPU.` : null,
-      span.switches ? `${count(span.switches)} context switches.` : null,
+      span.switches ? `${counted(span.switches, "context switch", "context switches")}.` : null,
       ...(span.links || []).map((one) => h("a", { href: transactionLink(one.trace_id) }, `caused by a message of transaction ${one.trace_id}`)),
     ].filter(Boolean);
     show(this.detail, h("p", null, h("b", null, span.service_name), " · ", server ? h("a", { href: classLink(span.service_name, span.request_class) }, span.request_class) : span.request_class, h("span", { class: "dim" }, ` · ${server ? "served" : "called"} by process ${span.pid} on ${span.host}`)),

@@ -1,8 +1,8 @@
 // The host's CPU by command, user, cgroup and unit, and the books of databases.
 
-import { h, show, card, empty } from "./dom.js";
+import { h, show, card, narrow, empty } from "./dom.js";
 import { json } from "./data.js";
-import { count, percent, short, time } from "./format.js";
+import { count, counted, percent, short, time } from "./format.js";
 import { Table } from "./table.js";
 
 const GROUPINGS = ["command", "user", "cgroup", "unit"];
@@ -19,14 +19,14 @@ export class WorkloadsPage {
     this.groupings = h("nav", { class: "seg", "aria-label": "Group by" }, GROUPINGS.map((by) =>
       h("a", { href: `/workloads?by=${by}`, "aria-current": by === this.by ? "true" : null }, by)));
     this.sums = h("div", { class: "kpi" });
-    this.groups = new Table({ name: "workloads", sort: "-cores", key: (row) => row.name, columns: [
+    this.groups = new Table({ name: "workloads", sort: "-cores", key: (row) => row.name, first: narrow() ? 8 : 20, searched: true, columns: [
       text("name", this.by),
       { key: "cores", title: "cores", hint: "CPUs used over the last minute", value: (row) => row.cores, cell: (row) => short(row.cores) },
       seconds("cpu_s", "CPU", "since the agent started"),
       seconds("requests_cpu_s", "for requests", "part of it for requests that these processes serve"),
       number("processes", "processes", "now"),
     ] });
-    this.databases = h("div");
+    this.databases = h("div", { class: "stack" });
     this.tables = new Map();
     show(place, h("h1", null, "Workloads"),
       card("CPU of this host", "every process is in one group, so the groups add up to the host's CPU", this.groupings, this.sums, this.groups.element),
@@ -65,7 +65,7 @@ export class WorkloadsPage {
     tables.users.show(one.users);
     tables.components.show(one.components);
     const ratio = one.capture_ratio === null ? "not known yet" : one.capture_ratio.toFixed(3);
-    show(tables.note, `${time(one.cpu_s)} CPU in ${count(one.processes)} processes, capture ratio ${ratio}: CPU in this book ÷ what /proc says.`);
+    show(tables.note, `${time(one.cpu_s)} CPU in ${counted(one.processes, "process", "processes")}, capture ratio ${ratio}: CPU in this book ÷ what /proc says.`);
     return tables.card;
   }
 
