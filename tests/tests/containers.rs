@@ -181,6 +181,11 @@ fn podmans_containers_have_their_names() {
         let text = collector.output();
         expected.iter().all(|(key, value)| text.contains(&format!("{key}: Str({value}"))).then_some(())
     });
+    let services = agent.json("/api/v1/services");
+    let all = services["services"].as_array().expect("services").iter().filter_map(|one| one["containers"].as_array());
+    let own = all.flatten().find(|one| one["id"] == *id).unwrap_or_else(|| panic!("{services}"));
+    assert_eq!((own["name"].as_str(), own["runtime"].as_str()), (Some(&*podman.name), Some("podman")), "{own}");
+    assert_eq!(own["image"].as_str(), Some(&*podman.image()), "{own}");
     say(&format!("containers: {} by Podman, with its names", podman.name));
     agent.stop();
 }

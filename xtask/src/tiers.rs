@@ -64,9 +64,13 @@ const TABLE: &[(&str, Quick)] = &[
     ("debug_info", All),
     ("subsystems", Nothing),
     ("workloads", All),
-    ("declared", All),
-    ("declared_calls", All),
-    ("declared_values", All),
+    // Between them C, Go, lines and requests.
+    (
+        "declared",
+        Only(&["functions_of_a_c_program_are_what_they_measured", "a_function_within_requests_is_their_child"]),
+    ),
+    ("declared_calls", Only(&["lines_of_an_optimised_c_program_are_what_they_measured"])),
+    ("declared_values", Only(&["users_and_metrics_of_a_go_program_are_what_it_counted"])),
     ("flame", All),
     ("hotspots", All),
     ("moved", Nothing),

@@ -3,9 +3,12 @@
 //! Only files of the engines are read, which root alone writes, a bounded part of each. Reading may wait for a disk, so no
 //! thread that traces may do it.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -15,6 +18,10 @@ use super::container::Container;
 const FILE: u64 = 1 << 20;
 /// Most bytes read of Podman's list of all containers.
 const LIST: u64 = 8 << 20;
+/// Containers whose names are remembered; all are forgotten beyond it, and read again.
+const NAMES: usize = 4_096;
+/// Limit for reading the names of one container: a disk that hangs must stop no export and no answer.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// Longest name, bytes.
 const NAME: usize = 256;
 
@@ -110,6 +117,33 @@ fn of_podman(list: &Value, id: &str) -> Option<ContainerNames> {
     let name = if name.is_empty() { bounded(&about["name"]) } else { name };
     let names = ContainerNames { name, image: bounded(&about["image-name"]), ..ContainerNames::default() };
     Some(names).filter(|names| !names.is_empty())
+}
+
+/// Names of containers, read once each.
+#[derive(Debug, Default)]
+pub struct NamesCache(HashMap<String, Option<ContainerNames>>);
+
+impl NamesCache {
+    /// Reads the names of those containers that are new, on a thread that may wait for a disk.
+    pub async fn learn(&mut self, containers: impl Iterator<Item = Arc<Container>>) {
+        for container in containers {
+            if self.0.contains_key(&container.id) {
+                continue;
+            }
+            if self.0.len() >= NAMES {
+                self.0.clear();
+            }
+            let id = container.id.clone();
+            let read = tokio::task::spawn_blocking(move || read(Path::new("/"), &container));
+            let names = tokio::time::timeout(PATIENCE, read).await.ok().and_then(Result::ok).flatten();
+            self.0.insert(id, names);
+        }
+    }
+
+    /// The names of a container, if its engine records them.
+    pub fn get(&self, container: &Container) -> Option<&ContainerNames> {
+        self.0.get(&container.id)?.as_ref()
+    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::body::Bytes;
@@ -18,6 +19,7 @@ use super::params::Params;
 use super::range::Range;
 use super::{App, Command, PipelineView, Problem, compress, durations};
 use crate::host::container::Container;
+use crate::host::container_names::ContainerNames;
 use crate::kernel::sampler::MAX_HERTZ;
 use crate::metrics::Format;
 use crate::model::{ClassId, ServiceId, Side};
@@ -216,18 +218,38 @@ pub(super) struct ServiceView {
 /// A container as the API shows it.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct ContainerView {
+    /// Not a field of the API.
+    #[serde(skip)]
+    container: Arc<Container>,
     id: String,
     #[serde(skip_serializing_if = "str::is_empty")]
     runtime: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pod_uid: Option<String>,
     processes: usize,
+    /// Names from the engine's state files, where the agent may read them.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    name: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    image: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pod: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    namespace: String,
 }
 
 impl ContainerView {
     fn new(container: &Container, processes: usize) -> Self {
         let Container { id, runtime, pod_uid } = container.clone();
-        Self { id, runtime, pod_uid, processes }
+        let container = Arc::new(container.clone());
+        let [name, image, pod, namespace] = [const { String::new() }; 4];
+        Self { container, id, runtime, pod_uid, processes, name, image, pod, namespace }
+    }
+
+    /// Takes the names that its engine gave it.
+    fn call(&mut self, names: &ContainerNames) {
+        let ContainerNames { name, image, pod, namespace } = names.clone();
+        (self.name, self.image, self.pod, self.namespace) = (name, image, pod, namespace);
     }
 }
 
@@ -273,10 +295,23 @@ pub(super) fn service_views(view: &PipelineView<'_>, classes: &[ClassView]) -> V
     all
 }
 
+/// Most time that an answer waits for names of containers.
+const NAMES: Duration = Duration::from_secs(2);
+
 pub(super) async fn services(State(app): AppState, params: Params) -> Result<Json<Value>, Problem> {
     let page = Page::of(&params.only(&["cursor", "limit"])?)?;
     let all = app.shared.ask(|view| service_views(view, &class_views(view, None))).await?;
-    let (rows, next) = page.cut(all);
+    let (mut rows, next) = page.cut(all);
+    let mut names = app.container_names.lock().await;
+    let containers = rows.iter().flat_map(|row| &row.containers).map(|one| Arc::clone(&one.container));
+    // Names that a slow disk does not give now are there next time.
+    let _ = tokio::time::timeout(NAMES, names.learn(containers)).await;
+    for one in rows.iter_mut().flat_map(|row| &mut row.containers) {
+        if let Some(names) = names.get(&one.container) {
+            one.call(names);
+        }
+    }
+    drop(names);
     Ok(Json(json!({ "services": rows, "next_cursor": next })))
 }
 

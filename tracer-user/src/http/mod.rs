@@ -54,6 +54,7 @@ use crate::guard::shed::{Ceilings, Level};
 use crate::guard::status::Status;
 use crate::guard::tables::TableUse;
 use crate::history::collector::Collector;
+use crate::host::container_names::NamesCache;
 use crate::host::containers::Containers;
 use crate::metrics::{Attainment, ClassStats, DeclaredReports, Exposition};
 use crate::model::{HostCpu, Names};
@@ -250,6 +251,7 @@ pub(crate) struct App {
     renders: tokio::sync::Semaphore,
     /// Who gathers metrics.
     scrapes: tokio::sync::Semaphore,
+    container_names: tokio::sync::Mutex<NamesCache>,
 }
 
 /// An error response: what was wrong and what was expected.
@@ -322,7 +324,8 @@ pub async fn serve(
     let renders = tokio::sync::Semaphore::new(RENDERS);
     let console = Arc::clone(&shared.console);
     let scrapes = tokio::sync::Semaphore::new(1);
-    let app = router(Arc::new(App { shared, host_name, renders, scrapes }));
+    let app =
+        router(Arc::new(App { shared, host_name, renders, scrapes, container_names: tokio::sync::Mutex::default() }));
     let limits = listen::Limits { connections: places, ..listen::Limits::default() };
     listen::serve(listener, app, limits, console, shutdown).await;
 }

@@ -1,20 +1,12 @@
 //! The resource of a span: the process that served it, its container and its host.
 
-use std::collections::HashMap;
-use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::proto::{KeyValue, Value};
 use crate::host::container::{self, Container};
-use crate::host::container_names::{self, ContainerNames};
+use crate::host::container_names::ContainerNames;
 use crate::host::process::ProcessFacts;
 use crate::text::printable;
-
-/// Containers whose names are remembered; all are forgotten beyond it, and read again.
-const NAMES: usize = 4_096;
-/// Limit for reading the names of one container: a disk that hangs must not stop the export.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A process that serves requests or makes calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -127,32 +119,5 @@ impl HostFacts {
     /// What distinguishes this host from others: its name alone where it has no id.
     pub(super) fn id(&self) -> &str {
         self.machine.as_deref().unwrap_or(&self.name)
-    }
-}
-
-/// Names of containers, read once each.
-#[derive(Debug, Default)]
-pub(super) struct NamesCache(HashMap<String, Option<ContainerNames>>);
-
-impl NamesCache {
-    /// Reads the names of those containers that are new, on a thread that may wait for a disk.
-    pub(super) async fn learn(&mut self, containers: impl Iterator<Item = Arc<Container>>) {
-        for container in containers {
-            if self.0.contains_key(&container.id) {
-                continue;
-            }
-            if self.0.len() >= NAMES {
-                self.0.clear();
-            }
-            let id = container.id.clone();
-            let read = tokio::task::spawn_blocking(move || container_names::read(Path::new("/"), &container));
-            let names = tokio::time::timeout(PATIENCE, read).await.ok().and_then(Result::ok).flatten();
-            self.0.insert(id, names);
-        }
-    }
-
-    /// The names of a container, if its engine records them.
-    pub(super) fn get(&self, container: &Container) -> Option<&ContainerNames> {
-        self.0.get(&container.id)?.as_ref()
     }
 }

@@ -25,10 +25,11 @@ pub use settings::{Protocol, Settings, SettingsError, Signal, Tls, read, signal}
 
 use crate::guard::loss_log::LossLog;
 use crate::guard::tables::TableUse;
+use crate::host::container_names::NamesCache;
 use crate::host::process::ProcessFacts;
 use crate::model::{Names, Span};
 use crate::pipeline::SpanWriter;
-use instance::{HostFacts, Instance, NamesCache};
+use instance::{HostFacts, Instance};
 use send::{Sender, Sent};
 use spans::Finished;
 

@@ -4,11 +4,12 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::instance::{HostFacts, Instance, NamesCache};
+use super::instance::{HostFacts, Instance};
 use super::proto::{
     Code, KeyValue, Kind, Link, OtlpSpan, REMOTE, REMOTE_KNOWN, Request, Resource, ResourceSpans, Scope, ScopeSpans,
     Status, Value,
 };
+use crate::host::container_names::NamesCache;
 use crate::model::{ClassInfo, ProtocolId, Queues, Side, Span, SpanId, TraceId};
 use crate::protocols::{Conventions, messaging};
 use crate::store::attributes;

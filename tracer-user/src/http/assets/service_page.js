@@ -62,7 +62,7 @@ export class ServicePage {
       [`${own.cpu_requests_cores.toFixed(3)}`, "cores for requests"], [`${own.cpu_overhead_cores.toFixed(3)}`, "cores of overhead"], [count(own.count), "requests since the start"],
     ].map(([value, words, bad]) => h("div", null, h("b", { class: bad ? "err" : null }, value), words)));
     show(this.runtimes, own.runtimes.map((one) => h("p", { class: "sub" }, `${one.name} ${one.version} in ${counted(one.processes, "process", "processes")}: ${one.meaning}${one.wakes ? "; which wakes which is seen, too" : ""}.`)));
-    show(this.containers, own.containers.map((one) => h("p", { class: "sub" }, `${one.processes} of its processes in container ${one.id.slice(0, 12)}${one.runtime ? ` (${one.runtime})` : ""}${one.pod_uid ? `, pod ${one.pod_uid}` : ""}.`)));
+    show(this.containers, own.containers.map((one) => h("p", { class: "sub" }, container(one))));
     this.classes.show(rows);
     const busiest = [...rows].sort((a, b) => b.rate_per_s - a.rate_per_s).slice(0, MOST).filter((one) => one.series.t.length);
     SHOWN.forEach(([, , , value], index) => this.charts[index].draw(...aligned(busiest.map((one) => [one.request_class, one.series]), value)));
@@ -73,6 +73,14 @@ export class ServicePage {
     show(this.noCallers, above.length ? [] : empty("No callers seen on this host.", "Requests come from outside, or their callers use a connection that the agent does not follow."));
     show(this.noCallees, below.length ? [] : empty("No calls seen.", "This service answers by itself, or calls by a protocol that is not decoded."));
   }
+}
+
+/** A container in words: by the name that its engine gave it, else by its id. */
+function container(one) {
+  const id = one.id.slice(0, 12);
+  const called = one.name ? `${one.name} (${[one.runtime, id].filter(Boolean).join(" ")})` : `${id}${one.runtime ? ` (${one.runtime})` : ""}`;
+  const pod = one.pod ? `, pod ${one.namespace ? `${one.namespace}/` : ""}${one.pod}` : one.pod_uid ? `, pod ${one.pod_uid}` : "";
+  return `${one.processes} of its processes in container ${called}${one.image ? `, image ${one.image}` : ""}${pod}.`;
 }
 
 /** Where the time of all classes' requests goes: means, weighted by rate. */

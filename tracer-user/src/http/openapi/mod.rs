@@ -26,6 +26,8 @@ struct Parameter {
 #[derive(Debug)]
 enum Answer {
     Json(Shape),
+    /// By the parameter `format`.
+    JsonOrCsv(Shape),
     Media(&'static str),
 }
 
@@ -87,12 +89,17 @@ fn operation(route: &Route) -> Value {
     });
     let content = match &route.answer {
         Answer::Json(shape) => json!({ "application/json": { "schema": shape.schema() } }),
+        Answer::JsonOrCsv(shape) => json!({ "application/json": { "schema": shape.schema() }, "text/csv": {} }),
         Answer::Media(media) => json!({ *media: {} }),
     };
-    let error = json!({
+    let mut error = json!({
         "description": "what was wrong, and what was expected",
         "content": { "application/json": { "schema": { "$ref": "#/components/schemas/Error" } } },
     });
+    if !path.starts_with("/api/") {
+        // People who open a wrong address read a page.
+        error["content"]["text/html"] = json!({});
+    }
     let mut operation = json!({
         "summary": route.what,
         "operationId": format!("{} {}", route.method, route.path),
@@ -183,7 +190,7 @@ pub(super) mod tests {
         let listen = start().await;
         let mut checked = 0;
         for route in ROUTES.iter().filter(|route| route.method == "get") {
-            let Answer::Json(shape) = &route.answer else { continue };
+            let (Answer::Json(shape) | Answer::JsonOrCsv(shape)) = &route.answer else { continue };
             let asked = if route.path == "/api/v1/hotspots" || route.path == "/api/v1/durations" {
                 "?service=shop&class=GET%20/%3Cscript%3E"
             } else {
@@ -198,5 +205,66 @@ pub(super) mod tests {
             shape.fits(&body).unwrap_or_else(|why| panic!("{}: {why}", route.path));
         }
         assert!(checked > 15, "{checked} answers");
+    }
+
+    /// Whatever a parameter says, the answer is one that the document has: never a failure of the server, and errors say what was
+    /// wrong.
+    #[tokio::test]
+    async fn any_value_of_a_parameter_gets_an_answer_of_the_document() {
+        let long = "a".repeat(4000);
+        let values = [
+            "",
+            "0",
+            "1",
+            "-1",
+            "1.5",
+            "NaN",
+            "inf",
+            "1e400",
+            "18446744073709551615",
+            "18446744073709551616",
+            "%00",
+            "%FF",
+            "%C3%A4",
+            "null",
+            "5m",
+            "99999999999d",
+            "5xx",
+            "ok",
+            "newest",
+            "csv",
+            "offcpu",
+            "a%26b=c",
+            "..%2f..%2fetc",
+            long.as_str(),
+        ];
+        let listen = start().await;
+        let (mut taken, mut refused) = (0, 0);
+        for route in ROUTES.iter().filter(|route| route.method == "get") {
+            for (parameter, value) in
+                route.parameters.iter().flat_map(|one| values.iter().map(move |value| (one, value)))
+            {
+                let braces = [format!("{{{}}}", parameter.name), format!("{{*{}}}", parameter.name)];
+                let in_path = braces.iter().find(|braces| route.path.contains(braces.as_str()));
+                let address = match in_path {
+                    Some(braces) => concrete(&route.path.replace(braces.as_str(), value)),
+                    None => format!("{}?{}={value}", concrete(route.path), parameter.name),
+                };
+                let answer = fetch(listen, &address).await;
+                let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{address}: {answer}"));
+                let status = head.split(' ').nth(1).unwrap_or_default();
+                taken += usize::from(status == "200");
+                // An empty part of a path is another path, or leads to it.
+                let known = matches!(status, "200" | "400" | "404") || (value.is_empty() && in_path.is_some());
+                assert!(known, "{address}: {head}");
+                if status != "200" && route.path.starts_with("/api/") && !value.is_empty() {
+                    refused += 1;
+                    let body: Value =
+                        serde_json::from_str(body).unwrap_or_else(|error| panic!("{address}: {error}: {answer}"));
+                    shape::ERROR.fits(&body).unwrap_or_else(|why| panic!("{address}: {why}"));
+                }
+            }
+        }
+        assert!(taken > 100 && refused > 100, "{taken} taken, {refused} refused");
     }
 }

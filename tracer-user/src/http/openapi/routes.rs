@@ -1,17 +1,26 @@
 //! The table of routes.
 
 use super::shape::Shape::{
-    self, Any, Bool, Both, Count, Integer, List, Map, Nullable, Number, Object, Optional, Text, Word,
+    self, Any, Between, Bool, Both, Count, Hex, Integer, List, Map, Nullable, Number, Object, Optional, Text, Word,
 };
 use super::{Answer, Parameter, Route};
 
 macro_rules! parameters {
-    ($($id:ident $name:literal $shape:expr, $what:literal;)*) => {
-        $(const $id: &Parameter = &Parameter { name: $name, shape: $shape, what: $what, required: false };)*
+    ($required:literal $($id:ident $name:literal $shape:expr, $what:literal;)*) => {
+        $(const $id: &Parameter = &Parameter { name: $name, shape: $shape, what: $what, required: $required };)*
     };
 }
 
 parameters! {
+    true
+    OF_SERVICE "service" Text, "name of a service";
+    OF_CLASS "class" Text, "name of a request class";
+    OF_NAME "name" Text, "name of a service";
+    OF_ID "id" Text, "what the page is about";
+}
+
+parameters! {
+    false
     SERVICE "service" Text, "name of a service";
     CLASS "class" Text, "name of a request class";
     FROM "from" Count, "start of the time range, nanoseconds since the epoch";
@@ -25,7 +34,10 @@ parameters! {
     BEFORE_TO "before_to" Count, "end of the time range to compare with";
     BEFORE_FROM_NS "before_from_ns" Count, "the name of before_from before";
     BEFORE_UNTIL_NS "before_until_ns" Count, "the name of before_to before";
-    LIMIT "limit" Count, "how many rows at most, 1 or more";
+    LIMIT "limit" Between(1, 10_000), "how many rows at most";
+    LIMIT_1000 "limit" Between(1, 1000), "how many rows at most";
+    LIMIT_500 "limit" Between(1, 500), "how many rows at most";
+    LIMIT_256 "limit" Between(1, 256), "how many rows at most";
     CURSOR "cursor" Text, "the next_cursor of the page before: the next page";
     MIN_MS "min_ms" Number, "least duration, milliseconds";
     MAX_MS "max_ms" Number, "the duration is below this, milliseconds";
@@ -35,9 +47,9 @@ parameters! {
     SPAN "span" Text, "id of a slow request: only its own samples";
     BY "by" Word(&["command", "user", "cgroup", "unit"]), "how processes are grouped";
     FORMAT "format" Word(&["json", "csv"]), "form of the answer";
-    TRACE_ID "trace_id" Text, "32 hexadecimal digits";
-    SPAN_ID "span_id" Text, "16 hexadecimal digits";
-    ID "id" Text, "what the path names";
+    TRACE_ID "trace_id" Hex(32), "32 hexadecimal digits";
+    SPAN_ID "span_id" Hex(16), "16 hexadecimal digits";
+    ID "id" Count, "number of a finding";
     NAME "name" Text, "name of a service";
     RANGE "range" Text, "time range of charts";
     FILE "name" Text, "a file of the console";
@@ -60,8 +72,16 @@ const RUNTIME: Shape = Object(&[
     ("wakes", Bool),
     ("processes", Count),
 ]);
-const CONTAINER: Shape =
-    Object(&[("id", Text), ("runtime", Optional(&Text)), ("pod_uid", Optional(&Text)), ("processes", Count)]);
+const CONTAINER: Shape = Object(&[
+    ("id", Text),
+    ("runtime", Optional(&Text)),
+    ("pod_uid", Optional(&Text)),
+    ("processes", Count),
+    ("name", Optional(&Text)),
+    ("image", Optional(&Text)),
+    ("pod", Optional(&Text)),
+    ("namespace", Optional(&Text)),
+]);
 const SERVICE_ROW: Shape = Object(&[
     ("service_name", Text),
     ("classes", Count),
@@ -473,7 +493,7 @@ const PROFILE: &[&Parameter] = &[
     BEFORE_UNTIL_NS,
     SPAN,
 ];
-const HOTSPOT: &[&Parameter] = &[SERVICE, CLASS, KIND, SINCE, FROM, TO, FROM_NS, UNTIL_NS, SPAN, LIMIT];
+const HOTSPOT: &[&Parameter] = &[SERVICE, CLASS, KIND, SINCE, FROM, TO, FROM_NS, UNTIL_NS, SPAN, LIMIT_500];
 
 const fn get(
     path: &'static str,
@@ -487,17 +507,17 @@ const fn get(
 /// Every route.
 pub(super) const ROUTES: &[Route] = &[
     get("/", "console: the host", &[RANGE], HTML),
-    get("/service", "console: a service", &[NAME, RANGE, FROM, TO], HTML),
-    get("/class", "console: a request class", &[NAME, CLASS, RANGE, FROM, TO], HTML),
+    get("/service", "console: a service", &[OF_NAME, RANGE, FROM, TO], HTML),
+    get("/class", "console: a request class", &[OF_NAME, OF_CLASS, RANGE, FROM, TO], HTML),
     get(
         "/transactions",
         "console: a list of transactions",
         &[NAME, CLASS, FROM, TO, SINCE, MIN_MS, MAX_MS, STATUS, SORT, LIMIT, CURSOR],
         HTML,
     ),
-    get("/transaction", "console: a transaction", &[ID], HTML),
+    get("/transaction", "console: a transaction", &[OF_ID], HTML),
     get("/compare", "console: two periods, classes or builds", &[NAME, CLASS, FROM, TO], HTML),
-    get("/finding", "console: a finding", &[ID], HTML),
+    get("/finding", "console: a finding", &[OF_ID], HTML),
     get("/workloads", "console: CPU of the host by groups of processes", &[], HTML),
     get("/health", "console: what the agent cannot see, and its cost", &[], HTML),
     get("/assets/{*name}", "scripts and styles of the console", &[FILE], Answer::Media("*/*")),
@@ -522,17 +542,17 @@ pub(super) const ROUTES: &[Route] = &[
         ])),
     ),
     get("/api/v1/service-classes", "goals and attainment", &[], Answer::Json(SERVICE_CLASSES)),
-    get("/api/v1/arm/definitions", "declared transactions", &[FORMAT], Answer::Json(REPORT)),
-    get("/api/v1/arm/measurements", "their measurements", &[FORMAT], Answer::Json(REPORT)),
-    get("/api/v1/arm/users", "their measurements by user", &[FORMAT], Answer::Json(REPORT)),
-    get("/api/v1/arm/metrics", "their metrics", &[FORMAT], Answer::Json(REPORT)),
+    get("/api/v1/arm/definitions", "declared transactions", &[FORMAT], Answer::JsonOrCsv(REPORT)),
+    get("/api/v1/arm/measurements", "their measurements", &[FORMAT], Answer::JsonOrCsv(REPORT)),
+    get("/api/v1/arm/users", "their measurements by user", &[FORMAT], Answer::JsonOrCsv(REPORT)),
+    get("/api/v1/arm/metrics", "their metrics", &[FORMAT], Answer::JsonOrCsv(REPORT)),
     get(
         "/api/v1/edges",
         "who calls whom",
         &[SERVICE, CURSOR, LIMIT],
         Answer::Json(Object(&[("edges", List(&EDGE)), ("next_cursor", TEXT_OR_NULL)])),
     ),
-    get("/api/v1/workloads", "the host's CPU by groups of processes", &[BY, LIMIT], Answer::Json(WORKLOADS)),
+    get("/api/v1/workloads", "the host's CPU by groups of processes", &[BY, LIMIT_1000], Answer::Json(WORKLOADS)),
     get(
         "/api/v1/subsystems",
         "CPU of databases by component, user and session",
@@ -554,7 +574,7 @@ pub(super) const ROUTES: &[Route] = &[
     get(
         "/api/v1/durations",
         "requests of a class by time and duration",
-        &[SERVICE, CLASS, FROM, TO, SINCE],
+        &[OF_SERVICE, OF_CLASS, FROM, TO, SINCE],
         Answer::Json(DURATIONS),
     ),
     get(
@@ -586,7 +606,7 @@ pub(super) const ROUTES: &[Route] = &[
     get(
         "/api/v1/slow-requests",
         "slow requests with samples of their own",
-        &[SERVICE, CLASS, FROM, TO, SINCE, LIMIT, CURSOR],
+        &[SERVICE, CLASS, FROM, TO, SINCE, LIMIT_256, CURSOR],
         Answer::Json(Object(&[
             ("slow_requests", List(&SLOW)),
             ("next_cursor", TEXT_OR_NULL),

@@ -8,10 +8,14 @@ pub(super) enum Shape {
     Bool,
     /// A whole number that is not negative.
     Count,
+    /// A whole number between these, both possible.
+    Between(u64, u64),
     /// A whole number.
     Integer,
     Number,
     Text,
+    /// So many hexadecimal digits.
+    Hex(usize),
     /// One of these words.
     Word(&'static [&'static str]),
     /// Whatever: attributes, for one.
@@ -46,9 +50,11 @@ impl Shape {
         match self {
             Self::Bool => json!({ "type": "boolean" }),
             Self::Count => json!({ "type": "integer", "minimum": 0 }),
+            Self::Between(least, most) => json!({ "type": "integer", "minimum": least, "maximum": most }),
             Self::Integer => json!({ "type": "integer" }),
             Self::Number => json!({ "type": "number" }),
             Self::Text => json!({ "type": "string" }),
+            Self::Hex(digits) => json!({ "type": "string", "pattern": format!("^[0-9a-fA-F]{{{digits}}}$") }),
             Self::Word(words) => json!({ "type": "string", "enum": words }),
             Self::Any => json!({}),
             Self::Nullable(inner) => json!({ "anyOf": [inner.schema(), { "type": "null" }] }),
@@ -102,7 +108,10 @@ impl Shape {
             Self::Count if value.is_u64() => Ok(()),
             Self::Integer if value.is_i64() || value.is_u64() => Ok(()),
             Self::Number if value.is_number() => Ok(()),
-            Self::Text if value.is_string() => Ok(()),
+            Self::Between(least, most) if value.as_u64().is_some_and(|number| (least..=most).contains(&number)) => {
+                Ok(())
+            }
+            Self::Text | Self::Hex(_) if value.is_string() => Ok(()),
             Self::Word(words) if value.as_str().is_some_and(|word| words.contains(&word)) => Ok(()),
             Self::Nullable(_) if value.is_null() => Ok(()),
             Self::Nullable(inner) | Self::Optional(inner) => inner.fits(value),
