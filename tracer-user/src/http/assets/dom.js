@@ -44,8 +44,8 @@ export function fold(title, note, ...children) {
   const name = `tracer.fold.${title}`;
   const kept = sessionStorage.getItem(name);
   const open = kept ? kept === "open" : !narrow();
-  return h("details", { class: "card", open, ontoggle: (event) => sessionStorage.setItem(name, event.target.open ? "open" : "closed") },
-    h("summary", null, h("h2", null, title, note ? h("small", null, note) : null)), ...children);
+  const keep = (event) => sessionStorage.setItem(name, event.currentTarget.parentElement.open ? "closed" : "open");
+  return h("details", { class: "card", open }, h("summary", { onclick: keep }, h("h2", null, title, note ? h("small", null, note) : null)), ...children);
 }
 
 /** What stands where there is nothing to show, and what to do about it. */
