@@ -3,11 +3,11 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use axum::extract::Path;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 use super::Problem;
+use super::params::Named;
 
 const CSS: &str = "text/css; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
@@ -53,7 +53,7 @@ assets! {
 
 /// A file of the table. Browsers ask each time whether it has changed: after an update of the agent old and new scripts
 /// must not meet.
-pub(super) async fn asset(Path(name): Path<String>, headers: HeaderMap) -> Result<Response, Problem> {
+pub(super) async fn asset(Named(name): Named, headers: HeaderMap) -> Result<Response, Problem> {
     let found = ASSETS.iter().find(|(known, ..)| *known == name);
     let (_, kind, bytes) = *found.ok_or_else(|| Problem::missing("no such file of the console"))?;
     let mut hasher = DefaultHasher::new();

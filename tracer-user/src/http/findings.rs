@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use serde_json::{Value, json};
 
-use super::params::Params;
+use super::params::{Named, Params};
 use super::range::Range;
 use super::{App, Problem};
 use crate::analysis::evidence::{CostPoint, Evidence, HostPoint};
@@ -51,11 +51,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, params: Params) -> Result<
     })))
 }
 
-pub(super) async fn one(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-    params: Params,
-) -> Result<Json<Value>, Problem> {
+pub(super) async fn one(State(app): State<Arc<App>>, Named(id): Named, params: Params) -> Result<Json<Value>, Problem> {
     params.only(&[])?;
     let id: u64 = id.parse().map_err(|_| Problem::bad(format!("'{id}' given, expected the number of a finding")))?;
     let found = app.shared.ask(move |view| view.detector.evidence(id)).await?;

@@ -10,7 +10,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::middleware::Next;
 use axum::response::{Html, Response};
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use super::markup::{Encoded, Page, Safe};
-use super::params::Params;
+use super::params::{Named, Params};
 use super::range::Range;
 use super::{Console, Health, Problem, assets, findings, guard, listen};
 
@@ -168,7 +168,7 @@ async fn all_findings(State(app): FleetApp, params: Params) -> Result<Json<Value
     Ok(Json(app.read(move |state| state.findings(service.as_deref(), class.as_deref(), range)).await?))
 }
 
-async fn one_finding(State(app): FleetApp, Path(id): Path<String>, params: Params) -> Result<Json<Value>, Problem> {
+async fn one_finding(State(app): FleetApp, Named(id): Named, params: Params) -> Result<Json<Value>, Problem> {
     params.only(&[])?;
     let id: u64 = id.parse().map_err(|_| Problem::bad(format!("'{id}' given, expected the number of a finding")))?;
     // The fits are made after the lock is released.

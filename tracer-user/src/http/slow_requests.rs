@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use serde_json::{Value, json};
 
 use super::known::find;
-use super::params::Params;
+use super::params::{Named, Params};
 use super::profiles::render;
 use super::range::Range;
 use super::{App, PipelineView, Problem};
@@ -85,11 +85,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, params: Params) -> Result<
     Ok(Json(json!({ "slow_requests": rows, "next_cursor": next, "range": range })))
 }
 
-pub(super) async fn one(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-    params: Params,
-) -> Result<Json<Value>, Problem> {
+pub(super) async fn one(State(app): State<Arc<App>>, Named(id): Named, params: Params) -> Result<Json<Value>, Problem> {
     params.only(&[])?;
     let span = span_id(&id).ok_or_else(|| Problem::bad("span_id: expected 16 hexadecimal digits"))?;
     let found = app.shared.ask(move |view| {

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use serde_json::{Value, json};
 
 use super::known::find;
-use super::params::Params;
+use super::params::{Named, Params};
 use super::range::Range;
 use super::{App, Problem};
 use crate::model::TraceId;
@@ -82,7 +82,7 @@ pub(super) fn trace_id(text: &str) -> Result<TraceId, Problem> {
 pub(super) const NOT_KEPT: &str =
     "this transaction is not kept: only the newest, the slowest, the failed and a sample of each class are";
 
-pub(super) async fn one(State(app): AppState, Path(id): Path<String>, params: Params) -> Result<Json<Value>, Problem> {
+pub(super) async fn one(State(app): AppState, Named(id): Named, params: Params) -> Result<Json<Value>, Problem> {
     params.only(&[])?;
     let trace = trace_id(&id)?;
     let spans = app.shared.ask(move |view| view.store.transaction(view.names, trace)).await?;

@@ -99,7 +99,7 @@ fn every_cut_of_captured_connections_says_the_same() {
                 [front, back].map(|bytes| Op { bytes: bytes.to_vec(), ..op.clone() }).to_vec()
             };
             // Long bodies are split near their beginnings and ends, and at a few places in between.
-            let wanted = |len: usize, cut: usize| cut < len && (cut < 300 || len - cut < 300 || cut % 97 == 0);
+            let wanted = |len: usize, cut: usize| cut < len && (cut < 300 || len - cut < 300 || cut.is_multiple_of(97));
             // Every cut, of all operations at the same place at once: playing the connection for each alone takes minutes.
             let longest = ops.iter().map(|op| op.bytes.len()).max().unwrap_or_default();
             for cut in 1..longest {
