@@ -111,6 +111,7 @@ struct SamplingFile {
     unwind_tables: Option<Spanned<String>>,
     off_cpu_microseconds: Option<Spanned<i64>>,
     python: Option<Spanned<String>>,
+    php: Option<Spanned<String>>,
     slow_factor: Option<Spanned<f64>>,
     slow_after: Option<Spanned<String>>,
 }
@@ -225,6 +226,8 @@ pub struct Config {
     pub off_cpu_micros: u32,
     /// How functions of Python are shown in stacks; `None` = not at all.
     pub python: Option<Lines>,
+    /// The same of PHP.
+    pub php: Option<Lines>,
     /// Which requests keep their own samples.
     pub slow_requests: SlowRequests,
     /// Whose code functions are.
@@ -345,6 +348,7 @@ impl Default for Config {
             unwind_tables: None,
             off_cpu_micros: 100,
             python: Some(Lines::Definition),
+            php: Some(Lines::Definition),
             slow_requests: SlowRequests::default(),
             code_owners: Owners::default(),
             debug_info: DebugInfo::default(),
@@ -468,12 +472,13 @@ impl Config {
         if let Some(micros) = &file.sampling.off_cpu_microseconds {
             config.off_cpu_micros = source.number(micros, 0..10_000_001)?;
         }
-        if let Some(python) = &file.sampling.python {
-            config.python = match python.get_ref().as_str() {
+        for (given, shown) in [(&file.sampling.python, &mut config.python), (&file.sampling.php, &mut config.php)] {
+            let Some(given) = given else { continue };
+            *shown = match given.get_ref().as_str() {
                 "functions" => Some(Lines::Definition),
                 "lines" => Some(Lines::Running),
                 "off" => None,
-                _ => return Err(source.wrong(&python.span(), "expected \"functions\", \"lines\" or \"off\"")),
+                _ => return Err(source.wrong(&given.span(), "expected \"functions\", \"lines\" or \"off\"")),
             };
         }
         config.slow_requests = profiles::slow_requests(&source, &file.sampling)?;
@@ -617,6 +622,7 @@ mod tests {
             ("[sampling]\nhertz = 100000\n", "t.toml:2:9: 100000 is out of range: expected 0 to 10000"),
             ("[sampling]\nhertz = \"x\"\n", "t.toml:2:9: invalid type"),
             ("[sampling]\npython = \"x\"\n", "t.toml:2:10: expected \"functions\""),
+            ("[sampling]\nphp = \"x\"\n", "t.toml:2:7: expected \"functions\""),
             ("[[class]]\nname = \"a\"\npath = \"b\"\n", "t.toml:3:8: bad path pattern: expected"),
             ("[[class]]\nname = \"a\"\nstatus = [\"6x\"]\n", "t.toml:3:11: expected a status"),
             ("[[service]]\nname = \"a\"\n", "t.toml:2:8: a [[service]] needs"),

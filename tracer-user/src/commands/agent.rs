@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use tokio::sync::mpsc;
 use tracer_common::event::{Header, Kind as EventKind};
+use tracer_common::interpreter::Language;
 use tracer_common::limits::{ASKS_MAX, PROCESSES_MAX, SAMPLE_RING_BYTES};
 use tracer_common::lost::Lost;
 use tracer_common::policy::Statics;
@@ -494,7 +495,7 @@ impl Agent {
             unwind_table_bytes: unwind.map_or_else(TableUse::default, Figures::bytes),
             unwind_files: unwind.map_or_else(TableUse::default, Figures::files),
             unwind_rules: unwind.map_or_else(TableUse::default, Figures::rules),
-            python_processes: self.interpreters.as_ref().map_or_else(TableUse::default, Interpreters::table_use),
+            interpreter_processes: self.interpreters.as_ref().map_or_else(TableUse::default, Interpreters::table_use),
             file_bytes: self.files(),
             otlp_queue: self.export.as_ref().map_or_else(TableUse::default, Export::table_use),
             http_jobs: self.console.jobs(&self.jobs),
@@ -571,8 +572,11 @@ impl Agent {
         self.losses.skipped = skipped;
         pipeline.metrics.set_walks(self.kernel.walks.counts().map(|(outcome, count)| (outcome.name(), count)));
         self.show_sampling(pipeline);
-        let python = self.kernel.python_walks.counts().map(|(outcome, count)| (outcome.name(), count));
-        pipeline.metrics.set_python(python, pipeline.profiles.python_functions());
+        for language in Language::ALL {
+            let walks = self.kernel.interpreter_walks.counts(language);
+            let walks = walks.map(|(outcome, count)| (outcome.name(), count));
+            pipeline.metrics.set_interpreted(language, walks, pipeline.profiles.functions(language));
+        }
         self.account_losses(pipeline);
         self.health.host_cpu = self.host_cpu(pipeline);
         let lost = self.health.lost.iter().filter(|(why, _)| why == Lost::RingOp.name()).map(|(_, count)| count).sum();
