@@ -12,7 +12,8 @@ use aya_ebpf::{
 };
 use tracer_common::interpreter::{
     FRAME_BYTES, FRAME_ENTRY, FRAME_PHP, FRAME_SHIM, INTERPRETED_FRAMES_MAX, INTERPRETERS_MAX, InterpretedFrame,
-    InterpreterLayout, InterpreterOutcome, LANGUAGE_SHIFT, Language, OUTCOMES, OWNER_ANY, PHP_INTERNAL, PYTHON_INDEX, fold,
+    InterpreterLayout, InterpreterOutcome, LANGUAGE_SHIFT, Language, OUTCOMES, OWNER_ANY, PHP_INTERNAL, PYTHON_INDEX,
+    fold,
 };
 
 use crate::{bound::masked, kernel::task::Task, unwind};

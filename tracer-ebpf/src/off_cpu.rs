@@ -13,21 +13,21 @@ use aya_ebpf::{
 };
 use tracer_common::{
     event::{Header, Kind, OFF_CPU_NO_STACK, OFF_CPU_UNINTERRUPTIBLE, OffCpu},
+    interpreter::{INTERPRETED_FRAMES_MAX, InterpretedFrame},
     limits::{FRAMES_MAX, OFF_CPU_SLICE},
     lost::Lost,
     off_cpu::NO_SYSTEM_CALL,
-    interpreter::{INTERPRETED_FRAMES_MAX, InterpretedFrame},
     unwind::Outcome,
 };
 
 use crate::{
-    bound, emit,
+    bound, emit, interpreter,
     kernel::{
         regs::Regs,
         task::{TASK_DEAD, Task},
     },
     offsets::AGENT_TGID,
-    policy, profiler_cost, interpreter,
+    policy, profiler_cost,
     scratch::{SAMPLE_SCRATCH, SampleScratch},
     storage::{THREADS, TaskStorage},
     unwind,

@@ -13,15 +13,15 @@ use aya_ebpf::{
 };
 use tracer_common::{
     event::{Header, Kind, SAMPLE_AD_HOC, SAMPLE_KERNEL_THREAD, Sample},
+    interpreter::{INTERPRETED_FRAMES_MAX, InterpretedFrame},
     limits::FRAMES_MAX,
     lost::Lost,
-    interpreter::{INTERPRETED_FRAMES_MAX, InterpretedFrame},
     unwind::Outcome,
 };
 
 use crate::{
-    bound, emit, kernel::task::Task, policy, profiler_cost, interpreter, sched, scratch::SAMPLE_SCRATCH, storage::THREADS,
-    unwind,
+    bound, emit, interpreter, kernel::task::Task, policy, profiler_cost, sched, scratch::SAMPLE_SCRATCH,
+    storage::THREADS, unwind,
 };
 
 const STACK_BYTES: u64 = (FRAMES_MAX * 8) as u64;
@@ -109,7 +109,8 @@ fn send(task: Task, now: u64, user: u64, kernel: u64, interpreted: u64) -> u64 {
     let (user, kernel) = (bound::at_most::<STACK_BYTES>(user), bound::at_most::<STACK_BYTES>(kernel));
     let stacks = bound::at_most::<{ 2 * STACK_BYTES }>(user + kernel);
     let interpreted = bound::at_most::<INTERPRETED_BYTES>(interpreted * size_of::<InterpretedFrame>() as u64);
-    let len = size_of::<Sample>() as u64 + bound::at_most::<{ 2 * STACK_BYTES + INTERPRETED_BYTES }>(stacks + interpreted);
+    let len =
+        size_of::<Sample>() as u64 + bound::at_most::<{ 2 * STACK_BYTES + INTERPRETED_BYTES }>(stacks + interpreted);
     // SAFETY: a per-CPU area of this program, and what was found on this CPU just now.
     unsafe {
         if interpreted != 0

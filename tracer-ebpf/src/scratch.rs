@@ -3,8 +3,8 @@
 use aya_ebpf::{macros::map, maps::PerCpuArray};
 use tracer_common::{
     event::{Op, Sample},
-    limits::FRAMES_MAX,
     interpreter::{INTERPRETED_FRAMES_MAX, InterpretedFrame},
+    limits::FRAMES_MAX,
 };
 
 /// Progress of a walk over I/O vectors, in the place of the record to come. In map memory and not in registers, so that
