@@ -50,6 +50,7 @@ targets! {
     mqtt,
     mysql,
     nats,
+    php_code,
     pipeline,
     postgresql,
     proc,

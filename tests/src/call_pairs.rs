@@ -143,12 +143,17 @@ impl CallPairs {
         self.steps.keys().map(|(callee, _)| callee).collect()
     }
 
-    /// How these steps compare with those of others.
-    pub fn compare(&self, others: &Self) -> Agreement {
+    /// How these steps compare with those of others. `early`: the others' walks may have ended too early, so steps from where
+    /// they ended are not compared.
+    pub fn compare(&self, others: &Self, early: bool) -> Agreement {
         let (seen, mut agreement) = (others.functions(), Agreement::default());
         for (pair, n) in &self.steps {
             agreement.steps += n;
-            agreement.compared += if seen.contains(&pair.0) { *n } else { 0 };
+            let is_end = early && others.steps.contains_key(&(pair.0.clone(), None));
+            agreement.compared += if seen.contains(&pair.0) && !is_end { *n } else { 0 };
+            if is_end {
+                continue;
+            }
             agreement.same += if others.steps.contains_key(pair) { *n } else { 0 };
         }
         agreement
@@ -210,8 +215,10 @@ mod tests {
         // One of the file's beginning, which the other has never seen.
         ours.add(&[code(50), code(250), code(310)], &mut functions);
         // Of 9 + 2 + 0 + 3 steps: one ends too early.
-        assert_eq!(ours.compare(&theirs), Agreement { steps: 14, compared: 13, same: 12 });
-        assert_eq!(theirs.compare(&ours), Agreement { steps: 3, compared: 3, same: 3 });
+        assert_eq!(ours.compare(&theirs, false), Agreement { steps: 14, compared: 13, same: 12 });
+        assert_eq!(theirs.compare(&ours, false), Agreement { steps: 3, compared: 3, same: 3 });
+        // Where the others ended: the last step of five stacks.
+        assert_eq!(ours.compare(&theirs, true), Agreement { steps: 14, compared: 9, same: 8 });
         assert!(ours.unknown_to(&theirs).contains("      1 none+c8 <- end"), "{}", ours.unknown_to(&theirs));
         assert!(ours.unknown_to(&theirs).contains("      1 none+0 <- none+c8 (no such function there)"));
         assert!((ours.stacks(), ours.depth()) == (6, 17.0 / 6.0));

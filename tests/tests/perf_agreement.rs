@@ -10,6 +10,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use object::read::elf::ElfFile64;
+use object::{Endianness, Object, ObjectSegment};
 use tracer_common::unwind::Outcome;
 use tracer_tests::agent::Agent;
 use tracer_tests::call_pairs::{CallPairs, Functions, Mappings, Place};
@@ -40,16 +42,22 @@ struct Expected {
     agreement: f64,
     /// How perf walks.
     method: &'static str,
+    /// Frames from the innermost on whose steps are not compared, and whether perf may end too early.
+    skipped: usize,
+    early: bool,
+    /// Whether all its stacks begin where the program does: it has one thread.
+    one_thread: bool,
 }
 
 /// perf copies 32 KiB of stack with each sample, so that deep stacks are whole, and walks it by the same unwind information.
-const USUAL: Expected = Expected { complete: 0.99, agreement: 0.99, method: "dwarf,32768" };
-/// The compiler writes no unwind information for `main` then; perf ends there, too.
-const PANIC_ABORT: Expected = Expected { complete: 0.0, ..USUAL };
-/// Go has no unwind information that perf reads. Of work that the runtime does on a stack of its own (garbage collection), the
-/// frame pointer leads to another stack, where the walk ends and perf goes on. How much of it there is differs from run to run;
-/// these bounds only tell that the program's own stacks are walked.
-const GO: Expected = Expected { complete: 0.4, agreement: 0.9, method: "fp" };
+const USUAL: Expected =
+    Expected { complete: 0.99, agreement: 0.99, method: "dwarf,32768", skipped: 0, early: false, one_thread: false };
+const RUST: Expected = Expected { one_thread: true, ..USUAL };
+/// The compiler writes no unwind information for `main` then, and perf ends there.
+const PANIC_ABORT: Expected = Expected { early: true, ..RUST };
+/// Go has no unwind information that perf reads. By frame pointers it passes over the caller of the interrupted function where that
+/// has no frame of its own, or has not made it yet.
+const GO: Expected = Expected { method: "fp", skipped: 1, ..USUAL };
 
 /// What the agent saw of some processes.
 #[derive(Default)]
@@ -91,6 +99,22 @@ fn walked(recording: &Path, processes: &[(u32, Mappings)], begin: u64, end: u64)
         let call = |(nth, address): (usize, &u64)| if nth == 0 { *address } else { address - 1 };
         walked.stacks.push(user.iter().enumerate().map(call).map(|call| mappings.place(call)).collect());
     }
+}
+
+/// Share of these stacks that end where the program of a process begins.
+fn from_entry(stacks: &[Vec<Place>], pid: u32) -> f64 {
+    let bytes = std::fs::read(format!("/proc/{pid}/exe")).unwrap_or_else(|error| panic!("{error}"));
+    let elf = ElfFile64::<Endianness>::parse(&*bytes).unwrap_or_else(|error| panic!("{error}"));
+    let segment = elf.segments().find(|s| (s.address()..s.address() + s.size()).contains(&elf.entry()));
+    let segment = segment.unwrap_or_else(|| panic!("no entry point"));
+    let entry = elf.entry() - segment.address() + segment.file_range().0;
+    let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_else(|error| panic!("{error}"));
+    // The code there is some 40 bytes long.
+    let begins = |stack: &&Vec<Place>| {
+        matches!(stack.last(), Some(Place::Code { file, offset })
+            if Path::new(&**file) == program && (entry..entry + 64).contains(offset))
+    };
+    stacks.iter().filter(begins).count() as f64 / stacks.len().max(1) as f64
 }
 
 /// `CLOCK_MONOTONIC`, as records have it.
@@ -145,17 +169,18 @@ fn judge(
     });
     agent.stop();
     let ours = walked(&recording, &processes, since, until);
+    let begun = if expected.one_thread { from_entry(&ours.stacks, root) } else { 1.0 };
     std::fs::remove_file(&recording).unwrap_or_else(|error| panic!("{error}"));
     let mut functions = Functions::default();
     let (mut own, mut perfs) = (CallPairs::default(), CallPairs::default());
     for stack in &ours.stacks {
-        own.add(stack, &mut functions);
+        own.add(stack.get(expected.skipped..).unwrap_or_default(), &mut functions);
     }
     for stack in &theirs {
-        perfs.add(stack, &mut functions);
+        perfs.add(stack.get(expected.skipped..).unwrap_or_default(), &mut functions);
     }
     let complete = ours.complete as f64 / own.stacks().max(1) as f64;
-    let (agreement, back) = (own.compare(&perfs), perfs.compare(&own));
+    let (agreement, back) = (own.compare(&perfs, expected.early), perfs.compare(&own, false));
     let compared = agreement.compared as f64 / agreement.steps.max(1) as f64;
     say(&format!(
         "| {program} ({load}) | {:.1} % | {:.1} % | {:.1} % | {:.1} % | {:.1} / {:.1} | {} / {} |",
@@ -178,8 +203,11 @@ fn judge(
         perfs.unknown_to(&own)
     ));
     let enough = own.stacks() >= 500 && perfs.stacks() >= 500 && agreement.compared >= 500;
-    let is_good = enough && complete >= expected.complete && agreement.share() >= expected.agreement;
-    (!is_good).then(|| format!("{program}: {complete:.3} complete, {:.3} agree, {agreement:?}", agreement.share()))
+    let is_good = enough && complete >= expected.complete && begun >= 0.99 && agreement.share() >= expected.agreement;
+    (!is_good).then(|| {
+        let share = agreement.share();
+        format!("{program}: {complete:.3} complete, {begun:.3} from the entry, {share:.3} agree, {agreement:?}")
+    })
 }
 
 /// Panics where a program fell short.
@@ -381,7 +409,7 @@ fn compiled_programs() {
             Command::new(program)
         })
     };
-    let unwind = rust("Rust", &USUAL, &[]);
+    let unwind = rust("Rust", &RUST, &[]);
     let abort = rust("Rust, `panic=abort`", &PANIC_ABORT, &["-C", "panic=abort"]);
     let toolchain = Path::new(go::toolchain("1.24."));
     let go = toolchain.exists().then(|| {

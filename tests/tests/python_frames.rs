@@ -1,17 +1,17 @@
 //! Python's functions in flame graphs: the chains of functions that a program is known to run, in their order, with their
 //! lines, on the CPU and off it, for every version at hand.
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use tracer_tests::agent::Agent;
+use tracer_tests::folded::{self, Stacks, function, named, since};
 use tracer_tests::load::Request;
 use tracer_tests::process::Process;
 use tracer_tests::workload::{Server, source, wait_for_listener};
-use tracer_tests::{begin, figure, find, free_port, http, load, python, say, scratch, wait};
+use tracer_tests::{begin, figure, find, free_port, load, python, say, scratch, wait};
 
 /// Samples a second and CPU.
 const HERTZ: f64 = 499.0;
@@ -19,37 +19,9 @@ const HERTZ: f64 = 499.0;
 const SAMPLES: f64 = 250.0;
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// A stack: frames from the root, and its weight.
-type Stacks = HashMap<String, f64>;
-
-/// The folded stacks of a class; none while it is not known, or the agent is busy.
+/// The folded stacks of a class.
 fn stacks(agent: &Agent, service: &str, path: &str, kind: &str) -> Stacks {
-    let class = path.trim_matches('/');
-    let target = format!("/profile.folded?service={service}&class=GET%20%2F{class}&kind={kind}");
-    let reply = http::get(agent.listen, &target).ok().filter(|reply| reply.status == 200);
-    let text = reply.map_or_else(String::new, |reply| reply.text());
-    let line = |line: &str| {
-        let (stack, micros) = line.rsplit_once(' ')?;
-        let micros: f64 = micros.parse().ok()?;
-        // On the CPU in samples, so that there are enough of them; off it in microseconds.
-        Some((stack.to_owned(), if kind == "cpu" { micros * HERTZ / 1e6 } else { micros }))
-    };
-    text.lines().filter_map(line).collect()
-}
-
-/// What came since `before`.
-fn since(now: &Stacks, before: &Stacks) -> Stacks {
-    let more = |(stack, weight): (&String, &f64)| {
-        let more = weight - before.get(stack).copied().unwrap_or_default();
-        (more > 0.0).then(|| (stack.clone(), more))
-    };
-    now.iter().filter_map(more).collect()
-}
-
-/// A Python function in a stack: name and line; `None` for a native frame.
-fn function(frame: &str) -> Option<(&str, u32)> {
-    let (name, place) = frame.strip_suffix(')')?.split_once(" (")?;
-    Some((name, place.rsplit_once(':')?.1.parse().ok()?))
+    folded::stacks(agent, service, path, kind, HERTZ)
 }
 
 /// The line with a mark, or on which a function is defined.
@@ -214,15 +186,6 @@ fn agent(dir: &Path, mode: &str) -> Agent {
     Agent::start(dir, &["--nice=-10", &hertz, "--overhead-budget=100%", "--config", &config])
 }
 
-/// Stacks of a class that all have names, since `before`.
-fn named(agent: &Agent, service: &str, path: &str, kind: &str, before: &Stacks) -> Stacks {
-    wait("stacks with names", Duration::from_secs(30), || {
-        let all = since(&stacks(agent, service, path, kind), before);
-        let unnamed = all.keys().any(|stack| stack.contains("[not named in time]"));
-        (!all.is_empty() && !unnamed).then_some(all)
-    })
-}
-
 /// Asks for every route of a program, and judges its stacks.
 fn judge(agent: &Agent, service: &str, address: SocketAddr, version: &str) {
     let text = std::fs::read_to_string(source("frames.py")).expect("the program");
@@ -230,7 +193,7 @@ fn judge(agent: &Agent, service: &str, address: SocketAddr, version: &str) {
     let paths: Vec<&str> = CHAINS.iter().map(|chain| chain.path).chain(["/sleep"]).collect();
     let before = load_until_sampled(agent, service, address, &paths, CHAINS.len());
     for (chain, before) in CHAINS.iter().zip(&before) {
-        let all = named(agent, service, chain.path, "cpu", before);
+        let all = named(before, || stacks(agent, service, chain.path, "cpu"));
         let judged = chain.judge(&all, &text, minor >= 11, true);
         let share = |part: f64| 100.0 * part / judged.all;
         let what = format!(
@@ -251,7 +214,7 @@ fn judge(agent: &Agent, service: &str, address: SocketAddr, version: &str) {
     }
     let waits = stacks(agent, service, "/sleep", "offcpu");
     ask(address, &["/sleep"], 30);
-    let all = named(agent, service, "/sleep", "offcpu", &waits);
+    let all = named(&waits, || stacks(agent, service, "/sleep", "offcpu"));
     let sum = |fits: &dyn Fn(&str) -> bool| {
         all.iter().filter(|(stack, _)| fits(stack)).map(|(_, micros)| micros).sum::<f64>()
     };
@@ -318,7 +281,7 @@ fn a_flask_application_shows_its_functions() {
     let before = load_until_sampled(&agent, "flaskframes", address, &paths, 2);
     for (path, before) in paths.iter().zip(&before) {
         let chain = CHAINS.iter().find(|chain| chain.path == *path).expect("a chain");
-        let all = named(&agent, "flaskframes", path, "cpu", before);
+        let all = named(before, || stacks(&agent, "flaskframes", path, "cpu"));
         let judged = chain.judge(&all, &text, true, false);
         let what = format!(
             "{:.2} % of {:.0} samples have the chain, and {:.0} are around it",
@@ -344,7 +307,7 @@ fn a_flask_application_shows_its_functions() {
             .sum();
         assert!(inside >= 0.98 * judged.all, "{path}: {inside} of {judged:?}");
     }
-    let all = named(&agent, "flaskframes", "/sleep", "offcpu", &Stacks::new());
+    let all = named(&Stacks::new(), || stacks(&agent, "flaskframes", "/sleep", "offcpu"));
     let asleep = all.iter().filter(|(stack, _)| stack.contains("sleeper (") && stack.ends_with("[off CPU: sleep]"));
     assert!(asleep.map(|(_, micros)| micros).sum::<f64>() > 20_000.0, "{all:?}");
     let svg = agent.text("/flamegraph.svg?service=flaskframes&class=GET%20%2Fburn");

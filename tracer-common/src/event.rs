@@ -421,8 +421,8 @@ pub const SAMPLE_KERNEL_THREAD: u8 = 1 << 0;
 pub const SAMPLE_AD_HOC: u8 = 1 << 1;
 
 wire! {
-    /// A stack sample. Followed by `user` then `kernel` addresses of 8 bytes each, then `python` frames
-    /// ([`crate::python::PythonFrame`]); all innermost first.
+    /// A stack sample. Followed by `user` then `kernel` addresses of 8 bytes each, then `interpreted` frames
+    /// ([`crate::interpreter::InterpretedFrame`]); all innermost first.
     pub struct Sample {
         /// Common part: the running thread.
         pub header: Header,
@@ -437,16 +437,16 @@ wire! {
         pub kernel: u16,
         /// How the walk over the user frames ended: [`crate::unwind::Outcome`].
         pub outcome: u16,
-        /// Python frames that follow.
-        pub python: u8,
-        /// How the walk over those ended: [`crate::python::PythonOutcome`].
-        pub python_outcome: u8,
+        /// Interpreted frames that follow.
+        pub interpreted: u8,
+        /// How the walk over those ended: [`crate::interpreter::InterpreterOutcome`].
+        pub interpreter_outcome: u8,
     }
 }
 
 wire! {
-    /// A thread that held a request left the CPU and runs again. Followed by `user` frames of 8 bytes, then `python` frames
-    /// ([`crate::python::PythonFrame`]).
+    /// A thread that held a request left the CPU and runs again. Followed by `user` frames of 8 bytes, then `interpreted` frames
+    /// ([`crate::interpreter::InterpretedFrame`]).
     pub struct OffCpu {
         /// Common part: the thread; the time is that of its return.
         pub header: Header,
@@ -464,10 +464,10 @@ wire! {
         pub file: u8,
         /// `OFF_CPU_…`.
         pub flags: u8,
-        /// Python frames that follow.
-        pub python: u8,
-        /// How the walk over those ended: [`crate::python::PythonOutcome`].
-        pub python_outcome: u8,
+        /// Interpreted frames that follow.
+        pub interpreted: u8,
+        /// How the walk over those ended: [`crate::interpreter::InterpreterOutcome`].
+        pub interpreter_outcome: u8,
         /// Zero.
         pub reserved: [u8; 6],
     }

@@ -3,8 +3,8 @@
 //! Lives here: the records that cross the boundary ([`event`]), what user space tells the kernel ([`policy`]), the list of
 //! kernel struct members both need ([`members`]), the ways data can be lost ([`lost`]), the rings' layout ([`ring`]), what
 //! runtimes there are ([`runtime`]), the TCP option that carries a context ([`inband_context`]), the header that does
-//! ([`header`]), how stacks are walked ([`unwind`]), Python's frames in them ([`python`]), limits ([`limits`]) and the
-//! numbers of one processor architecture ([`arch`]).
+//! ([`header`]), how stacks are walked ([`unwind`]), interpreters' frames in them ([`interpreter`]), limits ([`limits`]) and
+//! the numbers of one processor architecture ([`arch`]).
 //!
 //! Invariant: nothing here calls the kernel, allocates or depends on another crate, so all of it is tested on the
 //! development machine.
@@ -15,12 +15,12 @@ pub mod arch;
 pub mod event;
 pub mod header;
 pub mod inband_context;
+pub mod interpreter;
 pub mod limits;
 pub mod lost;
 pub mod members;
 pub mod off_cpu;
 pub mod policy;
-pub mod python;
 pub mod ring;
 pub mod runtime;
 pub mod unwind;

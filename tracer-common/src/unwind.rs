@@ -38,6 +38,7 @@ pub struct Rule {
     /// Where the caller's frame pointer comes from: `FP_…`.
     pub fp: u8,
     /// `CFA_AT_…`: what is added after reading. `CFA_PLT`: from which byte of its 16 on an entry has pushed something.
+    /// `CFA_OTHER_STACK`: 1 = what it calls there has no callers.
     pub extra: u8,
     /// Zero.
     pub reserved: u8,
@@ -67,6 +68,9 @@ pub const CFA_END: u8 = 7;
 pub const CFA_NONE: u8 = 8;
 /// [`Rule::cfa`]: the function has unwind information that this table cannot express.
 pub const CFA_UNSUPPORTED: u8 = 9;
+
+/// [`Rule::cfa`]: the function went to another stack (Go), and the frame pointer leads back.
+pub const CFA_OTHER_STACK: u8 = 10;
 
 /// [`Rule::fp`]: the frame does not change it.
 pub const FP_SAME: u8 = 0;
@@ -290,6 +294,12 @@ pub fn call(frame: &mut Frame, rule: &Rule, stack: &mut impl Stack) -> Result<()
             return Ok(());
         }
         CFA_END => return Err(Outcome::Complete),
+        CFA_OTHER_STACK => {
+            if rule.extra != 0 && frame.exact == 0 {
+                return Err(Outcome::Complete);
+            }
+            return by_frame_pointer(frame, stack);
+        }
         CFA_NONE => {
             // Code written by hand may keep frame pointers; if it does not, the walk ends.
             return match call_by_frame_pointer(frame, stack) {
@@ -329,10 +339,20 @@ pub fn call(frame: &mut Frame, rule: &Rule, stack: &mut impl Stack) -> Result<()
 #[inline(always)]
 pub fn call_by_frame_pointer(frame: &mut Frame, stack: &mut impl Stack) -> Result<(), Outcome> {
     let fp = frame.fp;
+    if fp != 0 && (fp < frame.sp || fp.wrapping_sub(frame.sp) > FRAME_BYTES_MAX) {
+        return Err(Outcome::BadFramePointer);
+    }
+    by_frame_pointer(frame, stack)
+}
+
+/// The same, to whichever stack it leads.
+#[inline(always)]
+fn by_frame_pointer(frame: &mut Frame, stack: &mut impl Stack) -> Result<(), Outcome> {
+    let fp = frame.fp;
     if fp == 0 {
         return Err(Outcome::ChainEnd);
     }
-    if fp < frame.sp || fp & 7 != 0 || fp.wrapping_sub(frame.sp) > FRAME_BYTES_MAX {
+    if fp & 7 != 0 {
         return Err(Outcome::BadFramePointer);
     }
     let Some([caller, pc]) = stack.pair(fp) else { return Err(Outcome::StackUnreadable) };
@@ -445,6 +465,23 @@ mod tests {
         assert_eq!(after(none, &[1, 2, 3, 4, 5, 6]).map(|frame| (frame.pc, frame.fp)), Ok((6, 5)));
         let mut lost = Frame { fp: 3, ..frame() };
         assert_eq!(call(&mut lost, &none, &mut Words(SP, &[])), Err(Outcome::NoRule));
+    }
+
+    #[test]
+    fn a_function_that_went_to_another_stack_is_left_by_its_frame_pointer() {
+        let rule = Rule { cfa: CFA_OTHER_STACK, ..Rule::default() };
+        let mut frame = Frame { pc: 0x1005, sp: 0x90_0000_0000, fp: SP, exact: 0 };
+        let words = &[SP + 64, 0x2000];
+        assert_eq!(call(&mut frame.clone(), &Rule { extra: 1, ..rule }, &mut Words(SP, words)), Err(Outcome::Complete));
+        assert_eq!(call(&mut frame, &rule, &mut Words(SP, words)), Ok(()));
+        assert_eq!(frame, Frame { pc: 0x2000, sp: SP + 16, fp: SP + 64, exact: 0 });
+        // Where it is interrupted itself, it may not have gone there yet.
+        let mut innermost = Frame { fp: SP, exact: 1, ..frame };
+        assert_eq!(call(&mut innermost, &Rule { extra: 1, ..rule }, &mut Words(SP, words)), Ok(()));
+        let mut odd = Frame { fp: SP + 4, ..frame };
+        assert_eq!(call(&mut odd, &rule, &mut Words(SP, words)), Err(Outcome::BadFramePointer));
+        let mut none = Frame { fp: 0, ..frame };
+        assert_eq!(call(&mut none, &rule, &mut Words(SP, words)), Err(Outcome::ChainEnd));
     }
 
     #[test]

@@ -13,21 +13,21 @@ use aya_ebpf::{
 };
 use tracer_common::{
     event::{Header, Kind, OFF_CPU_NO_STACK, OFF_CPU_UNINTERRUPTIBLE, OffCpu},
+    interpreter::{INTERPRETED_FRAMES_MAX, InterpretedFrame},
     limits::{FRAMES_MAX, OFF_CPU_SLICE},
     lost::Lost,
     off_cpu::NO_SYSTEM_CALL,
-    python::{PYTHON_FRAMES_MAX, PythonFrame},
     unwind::Outcome,
 };
 
 use crate::{
-    bound, emit,
+    bound, emit, interpreter,
     kernel::{
         regs::Regs,
         task::{TASK_DEAD, Task},
     },
     offsets::AGENT_TGID,
-    policy, profiler_cost, python,
+    policy, profiler_cost,
     scratch::{SAMPLE_SCRATCH, SampleScratch},
     storage::{THREADS, TaskStorage},
     unwind,
@@ -52,16 +52,16 @@ pub(crate) struct Wait {
 #[btf_map]
 static WAITS: TaskStorage<Wait> = TaskStorage::new();
 
-const PYTHON_BYTES: u64 = (PYTHON_FRAMES_MAX * size_of::<PythonFrame>()) as u64;
+const INTERPRETED_BYTES: u64 = (INTERPRETED_FRAMES_MAX * size_of::<InterpretedFrame>()) as u64;
 
-/// Python's frames of a thread's current wait: only threads that have any need the room.
+/// Interpreted frames of a thread's current wait: only threads that have any need the room.
 #[repr(C)]
-pub(crate) struct PythonWait {
-    frames: [PythonFrame; PYTHON_FRAMES_MAX],
+pub(crate) struct InterpretedWait {
+    frames: [InterpretedFrame; INTERPRETED_FRAMES_MAX],
 }
 
 #[btf_map]
-static PYTHON_WAITS: TaskStorage<PythonWait> = TaskStorage::new();
+static INTERPRETED_WAITS: TaskStorage<InterpretedWait> = TaskStorage::new();
 
 /// How many stacks a CPU has taken in the current time slice.
 #[repr(C)]
@@ -166,8 +166,8 @@ fn left(prev: Task, sleeps: bool, state: u32, now: u64) -> Option<*mut Wait> {
         (*wait).record.file = file;
         (*wait).record.flags = if state & UNINTERRUPTIBLE != 0 { OFF_CPU_UNINTERRUPTIBLE } else { 0 };
         (*wait).record.user = 0;
-        (*wait).record.python = 0;
-        (*wait).record.python_outcome = 0;
+        (*wait).record.interpreted = 0;
+        (*wait).record.interpreter_outcome = 0;
         (*wait).record.outcome = Outcome::FramePointers as u16;
     }
     Some(wait)
@@ -208,26 +208,26 @@ fn stack(ctx: &BtfTracePointContext, prev: Task, wait: *mut Wait, now: u64) -> b
     true
 }
 
-/// Takes the Python frames of `prev`, if it has any.
+/// Takes the interpreted frames of `prev`, if it has any.
 #[inline(always)]
 fn interpreted(prev: Task, wait: *mut Wait) {
-    let walked = python::walk(prev);
-    let bytes = bound::at_most::<PYTHON_BYTES>((walked & 0xffff_ffff) * size_of::<PythonFrame>() as u64);
+    let walked = interpreter::walk(prev);
+    let bytes = bound::at_most::<INTERPRETED_BYTES>((walked & 0xffff_ffff) * size_of::<InterpretedFrame>() as u64);
     // SAFETY: as in `left`.
-    unsafe { (*wait).record.python_outcome = (walked >> 32) as u8 };
+    unsafe { (*wait).record.interpreter_outcome = (walked >> 32) as u8 };
     if bytes == 0 {
         return;
     }
-    let kept = PYTHON_WAITS.get(prev.0, true);
+    let kept = INTERPRETED_WAITS.get(prev.0, true);
     if kept.is_null() {
         emit::count(Lost::ThreadStorage);
         return;
     }
-    let Some(found) = python::found() else { return };
+    let Some(found) = interpreter::found() else { return };
     // SAFETY: not null, and as in `left`; what was found on this CPU just now.
     unsafe {
         bpf_probe_read_kernel((&raw mut (*kept).frames).cast(), bytes as u32, found.cast());
-        (*wait).record.python = (bytes / size_of::<PythonFrame>() as u64) as u8;
+        (*wait).record.interpreted = (bytes / size_of::<InterpretedFrame>() as u64) as u8;
     }
 }
 
@@ -248,8 +248,8 @@ fn came(next: Task, threshold: u64, now: u64) -> bool {
         let woken = if (*wait).woken == 0 { now } else { (*wait).woken };
         let frames = bound::at_most::<{ FRAMES_MAX as u64 }>((*wait).record.user as u64);
         let own = size_of::<OffCpu>() as u64 + frames * 8;
-        let interpreted = (*wait).record.python as u64 * size_of::<PythonFrame>() as u64;
-        let interpreted = bound::at_most::<PYTHON_BYTES>(interpreted);
+        let interpreted = (*wait).record.interpreted as u64 * size_of::<InterpretedFrame>() as u64;
+        let interpreted = bound::at_most::<INTERPRETED_BYTES>(interpreted);
         let len = own + interpreted;
         let record = &mut (*wait).record;
         if record.flags & OFF_CPU_NO_STACK != 0 {
@@ -276,17 +276,17 @@ fn came(next: Task, threshold: u64, now: u64) -> bool {
     true
 }
 
-/// Emits a wait of `own` bytes with `interpreted` bytes of Python frames behind it.
+/// Emits a wait of `own` bytes with `interpreted` bytes of interpreted frames behind it.
 #[inline(never)]
 fn together(next: Task, wait: *const Wait, own: u64, interpreted: u64) -> u64 {
     const OWN: u64 = (size_of::<OffCpu>() + FRAMES_MAX * 8) as u64;
     let Some(scratch) = SAMPLE_SCRATCH.get_ptr_mut(0) else { return 0 };
-    let kept = PYTHON_WAITS.get(next.0, false);
+    let kept = INTERPRETED_WAITS.get(next.0, false);
     if kept.is_null() {
         return 0;
     }
-    let (own, interpreted) = (bound::at_most::<OWN>(own), bound::at_most::<PYTHON_BYTES>(interpreted));
-    let len = bound::at_most::<{ OWN + PYTHON_BYTES }>(own + interpreted);
+    let (own, interpreted) = (bound::at_most::<OWN>(own), bound::at_most::<INTERPRETED_BYTES>(interpreted));
+    let len = bound::at_most::<{ OWN + INTERPRETED_BYTES }>(own + interpreted);
     // SAFETY: a per-CPU area with room for both, whose users do not interrupt this; not null.
     unsafe {
         let to = scratch.cast::<u8>();
@@ -297,4 +297,4 @@ fn together(next: Task, wait: *const Wait, own: u64, interpreted: u64) -> u64 {
     len
 }
 
-const _: () = assert!(size_of::<OffCpu>() + FRAMES_MAX * 8 + PYTHON_BYTES as usize <= size_of::<SampleScratch>());
+const _: () = assert!(size_of::<OffCpu>() + FRAMES_MAX * 8 + INTERPRETED_BYTES as usize <= size_of::<SampleScratch>());

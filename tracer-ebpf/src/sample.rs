@@ -13,19 +13,19 @@ use aya_ebpf::{
 };
 use tracer_common::{
     event::{Header, Kind, SAMPLE_AD_HOC, SAMPLE_KERNEL_THREAD, Sample},
+    interpreter::{INTERPRETED_FRAMES_MAX, InterpretedFrame},
     limits::FRAMES_MAX,
     lost::Lost,
-    python::{PYTHON_FRAMES_MAX, PythonFrame},
     unwind::Outcome,
 };
 
 use crate::{
-    bound, emit, kernel::task::Task, policy, profiler_cost, python, sched, scratch::SAMPLE_SCRATCH, storage::THREADS,
-    unwind,
+    bound, emit, interpreter, kernel::task::Task, policy, profiler_cost, sched, scratch::SAMPLE_SCRATCH,
+    storage::THREADS, unwind,
 };
 
 const STACK_BYTES: u64 = (FRAMES_MAX * 8) as u64;
-const PYTHON_BYTES: u64 = (PYTHON_FRAMES_MAX * size_of::<PythonFrame>()) as u64;
+const INTERPRETED_BYTES: u64 = (INTERPRETED_FRAMES_MAX * size_of::<InterpretedFrame>()) as u64;
 
 /// hook: perf_event cpu-clock. First seen: 5.10. Emits [`Sample`], and the counters of threads that never switch.
 #[perf_event]
@@ -75,8 +75,8 @@ pub(crate) fn sample(ctx: PerfEventContext) -> u32 {
         let kernel = if got < 0 { 0 } else { bound::at_most::<STACK_BYTES>(got as u64) };
         (*scratch).sample.cpu_nanos = cpu_nanos;
         (*scratch).sample.outcome = outcome as u16;
-        let found = if kernel_thread { 0 } else { python::walk(task) };
-        (*scratch).sample.python_outcome = (found >> 32) as u8;
+        let found = if kernel_thread { 0 } else { interpreter::walk(task) };
+        (*scratch).sample.interpreter_outcome = (found >> 32) as u8;
         send(task, now, at, kernel, found & 0xffff_ffff);
         // Read back: what is kept over the walk takes room on the stack.
         if (*scratch).sample.header.flags & SAMPLE_AD_HOC == 0 {
@@ -101,19 +101,20 @@ fn charge(task: Task, now: u64) -> u64 {
     sched::running(task, unsafe { &mut *thread }, now).cpu
 }
 
-/// Completes the sample in the scratch area, which has `user` and `kernel` bytes of stack, with the `python` frames that were
+/// Completes the sample in the scratch area, which has `user` and `kernel` bytes of stack, with the `interpreted` frames that were
 /// found, and emits it.
 #[inline(never)]
-fn send(task: Task, now: u64, user: u64, kernel: u64, python: u64) -> u64 {
+fn send(task: Task, now: u64, user: u64, kernel: u64, interpreted: u64) -> u64 {
     let Some(scratch) = SAMPLE_SCRATCH.get_ptr_mut(0) else { return 0 };
     let (user, kernel) = (bound::at_most::<STACK_BYTES>(user), bound::at_most::<STACK_BYTES>(kernel));
     let stacks = bound::at_most::<{ 2 * STACK_BYTES }>(user + kernel);
-    let interpreted = bound::at_most::<PYTHON_BYTES>(python * size_of::<PythonFrame>() as u64);
-    let len = size_of::<Sample>() as u64 + bound::at_most::<{ 2 * STACK_BYTES + PYTHON_BYTES }>(stacks + interpreted);
+    let interpreted = bound::at_most::<INTERPRETED_BYTES>(interpreted * size_of::<InterpretedFrame>() as u64);
+    let len =
+        size_of::<Sample>() as u64 + bound::at_most::<{ 2 * STACK_BYTES + INTERPRETED_BYTES }>(stacks + interpreted);
     // SAFETY: a per-CPU area of this program, and what was found on this CPU just now.
     unsafe {
         if interpreted != 0
-            && let Some(found) = python::found()
+            && let Some(found) = interpreter::found()
         {
             let to = (&raw mut (*scratch).frames).cast::<u8>().add(stacks as usize);
             bpf_probe_read_kernel(to.cast(), interpreted as u32, found.cast());
@@ -130,7 +131,7 @@ fn send(task: Task, now: u64, user: u64, kernel: u64, python: u64) -> u64 {
         };
         sample.user = (user / 8) as u16;
         sample.kernel = (kernel / 8) as u16;
-        sample.python = (interpreted / size_of::<PythonFrame>() as u64) as u8;
+        sample.interpreted = (interpreted / size_of::<InterpretedFrame>() as u64) as u8;
         emit::sample(ptr::from_ref(&*scratch).cast(), len, Lost::RingSample);
     }
     len

@@ -3,8 +3,8 @@
 use aya_ebpf::{macros::map, maps::PerCpuArray};
 use tracer_common::{
     event::{Op, Sample},
+    interpreter::{INTERPRETED_FRAMES_MAX, InterpretedFrame},
     limits::FRAMES_MAX,
-    python::{PYTHON_FRAMES_MAX, PythonFrame},
 };
 
 /// Progress of a walk over I/O vectors, in the place of the record to come. In map memory and not in registers, so that
@@ -25,13 +25,13 @@ pub(crate) struct Walk {
     pub(crate) due: u64,
 }
 
-/// A stack sample with room for both stacks and Python's frames.
+/// A stack sample with room for both stacks and Interpreted frames.
 #[repr(C)]
 pub(crate) struct SampleScratch {
     pub(crate) sample: Sample,
     pub(crate) frames: [u64; 2 * FRAMES_MAX + 2],
     /// The frames above go on here.
-    pub(crate) python: [PythonFrame; PYTHON_FRAMES_MAX],
+    pub(crate) interpreted: [InterpretedFrame; INTERPRETED_FRAMES_MAX],
     /// The walk over the user stack.
     pub(crate) walk: crate::unwind::Walk,
 }

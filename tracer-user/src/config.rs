@@ -147,6 +147,8 @@ pub struct Config {
     pub off_cpu_micros: u32,
     /// How functions of Python are shown in stacks; `None` = not at all.
     pub python: Option<Lines>,
+    /// The same of PHP.
+    pub php: Option<Lines>,
     /// Which requests keep their own samples.
     pub slow_requests: SlowRequests,
     /// Whose code functions are.
@@ -223,6 +225,7 @@ impl Default for Config {
             unwind_tables: None,
             off_cpu_micros: 100,
             python: Some(Lines::Definition),
+            php: Some(Lines::Definition),
             slow_requests: SlowRequests::default(),
             code_owners: CodeOwners::default(),
             debug_info: DebugInfo::default(),
@@ -343,6 +346,7 @@ mod tests {
             ("[sampling]\nhertz = 100000\n", "t.toml:2:9: 100000 is out of range: expected 0 to 10000"),
             ("[sampling]\nhertz = \"x\"\n", "t.toml:2:9: invalid type"),
             ("[sampling]\npython = \"x\"\n", "t.toml:2:10: expected \"functions\""),
+            ("[sampling]\nphp = \"x\"\n", "t.toml:2:7: expected \"functions\""),
             ("[[class]]\nname = \"a\"\npath = \"b\"\n", "t.toml:3:8: bad path pattern: expected"),
             ("[[class]]\nname = \"a\"\nstatus = [\"6x\"]\n", "t.toml:3:11: expected a status"),
             ("[[service]]\nname = \"a\"\n", "t.toml:2:8: a [[service]] needs"),

@@ -457,13 +457,15 @@ pub enum Owner {
     Kernel,
 }
 
-/// Python's frames of a stack.
+/// Interpreted frames of a stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Python {
+pub struct Interpreted {
     /// Innermost first.
-    pub frames: Vec<tracer_common::python::PythonFrame>,
-    /// How the walk over them ended.
-    pub outcome: tracer_common::python::PythonOutcome,
+    pub frames: Vec<tracer_common::interpreter::InterpretedFrame>,
+    /// How the walk over them ended, and whose they are.
+    pub outcome: tracer_common::interpreter::InterpreterOutcome,
+    /// The language.
+    pub language: tracer_common::interpreter::Language,
 }
 
 /// A stack from the kernel and what it was charged to.
@@ -483,8 +485,8 @@ pub struct StackSample {
     pub kernel: Vec<u64>,
     /// How the walk over the user frames ended.
     pub outcome: tracer_common::unwind::Outcome,
-    /// Python's frames.
-    pub python: Python,
+    /// Interpreted frames.
+    pub interpreted: Interpreted,
     /// Why the thread was off the CPU; `None` = it ran.
     pub off_cpu: Option<tracer_common::off_cpu::Reason>,
     /// What the sample is charged to.

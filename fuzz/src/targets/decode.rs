@@ -15,9 +15,9 @@ pub(crate) fn run(data: &[u8]) {
         fixed[0] = kind as u8;
         match decode::record(&fixed) {
             Ok(Record::Op { op, head, tail, .. }) => assert!(head.len() + tail.len() <= op.bytes as usize),
-            Ok(Record::Sample { sample, user, kernel, python }) => {
+            Ok(Record::Sample { sample, user, kernel, interpreted }) => {
                 assert_eq!((user.len(), kernel.len()), (usize::from(sample.user), usize::from(sample.kernel)));
-                assert_eq!(python.frames.len(), usize::from(sample.python));
+                assert_eq!(interpreted.frames.len(), usize::from(sample.interpreted));
             }
             Ok(Record::ThreadStats(stats)) => drop(decode::comm(&stats.comm).into_owned()),
             _ => {}

@@ -1,6 +1,6 @@
 //! Arbitrary bytes as a program that may be written in Go.
-use tracer_user::runtimes::go::inspect;
+use tracer_user::runtimes::go::{frames, inspect};
 
 pub(crate) fn run(data: &[u8]) {
-    let _ = inspect(data);
+    let _ = (inspect(data), frames(data));
 }

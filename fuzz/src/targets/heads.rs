@@ -1,5 +1,5 @@
 //! Arbitrary bytes as the head of one message, whole and cut short, and as a `traceparent`.
-use tracer_user::protocols::{Asked, PROTOCOLS, Settings, Step, context};
+use tracer_user::protocols::{ExpectedReply, PROTOCOLS, Settings, Step, context};
 
 pub(crate) fn run(data: &[u8]) {
     let settings = Settings { request_id: true, host: true, headers: vec!["x-a".into()], ..Settings::default() };
@@ -14,8 +14,10 @@ pub(crate) fn run(data: &[u8]) {
                 }
                 Step::NeedMore | Step::Invalid | Step::Trailing | Step::Leave | Step::Tls => {}
             }
-            for asked in [Asked::default(), Asked { bodiless: true, tunnel: true, ..Asked::default() }] {
-                match parser.reply(data, cut, &asked) {
+            for expected in
+                [ExpectedReply::default(), ExpectedReply { bodiless: true, tunnel: true, ..ExpectedReply::default() }]
+            {
+                match parser.reply(data, cut, &expected) {
                     Step::Head { used, .. } | Step::Skip { used } => assert!(used <= data.len()),
                     Step::Part { used, rest } | Step::Pass { used, rest } => {
                         assert!(used <= data.len() && used as u64 + rest > 0);

@@ -19,6 +19,7 @@ pub(crate) mod mongodb;
 pub(crate) mod mqtt;
 pub(crate) mod mysql;
 pub(crate) mod nats;
+pub(crate) mod php_code;
 pub(crate) mod pipeline;
 pub(crate) mod postgresql;
 pub(crate) mod proc;

@@ -1,5 +1,5 @@
 //! Any bytes as the memory of a Python process: code objects, strings and line tables.
-use tracer_common::python::{PYTHON_INDEX, PYTHON_VERSION_SHIFT, PythonFrame, fold};
+use tracer_common::interpreter::{FRAME_VERSION_SHIFT, InterpretedFrame, PYTHON_INDEX, fold};
 use tracer_user::runtimes::python_code::{Code, ProcessMemory, line, read};
 
 /// Memory in which addresses wrap around, so that most of them are something.
@@ -23,7 +23,7 @@ impl ProcessMemory for Bytes<'_> {
 pub(crate) fn run(data: &[u8]) {
     let Some((head, bytes)) = data.split_first_chunk::<8>() else { return };
     for minor in 8..15u32 {
-        let flags = minor << PYTHON_VERSION_SHIFT | if minor < 11 { PYTHON_INDEX } else { 0 };
+        let flags = minor << FRAME_VERSION_SHIFT | if minor < 11 { PYTHON_INDEX } else { 0 };
         let at = u32::from_ne_bytes([head[0], head[1], head[2], head[3]]);
         let code = u64::from(u32::from_ne_bytes([head[4], head[5], head[6], head[7]]));
         // The words as they are there, so that it goes on.
@@ -35,7 +35,7 @@ pub(crate) fn run(data: &[u8]) {
             memory.read(code + names + 8 * place as u64, &mut raw);
             *word = u64::from_ne_bytes(raw);
         }
-        let frame = PythonFrame { code, cookie: fold(&words), at, flags };
+        let frame = InterpretedFrame { code, cookie: fold(&words), at, flags };
         memory.read = 0;
         if let Some(code) = read(&mut memory, &frame, true) {
             assert!(

@@ -45,7 +45,7 @@ impl Agent {
             unwind_table_bytes: unwind.map_or_else(TableUse::default, Figures::bytes),
             unwind_files: unwind.map_or_else(TableUse::default, Figures::files),
             unwind_rules: unwind.map_or_else(TableUse::default, Figures::rules),
-            python_processes: self.interpreters.as_ref().map_or_else(TableUse::default, Interpreters::table_use),
+            interpreter_processes: self.interpreters.as_ref().map_or_else(TableUse::default, Interpreters::table_use),
             file_bytes: self.files(),
             otlp_queue: self.export.as_ref().map_or_else(TableUse::default, Export::table_use),
             http_jobs: self.console.jobs(&self.jobs),

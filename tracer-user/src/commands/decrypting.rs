@@ -16,16 +16,21 @@ use std::time::{Duration, Instant};
 use super::declaring::expand;
 use crate::kernel::uprobes::Prober;
 use crate::runtimes::maps::Maps;
-use crate::runtimes::tls::{Candidate, Libraries, Library, Refusal, candidates, inspect, shared};
+use crate::runtimes::tls::{Candidate, Libraries, Library, Refusal, Sites, candidates, inspect, shared};
 
 /// Where systems have their libraries: programs that run briefly are traced from their beginning.
 const SYSTEM: [&str; 5] = ["/usr/lib/*/", "/usr/lib64/", "/usr/lib/", "/lib/", "/lib64/"];
 /// The beginnings of their names.
 const NAMES: [&str; 2] = ["libssl.so.*", "libgnutls.so.*"];
-/// Between two looks whether files are unused.
+/// Between two looks whether files are unused, and two attempts to attach where the kernel refused it.
 const LEAVE_EVERY: Duration = Duration::from_secs(10);
 /// Processes that wait to be looked at.
 const QUEUE: usize = 1024;
+/// How often a file's probes are attached at once, and the time between: while other probes come and go, or processes end,
+/// the kernel may refuse them for a moment.
+const ATTEMPTS: usize = 5;
+/// See [`ATTEMPTS`].
+const PAUSE: Duration = Duration::from_millis(20);
 /// Most files that are remembered, with probes or without.
 const FILES: usize = 256;
 /// Most programs without a TLS library inside that are remembered: others are read again.
@@ -107,6 +112,8 @@ impl Decrypting {
 struct Watched {
     /// The number its probes are kept under; `None`: it was refused.
     visit: Option<u64>,
+    /// The kernel refused the probes, which may not last: to be tried again.
+    again: Option<Box<(Candidate, Sites)>>,
     /// It belongs to the system: its probes stay.
     system: bool,
     /// Processes that were seen to have it.
@@ -140,6 +147,7 @@ impl Watch {
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {
+                    self.try_again();
                     self.leave();
                     next = Instant::now() + LEAVE_EVERY;
                 }
@@ -204,21 +212,20 @@ impl Watch {
             self.refuse("too many files with TLS libraries", candidate);
             return;
         }
-        let done = inspected.map_err(|why| why.to_string());
-        let done = done.and_then(|sites| self.attach(candidate, &sites.sites).map(|visit| (visit, sites.stepped)));
-        let visit = match done {
-            Ok((visit, stepped)) => {
-                let dear = if stepped > 0 { ", at some cost: its code has no cheap place" } else { "" };
-                log::info!("text of {} is traced in {}{dear}", candidate.library.name(), candidate.path);
-                self.counts.files.fetch_add(1, Ordering::Relaxed);
-                Some(visit)
-            }
-            Err(why) => {
-                self.refuse(&why, candidate);
-                None
-            }
-        };
-        let mut watched = Watched { visit, system: user.is_none(), users: Vec::new() };
+        let (mut visit, mut again) = (None, None);
+        match inspected {
+            Ok(sites) => match self.attach(candidate, &sites) {
+                Ok(number) => visit = Some(number),
+                Err(why) => {
+                    self.refuse(&why, candidate);
+                    let (library, path) = (candidate.library.name(), &candidate.path);
+                    log::warn!("text of {library} is not traced in {path} for now, which is tried again: {why}");
+                    again = Some(Box::new((candidate.clone(), sites)));
+                }
+            },
+            Err(why) => self.refuse(&why.to_string(), candidate),
+        }
+        let mut watched = Watched { visit, again, system: user.is_none(), users: Vec::new() };
         watched.uses(user);
         self.files.insert(inode, watched);
     }
@@ -234,17 +241,47 @@ impl Watch {
     }
 
     /// Attaches the probes of a file, all or none; the number they are kept under.
-    fn attach(&mut self, candidate: &Candidate, sites: &[crate::runtimes::tls::Site]) -> Result<u64, String> {
+    fn attach(&mut self, candidate: &Candidate, sites: &Sites) -> Result<u64, String> {
         self.visits += 1;
         let visit = self.visits;
-        for site in sites {
+        for site in &sites.sites {
             let place = (candidate.open_by.as_path(), site.offset);
-            if let Err(why) = self.prober.attach_file(site.probe, visit, place, site.cookie) {
+            let mut attempt = || self.prober.attach_file(site.probe, visit, place, site.cookie);
+            let mut done = attempt();
+            for _ in 1..ATTEMPTS {
+                if done.is_ok() {
+                    break;
+                }
+                std::thread::sleep(PAUSE);
+                done = attempt();
+            }
+            if let Err(why) = done {
                 self.prober.detach_file(visit);
                 return Err(why);
             }
         }
+        let dear = if sites.stepped > 0 { ", at some cost: its code has no cheap place" } else { "" };
+        log::info!("text of {} is traced in {}{dear}", candidate.library.name(), candidate.path);
+        self.counts.files.fetch_add(1, Ordering::Relaxed);
         Ok(visit)
+    }
+
+    /// Attaches where the kernel refused it before.
+    fn try_again(&mut self) {
+        let waits = |(inode, watched): (&Inode, &Watched)| watched.again.is_some().then_some(*inode);
+        let waiting: Vec<Inode> = self.files.iter().filter_map(waits).collect();
+        for inode in waiting {
+            let Some(again) = self.files.get_mut(&inode).and_then(|watched| watched.again.take()) else { continue };
+            let done = self.attach(&again.0, &again.1);
+            if done.is_ok() {
+                self.counts.refused.fetch_sub(1, Ordering::Relaxed);
+            }
+            let Some(watched) = self.files.get_mut(&inode) else { continue };
+            match done {
+                Ok(visit) => watched.visit = Some(visit),
+                Err(_) => watched.again = Some(again),
+            }
+        }
     }
 
     /// Detaches from files that no process has mapped any more.

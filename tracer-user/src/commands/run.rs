@@ -52,7 +52,7 @@ use crate::otlp::{self, Signal};
 use crate::pipeline::Pipeline;
 use crate::record::{Origin, Writer};
 use crate::runtimes::{Finder, Place};
-use crate::unwind::{Bounds, Interpreters, Unwinder};
+use crate::unwind::{Bounds, Interpreters, Unwinder, Wanted};
 use crate::webhook::Webhook;
 
 /// Time between ticks.
@@ -472,11 +472,16 @@ fn unwinding(kernel: &mut Kernel, rings: &mut Rings, config: &Config) -> Option<
     started.ok()
 }
 
-/// Has Python's frames read, where the settings allow it.
+/// Has interpreters' frames read, where the settings allow it.
 fn interpreting(kernel: &mut Kernel, config: &Config) -> Option<Interpreters> {
-    config.python?;
-    Interpreters::start(kernel.pythons.take()?)
-        .inspect_err(|error| log::warn!("no thread that looks for Python, its functions are not shown: {error}"))
+    let wanted = Wanted { python: config.python.is_some(), php: config.php.is_some() };
+    if !(wanted.python || wanted.php) {
+        return None;
+    }
+    Interpreters::start(kernel.interpreters.take()?, wanted)
+        .inspect_err(|error| {
+            log::warn!("no thread that looks for interpreters, their functions are not shown: {error}")
+        })
         .ok()
 }
 

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use tracer_common::interpreter::Language;
 use tracer_common::lost::Lost;
 
 use super::agent::Agent;
@@ -161,8 +162,11 @@ impl Agent {
         pipeline.metrics.set_lost("hook_skipped", skipped);
         self.losses.skipped = skipped;
         pipeline.metrics.set_walks(self.kernel.walks.counts().map(|(outcome, count)| (outcome.name(), count)));
-        let python = self.kernel.python_walks.counts().map(|(outcome, count)| (outcome.name(), count));
-        pipeline.metrics.set_python(python, pipeline.profiles.python_functions());
+        for language in Language::ALL {
+            let walks = self.kernel.interpreter_walks.counts(language);
+            let walks = walks.map(|(outcome, count)| (outcome.name(), count));
+            pipeline.metrics.set_interpreted(language, walks, pipeline.profiles.functions(language));
+        }
         self.status.set_bpf(bpf);
     }
 

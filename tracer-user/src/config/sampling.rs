@@ -15,6 +15,7 @@ pub(super) struct SamplingFile {
     unwind_tables: Option<Spanned<String>>,
     off_cpu_microseconds: Option<Spanned<i64>>,
     python: Option<Spanned<String>>,
+    php: Option<Spanned<String>>,
     pub(super) slow_factor: Option<Spanned<f64>>,
     pub(super) slow_after: Option<Spanned<String>>,
 }
@@ -36,12 +37,13 @@ impl SamplingFile {
         if let Some(micros) = &self.off_cpu_microseconds {
             config.off_cpu_micros = source.number(micros, 0..10_000_001)?;
         }
-        if let Some(python) = &self.python {
-            config.python = match python.get_ref().as_str() {
+        for (given, shown) in [(&self.python, &mut config.python), (&self.php, &mut config.php)] {
+            let Some(given) = given else { continue };
+            *shown = match given.get_ref().as_str() {
                 "functions" => Some(Lines::Definition),
                 "lines" => Some(Lines::Running),
                 "off" => None,
-                _ => return Err(source.wrong(&python.span(), "expected \"functions\", \"lines\" or \"off\"")),
+                _ => return Err(source.wrong(&given.span(), "expected \"functions\", \"lines\" or \"off\"")),
             };
         }
         config.slow_requests = profiles::slow_requests(source, self)?;

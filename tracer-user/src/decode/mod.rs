@@ -4,9 +4,9 @@ use tracer_common::event::{
     DECLARED_VALUES, DeclaredCall, DeclaredValues, Exec, Fork, Header, InbandContext, Kind, OffCpu, Op, Open, Sample,
     State, TaskEdge, ThreadStats, Wake,
 };
-use tracer_common::python::{PythonFrame, PythonOutcome};
+use tracer_common::interpreter::{InterpretedFrame, InterpreterOutcome};
 
-use crate::model::Python;
+use crate::model::Interpreted;
 
 /// One record; its variable part borrows from the input bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,8 +51,8 @@ pub enum Record<'a> {
         user: Vec<u64>,
         /// Kernel addresses.
         kernel: Vec<u64>,
-        /// Python's frames.
-        python: Python,
+        /// Interpreted frames.
+        interpreted: Interpreted,
     },
     /// A thread that held a request was off the CPU.
     OffCpu {
@@ -60,8 +60,8 @@ pub enum Record<'a> {
         wait: OffCpu,
         /// User addresses, innermost first.
         user: Vec<u64>,
-        /// Python's frames.
-        python: Python,
+        /// Interpreted frames.
+        interpreted: Interpreted,
     },
     /// A thread woke another.
     Wake(Wake),
@@ -161,15 +161,15 @@ pub fn content(kind: Kind, bytes: &[u8]) -> Result<Record<'_>, Malformed> {
         Kind::OffCpu => {
             let wait = OffCpu::decode(bytes).ok_or(Malformed::Short)?;
             let (user, rest) = rest.split_at_checked(wait.user as usize * 8).ok_or(Malformed::Length)?;
-            let python = python(rest, wait.python, wait.python_outcome)?;
-            Ok(Record::OffCpu { wait, user: addresses(user), python })
+            let interpreted = interpreted(rest, wait.interpreted, wait.interpreter_outcome)?;
+            Ok(Record::OffCpu { wait, user: addresses(user), interpreted })
         }
         Kind::Sample => {
             let sample = Sample::decode(bytes).ok_or(Malformed::Short)?;
             let (user, rest) = rest.split_at_checked(sample.user as usize * 8).ok_or(Malformed::Length)?;
             let (kernel, rest) = rest.split_at_checked(sample.kernel as usize * 8).ok_or(Malformed::Length)?;
-            let python = python(rest, sample.python, sample.python_outcome)?;
-            Ok(Record::Sample { sample, user: addresses(user), kernel: addresses(kernel), python })
+            let interpreted = interpreted(rest, sample.interpreted, sample.interpreter_outcome)?;
+            Ok(Record::Sample { sample, user: addresses(user), kernel: addresses(kernel), interpreted })
         }
     }
 }
@@ -178,13 +178,14 @@ fn addresses(bytes: &[u8]) -> Vec<u64> {
     bytes.chunks_exact(8).filter_map(|chunk| chunk.first_chunk()).map(|word| u64::from_ne_bytes(*word)).collect()
 }
 
-/// The frames of Python that a record ends with.
-fn python(bytes: &[u8], count: u8, outcome: u8) -> Result<Python, Malformed> {
-    if bytes.len() != usize::from(count) * PythonFrame::SIZE {
+/// The interpreted frames that a record ends with.
+fn interpreted(bytes: &[u8], count: u8, outcome: u8) -> Result<Interpreted, Malformed> {
+    if bytes.len() != usize::from(count) * InterpretedFrame::SIZE {
         return Err(Malformed::Length);
     }
-    let frames = bytes.chunks_exact(PythonFrame::SIZE).filter_map(PythonFrame::decode).collect();
-    Ok(Python { frames, outcome: PythonOutcome::from_number(outcome).unwrap_or_default() })
+    let frames = bytes.chunks_exact(InterpretedFrame::SIZE).filter_map(InterpretedFrame::decode).collect();
+    let (outcome, language) = InterpreterOutcome::of_record(outcome);
+    Ok(Interpreted { frames, outcome, language })
 }
 
 /// The text of a zero-terminated `comm`.

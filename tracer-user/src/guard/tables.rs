@@ -165,8 +165,8 @@ table_use! {
         unwind_files,
         /// Different rules of unwind tables.
         unwind_rules,
-        /// Processes whose Python frames are read.
-        python_processes,
+        /// Processes whose interpreter's frames are read.
+        interpreter_processes,
         /// Bytes that wait to be written to files.
         file_bytes,
         /// Spans that wait for export.
@@ -205,7 +205,7 @@ mod tests {
             unwind_table_bytes: fill(12),
             unwind_files: fill(13),
             unwind_rules: fill(14),
-            python_processes: fill(15),
+            interpreter_processes: fill(15),
             file_bytes: fill(11),
             otlp_queue: fill(7),
             http_jobs: fill(8),

@@ -26,7 +26,7 @@ use super::ring::Events;
 use super::rings::Rings;
 use super::sampler::{Sampler, SamplerError};
 use super::uprobes;
-use super::{python, unwind};
+use super::{interpreter, unwind};
 use crate::guard::overhead_budget::Costs;
 use crate::guard::self_process::release_memory;
 
@@ -172,9 +172,9 @@ pub struct Kernel {
     /// Why stacks are not walked by unwind tables, if they are not.
     pub no_unwind: Option<String>,
     /// Where layouts of interpreters go, until whoever finds them takes it.
-    pub pythons: Option<python::Pythons>,
-    /// Walks over Python's frames.
-    pub python_walks: python::PythonWalks,
+    pub interpreters: Option<interpreter::InterpreterMap>,
+    /// Walks over interpreters' frames.
+    pub interpreter_walks: interpreter::InterpreterWalks,
 }
 
 /// Marks a wire record as plain bytes for aya.
@@ -197,7 +197,7 @@ pod!(
     tracer_common::unwind::FileEntry,
     tracer_common::unwind::FileKey,
     tracer_common::unwind::Rule,
-    tracer_common::python::PythonLayout,
+    tracer_common::interpreter::InterpreterLayout,
     tracer_common::runtime::Runtime,
     [u8; tracer_common::unwind::CHUNK_WORDS as usize * 4]
 );
@@ -284,7 +284,7 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
     }
 
     let (tables, walks) = unwind::maps(&mut ebpf)?;
-    let (pythons, python_walks) = python::maps(&mut ebpf)?;
+    let (interpreters, interpreter_walks) = interpreter::maps(&mut ebpf)?;
     let mut cpus = take_array::<Pod<CpuBooks>>(&mut ebpf, "CPUS")?;
     let lost = take_array::<u64>(&mut ebpf, "LOST")?;
     let hits = take_array::<u64>(&mut ebpf, "HITS")?;
@@ -405,8 +405,8 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
             tables: Some(tables),
             walks,
             no_unwind,
-            pythons: Some(pythons),
-            python_walks,
+            interpreters: Some(interpreters),
+            interpreter_walks,
         },
         rings,
     ))

@@ -1,7 +1,7 @@
 //! The kernel boundary: events come up ([`rings`]), policy goes down ([`policy`]). Behind both: the embedded object
 //! ([`object`]), the running kernel's types ([`btf`], [`offsets`]), loading and attaching ([`loader`], [`probes`]), links
 //! that any thread can release ([`attachments`]), the stack sampler ([`sampler`], [`clock_cost`]), its unwind tables ([`unwind`]) and
-//! interpreters' frames ([`python`]),
+//! interpreters' frames ([`interpreter`]),
 //! probes in user programs ([`uprobes`]), the test at start ([`selftest`]) and the resulting features ([`features`]).
 //!
 //! Invariant: after start only [`policy`] writes kernel maps. Only this layer may use `unsafe`.
@@ -13,6 +13,7 @@ pub mod features;
 pub mod header;
 mod header_selftest;
 pub mod inband;
+pub mod interpreter;
 mod load_retry;
 pub mod loader;
 mod loading;
@@ -20,7 +21,6 @@ pub mod object;
 pub mod offsets;
 pub mod policy;
 pub mod probes;
-pub mod python;
 mod ring;
 pub mod ring_occupancy;
 pub mod rings;

@@ -412,7 +412,7 @@ impl AdHoc {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Owner, Python};
+    use crate::model::{Interpreted, Owner};
 
     fn sample(nanos: Nanos, tid: u32, ad_hoc: bool) -> StackSample {
         StackSample {
@@ -423,7 +423,7 @@ mod tests {
             user: Vec::new(),
             kernel: Vec::new(),
             outcome: tracer_common::unwind::Outcome::Complete,
-            python: Python::default(),
+            interpreted: Interpreted::default(),
             off_cpu: None,
             owner: Owner::Kernel,
             span: None,

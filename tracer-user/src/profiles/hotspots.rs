@@ -175,9 +175,16 @@ fn is_called(program: &str, interpreter: &str) -> bool {
 
 /// Whether a frame is no function but says something about the stack.
 fn is_word(frame: &str) -> bool {
-    ["[off CPU", "[stack incomplete", "[callers unknown", "[Python functions missing", "[not named"]
-        .iter()
-        .any(|word| frame.starts_with(word))
+    [
+        "[off CPU",
+        "[stack incomplete",
+        "[callers unknown",
+        "[Python functions missing",
+        "[PHP functions missing",
+        "[not named",
+    ]
+    .iter()
+    .any(|word| frame.starts_with(word))
 }
 
 /// A function of the application that called a hot one of somebody else's.

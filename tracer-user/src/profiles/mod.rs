@@ -6,11 +6,11 @@ mod debug_info;
 mod fault;
 mod frame;
 pub mod hotspots;
+mod interpreted;
 pub mod jit;
 mod mapped;
 mod naming;
 mod pprof;
-mod python;
 mod snapshot;
 mod symbolize;
 mod view;
@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use tracer_common::python::PythonFrame;
+use tracer_common::interpreter::{InterpretedFrame, Language};
 
 use ad_hoc::AdHoc;
 pub use ad_hoc::{AdHocCounts, SlowRequest, SlowRequests};
@@ -32,9 +32,9 @@ use crate::guard::tables::{TableUse, scaled};
 use crate::model::{ClassId, Names, Nanos, Owner, ProtocolId, Sink, SpanId, StackSample, TraceId};
 pub use frame::Frame;
 use hotspots::CodeOwners;
+pub use interpreted::{Lines, Shown};
 pub use naming::name_in_file;
 use naming::{Frames, Stack};
-pub use python::Lines;
 use snapshot::Sum;
 pub use snapshot::{RequestSamples, Snapshot, TimedSample};
 use symbolize::{Means, Symbols};
@@ -182,8 +182,8 @@ pub struct Profiles {
     periods: VecDeque<Period>,
     now: Nanos,
     symbols: Symbols,
-    /// How Python's functions are shown.
-    lines: Lines,
+    /// How interpreted functions are shown.
+    shown: Shown,
     /// Whose code functions are.
     owners: Arc<CodeOwners>,
     /// Samples of single requests.
@@ -217,7 +217,7 @@ impl Profiles {
             periods: VecDeque::new(),
             now: 0,
             symbols: Symbols::start(directories),
-            lines: Lines::default(),
+            shown: Shown::default(),
             owners: Arc::default(),
             ad_hoc: AdHoc::within(Bounds::default().ad_hoc()),
             refused: 0,
@@ -233,11 +233,11 @@ impl Profiles {
         Self { bounds, ad_hoc: AdHoc::within(bounds.ad_hoc()), ..self }
     }
 
-    /// The same with Python's functions shown like this.
+    /// The same with interpreted functions shown like this.
     #[must_use]
-    pub fn with_lines(self, lines: Lines) -> Self {
-        self.symbols.set_lines(lines);
-        Self { lines, ..self }
+    pub fn with_lines(self, shown: Shown) -> Self {
+        self.symbols.set_lines(shown);
+        Self { shown, ..self }
     }
 
     /// The same with functions of compiled programs shown with the line that runs, or without.
@@ -258,9 +258,9 @@ impl Profiles {
         Arc::clone(&self.owners)
     }
 
-    /// Python's functions that were read so far, and those that could not be.
-    pub fn python_functions(&self) -> (u64, u64) {
-        self.symbols.functions()
+    /// Functions of a language that were read so far, and those that could not be.
+    pub fn functions(&self, language: Language) -> (u64, u64) {
+        self.symbols.functions(language)
     }
 
     /// How full everything is.
@@ -427,8 +427,8 @@ impl Profiles {
     }
 
     /// The frame without its position, unless that is shown: stacks are told apart by what they are.
-    fn shown(&self, frame: PythonFrame) -> PythonFrame {
-        if self.lines == Lines::Running { frame } else { PythonFrame { at: 0, ..frame } }
+    fn shown(&self, frame: InterpretedFrame) -> InterpretedFrame {
+        if self.shown.of(&frame) == Lines::Running { frame } else { InterpretedFrame { at: 0, ..frame } }
     }
 
     fn intern(&mut self, sample: &StackSample) -> Option<u32> {
@@ -438,8 +438,9 @@ impl Profiles {
             user: sample.user.as_slice().into(),
             kernel: sample.kernel.as_slice().into(),
             outcome: sample.outcome,
-            python: sample.python.frames.iter().map(|frame| self.shown(*frame)).collect(),
-            python_outcome: sample.python.outcome,
+            interpreted: sample.interpreted.frames.iter().map(|frame| self.shown(*frame)).collect(),
+            interpreter_outcome: sample.interpreted.outcome,
+            language: sample.interpreted.language,
             off_cpu: sample.off_cpu,
         };
         if let Some(id) = self.ids.get(&stack) {

@@ -14,15 +14,15 @@ use blazesym::Pid;
 use blazesym::symbolize::source::{Elf, Kernel, Process, Source};
 use blazesym::symbolize::{CodeInfo, Input, Reason, Symbolized, Symbolizer};
 use rustc_hash::FxHashMap;
+use tracer_common::interpreter::{InterpretedFrame, InterpreterOutcome, Language};
 use tracer_common::off_cpu;
-use tracer_common::python::{PythonFrame, PythonOutcome};
 use tracer_common::unwind::Outcome;
 
 use super::debug_info::{DebugFiles, DebugInfo};
 use super::frame::{Frame, Source as SourceLine};
+use super::interpreted::{self, Ends, Functions, Native, Part, Shown};
 use super::jit;
 use super::mapped::{mapped, trusted_code};
-use super::python::{self, Ends, Functions, Lines, Native, Part};
 use crate::text;
 
 /// Frames of a stack, outermost first.
@@ -47,9 +47,10 @@ pub(super) struct Stack {
     pub(super) kernel: Box<[u64]>,
     /// How the walk over the user frames ended.
     pub(super) outcome: Outcome,
-    /// Python's frames, and how the walk over them ended.
-    pub(super) python: Box<[PythonFrame]>,
-    pub(super) python_outcome: PythonOutcome,
+    /// Interpreters' frames, and how the walk over them ended.
+    pub(super) interpreted: Box<[InterpretedFrame]>,
+    pub(super) interpreter_outcome: InterpreterOutcome,
+    pub(super) language: Language,
     /// Why the thread was off the CPU; `None` = it ran.
     pub(super) off_cpu: Option<off_cpu::Reason>,
 }
@@ -61,7 +62,7 @@ struct Known {
     jit: Option<jit::Names>,
     /// Names found, outermost first where functions were inlined.
     frames: FxHashMap<u64, Frames>,
-    /// Functions of Python.
+    /// Functions of interpreted languages.
     functions: Functions,
     /// Fingerprint of the files it maps, 0 before they were looked at; and their debug information, where all of it can be read
     /// and is root's or our own.
@@ -109,10 +110,9 @@ pub(super) struct Namer {
     open: DebugFiles,
     /// Whether functions of compiled programs are shown with the line that runs.
     pub(super) native_lines: bool,
-    /// How functions of Python are shown; how many were read, and how many could not be.
-    pub(super) lines: Lines,
-    pub(super) functions_named: u64,
-    pub(super) functions_unnamed: u64,
+    /// How interpreted functions are shown; how many were read, and how many could not be, by language.
+    pub(super) lines: Shown,
+    pub(super) functions: [(u64, u64); Language::ALL.len()],
 }
 
 /// Most of [`Namer::maps_most`] that one process gets: one part of this many.
@@ -143,9 +143,8 @@ impl Namer {
             debug_info: DebugInfo::new(directories),
             open: DebugFiles::default(),
             native_lines: false,
-            lines: Lines::default(),
-            functions_named: 0,
-            functions_unnamed: 0,
+            lines: Shown::default(),
+            functions: Default::default(),
         }
     }
 
@@ -204,17 +203,17 @@ impl Namer {
         }
     }
 
-    /// Reads what is not known yet of the Python functions of a stack. At once: they are freed sooner than native code.
+    /// Reads what is not known yet of the interpreted functions of a stack. At once: they are freed sooner than native code.
     pub(super) fn learn(&mut self, pid: u32, stack: &Stack) {
-        if stack.python.is_empty() {
+        if stack.interpreted.is_empty() {
             return;
         }
         if let Some(known) = self.processes.get_mut(&pid) {
             let before = known.addresses();
-            let (named, unnamed) = known.functions.learn(pid, &stack.python, self.lines);
+            let (named, unnamed) = known.functions.learn(pid, &stack.interpreted, self.lines);
             self.addresses += known.addresses() - before;
-            self.functions_named += named;
-            self.functions_unnamed += unnamed;
+            let counts = &mut self.functions[stack.language as usize];
+            *counts = (counts.0 + named, counts.1 + unnamed);
         }
     }
 
@@ -265,7 +264,7 @@ impl Namer {
         let frame = match source {
             Some(source) => {
                 let path = Arc::clone(&source.path);
-                Frame::at(&name, file, source, python::short(&path))
+                Frame::at(&name, file, source, interpreted::short(&path))
             }
             None => Frame::of(&name, file),
         };
@@ -356,21 +355,27 @@ impl Namer {
         named
     }
 
-    /// Puts native frames (innermost first) and Python's functions together, outermost first.
+    /// Puts native frames (innermost first) and interpreted functions together, outermost first.
     fn put_together(&mut self, native: &[Frames], stack: &Stack, functions: &Functions, frames: &mut Vec<Frame>) {
-        let groups = functions.groups(&stack.python, self.lines);
-        let missing = match (stack.python_outcome, &groups) {
+        let groups = functions.groups(&stack.interpreted, self.lines);
+        let missing = match (stack.interpreter_outcome, &groups) {
             (outcome, Some(_)) => outcome.missing(),
-            (_, None) => PythonOutcome::Unreadable.missing(),
+            (_, None) => InterpreterOutcome::Unreadable.missing(),
         };
-        frames.extend(missing.map(|reason| self.intern(&format!("[Python functions missing: {reason}]"))));
+        frames.extend(
+            missing.map(|reason| self.intern(&format!("[{} functions missing: {reason}]", stack.language.name()))),
+        );
         let groups = groups.unwrap_or_default();
         // The function itself comes first, what is inlined into it after.
         let kinds: Vec<Native> = native
             .iter()
             .map(|names| names.first().map_or(Native::Other, |name| Native::of(name.function())))
             .collect();
-        let parts = python::merge(&kinds, groups.len(), Ends::of(stack.outcome, stack.python_outcome, &stack.python));
+        let parts = interpreted::merge(
+            &kinds,
+            groups.len(),
+            Ends::of(stack.outcome, stack.interpreter_outcome, &stack.interpreted),
+        );
         for part in parts.into_iter().rev() {
             match part {
                 Part::Native(index) => {
@@ -539,8 +544,9 @@ mod tests {
             user: user.into(),
             kernel: Box::default(),
             outcome: Outcome::FramePointers,
-            python: Box::default(),
-            python_outcome: PythonOutcome::None,
+            interpreted: Box::default(),
+            interpreter_outcome: InterpreterOutcome::None,
+            language: Language::Python,
             off_cpu: None,
         })
     }
@@ -664,8 +670,9 @@ mod tests {
                 user: [here, 1].into(),
                 kernel: Box::default(),
                 outcome,
-                python: Box::default(),
-                python_outcome: PythonOutcome::None,
+                interpreted: Box::default(),
+                interpreter_outcome: InterpreterOutcome::None,
+                language: Language::Python,
                 off_cpu: None,
             })
         };

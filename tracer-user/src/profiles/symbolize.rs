@@ -16,9 +16,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use tracer_common::interpreter::Language;
+
 use super::frame::Frame;
+use super::interpreted::{Lines, Shown};
 use super::naming::{ADDRESSES, Frames, NAMES, Namer, Stack};
-use super::python::Lines;
 use crate::guard::self_process::release_memory;
 use crate::guard::tables::TableUse;
 
@@ -100,10 +102,9 @@ struct Levels {
     maps_cut: AtomicU64,
     /// Whether functions of compiled programs are shown with the line that runs.
     native_lines: AtomicBool,
-    /// Whether Python's functions are shown with the line that runs; how many were read, and could not be.
-    running_lines: AtomicBool,
-    functions_named: AtomicU64,
-    functions_unnamed: AtomicU64,
+    /// Whether interpreted functions are shown with the line that runs; how many were read, and could not be. By language.
+    running_lines: [AtomicBool; Language::ALL.len()],
+    functions: [[AtomicU64; 2]; Language::ALL.len()],
 }
 
 impl Levels {
@@ -117,12 +118,17 @@ impl Levels {
         self.addresses_dropped.store(namer.addresses_dropped, Ordering::Relaxed);
         self.maps.store(namer.maps_bytes(), Ordering::Relaxed);
         self.maps_cut.store(namer.maps_cut, Ordering::Relaxed);
-        self.functions_named.store(namer.functions_named, Ordering::Relaxed);
-        self.functions_unnamed.store(namer.functions_unnamed, Ordering::Relaxed);
+        for (shown, (named, unnamed)) in self.functions.iter().zip(namer.functions) {
+            shown[0].store(named, Ordering::Relaxed);
+            shown[1].store(unnamed, Ordering::Relaxed);
+        }
     }
 
-    fn lines(&self) -> Lines {
-        if self.running_lines.load(Ordering::Relaxed) { Lines::Running } else { Lines::Definition }
+    fn lines(&self) -> Shown {
+        let of =
+            |running: &AtomicBool| if running.load(Ordering::Relaxed) { Lines::Running } else { Lines::Definition };
+        let [python, php] = &self.running_lines;
+        Shown { python: of(python), php: of(php) }
     }
 
     fn means(&self) -> Means {
@@ -246,9 +252,11 @@ impl Symbols {
         self.levels.maps_most.store(bytes, Ordering::Relaxed);
     }
 
-    /// How Python's functions are shown from now on.
-    pub(super) fn set_lines(&self, lines: Lines) {
-        self.levels.running_lines.store(lines == Lines::Running, Ordering::Relaxed);
+    /// How interpreted functions are shown from now on.
+    pub(super) fn set_lines(&self, shown: Shown) {
+        let [python, php] = &self.levels.running_lines;
+        python.store(shown.python == Lines::Running, Ordering::Relaxed);
+        php.store(shown.php == Lines::Running, Ordering::Relaxed);
     }
 
     /// Whether functions of compiled programs are shown with the line that runs, from now on.
@@ -256,10 +264,10 @@ impl Symbols {
         self.levels.native_lines.store(shown, Ordering::Relaxed);
     }
 
-    /// Python's functions that were read, and that could not be.
-    pub(super) fn functions(&self) -> (u64, u64) {
-        let levels = &self.levels;
-        (levels.functions_named.load(Ordering::Relaxed), levels.functions_unnamed.load(Ordering::Relaxed))
+    /// Functions of a language that were read, and that could not be.
+    pub(super) fn functions(&self, language: Language) -> (u64, u64) {
+        let [named, unnamed] = &self.levels.functions[language as usize];
+        (named.load(Ordering::Relaxed), unnamed.load(Ordering::Relaxed))
     }
 
     /// Asks for the names of stack `id`; never waits. What finds no place is asked for again when it is rendered.

@@ -30,7 +30,7 @@ fn sample(owner: Owner, user: Vec<u64>) -> StackSample {
         user,
         kernel: vec![],
         outcome: tracer_common::unwind::Outcome::FramePointers,
-        python: crate::model::Python::default(),
+        interpreted: crate::model::Interpreted::default(),
         off_cpu: None,
         owner,
         span: None,

@@ -13,9 +13,9 @@ mod methods;
 use self::channel::{Channel, Of};
 use self::fields::Reader;
 use self::methods::{Method, Role};
-use super::framed::{Frame, Framed, Front, Says, Way};
+use super::framed::{Frame, FrameMeaning, Framed, Front, Way};
 use super::messaging::{CONNECT, DELIVER, PUBLISH, request};
-use super::{Asked, Detected, Protocol, Reply, Settings, context};
+use super::{Detected, ExpectedReply, Protocol, Reply, Settings, context};
 use crate::model::ProtocolId;
 
 /// The client's first bytes.
@@ -173,9 +173,9 @@ impl Frames {
         (header, method): (Header, &'static Method),
         content: Option<&Content<'_>>,
         payload: &[u8],
-        asked: &dyn Fn(u64) -> Option<Asked>,
+        expected: &dyn Fn(u64) -> Option<ExpectedReply>,
         settings: &Settings,
-    ) -> (u64, Says) {
+    ) -> (u64, FrameMeaning) {
         let mut fields = Reader::new(payload.get(4..).unwrap_or_default());
         let length = content.map(|content| content.size);
         let protocol = ProtocolId::Amqp;
@@ -185,7 +185,7 @@ impl Frames {
             Role::Either => false,
         };
         if wrong_way {
-            return (0, Says::Nothing);
+            return (0, FrameMeaning::Nothing);
         }
         let channel = self.channel(header.channel);
         match (method.class, method.id) {
@@ -195,8 +195,15 @@ impl Frames {
                 let key = channel.publish();
                 channel.content[way as usize] = key;
                 let silent = key == Of::Unconfirmed.key(header.channel, 0);
-                let asked = Asked { silent, note: fields::note(&destination), ..Asked::default() };
-                (key, Says::Begun { request: request(PUBLISH, &destination, asked, settings), protocol, length })
+                let expected = ExpectedReply { silent, note: fields::note(&destination), ..ExpectedReply::default() };
+                (
+                    key,
+                    FrameMeaning::Begun {
+                        request: request(PUBLISH, &destination, expected, settings),
+                        protocol,
+                        length,
+                    },
+                )
             }
             (60, 60) => {
                 let consumer = fields.text().unwrap_or_default();
@@ -206,22 +213,22 @@ impl Frames {
                 let key = channel.deliver(consumer, tag);
                 channel.content[way as usize] = key;
                 let silent = key == Of::Unacknowledged.key(header.channel, 0);
-                let asked = Asked { silent, ..Asked::default() };
-                let mut request = request(DELIVER, &destination, asked, settings);
+                let expected = ExpectedReply { silent, ..ExpectedReply::default() };
+                let mut request = request(DELIVER, &destination, expected, settings);
                 request.traceparent = content.and_then(|content| content.traceparent).and_then(context::traceparent);
-                (key, Says::Begun { request, protocol, length })
+                (key, FrameMeaning::Begun { request, protocol, length })
             }
             (60, 71) => {
                 let key = channel.answered();
                 channel.content[way as usize] = key;
-                (key, Says::Replied { reply: Reply { status: 0, failure: None, interim: false }, length })
+                (key, FrameMeaning::Replied { reply: Reply { status: 0, failure: None, interim: false }, length })
             }
             (60, 50) => {
                 fields.short();
                 fields.text();
                 channel.returned(fields::note(&fields::destination(&mut fields)));
                 channel.content[way as usize] = 0;
-                (0, Says::Nothing)
+                (0, FrameMeaning::Nothing)
             }
             (60, 80 | 90 | 120) => {
                 let tag = fields.long().unwrap_or(0);
@@ -229,34 +236,34 @@ impl Frames {
                 let of = if way == Way::Request { Of::Deliver } else { Of::Publish };
                 let failure = match method.id {
                     80 if multiple => None,
-                    80 => channel.unroutable(way, of, tag, asked),
+                    80 => channel.unroutable(way, of, tag, expected),
                     90 => Some("REJECT"),
                     _ => Some("NACK"),
                 };
                 channel.acknowledged(way);
-                (0, Says::Settled { keys: of.keys(header.channel, tag, multiple), status: 0, failure })
+                (0, FrameMeaning::Settled { keys: of.keys(header.channel, tag, multiple), status: 0, failure })
             }
             (20, 40) if way == Way::Reply => {
                 let code = fields.short().unwrap_or(0);
                 let id = header.channel;
                 self.forget(id);
-                (0, Says::Settled { keys: channel::all(id), status: 0, failure: Some(methods::failure(code)) })
+                (0, FrameMeaning::Settled { keys: channel::all(id), status: 0, failure: Some(methods::failure(code)) })
             }
             (10, 50) if way == Way::Reply => {
                 let code = fields.short().unwrap_or(0);
-                (0, Says::Settled { keys: 0..=u64::MAX, status: 0, failure: Some(methods::failure(code)) })
+                (0, FrameMeaning::Settled { keys: 0..=u64::MAX, status: 0, failure: Some(methods::failure(code)) })
             }
             (10, 31) => {
                 fields.short();
                 let frame = fields.word().unwrap_or(0);
                 self.usual = u64::from(frame).checked_sub(8).filter(|usual| *usual > 0).unwrap_or(self.usual);
-                (0, Says::Nothing)
+                (0, FrameMeaning::Nothing)
             }
             (10, 41) => {
                 let key = Of::Connect.key(0, 0);
-                (0, Says::Settled { keys: key..=key, status: 0, failure: None })
+                (0, FrameMeaning::Settled { keys: key..=key, status: 0, failure: None })
             }
-            (10, _) => (0, Says::Nothing),
+            (10, _) => (0, FrameMeaning::Nothing),
             _ if method.is_reply => {
                 if method.name == "basic.consume-ok" {
                     channel.consuming(fields.text().unwrap_or_default());
@@ -265,19 +272,19 @@ impl Frames {
                 if method.name == "channel.close-ok" {
                     self.forget(header.channel);
                 }
-                (0, Says::Settled { keys: key..=key, status: 0, failure: None })
+                (0, FrameMeaning::Settled { keys: key..=key, status: 0, failure: None })
             }
             // The server cancels a consumer, or tells a client to pause.
-            _ if way == Way::Reply => (0, Says::Nothing),
+            _ if way == Way::Reply => (0, FrameMeaning::Nothing),
             _ => {
                 let asks = method.asks(&mut fields);
                 channel.begins(method, &asks);
                 if asks.nowait || !method.has_reply {
-                    return (0, Says::Nothing);
+                    return (0, FrameMeaning::Nothing);
                 }
                 let key = channel.ask();
-                let request = request(method.operation(), asks.name, Asked::default(), settings);
-                (key, Says::Begun { request, protocol, length: Some(0) })
+                let request = request(method.operation(), asks.name, ExpectedReply::default(), settings);
+                (key, FrameMeaning::Begun { request, protocol, length: Some(0) })
             }
         }
     }
@@ -307,7 +314,7 @@ impl Framed for Frames {
         way: Way,
         bytes: &[u8],
         cut: bool,
-        asked: &dyn Fn(u64) -> Option<Asked>,
+        expected: &dyn Fn(u64) -> Option<ExpectedReply>,
         settings: &Settings,
     ) -> Front {
         let n = bytes.len().min(HEADER.len());
@@ -316,9 +323,9 @@ impl Framed for Frames {
                 return if cut { Front::Invalid } else { Front::Need(HEADER.len()) };
             }
             self.joined = false;
-            let request = request(CONNECT, b"", Asked::default(), settings);
-            let says = Says::Begun { request, protocol: ProtocolId::Amqp, length: Some(0) };
-            return Front::Frame(Frame { len: n as u64, key: Of::Connect.key(0, 0), body: 0, says, end: true });
+            let request = request(CONNECT, b"", ExpectedReply::default(), settings);
+            let meaning = FrameMeaning::Begun { request, protocol: ProtocolId::Amqp, length: Some(0) };
+            return Front::Frame(Frame { len: n as u64, key: Of::Connect.key(0, 0), body: 0, meaning, end: true });
         }
         let Some(header) = Header::read(bytes) else {
             return if bytes.len() < FRONT { Front::Need(FRONT) } else { Front::Invalid };
@@ -327,14 +334,14 @@ impl Framed for Frames {
             return Front::Invalid;
         }
         let mut len = header.len() as u64;
-        let (key, body, says) = match header.kind {
+        let (key, body, meaning) = match header.kind {
             METHOD => {
                 let wanted = header.len().min(FRONT + WANTED);
                 if bytes.len() < wanted && !cut {
                     return Front::Need(wanted);
                 }
                 let Some(method) = header.method(bytes) else {
-                    return Front::Frame(Frame { len, key: 0, body: 0, says: Says::Nothing, end: false });
+                    return Front::Frame(Frame { len, key: 0, body: 0, meaning: FrameMeaning::Nothing, end: false });
                 };
                 let mut content = None;
                 if method.carries() {
@@ -345,12 +352,13 @@ impl Framed for Frames {
                 }
                 len += content.as_ref().map_or(0, |(len, _)| *len as u64);
                 let content = content.as_ref().map(|(_, content)| content);
-                let (key, says) = self.method(way, (header, method), content, header.payload(bytes), asked, settings);
-                (key, 0, says)
+                let (key, meaning) =
+                    self.method(way, (header, method), content, header.payload(bytes), expected, settings);
+                (key, 0, meaning)
             }
             BODY => {
                 let key = self.known(header.channel).map_or(0, |channel| channel.content[way as usize]);
-                (key, header.size as u64, if key == 0 { Says::Nothing } else { Says::Part })
+                (key, header.size as u64, if key == 0 { FrameMeaning::Nothing } else { FrameMeaning::Part })
             }
             CONTENT => {
                 // Not directly after its method: frames of other channels came between.
@@ -360,14 +368,14 @@ impl Framed for Frames {
                 }
                 let key = self.known(header.channel).map_or(0, |channel| channel.content[way as usize]);
                 match Content::read(header.payload(bytes)) {
-                    Some(content) if key != 0 => (key, 0, Says::Sized(content.size)),
-                    _ => (0, 0, Says::Nothing),
+                    Some(content) if key != 0 => (key, 0, FrameMeaning::Sized(content.size)),
+                    _ => (0, 0, FrameMeaning::Nothing),
                 }
             }
-            _ => (0, 0, Says::Nothing),
+            _ => (0, 0, FrameMeaning::Nothing),
         };
         // A message ends with its body, of known length: `Open::to_come` tracks that.
-        Front::Frame(Frame { len, key, body, says, end: false })
+        Front::Frame(Frame { len, key, body, meaning, end: false })
     }
 
     fn lost(&mut self, way: Way) {

@@ -12,9 +12,9 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use self::envelope::{BEFORE, BEHIND, Envelope, HEADER, PACKED, PAYLOAD, Segment, TRACING, WARNING};
-use super::framed::{Frame, Framed, Front, Says, Way};
+use super::framed::{Frame, FrameMeaning, Framed, Front, Way};
 use super::sql::{Dialect, OTHER, SQL_LIMIT, Summary, shared, summarize};
-use super::{Asked, Detected, Protocol, Reply, Request, Settings};
+use super::{Detected, ExpectedReply, Protocol, Reply, Request, Settings};
 use crate::model::ProtocolId;
 
 /// Opcodes of envelopes.
@@ -306,7 +306,7 @@ impl Streams {
         let key = u64::from(lane.key);
         let rest = lane.rest.saturating_sub(u32::try_from(payload).unwrap_or(u32::MAX));
         lane.rest = rest;
-        Frame { len: BEFORE as u64 + payload + BEHIND, key, body: payload, says: Says::Part, end: rest == 0 }
+        Frame { len: BEFORE as u64 + payload + BEHIND, key, body: payload, meaning: FrameMeaning::Part, end: rest == 0 }
     }
 
     /// The failure reported in a reply.
@@ -336,27 +336,40 @@ impl Streams {
     }
 
     /// Classifies an envelope, whose part to read is in `bytes`.
-    fn says(&mut self, envelope: Envelope, bytes: &[u8]) -> (u64, Says) {
+    fn meaning(&mut self, envelope: Envelope, bytes: &[u8]) -> (u64, FrameMeaning) {
         let body = bytes.get(HEADER..).unwrap_or_default();
         let body = body.get(..body.len().min((envelope.len as usize).min(LOOK) - HEADER)).unwrap_or_default();
         if !envelope.is_reply {
             let request = self.request(envelope, body);
-            return (key(envelope.stream), Says::Begun { request, protocol: ProtocolId::Cassandra, length: None });
+            return (
+                key(envelope.stream),
+                FrameMeaning::Begun { request, protocol: ProtocolId::Cassandra, length: None },
+            );
         }
         if envelope.stream < 0 {
-            return (0, Says::Nothing);
+            return (0, FrameMeaning::Nothing);
         }
         let failure = self.reply(envelope, body);
-        (key(envelope.stream), Says::Replied { reply: Reply { status: 0, failure, interim: false }, length: None })
+        (
+            key(envelope.stream),
+            FrameMeaning::Replied { reply: Reply { status: 0, failure, interim: false }, length: None },
+        )
     }
 }
 
 fn nothing(len: u64) -> Front {
-    Front::Frame(Frame { len, key: 0, body: 0, says: Says::Nothing, end: false })
+    Front::Frame(Frame { len, key: 0, body: 0, meaning: FrameMeaning::Nothing, end: false })
 }
 
 impl Framed for Streams {
-    fn frame(&mut self, way: Way, bytes: &[u8], cut: bool, _: &dyn Fn(u64) -> Option<Asked>, _: &Settings) -> Front {
+    fn frame(
+        &mut self,
+        way: Way,
+        bytes: &[u8],
+        cut: bool,
+        _: &dyn Fn(u64) -> Option<ExpectedReply>,
+        _: &Settings,
+    ) -> Front {
         let lane = *self.lane(way);
         if bytes.len() < HEADER {
             return Front::Need(HEADER);
@@ -386,14 +399,14 @@ impl Framed for Streams {
             return Front::Need(need);
         }
         let front = inner.get(..inner.len().min(look as usize)).unwrap_or_default();
-        let (key, says) = self.says(envelope, front);
+        let (key, meaning) = self.meaning(envelope, front);
         let held = payload.map_or(envelope.len, |payload| envelope.len.min(payload));
         let left = payload.map_or(0, |payload| payload - held);
         let rest = envelope.len - held;
         *self.lane(way) = Lane::new(left, key, rest, held);
         let behind = if payload.is_some() && left == 0 { BEHIND } else { 0 };
         let body = if way == Way::Reply { held.saturating_sub(HEADER as u64) } else { 0 };
-        Front::Frame(Frame { len: before as u64 + held + behind, key, body, says, end: rest == 0 })
+        Front::Frame(Frame { len: before as u64 + held + behind, key, body, meaning, end: rest == 0 })
     }
 
     fn goes_on(&mut self, way: Way) -> Option<Frame> {

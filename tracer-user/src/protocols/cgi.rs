@@ -4,7 +4,7 @@ use memchr::memchr;
 
 use super::context::{Contexts, Which};
 use super::http1::{VALUE_LIMIT, is_token, path, text};
-use super::{Asked, Body, Reply, Request, Settings, Step};
+use super::{Body, ExpectedReply, Reply, Request, Settings, Step};
 
 /// Content of a request's variables.
 #[derive(Debug, Default)]
@@ -105,7 +105,7 @@ impl<'a> Variables<'a> {
             carried,
             request_id: self.request_id.map(|id| text(kept(id))),
             headers: self.headers,
-            asked: Asked { bodiless: method == b"HEAD", ..Asked::default() },
+            expected: ExpectedReply { bodiless: method == b"HEAD", ..ExpectedReply::default() },
             session: None,
             cut,
         }))
@@ -135,7 +135,7 @@ impl Once {
 
     /// The answer: header lines, possibly after an HTTP status line; then the body, with the length they give or until
     /// the application closes. Web servers close once they have the announced length; bytes sent beyond it are skipped.
-    pub(super) fn reply(&mut self, bytes: &[u8], cut: bool, asked: Asked) -> Step<Reply> {
+    pub(super) fn reply(&mut self, bytes: &[u8], cut: bool, expected: ExpectedReply) -> Step<Reply> {
         if self.answered && !bytes.is_empty() {
             return Step::Skip { used: bytes.len() };
         }
@@ -152,7 +152,7 @@ impl Once {
             None => return Step::NeedMore,
         };
         self.answered = true;
-        let bodiless = asked.bodiless || matches!(status, 100..=199 | 204 | 304);
+        let bodiless = expected.bodiless || matches!(status, 100..=199 | 204 | 304);
         let length = if bodiless { Some(0) } else { content_length(bytes.get(..used).unwrap_or_default()) };
         let body = length.map_or(Body::UntilClose, Body::Length);
         Step::Head { used, message: Reply { status, failure: None, interim: false }, body }
@@ -265,11 +265,12 @@ mod tests {
 
     #[test]
     fn what_applications_answer() {
-        let get = Asked::default();
-        let status = |bytes: &str, cut, asked: Asked| match Once::default().reply(bytes.as_bytes(), cut, asked) {
-            Step::Head { used, message, body } => Some((used, message.status, body)),
-            _ => None,
-        };
+        let get = ExpectedReply::default();
+        let status =
+            |bytes: &str, cut, expected: ExpectedReply| match Once::default().reply(bytes.as_bytes(), cut, expected) {
+                Step::Head { used, message, body } => Some((used, message.status, body)),
+                _ => None,
+            };
         let close = Body::UntilClose;
         for (bytes, expected) in [
             ("HTTP/1.1 404 Not Found\r\nA: b\r\n\r\nbody", (32, 404, close)),
@@ -280,7 +281,7 @@ mod tests {
         ] {
             assert_eq!(status(bytes, false, get), Some(expected), "{bytes}");
         }
-        let head = Asked { bodiless: true, ..get };
+        let head = ExpectedReply { bodiless: true, ..get };
         let long = "HTTP/1.1 200 OK\r\nContent-Length: 14\r\n\r\n";
         assert_eq!(status(long, false, head), Some((39, 200, Body::Length(0))));
         assert_eq!(status("HTTP/1.1 500 Oh\r\nA: ", false, get), None);

@@ -86,7 +86,7 @@ impl ConnectionParser {
         self.stream(left.dir).pos = left.pos;
         let pos = (self.rx.pos, self.tx.pos);
         let mut multiplexed = Multiplexed::new(framed, requests, pos, (false, false));
-        multiplexed.adopt(1, (waiting.exchange, self.pair.upcoming()), waiting.asked, waiting.bytes, at);
+        multiplexed.adopt(1, (waiting.exchange, self.pair.upcoming()), waiting.expected, waiting.bytes, at);
         self.protocol = Some(protocol);
         self.parser = None;
         self.rx.restart();

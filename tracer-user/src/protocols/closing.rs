@@ -79,7 +79,7 @@ impl ConnectionParser {
         {
             waiting.bytes = bytes;
             waiting.done = true;
-            if waiting.asked.silent
+            if waiting.expected.silent
                 && let Some(waiting) = self.pair.end_newest()
             {
                 out.push(ExchangeEvent::Done {
@@ -136,7 +136,7 @@ impl ConnectionParser {
         if let Some(waiting) = self.pair.end() {
             self.unsure &= !self.pair.is_empty();
             // No reply was due.
-            let outcome = if waiting.asked.optional && bytes == 0 { Outcome::Complete } else { outcome };
+            let outcome = if waiting.expected.optional && bytes == 0 { Outcome::Complete } else { outcome };
             out.push(ExchangeEvent::Done {
                 exchange: waiting.exchange,
                 outcome,
@@ -253,7 +253,7 @@ impl ConnectionParser {
         if message.version.is_empty() {
             return;
         }
-        let (exchange, dropped) = self.pair.begin(message.asked, false);
+        let (exchange, dropped) = self.pair.begin(message.expected, false);
         if let Some(dropped) = dropped {
             give_up(&dropped, at, out);
         }
@@ -325,7 +325,7 @@ impl ConnectionParser {
     pub(super) fn release(&mut self, out: &mut Vec<ExchangeEvent>) {
         for held in std::mem::take(&mut self.held) {
             if let (Some(parser), Some(_)) = (&mut self.parser, self.requests)
-                && let Step::Head { message, .. } = parser.reply(&held.head, true, &super::Asked::default())
+                && let Step::Head { message, .. } = parser.reply(&held.head, true, &super::ExpectedReply::default())
             {
                 out.push(ExchangeEvent::Unpaired { status: message.status });
             }
@@ -402,7 +402,7 @@ impl ConnectionParser {
 pub(super) fn give_up(waiting: &Waiting, at: Stamp, out: &mut Vec<ExchangeEvent>) {
     out.push(ExchangeEvent::Done {
         exchange: waiting.exchange,
-        outcome: if waiting.asked.optional { Outcome::Complete } else { Outcome::Unfinished },
+        outcome: if waiting.expected.optional { Outcome::Complete } else { Outcome::Unfinished },
         at,
         request_bytes: waiting.bytes,
         reply_bytes: 0,

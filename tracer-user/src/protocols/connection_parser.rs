@@ -220,7 +220,7 @@ impl ConnectionParser {
         if turned {
             self.turn(chunk.dir, settings, out);
         }
-        let held = if chunk.dir == requests { self.asked(chunk, settings, out) } else { Vec::new() };
+        let held = if chunk.dir == requests { self.on_request_bytes(chunk, settings, out) } else { Vec::new() };
         let touched = self.feed(chunk, settings, out);
         self.feed_held(held, settings, out);
         touched
@@ -449,13 +449,14 @@ impl ConnectionParser {
                         self.pair.overflow(first, arrived);
                     } else {
                         // Over the limit, requests with optional replies need not all wait: the oldest is dropped.
-                        let (exchange, dropped) = self.pair.begin(message.asked, pipelines && !self.pair.is_patient());
+                        let (exchange, dropped) =
+                            self.pair.begin(message.expected, pipelines && !self.pair.is_patient());
                         if let Some(dropped) = dropped {
                             give_up(&dropped, chunk.at, out);
                         }
                         let side = if chunk.dir == Direction::Rx { Side::Server } else { Side::Client };
                         let (request, protocol, head_at) = (message, self.protocol_id(), chunk.at);
-                        if request.asked.websocket {
+                        if request.expected.websocket {
                             self.upgrade = Some(request.clone());
                         }
                         out.push(ExchangeEvent::Begun {
@@ -504,8 +505,8 @@ impl ConnectionParser {
                 Step::Invalid | Step::Trailing => return self.invalid(chunk, captured, left, out),
             }
         } else {
-            while let Some(oldest) = self.pair.oldest().copied().filter(|oldest| oldest.asked.optional) {
-                match parser.passes(bytes, &oldest.asked) {
+            while let Some(oldest) = self.pair.oldest().copied().filter(|oldest| oldest.expected.optional) {
+                match parser.passes(bytes, &oldest.expected) {
                     Some(false) => break,
                     None if !cut => {
                         stream.buffer = bytes.to_vec();
@@ -518,8 +519,8 @@ impl ConnectionParser {
                 }
             }
             let waiting = self.pair.oldest().copied();
-            let asked = waiting.map(|waiting| waiting.asked).unwrap_or_default();
-            match parser.reply(bytes, cut, &asked) {
+            let expected = waiting.map(|waiting| waiting.expected).unwrap_or_default();
+            match parser.reply(bytes, cut, &expected) {
                 Step::Head { used, message, body } => {
                     if message.interim && body == Body::Length(0) {
                         // Interim: not the reply yet.
@@ -544,7 +545,7 @@ impl ConnectionParser {
                         stream.head_bytes = stream.bytes;
                         stream.enter(body);
                         if body == Body::Switch
-                            && let Some(protocol) = self.parser.as_ref().and_then(|parser| parser.switched(&asked))
+                            && let Some(protocol) = self.parser.as_ref().and_then(|parser| parser.switched(&expected))
                             && let Some(rest) = chunk.beyond(chunk.pos + at + (used - had) as u64).or(Some(Chunk {
                                 pos: chunk.end(),
                                 len: 0,
@@ -566,7 +567,7 @@ impl ConnectionParser {
                             Body::Switch => {
                                 self.reply_ended(Outcome::Upgraded, chunk.at, out);
                                 let used = used.saturating_sub(had) as u64;
-                                match self.upgrade.take().filter(|_| asked.websocket) {
+                                match self.upgrade.take().filter(|_| expected.websocket) {
                                     Some(request) => self.begin_session(request, chunk, at + used, out),
                                     None => self.verdict = Verdict::Ignore,
                                 }

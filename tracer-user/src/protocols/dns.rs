@@ -10,8 +10,8 @@ mod names;
 use std::sync::Arc;
 
 pub(super) use self::datagrams::Datagrams;
-use super::framed::{Frame, Framed, Front, Says, Way};
-use super::{Asked, Detected, Protocol, Reply, Request, Settings};
+use super::framed::{Frame, FrameMeaning, Framed, Front, Way};
+use super::{Detected, ExpectedReply, Protocol, Reply, Request, Settings};
 use crate::model::ProtocolId;
 
 /// The protocol.
@@ -240,7 +240,7 @@ impl Framed for Stream {
         way: Way,
         bytes: &[u8],
         cut: bool,
-        asked: &dyn Fn(u64) -> Option<Asked>,
+        expected: &dyn Fn(u64) -> Option<ExpectedReply>,
         _: &Settings,
     ) -> Front {
         let Some(len) = number(bytes, 0).map(usize::from) else {
@@ -260,22 +260,22 @@ impl Framed for Stream {
             return Front::Invalid;
         }
         let key = u64::from(id) + 1;
-        let says = match (way, message) {
+        let meaning = match (way, message) {
             (Way::Request, Some(message)) => {
-                Says::Begun { request: message.request(), protocol: ProtocolId::Dns, length: None }
+                FrameMeaning::Begun { request: message.request(), protocol: ProtocolId::Dns, length: None }
             }
             (Way::Request, None) => {
-                Says::Begun { request: Request::unnamed(), protocol: ProtocolId::Dns, length: None }
+                FrameMeaning::Begun { request: Request::unnamed(), protocol: ProtocolId::Dns, length: None }
             }
             // A zone transfer in several messages: the first message has already answered the request.
-            (Way::Reply, _) if asked(key).is_none() => Says::Nothing,
+            (Way::Reply, _) if expected(key).is_none() => FrameMeaning::Nothing,
             (Way::Reply, _) => {
                 let reply = Reply { status: 0, failure: failure(flags & 15), interim: false };
-                Says::Replied { reply, length: None }
+                FrameMeaning::Replied { reply, length: None }
             }
         };
-        let key = if matches!(says, Says::Nothing) { 0 } else { key };
-        Front::Frame(Frame { len: (LENGTH + len) as u64, key, body: 0, says, end: true })
+        let key = if matches!(meaning, FrameMeaning::Nothing) { 0 } else { key };
+        Front::Frame(Frame { len: (LENGTH + len) as u64, key, body: 0, meaning, end: true })
     }
 
     fn lost(&mut self, _: Way) {}

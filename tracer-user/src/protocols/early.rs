@@ -11,7 +11,12 @@ const HELD_BYTES: usize = 64 * 1024;
 
 impl ConnectionParser {
     /// A request comes, or part of one: takes the set-aside replies that cannot answer it, and returns the others.
-    pub(super) fn asked(&mut self, chunk: &Chunk<'_>, settings: &Settings, out: &mut Vec<ExchangeEvent>) -> Vec<Held> {
+    pub(super) fn on_request_bytes(
+        &mut self,
+        chunk: &Chunk<'_>,
+        settings: &Settings,
+        out: &mut Vec<ExchangeEvent>,
+    ) -> Vec<Held> {
         let held = std::mem::take(&mut self.held);
         // A thread cannot read the answer before it has asked; and requests in a gap precede this one.
         let Some(first) = held.first() else { return held };

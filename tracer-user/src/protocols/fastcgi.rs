@@ -10,7 +10,7 @@ use std::borrow::Cow;
 
 use self::records::{ABORT, BEGIN, END, Header, PARAMS, QUESTION, STDERR, STDOUT, Walk, pairs};
 use super::cgi::{self, Variables};
-use super::{Asked, Body, Detected, Parser, Protocol, Reply, Request, Settings, Step, Walked, http1::is_token};
+use super::{Body, Detected, ExpectedReply, Parser, Protocol, Reply, Request, Settings, Step, Walked, http1::is_token};
 use crate::model::ProtocolId;
 
 /// Failure of a reply that ended before the script sent anything.
@@ -126,7 +126,7 @@ impl Parser for Connection {
             unnamed
         });
         // The id identifies the request's records.
-        message.asked = Asked { note: first.id, ..Asked::default() };
+        message.expected = ExpectedReply { note: first.id, ..ExpectedReply::default() };
         self.request = Walk::request(first.id, role == Some(3));
         let used = if whole { at } else { bytes.len() };
         match self.request.feed(bytes.get(first.end()..used).unwrap_or_default()) {
@@ -135,10 +135,10 @@ impl Parser for Connection {
         }
     }
 
-    fn reply(&mut self, bytes: &[u8], cut: bool, asked: &Asked) -> Step<Reply> {
+    fn reply(&mut self, bytes: &[u8], cut: bool, expected: &ExpectedReply) -> Step<Reply> {
         let mut output = Cow::Borrowed(&[][..]);
         let mut at = 0;
-        let mut id = asked.note;
+        let mut id = expected.note;
         while let Some(rest) = bytes.get(at..)
             && let Some(header) = Header::read(rest)
         {

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use super::{Asked, Reply, Request, Settings};
+use super::{ExpectedReply, Reply, Request, Settings};
 use crate::model::{Linked, ProtocolId};
 
 /// [`Reply::status`] of a protocol with status codes, while none was seen or if it could not be read.
@@ -22,13 +22,13 @@ pub enum Way {
 /// Reads the frames of one connection. Total: accepts any bytes, cut anywhere.
 pub trait Framed: Send + fmt::Debug {
     /// Reads the frame at the front of `bytes`. `cut`: the bytes after `bytes` were not captured, so it makes do.
-    /// `asked` returns what an open request noted for its reply, by key.
+    /// `expected` returns what an open request says of its reply, by key.
     fn frame(
         &mut self,
         way: Way,
         bytes: &[u8],
         cut: bool,
-        asked: &dyn Fn(u64) -> Option<Asked>,
+        expected: &dyn Fn(u64) -> Option<ExpectedReply>,
         settings: &Settings,
     ) -> Front;
     /// Frames of a direction were missed: state they may have changed is unknown from here on.
@@ -117,14 +117,14 @@ pub struct Frame {
     /// Body bytes in it.
     pub body: u64,
     /// Its meaning.
-    pub says: Says,
+    pub meaning: FrameMeaning,
     /// Its last byte ends this direction of the exchange.
     pub end: bool,
 }
 
 /// The meaning of a frame.
 #[derive(Debug)]
-pub enum Says {
+pub enum FrameMeaning {
     /// Nothing that matters here.
     Nothing,
     /// Part of a message. In a mutual protocol the message ends once its whole body has come, if its length is known.
@@ -171,10 +171,10 @@ pub enum Says {
     /// The server will not answer requests above this key.
     Refused(u64),
     /// A request or reply that transports messages begins; with the links those carry.
-    Bringing(Box<(Says, Linked)>),
+    Bringing(Box<(FrameMeaning, Linked)>),
 }
 
-impl Says {
+impl FrameMeaning {
     /// The same, with the links of the messages it transports.
     pub(super) fn with(self, linked: Linked) -> Self {
         if linked.is_empty() { self } else { Self::Bringing(Box::new((self, linked))) }

@@ -12,7 +12,7 @@ use rustc_hash::FxHasher;
 
 use super::context::{Contexts, Which};
 use super::pool::recent;
-use super::{Asked, Beyond, Body, Detected, Parser, Protocol, Reply, Request, Settings, Step};
+use super::{Beyond, Body, Detected, ExpectedReply, Parser, Protocol, Reply, Request, Settings, Step};
 use crate::model::ProtocolId;
 
 /// The methods that OpenTelemetry's conventions name; every other one is `_OTHER` there.
@@ -116,7 +116,7 @@ fn skip_line_ends(bytes: &[u8]) -> &[u8] {
     bytes.get(n..).unwrap_or_default()
 }
 
-/// [`Asked::note`]: the client offers to switch to HTTP/2 (RFC 7540 §3.2).
+/// [`ExpectedReply::note`]: the client offers to switch to HTTP/2 (RFC 7540 §3.2).
 const NOTE_H2C: u16 = 1;
 
 /// No state between messages.
@@ -240,7 +240,7 @@ impl Parser for Heads {
         }
     }
 
-    fn reply(&mut self, bytes: &[u8], cut: bool, asked: &Asked) -> Step<Reply> {
+    fn reply(&mut self, bytes: &[u8], cut: bool, expected: &ExpectedReply) -> Step<Reply> {
         let skipped = bytes.len() - skip_line_ends(bytes).len();
         if skipped > 0 {
             return Step::Skip { used: skipped };
@@ -269,9 +269,9 @@ impl Parser for Heads {
         };
         let Some(status) = status.or_else(|| status_line(bytes)) else { return Step::Invalid };
         let interim = (100..200).contains(&status) && status != 101;
-        let body = if status == 101 || (asked.tunnel && (200..300).contains(&status)) {
+        let body = if status == 101 || (expected.tunnel && (200..300).contains(&status)) {
             Body::Switch
-        } else if interim || asked.bodiless || matches!(status, 204 | 304) {
+        } else if interim || expected.bodiless || matches!(status, 204 | 304) {
             if whole { Body::Length(0) } else { Body::Beyond(Beyond::Nothing) }
         } else if !whole {
             match framing {
@@ -289,8 +289,8 @@ impl Parser for Heads {
         Step::Head { used, message: Reply { status, failure: None, interim }, body }
     }
 
-    fn switched(&self, asked: &Asked) -> Option<&'static dyn Protocol> {
-        (asked.note == NOTE_H2C).then_some(&super::http2::Http2 as &dyn Protocol)
+    fn switched(&self, expected: &ExpectedReply) -> Option<&'static dyn Protocol> {
+        (expected.note == NOTE_H2C).then_some(&super::http2::Http2 as &dyn Protocol)
     }
 
     fn may_be_whole(&self, fresh: &[u8]) -> bool {
@@ -341,7 +341,7 @@ fn request_line(line: &[u8], settings: &Settings) -> Option<Request> {
         carried: None,
         request_id: None,
         headers: Vec::new(),
-        asked: Asked { bodiless: method == "HEAD", tunnel, ..Asked::default() },
+        expected: ExpectedReply { bodiless: method == "HEAD", tunnel, ..ExpectedReply::default() },
         session: None,
         cut: false,
     })
@@ -395,9 +395,9 @@ fn request_header(request: &mut Request, name: &[u8], value: &[u8], settings: &S
     } else if name.eq_ignore_ascii_case(b"upgrade") {
         for offer in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
             if offer.eq_ignore_ascii_case(b"h2c") {
-                request.asked.note = NOTE_H2C;
+                request.expected.note = NOTE_H2C;
             }
-            request.asked.websocket |= offer.eq_ignore_ascii_case(b"websocket");
+            request.expected.websocket |= offer.eq_ignore_ascii_case(b"websocket");
         }
     }
     for (index, wanted) in settings.headers.iter().enumerate() {
@@ -486,23 +486,27 @@ mod tests {
         ] {
             assert_eq!(request(&format!("POST / HTTP/1.1\r\n{headers}\r\n")), Some(expected), "{headers}");
         }
-        let reply = |head: &str, asked: Asked| match Heads.reply(head.as_bytes(), false, &asked) {
+        let reply = |head: &str, expected: ExpectedReply| match Heads.reply(head.as_bytes(), false, &expected) {
             Step::Head { body, .. } => Some(body),
             _ => None,
         };
-        let plain = Asked::default();
-        for (head, asked, expected) in [
+        let plain = ExpectedReply::default();
+        for (head, of_request, expected) in [
             ("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", plain, Body::Length(9)),
-            ("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", Asked { bodiless: true, ..plain }, Body::Length(0)),
+            (
+                "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n",
+                ExpectedReply { bodiless: true, ..plain },
+                Body::Length(0),
+            ),
             ("HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n", plain, Body::Length(0)),
             ("HTTP/1.1 204 No Content\r\n\r\n", plain, Body::Length(0)),
             ("HTTP/1.0 200 OK\r\n\r\n", plain, Body::UntilClose),
             ("HTTP/1.1 200 OK\n\n", plain, Body::UntilClose),
             ("HTTP/1.1 101 Switching Protocols\r\n\r\n", plain, Body::Switch),
-            ("HTTP/1.1 200 OK\r\n\r\n", Asked { tunnel: true, ..plain }, Body::Switch),
+            ("HTTP/1.1 200 OK\r\n\r\n", ExpectedReply { tunnel: true, ..plain }, Body::Switch),
             ("HTTP/1.1 100 Continue\r\n\r\n", plain, Body::Length(0)),
         ] {
-            assert_eq!(reply(head, asked), Some(expected), "{head}");
+            assert_eq!(reply(head, of_request), Some(expected), "{head}");
         }
     }
 }

@@ -11,9 +11,9 @@ mod pack;
 
 use self::fields::Fields;
 use self::hpack::{Ended, Table};
-use super::framed::{Frame, Framed, Front, NO_STATUS, Says, Way};
+use super::framed::{Frame, FrameMeaning, Framed, Front, NO_STATUS, Way};
 use super::grpc;
-use super::{Asked, Detected, Protocol, Reply, Request, Settings};
+use super::{Detected, ExpectedReply, Protocol, Reply, Request, Settings};
 use crate::model::ProtocolId;
 
 /// The client connection preface (§3.4).
@@ -26,7 +26,7 @@ const FRAME_LIMIT: u32 = 16_384;
 const BLOCK_LIMIT: usize = tracer_common::limits::HEAD_COLLECTED;
 /// New streams that may have begun in uncaptured bytes.
 const STREAMS_AHEAD: u64 = 4096;
-/// [`Asked::note`]: the request is a gRPC call.
+/// [`ExpectedReply::note`]: the request is a gRPC call.
 const NOTE_GRPC: u16 = 1;
 
 const DATA: u8 = 0;
@@ -248,15 +248,15 @@ impl Frames {
         way: Way,
         header: Header,
         (block, whole): (&[u8], bool),
-        asked: Option<Asked>,
+        expected: Option<ExpectedReply>,
         settings: &Settings,
-    ) -> Says {
+    ) -> FrameMeaning {
         let mut fields = Fields::default();
         let read = self.table(way).decode(block, whole, settings, |name, value| fields.see(name, value, settings));
         fields.broken = read == Ended::Broken;
         if header.kind == PUSH_PROMISE || header.key.is_multiple_of(2) {
             // Pushed streams answer no request.
-            return Says::Nothing;
+            return FrameMeaning::Nothing;
         }
         match way {
             Way::Request => {
@@ -264,24 +264,28 @@ impl Frames {
                 self.highest = self.highest.max(header.key);
                 // Whatever it contains, a header block on a new stream begins a request.
                 if !new && !fields.is_request() {
-                    return Says::Part;
+                    return FrameMeaning::Part;
                 }
                 let is_grpc = fields.is_grpc();
                 let length = fields.length();
                 let mut request = fields.request(settings);
                 if is_grpc {
-                    request.asked.note = NOTE_GRPC;
+                    request.expected.note = NOTE_GRPC;
                 }
-                Says::Begun { request, protocol: if is_grpc { ProtocolId::Grpc } else { ProtocolId::Http }, length }
+                FrameMeaning::Begun {
+                    request,
+                    protocol: if is_grpc { ProtocolId::Grpc } else { ProtocolId::Http },
+                    length,
+                }
             }
             Way::Reply => {
-                let is_grpc = asked.is_some_and(|asked| asked.note == NOTE_GRPC);
+                let is_grpc = expected.is_some_and(|expected| expected.note == NOTE_GRPC);
                 let end = header.has(END_STREAM);
                 if !fields.is_reply() && !fields.may_be_reply() {
                     // Trailers.
                     return match fields.grpc_verdict(end) {
-                        Some((status, failure)) if is_grpc => Says::Judged { status, failure },
-                        _ => Says::Part,
+                        Some((status, failure)) if is_grpc => FrameMeaning::Judged { status, failure },
+                        _ => FrameMeaning::Part,
                     };
                 }
                 let http = fields.status();
@@ -291,7 +295,7 @@ impl Frames {
                     Some(status) => (status, None),
                     None => (0, None),
                 };
-                Says::Replied { reply: Reply { status, failure, interim }, length: fields.length() }
+                FrameMeaning::Replied { reply: Reply { status, failure, interim }, length: fields.length() }
             }
         }
     }
@@ -303,7 +307,7 @@ impl Frames {
         bytes: &[u8],
         header: Header,
         cut: bool,
-        asked: &dyn Fn(u64) -> Option<Asked>,
+        expected: &dyn Fn(u64) -> Option<ExpectedReply>,
         settings: &Settings,
     ) -> Front {
         let mut total = HEADER + header.len as usize;
@@ -349,9 +353,9 @@ impl Frames {
         if !gathered.is_empty() {
             block = &gathered;
         }
-        let says = self.head(way, header, (block, whole && complete), asked(header.key), settings);
+        let meaning = self.head(way, header, (block, whole && complete), expected(header.key), settings);
         let end = header.kind == HEADERS && header.has(END_STREAM);
-        Front::Frame(Frame { len: total as u64, key: header.key, body: 0, says, end })
+        Front::Frame(Frame { len: total as u64, key: header.key, body: 0, meaning, end })
     }
 }
 
@@ -361,7 +365,7 @@ impl Framed for Frames {
         way: Way,
         bytes: &[u8],
         cut: bool,
-        asked: &dyn Fn(u64) -> Option<Asked>,
+        expected: &dyn Fn(u64) -> Option<ExpectedReply>,
         settings: &Settings,
     ) -> Front {
         let n = bytes.len().min(PREFACE.len());
@@ -379,7 +383,7 @@ impl Framed for Frames {
         let len = HEADER as u64 + u64::from(header.len);
         let payload = |want: usize| bytes.get(HEADER..HEADER + want);
         match header.kind {
-            HEADERS | PUSH_PROMISE => self.block(way, bytes, header, cut, asked, settings),
+            HEADERS | PUSH_PROMISE => self.block(way, bytes, header, cut, expected, settings),
             CONTINUATION => {
                 // Continues a block that was not read.
                 self.table(way).poison();
@@ -393,16 +397,16 @@ impl Framed for Frames {
                     _ => return Front::Need(HEADER + 1),
                 };
                 let body = u64::from(header.len).saturating_sub(padding);
-                let is_grpc = padding == 0 && asked(header.key).is_some_and(|asked| asked.note == NOTE_GRPC);
-                let says = match payload(grpc::PREFIX) {
+                let is_grpc = padding == 0 && expected(header.key).is_some_and(|expected| expected.note == NOTE_GRPC);
+                let meaning = match payload(grpc::PREFIX) {
                     Some(prefix) if is_grpc && body >= grpc::PREFIX as u64 => grpc::message(prefix),
                     None if is_grpc && body >= grpc::PREFIX as u64 && !cut => {
                         return Front::Need(HEADER + grpc::PREFIX);
                     }
                     _ => None,
                 };
-                let says = says.map_or(Says::Part, Says::Message);
-                Front::Frame(Frame { len, key: header.key, body, says, end: header.has(END_STREAM) })
+                let meaning = meaning.map_or(FrameMeaning::Part, FrameMeaning::Message);
+                Front::Frame(Frame { len, key: header.key, body, meaning, end: header.has(END_STREAM) })
             }
             RST_STREAM | GOAWAY => {
                 let want = if header.kind == GOAWAY { 8 } else { 4 };
@@ -410,16 +414,16 @@ impl Framed for Frames {
                     return if cut { nothing(len) } else { Front::Need(HEADER + want) };
                 };
                 let word = code.first_chunk().map_or(0, |word| u32::from_be_bytes(*word));
-                let says = match (header.kind, way) {
-                    (GOAWAY, Way::Reply) => Says::Refused(u64::from(word & 0x7fff_ffff)),
-                    (GOAWAY, Way::Request) => Says::Nothing,
-                    (_, Way::Request) => Says::Reset(None),
+                let meaning = match (header.kind, way) {
+                    (GOAWAY, Way::Reply) => FrameMeaning::Refused(u64::from(word & 0x7fff_ffff)),
+                    (GOAWAY, Way::Request) => FrameMeaning::Nothing,
+                    (_, Way::Request) => FrameMeaning::Reset(None),
                     (..) => {
-                        let is_grpc = asked(header.key).is_some_and(|asked| asked.note == NOTE_GRPC);
-                        Says::Reset(is_grpc.then(|| grpc::of_reset(word)))
+                        let is_grpc = expected(header.key).is_some_and(|expected| expected.note == NOTE_GRPC);
+                        FrameMeaning::Reset(is_grpc.then(|| grpc::of_reset(word)))
                     }
                 };
-                Front::Frame(Frame { len, key: header.key, body: 0, says, end: false })
+                Front::Frame(Frame { len, key: header.key, body: 0, meaning, end: false })
             }
             SETTINGS => match payload(header.len as usize) {
                 Some(settings) => {
@@ -498,7 +502,7 @@ impl Framed for Frames {
 }
 
 fn nothing(len: u64) -> Front {
-    Front::Frame(Frame { len, key: 0, body: 0, says: Says::Nothing, end: false })
+    Front::Frame(Frame { len, key: 0, body: 0, meaning: FrameMeaning::Nothing, end: false })
 }
 
 /// A request that no captured bytes name.

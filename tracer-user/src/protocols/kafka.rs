@@ -17,9 +17,9 @@ use std::sync::{Arc, LazyLock};
 
 use self::read::Reader;
 use self::requests::{Subject, has_topics, subject};
-use super::framed::{Frame, Framed, Front, Says, Way};
+use super::framed::{Frame, FrameMeaning, Framed, Front, Way};
 use super::sql::{dotted, shared};
-use super::{Asked, Detected, Protocol, Reply, Request, Settings};
+use super::{Detected, ExpectedReply, Protocol, Reply, Request, Settings};
 use crate::model::ProtocolId;
 
 /// APIs that are read beyond their header.
@@ -173,7 +173,7 @@ fn key(correlation: i32) -> u64 {
     u64::from(correlation.cast_unsigned()) + 1
 }
 
-/// [`Asked::note`]: the API and its version, which replies do not repeat.
+/// [`ExpectedReply::note`]: the API and its version, which replies do not repeat.
 fn note(header: Header) -> u16 {
     let [_, api] = header.api.to_be_bytes();
     let [_, version] = header.version.to_be_bytes();
@@ -181,8 +181,8 @@ fn note(header: Header) -> u16 {
 }
 
 /// The API and the version in a [`note`].
-fn noted(asked: Asked) -> (i16, i16) {
-    let [api, version] = asked.note.to_be_bytes().map(i16::from);
+fn noted(expected: ExpectedReply) -> (i16, i16) {
+    let [api, version] = expected.note.to_be_bytes().map(i16::from);
     (api, version)
 }
 
@@ -197,12 +197,12 @@ struct Calls {
 
 impl Calls {
     /// How many bytes to read of the message of `len` bytes at the front of `bytes`.
-    fn look(way: Way, bytes: &[u8], len: u64, asked: &dyn Fn(u64) -> Option<Asked>) -> usize {
+    fn look(way: Way, bytes: &[u8], len: u64, expected: &dyn Fn(u64) -> Option<ExpectedReply>) -> usize {
         let has_records = match way {
             Way::Request => short(bytes, LENGTH) == Some(PRODUCE),
             Way::Reply => {
-                let of = long(bytes, LENGTH).and_then(|correlation| asked(key(correlation)));
-                of.is_some_and(|asked| noted(asked).0 == FETCH)
+                let of = long(bytes, LENGTH).and_then(|correlation| expected(key(correlation)));
+                of.is_some_and(|expected| noted(expected).0 == FETCH)
             }
         };
         (len as usize).min(if has_records { LOOK_RECORDS } else { LOOK })
@@ -230,14 +230,14 @@ impl Calls {
         if api == SASL_HANDSHAKE {
             self.bare = version == 0;
         }
-        let asked = Asked { silent: about.silent, note: note(header), ..Asked::default() };
+        let expected = ExpectedReply { silent: about.silent, note: note(header), ..ExpectedReply::default() };
         let cut = cut && found.is_none() && has_topics(api);
-        Box::new(Request { method, path, asked, cut, ..*Request::unnamed() })
+        Box::new(Request { method, path, expected, cut, ..*Request::unnamed() })
     }
 }
 
 fn nothing(len: u64) -> Front {
-    Front::Frame(Frame { len, key: 0, body: 0, says: Says::Nothing, end: false })
+    Front::Frame(Frame { len, key: 0, body: 0, meaning: FrameMeaning::Nothing, end: false })
 }
 
 impl Framed for Calls {
@@ -246,14 +246,14 @@ impl Framed for Calls {
         way: Way,
         bytes: &[u8],
         cut: bool,
-        asked: &dyn Fn(u64) -> Option<Asked>,
+        expected: &dyn Fn(u64) -> Option<ExpectedReply>,
         _: &Settings,
     ) -> Front {
         if bytes.len() < LENGTH {
             return Front::Need(LENGTH);
         }
         let Some(len) = length(bytes, 0) else { return Front::Invalid };
-        let look = Self::look(way, bytes, len, asked);
+        let look = Self::look(way, bytes, len, expected);
         if bytes.len() < look && !cut {
             return Front::Need(look);
         }
@@ -268,19 +268,19 @@ impl Framed for Calls {
                 };
                 self.bare = false;
                 let request = self.request(header, front, front.len() < look);
-                let says = Says::Begun { request, protocol: ProtocolId::Kafka, length: None };
+                let meaning = FrameMeaning::Begun { request, protocol: ProtocolId::Kafka, length: None };
                 let body = header.body(front).filter(|_| header.api == PRODUCE);
-                let says = says.with(body.map(|body| records::sent(header.version, body)).unwrap_or_default());
-                Front::Frame(Frame { len, key: key(header.correlation), body: 0, says, end: true })
+                let meaning = meaning.with(body.map(|body| records::sent(header.version, body)).unwrap_or_default());
+                Front::Frame(Frame { len, key: key(header.correlation), body: 0, meaning, end: true })
             }
             Way::Reply => {
                 let correlation = long(front, LENGTH);
-                let of = correlation.and_then(|correlation| asked(key(correlation)));
+                let of = correlation.and_then(|correlation| expected(key(correlation)));
                 let (Some(correlation), false) = (correlation, self.bare && of.is_none()) else {
                     return if self.bare { nothing(len) } else { Front::Invalid };
                 };
-                let heard = of.and_then(|asked| {
-                    let (api, version) = noted(asked);
+                let heard = of.and_then(|expected| {
+                    let (api, version) = noted(expected);
                     let flexible = names::is_flexible(api, version);
                     // A client that asks for versions need not know any, so this header is never flexible.
                     let mut header = Reader::new(front.get(LENGTH + 4..)?, flexible && api != API_VERSIONS);
@@ -289,9 +289,9 @@ impl Framed for Calls {
                 });
                 let replies::Heard { failure, linked } = heard.unwrap_or_default();
                 let reply = Reply { status: 0, failure, interim: false };
-                let says = Says::Replied { reply, length: None }.with(linked);
+                let meaning = FrameMeaning::Replied { reply, length: None }.with(linked);
                 let body = len.saturating_sub(LENGTH as u64 * 2);
-                Front::Frame(Frame { len, key: key(correlation), body, says, end: true })
+                Front::Frame(Frame { len, key: key(correlation), body, meaning, end: true })
             }
         }
     }

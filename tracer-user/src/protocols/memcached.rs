@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 
 use self::binary::{Binary, detect_binary};
 use self::text::{Text, detect_text, is_answer};
-use super::{Asked, Body, Detected, Parser, Protocol, Reply, Request, Settings, Step, Walked};
+use super::{Body, Detected, ExpectedReply, Parser, Protocol, Reply, Request, Settings, Step, Walked};
 use crate::model::ProtocolId;
 
 /// Name of an unlisted command.
@@ -36,8 +36,8 @@ impl Protocol for Memcached {
         }
     }
 
-    fn answers(&self, asked: &[u8], answer: &[u8]) -> bool {
-        is_answer(asked, answer)
+    fn answers(&self, request: &[u8], answer: &[u8]) -> bool {
+        is_answer(request, answer)
     }
 
     fn pipelines(&self) -> bool {
@@ -67,7 +67,7 @@ static NAMES: LazyLock<FxHashMap<&'static str, Arc<str>>> = LazyLock::new(|| {
 });
 
 /// A request of this name.
-fn named(name: &'static str, asked: Asked) -> Box<Request> {
+fn named(name: &'static str, expected: ExpectedReply) -> Box<Request> {
     let shared = |name: &'static str| NAMES.get(name).cloned().unwrap_or_else(|| Arc::from(name));
     Box::new(Request {
         method: shared(name),
@@ -79,7 +79,7 @@ fn named(name: &'static str, asked: Asked) -> Box<Request> {
         carried: None,
         request_id: None,
         headers: Vec::new(),
-        asked,
+        expected,
         session: None,
         cut: false,
     })
@@ -90,12 +90,12 @@ impl Parser for Connection {
         if is_binary(bytes) { Binary::request(bytes, cut) } else { text::request(bytes, cut) }
     }
 
-    fn reply(&mut self, bytes: &[u8], cut: bool, asked: &Asked) -> Step<Reply> {
-        if is_binary(bytes) { Binary::reply(bytes, cut) } else { self.text.reply(bytes, cut, *asked) }
+    fn reply(&mut self, bytes: &[u8], cut: bool, expected: &ExpectedReply) -> Step<Reply> {
+        if is_binary(bytes) { Binary::reply(bytes, cut) } else { self.text.reply(bytes, cut, *expected) }
     }
 
-    fn passes(&self, bytes: &[u8], asked: &Asked) -> Option<bool> {
-        if is_binary(bytes) { Binary::passes(bytes, *asked) } else { text::passes(bytes, *asked) }
+    fn passes(&self, bytes: &[u8], expected: &ExpectedReply) -> Option<bool> {
+        if is_binary(bytes) { Binary::passes(bytes, *expected) } else { text::passes(bytes, *expected) }
     }
 
     fn body(&mut self, is_request: bool, bytes: &[u8]) -> Walked {
@@ -112,7 +112,7 @@ fn length(n: u64) -> Body {
     Body::Length(n)
 }
 
-/// [`Asked::note`] that identifies a quiet request's reply; never 0.
+/// [`ExpectedReply::note`] that identifies a quiet request's reply; never 0.
 fn mark(bytes: &[u8], more: u8) -> u16 {
     // Folded FNV-1a: it need only distinguish requests waiting on the same connection.
     let step = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);

@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use super::{Asked, Request, Settings};
+use super::{ExpectedReply, Request, Settings};
 use crate::model::{ProtocolId, Side, Span};
 
 /// A message goes to the broker.
@@ -40,7 +40,12 @@ pub const INBOX: &str = "{inbox}";
 const DESTINATION: usize = 256;
 
 /// A request about a destination, with everything else empty.
-pub(super) fn request(operation: &str, destination: &[u8], asked: Asked, settings: &Settings) -> Box<Request> {
+pub(super) fn request(
+    operation: &str,
+    destination: &[u8],
+    expected: ExpectedReply,
+    settings: &Settings,
+) -> Box<Request> {
     Box::new(Request {
         method: settings.method(operation),
         path: text(destination),
@@ -52,7 +57,7 @@ pub(super) fn request(operation: &str, destination: &[u8], asked: Asked, setting
         request_id: None,
         headers: Vec::new(),
         session: None,
-        asked,
+        expected,
         cut: destination.len() > DESTINATION,
     })
 }

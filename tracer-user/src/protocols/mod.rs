@@ -102,10 +102,10 @@ pub trait Protocol: Sync + fmt::Debug {
     }
     /// Classifies `bytes`, the first bytes of a message.
     fn detect(&self, bytes: &[u8]) -> Detected;
-    /// Whether `asked`, which [`Protocol::detect`] could not classify alone, and `answer` from the other direction
+    /// Whether `request`, which [`Protocol::detect`] could not classify alone, and `answer` from the other direction
     /// together belong to this protocol.
-    fn answers(&self, asked: &[u8], answer: &[u8]) -> bool {
-        let _ = (asked, answer);
+    fn answers(&self, request: &[u8], answer: &[u8]) -> bool {
+        let _ = (request, answer);
         false
     }
     /// Whether clients usually send requests before earlier ones are answered (pipelining).
@@ -147,7 +147,7 @@ impl Parser for NotInOrder {
         Step::Invalid
     }
 
-    fn reply(&mut self, _: &[u8], _: bool, _: &Asked) -> Step<Reply> {
+    fn reply(&mut self, _: &[u8], _: bool, _: &ExpectedReply) -> Step<Reply> {
         Step::Invalid
     }
 }
@@ -182,18 +182,18 @@ pub trait Parser: Send + fmt::Debug {
         let _ = (bytes, last);
         None
     }
-    /// Reads a reply's head off the front of `bytes`; `asked` is the request it answers.
-    fn reply(&mut self, bytes: &[u8], cut: bool, asked: &Asked) -> Step<Reply>;
+    /// Reads a reply's head off the front of `bytes`; `expected` comes from the request it answers.
+    fn reply(&mut self, bytes: &[u8], cut: bool, expected: &ExpectedReply) -> Step<Reply>;
     /// Whether `bytes`, at the beginning of a reply, skip the oldest request, whose reply is optional
-    /// ([`Asked::optional`]); `None` when more bytes are needed.
-    fn passes(&self, bytes: &[u8], asked: &Asked) -> Option<bool> {
-        let _ = (bytes, asked);
+    /// ([`ExpectedReply::optional`]); `None` when more bytes are needed.
+    fn passes(&self, bytes: &[u8], expected: &ExpectedReply) -> Option<bool> {
+        let _ = (bytes, expected);
         Some(false)
     }
-    /// The protocol that [`Body::Switch`] leads to, if it is a known one; `asked` is the request that caused the
+    /// The protocol that [`Body::Switch`] leads to, if it is a known one; `expected` comes from the request that caused the
     /// switch.
-    fn switched(&self, asked: &Asked) -> Option<&'static dyn Protocol> {
-        let _ = asked;
+    fn switched(&self, expected: &ExpectedReply) -> Option<&'static dyn Protocol> {
+        let _ = expected;
         None
     }
     /// Whether `bytes`, from the server, answer no request.
@@ -328,7 +328,7 @@ pub enum Walked {
 
 /// The facts of a request that the framing of its reply depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct ExpectedReply {
     /// The reply has no body whatever its headers say (HEAD).
     pub bodiless: bool,
     /// The client asked for a tunnel (CONNECT).
@@ -380,7 +380,7 @@ pub struct Request {
     /// Who the connection is for, if this request begins it and names a user.
     pub session: Option<Box<SessionIdentity>>,
     /// Facts that the framing of the reply depends on.
-    pub asked: Asked,
+    pub expected: ExpectedReply,
     /// The head was longer than its captured part.
     pub cut: bool,
 }
@@ -406,7 +406,7 @@ pub const UNNAMED: &str = "_UNNAMED";
 
 impl Request {
     /// A request of which only the name is known.
-    pub fn named(method: Arc<str>, path: Arc<str>, asked: Asked) -> Box<Self> {
+    pub fn named(method: Arc<str>, path: Arc<str>, expected: ExpectedReply) -> Box<Self> {
         Box::new(Self {
             method,
             path,
@@ -418,7 +418,7 @@ impl Request {
             request_id: None,
             headers: Vec::new(),
             session: None,
-            asked,
+            expected,
             cut: false,
         })
     }
@@ -427,7 +427,7 @@ impl Request {
     pub fn unnamed() -> Box<Self> {
         static NAMES: LazyLock<[Arc<str>; 2]> = LazyLock::new(|| [Arc::from(UNNAMED), Arc::from("")]);
         let [method, path] = &*NAMES;
-        let mut made = Self::named(Arc::clone(method), Arc::clone(path), Asked::default());
+        let mut made = Self::named(Arc::clone(method), Arc::clone(path), ExpectedReply::default());
         made.cut = true;
         made
     }

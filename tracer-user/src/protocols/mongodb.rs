@@ -11,9 +11,9 @@ mod names;
 use std::sync::Arc;
 
 use self::bson::{Elements, Value, long, text};
-use super::framed::{Frame, Framed, Front, Says, Way};
+use super::framed::{Frame, FrameMeaning, Framed, Front, Way};
 use super::sql::{dotted, shared};
-use super::{Asked, Detected, Protocol, Reply, Request, Settings};
+use super::{Detected, ExpectedReply, Protocol, Reply, Request, Settings};
 use crate::model::ProtocolId;
 
 /// Bytes of a message's header.
@@ -43,7 +43,7 @@ const FLAGS_REQUIRED: i32 = 0xffff;
 
 /// Name of a compressed command.
 const PACKED: &str = "_COMPRESSED";
-/// [`Asked::note`]: hello. Asked once, the server may report its state for as long as the connection lasts.
+/// [`ExpectedReply::note`]: hello. Asked once, the server may report its state for as long as the connection lasts.
 const NOTE_HELLO: u16 = 1;
 
 /// The protocol.
@@ -172,30 +172,30 @@ fn key(id: u32) -> u64 {
 }
 
 /// A request of this name; `path` is its request class.
-fn named(method: Arc<str>, path: Arc<str>, asked: Asked) -> Box<Request> {
-    Box::new(Request { method, path, asked, cut: false, ..*Request::unnamed() })
+fn named(method: Arc<str>, path: Arc<str>, expected: ExpectedReply) -> Box<Request> {
+    Box::new(Request { method, path, expected, cut: false, ..*Request::unnamed() })
 }
 
-fn plain(name: &Arc<str>, asked: Asked) -> Box<Request> {
-    named(Arc::clone(name), Arc::clone(name), asked)
+fn plain(name: &Arc<str>, expected: ExpectedReply) -> Box<Request> {
+    named(Arc::clone(name), Arc::clone(name), expected)
 }
 
 /// A command on a collection, if it names one.
-fn about(name: &Arc<str>, collection: Option<&[u8]>, asked: Asked) -> Box<Request> {
+fn about(name: &Arc<str>, collection: Option<&[u8]>, expected: ExpectedReply) -> Box<Request> {
     match collection.map(dotted).filter(|collection| !collection.is_empty()) {
-        Some(collection) => named(Arc::clone(name), Arc::from(format!("{name} {collection}")), asked),
-        None => plain(name, asked),
+        Some(collection) => named(Arc::clone(name), Arc::from(format!("{name} {collection}")), expected),
+        None => plain(name, expected),
     }
 }
 
 /// The request described by the elements of a command.
-fn command(mut elements: Elements<'_>, asked: Asked) -> Box<Request> {
-    let Some((name, value)) = elements.next() else { return Box::new(Request { asked, ..*Request::unnamed() }) };
+fn command(mut elements: Elements<'_>, expected: ExpectedReply) -> Box<Request> {
+    let Some((name, value)) = elements.next() else { return Box::new(Request { expected, ..*Request::unnamed() }) };
     // A command wrapped to carry a read preference.
     if let (b"$query" | b"query", Value::Document(inner)) = (name, &value) {
-        return command(inner.clone(), asked);
+        return command(inner.clone(), expected);
     }
-    let Some(known) = names::command(name) else { return plain(&shared(names::OTHER), asked) };
+    let Some(known) = names::command(name) else { return plain(&shared(names::OTHER), expected) };
     let collection = match value {
         Value::Text(text) if known.of_collection => Some(text),
         _ if &*known.name == "getMore" => match elements.get(b"collection") {
@@ -205,16 +205,16 @@ fn command(mut elements: Elements<'_>, asked: Asked) -> Box<Request> {
         _ => None,
     };
     let note = if matches!(&*known.name, "hello" | "isMaster" | "ismaster") { NOTE_HELLO } else { 0 };
-    about(&known.name, collection, Asked { note, ..asked })
+    about(&known.name, collection, ExpectedReply { note, ..expected })
 }
 
 /// The command in an OP_MSG, after the flags.
-fn sections(mut body: &[u8], asked: Asked) -> Box<Request> {
+fn sections(mut body: &[u8], expected: ExpectedReply) -> Box<Request> {
     let mut named = None;
     loop {
         match body {
             [0, document @ ..] => match Elements::of(document) {
-                Some(elements) => return command(elements, asked),
+                Some(elements) => return command(elements, expected),
                 None => break,
             },
             [1, sequence @ ..] => {
@@ -235,7 +235,7 @@ fn sections(mut body: &[u8], asked: Asked) -> Box<Request> {
         _ => b"",
     };
     let known = names::command(name);
-    known.map_or_else(|| Box::new(Request { asked, ..*Request::unnamed() }), |known| plain(&known.name, asked))
+    known.map_or_else(|| Box::new(Request { expected, ..*Request::unnamed() }), |known| plain(&known.name, expected))
 }
 
 /// The request in a client's message.
@@ -246,17 +246,17 @@ fn request(header: Header, body: &[u8]) -> Box<Request> {
         UPDATE | INSERT | DELETE | KILL_CURSORS => true,
         _ => false,
     };
-    let asked = Asked { silent, ..Asked::default() };
+    let expected = ExpectedReply { silent, ..ExpectedReply::default() };
     let after = body.get(4..).unwrap_or_default();
     let name: &[u8] = match header.kind {
-        MESSAGE => return sections(after, asked),
+        MESSAGE => return sections(after, expected),
         QUERY => b"find",
         UPDATE => b"update",
         INSERT => b"insert",
         GET_MORE => b"getMore",
         DELETE => b"delete",
         KILL_CURSORS => b"killCursors",
-        _ => return plain(&shared(PACKED), asked),
+        _ => return plain(&shared(PACKED), expected),
     };
     let full = if header.kind == KILL_CURSORS { None } else { text(after, 0) };
     let collection =
@@ -264,13 +264,13 @@ fn request(header: Header, body: &[u8]) -> Box<Request> {
     if let (QUERY, Some(b"$cmd"), Some((_, end))) = (header.kind, collection, full) {
         // Numbers to skip and to return, then the command.
         if let Some(elements) = after.get(end + 8..).and_then(Elements::of) {
-            return command(elements, asked);
+            return command(elements, expected);
         }
     }
     let known = names::command(name);
     known.map_or_else(
-        || Box::new(Request { asked, ..*Request::unnamed() }),
-        |known| about(&known.name, collection, asked),
+        || Box::new(Request { expected, ..*Request::unnamed() }),
+        |known| about(&known.name, collection, expected),
     )
 }
 
@@ -306,11 +306,16 @@ fn outcome(header: Header, body: &[u8]) -> Option<&'static str> {
 }
 
 impl Messages {
-    fn reply(&mut self, header: Header, body: &[u8], asked: &dyn Fn(u64) -> Option<Asked>) -> (u64, Says, bool) {
+    fn reply(
+        &mut self,
+        header: Header,
+        body: &[u8],
+        expected: &dyn Fn(u64) -> Option<ExpectedReply>,
+    ) -> (u64, FrameMeaning, bool) {
         let following = self.following.filter(|(before, _)| *before == header.to);
         let key = following.map_or(key(header.to), |(_, key)| key);
         let more = header.kind == MESSAGE && long(body, 0).unwrap_or_default() & MORE_TO_COME != 0;
-        let hello = asked(key).is_some_and(|asked| asked.note == NOTE_HELLO);
+        let hello = expected(key).is_some_and(|expected| expected.note == NOTE_HELLO);
         let request = if hello { 0 } else { key };
         if more {
             self.following = Some((header.id, request));
@@ -318,15 +323,15 @@ impl Messages {
             self.following = None;
         }
         if key == 0 {
-            return (0, Says::Nothing, false);
+            return (0, FrameMeaning::Nothing, false);
         }
         let failure = outcome(header, body);
-        let says = match (following, failure) {
-            (None, _) => Says::Replied { reply: Reply { status: 0, failure, interim: false }, length: None },
-            (Some(_), Some(_)) => Says::Judged { status: 0, failure },
-            (Some(_), None) => Says::Part,
+        let meaning = match (following, failure) {
+            (None, _) => FrameMeaning::Replied { reply: Reply { status: 0, failure, interim: false }, length: None },
+            (Some(_), Some(_)) => FrameMeaning::Judged { status: 0, failure },
+            (Some(_), None) => FrameMeaning::Part,
         };
-        (key, says, !more || hello)
+        (key, meaning, !more || hello)
     }
 }
 
@@ -336,7 +341,7 @@ impl Framed for Messages {
         way: Way,
         bytes: &[u8],
         cut: bool,
-        asked: &dyn Fn(u64) -> Option<Asked>,
+        expected: &dyn Fn(u64) -> Option<ExpectedReply>,
         _: &Settings,
     ) -> Front {
         let Some(header) = Header::read(bytes) else { return Front::Need(HEADER) };
@@ -348,16 +353,16 @@ impl Framed for Messages {
         }
         let body = bytes.get(HEADER..header.look().min(bytes.len())).unwrap_or_default();
         let len = header.len();
-        let (key, says, end) = match way {
+        let (key, meaning, end) = match way {
             Way::Request => {
                 let mut request = request(header, body);
                 request.cut = (HEADER + body.len()) < header.look();
-                (key(header.id), Says::Begun { request, protocol: ProtocolId::MongoDb, length: None }, true)
+                (key(header.id), FrameMeaning::Begun { request, protocol: ProtocolId::MongoDb, length: None }, true)
             }
-            Way::Reply => self.reply(header, body, asked),
+            Way::Reply => self.reply(header, body, expected),
         };
         let body = if way == Way::Reply { len - HEADER as u64 } else { 0 };
-        Front::Frame(Frame { len, key, body, says, end })
+        Front::Frame(Frame { len, key, body, meaning, end })
     }
 
     fn lost(&mut self, way: Way) {

@@ -8,9 +8,9 @@ mod packets;
 mod reasons;
 
 use self::packets::{Packet, Publish, kind};
-use super::framed::{Frame, Framed, Front, Says, Way};
+use super::framed::{Frame, FrameMeaning, Framed, Front, Way};
 use super::messaging::{CONNECT, DELIVER, PUBLISH, SUBSCRIBE, UNSUBSCRIBE, request};
-use super::{Asked, Detected, Protocol, Request, Settings, UNNAMED, context};
+use super::{Detected, ExpectedReply, Protocol, Request, Settings, UNNAMED, context};
 use crate::model::ProtocolId;
 
 /// Most bytes of properties waited for.
@@ -79,32 +79,32 @@ impl Packets {
         Some(publish.topic)
     }
 
-    fn publish(&mut self, way: Way, publish: &Publish<'_>, settings: &Settings) -> (u64, Says) {
+    fn publish(&mut self, way: Way, publish: &Publish<'_>, settings: &Settings) -> (u64, FrameMeaning) {
         let (operation, silent, answered) = match way {
             Way::Request => (PUBLISH, Of::Unanswered, Of::Publish),
             Way::Reply => (DELIVER, Of::Delivered, Of::Deliver),
         };
         let key = publish.id.map_or(silent.key(0), |id| answered.key(id));
-        let asked = Asked { silent: publish.id.is_none(), ..Asked::default() };
+        let expected = ExpectedReply { silent: publish.id.is_none(), ..ExpectedReply::default() };
         let mut request = match self.topic(way, publish) {
-            Some(topic) => request(operation, topic, asked, settings),
-            None => Box::new(Request { asked, ..*Request::unnamed() }),
+            Some(topic) => request(operation, topic, expected, settings),
+            None => Box::new(Request { expected, ..*Request::unnamed() }),
         };
         request.traceparent = publish.traceparent.and_then(context::traceparent);
         debug_assert!(*request.method != *UNNAMED || request.path.is_empty(), "what is unnamed has no destination");
-        (key, Says::Begun { request, protocol: ProtocolId::Mqtt, length: None })
+        (key, FrameMeaning::Begun { request, protocol: ProtocolId::Mqtt, length: None })
     }
 }
 
 /// An answer to the packet `id` of the other direction.
-fn settled(of: Of, id: u16, failure: Option<&'static str>) -> Says {
-    Says::Settled { keys: of.key(id)..=of.key(id), status: 0, failure }
+fn settled(of: Of, id: u16, failure: Option<&'static str>) -> FrameMeaning {
+    FrameMeaning::Settled { keys: of.key(id)..=of.key(id), status: 0, failure }
 }
 
 /// A request with an answer of its own.
-fn begun(operation: &str, destination: &[u8], settings: &Settings) -> Says {
-    let request = request(operation, destination, Asked::default(), settings);
-    Says::Begun { request, protocol: ProtocolId::Mqtt, length: None }
+fn begun(operation: &str, destination: &[u8], settings: &Settings) -> FrameMeaning {
+    let request = request(operation, destination, ExpectedReply::default(), settings);
+    FrameMeaning::Begun { request, protocol: ProtocolId::Mqtt, length: None }
 }
 
 impl Framed for Packets {
@@ -113,7 +113,7 @@ impl Framed for Packets {
         way: Way,
         bytes: &[u8],
         cut: bool,
-        _: &dyn Fn(u64) -> Option<Asked>,
+        _: &dyn Fn(u64) -> Option<ExpectedReply>,
         settings: &Settings,
     ) -> Front {
         if way == Way::Request && matches!(bytes, [0x16, 3, ..]) && self.version.is_none() {
@@ -139,7 +139,7 @@ impl Framed for Packets {
         }
         let other = if way == Way::Request { Of::Deliver } else { Of::Publish };
         let own = if way == Way::Request { Of::Publish } else { Of::Deliver };
-        let (key, says) = match packet.kind {
+        let (key, meaning) = match packet.kind {
             kind::CONNECT => {
                 self.version = packet.version();
                 self.aliases = [Vec::new(), Vec::new()];
@@ -154,9 +154,9 @@ impl Framed for Packets {
             kind::PUBREC => match reasons::word(packet.byte(2)) {
                 // It refuses, and nothing more comes.
                 failure @ Some(_) => (0, settled(other, packet.id(), failure)),
-                None => (other.key(packet.id()), Says::Part),
+                None => (other.key(packet.id()), FrameMeaning::Part),
             },
-            kind::PUBREL => (own.key(packet.id()), Says::Part),
+            kind::PUBREL => (own.key(packet.id()), FrameMeaning::Part),
             kind::SUBSCRIBE | kind::UNSUBSCRIBE => {
                 let of = if packet.kind == kind::SUBSCRIBE { Of::Subscribe } else { Of::Unsubscribe };
                 let operation = if packet.kind == kind::SUBSCRIBE { SUBSCRIBE } else { UNSUBSCRIBE };
@@ -165,11 +165,11 @@ impl Framed for Packets {
             }
             kind::SUBACK => (0, settled(Of::Subscribe, packet.id(), packet.refusal(self.version))),
             kind::UNSUBACK => (0, settled(Of::Unsubscribe, packet.id(), packet.refusal(self.version))),
-            _ => (0, Says::Nothing),
+            _ => (0, FrameMeaning::Nothing),
         };
-        let end = matches!(says, Says::Begun { .. });
+        let end = matches!(meaning, FrameMeaning::Begun { .. });
         let body = if packet.kind == kind::PUBLISH { packet.remaining as u64 } else { 0 };
-        Front::Frame(Frame { len, key, body, says, end })
+        Front::Frame(Frame { len, key, body, meaning, end })
     }
 
     fn lost(&mut self, way: Way) {

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 pub(super) use self::compact::RestingLanes;
 use super::connection_parser::{HEAD_MAX, Held};
 use super::framed::{Framed, Front, Way};
-use super::{Asked, Chunk, ExchangeEvent, Settings, Stamp, Touched, Verdict, Want};
+use super::{Chunk, ExchangeEvent, ExpectedReply, Settings, Stamp, Touched, Verdict, Want};
 use crate::model::{Direction, Nanos};
 
 /// Most requests of one connection followed at once; beyond it the oldest is given up and counted.
@@ -55,7 +55,7 @@ struct Open {
     exchange: u64,
     /// The way it was sent: in a mutual protocol either end may send requests.
     way: Way,
-    asked: Asked,
+    expected: ExpectedReply,
     request_bytes: u64,
     reply_bytes: u64,
     body_bytes: u64,
@@ -172,7 +172,14 @@ impl Multiplexed {
 
     /// Adopts the request `exchange`, which was made before the connection changed to this protocol and is answered as
     /// `key`; later exchanges are numbered from `next`.
-    pub(super) fn adopt(&mut self, key: u64, (exchange, next): (u64, u64), asked: Asked, bytes: u64, at: Stamp) {
+    pub(super) fn adopt(
+        &mut self,
+        key: u64,
+        (exchange, next): (u64, u64),
+        expected: ExpectedReply,
+        bytes: u64,
+        at: Stamp,
+    ) {
         self.framed.adopt(key);
         self.seen = Some((key, key));
         self.next = next;
@@ -180,7 +187,7 @@ impl Multiplexed {
             exchange,
             way: Way::Request,
             // The note was for the previous protocol.
-            asked: Asked { note: 0, ..asked },
+            expected: ExpectedReply { note: 0, ..expected },
             request_bytes: bytes,
             reply_bytes: 0,
             body_bytes: 0,
@@ -379,7 +386,7 @@ impl Multiplexed {
         };
         let all = had == 0 || bytes.len() - had == captured.len();
         let limited = bytes.len() >= settings.head_limit;
-        let read = self.framed.frame(way, bytes, (cut && all) || limited, &asked(&self.open), settings);
+        let read = self.framed.frame(way, bytes, (cut && all) || limited, &expected(&self.open), settings);
         match read {
             Front::Frame(frame) => {
                 let used = (bytes.len() as u64).min(frame.len);
@@ -495,7 +502,7 @@ impl Multiplexed {
         if !lane.buffer.is_empty() {
             // The missing bytes continue a head that had begun.
             let piece = std::mem::take(&mut lane.buffer);
-            let read = self.framed.frame(way, &piece, true, &asked(&self.open), settings);
+            let read = self.framed.frame(way, &piece, true, &expected(&self.open), settings);
             match read {
                 Front::Frame(frame) => {
                     let used = (piece.len() as u64).min(frame.len);
@@ -524,6 +531,6 @@ impl Multiplexed {
 }
 
 /// Looks up the facts that open requests noted for their replies.
-fn asked(open: &BTreeMap<u64, Open>) -> impl Fn(u64) -> Option<Asked> + '_ {
-    |key| open.get(&key).map(|open| open.asked)
+fn expected(open: &BTreeMap<u64, Open>) -> impl Fn(u64) -> Option<ExpectedReply> + '_ {
+    |key| open.get(&key).map(|open| open.expected)
 }

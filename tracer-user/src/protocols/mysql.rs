@@ -15,7 +15,7 @@ use rustc_hash::FxHashMap;
 use self::packets::{Packet, integer, long, packet};
 use self::replies::Progress;
 use super::sql::{Dialect, SQL_LIMIT, Summary, shared, summarize};
-use super::{Asked, Body, Detected, Parser, Protocol, Reply, Request, Settings, Step};
+use super::{Body, Detected, ExpectedReply, Parser, Protocol, Reply, Request, Settings, Step};
 use crate::model::ProtocolId;
 
 /// Commands, by the first byte of their packet.
@@ -45,17 +45,17 @@ const DEPRECATE_EOF: u32 = 1 << 24;
 const COMPRESS_ZSTD: u32 = 1 << 26;
 const ATTRIBUTES: u32 = 1 << 27;
 
-/// [`Asked::note`]: one packet answers.
+/// [`ExpectedReply::note`]: one packet answers.
 const NOTE_ONE: u16 = 1;
-/// [`Asked::note`]: results answer.
+/// [`ExpectedReply::note`]: results answer.
 const NOTE_RESULT: u16 = 2;
-/// [`Asked::note`]: the reply to PREPARE.
+/// [`ExpectedReply::note`]: the reply to PREPARE.
 const NOTE_PREPARE: u16 = 3;
-/// [`Asked::note`]: rows.
+/// [`ExpectedReply::note`]: rows.
 const NOTE_FETCH: u16 = 4;
-/// [`Asked::note`]: columns, up to their end.
+/// [`ExpectedReply::note`]: columns, up to their end.
 const NOTE_FIELDS: u16 = 5;
-/// [`Asked::note`]: the reply to a login.
+/// [`ExpectedReply::note`]: the reply to a login.
 const NOTE_AUTH: u16 = 6;
 
 /// Most prepared statements remembered per connection.
@@ -222,7 +222,7 @@ impl Session {
 }
 
 fn named(method: Arc<str>, path: Arc<str>, note: u16) -> Box<Request> {
-    Request::named(method, path, Asked { note, ..Asked::default() })
+    Request::named(method, path, ExpectedReply { note, ..ExpectedReply::default() })
 }
 
 fn plain(method: &str, note: u16) -> Box<Request> {
@@ -231,7 +231,7 @@ fn plain(method: &str, note: u16) -> Box<Request> {
 
 fn unnamed(note: u16) -> Box<Request> {
     let mut request = Request::unnamed();
-    (request.asked.note, request.cut) = (note, false);
+    (request.expected.note, request.cut) = (note, false);
     request
 }
 
@@ -250,9 +250,9 @@ impl Parser for Session {
         }
     }
 
-    fn reply(&mut self, bytes: &[u8], cut: bool, asked: &Asked) -> Step<Reply> {
+    fn reply(&mut self, bytes: &[u8], cut: bool, expected: &ExpectedReply) -> Step<Reply> {
         if self.server.is_none()
-            && asked.note == 0
+            && expected.note == 0
             && let Some(packet) = packet(bytes)
             && packet.number == 0
         {
@@ -263,9 +263,9 @@ impl Parser for Session {
             let (used, rest) = packet.split();
             return if self.server.is_some() { Step::Pass { used, rest } } else { Step::Invalid };
         }
-        let step = self.progress.reply(bytes, cut, asked.note);
+        let step = self.progress.reply(bytes, cut, expected.note);
         if let Step::Head { message, .. } = &step
-            && asked.note == NOTE_PREPARE
+            && expected.note == NOTE_PREPARE
         {
             let summary = self.statements.as_mut().and_then(|all| all.preparing.pop_front());
             if let (Some(number), Some(summary), None) = (self.progress.prepared.take(), summary, message.failure) {
@@ -280,7 +280,7 @@ impl Parser for Session {
         match step {
             // The connection is compressed from here on.
             Step::Head { used, message, .. }
-                if asked.note == NOTE_AUTH
+                if expected.note == NOTE_AUTH
                     && message.failure.is_none()
                     && self.agreed & (COMPRESS | COMPRESS_ZSTD) != 0 =>
             {

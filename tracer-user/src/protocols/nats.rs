@@ -13,9 +13,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use self::inboxes::Inboxes;
 use self::lines::{Line, Sent, header, status};
-use super::framed::{Frame, Framed, Front, Says, Way};
+use super::framed::{Frame, FrameMeaning, Framed, Front, Way};
 use super::messaging::{CONNECT, DELIVER, PUBLISH, REQUEST, request};
-use super::{Asked, Detected, Protocol, Reply, Settings, context};
+use super::{Detected, ExpectedReply, Protocol, Reply, Settings, context};
 use crate::model::ProtocolId;
 
 /// Longest message header waited for, in bytes.
@@ -107,16 +107,16 @@ impl Lines {
         way: Way,
         sent: &Sent<'_>,
         payload: &[u8],
-        asked: &dyn Fn(u64) -> Option<Asked>,
+        expected: &dyn Fn(u64) -> Option<ExpectedReply>,
         settings: &Settings,
-    ) -> (u64, Says) {
+    ) -> (u64, FrameMeaning) {
         let head = payload.get(..payload.len().min(sent.header)).unwrap_or_default();
         let (answered, answers, plain) = match way {
             Way::Request => (Kind::Request, Kind::Answered, Kind::Publish),
             Way::Reply => (Kind::Answered, Kind::Request, Kind::Deliver),
         };
         let to = answers.of(sent.subject);
-        if asked(to).is_some() {
+        if expected(to).is_some() {
             let failure = match way {
                 Way::Request if sent.subject.starts_with(ACK) => lines::refusal(payload),
                 _ => status(head),
@@ -124,18 +124,18 @@ impl Lines {
             if way == Way::Request {
                 self.expect(0);
             }
-            return (to, Says::Replied { reply: Reply { status: 0, failure, interim: false }, length: None });
+            return (to, FrameMeaning::Replied { reply: Reply { status: 0, failure, interim: false }, length: None });
         }
         if way == Way::Reply && sent.header == sent.total && lines::is_status(head) {
             // A status reply from the server itself, for no particular span.
-            return (0, Says::Nothing);
+            return (0, FrameMeaning::Nothing);
         }
         let awaited = sent.reply.filter(|reply| match way {
             Way::Request => !sent.subject.starts_with(PULL) && self.inboxes.take(reply),
             Way::Reply => true,
         });
         // Two subscriptions of a connection get the same message.
-        let key = awaited.map(|reply| answered.of(reply)).filter(|key| asked(*key).is_none());
+        let key = awaited.map(|reply| answered.of(reply)).filter(|key| expected(*key).is_none());
         let confirmed = way == Way::Request && self.verbose;
         let key = match key {
             None if confirmed => {
@@ -154,22 +154,23 @@ impl Lines {
             Way::Request => PUBLISH,
         };
         let plain = key == plain.key(0);
-        let asked = Asked { silent: plain, optional: way == Way::Reply && !plain, ..Asked::default() };
-        let mut request = request(operation, sent.subject, asked, settings);
+        let expected =
+            ExpectedReply { silent: plain, optional: way == Way::Reply && !plain, ..ExpectedReply::default() };
+        let mut request = request(operation, sent.subject, expected, settings);
         request.traceparent = header(head, b"traceparent").and_then(context::traceparent);
-        (key, Says::Begun { request, protocol: ProtocolId::Nats, length: None })
+        (key, FrameMeaning::Begun { request, protocol: ProtocolId::Nats, length: None })
     }
 
     /// Handles a refusal from the server.
-    fn refused(&mut self, text: &[u8], asked: &dyn Fn(u64) -> Option<Asked>) -> Says {
+    fn refused(&mut self, text: &[u8], expected: &dyn Fn(u64) -> Option<ExpectedReply>) -> FrameMeaning {
         let connect = Kind::Connect.key(0);
-        let key = if asked(connect).is_some() { connect } else { self.pending.pop_front().unwrap_or(0) };
+        let key = if expected(connect).is_some() { connect } else { self.pending.pop_front().unwrap_or(0) };
         settled(key, Some(lines::error(text)))
     }
 }
 
-fn settled(key: u64, failure: Option<&'static str>) -> Says {
-    if key == 0 { Says::Nothing } else { Says::Settled { keys: key..=key, status: 0, failure } }
+fn settled(key: u64, failure: Option<&'static str>) -> FrameMeaning {
+    if key == 0 { FrameMeaning::Nothing } else { FrameMeaning::Settled { keys: key..=key, status: 0, failure } }
 }
 
 impl Framed for Lines {
@@ -178,7 +179,7 @@ impl Framed for Lines {
         way: Way,
         bytes: &[u8],
         cut: bool,
-        asked: &dyn Fn(u64) -> Option<Asked>,
+        expected: &dyn Fn(u64) -> Option<ExpectedReply>,
         settings: &Settings,
     ) -> Front {
         if way == Way::Request && matches!(bytes, [0x16, 3, ..]) {
@@ -190,7 +191,7 @@ impl Framed for Lines {
         let (front, payload) = bytes.split_at(end + 1);
         let Some(line) = Line::read(front, way) else { return Front::Invalid };
         let mut len = front.len() as u64;
-        let (key, says) = match line {
+        let (key, meaning) = match line {
             Line::Sent(sent) => {
                 // Needed of the message: its header, and whether an acknowledgement asks JetStream to deliver again.
                 let acks = way == Way::Request && sent.subject.starts_with(ACK);
@@ -200,7 +201,7 @@ impl Framed for Lines {
                 }
                 len += sent.total as u64 + 2;
                 let payload = payload.get(..payload.len().min(sent.total)).unwrap_or_default();
-                self.message(way, &sent, payload, asked, settings)
+                self.message(way, &sent, payload, expected, settings)
             }
             Line::Connect(options) => {
                 self.verbose = lines::is_verbose(options);
@@ -208,26 +209,26 @@ impl Framed for Lines {
                 self.pending = VecDeque::new();
                 self.expect(key);
                 // A client that does not request verbose mode gets no answer.
-                let asked = Asked { optional: true, ..Asked::default() };
-                let request = request(CONNECT, b"", asked, settings);
-                (key, Says::Begun { request, protocol: ProtocolId::Nats, length: None })
+                let expected = ExpectedReply { optional: true, ..ExpectedReply::default() };
+                let request = request(CONNECT, b"", expected, settings);
+                (key, FrameMeaning::Begun { request, protocol: ProtocolId::Nats, length: None })
             }
             Line::Subscribe(subject) => {
                 self.inboxes.listen(subject);
                 self.expect(0);
-                (0, Says::Nothing)
+                (0, FrameMeaning::Nothing)
             }
             Line::Unsubscribe => {
                 self.expect(0);
-                (0, Says::Nothing)
+                (0, FrameMeaning::Nothing)
             }
             Line::Pong if way == Way::Reply => (0, settled(Kind::Connect.key(0), None)),
             Line::Confirmed => (0, settled(self.pending.pop_front().unwrap_or(0), None)),
-            Line::Refused(text) => (0, self.refused(text, asked)),
-            Line::Other | Line::Pong => (0, Says::Nothing),
+            Line::Refused(text) => (0, self.refused(text, expected)),
+            Line::Other | Line::Pong => (0, FrameMeaning::Nothing),
         };
-        let end = matches!(says, Says::Begun { .. } | Says::Replied { .. });
-        Front::Frame(Frame { len, key, body: len - front.len() as u64, says, end })
+        let end = matches!(meaning, FrameMeaning::Begun { .. } | FrameMeaning::Replied { .. });
+        Front::Frame(Frame { len, key, body: len - front.len() as u64, meaning, end })
     }
 
     fn lost(&mut self, way: Way) {

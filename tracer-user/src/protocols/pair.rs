@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Asked, Stamp};
+use super::{ExpectedReply, Stamp};
 use crate::model::Nanos;
 
 /// Most requests of one connection that wait for a reply.
@@ -14,7 +14,7 @@ const LIMIT_PIPELINED: usize = 4096;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiting {
     pub(super) exchange: u64,
-    pub(super) asked: Asked,
+    pub(super) expected: ExpectedReply,
     pub(super) bytes: u64,
     /// Its body is complete.
     pub(super) done: bool,
@@ -47,9 +47,9 @@ pub(super) struct Pair {
 impl Pair {
     /// A request began; returns its number. Over the limit, unless `pipelined`, it gives up the oldest request and
     /// returns that too.
-    pub(super) fn begin(&mut self, asked: Asked, pipelined: bool) -> (u64, Option<Waiting>) {
+    pub(super) fn begin(&mut self, expected: ExpectedReply, pipelined: bool) -> (u64, Option<Waiting>) {
         let dropped = if self.entries.len() >= LIMIT && !pipelined { self.end() } else { None };
-        (self.push(asked), dropped)
+        (self.push(expected), dropped)
     }
 
     /// Whether a pipelined request can be tracked individually: not when too many wait, nor behind an unknown number of
@@ -61,12 +61,12 @@ impl Pair {
 
     /// Whether the reply to the oldest request is optional.
     pub(super) fn is_patient(&self) -> bool {
-        self.oldest().is_some_and(|oldest| oldest.asked.optional)
+        self.oldest().is_some_and(|oldest| oldest.expected.optional)
     }
 
-    fn push(&mut self, asked: Asked) -> u64 {
+    fn push(&mut self, expected: ExpectedReply) -> u64 {
         let exchange = self.number();
-        self.entries.push_back(Entry::Seen(Waiting { exchange, asked, bytes: 0, done: false }));
+        self.entries.push_back(Entry::Seen(Waiting { exchange, expected, bytes: 0, done: false }));
         exchange
     }
 
@@ -102,7 +102,7 @@ impl Pair {
                 self.entries.pop_front();
             }
         }
-        let waiting = Waiting { exchange: self.number(), asked: Asked::default(), bytes: 0, done: true };
+        let waiting = Waiting { exchange: self.number(), expected: ExpectedReply::default(), bytes: 0, done: true };
         self.entries.push_front(Entry::Seen(waiting));
         Some((waiting, found))
     }

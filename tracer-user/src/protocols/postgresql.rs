@@ -19,7 +19,7 @@ use self::identity::identity;
 use self::replies::Progress;
 use self::statements::{NAME, Named};
 use super::sql::{Dialect, SQL_LIMIT, Summary, shared, summarize};
-use super::{Asked, Body, Detected, Parser, Protocol, Reply, Request, Settings, Step};
+use super::{Body, Detected, ExpectedReply, Parser, Protocol, Reply, Request, Settings, Step};
 use crate::model::ProtocolId;
 
 /// Message types that clients send.
@@ -27,13 +27,13 @@ const REQUESTS: &[u8] = b"QPBEDSCHFXpdcf";
 /// Message types that servers send.
 const REPLIES: &[u8] = b"TDC12ntsIEZNASRKGHWVcdv3";
 
-/// [`Asked::note`]: nothing is known about the request.
+/// [`ExpectedReply::note`]: nothing is known about the request.
 const NOTE_UNKNOWN: u16 = 0;
-/// [`Asked::note`]: the reply ends with ReadyForQuery.
+/// [`ExpectedReply::note`]: the reply ends with ReadyForQuery.
 const NOTE_READY: u16 = 1;
-/// [`Asked::note`]: a lone Sync, answered by ReadyForQuery.
+/// [`ExpectedReply::note`]: a lone Sync, answered by ReadyForQuery.
 const NOTE_SYNC: u16 = 2;
-/// [`Asked::note`]: from here on, the reply ends once the server has answered the note minus this many messages.
+/// [`ExpectedReply::note`]: from here on, the reply ends once the server has answered the note minus this many messages.
 const NOTE_ANSWERS: u16 = 16;
 
 /// The protocol.
@@ -112,7 +112,7 @@ impl Session {
             (Does::Execute, Some(summary)) => named(Arc::clone(&summary.operation), Arc::clone(&summary.text), note),
             (Does::Execute, None) => {
                 let mut request = Request::unnamed();
-                (request.asked.note, request.cut) = (note, false);
+                (request.expected.note, request.cut) = (note, false);
                 request
             }
             (Does::Prepare, Some(summary)) => {
@@ -142,7 +142,7 @@ impl Session {
             message.cut = true;
             if executes {
                 // Others may have followed, answered by the same ReadyForQuery.
-                message.asked.note = NOTE_UNKNOWN;
+                message.expected.note = NOTE_UNKNOWN;
             }
         }
         step
@@ -166,7 +166,7 @@ impl Session {
         }
         let used = bytes.len().min(usize::try_from(length).unwrap_or(usize::MAX));
         let mut message = plain(if code == CANCEL { "CANCEL" } else { "CONNECT" }, NOTE_READY);
-        message.asked.silent = code == CANCEL;
+        message.expected.silent = code == CANCEL;
         if code != CANCEL {
             message.session = identity(bytes.get(8..used).unwrap_or_default());
         }
@@ -242,7 +242,7 @@ fn waits(frame: &Frame<'_>, limit: usize, cut: bool) -> bool {
 }
 
 fn named(method: Arc<str>, path: Arc<str>, note: u16) -> Box<Request> {
-    Request::named(method, path, Asked { note, ..Asked::default() })
+    Request::named(method, path, ExpectedReply { note, ..ExpectedReply::default() })
 }
 
 fn plain(method: &str, note: u16) -> Box<Request> {
@@ -305,7 +305,7 @@ impl Parser for Session {
         }
     }
 
-    fn reply(&mut self, bytes: &[u8], cut: bool, asked: &Asked) -> Step<Reply> {
+    fn reply(&mut self, bytes: &[u8], cut: bool, expected: &ExpectedReply) -> Step<Reply> {
         if self.negotiating {
             self.negotiating = false;
             match bytes {
@@ -315,7 +315,7 @@ impl Parser for Session {
                 _ => {}
             }
         }
-        self.progress.reply(bytes, cut, asked.note)
+        self.progress.reply(bytes, cut, expected.note)
     }
 
     fn is_unasked(&self, bytes: &[u8]) -> bool {

@@ -14,23 +14,23 @@ use self::detect::{ARGUMENTS, CONFIRMATIONS, PUSHES, detect_array, detect_inline
 use self::read::{OTHER_ERROR, Read, confirmed, error, header, inner_error, word};
 use super::elements::Elements;
 use super::stream::Fed;
-use super::{Asked, Body, Detected, Parser, Protocol, Reply, Request, Settings, Step};
+use super::{Body, Detected, ExpectedReply, Parser, Protocol, Reply, Request, Settings, Step};
 use crate::model::ProtocolId;
 
 /// Longest line waited for: the server's own limit for inline commands.
 const LINE_LIMIT: usize = 64 * 1024;
 
-/// [`Asked::note`]: EXEC, whose reply contains those of the commands before it.
+/// [`ExpectedReply::note`]: EXEC, whose reply contains those of the commands before it.
 const NOTE_EXEC: u16 = 1;
-/// [`Asked::note`]: MONITOR, whose reply is followed by unsolicited lines.
+/// [`ExpectedReply::note`]: MONITOR, whose reply is followed by unsolicited lines.
 const NOTE_MONITOR: u16 = 2;
-/// [`Asked::note`]: RESET, which ends all of these modes.
+/// [`ExpectedReply::note`]: RESET, which ends all of these modes.
 const NOTE_RESET: u16 = 3;
-/// [`Asked::note`]: CLIENT REPLY OFF, SKIP and ON: replies stop, are skipped once, resume.
+/// [`ExpectedReply::note`]: CLIENT REPLY OFF, SKIP and ON: replies stop, are skipped once, resume.
 const NOTE_OFF: u16 = 4;
 const NOTE_SKIP: u16 = 5;
 const NOTE_ON: u16 = 6;
-/// [`Asked::note`]: from here on, this many confirmations plus one make up the reply.
+/// [`ExpectedReply::note`]: from here on, this many confirmations plus one make up the reply.
 const NOTE_CONFIRMED: u16 = 16;
 
 /// The protocol.
@@ -50,13 +50,13 @@ impl Protocol for Redis {
         }
     }
 
-    fn answers(&self, asked: &[u8], answer: &[u8]) -> bool {
+    fn answers(&self, request: &[u8], answer: &[u8]) -> bool {
         let first_reply = |bytes: &[u8]| match Elements::new(1).feed(bytes) {
             Fed::End(_) => true,
             Fed::More(_) => bytes.len() > 2,
             Fed::Invalid => false,
         };
-        matches!(inline(asked), Read::Got((words, _)) if words.command.is_some()) && first_reply(answer)
+        matches!(inline(request), Read::Got((words, _)) if words.command.is_some()) && first_reply(answer)
     }
 
     fn pipelines(&self) -> bool {
@@ -104,19 +104,19 @@ fn named(command: Option<&Command>, second: Option<&[u8]>, third: Option<&[u8]>,
         (Some(command), None) => &command.name,
     };
     let is = |word: &str| third.is_some_and(|third| third.eq_ignore_ascii_case(word.as_bytes()));
-    let mut asked = Asked::default();
+    let mut expected = ExpectedReply::default();
     match &**name {
-        "EXEC" => asked.note = NOTE_EXEC,
-        "MONITOR" => asked.note = NOTE_MONITOR,
-        "RESET" => asked.note = NOTE_RESET,
+        "EXEC" => expected.note = NOTE_EXEC,
+        "MONITOR" => expected.note = NOTE_MONITOR,
+        "RESET" => expected.note = NOTE_RESET,
         "SUBSCRIBE" | "PSUBSCRIBE" | "SSUBSCRIBE" | "UNSUBSCRIBE" | "PUNSUBSCRIBE" | "SUNSUBSCRIBE" => {
-            asked.note = NOTE_CONFIRMED + rest.clamp(1, 60_000) as u16 - 1;
+            expected.note = NOTE_CONFIRMED + rest.clamp(1, 60_000) as u16 - 1;
         }
         // A replication stream follows.
-        "SYNC" | "PSYNC" => asked.tunnel = true,
-        "CLIENT REPLY" if is("OFF") => asked.note = NOTE_OFF,
-        "CLIENT REPLY" if is("SKIP") => asked.note = NOTE_SKIP,
-        "CLIENT REPLY" if is("ON") => asked.note = NOTE_ON,
+        "SYNC" | "PSYNC" => expected.tunnel = true,
+        "CLIENT REPLY" if is("OFF") => expected.note = NOTE_OFF,
+        "CLIENT REPLY" if is("SKIP") => expected.note = NOTE_SKIP,
+        "CLIENT REPLY" if is("ON") => expected.note = NOTE_ON,
         _ => {}
     }
     Box::new(Request {
@@ -129,7 +129,7 @@ fn named(command: Option<&Command>, second: Option<&[u8]>, third: Option<&[u8]>,
         carried: None,
         request_id: None,
         headers: Vec::new(),
-        asked,
+        expected,
         session: None,
         cut: false,
     })
@@ -156,7 +156,7 @@ struct Values {
     confirmations: u16,
     monitoring: bool,
     /// A request was seen: before the first one, the subscriptions are unknown.
-    asked: bool,
+    expected: bool,
     /// Inline commands came before: then a line need not begin with a known command.
     inline: bool,
     /// Arrays came, and no inline command before them: then a line belongs to something else, even if it begins with
@@ -177,20 +177,20 @@ enum Unasked {
 
 impl Values {
     /// Notes whether the request gets a reply.
-    fn mute(&mut self, asked: &mut Asked) {
-        let muted = match asked.note {
+    fn mute(&mut self, expected: &mut ExpectedReply) {
+        let muted = match expected.note {
             NOTE_OFF => Muted::All,
             NOTE_SKIP if self.muted != Muted::All => Muted::Next,
             NOTE_ON => Muted::No,
             _ => {
-                asked.silent = self.muted != Muted::No;
+                expected.silent = self.muted != Muted::No;
                 if self.muted == Muted::Next {
                     self.muted = Muted::No;
                 }
                 return;
             }
         };
-        asked.silent = asked.note != NOTE_ON;
+        expected.silent = expected.note != NOTE_ON;
         self.muted = muted;
     }
 
@@ -235,7 +235,7 @@ impl Values {
         }
         let mut message = named(command, words[0], words[1], count - 1);
         self.arrays |= !self.inline;
-        self.mute(&mut message.asked);
+        self.mute(&mut message.expected);
         if read == count {
             return Step::Head { used: at, message, body: Body::Length(0) };
         }
@@ -261,7 +261,7 @@ impl Values {
                     return Step::Invalid;
                 }
                 self.inline = true;
-                self.mute(&mut message.asked);
+                self.mute(&mut message.expected);
                 Step::Head { used, message, body: Body::Length(0) }
             }
             Read::Short if !cut => Step::NeedMore,
@@ -270,10 +270,10 @@ impl Values {
     }
 
     /// Whether a server message answers a request, judged by its first word where that matters.
-    fn unasked(&self, bytes: &[u8], asked: Asked) -> Unasked {
+    fn unasked(&self, bytes: &[u8], expected: ExpectedReply) -> Unasked {
         let kind = match bytes.first() {
             Some(b'>') => b'>',
-            Some(b'*') if self.subscribed > 0 || !self.asked || asked.note >= NOTE_CONFIRMED => b'*',
+            Some(b'*') if self.subscribed > 0 || !self.expected || expected.note >= NOTE_CONFIRMED => b'*',
             Some(b'+') if self.monitoring => {
                 return match bytes.get(1) {
                     None => Unasked::NeedMore,
@@ -313,7 +313,7 @@ fn body(state: Elements) -> Body {
 
 impl Parser for Values {
     fn request(&mut self, bytes: &[u8], cut: bool, _: &Settings) -> Step<Box<Request>> {
-        self.asked = true;
+        self.expected = true;
         match bytes.first() {
             None => Step::NeedMore,
             Some(b'*') => self.array(bytes, cut),
@@ -321,7 +321,7 @@ impl Parser for Values {
         }
     }
 
-    fn reply(&mut self, bytes: &[u8], cut: bool, asked: &Asked) -> Step<Reply> {
+    fn reply(&mut self, bytes: &[u8], cut: bool, expected: &ExpectedReply) -> Step<Reply> {
         let Some(kind) = bytes.first() else { return Step::NeedMore };
         let (used, body) = match Elements::new(1).feed(bytes) {
             Fed::End(used) => (used, Body::Length(0)),
@@ -331,7 +331,7 @@ impl Parser for Values {
         let whole = body == Body::Length(0);
         // Everything needed is near the beginning.
         let patient = !cut && !whole && bytes.len() < LINE_LIMIT;
-        let unasked = self.unasked(bytes, *asked);
+        let unasked = self.unasked(bytes, *expected);
         let interim = match unasked {
             Unasked::NeedMore if patient => return Step::NeedMore,
             Unasked::NeedMore | Unasked::Push => {
@@ -340,8 +340,8 @@ impl Parser for Values {
             }
             Unasked::Confirmation(left) => {
                 self.subscribed = left;
-                self.confirmations += u16::from(asked.note >= NOTE_CONFIRMED);
-                self.confirmations == 0 || self.confirmations < asked.note - NOTE_CONFIRMED + 1
+                self.confirmations += u16::from(expected.note >= NOTE_CONFIRMED);
+                self.confirmations == 0 || self.confirmations < expected.note - NOTE_CONFIRMED + 1
             }
             Unasked::No => false,
         };
@@ -355,7 +355,7 @@ impl Parser for Values {
                 Read::Short | Read::Bad => Some(OTHER_ERROR),
             },
             // The first error among the replies it contains.
-            b'*' if asked.note == NOTE_EXEC => {
+            b'*' if expected.note == NOTE_EXEC => {
                 if patient {
                     return Step::NeedMore;
                 }
@@ -364,19 +364,19 @@ impl Parser for Values {
             _ => None,
         };
         self.confirmations = 0;
-        match (asked.note, failure) {
+        match (expected.note, failure) {
             (NOTE_MONITOR, None) => self.monitoring = true,
             (NOTE_RESET, None) => {
-                *self = Self { inline: self.inline, arrays: self.arrays, asked: true, ..Self::default() }
+                *self = Self { inline: self.inline, arrays: self.arrays, expected: true, ..Self::default() }
             }
             _ => {}
         }
-        let body = if asked.tunnel && failure.is_none() { Body::Switch } else { body };
+        let body = if expected.tunnel && failure.is_none() { Body::Switch } else { body };
         Step::Head { used, message: Reply { status: 0, failure, interim }, body }
     }
 
     fn is_unasked(&self, bytes: &[u8]) -> bool {
-        bytes.first() == Some(&b'>') || !matches!(self.unasked(bytes, Asked::default()), Unasked::No)
+        bytes.first() == Some(&b'>') || !matches!(self.unasked(bytes, ExpectedReply::default()), Unasked::No)
     }
 }
 

@@ -18,7 +18,7 @@ use super::connection_parser::ConnectionParser;
 use super::pool::Pool;
 use super::recognised::Unknown;
 use super::tls::{self, Hello, Tls};
-use super::{Asked, Chunk, ExchangeEvent, Protocol, Request, Stamp, Totals, Touched, Verdict, Want};
+use super::{Chunk, ExchangeEvent, ExpectedReply, Protocol, Request, Stamp, Totals, Touched, Verdict, Want};
 use crate::model::{Direction, Nanos, Outcome, ProtocolId, Side};
 
 /// Bytes wanted of operations once only the look of the first record matters.
@@ -31,7 +31,7 @@ pub(super) struct Turns {
     requests: Direction,
     /// Name of its round trips, if more is known than the protocol.
     name: Option<Arc<Name>>,
-    asked: Way,
+    requesting: Way,
     answered: Way,
     turn: Option<Turn>,
     stage: Stage,
@@ -128,12 +128,12 @@ impl Turns {
             ProtocolId::Smtp | ProtocolId::Ldap => Stage::Before { agreed: false },
             _ => Stage::Settled,
         };
-        let (asked, answered) = if requests == Direction::Rx { (rx, tx) } else { (tx, rx) };
+        let (requesting, answered) = if requests == Direction::Rx { (rx, tx) } else { (tx, rx) };
         Self {
             protocol,
             requests,
             name: None,
-            asked: Way { pos: asked },
+            requesting: Way { pos: requesting },
             answered: Way { pos: answered },
             turn: None,
             stage,
@@ -203,7 +203,7 @@ impl Turns {
     fn bytes(&mut self, chunk: &Chunk<'_>, out: &mut Vec<ExchangeEvent>) -> bool {
         self.began = false;
         let asks = chunk.dir == self.requests;
-        let way = if asks { &mut self.asked } else { &mut self.answered };
+        let way = if asks { &mut self.requesting } else { &mut self.answered };
         let gap = chunk.pos.saturating_sub(way.pos);
         let Some(chunk) = &chunk.beyond(way.pos) else { return true };
         way.pos = chunk.end();
@@ -235,7 +235,7 @@ impl Turns {
         }
         let mut used = 0;
         if let Stage::Handshake(handshake) = &mut self.stage {
-            match handshake.asked(chunk, gap) {
+            match handshake.on_request_bytes(chunk, gap) {
                 Took::All => {
                     self.handshake_goes_on(chunk, bytes);
                     return true;
@@ -294,9 +294,9 @@ impl Turns {
         let Some(turn) = self.turn.take() else { return };
         let Turn { is_handshake, is_early: _, first, arrived, pos, request_bytes, reply, reply_bytes, fronts } = turn;
         let Some((replied, last)) = reply else { return };
-        let [asked, answered] = fronts;
+        let [requested, answered] = fronts;
         let tls = self.protocol.id() == ProtocolId::Tls && !is_handshake;
-        if tls && (asked.is_farewell(request_bytes) || answered.is_farewell(reply_bytes)) {
+        if tls && (requested.is_farewell(request_bytes) || answered.is_farewell(reply_bytes)) {
             return;
         }
         self.joined |= tls;
@@ -318,7 +318,7 @@ impl Turns {
                 _ => Arc::from(""),
             },
             version: self.name.as_ref().map_or("", |name| name.version),
-            asked: Asked { timed: true, ..Asked::default() },
+            expected: ExpectedReply { timed: true, ..ExpectedReply::default() },
             session: None,
             cut: false,
             ..*Request::unnamed()
@@ -476,7 +476,7 @@ impl ConnectionParser {
         self.tx.restart();
         let pos = start.map_or(chunk.pos, |(_, _, pos)| pos);
         if let Some(turns) = &mut self.turns {
-            let way = if dir == turns.requests { &mut turns.asked } else { &mut turns.answered };
+            let way = if dir == turns.requests { &mut turns.requesting } else { &mut turns.answered };
             way.pos = pos;
         }
         if let Some((at, arrived, pos)) = start {

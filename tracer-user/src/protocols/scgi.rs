@@ -4,7 +4,7 @@
 use memchr::memchr;
 
 use super::cgi::{Once, Variables};
-use super::{Asked, Body, Detected, Parser, Protocol, Reply, Request, Settings, Step};
+use super::{Body, Detected, ExpectedReply, Parser, Protocol, Reply, Request, Settings, Step};
 use crate::model::ProtocolId;
 
 /// The first variable is always this one.
@@ -93,8 +93,8 @@ impl Parser for Connection {
         Step::Head { used, message, body: Body::Length(length.saturating_add((end - used) as u64)) }
     }
 
-    fn reply(&mut self, bytes: &[u8], cut: bool, asked: &Asked) -> Step<Reply> {
-        self.0.reply(bytes, cut, *asked)
+    fn reply(&mut self, bytes: &[u8], cut: bool, expected: &ExpectedReply) -> Step<Reply> {
+        self.0.reply(bytes, cut, *expected)
     }
 
     fn is_unasked(&self, _: &[u8]) -> bool {

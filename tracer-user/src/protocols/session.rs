@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::connection_parser::ConnectionParser;
 use super::stream::State;
-use super::{Asked, Chunk, ExchangeEvent, Request, Stamp, Touched, Verdict, websocket};
+use super::{Chunk, ExchangeEvent, ExpectedReply, Request, Stamp, Touched, Verdict, websocket};
 use crate::model::{Direction, Outcome, Side};
 
 /// A session.
@@ -49,29 +49,30 @@ pub(super) struct RestingSession {
 /// A request, stored compactly if it has only the common parts.
 #[derive(Debug)]
 enum Kept {
-    Plain { method: Arc<str>, path: Arc<str>, version: &'static str, asked: Asked },
+    Plain { method: Arc<str>, path: Arc<str>, version: &'static str, expected: ExpectedReply },
     Whole(Box<Request>),
 }
 
 impl Kept {
     fn new(request: Box<Request>) -> Self {
-        let plain = Self::plain(Arc::clone(&request.method), Arc::clone(&request.path), request.version, request.asked);
+        let plain =
+            Self::plain(Arc::clone(&request.method), Arc::clone(&request.path), request.version, request.expected);
         if plain != request {
             return Self::Whole(request);
         }
-        let Request { method, path, version, asked, .. } = *request;
-        Self::Plain { method, path, version, asked }
+        let Request { method, path, version, expected, .. } = *request;
+        Self::Plain { method, path, version, expected }
     }
 
-    fn plain(method: Arc<str>, path: Arc<str>, version: &'static str, asked: Asked) -> Box<Request> {
-        let mut request = Request::named(method, path, asked);
+    fn plain(method: Arc<str>, path: Arc<str>, version: &'static str, expected: ExpectedReply) -> Box<Request> {
+        let mut request = Request::named(method, path, expected);
         request.version = version;
         request
     }
 
     fn request(self) -> Box<Request> {
         match self {
-            Self::Plain { method, path, version, asked } => Self::plain(method, path, version, asked),
+            Self::Plain { method, path, version, expected } => Self::plain(method, path, version, expected),
             Self::Whole(request) => request,
         }
     }
@@ -179,7 +180,7 @@ impl ConnectionParser {
         let Some(session) = self.session.take() else { return };
         self.verdict = Verdict::Ignore;
         let Some(requests) = self.requests else { return };
-        let (side, asked, answered) = match requests {
+        let (side, requested, answered) = match requests {
             Direction::Rx => (Side::Server, &session.rx, &session.tx),
             Direction::Tx => (Side::Client, &session.tx, &session.rx),
         };
@@ -189,8 +190,8 @@ impl ConnectionParser {
             None if idle || session.rx.lost || session.tx.lost => Outcome::Unfinished,
             None => Outcome::Aborted,
         };
-        let (request_bytes, reply_bytes) = (asked.bytes, answered.bytes);
-        let (exchange, _) = self.pair.begin(session.request.asked, true);
+        let (request_bytes, reply_bytes) = (requested.bytes, answered.bytes);
+        let (exchange, _) = self.pair.begin(session.request.expected, true);
         let first = session.first;
         let request = session.request;
         let (protocol, pos) = (self.protocol_id(), super::NOWHERE);

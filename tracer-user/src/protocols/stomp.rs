@@ -11,9 +11,9 @@ use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use self::frames::{Command, Head};
-use super::framed::{Frame, Framed, Front, Says, Way};
+use super::framed::{Frame, FrameMeaning, Framed, Front, Way};
 use super::messaging::{CONNECT, DELIVER, PUBLISH, SUBSCRIBE, UNSUBSCRIBE, request};
-use super::{Asked, Detected, Protocol, Request, Settings, context};
+use super::{Detected, ExpectedReply, Protocol, Request, Settings, context};
 use crate::model::ProtocolId;
 
 /// Most subscriptions remembered per connection.
@@ -160,25 +160,27 @@ impl Frames {
     }
 
     /// Handles an acknowledgement or refusal: of one message, or cumulatively if its subscription says so.
-    fn acknowledge(&mut self, head: &Head<'_>, failure: Option<&'static str>) -> Says {
-        let Some(name) = acknowledged(head).map(hash) else { return Says::Nothing };
-        let Some(at) = self.waiting.iter().position(|waiting| waiting.name == name) else { return Says::Nothing };
-        let Some(key) = self.waiting.get(at).map(|waiting| waiting.key) else { return Says::Nothing };
+    fn acknowledge(&mut self, head: &Head<'_>, failure: Option<&'static str>) -> FrameMeaning {
+        let Some(name) = acknowledged(head).map(hash) else { return FrameMeaning::Nothing };
+        let Some(at) = self.waiting.iter().position(|waiting| waiting.name == name) else {
+            return FrameMeaning::Nothing;
+        };
+        let Some(key) = self.waiting.get(at).map(|waiting| waiting.key) else { return FrameMeaning::Nothing };
         let first = key >> NUMBER << NUMBER;
         let number = (key >> NUMBER) as u16;
         let mode = self.subscriptions.iter().find(|known| known.number == number).map(|known| known.mode);
         let keys = if mode == Some(Mode::UpTo) { first..=key } else { key..=key };
         self.waiting.retain(|waiting| !keys.contains(&waiting.key));
-        Says::Settled { keys, status: 0, failure }
+        FrameMeaning::Settled { keys, status: 0, failure }
     }
 
     /// Classifies a frame by its head; returns the key of its exchange, too.
-    fn says(&mut self, command: Command, head: &Head<'_>, settings: &Settings) -> (u64, Says) {
+    fn meaning(&mut self, command: Command, head: &Head<'_>, settings: &Settings) -> (u64, FrameMeaning) {
         let destination = head.destination();
         let receipt = head.get(b"receipt").map(|name| Of::Receipt.of(name));
         let begun = |operation: &str, silent| {
-            let asked = Asked { silent, ..Asked::default() };
-            let mut request = request(operation, &destination, asked, settings);
+            let expected = ExpectedReply { silent, ..ExpectedReply::default() };
+            let mut request = request(operation, &destination, expected, settings);
             request.traceparent = head.get(b"traceparent").and_then(context::traceparent);
             says_begun(request)
         };
@@ -192,7 +194,7 @@ impl Frames {
             }
             Command::Receipt => match head.get(b"receipt-id") {
                 Some(name) => (0, settled(Of::Receipt.of(name), None)),
-                None => (0, Says::Nothing),
+                None => (0, FrameMeaning::Nothing),
             },
             Command::Error => {
                 let failure = Some(frames::failure(head.get(b"message").unwrap_or_default()));
@@ -200,24 +202,24 @@ impl Frames {
                     Some(name) => Of::Receipt.of(name)..=Of::Receipt.of(name),
                     None => Of::Connect.key(0)..=Of::Receipt.key(u64::MAX),
                 };
-                (0, Says::Settled { keys, status: 0, failure })
+                (0, FrameMeaning::Settled { keys, status: 0, failure })
             }
             Command::Ack => (0, self.acknowledge(head, None)),
             Command::Nack => (0, self.acknowledge(head, Some("NACK"))),
             Command::Subscribe => {
                 self.subscribe(head);
-                receipt.map_or((0, Says::Nothing), |key| (key, begun(SUBSCRIBE, false)))
+                receipt.map_or((0, FrameMeaning::Nothing), |key| (key, begun(SUBSCRIBE, false)))
             }
             Command::Unsubscribe => {
                 if let Some(name) = head.subscription().map(hash) {
                     self.subscriptions.retain(|known| known.name != name);
                 }
-                receipt.map_or((0, Says::Nothing), |key| (key, begun(UNSUBSCRIBE, false)))
+                receipt.map_or((0, FrameMeaning::Nothing), |key| (key, begun(UNSUBSCRIBE, false)))
             }
-            Command::Begin => receipt.map_or((0, Says::Nothing), |key| (key, begun("begin", false))),
-            Command::Commit => receipt.map_or((0, Says::Nothing), |key| (key, begun("commit", false))),
-            Command::Abort => receipt.map_or((0, Says::Nothing), |key| (key, begun("abort", false))),
-            Command::Disconnect => receipt.map_or((0, Says::Nothing), |key| (key, begun("disconnect", false))),
+            Command::Begin => receipt.map_or((0, FrameMeaning::Nothing), |key| (key, begun("begin", false))),
+            Command::Commit => receipt.map_or((0, FrameMeaning::Nothing), |key| (key, begun("commit", false))),
+            Command::Abort => receipt.map_or((0, FrameMeaning::Nothing), |key| (key, begun("abort", false))),
+            Command::Disconnect => receipt.map_or((0, FrameMeaning::Nothing), |key| (key, begun("disconnect", false))),
         }
     }
 
@@ -230,8 +232,8 @@ impl Frames {
             self.unended[way as usize] = None;
         }
         let body = (len - usize::from(zero.is_some())) as u64;
-        let says = if key == 0 { Says::Nothing } else { Says::Part };
-        Front::Frame(Frame { len: len as u64, key, body, says, end })
+        let meaning = if key == 0 { FrameMeaning::Nothing } else { FrameMeaning::Part };
+        Front::Frame(Frame { len: len as u64, key, body, meaning, end })
     }
 }
 
@@ -240,12 +242,12 @@ fn acknowledged<'a>(head: &Head<'a>) -> Option<&'a [u8]> {
     head.get(b"id").or_else(|| head.get(b"message-id"))
 }
 
-fn says_begun(request: Box<Request>) -> Says {
-    Says::Begun { request, protocol: ProtocolId::Stomp, length: None }
+fn says_begun(request: Box<Request>) -> FrameMeaning {
+    FrameMeaning::Begun { request, protocol: ProtocolId::Stomp, length: None }
 }
 
-fn settled(key: u64, failure: Option<&'static str>) -> Says {
-    Says::Settled { keys: key..=key, status: 0, failure }
+fn settled(key: u64, failure: Option<&'static str>) -> FrameMeaning {
+    FrameMeaning::Settled { keys: key..=key, status: 0, failure }
 }
 
 impl Framed for Frames {
@@ -254,7 +256,7 @@ impl Framed for Frames {
         way: Way,
         bytes: &[u8],
         cut: bool,
-        _: &dyn Fn(u64) -> Option<Asked>,
+        _: &dyn Fn(u64) -> Option<ExpectedReply>,
         settings: &Settings,
     ) -> Front {
         if let Some(key) = self.unended[way as usize] {
@@ -265,7 +267,13 @@ impl Framed for Frames {
         }
         let pause = frames::pause(bytes);
         if pause > 0 {
-            return Front::Frame(Frame { len: pause as u64, key: 0, body: 0, says: Says::Nothing, end: false });
+            return Front::Frame(Frame {
+                len: pause as u64,
+                key: 0,
+                body: 0,
+                meaning: FrameMeaning::Nothing,
+                end: false,
+            });
         }
         let Some((command, head)) = Head::read(bytes, way) else { return Front::Invalid };
         let Some(command) = command.filter(|_| head.whole || cut) else {
@@ -281,18 +289,19 @@ impl Framed for Frames {
         if body.len() < room && memchr::memchr(0, body).is_none() && head.length().is_none() && !cut {
             return Front::Need(bytes.len() + 1);
         }
-        let (key, says) = self.says(command, &head, settings);
+        let (key, meaning) = self.meaning(command, &head, settings);
         let (len, end) = match (head.length(), memchr::memchr(0, body)) {
             _ if !head.whole => (0, true),
             (Some(length), _) => (length + 1, true),
             (None, Some(zero)) => (zero as u64 + 1, true),
             // Its end comes later, or is not captured.
             (None, None) => {
-                self.unended[way as usize] = (!cut).then_some(if matches!(says, Says::Begun { .. }) { key } else { 0 });
+                self.unended[way as usize] =
+                    (!cut).then_some(if matches!(meaning, FrameMeaning::Begun { .. }) { key } else { 0 });
                 (body.len() as u64, cut)
             }
         };
-        Front::Frame(Frame { len: head.len as u64 + len, key, body: len.saturating_sub(1), says, end })
+        Front::Frame(Frame { len: head.len as u64 + len, key, body: len.saturating_sub(1), meaning, end })
     }
 
     fn lost(&mut self, way: Way) {

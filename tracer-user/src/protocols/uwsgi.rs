@@ -5,7 +5,7 @@
 //! without a web request's variables are ignored.
 
 use super::cgi::{Once, Variables};
-use super::{Asked, Body, Detected, Parser, Protocol, Reply, Request, Settings, Step};
+use super::{Body, Detected, ExpectedReply, Parser, Protocol, Reply, Request, Settings, Step};
 use crate::model::ProtocolId;
 
 /// Bytes before the variables: a modifier, their length, another modifier.
@@ -125,8 +125,8 @@ impl Parser for Connection {
         Step::Head { used, message, body }
     }
 
-    fn reply(&mut self, bytes: &[u8], cut: bool, asked: &Asked) -> Step<Reply> {
-        self.0.reply(bytes, cut, *asked)
+    fn reply(&mut self, bytes: &[u8], cut: bool, expected: &ExpectedReply) -> Step<Reply> {
+        self.0.reply(bytes, cut, *expected)
     }
 
     fn is_unasked(&self, _: &[u8]) -> bool {

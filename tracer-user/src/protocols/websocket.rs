@@ -1,6 +1,6 @@
 //! WebSocket frames (RFC 6455 §5): finds the end of each, and the status code of a close frame.
 
-use super::{Asked, Detected, Parser, Protocol, Reply, Request, Settings, Step};
+use super::{Detected, ExpectedReply, Parser, Protocol, Reply, Request, Settings, Step};
 use crate::model::ProtocolId;
 
 /// The protocol: only spoken after an upgrade, never from the start.
@@ -31,7 +31,7 @@ impl Parser for Nothing {
         Step::Invalid
     }
 
-    fn reply(&mut self, _: &[u8], _: bool, _: &Asked) -> Step<Reply> {
+    fn reply(&mut self, _: &[u8], _: bool, _: &ExpectedReply) -> Step<Reply> {
         Step::Invalid
     }
 }

@@ -15,6 +15,7 @@ use super::return_instructions::returns;
 
 mod calls;
 mod code;
+pub mod depths;
 mod interpreters;
 mod lines;
 mod predicate;
@@ -472,7 +473,7 @@ impl Binary {
 }
 
 /// Go's table of functions, and the start of the code its ranges are relative to.
-pub(super) fn go_functions(image: &Image<'_, File>) -> Option<(Functions, u64)> {
+pub(super) fn go_functions(image: &Image<'_, File>) -> Option<(Functions<'static>, u64)> {
     let table = Functions::read(image)?;
     let (mut creates, mut queues) = (None, None);
     table.each(|name, range| match name {

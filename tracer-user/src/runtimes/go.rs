@@ -5,6 +5,7 @@
 
 #[cfg(test)]
 pub(super) mod fixture;
+mod frames;
 pub(super) mod functions;
 pub(super) mod image;
 
@@ -15,6 +16,7 @@ use functions::Functions;
 use image::Image;
 use tracer_common::runtime::{KIND_GO, NUMBERS, Runtime, UserProbe};
 
+pub use frames::{Frame, frames};
 pub use image::Source;
 
 use super::maps::Maps;

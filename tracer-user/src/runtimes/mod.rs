@@ -11,6 +11,8 @@ pub mod go;
 mod greenlet;
 pub mod maps;
 mod node;
+pub mod php_code;
+pub mod php_frames;
 pub mod python;
 pub mod python_code;
 pub mod python_frames;

@@ -3,10 +3,10 @@
 //! Pure and total: every length is bounded, kinds are checked, and a code object whose words are not those that the kernel
 //! side saw gives nothing: it was freed, and its memory is another's.
 
-use tracer_common::python::{PYTHON_INDEX, PYTHON_VERSION_SHIFT, PythonFrame, fold};
+use tracer_common::interpreter::{FRAME_VERSION_SHIFT, InterpretedFrame, PYTHON_INDEX, fold};
 
 /// Most characters read of a name.
-const NAME: usize = 512;
+pub(super) const NAME: usize = 512;
 /// Most bytes of a line table.
 const TABLE: usize = 64 << 10;
 
@@ -53,8 +53,8 @@ const OFFSETS: &[Offsets] = &[
 /// First version with qualified names, and with positions as addresses.
 const QUALIFIED: u32 = 11;
 
-fn offsets(frame: &PythonFrame) -> Option<&'static Offsets> {
-    let minor = frame.flags >> PYTHON_VERSION_SHIFT;
+fn offsets(frame: &InterpretedFrame) -> Option<&'static Offsets> {
+    let minor = frame.flags >> FRAME_VERSION_SHIFT;
     OFFSETS.iter().find(|offsets| offsets.minor == minor)
 }
 
@@ -76,7 +76,7 @@ fn words(memory: &mut impl ProcessMemory, at: u64) -> Option<[u64; 4]> {
 }
 
 /// Reads the code object of a frame, its line table too if `lines`; `None` if it is not there any more.
-pub fn read(memory: &mut impl ProcessMemory, frame: &PythonFrame, lines: bool) -> Option<Code> {
+pub fn read(memory: &mut impl ProcessMemory, frame: &InterpretedFrame, lines: bool) -> Option<Code> {
     let offsets = offsets(frame)?;
     let at = |offset: u64| frame.code.checked_add(offset);
     let found = words(memory, at(offsets.names)?)?;
@@ -131,7 +131,7 @@ fn bytes(memory: &mut impl ProcessMemory, at: u64) -> Option<Vec<u8>> {
 }
 
 /// The line a frame is at; `None` where its code has none (the interpreter's own instructions).
-pub fn line(frame: &PythonFrame, code: &Code) -> Option<u32> {
+pub fn line(frame: &InterpretedFrame, code: &Code) -> Option<u32> {
     let offsets = offsets(frame)?;
     if frame.flags & PYTHON_INDEX != 0 {
         // Of the last instruction; before the first one, -1. 3.10 counts in units of two bytes.

@@ -3,8 +3,8 @@
 //! Everything but the version and one number (the key of the thread-local value) comes from a table per version; the walk
 //! checks for each thread that what it found is that thread's state.
 
-use tracer_common::python::{
-    OWNER_ANY, PYTHON_GREENLETS, PYTHON_INDEX, PYTHON_VERSION_SHIFT, PythonLayout, PythonOutcome,
+use tracer_common::interpreter::{
+    FRAME_VERSION_SHIFT, InterpreterLayout, InterpreterOutcome, OWNER_ANY, PYTHON_GREENLETS, PYTHON_INDEX,
 };
 
 use super::elf::Program;
@@ -14,7 +14,7 @@ use super::python::{KEYS, RUNTIME, key, minor, program, value};
 /// Version of the library or program, `0x030b02f0` (since 3.11).
 const VERSION: &str = "Py_Version";
 
-/// Offsets of one minor version, from its headers; see [`PythonLayout`].
+/// Offsets of one minor version, from its headers; see [`InterpreterLayout`].
 struct Offsets {
     minor: u8,
     frame: u32,
@@ -95,31 +95,30 @@ const MARK: &[u8; 8] = b"xdebugpy";
 /// What a look at a process found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// No Python.
-    NotPython,
-    /// Python that has not begun yet, or whose memory does not look as its version says.
+    /// No interpreter.
+    Nothing,
+    /// One that has not begun yet, or whose memory does not look as its version says.
     NotYet,
-    /// Python; [`PythonLayout::refused`] says if its frames cannot be read.
-    Python(PythonLayout),
+    /// One; [`InterpreterLayout::refused`] says if its frames cannot be read.
+    Known(InterpreterLayout),
 }
 
 /// A layout by which nothing is read.
-pub fn refused(outcome: PythonOutcome) -> PythonLayout {
-    PythonLayout { refused: outcome as u32, ..PythonLayout::default() }
+pub fn refused(outcome: InterpreterOutcome, flags: u32) -> InterpreterLayout {
+    InterpreterLayout { refused: outcome as u32, flags, ..InterpreterLayout::default() }
 }
 
 /// Looks at a process.
-pub fn look(pid: u32) -> Look {
-    let Some(maps) = Maps::read(pid) else { return Look::NotPython };
-    let Some(path) = program(&maps) else { return Look::NotPython };
+pub fn look(maps: &Maps) -> Look {
+    let Some(path) = program(maps) else { return Look::Nothing };
     if !cfg!(target_arch = "x86_64") || maps.named(|name| name.starts_with("ld-musl")).is_some() {
-        return Look::Python(refused(PythonOutcome::Unsupported));
+        return Look::Known(refused(InterpreterOutcome::Unsupported, 0));
     }
     let Some(program) = Program::read(&maps.open_by(path), &[RUNTIME, VERSION]) else {
-        return Look::Python(refused(PythonOutcome::Unsupported));
+        return Look::Known(refused(InterpreterOutcome::Unsupported, 0));
     };
     let (Some(runtime), Some(bias)) = (program.address(RUNTIME), program.bias(maps.of(path))) else {
-        return Look::Python(refused(PythonOutcome::Unsupported));
+        return Look::Known(refused(InterpreterOutcome::Unsupported, 0));
     };
     // A name with a version may say that it is another build, too; one without may be anybody's.
     let named = |name: &str| name.contains("python3.");
@@ -130,7 +129,7 @@ pub fn look(pid: u32) -> Look {
         version.map(u32::from_ne_bytes).filter(|version| version >> 24 == 3).map(|version| (version >> 16) as u8)
     };
     let known = minor.and_then(|minor| OFFSETS.iter().zip(KEYS).find(|(offsets, _)| offsets.minor == minor));
-    let Some((offsets, keys)) = known else { return Look::Python(refused(PythonOutcome::UnknownVersion)) };
+    let Some((offsets, keys)) = known else { return Look::Known(refused(InterpreterOutcome::UnknownVersion, 0)) };
     let runtime = bias.wrapping_add(runtime);
     if offsets.minor >= DEBUG_OFFSETS {
         let Some(words) = maps.memory::<24>(runtime) else { return Look::NotYet };
@@ -139,18 +138,18 @@ pub fn look(pid: u32) -> Look {
         }
         if words.get(16..) != Some(&[0; 8]) {
             // Free-threaded.
-            return Look::Python(refused(PythonOutcome::Unsupported));
+            return Look::Known(refused(InterpreterOutcome::Unsupported, 0));
         }
     }
     let Some(key) = maps.memory::<8>(runtime.wrapping_add(keys.key - 4)).and_then(key) else { return Look::NotYet };
-    let mut flags = u32::from(offsets.minor) << PYTHON_VERSION_SHIFT;
+    let mut flags = u32::from(offsets.minor) << FRAME_VERSION_SHIFT;
     if offsets.owner_entry == OWNER_ANY {
         flags |= PYTHON_INDEX;
     }
     if maps.named(|name| name.starts_with("_greenlet.")).is_some() {
         flags |= PYTHON_GREENLETS;
     }
-    Look::Python(PythonLayout {
+    Look::Known(InterpreterLayout {
         state: value(key),
         thread_id: keys.thread_id as u32,
         frame: offsets.frame,
@@ -159,11 +158,11 @@ pub fn look(pid: u32) -> Look {
         previous: offsets.previous,
         position: offsets.position,
         owner: offsets.owner,
+        owner_mask: 0xff,
         owner_entry: offsets.owner_entry,
         names: offsets.names,
         flags,
         refused: 0,
-        reserved: 0,
     })
 }
 
@@ -182,14 +181,14 @@ mod tests {
     fn what_is_read_lies_within_a_frame() {
         for offsets in OFFSETS {
             let words = [offsets.code, offsets.previous, offsets.position];
-            assert!(words.iter().all(|at| at % 8 == 0 && at + 8 <= tracer_common::python::FRAME_BYTES as u32));
-            assert!((offsets.owner as usize) < tracer_common::python::FRAME_BYTES);
+            assert!(words.iter().all(|at| at % 8 == 0 && at + 8 <= tracer_common::interpreter::FRAME_BYTES as u32));
+            assert!((offsets.owner as usize) < tracer_common::interpreter::FRAME_BYTES);
         }
     }
 
     #[test]
     fn this_program_is_no_python() {
-        assert_eq!(look(std::process::id()), Look::NotPython);
-        assert_eq!(look(u32::MAX), Look::NotPython);
+        let maps = Maps::read(std::process::id()).expect("this process");
+        assert_eq!(look(&maps), Look::Nothing);
     }
 }

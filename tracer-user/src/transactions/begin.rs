@@ -128,7 +128,7 @@ impl Engine {
             passed: None,
             service_class_fixed: false,
         });
-        let timed = live.request.asked.timed;
+        let timed = live.request.expected.timed;
         live.alone &= !timed;
         let turn = if timed { connection.take_turn() } else { None };
         let first_use = !std::mem::replace(&mut connection.used, true);
@@ -386,7 +386,7 @@ impl Engine {
 
     /// Whether the protocol sends no answer to this request: its thread works for it without holding it.
     fn is_unanswered(&self, slot: Slot) -> bool {
-        self.spans.get(slot).is_some_and(|live| live.request.asked.silent)
+        self.spans.get(slot).is_some_and(|live| live.request.expected.silent)
     }
 
     /// The first byte of a final reply was sent or read.

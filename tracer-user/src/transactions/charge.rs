@@ -13,7 +13,7 @@ use super::engine::{Engine, Output, read_group};
 use super::open_span::{OpenSpan, Slot};
 use super::process_costs::ProcessWork;
 use super::thread::{HELD_SAMPLES, PENDING_SAMPLES, Pending, Target};
-use crate::model::{Cost, Direction, Nanos, Owner, Python, ServiceId, Side, StackSample};
+use crate::model::{Cost, Direction, Interpreted, Nanos, Owner, ServiceId, Side, StackSample};
 use crate::protocols::ExchangeEvent;
 
 /// The operations of a thread that does socket I/O charge it; counter reports count only after this long without one,
@@ -331,8 +331,8 @@ impl Engine {
     }
 
     /// A stack was sampled.
-    pub(super) fn sample(&mut self, sample: &Sample, stack: (&[u64], &[u64], &Python), out: &mut Vec<Output>) {
-        let (user, kernel, python) = stack;
+    pub(super) fn sample(&mut self, sample: &Sample, stack: (&[u64], &[u64], &Interpreted), out: &mut Vec<Output>) {
+        let (user, kernel, interpreted) = stack;
         let header = &sample.header;
         let pending = Pending {
             nanos: header.nanos,
@@ -340,7 +340,7 @@ impl Engine {
             user: user.to_vec(),
             kernel: kernel.to_vec(),
             outcome: tracer_common::unwind::Outcome::from_number(u32::from(sample.outcome)).unwrap_or_default(),
-            python: python.clone(),
+            interpreted: interpreted.clone(),
             off_cpu: None,
             ad_hoc: header.flags & SAMPLE_AD_HOC != 0,
         };
@@ -352,7 +352,7 @@ impl Engine {
     }
 
     /// A thread was off the CPU while it held a request: its sleep, and its time in the run queue after that.
-    pub(super) fn off_cpu(&mut self, wait: &OffCpu, user: &[u64], python: &Python, out: &mut Vec<Output>) {
+    pub(super) fn off_cpu(&mut self, wait: &OffCpu, user: &[u64], interpreted: &Interpreted, out: &mut Vec<Output>) {
         let uninterruptible = wait.flags & OFF_CPU_UNINTERRUPTIBLE != 0;
         let reason = off_cpu::reason(wait.syscall, wait.file, uninterruptible);
         for (nanos, reason) in [(wait.blocked, reason), (wait.run_queue, Reason::RunQueue)] {
@@ -365,7 +365,7 @@ impl Engine {
                 user: user.to_vec(),
                 kernel: Vec::new(),
                 outcome: tracer_common::unwind::Outcome::from_number(u32::from(wait.outcome)).unwrap_or_default(),
-                python: python.clone(),
+                interpreted: interpreted.clone(),
                 off_cpu: Some(reason),
                 ad_hoc: false,
             };
@@ -457,8 +457,8 @@ impl Engine {
 pub(super) type Charged = (Vec<(u32, Cost)>, Vec<(ServiceId, Cost)>);
 
 fn stack(sample: Pending, owner: Owner, span: Option<crate::model::SpanId>, pid: u32, tid: u32) -> StackSample {
-    let Pending { nanos, weight, user, kernel, outcome, python, off_cpu, ad_hoc } = sample;
-    StackSample { nanos, pid, tid, weight, user, kernel, outcome, python, off_cpu, owner, span, ad_hoc }
+    let Pending { nanos, weight, user, kernel, outcome, interpreted, off_cpu, ad_hoc } = sample;
+    StackSample { nanos, pid, tid, weight, user, kernel, outcome, interpreted, off_cpu, owner, span, ad_hoc }
 }
 
 /// Adds to the element `index`, growing the list: ids are dense and bounded by the number of classes and services.

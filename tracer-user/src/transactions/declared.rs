@@ -19,7 +19,7 @@ use super::engine::{Engine, Output};
 use super::ids;
 use super::open_span::Slot;
 use crate::guard::tables::TableUse;
-use crate::model::{Cost, Nanos, Owner, Python, ServiceId, Side, SpanId, StackSample, TraceId};
+use crate::model::{Cost, Interpreted, Nanos, Owner, ServiceId, Side, SpanId, StackSample, TraceId};
 
 /// Most open calls, over all stacks.
 const OPEN: usize = 65_536;
@@ -324,7 +324,11 @@ impl Engine {
     }
 
     /// Keeps a sample until the records of its time are read.
-    pub(super) fn sampled_in_declared(&mut self, sample: &Sample, (user, kernel, python): (&[u64], &[u64], &Python)) {
+    pub(super) fn sampled_in_declared(
+        &mut self,
+        sample: &Sample,
+        (user, kernel, interpreted): (&[u64], &[u64], &Interpreted),
+    ) {
         let calls = &mut self.declared;
         // Ad hoc samples belong to no class.
         if calls.count == 0 || sample.header.flags & (SAMPLE_KERNEL_THREAD | SAMPLE_AD_HOC) != 0 {
@@ -342,7 +346,7 @@ impl Engine {
             user: user.to_vec(),
             kernel: kernel.to_vec(),
             outcome: tracer_common::unwind::Outcome::from_number(u32::from(sample.outcome)).unwrap_or_default(),
-            python: python.clone(),
+            interpreted: interpreted.clone(),
             off_cpu: None,
             owner: Owner::Kernel,
             span: None,

@@ -383,11 +383,11 @@ impl Engine {
             Record::Open(open) => self.open(open, out),
             Record::State(state) => self.state(state, out),
             Record::ThreadStats(stats) => self.on_thread_stats(stats, out),
-            Record::Sample { sample, user, kernel, python } => {
-                self.sampled_in_declared(sample, (user, kernel, python));
-                self.sample(sample, (user, kernel, python), out);
+            Record::Sample { sample, user, kernel, interpreted } => {
+                self.sampled_in_declared(sample, (user, kernel, interpreted));
+                self.sample(sample, (user, kernel, interpreted), out);
             }
-            Record::OffCpu { wait, user, python } => self.off_cpu(wait, user, python, out),
+            Record::OffCpu { wait, user, interpreted } => self.off_cpu(wait, user, interpreted, out),
             Record::Wake(wake) => self.woken(wake, out),
             Record::TaskEdge(task_edge) if task_edge.relation == TASK_EDGE_TURNED => self.turned(task_edge),
             Record::TaskEdge(task_edge) if task_edge.relation == TASK_EDGE_WOKE => self.woken_task(task_edge),

@@ -154,7 +154,8 @@ impl Engine {
         if is_looped(op) || self.is_tasked(op) {
             return;
         }
-        let Some(call) = self.spans.get(slot).filter(|live| live.fingerprint != 0 && !live.request.asked.timed) else {
+        let Some(call) = self.spans.get(slot).filter(|live| live.fingerprint != 0 && !live.request.expected.timed)
+        else {
             return;
         };
         let (fingerprint, tgid, candidate) = (call.fingerprint, call.pid, call.cause.candidate);

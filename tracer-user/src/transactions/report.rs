@@ -108,7 +108,7 @@ impl Engine {
         let mut verdicts = match live.side {
             Side::Server => {
                 let parent = live.named_parent();
-                let (grade, evidence) = if live.request.asked.timed {
+                let (grade, evidence) = if live.request.expected.timed {
                     (Grade::Ambiguous, "a turn: what it cost is not known")
                 } else if live.shared {
                     (Grade::Ambiguous, "sent at once with other streams: even shares of their cost")

@@ -11,7 +11,7 @@ use super::connection::Connection;
 use super::engine::{Engine, Limits, Output, Verdicts};
 use super::open_span::OpenSpan;
 use crate::decode::Record;
-use crate::model::{Accepted, ClassId, Grade, Nanos, Outcome, Python, ServiceId, Side};
+use crate::model::{Accepted, ClassId, Grade, Interpreted, Nanos, Outcome, ServiceId, Side};
 use crate::protocols::Settings;
 
 const GET: &str = "GET /a HTTP/1.1\r\n\r\n";
@@ -356,8 +356,8 @@ fn samples_that_come_before_their_operations_wait_for_them() {
     for nanos in (begin..begin + 100).chain(begin + 300..begin + 360) {
         let header = Header { kind: Kind::Sample as u8, nanos, tgid: 1, tid: 5, ..Header::default() };
         let sample = Sample { header, period: 1, ..Sample::default() };
-        let (user, kernel, python) = (vec![1], Vec::new(), Python::default());
-        host.engine.record(&Record::Sample { sample, user, kernel, python }, &mut host.out);
+        let (user, kernel, interpreted) = (vec![1], Vec::new(), Interpreted::default());
+        host.engine.record(&Record::Sample { sample, user, kernel, interpreted }, &mut host.out);
     }
     host.works(5, 200).sends(5, 1, OK).reads(5, 1, GET).works(5, 200).sends(5, 1, OK);
     let found: Vec<usize> = host.finish().iter().map(|(live, _)| live.samples.len()).collect();

@@ -92,8 +92,8 @@ pub struct Pending {
     pub kernel: Vec<u64>,
     /// How the walk over the user frames ended.
     pub outcome: tracer_common::unwind::Outcome,
-    /// Python's frames.
-    pub python: crate::model::Python,
+    /// Interpreted frames.
+    pub interpreted: crate::model::Interpreted,
     /// Why the thread was off the CPU; `None` = it ran.
     pub off_cpu: Option<tracer_common::off_cpu::Reason>,
     /// See [`crate::model::StackSample::ad_hoc`].

@@ -1,4 +1,4 @@
-//! `.eh_frame` to rows and rules, as `tracer_common::unwind` has them. Total: any bytes.
+//! `.eh_frame`, and what Go has instead, to rows and rules, as `tracer_common::unwind` has them. Total: any bytes.
 
 use gimli::{
     BaseAddresses, CfaRule, CieOrFde, CommonInformationEntry, EhFrame, EndianSlice, FrameDescriptionEntry,
@@ -6,11 +6,13 @@ use gimli::{
 };
 use rustc_hash::FxHashMap;
 use tracer_common::unwind::{
-    CFA_AT_FP, CFA_AT_SP, CFA_END, CFA_FP, CFA_NONE, CFA_PLT, CFA_SIGNAL, CFA_SP, CFA_UNSUPPORTED, FP_AT_CFA, FP_AT_FP,
-    PAGE_SHIFT, RULES, Rule,
+    CFA_AT_FP, CFA_AT_SP, CFA_END, CFA_FP, CFA_NONE, CFA_OTHER_STACK, CFA_PLT, CFA_SIGNAL, CFA_SP, CFA_UNSUPPORTED,
+    FP_AT_CFA, FP_AT_FP, PAGE_SHIFT, RULES, Rule,
 };
 
 use super::image::{Image, NoTable};
+use crate::runtimes::declared::depths;
+use crate::runtimes::go;
 
 /// Most rows of one file: 16 MB. The largest known, LLVM's library, has 1.3 million.
 const ROWS: usize = 4 << 20;
@@ -102,7 +104,7 @@ pub fn compile(image: &Image<'_>, rules: &mut Rules) -> Result<Table, NoTable> {
     let [unwind, text, got] = image.bases;
     let bases = BaseAddresses::default().set_eh_frame(unwind).set_text(text).set_got(got);
     let functions = functions(image, &section, &bases);
-    if functions.is_empty() {
+    if functions.is_empty() && image.go.is_empty() {
         return Err(NoTable::Absent);
     }
     let none = rules.number(NONE);
@@ -144,9 +146,16 @@ pub fn compile(image: &Image<'_>, rules: &mut Rules) -> Result<Table, NoTable> {
         covered = covered.max(end);
     }
     rows.push((covered, none));
-    if let Some((entry, _)) = image.offset(image.entry)
-        && !functions.iter().any(|(at, end, _)| (*at..*end).contains(&entry))
+    let is_covered = |place: u64| functions.iter().any(|(at, end, _)| (*at..*end).contains(&place));
+    if let Some((address, code)) = image.main
+        && let Some((place, _)) = image.offset(address).filter(|(place, _)| !is_covered(*place))
     {
+        let next = functions.iter().map(|(at, ..)| *at).find(|at| *at > place).unwrap_or(u64::MAX);
+        let code = usize::try_from(next - place).ok().and_then(|bytes| code.get(..bytes)).unwrap_or(code);
+        rows.extend(by_code(code, place, rules));
+    }
+    put_go(image, rules, &mut rows);
+    if let Some((entry, _)) = image.offset(image.entry).filter(|(entry, _)| !is_covered(*entry)) {
         // A program's entry point has no caller, whether its unwind table says so or not: the dynamic linker's does not.
         rows.push((entry, rules.number(END)));
     }
@@ -187,6 +196,51 @@ fn functions<'a>(
     }
     found.sort_by_key(|(at, ..)| *at);
     found
+}
+
+/// Rows of a function of the program without unwind information, from what its instructions do to the stack. Of the function
+/// `main` that Rust makes the compiler writes none where panics abort, and the stack of the first thread would end there.
+fn by_code(code: &[u8], place: u64, rules: &mut Rules) -> Vec<(u64, u16)> {
+    let none = rules.number(NONE);
+    // `push %rbp` first, behind `endbr64`.
+    let saved = code.strip_prefix(&[0xf3, 0x0f, 0x1e, 0xfa]).unwrap_or(code).starts_with(&[0x55]);
+    let mut rows = vec![(place, none)];
+    for (at, end, depth) in depths::of_code(code, place) {
+        let bytes = depth.and_then(i64::checked_neg).and_then(|bytes| u32::try_from(bytes).ok());
+        let rule = bytes.map_or(UNSUPPORTED, |bytes| above(bytes, saved && bytes >= 8));
+        // What follows is no code that is reached, unless it says so itself.
+        rows.extend([(at, rules.number(rule)), (end, none)]);
+    }
+    rows
+}
+
+/// The return address stands so many bytes above the stack pointer, and below it the frame pointer of the caller, if that was
+/// `saved`.
+fn above(bytes: u32, saved: bool) -> Rule {
+    let Some(cfa_offset) = i32::try_from(bytes).ok().and_then(|bytes| bytes.checked_add(8)) else { return UNSUPPORTED };
+    let rule = Rule { cfa_offset, ..rule_of(CFA_SP) };
+    if saved { Rule { fp: FP_AT_CFA, fp_offset: -16, ..rule } } else { rule }
+}
+
+/// Puts what Go says of its code in the place of what else is said of it: that nothing is known.
+fn put_go(image: &Image<'_>, rules: &mut Rules, rows: &mut Vec<(u64, u16)>) {
+    let place = |(address, frame): &(u64, go::Frame)| Some((image.offset(*address)?.0, *frame));
+    let places: Vec<(u64, go::Frame)> = image.go.iter().filter_map(place).collect();
+    let (Some((first, _)), Some((last, _))) = (places.first(), places.last()) else { return };
+    let behind = rows.iter().filter(|(place, _)| place <= last).max_by_key(|(place, _)| *place).copied();
+    rows.retain(|(place, _)| place < first || place > last);
+    for (place, frame) in &places {
+        let rule = match frame {
+            go::Frame::Bytes { bytes, saved } => above(*bytes, *saved),
+            go::Frame::Switched => rule_of(CFA_OTHER_STACK),
+            go::Frame::Left => Rule { extra: 1, ..rule_of(CFA_OTHER_STACK) },
+            go::Frame::Outermost => END,
+            go::Frame::Signal => rule_of(CFA_SIGNAL),
+            go::Frame::Unknown => NONE,
+        };
+        rows.push((*place, rules.number(rule)));
+    }
+    rows.extend(behind.map(|(_, number)| (*last, number)));
 }
 
 /// Rows, sorted by their place in the file, to pages.

@@ -1,7 +1,7 @@
 //! The thread that looks at processes for an interpreter, and tells the kernel side where its frames are.
 //!
-//! A process is looked at when a stack of it was sampled, and again at growing intervals: it may load Python, or a library
-//! that matters, later.
+//! A process is looked at when a stack of it was sampled, and again at growing intervals: it may load an interpreter, or a
+//! library that matters, later.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -11,11 +11,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
-use tracer_common::python::{PYTHONS_MAX, PythonLayout, PythonOutcome};
+use tracer_common::interpreter::{INTERPRETERS_MAX, InterpreterLayout, InterpreterOutcome};
 
 use crate::guard::tables::TableUse;
-use crate::kernel::python::Pythons;
-use crate::runtimes::python_frames::{Look, look, refused};
+use crate::kernel::interpreter::InterpreterMap;
+use crate::runtimes::maps::Maps;
+use crate::runtimes::python_frames::{Look, refused};
+use crate::runtimes::{php_frames, python_frames};
 
 /// Most looks that wait.
 const QUEUE: usize = 256;
@@ -24,7 +26,7 @@ const SEEN: usize = 16_384;
 /// Between two looks at a process, at first and at most: each is twice as long as the one before.
 const FIRST: Duration = Duration::from_millis(200);
 const LONGEST: Duration = Duration::from_secs(60);
-/// Looks after which Python that does not look as its version says is believed to be another build.
+/// Looks after which an interpreter that does not look as its version says is believed to be another build.
 const PATIENCE: u32 = 6;
 /// Between two looks whether processes ended unnoticed.
 const SWEEP: Duration = Duration::from_secs(60);
@@ -32,18 +34,18 @@ const SWEEP: Duration = Duration::from_secs(60);
 /// Where layouts go.
 pub trait Layouts: Send {
     /// Says where a process keeps its frames; an error where there is no room.
-    fn set(&mut self, pid: u32, layout: PythonLayout) -> Result<(), String>;
+    fn set(&mut self, pid: u32, layout: InterpreterLayout) -> Result<(), String>;
     /// Forgets a process.
     fn forget(&mut self, pid: u32);
 }
 
-impl Layouts for Pythons {
-    fn set(&mut self, pid: u32, layout: PythonLayout) -> Result<(), String> {
-        Pythons::set(self, pid, layout)
+impl Layouts for InterpreterMap {
+    fn set(&mut self, pid: u32, layout: InterpreterLayout) -> Result<(), String> {
+        InterpreterMap::set(self, pid, layout)
     }
 
     fn forget(&mut self, pid: u32) {
-        Pythons::forget(self, pid);
+        InterpreterMap::forget(self, pid);
     }
 }
 
@@ -76,11 +78,11 @@ pub struct Interpreters {
 
 impl Interpreters {
     /// Starts the thread. Fails if the system cannot create one.
-    pub fn start(layouts: impl Layouts + 'static) -> std::io::Result<Self> {
+    pub fn start(layouts: impl Layouts + 'static, wanted: Wanted) -> std::io::Result<Self> {
         let (jobs, queue) = sync_channel(QUEUE);
         let figures = Arc::new(Figures::default());
-        let mut worker = Worker { layouts, known: HashMap::new(), figures: Arc::clone(&figures) };
-        std::thread::Builder::new().name("tracer-python".into()).spawn(move || worker.run(&queue))?;
+        let mut worker = Worker { layouts, wanted, known: HashMap::new(), figures: Arc::clone(&figures) };
+        std::thread::Builder::new().name("tracer-interpreters".into()).spawn(move || worker.run(&queue))?;
         Ok(Self { jobs, seen: FxHashMap::default(), figures })
     }
 
@@ -110,21 +112,44 @@ impl Interpreters {
     /// Processes whose interpreter is known.
     pub fn table_use(&self) -> TableUse {
         let of = |value: &AtomicU64| value.load(Ordering::Relaxed);
-        TableUse { entries: of(&self.figures.known), limit: u64::from(PYTHONS_MAX), reached: of(&self.figures.refused) }
+        TableUse {
+            entries: of(&self.figures.known),
+            limit: u64::from(INTERPRETERS_MAX),
+            reached: of(&self.figures.refused),
+        }
     }
 }
 
-/// What is known of a process with Python.
+/// Languages whose interpreters are looked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// `CPython`.
+    pub python: bool,
+    /// PHP.
+    pub php: bool,
+}
+
+impl Wanted {
+    fn look(self, pid: u32) -> Look {
+        let Some(maps) = Maps::read(pid) else { return Look::Nothing };
+        let php = if self.php { php_frames::look(&maps) } else { Look::Nothing };
+        // A program that has both runs the one with the library, or the name, of PHP.
+        if php == Look::Nothing && self.python { python_frames::look(&maps) } else { php }
+    }
+}
+
+/// What is known of a process with an interpreter.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     /// What the kernel side has; `None` = nothing yet.
-    layout: Option<PythonLayout>,
-    /// Looks that found Python that has not begun.
+    layout: Option<InterpreterLayout>,
+    /// Looks that found one that has not begun.
     tries: u32,
 }
 
 struct Worker<L> {
     layouts: L,
+    wanted: Wanted,
     known: HashMap<u32, Known>,
     figures: Arc<Figures>,
 }
@@ -134,7 +159,7 @@ impl<L: Layouts> Worker<L> {
         let mut swept = Instant::now();
         loop {
             match queue.recv_timeout(SWEEP) {
-                Ok(Job::Look(pid)) => self.take(pid, look(pid)),
+                Ok(Job::Look(pid)) => self.take(pid, self.wanted.look(pid)),
                 Ok(Job::Forget(pid)) => self.forget(pid),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -148,12 +173,12 @@ impl<L: Layouts> Worker<L> {
     }
 
     fn take(&mut self, pid: u32, found: Look) {
-        if self.known.len() >= PYTHONS_MAX as usize && !self.known.contains_key(&pid) && found != Look::NotPython {
+        if self.known.len() >= INTERPRETERS_MAX as usize && !self.known.contains_key(&pid) && found != Look::Nothing {
             self.figures.refused.fetch_add(1, Ordering::Relaxed);
             return;
         }
         let layout = match found {
-            Look::NotPython => {
+            Look::Nothing => {
                 self.forget(pid);
                 return;
             }
@@ -163,9 +188,9 @@ impl<L: Layouts> Worker<L> {
                 if known.tries < PATIENCE || known.layout.is_some() {
                     return;
                 }
-                refused(PythonOutcome::Unsupported)
+                refused(InterpreterOutcome::Unsupported, 0)
             }
-            Look::Python(layout) => layout,
+            Look::Known(layout) => layout,
         };
         let known = self.known.entry(pid).or_insert(Known { layout: None, tries: 0 });
         if known.layout == Some(layout) {
@@ -173,11 +198,11 @@ impl<L: Layouts> Worker<L> {
         }
         match self.layouts.set(pid, layout) {
             Ok(()) => {
-                log::debug!("process {pid} runs Python: {layout:?}");
+                log::debug!("process {pid} runs an interpreter: {layout:?}");
                 known.layout = Some(layout);
             }
             Err(error) => {
-                log::debug!("process {pid}: Python's frames are not read: {error}");
+                log::debug!("process {pid}: its interpreter's frames are not read: {error}");
                 self.figures.refused.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -203,10 +228,10 @@ mod tests {
 
     /// A map with room for some.
     #[derive(Default)]
-    struct Room(HashMap<u32, PythonLayout>, usize);
+    struct Room(HashMap<u32, InterpreterLayout>, usize);
 
     impl Layouts for Room {
-        fn set(&mut self, pid: u32, layout: PythonLayout) -> Result<(), String> {
+        fn set(&mut self, pid: u32, layout: InterpreterLayout) -> Result<(), String> {
             if self.0.len() >= self.1 && !self.0.contains_key(&pid) {
                 return Err("full".into());
             }
@@ -220,10 +245,11 @@ mod tests {
     }
 
     fn worker(room: usize) -> Worker<Room> {
-        Worker { layouts: Room(HashMap::new(), room), known: HashMap::new(), figures: Arc::default() }
+        let wanted = Wanted { python: true, php: true };
+        Worker { layouts: Room(HashMap::new(), room), wanted, known: HashMap::new(), figures: Arc::default() }
     }
 
-    const LAYOUT: PythonLayout = PythonLayout {
+    const LAYOUT: InterpreterLayout = InterpreterLayout {
         state: 0x340,
         thread_id: 152,
         frame: 56,
@@ -236,45 +262,46 @@ mod tests {
         names: 112,
         flags: 11 << 8,
         refused: 0,
-        reserved: 0,
+        owner_mask: 0xff,
     };
 
     #[test]
-    fn python_that_begins_is_waited_for() {
+    fn an_interpreter_that_begins_is_waited_for() {
         let mut worker = worker(2);
         for _ in 1..PATIENCE {
             worker.take(1, Look::NotYet);
             assert!(worker.layouts.0.is_empty());
         }
         worker.take(1, Look::NotYet);
-        assert_eq!(worker.layouts.0[&1].refused, PythonOutcome::Unsupported as u32);
-        worker.take(1, Look::Python(LAYOUT));
+        assert_eq!(worker.layouts.0[&1].refused, InterpreterOutcome::Unsupported as u32);
+        worker.take(1, Look::Known(LAYOUT));
         assert_eq!(worker.layouts.0[&1], LAYOUT);
         // Its memory cannot be read any more: what is known still holds.
         worker.take(1, Look::NotYet);
         assert_eq!(worker.layouts.0[&1], LAYOUT);
-        worker.take(1, Look::NotPython);
+        worker.take(1, Look::Nothing);
         assert!(worker.layouts.0.is_empty() && worker.known.is_empty());
     }
 
     #[test]
     fn what_does_not_fit_is_counted() {
         let mut worker = worker(1);
-        worker.take(1, Look::Python(LAYOUT));
-        worker.take(2, Look::Python(LAYOUT));
+        worker.take(1, Look::Known(LAYOUT));
+        worker.take(2, Look::Known(LAYOUT));
         assert_eq!((worker.layouts.0.len(), worker.figures.refused.load(Ordering::Relaxed)), (1, 1));
         worker.sweep(|pid| pid != 1);
-        worker.take(2, Look::Python(LAYOUT));
+        worker.take(2, Look::Known(LAYOUT));
         assert_eq!(worker.layouts.0.keys().copied().collect::<Vec<_>>(), [2]);
-        for pid in 0..PYTHONS_MAX + 10 {
+        for pid in 0..INTERPRETERS_MAX + 10 {
             worker.take(pid, Look::NotYet);
         }
-        assert!(worker.known.len() <= PYTHONS_MAX as usize && worker.figures.refused.load(Ordering::Relaxed) > 5);
+        assert!(worker.known.len() <= INTERPRETERS_MAX as usize && worker.figures.refused.load(Ordering::Relaxed) > 5);
     }
 
     #[test]
     fn looks_become_rare() {
-        let mut interpreters = Interpreters::start(Room(HashMap::new(), 1)).expect("a thread");
+        let mut interpreters =
+            Interpreters::start(Room(HashMap::new(), 1), Wanted { python: true, php: true }).expect("a thread");
         let start = Instant::now();
         let mut looks = 0;
         let mut before = None;

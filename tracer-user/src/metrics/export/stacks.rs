@@ -1,5 +1,7 @@
 //! How walks over sampled stacks ended.
 
+use tracer_common::interpreter::Language;
+
 use super::Metrics;
 use crate::metrics::families::Families;
 use crate::metrics::totals::Totals;
@@ -8,8 +10,15 @@ use crate::metrics::totals::Totals;
 #[derive(Debug)]
 pub(super) struct Stacks {
     walks: Totals,
-    python_walks: Totals,
-    python_functions: Totals,
+    python: Interpreted,
+    php: Interpreted,
+}
+
+/// Those of a language.
+#[derive(Debug)]
+struct Interpreted {
+    walks: Totals,
+    functions: Totals,
 }
 
 impl Stacks {
@@ -22,16 +31,31 @@ impl Stacks {
                  frame_pointers followed frame pointers only and cannot know; every other outcome is an incomplete \
                  stack.",
             ),
-            python_walks: outcomes(
-                "tracer_python_stack_walks_total",
-                "Walks over the frames of Python in sampled stacks, by how they ended: complete came to the outermost \
-                 frame, no_thread_state is a thread that runs no Python; every other outcome is a stack that lacks \
-                 Python functions.",
-            ),
-            python_functions: outcomes(
-                "tracer_python_functions_total",
-                "Python functions seen in stacks, once a process, by outcome: named, unnamed (freed before it was read).",
-            ),
+            python: Interpreted {
+                walks: outcomes(
+                    "tracer_python_stack_walks_total",
+                    "Walks over the frames of Python in sampled stacks, by how they ended: complete came to the outermost \
+                     frame, no_thread_state is a thread that runs no Python; every other outcome is a stack that lacks \
+                     Python functions.",
+                ),
+                functions: outcomes(
+                    "tracer_python_functions_total",
+                    "Python functions seen in stacks, once a process, by outcome: named, unnamed (freed before it was \
+                     read).",
+                ),
+            },
+            php: Interpreted {
+                walks: outcomes(
+                    "tracer_php_stack_walks_total",
+                    "Walks over the frames of PHP in sampled stacks, by how they ended: complete came to the outermost \
+                     frame, no_thread_state is a process that runs no PHP at the moment; every other outcome is a stack \
+                     that lacks PHP functions.",
+                ),
+                functions: outcomes(
+                    "tracer_php_functions_total",
+                    "PHP functions seen in stacks, once a process, by outcome: named, unnamed (freed before it was read).",
+                ),
+            },
         }
     }
 }
@@ -42,9 +66,18 @@ impl Metrics {
         self.stacks.walks.set_all(outcomes);
     }
 
-    /// Walks over Python's frames by outcome, and functions that were named and could not be, absolute.
-    pub fn set_python(&self, walks: impl Iterator<Item = (&'static str, u64)>, (named, unnamed): (u64, u64)) {
-        self.stacks.python_walks.set_all(walks);
-        self.stacks.python_functions.set_all([("named", named), ("unnamed", unnamed)]);
+    /// Walks over frames of a language by outcome, and its functions that were named and could not be, absolute.
+    pub fn set_interpreted(
+        &self,
+        language: Language,
+        walks: impl Iterator<Item = (&'static str, u64)>,
+        (named, unnamed): (u64, u64),
+    ) {
+        let families = match language {
+            Language::Python => &self.stacks.python,
+            Language::Php => &self.stacks.php,
+        };
+        families.walks.set_all(walks);
+        families.functions.set_all([("named", named), ("unnamed", unnamed)]);
     }
 }

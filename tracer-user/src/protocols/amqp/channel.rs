@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::RangeInclusive;
 
 use super::methods::{Asks, Method};
-use crate::protocols::Asked;
+use crate::protocols::ExpectedReply;
 use crate::protocols::framed::Way;
 
 /// Most consumers remembered per channel.
@@ -48,7 +48,7 @@ pub(super) struct Channel {
     /// Delivery tag of the last delivery.
     delivered: u64,
     /// Methods sent, and how many of them were answered.
-    asked: u64,
+    expected: u64,
     replied: u64,
     /// Consumers: hashes of their names, with the lowest bit set for automatic acknowledgement; for the one being
     /// created only that flag.
@@ -87,7 +87,7 @@ impl Channel {
             id,
             confirming: None,
             delivered: 0,
-            asked: 0,
+            expected: 0,
             replied: 0,
             consumers: Vec::new(),
             consuming: None,
@@ -135,13 +135,13 @@ impl Channel {
         way: Way,
         of: Of,
         tag: u64,
-        asked: &dyn Fn(u64) -> Option<Asked>,
+        expected: &dyn Fn(u64) -> Option<ExpectedReply>,
     ) -> Option<&'static str> {
         if way == Way::Request {
             return None;
         }
         let note = self.returned.take()?;
-        asked(of.key(self.id, tag)).filter(|asked| asked.note == note).map(|_| "NO_ROUTE")
+        expected(of.key(self.id, tag)).filter(|expected| expected.note == note).map(|_| "NO_ROUTE")
     }
 
     /// Notes a method's effects on the channel.
@@ -173,19 +173,19 @@ impl Channel {
 
     /// A method with a reply was sent; returns its key.
     pub(super) fn ask(&mut self) -> u64 {
-        self.asked += 1;
-        Of::Method.key(self.id, self.asked)
+        self.expected += 1;
+        Of::Method.key(self.id, self.expected)
     }
 
     /// The oldest method is answered; returns its key.
     pub(super) fn answered(&mut self) -> u64 {
-        self.replied = (self.replied + 1).min(self.asked.max(1));
+        self.replied = (self.replied + 1).min(self.expected.max(1));
         Of::Method.key(self.id, self.replied)
     }
 
     /// Whether no method waits for its reply.
     pub(super) fn is_idle(&self) -> bool {
-        self.asked == self.replied
+        self.expected == self.replied
     }
 
     /// Whether nothing with this tag was seen yet.
@@ -196,7 +196,7 @@ impl Channel {
     /// Frames were missed.
     pub(super) fn lost(&mut self, way: Way) {
         self.content[way as usize] = 0;
-        self.replied = self.asked;
+        self.replied = self.expected;
         self.whole = false;
         self.returned = None;
         if way == Way::Request {

@@ -140,8 +140,8 @@ impl Fields {
             request.method = settings.method(method);
             request.path = http1::path(&target, connect);
             request.target = http1::target_number(&target);
-            request.asked.tunnel = connect;
-            request.asked.bodiless = method == "HEAD";
+            request.expected.tunnel = connect;
+            request.expected.bodiless = method == "HEAD";
         }
         request
     }

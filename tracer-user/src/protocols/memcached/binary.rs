@@ -1,7 +1,7 @@
 //! The binary protocol: 24-byte headers, each with the length of what follows.
 
 use super::{OTHER, length, mark, named};
-use crate::protocols::{Asked, Detected, Reply, Request, Step};
+use crate::protocols::{Detected, ExpectedReply, Reply, Request, Step};
 
 const HEADER: usize = 24;
 /// Longest body accepted: the server's largest item size.
@@ -142,14 +142,14 @@ impl Binary {
             return Step::Invalid;
         }
         let (name, _, answer) = command(header.opcode).unwrap_or((OTHER, &[], Answer::Always));
-        let mut asked = Asked::default();
+        let mut expected = ExpectedReply::default();
         match answer {
             Answer::Always => {}
-            Answer::Quiet => (asked.optional, asked.note) = (true, header.mark()),
-            Answer::Never => asked.silent = true,
+            Answer::Quiet => (expected.optional, expected.note) = (true, header.mark()),
+            Answer::Never => expected.silent = true,
         }
         let body = length(header.body.into());
-        Step::Head { used: HEADER, message: named(name, asked), body }
+        Step::Head { used: HEADER, message: named(name, expected), body }
     }
 
     pub(super) fn reply(bytes: &[u8], cut: bool) -> Step<Reply> {
@@ -164,7 +164,7 @@ impl Binary {
     }
 
     /// Whether a reply does not answer the oldest quiet request.
-    pub(super) fn passes(bytes: &[u8], asked: Asked) -> Option<bool> {
-        Header::read(bytes).map(|header| header.mark() != asked.note)
+    pub(super) fn passes(bytes: &[u8], expected: ExpectedReply) -> Option<bool> {
+        Header::read(bytes).map(|header| header.mark() != expected.note)
     }
 }

@@ -3,7 +3,7 @@
 use memchr::memchr;
 
 use super::{OTHER, length, mark, named};
-use crate::protocols::{Asked, Body, Detected, Reply, Request, Step, Walked};
+use crate::protocols::{Body, Detected, ExpectedReply, Reply, Request, Step, Walked};
 
 /// Longest line waited for: the server gives up on a command of this length without a line end.
 const LINE: usize = 8 * 1024;
@@ -110,17 +110,17 @@ struct Command {
     name: &'static str,
     /// Bytes of the value and the line end after it.
     value: u64,
-    asked: Asked,
+    expected: ExpectedReply,
 }
 
 fn command(line: &[u8]) -> Option<Command> {
     let mut rest = words(line);
     let first = rest.next()?;
-    let mut asked = Asked::default();
+    let mut expected = ExpectedReply::default();
     if let Some(name) = listed(STORES, first) {
         let value = number(rest.nth(3)).filter(|value| *value <= VALUE_MOST)?;
-        asked.silent = rest.last() == Some(b"noreply");
-        return Some(Command { name, value: value + 2, asked });
+        expected.silent = rest.last() == Some(b"noreply");
+        return Some(Command { name, value: value + 2, expected });
     }
     let meta = first == META_STORE.as_bytes();
     let value = if meta { number(rest.nth(1)).filter(|value| *value <= VALUE_MOST)? + 2 } else { 0 };
@@ -130,24 +130,24 @@ fn command(line: &[u8]) -> Option<Command> {
             let flags = rest.skip(usize::from(!meta));
             for flag in flags {
                 match flag.first() {
-                    Some(b'q') => asked.optional = true,
-                    Some(b'O') => asked.note = mark(flag, 0),
+                    Some(b'q') => expected.optional = true,
+                    Some(b'O') => expected.note = mark(flag, 0),
                     _ => {}
                 }
             }
-            if !asked.optional {
-                asked.note = 0;
+            if !expected.optional {
+                expected.note = 0;
             }
         }
         "delete" | "incr" | "decr" | "touch" | "flush_all" | "verbosity" | "cache_memlimit" => {
-            asked.silent = rest.last() == Some(b"noreply");
+            expected.silent = rest.last() == Some(b"noreply");
         }
-        "quit" | "shutdown" => asked.silent = true,
+        "quit" | "shutdown" => expected.silent = true,
         // A log stream follows its reply.
-        "watch" => asked.tunnel = true,
+        "watch" => expected.tunnel = true,
         _ => {}
     }
-    Some(Command { name, value, asked })
+    Some(Command { name, value, expected })
 }
 
 /// Kind of a server's first line.
@@ -220,9 +220,10 @@ pub(super) fn detect_text(bytes: &[u8]) -> Detected {
     }
 }
 
-/// Whether `asked` and `answer` together belong to this protocol.
-pub(super) fn is_answer(asked: &[u8], answer: &[u8]) -> bool {
-    let Some(command) = line(asked).ok().and_then(|(line, _)| command(line)).filter(|command| !command.asked.silent)
+/// Whether `request` and `answer` together belong to this protocol.
+pub(super) fn is_answer(request: &[u8], answer: &[u8]) -> bool {
+    let Some(command) =
+        line(request).ok().and_then(|(line, _)| command(line)).filter(|command| !command.expected.silent)
     else {
         return false;
     };
@@ -237,12 +238,12 @@ pub(super) fn is_answer(asked: &[u8], answer: &[u8]) -> bool {
 }
 
 /// Whether a reply does not answer the oldest quiet request.
-pub(super) fn passes(bytes: &[u8], asked: Asked) -> Option<bool> {
+pub(super) fn passes(bytes: &[u8], expected: ExpectedReply) -> Option<bool> {
     let (line, _) = line(bytes).ok()?;
     let mut rest = words(line);
     let first = rest.next().unwrap_or_default();
-    if asked.note != 0 {
-        let own = rest.any(|flag| flag.first() == Some(&b'O') && mark(flag, 0) == asked.note);
+    if expected.note != 0 {
+        let own = rest.any(|flag| flag.first() == Some(&b'O') && mark(flag, 0) == expected.note);
         // Errors do not show which request they answer.
         return Some(!own && listed(FAILURES, first).is_none());
     }
@@ -257,9 +258,9 @@ pub(super) fn request(bytes: &[u8], cut: bool) -> Step<Box<Request>> {
             if found.is_none() && !is_text(line) {
                 return Step::Invalid;
             }
-            let Command { name, value, asked } =
-                found.unwrap_or(Command { name: OTHER, value: 0, asked: Asked::default() });
-            Step::Head { used, message: named(name, asked), body: length(value) }
+            let Command { name, value, expected } =
+                found.unwrap_or(Command { name: OTHER, value: 0, expected: ExpectedReply::default() });
+            Step::Head { used, message: named(name, expected), body: length(value) }
         }
         Err(true) if !cut => Step::NeedMore,
         // Many keys: named by the captured part.
@@ -268,7 +269,7 @@ pub(super) fn request(bytes: &[u8], cut: bool) -> Step<Box<Request>> {
             let Some(name) = listed(PLAIN, first).filter(|_| first.len() < bytes.len()) else {
                 return Step::Invalid;
             };
-            let mut message = named(name, Asked::default());
+            let mut message = named(name, ExpectedReply::default());
             message.cut = true;
             Step::Head { used: bytes.len(), message, body: Body::UntilTurn }
         }
@@ -290,7 +291,7 @@ pub(super) struct Text {
 }
 
 impl Text {
-    pub(super) fn reply(&mut self, bytes: &[u8], cut: bool, asked: Asked) -> Step<Reply> {
+    pub(super) fn reply(&mut self, bytes: &[u8], cut: bool, expected: ExpectedReply) -> Step<Reply> {
         let (line, used) = match line(bytes) {
             Ok(found) => found,
             Err(true) if !cut => return Step::NeedMore,
@@ -299,7 +300,7 @@ impl Text {
         let message = |failure| Reply { status: 0, failure, interim: false };
         match answer(line) {
             Some(Answer::Line(failure)) => {
-                let body = if asked.tunnel && failure.is_none() { Body::Switch } else { Body::Length(0) };
+                let body = if expected.tunnel && failure.is_none() { Body::Switch } else { Body::Length(0) };
                 Step::Head { used, message: message(failure), body }
             }
             Some(Answer::Value(value)) => Step::Head { used, message: message(None), body: length(value) },

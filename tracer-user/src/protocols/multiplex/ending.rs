@@ -16,7 +16,7 @@ impl Multiplexed {
         } else {
             self.open.first_key_value()
         };
-        oldest.map(|(key, open)| (*key, open.asked.optional))
+        oldest.map(|(key, open)| (*key, open.expected.optional))
     }
 
     /// A frame of `len` bytes answers all open requests with these keys.
@@ -85,9 +85,9 @@ impl Multiplexed {
                 continue;
             }
             let lost = self.lane(replies).lost.is_some();
-            let asked = self.open.iter().filter(|(_, open)| open.way == way);
-            let asked: Vec<(u64, bool)> = asked.map(|(key, open)| (*key, open.doubtful)).collect();
-            for (key, doubtful) in asked {
+            let ended = self.open.iter().filter(|(_, open)| open.way == way);
+            let ended: Vec<(u64, bool)> = ended.map(|(key, open)| (*key, open.doubtful)).collect();
+            for (key, doubtful) in ended {
                 // The end may have been among bytes that were missed.
                 let outcome = if lost || doubtful { Outcome::Unfinished } else { Outcome::Aborted };
                 self.done(key, outcome, at, out);

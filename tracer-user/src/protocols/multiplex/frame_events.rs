@@ -2,16 +2,16 @@
 
 use super::{LIMIT, Messages, Multiplexed, Open, TOUCHED};
 use crate::model::{Direction, Nanos, Outcome, ProtocolId, Side};
-use crate::protocols::framed::{Frame, Says, Way};
+use crate::protocols::framed::{Frame, FrameMeaning, Way};
 use crate::protocols::{ExchangeEvent, Reply, Request, Stamp, UNNAMED};
 
 impl Multiplexed {
     /// Handles the beginning of a frame, of which `used` bytes are already read.
     pub(super) fn frame(&mut self, dir: Direction, frame: Frame, used: u64, at: Stamp, out: &mut Vec<ExchangeEvent>) {
-        let Frame { len, key, body, says, end } = frame;
-        let (says, linked) = match says {
-            Says::Bringing(both) => (both.0, Some(both.1)),
-            says => (says, None),
+        let Frame { len, key, body, meaning, end } = frame;
+        let (meaning, linked) = match meaning {
+            FrameMeaning::Bringing(both) => (both.0, Some(both.1)),
+            meaning => (meaning, None),
         };
         let way = self.way(dir);
         let lane = self.lane(dir);
@@ -19,13 +19,13 @@ impl Multiplexed {
         let (first, arrived, pos) = lane.start.take().unwrap_or((at, 0, lane.pos));
         lane.left = len - used;
         (lane.key, lane.end) = (key, end);
-        match says {
-            Says::Nothing => {
+        match meaning {
+            FrameMeaning::Nothing => {
                 lane.key = 0;
                 lane.end = false;
                 return;
             }
-            Says::Refused(above) => {
+            FrameMeaning::Refused(above) => {
                 lane.key = 0;
                 let refused: Vec<u64> = self.open.range(above.saturating_add(1)..).map(|(key, _)| *key).collect();
                 for key in refused {
@@ -33,7 +33,7 @@ impl Multiplexed {
                 }
                 return;
             }
-            Says::Begun { request, protocol, length } => {
+            FrameMeaning::Begun { request, protocol, length } => {
                 if self.open.contains_key(&key) {
                     self.done(key, Outcome::Unfinished, at, out);
                 }
@@ -48,9 +48,9 @@ impl Multiplexed {
                 }
                 self.begin(dir, key, (request, protocol, length), (first, arrived, pos), at, out);
             }
-            // Nested `Says::Bringing` carries nothing more.
-            Says::Part | Says::Bringing(_) => {}
-            Says::Message(length) => {
+            // Nested `FrameMeaning::Bringing` carries nothing more.
+            FrameMeaning::Part | FrameMeaning::Bringing(_) => {}
+            FrameMeaning::Message(length) => {
                 if let Some(open) = self.open.get_mut(&key) {
                     let part = open.part(way) as usize;
                     let over = open.to_come[part].is_none_or(|to_come| to_come == 0);
@@ -59,12 +59,12 @@ impl Multiplexed {
                     }
                 }
             }
-            Says::Sized(length) => {
+            FrameMeaning::Sized(length) => {
                 if let Some(open) = self.open.get_mut(&key) {
                     open.to_come[open.part(way) as usize] = Some(length);
                 }
             }
-            Says::Replied { reply, length } => {
+            FrameMeaning::Replied { reply, length } => {
                 let Some(open) = self.open.get_mut(&key) else {
                     // A reply to a request broken off before is not unpaired.
                     let known = self.seen.is_some_and(|(lowest, highest)| (lowest..=highest).contains(&key));
@@ -80,18 +80,18 @@ impl Multiplexed {
                     out.push(ExchangeEvent::Replied { exchange: open.exchange, status, failure, first, sure: true });
                 }
             }
-            Says::Judged { status, failure } => {
+            FrameMeaning::Judged { status, failure } => {
                 if let Some(open) = self.open.get(&key) {
                     out.push(ExchangeEvent::Judged { exchange: open.exchange, status, failure });
                 }
             }
-            Says::Settled { keys, status, failure } => {
+            FrameMeaning::Settled { keys, status, failure } => {
                 lane.key = 0;
                 lane.end = false;
                 self.settle(keys, (status, failure), len, (first, at), out);
                 return;
             }
-            Says::Reset(verdict) => {
+            FrameMeaning::Reset(verdict) => {
                 lane.key = 0;
                 lane.end = false;
                 self.touch(key);
@@ -135,7 +135,7 @@ impl Multiplexed {
         let open = Open {
             exchange,
             way,
-            asked: request.asked,
+            expected: request.expected,
             request_bytes: 0,
             reply_bytes: 0,
             body_bytes: 0,
@@ -186,7 +186,7 @@ impl Multiplexed {
         match open.part(way) {
             Way::Request if !open.request_done => {
                 open.request_done = true;
-                if open.asked.silent {
+                if open.expected.silent {
                     self.done(key, Outcome::Complete, at, out);
                 }
             }
@@ -198,7 +198,7 @@ impl Multiplexed {
     pub(super) fn done(&mut self, key: u64, outcome: Outcome, at: Stamp, out: &mut Vec<ExchangeEvent>) {
         let Some(open) = self.open.remove(&key) else { return };
         // No reply was due: the exchange ended with the request.
-        let unasked = open.asked.optional && !open.replied;
+        let unasked = open.expected.optional && !open.replied;
         let (outcome, at) = if unasked && open.request_done { (Outcome::Complete, open.last) } else { (outcome, at) };
         out.push(ExchangeEvent::Done {
             exchange: open.exchange,

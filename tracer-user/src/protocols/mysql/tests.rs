@@ -390,7 +390,7 @@ fn evicted_statements_are_reported() {
         let asked = command(PREPARE, b"SELECT 1");
         let Step::Head { message, .. } = session.request(&asked, false, &settings) else { panic!("a head") };
         let answer = prepared(number, 0, 0, true);
-        assert!(matches!(session.reply(&answer, false, &message.asked), Step::Head { .. }), "{number}");
+        assert!(matches!(session.reply(&answer, false, &message.expected), Step::Head { .. }), "{number}");
     }
     assert_eq!((session.take_refused(), session.take_refused()), (2, 0));
 }

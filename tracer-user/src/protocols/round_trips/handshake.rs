@@ -96,7 +96,7 @@ impl Walk {
 
 impl Handshake {
     /// Takes a client's operation, preceded by `gap` unseen bytes.
-    pub(super) fn asked(&mut self, chunk: &Chunk<'_>, gap: u64) -> Took {
+    pub(super) fn on_request_bytes(&mut self, chunk: &Chunk<'_>, gap: u64) -> Took {
         if gap > 0 {
             return Took::Part(0);
         }

@@ -9,7 +9,7 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic, OpKind, Register}
 /// Most bytes of a function that are decoded.
 pub(super) const CODE: u64 = 256 << 10;
 /// `e_machine`.
-const X86_64: u16 = 62;
+pub(super) const X86_64: u16 = 62;
 const AARCH64: u16 = 183;
 
 /// Where a jump or call goes.

@@ -14,7 +14,8 @@ use gimli::{AttributeValue, DebugLine, DebugLineOffset, DebugLineStr, EndianSlic
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSection};
 
-use super::code::{Flow, Instructions, JumpTarget, Stack};
+use super::code::{Flow, Instructions, JumpTarget};
+use super::depths::depths;
 use super::{Binary, CallEnd, Found, RETURNS, Refusal, SIMILAR, Site, elf};
 use crate::runtimes::go::image::Image;
 
@@ -277,7 +278,7 @@ impl<'a> Graph<'a> {
 }
 
 /// The instructions of the function that may follow the one at `at`.
-fn after(instructions: &Instructions, at: u64) -> Vec<u64> {
+pub(super) fn after(instructions: &Instructions, at: u64) -> Vec<u64> {
     let Some(one) = instructions.get(&at) else { return Vec::new() };
     let all = match one.flow {
         Flow::Next | Flow::Call(_) => vec![one.end],
@@ -385,43 +386,9 @@ impl Region {
     }
 }
 
-/// Where the stack pointer is before each instruction, relative to the function's beginning; `None`: not known.
-fn depths(instructions: &Instructions, start: u64) -> BTreeMap<u64, Option<i64>> {
-    /// Stack pointer and frame pointer.
-    type State = (Option<i64>, Option<i64>);
-    let mut states: BTreeMap<u64, State> = BTreeMap::from([(start, (Some(0), None))]);
-    let mut queue = VecDeque::from([start]);
-    while let Some(at) = queue.pop_front() {
-        let (Some(one), Some((sp, fp))) = (instructions.get(&at), states.get(&at).copied()) else { continue };
-        let plus = |from: Option<i64>, by: i64| from.and_then(|from| from.checked_add(by));
-        let next: State = match one.stack {
-            Stack::Same => (sp, fp),
-            Stack::Moved(by) => (plus(sp, by), fp),
-            Stack::SetFrame => (sp, sp),
-            Stack::FromFrame(by) => (plus(fp, by), fp),
-            Stack::PopFrame => (plus(sp, 8), None),
-            Stack::Leave => (plus(fp, 8), None),
-            Stack::FrameLost => (sp, None),
-            Stack::Unknown => (None, fp),
-        };
-        for to in after(instructions, at) {
-            let merged = match states.get(&to) {
-                None => next,
-                Some((sp, fp)) => (sp.filter(|_| *sp == next.0), fp.filter(|_| *fp == next.1)),
-            };
-            // A state only ever loses what it knows: this ends.
-            if states.get(&to) != Some(&merged) {
-                states.insert(to, merged);
-                queue.push_back(to);
-            }
-        }
-    }
-    states.into_iter().map(|(at, (sp, _))| (at, sp)).collect()
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::code::Instruction;
+    use super::super::code::{Instruction, Stack};
     use super::*;
 
     /// A function of instructions of one byte, from 0.

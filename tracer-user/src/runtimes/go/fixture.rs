@@ -5,19 +5,24 @@ pub(in crate::runtimes) const BASE: u64 = 0x40_0000;
 /// Offset of its code; as long as the C code that may precede Go's.
 pub(in crate::runtimes) const TEXT: u64 = 0x1000;
 
-/// A function's name and code.
-type Function<'a> = (&'a str, &'a [u8]);
+/// A function's name and code, its flags, and where its frame's sizes stand in [`HEIGHTS`].
+type Function<'a> = (&'a str, &'a [u8], u8, u32);
 
 /// `newproc.func1`: a stack check, a frame, a call to 64 bytes after its start.
 const CREATES: &[u8] = &[0x49, 0x3b, 0x66, 0x10, 0x76, 0x20, 0x55, 0x48, 0x89, 0xe5, 0xe8, 49, 0, 0, 0, 0xc3];
 /// A stack check and a frame.
 const SMALL: &[u8] = &[0x49, 0x3b, 0x66, 0x10, 0x76, 0x20, 0x55, 0x48, 0x89, 0xe5, 0xc3];
-const FUNCTIONS: [Function<'_>; 4] = [
-    ("runtime.newproc.func1", CREATES),
-    ("runtime.runqput", SMALL),
-    ("net/http.(*persistConn).roundTrip", SMALL),
-    ("net/http.(*Transport).dialConn.gowrap1", SMALL),
+const FUNCTIONS: [Function<'_>; 7] = [
+    ("runtime.newproc.func1", CREATES, 0, 1),
+    ("runtime.runqput", SMALL, 0, 0),
+    ("net/http.(*persistConn).roundTrip", SMALL, 0, 9),
+    ("net/http.(*Transport).dialConn.gowrap1", SMALL, 0, 0),
+    ("runtime.goexit", &[0x90], 5, 0),
+    ("runtime.sigreturn__sigaction", &[0x0f, 5], 4, 0),
+    ("runtime.systemstack", &[0x55, 0x48, 0x89, 0xe5], 6, 9),
 ];
+/// From -1: 0 for 7 bytes, 8 for 3, 40 for 54, end; 0 for 1, 8 for 63.
+const HEIGHTS: &[u8] = &[0, 2, 7, 16, 3, 64, 54, 0, 0, 2, 1, 16, 63, 0];
 
 /// The function table, with functions of 64 bytes each and `text` as the start of the code.
 fn table(text: u64) -> Vec<u8> {
@@ -25,20 +30,25 @@ fn table(text: u64) -> Vec<u8> {
     let mut entries = Vec::new();
     let mut records = Vec::new();
     let first = FUNCTIONS.len() * 8 + 4;
-    for (n, (name, _)) in FUNCTIONS.iter().enumerate() {
+    for (n, (name, _, flags, heights)) in FUNCTIONS.iter().enumerate() {
         entries.extend((n as u32 * 64).to_le_bytes());
         entries.extend(((first + records.len()) as u32).to_le_bytes());
         records.extend((n as u32 * 64).to_le_bytes());
         records.extend((names.len() as u32).to_le_bytes());
+        records.extend([0; 8]);
+        records.extend(heights.to_le_bytes());
+        records.extend([0; 21]);
+        records.extend([*flags, 0, 0]);
         names.extend(name.as_bytes());
         names.push(0);
     }
     entries.extend((FUNCTIONS.len() as u32 * 64).to_le_bytes());
     let mut table = vec![0xf1, 0xff, 0xff, 0xff, 0, 0, 1, 8];
-    for word in [FUNCTIONS.len() as u64, 0, text, 72, 0, 0, 0, 72 + names.len() as u64] {
+    let by_instruction = 72 + names.len() as u64;
+    for word in [FUNCTIONS.len() as u64, 0, text, 72, 0, 0, by_instruction, by_instruction + HEIGHTS.len() as u64] {
         table.extend(word.to_le_bytes());
     }
-    [table, names, entries, records].concat()
+    [&table, &names, HEIGHTS, &entries, &records].concat()
 }
 
 /// The file: built by `version`, with Go's code `ahead` bytes after the start of its section.
@@ -48,7 +58,7 @@ pub(super) fn program(version: &str, text: u64, ahead: usize) -> Vec<u8> {
     information.push(version.len() as u8);
     information.extend(version.as_bytes());
     let mut code = vec![0xcc; ahead];
-    for (_, function) in FUNCTIONS {
+    for (_, function, ..) in FUNCTIONS {
         code.extend(function);
         code.resize(code.len().next_multiple_of(64), 0xcc);
     }

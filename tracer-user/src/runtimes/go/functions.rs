@@ -3,6 +3,7 @@
 //!
 //! The table's format is that of Go 1.20 and later (`runtime/symtab.go`, `pcHeader` and `_func`).
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use memchr::memchr;
@@ -12,7 +13,7 @@ use super::image::{Image, Source, number};
 /// The table's first bytes: magic number, two zeros, smallest instruction, size of a pointer.
 const MAGIC: [u8; 8] = [0xf1, 0xff, 0xff, 0xff, 0, 0, 1, 8];
 /// Most bytes read of the table. That of a program of 100 MB has some 25 MB.
-const TABLE: usize = 64 << 20;
+pub(super) const TABLE: usize = 64 << 20;
 /// Most functions in the table, and most bytes of a name.
 const COUNT: usize = 1 << 20;
 const NAME: usize = 1024;
@@ -30,29 +31,89 @@ const LARGE: [u8; 4] = [0x4d, 0x3b, 0x66, 0x10];
 /// `push %rbp; mov %rsp,%rbp`.
 const FRAME: [u8; 4] = [0x55, 0x48, 0x89, 0xe5];
 
+/// Flags of a function (`internal/abi`, `FuncFlag`): it is the outermost of its stack; it changes the stack pointer by other
+/// means than adding a constant; it is written in assembly.
+pub(super) const OUTERMOST: u8 = 1;
+pub(super) const WRITES_STACK_POINTER: u8 = 2;
+pub(super) const ASSEMBLY: u8 = 4;
+/// Where its record has them, and where its frame's sizes stand in the tables by instruction.
+const FLAGS: usize = 41;
+const HEIGHTS: usize = 16;
+
 /// The table.
-pub(in crate::runtimes) struct Functions {
-    bytes: Vec<u8>,
+pub(in crate::runtimes) struct Functions<'a> {
+    bytes: Cow<'a, [u8]>,
     count: usize,
     /// Start of the code as in the table; 0 if the table does not have it (since 1.26, and where the loader fills it
     /// in).
     pub(in crate::runtimes) text: u64,
     names: usize,
+    /// Tables by instruction.
+    by_instruction: usize,
     entries: usize,
 }
 
-impl Functions {
+/// One function.
+pub(super) struct Record<'a> {
+    pub(super) name: &'a [u8],
+    /// Relative to the start of the code.
+    pub(super) range: Range<u64>,
+    pub(super) flags: u8,
+    heights: &'a [u8],
+}
+
+impl Record<'_> {
+    /// How far the return address is above the stack pointer, in bytes, from which offset in the function on; `None` = it is
+    /// not said.
+    pub(super) fn heights(&self) -> impl Iterator<Item = (u32, Option<u32>)> + '_ {
+        let (mut rest, mut at, mut value) = (self.heights, 0u32, -1i32);
+        let end = (self.range.end - self.range.start) as u32;
+        std::iter::from_fn(move || {
+            if at >= end {
+                return None;
+            }
+            let first = at;
+            let Some((change, length)) = pair(&mut rest).filter(|(change, _)| *change != 0 || first == 0) else {
+                at = end;
+                return Some((first, None));
+            };
+            // Its lowest bit is the sign.
+            value = value.wrapping_add((change >> 1) as i32 ^ -((change & 1) as i32));
+            at = at.saturating_add(length);
+            Some((first, u32::try_from(value).ok()))
+        })
+    }
+}
+
+/// Two numbers of seven bits a byte, the lowest first.
+fn pair(bytes: &mut &[u8]) -> Option<(u32, u32)> {
+    let mut next = || {
+        let (mut value, mut shift) = (0u32, 0);
+        loop {
+            let (byte, rest) = bytes.split_first()?;
+            *bytes = rest;
+            value |= u32::from(byte & 0x7f).checked_shl(shift)?;
+            if byte & 0x80 == 0 {
+                return Some(value);
+            }
+            shift += 7;
+        }
+    };
+    Some((next()?, next()?))
+}
+
+impl<'a> Functions<'a> {
     pub(in crate::runtimes) fn read<S: Source + ?Sized>(image: &Image<'_, S>) -> Option<Self> {
         let section = image.section(".gopclntab").filter(|section| section.size <= TABLE as u64)?;
-        Self::of(image.bytes(section, TABLE)?)
+        Self::of(Cow::Owned(image.bytes(section, TABLE)?))
     }
 
-    fn of(bytes: Vec<u8>) -> Option<Self> {
+    pub(super) fn of(bytes: Cow<'a, [u8]>) -> Option<Self> {
         if bytes.get(..8)? != MAGIC {
             return None;
         }
         let word = |n: usize| number::<8>(&bytes, 8 + 8 * n).and_then(|word| usize::try_from(word).ok());
-        let (count, names, entries) = (word(0)?, word(3)?, word(7)?);
+        let (count, names, by_instruction, entries) = (word(0)?, word(3)?, word(6)?, word(7)?);
         let text = number::<8>(&bytes, 24)?;
         // One entry more than there are functions: the end of the last one.
         let end = count.checked_add(1)?.checked_mul(8)?.checked_sub(4)?.checked_add(entries)?;
@@ -61,6 +122,7 @@ impl Functions {
             count,
             text,
             names,
+            by_instruction,
             entries,
         })
     }
@@ -71,9 +133,13 @@ impl Functions {
         Some(number::<4>(&self.bytes, at)?..number::<4>(&self.bytes, at.checked_add(8)?)?)
     }
 
-    fn name(&self, n: usize) -> Option<&[u8]> {
+    /// Where the `n`th function's record stands.
+    fn record(&self, n: usize) -> Option<usize> {
         let at = self.entries.checked_add(n.checked_mul(8)?)?.checked_add(4)?;
-        let record = self.entries.checked_add(number::<4>(&self.bytes, at)? as usize)?;
+        self.entries.checked_add(number::<4>(&self.bytes, at)? as usize)
+    }
+
+    fn name(&self, record: usize) -> Option<&[u8]> {
         let name = number::<4>(&self.bytes, record.checked_add(4)?)? as usize;
         let rest = self.bytes.get(self.names.checked_add(name)?..)?;
         let name = rest.get(..rest.len().min(NAME))?;
@@ -83,9 +149,25 @@ impl Functions {
     /// Calls `each` with the name and range of every function.
     pub(in crate::runtimes) fn each(&self, mut each: impl FnMut(&[u8], Range<u64>)) {
         for n in 0..self.count {
-            if let (Some(name), Some(range)) = (self.name(n), self.range(n)) {
+            if let (Some(name), Some(range)) = (self.record(n).and_then(|record| self.name(record)), self.range(n)) {
                 each(name, range);
             }
+        }
+    }
+
+    /// Calls `each` with the record of every function.
+    pub(super) fn each_record(&self, mut each: impl FnMut(Record<'_>)) {
+        for n in 0..self.count {
+            let record = || {
+                let (at, range) = (self.record(n)?, self.range(n).filter(|range| range.start <= range.end)?);
+                let heights = number::<4>(&self.bytes, at.checked_add(HEIGHTS)?)? as usize;
+                let flags = *self.bytes.get(at.checked_add(FLAGS)?)?;
+                // 0: there is no such table.
+                let heights = if heights == 0 { None } else { self.by_instruction.checked_add(heights) };
+                let heights = heights.and_then(|from| self.bytes.get(from..)).unwrap_or_default();
+                Some(Record { name: self.name(at)?, range, flags, heights })
+            };
+            record().into_iter().for_each(&mut each);
         }
     }
 }
@@ -146,6 +228,11 @@ pub(in crate::runtimes) fn frame(code: &[u8]) -> Option<usize> {
     code.get(at..)?.starts_with(&FRAME).then_some(at)
 }
 
+/// Whether the beginning of a function sets up a frame.
+pub(super) fn has_frame(code: &[u8]) -> bool {
+    code.windows(FRAME.len()).any(|bytes| bytes == FRAME)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,12 +266,12 @@ mod tests {
             table.extend(word.to_le_bytes());
         }
         table.extend(b"f\0g\0....");
-        assert!(Functions::of(table.clone()).is_none(), "no entries");
+        assert!(Functions::of(Cow::Borrowed(&table)).is_none(), "no entries");
         // Entries: f at 0x10, its record at 20; g at 0x40, with its record out of bounds; the end.
         for word in [0x10u32, 20, 0x40, u32::MAX, 0x50, 0x10, 0] {
             table.extend(word.to_le_bytes());
         }
-        let functions = Functions::of(table.clone()).expect("a table");
+        let functions = Functions::of(Cow::Borrowed(&table)).expect("a table");
         let mut found = Vec::new();
         functions.each(|name, range| found.push((name.to_vec(), range)));
         assert_eq!(found, [(b"f".to_vec(), 0x10..0x40)]);
@@ -192,7 +279,7 @@ mod tests {
             for byte in [0, 1, 0x7f, 0xff] {
                 let mut other = table.clone();
                 other[at] = byte;
-                if let Some(functions) = Functions::of(other) {
+                if let Some(functions) = Functions::of(Cow::Borrowed(&other)) {
                     functions.each(|_, _| ());
                 }
             }

@@ -1,7 +1,7 @@
 //! Line tables as the compilers of five versions wrote them, against what `code.co_lines` said; and memory that lies.
 
 use proptest::prelude::*;
-use tracer_common::python::{PYTHON_INDEX, PYTHON_VERSION_SHIFT};
+use tracer_common::interpreter::{FRAME_VERSION_SHIFT, PYTHON_INDEX};
 
 use super::*;
 
@@ -81,9 +81,9 @@ fn code(table: &[u8]) -> Code {
     Code { name: "f".into(), file: "t.py".into(), first: 1, table: table.to_vec() }
 }
 
-fn frame(minor: u32, at: u32) -> PythonFrame {
+fn frame(minor: u32, at: u32) -> InterpretedFrame {
     let index = if minor < QUALIFIED { PYTHON_INDEX } else { 0 };
-    PythonFrame { code: 0x1000, cookie: 0, at, flags: minor << PYTHON_VERSION_SHIFT | index }
+    InterpretedFrame { code: 0x1000, cookie: 0, at, flags: minor << FRAME_VERSION_SHIFT | index }
 }
 
 #[test]
@@ -147,14 +147,14 @@ impl Pieces {
     }
 
     /// A code object of 3.11 and its frame.
-    fn code(&mut self, at: u64, words: [u64; 4], first: u32) -> PythonFrame {
+    fn code(&mut self, at: u64, words: [u64; 4], first: u32) -> InterpretedFrame {
         let mut bytes = vec![0; 192];
         bytes[72..76].copy_from_slice(&first.to_ne_bytes());
         for (place, word) in (112..).step_by(8).zip(words) {
             bytes[place..place + 8].copy_from_slice(&word.to_ne_bytes());
         }
         self.0.push((at, bytes));
-        PythonFrame { code: at, cookie: fold(&words), at: 184, flags: 11 << PYTHON_VERSION_SHIFT }
+        InterpretedFrame { code: at, cookie: fold(&words), at: 184, flags: 11 << FRAME_VERSION_SHIFT }
     }
 
     fn bytes(&mut self, at: u64, length: u64, data: &[u8]) {
@@ -177,10 +177,10 @@ fn a_code_object_says_what_it_is() {
     assert_eq!((&*found.table, line(&frame, &found)), (&[128, 0, 216][..], Some(42)));
     assert!(read(&mut memory, &frame, false).unwrap().table.is_empty());
     // Freed, and used for another.
-    assert_eq!(read(&mut memory, &PythonFrame { cookie: 1, ..frame }, false), None);
+    assert_eq!(read(&mut memory, &InterpretedFrame { cookie: 1, ..frame }, false), None);
     // A version that is not known.
-    assert_eq!(read(&mut memory, &PythonFrame { flags: 14 << PYTHON_VERSION_SHIFT, ..frame }, false), None);
-    assert_eq!(read(&mut memory, &PythonFrame { code: u64::MAX - 50, ..frame }, false), None);
+    assert_eq!(read(&mut memory, &InterpretedFrame { flags: 14 << FRAME_VERSION_SHIFT, ..frame }, false), None);
+    assert_eq!(read(&mut memory, &InterpretedFrame { code: u64::MAX - 50, ..frame }, false), None);
 }
 
 #[test]

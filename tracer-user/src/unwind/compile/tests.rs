@@ -172,6 +172,88 @@ fn an_entry_point_has_no_caller() {
 }
 
 #[test]
+fn what_instructions_do_to_the_stack_is_what_unwind_information_says() {
+    let mut compared = 0;
+    for path in ["/proc/self/exe", "/bin/sh", "/bin/ls", "/usr/bin/env", "/usr/sbin/nginx"] {
+        let Ok(bytes) = std::fs::read(path) else { continue };
+        let Ok(image) = Image::parse(&*bytes) else { continue };
+        let Some((address, code)) = image.main else { continue };
+        let (place, _) = image.offset(address).expect("code");
+        let mut rules = Rules::new();
+        let table = compile(&image, &mut rules).expect("a table");
+        let of = |rules: &Rules, number: u16| rules.all()[usize::from(number)];
+        // To the end of the function: where another rule than its own is in force.
+        for (at, number) in by_code(code, place, &mut rules) {
+            let (own, said) = (of(&rules, number), of(&rules, table.rule(at).expect("a rule")));
+            if said.cfa == CFA_NONE {
+                break;
+            }
+            // Where the frame pointer leads, the same frame is described otherwise.
+            if own.cfa == CFA_SP && said.cfa == CFA_SP {
+                assert_eq!(own.cfa_offset, said.cfa_offset, "{path}: {at:#x}");
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared >= 3, "{compared} instructions compared");
+}
+
+#[test]
+fn the_first_function_is_read_from_its_code_where_nothing_else_is_said_of_it() {
+    let bytes = std::fs::read("/proc/self/exe").expect("this program");
+    let mut image = Image::parse(&*bytes).expect("an ELF file");
+    let (place, _) = image.main.and_then(|(address, _)| image.offset(address)).expect("a function");
+    // What cannot be unwound says nothing of it.
+    let end = image.unwind.len().min(1 << 12);
+    image.unwind = &image.unwind[..end];
+    let mut rules = Rules::new();
+    let table = compile(&image, &mut rules).expect("a table");
+    let rule = rules.all()[usize::from(table.rule(place).expect("a rule"))];
+    assert_eq!((rule.cfa, rule.cfa_offset), (CFA_SP, 8));
+}
+
+#[test]
+fn what_go_says_stands_between_what_others_say() {
+    let bytes = libc();
+    let mut image = Image::parse(&*bytes).expect("an ELF file");
+    let mut rules = Rules::new();
+    let before = compile(&image, &mut rules).expect("a table");
+    let from = image.segments[0].address + 0x2000;
+    let framed = |bytes| go::Frame::Bytes { bytes, saved: bytes >= 8 };
+    let go = [
+        framed(0),
+        framed(40),
+        go::Frame::Switched,
+        go::Frame::Left,
+        go::Frame::Outermost,
+        go::Frame::Signal,
+        go::Frame::Unknown,
+    ];
+    image.go = go.into_iter().enumerate().map(|(n, frame)| (from + 16 * n as u64, frame)).collect();
+    let after = compile(&image, &mut rules).expect("a table");
+    let (place, _) = image.offset(from).expect("code");
+    let at = |table: &Table, offset: u64| rules.all()[usize::from(table.rule(place + offset).expect("a rule"))];
+    let found: Vec<_> = (0..6).map(|n| at(&after, 16 * n + 15)).map(|rule| (rule.cfa, rule.extra, rule.fp)).collect();
+    let expected = [
+        (CFA_SP, 0, 0),
+        (CFA_SP, 0, FP_AT_CFA),
+        (CFA_OTHER_STACK, 0, 0),
+        (CFA_OTHER_STACK, 1, 0),
+        (CFA_END, 0, 0),
+        (CFA_SIGNAL, 0, 0),
+    ];
+    assert_eq!(found, expected);
+    for offset in [0, 1, 16, 500, 5000, 50_000] {
+        assert_eq!(at(&after, 96 + offset), at(&before, 96 + offset), "behind it");
+    }
+    assert_eq!(after.rule(place - 1), before.rule(place - 1), "in front of it");
+    // Go alone.
+    image.unwind = &[];
+    let alone = compile(&image, &mut rules).expect("a table");
+    assert_eq!(rules.all()[usize::from(alone.rule(place + 20).expect("a rule"))].cfa_offset, 48);
+}
+
+#[test]
 fn what_has_no_unwind_information_has_no_table() {
     for bytes in [&b""[..], b"\x7fELF", &[0; 4096], b"#!/bin/sh\n"] {
         assert_eq!(Image::parse(bytes).map(|_| ()), Err(NoTable::Absent));

@@ -1,16 +1,19 @@
-//! Python's functions in stacks: what they are called, and where they stand between native frames.
+//! Interpreted functions in stacks, Python's and PHP's: what they are called, and where they stand between native frames.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use rustc_hash::FxHashMap;
-use tracer_common::python::{PYTHON_ENTRY, PYTHON_GREENLETS, PYTHON_SHIM, PythonFrame, PythonOutcome};
+use tracer_common::interpreter::{
+    FRAME_ENTRY, FRAME_PHP, FRAME_SHIM, InterpretedFrame, InterpreterOutcome, Language, PYTHON_GREENLETS,
+};
 use tracer_common::unwind::Outcome;
 
+use crate::runtimes::php_code;
 use crate::runtimes::python_code::{Code, ProcessMemory, line, read};
 
-/// The interpreter's loop: one native frame of it runs one group of Python's frames.
-const LOOP: &str = "_PyEval_EvalFrameDefault";
+/// The interpreters' loops: one native frame of it runs one group of frames.
+const LOOPS: &[&str] = &["_PyEval_EvalFrameDefault", "execute_ex"];
 /// Functions of the interpreter that only lead from one function to another. Between two groups they say nothing.
 const GLUE: &[&str] = &[
     "_PyEval_EvalCodeWithName",
@@ -36,17 +39,27 @@ const GLUE: &[&str] = &[
     "function_code_fastcall",
     "method_vectorcall",
     "vectorcall_method",
+    "zend_call_function",
+    "zend_call_known_function",
+    "zend_call_known_instance_method_with_2_params",
+    "zend_generator_resume",
 ];
 
-/// What a function without a readable code object is called.
-pub(super) const NAMELESS: &str = "[Python function]";
+/// What a function is called that could not be read.
+fn nameless(language: Language) -> &'static str {
+    match language {
+        Language::Python => "[Python function]",
+        Language::Php => "[PHP function]",
+    }
+}
+
 /// Between a class and its `__init__` stands a frame without a function (3.13): file and name are this.
 const INIT: &str = "__init__";
 
 /// Bytes of line tables that are kept of one process.
 const TABLES: usize = 1 << 20;
 
-/// How Python's functions are shown.
+/// How functions of an interpreted language are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lines {
     /// With the line their definition begins at.
@@ -54,6 +67,25 @@ pub enum Lines {
     Definition,
     /// With the line that runs.
     Running,
+}
+
+/// The same of each language.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shown {
+    /// Python.
+    pub python: Lines,
+    /// PHP.
+    pub php: Lines,
+}
+
+impl Shown {
+    /// How the function of a frame is shown.
+    pub(super) fn of(self, frame: &InterpretedFrame) -> Lines {
+        match Language::of_flags(frame.flags) {
+            Language::Python => self.python,
+            Language::Php => self.php,
+        }
+    }
 }
 
 /// Reads the memory of a process.
@@ -70,7 +102,7 @@ impl ProcessMemory for Process {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Function {
     pub(super) name: String,
-    /// The file it is from; `None` = it could not be read.
+    /// The file it is from; `None` = it could not be read, or the function is the interpreter's own.
     pub(super) file: Option<String>,
 }
 
@@ -78,6 +110,8 @@ pub(super) struct Function {
 enum Named {
     /// A function.
     Function(Function),
+    /// A function of the interpreter's own, which its loop does not run.
+    Own(Function),
     /// Nothing that was written: a frame of the interpreter's own.
     Nothing,
     /// A function that could not be read.
@@ -87,10 +121,19 @@ enum Named {
 /// What is known of the functions of a process.
 #[derive(Debug, Default)]
 pub(super) struct Functions {
-    /// By address and cookie of the code object; `None` = it could not be read.
+    /// By [`key`]; `None` = it could not be read.
     known: FxHashMap<(u64, u64), Option<Code>>,
     /// Bytes of line tables.
     tables: usize,
+}
+
+/// What tells functions of a process apart: address and cookie of the code object. Closures of PHP are copies of one function, and
+/// its cookie is made of what it says of itself.
+fn key(frame: &InterpretedFrame) -> (u64, u64) {
+    match Language::of_flags(frame.flags) {
+        Language::Python => (frame.code, frame.cookie),
+        Language::Php => (0, frame.cookie),
+    }
 }
 
 impl Functions {
@@ -100,10 +143,10 @@ impl Functions {
     }
 
     /// Reads the code objects of these frames that were not seen before: named and nameless ones.
-    pub(super) fn learn(&mut self, pid: u32, frames: &[PythonFrame], lines: Lines) -> (u64, u64) {
+    pub(super) fn learn(&mut self, pid: u32, frames: &[InterpretedFrame], shown: Shown) -> (u64, u64) {
         let (mut process, mut counts) = (None, (0, 0));
-        for frame in frames.iter().filter(|frame| frame.flags & PYTHON_SHIM == 0) {
-            let key = (frame.code, frame.cookie);
+        for frame in frames.iter().filter(|frame| frame.flags & FRAME_SHIM == 0) {
+            let key = key(frame);
             if self.known.contains_key(&key) {
                 continue;
             }
@@ -112,8 +155,11 @@ impl Functions {
             }
             // Of a process that is gone; its code objects may have been seen before under another address only.
             let Some(process) = &mut process else { return counts };
-            let lines = lines == Lines::Running && self.tables < TABLES;
-            let code = read(process, frame, lines);
+            let lines = shown.python == Lines::Running && self.tables < TABLES;
+            let code = match Language::of_flags(frame.flags) {
+                Language::Python => read(process, frame, lines),
+                Language::Php => php_code::read(process, frame),
+            };
             let named = code.is_some();
             self.tables += code.as_ref().map_or(0, |code| code.table.len());
             counts = (counts.0 + u64::from(named), counts.1 + u64::from(!named));
@@ -123,8 +169,17 @@ impl Functions {
     }
 
     /// What a frame stands for.
-    fn name(&self, frame: &PythonFrame, lines: Lines) -> Named {
-        let Some(Some(code)) = self.known.get(&(frame.code, frame.cookie)) else { return Named::Unknown };
+    fn name(&self, frame: &InterpretedFrame, shown: Shown) -> Named {
+        let Some(Some(code)) = self.known.get(&key(frame)) else { return Named::Unknown };
+        let lines = shown.of(frame);
+        if frame.flags & FRAME_PHP != 0 {
+            if code.file.is_empty() {
+                return Named::Own(Function { name: format!("{} (PHP)", code.name), file: None });
+            }
+            let line = if lines == Lines::Running && frame.at != 0 { frame.at } else { code.first };
+            let name = format!("{} ({}:{line})", code.name, short(&code.file));
+            return Named::Function(Function { name, file: Some(code.file.clone()) });
+        }
         if code.name == INIT && code.file == INIT {
             return Named::Nothing;
         }
@@ -137,21 +192,30 @@ impl Functions {
     }
 
     /// The functions of each group of frames, innermost first; `None` if no function has a name: then they are none.
-    pub(super) fn groups(&self, frames: &[PythonFrame], lines: Lines) -> Option<Vec<Vec<Function>>> {
+    pub(super) fn groups(&self, frames: &[InterpretedFrame], shown: Shown) -> Option<Vec<Vec<Function>>> {
         let (mut groups, mut open, mut functions, mut named) = (Vec::new(), Vec::new(), 0, 0);
         for frame in frames {
-            if frame.flags & PYTHON_SHIM == 0 {
+            let mut ends = frame.flags & FRAME_ENTRY != 0;
+            if frame.flags & FRAME_SHIM == 0 {
                 functions += 1;
-                match self.name(frame, lines) {
+                match self.name(frame, shown) {
+                    Named::Own(function) => {
+                        named += 1;
+                        ends = false;
+                        open.push(function);
+                    }
                     Named::Function(function) => {
                         named += 1;
                         open.push(function);
                     }
                     Named::Nothing => named += 1,
-                    Named::Unknown => open.push(Function { name: NAMELESS.into(), file: None }),
+                    Named::Unknown => {
+                        let name = nameless(Language::of_flags(frame.flags)).into();
+                        open.push(Function { name, file: None });
+                    }
                 }
             }
-            if frame.flags & PYTHON_ENTRY != 0 {
+            if ends {
                 groups.push(std::mem::take(&mut open));
             }
         }
@@ -178,7 +242,7 @@ pub(super) fn short(path: &str) -> &str {
     }
 }
 
-/// What a native frame is to Python's.
+/// What a native frame is to interpreted ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Native {
     /// The interpreter's loop.
@@ -194,7 +258,7 @@ impl Native {
     pub(super) fn of(name: &str) -> Self {
         // Compilers split functions, and say so behind a dot.
         let base = name.split_once('.').map_or(name, |(base, _)| base);
-        if base == LOOP {
+        if LOOPS.contains(&base) {
             Self::Loop
         } else if GLUE.contains(&base) {
             Self::Glue
@@ -217,14 +281,14 @@ pub(super) enum Part {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ends {
     pub(super) native: Outcome,
-    pub(super) python: PythonOutcome,
+    pub(super) python: InterpreterOutcome,
     /// Whether native stacks go on where Python's end.
     pub(super) greenlets: bool,
 }
 
 impl Ends {
     /// Of a stack with these frames.
-    pub(super) fn of(native: Outcome, python: PythonOutcome, frames: &[PythonFrame]) -> Self {
+    pub(super) fn of(native: Outcome, python: InterpreterOutcome, frames: &[InterpretedFrame]) -> Self {
         Self { native, python, greenlets: frames.iter().any(|frame| frame.flags & PYTHON_GREENLETS != 0) }
     }
 }
@@ -246,7 +310,7 @@ pub(super) fn merge(native: &[Native], groups: usize, ends: Ends) -> Vec<Part> {
         return inner.into_iter().chain(all()).chain(outer.map(Part::Native)).collect();
     }
     // Where both walks came to their ends, the innermost runs of the loop have no frame yet.
-    let both = whole && ends.python == PythonOutcome::Complete && !ends.greenlets;
+    let both = whole && ends.python == InterpreterOutcome::Complete && !ends.greenlets;
     let mut without = if both { loops - groups } else { 0 };
     let (mut parts, mut next) = (Vec::with_capacity(native.len()), 0);
     // Glue since the last group.
@@ -279,7 +343,7 @@ mod tests {
     use Native::{Glue, Loop, Other};
     use Part::{Group as G, Native as N};
 
-    const BOTH: Ends = Ends { native: Outcome::Complete, python: PythonOutcome::Complete, greenlets: false };
+    const BOTH: Ends = Ends { native: Outcome::Complete, python: InterpreterOutcome::Complete, greenlets: false };
 
     #[test]
     fn groups_stand_where_the_loop_runs_them() {
@@ -299,7 +363,12 @@ mod tests {
             (&[Other, Loop, Other], 3, Ends { native: Outcome::NoRule, ..BOTH }, &[N(0), G(0), N(2), G(1), G(2)]),
             (&[], 2, Ends { native: Outcome::NoRegisters, ..BOTH }, &[G(0), G(1)]),
             // Python's walk ended early.
-            (&[Loop, Loop, Loop, Other], 2, Ends { python: PythonOutcome::TooDeep, ..BOTH }, &[G(0), G(1), N(2), N(3)]),
+            (
+                &[Loop, Loop, Loop, Other],
+                2,
+                Ends { python: InterpreterOutcome::TooDeep, ..BOTH },
+                &[G(0), G(1), N(2), N(3)],
+            ),
             // The loop has no name in a stripped program: only the interrupted function is certain.
             (&[Other, Other, Other], 2, BOTH, &[N(0), G(0), G(1)]),
             (&[Other, Other, Loop, Other], 2, BOTH, &[N(0), G(0), G(1), N(3)]),
@@ -316,6 +385,8 @@ mod tests {
             ("_PyEval_EvalFrameDefault", Loop),
             ("_PyEval_EvalFrameDefault.cold", Loop),
             ("_PyEval_EvalFrameDefault.constprop.0", Loop),
+            ("execute_ex", Loop),
+            ("zend_call_function", Glue),
             ("_PyFunction_Vectorcall", Glue),
             ("_PyFunction_Vectorcall.localalias", Glue),
             ("list_sort_impl", Other),
@@ -341,8 +412,28 @@ mod tests {
         }
     }
 
-    fn frame(code: u64, flags: u32) -> PythonFrame {
-        PythonFrame { code, cookie: 1, at: 0, flags }
+    fn frame(code: u64, flags: u32) -> InterpretedFrame {
+        InterpretedFrame { code, cookie: 1, at: 0, flags }
+    }
+
+    const LINES: Shown = Shown { python: Lines::Running, php: Lines::Running };
+
+    #[test]
+    fn functions_of_php_are_shown_with_their_class() {
+        let code =
+            |name: &str, file: &str| Some(Code { name: name.into(), file: file.into(), first: 3, table: Vec::new() });
+        let known = [((0, 1), code("Key::of", "/srv/shop/key.php")), ((0, 2), code("usort", ""))];
+        let functions = Functions { known: known.into_iter().collect(), tables: 0 };
+        let frame = |cookie, at, flags| InterpretedFrame { code: 9, cookie, at, flags: FRAME_PHP | flags };
+        // A callback, called by a function of PHP's own.
+        let frames = [frame(1, 7, FRAME_ENTRY), frame(2, 0, FRAME_ENTRY), frame(1, 0, FRAME_ENTRY)];
+        let names = |shown| -> Vec<Vec<String>> {
+            let groups = functions.groups(&frames, shown).unwrap_or_default();
+            groups.into_iter().map(|group| group.into_iter().map(|function| function.name).collect()).collect()
+        };
+        let of = |line: u32| format!("Key::of (shop/key.php:{line})");
+        assert_eq!(names(LINES), [vec![of(7)], vec!["usort (PHP)".to_owned(), of(3)]]);
+        assert_eq!(names(Shown::default()), [vec![of(3)], vec!["usort (PHP)".to_owned(), of(3)]]);
     }
 
     #[test]
@@ -351,14 +442,14 @@ mod tests {
             |name: &str, file: &str| Some(Code { name: name.into(), file: file.into(), first: 3, table: vec![] });
         let known = [((1, 1), code("a", "/x/a.py")), ((2, 1), code(INIT, INIT)), ((3, 1), None)];
         let functions = Functions { known: known.into_iter().collect(), tables: 0 };
-        let shim = PYTHON_ENTRY | PYTHON_SHIM;
-        let frames = [frame(0, shim), frame(1, 0), frame(2, 0), frame(9, PYTHON_ENTRY), frame(3, 0)];
-        let groups = functions.groups(&frames, Lines::Running).unwrap();
+        let shim = FRAME_ENTRY | FRAME_SHIM;
+        let frames = [frame(0, shim), frame(1, 0), frame(2, 0), frame(9, FRAME_ENTRY), frame(3, 0)];
+        let groups = functions.groups(&frames, LINES).unwrap();
         let a = Function { name: "a (x/a.py:3)".into(), file: Some("/x/a.py".into()) };
-        let nameless = Function { name: NAMELESS.into(), file: None };
+        let nameless = Function { name: nameless(Language::Python).into(), file: None };
         assert_eq!(groups, [vec![], vec![a, nameless.clone()], vec![nameless]]);
-        assert_eq!(functions.groups(&[frame(3, 0), frame(9, PYTHON_ENTRY)], Lines::Definition), None);
-        assert_eq!(functions.groups(&[], Lines::Definition), Some(vec![]));
+        assert_eq!(functions.groups(&[frame(3, 0), frame(9, FRAME_ENTRY)], Shown::default()), None);
+        assert_eq!(functions.groups(&[], Shown::default()), Some(vec![]));
     }
 
     proptest! {
@@ -367,7 +458,7 @@ mod tests {
             native in proptest::collection::vec(prop_oneof![Just(Loop), Just(Glue), Just(Other)], 0..30),
             groups in 0usize..12,
             outcome in proptest::sample::select(&Outcome::ALL[..]),
-            python in proptest::sample::select(&PythonOutcome::ALL[..]),
+            python in proptest::sample::select(&InterpreterOutcome::ALL[..]),
             greenlets: bool,
         ) {
             let parts = merge(&native, groups, Ends { native: outcome, python, greenlets });

@@ -1,4 +1,4 @@
-//! Walks the frames of `CPython`, by a layout that user space wrote for the process: the interpreter does not take part.
+//! Walks the frames of `CPython` and PHP, by a layout that user space wrote for the process: the interpreter does not take part.
 //!
 //! The running thread reads its own memory, so nothing changes it meanwhile, and pages that are not present end the walk.
 //! The state of a walk lies in map memory, for the reason `unwind` has.
@@ -10,9 +10,10 @@ use aya_ebpf::{
     macros::map,
     maps::{HashMap, PerCpuArray},
 };
-use tracer_common::python::{
-    FRAME_BYTES, OWNER_ANY, PYTHON_ENTRY, PYTHON_FRAMES_MAX, PYTHON_INDEX, PYTHON_SHIM, PYTHONS_MAX, PythonFrame,
-    PythonLayout, PythonOutcome, fold,
+use tracer_common::interpreter::{
+    FRAME_BYTES, FRAME_ENTRY, FRAME_PHP, FRAME_SHIM, INTERPRETED_FRAMES_MAX, INTERPRETERS_MAX, InterpretedFrame,
+    InterpreterLayout, InterpreterOutcome, LANGUAGE_SHIFT, Language, OUTCOMES, OWNER_ANY, PHP_INTERNAL, PYTHON_INDEX,
+    fold,
 };
 
 use crate::{bound::masked, kernel::task::Task, unwind};
@@ -20,18 +21,23 @@ use crate::{bound::masked, kernel::task::Task, unwind};
 /// Owner of a frame on the C stack that only ends a run of the loop (`FRAME_OWNED_BY_CSTACK`, since 3.12).
 const SHIM: u64 = 3;
 
+/// Kind, name and class in the head of a function of PHP; the hash in a string; the line in an instruction.
+const PHP_FUNCTION: u32 = 24;
+const PHP_HASH: u64 = 8;
+const PHP_LINE: u64 = 24;
+
 /// Interpreters by process id.
 #[map]
-static PYTHONS: HashMap<u32, PythonLayout> = HashMap::with_max_entries(PYTHONS_MAX, 0);
+static INTERPRETERS: HashMap<u32, InterpreterLayout> = HashMap::with_max_entries(INTERPRETERS_MAX, 0);
 
-/// Walks by [`PythonOutcome`], summed over CPUs by user space.
+/// Walks by [`InterpreterOutcome`] and [`Language`] as a record has them, summed over CPUs by user space.
 #[map]
-static PYTHON_WALKS: PerCpuArray<u64> = PerCpuArray::with_max_entries(PythonOutcome::ALL.len() as u32, 0);
+static INTERPRETER_WALKS: PerCpuArray<u64> = PerCpuArray::with_max_entries(OUTCOMES * Language::ALL.len() as u32, 0);
 
 /// A walk's state, and what it found.
 #[repr(C)]
 pub(crate) struct Walk {
-    pub(crate) frames: [PythonFrame; PYTHON_FRAMES_MAX],
+    pub(crate) frames: [InterpretedFrame; INTERPRETED_FRAMES_MAX],
     /// The frame that is read next; 0 = there is none.
     frame: u64,
     /// Where the walk starts over if the first group does not lead there.
@@ -40,13 +46,14 @@ pub(crate) struct Walk {
     checked: u64,
     /// Frames found.
     n: u64,
-    /// [`PythonOutcome`]; only its end sets it.
+    /// [`InterpreterOutcome`]; only its end sets it.
     outcome: u64,
     // The layout.
     code: u64,
     previous: u64,
     position: u64,
     owner: u64,
+    owner_mask: u64,
     owner_entry: u64,
     names: u64,
     flags: u64,
@@ -57,12 +64,12 @@ pub(crate) struct Walk {
 
 /// The sampler's, and that of threads which leave a CPU: neither interrupts the other.
 #[map]
-static PYTHON_SCRATCH: PerCpuArray<Walk> = PerCpuArray::with_max_entries(1, 0);
+static INTERPRETER_SCRATCH: PerCpuArray<Walk> = PerCpuArray::with_max_entries(1, 0);
 
 /// What the last walk on this CPU found.
 #[inline(always)]
-pub(crate) fn found() -> Option<*const PythonFrame> {
-    let walk = PYTHON_SCRATCH.get_ptr(0)?;
+pub(crate) fn found() -> Option<*const InterpretedFrame> {
+    let walk = INTERPRETER_SCRATCH.get_ptr(0)?;
     // SAFETY: a place in the area, nothing is read.
     Some(unsafe { (&raw const (*walk).frames).cast() })
 }
@@ -70,7 +77,7 @@ pub(crate) fn found() -> Option<*const PythonFrame> {
 /// Counts how a walk ended.
 #[inline(always)]
 fn count(outcome: u64) {
-    if let Some(counter) = PYTHON_WALKS.get_ptr_mut(outcome as u32) {
+    if let Some(counter) = INTERPRETER_WALKS.get_ptr_mut(outcome as u32) {
         // SAFETY: a per-CPU element.
         unsafe { *counter += 1 };
     }
@@ -85,20 +92,22 @@ fn word(at: u64) -> u64 {
     word
 }
 
-/// Walks the Python frames of `task`, which runs here, if its process has any: their number in the low half, how it ended in
-/// the high one. A function of its own: its stack does not count beside that of the other walk.
+/// Walks the interpreted frames of `task`, which runs here, if its process has any: their number in the low half, how it ended and
+/// of which language in the high one. A function of its own: its stack does not count beside that of the other walk.
 #[inline(never)]
 pub(crate) fn walk(task: Task) -> u64 {
     if !unwind::possible() {
         return 0;
     }
     // SAFETY: user space replaces it as a whole.
-    let Some(layout) = PYTHONS.get_ptr(task.tgid()) else { return 0 };
+    let Some(layout) = INTERPRETERS.get_ptr(task.tgid()) else { return 0 };
     // SAFETY: an element of the map.
     let layout = unsafe { &*layout };
-    let Some(walk) = PYTHON_SCRATCH.get_ptr_mut(0) else { return 0 };
+    let Some(walk) = INTERPRETER_SCRATCH.get_ptr_mut(0) else { return 0 };
     // SAFETY: a per-CPU area that only this program uses.
     let (n, outcome) = unsafe { begin(task, layout, walk) };
+    let language = if layout.flags & FRAME_PHP == 0 { Language::Python } else { Language::Php };
+    let outcome = outcome | (language as u64) << LANGUAGE_SHIFT;
     count(outcome);
     n | outcome << 32
 }
@@ -106,20 +115,30 @@ pub(crate) fn walk(task: Task) -> u64 {
 /// # Safety
 /// `walk` is this CPU's area.
 #[inline(always)]
-unsafe fn begin(task: Task, layout: &PythonLayout, walk: *mut Walk) -> (u64, u64) {
-    let own = task.fsbase();
+unsafe fn begin(task: Task, layout: &InterpreterLayout, walk: *mut Walk) -> (u64, u64) {
     if layout.refused != 0 {
         return (0, layout.refused as u64);
     }
-    let state = word(own.wrapping_add(layout.state));
-    if own == 0 || state == 0 {
-        return (0, PythonOutcome::NoState as u64);
+    let (mut frame, mut outer, mut checked) = (0, 0, 1);
+    if layout.flags & FRAME_PHP != 0 {
+        // One interpreter in the process, which its first thread runs.
+        if task.tid() == task.tgid() {
+            frame = word(layout.state);
+        }
+        if frame == 0 {
+            return (0, InterpreterOutcome::NoState as u64);
+        }
+    } else {
+        let own = task.fsbase();
+        let state = word(own.wrapping_add(layout.state));
+        if own == 0 || state == 0 {
+            return (0, InterpreterOutcome::NoState as u64);
+        }
+        if word(state.wrapping_add(layout.thread_id as u64)) != own {
+            return (0, InterpreterOutcome::WrongState as u64);
+        }
+        frame = word(state.wrapping_add(layout.frame as u64));
     }
-    if word(state.wrapping_add(layout.thread_id as u64)) != own {
-        return (0, PythonOutcome::WrongState as u64);
-    }
-    let mut frame = word(state.wrapping_add(layout.frame as u64));
-    let (mut outer, mut checked) = (0, 1);
     if layout.cframe != 0 {
         // The record of the loop's run: its current frame, then the record of the run outside.
         let record = frame.wrapping_add(layout.cframe as u64 - 1);
@@ -137,17 +156,18 @@ unsafe fn begin(task: Task, layout: &PythonLayout, walk: *mut Walk) -> (u64, u64
         (&raw mut (*walk).outer).write_volatile(outer);
         (&raw mut (*walk).checked).write_volatile(checked);
         (&raw mut (*walk).n).write_volatile(0);
-        (&raw mut (*walk).outcome).write_volatile(PythonOutcome::TooDeep as u64);
+        (&raw mut (*walk).outcome).write_volatile(InterpreterOutcome::TooDeep as u64);
         (&raw mut (*walk).code).write_volatile(layout.code as u64);
         (&raw mut (*walk).previous).write_volatile(layout.previous as u64);
         (&raw mut (*walk).position).write_volatile(layout.position as u64);
         (&raw mut (*walk).owner).write_volatile(layout.owner as u64);
+        (&raw mut (*walk).owner_mask).write_volatile(layout.owner_mask as u64);
         (&raw mut (*walk).owner_entry).write_volatile(layout.owner_entry as u64);
         (&raw mut (*walk).names).write_volatile(layout.names as u64);
         (&raw mut (*walk).flags).write_volatile(layout.flags as u64);
         let mut nothing = 0u32;
         // One turn more, to see that there is no further frame; one more where it starts over.
-        bpf_loop(PYTHON_FRAMES_MAX as u32 + 2, step as *mut c_void, (&raw mut nothing).cast(), 0);
+        bpf_loop(INTERPRETED_FRAMES_MAX as u32 + 2, step as *mut c_void, (&raw mut nothing).cast(), 0);
         ((&raw const (*walk).n).read_volatile(), (&raw const (*walk).outcome).read_volatile())
     }
 }
@@ -155,15 +175,15 @@ unsafe fn begin(task: Task, layout: &PythonLayout, walk: *mut Walk) -> (u64, u64
 /// One frame: notes it and goes to the one that called it; 1 ends the walk.
 #[inline(never)]
 extern "C" fn step(_: u32, _: *mut u32) -> i64 {
-    let Some(walk) = PYTHON_SCRATCH.get_ptr_mut(0) else { return 1 };
+    let Some(walk) = INTERPRETER_SCRATCH.get_ptr_mut(0) else { return 1 };
     // SAFETY: a per-CPU area that only this program uses.
     let walk = unsafe { &mut *walk };
     if walk.frame == 0 {
-        walk.outcome = PythonOutcome::Complete as u64;
+        walk.outcome = InterpreterOutcome::Complete as u64;
         return 1;
     }
     let n = walk.n;
-    if n >= PYTHON_FRAMES_MAX as u64 {
+    if n >= INTERPRETED_FRAMES_MAX as u64 {
         return 1;
     }
     // SAFETY: 120 bytes; the helper tolerates any address.
@@ -172,7 +192,7 @@ extern "C" fn step(_: u32, _: *mut u32) -> i64 {
     };
     if failed {
         if walk.checked != 0 {
-            walk.outcome = PythonOutcome::Unreadable as u64;
+            walk.outcome = InterpreterOutcome::Unreadable as u64;
             return 1;
         }
         again(walk);
@@ -183,21 +203,31 @@ extern "C" fn step(_: u32, _: *mut u32) -> i64 {
     let previous = at(walk, walk.previous);
     let mut flags = walk.flags;
     if walk.owner_entry == OWNER_ANY as u64 {
-        flags |= PYTHON_ENTRY as u64;
+        flags |= FRAME_ENTRY as u64;
     } else {
         // SAFETY: the mask keeps it within the bytes.
         let owner = unsafe {
             (&raw const walk.bytes).cast::<u8>().add(masked::<127>(walk.owner) as usize).read_volatile() as u64
         };
-        if owner == walk.owner_entry {
-            flags |= PYTHON_ENTRY as u64;
+        if owner & walk.owner_mask == walk.owner_entry {
+            flags |= FRAME_ENTRY as u64;
             if owner == SHIM {
-                flags |= PYTHON_SHIM as u64;
+                flags |= FRAME_SHIM as u64;
             }
         }
     }
+    if flags & FRAME_PHP as u64 != 0 {
+        walk.frame = previous;
+        // Without a function it stands for a generator that another one runs.
+        if code != 0 {
+            let (cookie, line) = function_of_php(walk, code, position);
+            set(walk, n, code, cookie, line | flags << 32);
+            walk.n = n + 1;
+        }
+        return 0;
+    }
     let mut cookie = 0;
-    if flags & PYTHON_SHIM as u64 == 0 {
+    if flags & FRAME_SHIM as u64 == 0 {
         // SAFETY: 32 bytes; the helper tolerates any address, and fills them with zeros where it fails.
         unsafe {
             bpf_probe_read_user((&raw mut walk.words).cast(), 32, code.wrapping_add(walk.names) as *const c_void);
@@ -211,7 +241,7 @@ extern "C" fn step(_: u32, _: *mut u32) -> i64 {
     set(walk, n, code, cookie, distance | flags << 32);
     walk.n = n + 1;
     walk.frame = previous;
-    if walk.checked == 0 && (flags & PYTHON_ENTRY as u64 != 0 || previous == 0) {
+    if walk.checked == 0 && (flags & FRAME_ENTRY as u64 != 0 || previous == 0) {
         walk.checked = 1;
         // A run of the loop that has begun and not entered its frame: its record still has another call's.
         if previous != walk.outer {
@@ -221,11 +251,28 @@ extern "C" fn step(_: u32, _: *mut u32) -> i64 {
     0
 }
 
+/// What tells a function of PHP from others, and the line it is at. Hashes of names rather than their places: functions are freed
+/// with each request, and those of the next one stand at the same places.
+#[inline(always)]
+fn function_of_php(walk: &mut Walk, code: u64, instruction: u64) -> (u64, u64) {
+    // SAFETY: 24 bytes; the helper tolerates any address, and fills them with zeros where it fails.
+    unsafe { bpf_probe_read_user((&raw mut walk.words).cast(), PHP_FUNCTION, code as *const c_void) };
+    let [kind, name, scope, _] = walk.words;
+    let hash = |string: u64| if string == 0 { 0 } else { word(string.wrapping_add(PHP_HASH)) };
+    let (mut file, mut lines, mut line) = (0, 0, 0);
+    if kind & 0xff != PHP_INTERNAL as u64 {
+        file = hash(word(code.wrapping_add(walk.names)));
+        lines = word(code.wrapping_add(walk.names + 8));
+        line = word(instruction.wrapping_add(PHP_LINE)) & 0xffff_ffff;
+    }
+    (fold(&[hash(name), scope, file, lines]), line)
+}
+
 /// Starts over outside the innermost run of the loop, which has no frame yet: only its place is noted.
 #[inline(always)]
 fn again(walk: &mut Walk) {
     walk.checked = 1;
-    let flags = walk.flags | (PYTHON_ENTRY | PYTHON_SHIM) as u64;
+    let flags = walk.flags | (FRAME_ENTRY | FRAME_SHIM) as u64;
     set(walk, 0, 0, 0, flags << 32);
     walk.n = 1;
     walk.frame = walk.outer;
@@ -241,10 +288,10 @@ fn at(walk: &Walk, offset: u64) -> u64 {
 /// Notes frame `n`; `rest`: its position, and its flags above.
 #[inline(always)]
 fn set(walk: &mut Walk, n: u64, code: u64, cookie: u64, rest: u64) {
-    const MASK: i32 = PYTHON_FRAMES_MAX as i32 - 1;
+    const MASK: i32 = INTERPRETED_FRAMES_MAX as i32 - 1;
     // SAFETY: the mask keeps it within the frames.
     unsafe {
-        let frame = (&raw mut walk.frames).cast::<u8>().add(masked::<MASK>(n) as usize * size_of::<PythonFrame>());
+        let frame = (&raw mut walk.frames).cast::<u8>().add(masked::<MASK>(n) as usize * size_of::<InterpretedFrame>());
         let words = frame.cast::<u64>();
         words.write_volatile(code);
         words.add(1).write_volatile(cookie);
@@ -253,4 +300,4 @@ fn set(walk: &mut Walk, n: u64, code: u64, cookie: u64, rest: u64) {
     }
 }
 
-const _: () = assert!(PYTHON_FRAMES_MAX.is_power_of_two() && cfg!(target_endian = "little"));
+const _: () = assert!(INTERPRETED_FRAMES_MAX.is_power_of_two() && cfg!(target_endian = "little"));
