@@ -22,6 +22,7 @@ use crate::profiles::{Lines, SlowRequests};
 use crate::runtimes::Extras;
 use crate::runtimes::declared::Declared;
 use crate::runtimes::tls::Libraries;
+use crate::service_classes::network::PacketPriorities;
 use crate::service_classes::{Mode, ServiceClasses};
 use crate::subsystems;
 
@@ -259,6 +260,8 @@ pub struct Config {
     pub enforce: Mode,
     /// Directory of the state file of changed priorities.
     pub state_dir: PathBuf,
+    /// Priorities of packets of high and of low network priority.
+    pub packets: PacketPriorities,
     /// Limits of the agent itself.
     pub ceilings: Ceilings,
     /// Series of `/metrics`.
@@ -362,6 +365,7 @@ impl Default for Config {
             service_classes: Arc::default(),
             enforce: Mode::default(),
             state_dir: service_class::state_dir(),
+            packets: PacketPriorities::default(),
             ceilings: Ceilings { memory: tables::MEMORY, cpu: 1.0, calm: 30_000_000_000 },
             series: SeriesLimits::default(),
             max_recording: 8 << 30,
@@ -566,6 +570,7 @@ impl Config {
         if let Some(dir) = source.absolute(file.enforcement.state_dir)? {
             config.state_dir = dir;
         }
+        config.packets = service_class::packets(&source, file.enforcement.packets.as_ref())?;
         for service in file.service {
             if service.name.get_ref().trim().is_empty() {
                 return Err(source.wrong(&service.name.span(), "expected a service name that is not empty"));

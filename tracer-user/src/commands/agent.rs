@@ -300,7 +300,7 @@ impl Agent {
         if self.drained {
             pipeline.catch_up(now);
         }
-        self.enforcing.decide(pipeline, monotonic());
+        self.enforcing.decide(pipeline, monotonic(), self.kernel.send_priorities.as_mut());
         // Each is as late as the next drain.
         let mut stirred = !allowed.is_empty() || pipeline.expects_service_classes();
         for pid in allowed {
@@ -500,6 +500,7 @@ impl Agent {
             http_jobs: self.console.jobs(&self.jobs),
             http_connections: self.console.connections(),
             priority_threads: self.enforcing.table_use(),
+            priority_connections: self.enforcing.connections(),
         }
     }
 
@@ -614,9 +615,10 @@ impl Agent {
             webhook.notify(pipeline.detector.own_findings());
             pipeline.metrics.set_notifications(&webhook.counts().by_outcome());
         }
+        self.enforcing.follow_goals(pipeline, now.saturating_add_signed(self.wall_offset));
         self.health.enforcement = self.enforcing.view(pipeline);
-        let actions = &self.health.enforcement.actions;
-        pipeline.metrics.set_service_classes(pipeline.names(), &pipeline.attainment, actions);
+        let done = &self.health.enforcement;
+        pipeline.metrics.set_service_classes(pipeline.names(), &pipeline.attainment, done);
         let table_use = self.table_use();
         pipeline.metrics.set_table_use(&table_use.all());
     }
