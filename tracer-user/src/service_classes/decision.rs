@@ -236,7 +236,7 @@ mod tests {
             assert_eq!(at(&mut decision, 8 * MILLI, &[plain]), [order]);
         }
         decision.lower(vec![0, 0, 0]);
-        assert_eq!(at(&mut decision, 9 * MILLI, &[plain]), [Order::Restore { tid: 7, class: 2 }]);
+        assert_eq!(at(&mut decision, 20 * MILLI, &[plain]), [Order::Restore { tid: 7, class: 2 }]);
     }
 
     #[test]
