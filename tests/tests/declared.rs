@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tracer_tests::agent::{Agent, command};
 use tracer_tests::process::Process;
-use tracer_tests::workload::{Server, compile};
+use tracer_tests::workload::{Server, compile, compile_optimised};
 use tracer_tests::{begin, figure, go, http, say, scale, scratch, wait};
 
 const ROUNDS: usize = 200;
@@ -121,6 +121,47 @@ fn functions_of_a_c_program_are_what_they_measured() {
     // The C library has no frame pointers: a stack that begins there can lack its callers.
     assert!(inside / all > 0.75, "{inside} of {all}\n{text}");
     assert!(!text.contains("sleepy") && !text.contains("deep"), "{text}");
+    drop(process);
+    agent.stop();
+}
+
+/// Response times within one per cent of the program's own clock, for data that fit into a cache and for data that do not.
+#[test]
+fn numeric_kernels_take_as_long_as_they_say() {
+    let Some(_turn) = begin("declared_kernels", &["cc"]) else { return };
+    let dir = scratch();
+    let program = compile_optimised(dir.path(), "kernels");
+    let kernels = ["fft", "sor", "monte_carlo", "sparse", "lu"];
+    let names: Vec<String> =
+        kernels.iter().flat_map(|name| [format!("{name}_small"), format!("{name}_large")]).collect();
+    let functions: Vec<_> = names.iter().map(|name| (name.as_str(), name.as_str(), "return <= 0")).collect();
+    let config = declare(dir.path(), &program, &functions);
+    let agent = Agent::start(dir.path(), &["--config", &config.display().to_string()]);
+    let mut run = Command::new(&program);
+    run.arg("20").env("OTEL_SERVICE_NAME", "kernels");
+    let mut process = Process::start("kernels", &mut run, &dir.path().join("kernels.log"));
+    process.line("DONE", Duration::from_secs(120));
+    let truths = truths(&process.output());
+    assert_eq!(truths.len(), 10, "{}", process.output());
+    let spans: Vec<Value> = wait("every call", Duration::from_secs(20), || {
+        let text = std::fs::read_to_string(&agent.transactions).ok()?;
+        let spans: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let calls = spans.into_iter().filter(|span| span["protocol"] == "declared").collect::<Vec<_>>();
+        (calls.len() as f64 >= truths.iter().map(|truth| truth.count).sum()).then_some(calls)
+    });
+    for Truth { name, count, wall, cpu, .. } in &truths {
+        let of = |key: &str| {
+            let calls = spans.iter().filter(|span| span["request_class"] == name.as_str());
+            calls.map(|span| span[key].as_f64().unwrap_or(0.0)).collect::<Vec<f64>>()
+        };
+        let mut walls = of("duration_s");
+        assert!((walls.len() as f64 - count).abs() < 0.5, "{name}: {} calls of {count}", walls.len());
+        walls.sort_by(f64::total_cmp);
+        let off = walls[walls.len() / 2] / wall - 1.0;
+        let cpu = of("cpu_s").iter().sum::<f64>() / cpu - 1.0;
+        say(&format!("{name:17} {:.2} ms, median {:+.3} %, CPU {:+.2} %", 1e3 * wall, 100.0 * off, 100.0 * cpu));
+        assert!(off.abs() < 0.01 && cpu.abs() < 0.05, "{name}: {off} {cpu}");
+    }
     drop(process);
     agent.stop();
 }

@@ -331,6 +331,50 @@ fn another_configuration_restores_what_is_in_force() {
     assert!(own_values(&server), "after its end: {:?}", values(&server));
 }
 
+#[test]
+fn a_missed_goal_lowers_others_until_it_is_reached() {
+    let Some(_turn) = begin("service_classes_feedback", &["cc", "taskset"]) else { return };
+    let dir = scratch();
+    let server = server(dir.path(), &[]);
+    let file = config(dir.path());
+    // Gold as the application asked for; bronze gives way as far as it must.
+    let text = std::fs::read_to_string(&file).expect("the file");
+    let text = text.replace("p99 = \"40ms\"", "p95 = \"60ms\"").replace("cpu = \"high\"", "");
+    std::fs::write(&file, text.replace("cpu = \"low\"", "cpu = \"auto\"")).expect("a file");
+    let agent = Agent::start(dir.path(), &["--config", &file.display().to_string(), "--enforce", "on"]);
+    let feedback = || class(&agent, "bronze")["feedback"].clone();
+    assert_eq!(feedback()["nice"], 0, "{}", feedback());
+    let load = Load::start(server.address, "/bronze", BRONZE);
+    let clients = Load::start(server.address, "/gold", 1);
+    // Periods are of ten seconds; a slice has the requests that were answered in it.
+    let seconds = |seconds: u64| Duration::from_secs(seconds);
+    wait("bronze to be lowered", seconds(60), || (feedback()["nice"].as_u64() > Some(0)).then_some(()));
+    let first = feedback();
+    say(&format!("first: {first}"));
+    assert_eq!((&first["last"]["decision"], &first["last"]["for_class"]), (&"lowered".into(), &"gold".into()));
+    assert!(first["last"]["actual_to_goal_ratio"].as_f64() > Some(1.0), "{first}");
+    let nice = first["nice"].as_i64().unwrap_or(0) as i32;
+    wait("its threads to follow", LIMIT, || values(&server).iter().any(|value| *value >= nice).then_some(()));
+    wait("gold to reach its goal", seconds(120), || {
+        (class(&agent, "gold")["services"][0]["attained"] == true).then_some(())
+    });
+    let reached = feedback();
+    say(&format!("reached: {reached} {}", class(&agent, "gold")["services"][0]));
+    assert!(reached["decisions"]["gave_up"] == 0 && reached["decisions"]["lowered"].as_u64() <= Some(4), "{reached}");
+    let served = load.answers();
+    wait("more of bronze", LIMIT, || (load.answers() > served + 5).then_some(()));
+    let metrics = agent.metrics();
+    let labels = [("service_class", "bronze"), ("decision", "lowered")];
+    assert!(metrics.sum("tracer_service_class_feedback_total", &labels) >= 1.0);
+    // Without them gold has time to give away.
+    drop(load);
+    wait("bronze to come back", seconds(120), || (feedback()["decisions"]["relaxed"].as_u64() > Some(0)).then_some(()));
+    say(&format!("back: {}", feedback()));
+    drop(clients);
+    agent.stop();
+    assert!(own_values(&server), "after its end: {:?}", values(&server));
+}
+
 /// Hours of the day from `from` to `to` hours from now, local time.
 fn hours(from: u32, to: u32) -> String {
     let now = Command::new("date").arg("+%H").output().expect("date");

@@ -45,6 +45,8 @@ pub const WAKE_RING_BYTES: usize = 4 << 10;
 pub const SAMPLE_RING_BYTES: usize = 1 << 20;
 /// Connections for which user space can have a [`crate::policy::CapturePolicy`] waiting.
 pub const ASKS_MAX: u32 = 16 * 1024;
+/// Connections whose packets can have another priority than their socket's ([`crate::policy::SendPriority`]).
+pub const SEND_PRIORITIES_MAX: u32 = 8 * 1024;
 /// `io_uring` requests between submission and completion for which the kernel side keeps the buffer.
 pub const URING_MAX: u32 = 16 * 1024;
 /// Objects of TLS libraries whose socket the kernel side knows.

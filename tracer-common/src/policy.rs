@@ -53,6 +53,18 @@ wire! {
     }
 }
 
+wire! {
+    /// The priority of what one socket sends; an element of a map by socket cookie.
+    pub struct SendPriority {
+        /// `CLOCK_MONOTONIC` nanoseconds until which it counts: without user space it ends by itself.
+        pub until: u64,
+        /// Of its packets (`skb->priority`).
+        pub priority: u32,
+        /// Zero.
+        pub reserved: u32,
+    }
+}
+
 /// [`CapturePolicy::text`]: nothing can be made of the text, so it need not be reported.
 pub const TEXT_UNWANTED: u8 = u8::MAX;
 

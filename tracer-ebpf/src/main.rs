@@ -24,6 +24,7 @@ mod runtime;
 mod sample;
 mod sched;
 mod scratch;
+mod send_priority;
 mod socket;
 mod storage;
 mod thread_pool;

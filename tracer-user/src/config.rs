@@ -20,6 +20,7 @@ use crate::profiles::{Lines, SlowRequests};
 use crate::runtimes::Extras;
 use crate::runtimes::declared::Declared;
 use crate::runtimes::tls::Libraries;
+use crate::service_classes::network::PacketPriorities;
 use crate::service_classes::{Mode, ServiceClasses};
 use crate::subsystems;
 
@@ -183,6 +184,8 @@ pub struct Config {
     pub enforce: Mode,
     /// Directory of the state file of changed priorities.
     pub state_dir: PathBuf,
+    /// Priorities of packets of high and of low network priority.
+    pub packets: PacketPriorities,
     /// Limits of the agent itself.
     pub ceilings: Ceilings,
     /// Series of `/metrics`.
@@ -243,6 +246,7 @@ impl Default for Config {
             service_classes: Arc::default(),
             enforce: Mode::default(),
             state_dir: service_class::state_dir(),
+            packets: PacketPriorities::default(),
             ceilings: Ceilings { memory: tables::MEMORY, cpu: 1.0, calm: 30_000_000_000 },
             series: SeriesLimits::default(),
             max_recording: 8 << 30,
@@ -311,6 +315,7 @@ impl Config {
             config.state_dir = dir;
         }
         config.services = services::check(&source, file.service)?;
+        config.packets = service_class::packets(&source, file.enforcement.packets.as_ref())?;
         Ok(config)
     }
 }

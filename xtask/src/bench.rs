@@ -12,6 +12,7 @@ mod btf;
 mod carriers;
 mod cases;
 mod compare;
+mod declared;
 mod floor;
 mod generator;
 mod measure;
@@ -84,6 +85,10 @@ pub(crate) struct Options {
     /// without them in `--pairs` rounds. Results in target/carriers.json when no --output is given.
     #[arg(long, conflicts_with_all = ["case", "from", "compare", "soak", "parsers"])]
     carriers: bool,
+    /// Measure only what calls of a declared transaction cost, by calls a second. With --docs the table goes into
+    /// docs/declared-transactions.md.
+    #[arg(long, conflicts_with_all = ["case", "from", "compare", "soak", "parsers", "carriers"])]
+    declared: bool,
 }
 
 /// Slices of load for the agent's own cost; as many as a rank test needs to show a difference.
@@ -102,6 +107,9 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     }
     if options.carriers {
         return carriers::run(way, options);
+    }
+    if options.declared {
+        return declared::run(way, options);
     }
     let results = match options.from.as_slice() {
         [] => measure(way, options)?,

@@ -14,6 +14,7 @@ const FILES: &[(&str, &str)] = &[
     ("bench", "docs/benchmarks.md"),
     ("parsers", "docs/benchmarks.md"),
     ("carriers", "docs/benchmarks.md"),
+    ("declared", "docs/declared-transactions.md"),
     ("transaction-costs", "docs/benchmarks.md"),
     ("vm", "docs/kernels.md"),
     ("pair", "docs/kernels.md"),

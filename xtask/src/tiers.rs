@@ -120,6 +120,7 @@ const TABLE: &[(&str, Quick)] = &[
             "a_dry_run_makes_no_call",
         ]),
     ),
+    ("network_priority", Only(&["replies_carry_the_priority_of_their_class_and_nothing_stays"])),
     ("secrets", All),
     ("service_manager", All),
     // Several hosts.

@@ -162,7 +162,7 @@ impl Agent {
         if self.drained {
             pipeline.catch_up(now);
         }
-        self.enforcing.decide(pipeline, monotonic());
+        self.enforcing.decide(pipeline, monotonic(), self.kernel.send_priorities.as_mut());
         // Each is as late as the next drain.
         let mut stirred = !allowed.is_empty() || pipeline.expects_service_classes();
         for pid in allowed {

@@ -51,6 +51,7 @@ impl Agent {
             http_jobs: self.console.jobs(&self.jobs),
             http_connections: self.console.connections(),
             priority_threads: self.enforcing.table_use(),
+            priority_connections: self.enforcing.connections(),
         }
     }
 

@@ -13,6 +13,7 @@ use crate::kernel::features::{Feature, Settings, State, judge};
 use crate::kernel::inband::InBand;
 use crate::kernel::loader::{self, Attached, LoadError, Options};
 use crate::kernel::probes::plan;
+use crate::kernel::send_priority::SendPriorityMode;
 use crate::kernel::{offsets, selftest};
 use crate::service_classes::thread_priority;
 
@@ -48,7 +49,13 @@ pub fn doctor(as_json: bool, config: Option<&Path>) -> Result<(), Failure> {
         )),
     }
     if report.features.is_empty() {
-        match loader::load(&Options { hertz: 99, all: true, log_level: 0, inband: InBand::Tried }) {
+        match loader::load(&Options {
+            hertz: 99,
+            all: true,
+            log_level: 0,
+            inband: InBand::Tried,
+            send_priority: SendPriorityMode::Tried,
+        }) {
             Ok((mut kernel, mut rings)) => {
                 // What it finds is in `no_unwind`.
                 let _ = kernel.try_unwinding(&mut rings);

@@ -7,11 +7,14 @@ use super::Failure;
 use crate::config::Config;
 use crate::files;
 use crate::guard::tables::TableUse;
-use crate::http::Enforcement;
+use crate::kernel::loader::Attached;
+use crate::kernel::send_priority::{self, SendPriorities, SendPriorityMode};
 use crate::pipeline::Pipeline;
 use crate::service_classes::decision::{Decision, Order};
+use crate::service_classes::feedback::{self, Change, Feedback, FeedbackActions, FeedbackDecision};
 use crate::service_classes::lever::{self, Actions, Lever, Recovered, Refusal};
-use crate::service_classes::{Mode, ServiceClass, thread_priority};
+use crate::service_classes::network::{NetworkActions, NetworkDecision, NetworkOrder, PacketPriorities, Sending};
+use crate::service_classes::{Enforcement, Mode, ServiceClass, thread_priority};
 
 /// Most orders that wait for the lever's thread.
 const ORDERS: usize = 16_384;
@@ -51,8 +54,12 @@ impl Numbers {
         for order in orders {
             let (Order::Change { class, .. } | Order::Restore { class, .. }) = order else { continue };
             // No index is beyond; a number beyond is counted nowhere.
-            *class = self.of.get(*class).copied().unwrap_or(NAMES);
+            *class = self.number_of(*class);
         }
+    }
+
+    fn number_of(&self, class: usize) -> usize {
+        self.of.get(class).copied().unwrap_or(NAMES)
     }
 }
 
@@ -68,6 +75,102 @@ pub(super) struct Enforcing {
     serving: Vec<crate::service_classes::decision::Serving>,
     /// Of a dry run, by number of the class.
     dry: Vec<Actions>,
+    network: Network,
+    feedback: FeedbackLoop,
+}
+
+/// Lowers classes so that more important ones reach their goals.
+struct FeedbackLoop {
+    controller: Feedback,
+    /// The last slice that it has seen.
+    slice: u64,
+    /// By number of the class.
+    counts: Vec<FeedbackActions>,
+}
+
+impl FeedbackLoop {
+    fn new(config: &Config) -> Self {
+        let controller = Feedback::new(&config.service_classes.classes, config.enforce == Mode::On);
+        Self { controller, slice: 0, counts: vec![FeedbackActions::default(); NAMES] }
+    }
+
+    fn record(&mut self, change: &Change, classes: &[ServiceClass], numbers: &Numbers, now: u64) {
+        let name = |class: usize| classes.get(class).map(|class| Arc::clone(&class.name));
+        let Some(counts) = self.counts.get_mut(numbers.number_of(change.class)) else { return };
+        if let Some(count) = counts.counts.get_mut(change.action as usize) {
+            *count += 1;
+        }
+        let cause = change.cause.and_then(name);
+        let of = name(change.class).unwrap_or_default();
+        let (action, nice, ratio) = (change.action.name(), change.nice, change.ratio);
+        match &cause {
+            Some(cause) => {
+                log::info!("service class {of}: {action} to nice {nice:+} for {cause}, at {ratio:.2} of its goal")
+            }
+            None => log::info!("service class {of}: {action} to nice {nice:+}"),
+        }
+        counts.last = Some(FeedbackDecision { action: change.action, at: now, cause, ratio });
+    }
+}
+
+/// Decides about connections with every drain, and has it written to the kernel or counted.
+struct Network {
+    decision: NetworkDecision,
+    packets: PacketPriorities,
+    sending: Vec<Sending>,
+    /// By number of the class.
+    counts: Vec<NetworkActions>,
+    /// The program is attached.
+    attached: bool,
+}
+
+impl Network {
+    fn new(config: &Config) -> Self {
+        Self {
+            decision: NetworkDecision::new(network_priorities(config)),
+            packets: config.packets,
+            sending: Vec::new(),
+            counts: vec![NetworkActions::default(); NAMES],
+            attached: send_priority_mode(config) == SendPriorityMode::On,
+        }
+    }
+
+    fn carry_out(&mut self, orders: Vec<NetworkOrder>, numbers: &Numbers, kernel: Option<&mut SendPriorities>) {
+        let dry = !self.attached;
+        let mut kernel = kernel;
+        for order in orders {
+            let (NetworkOrder::Set { class, .. } | NetworkOrder::Clear { class, .. }) = order;
+            let mut nowhere = NetworkActions::default();
+            let counts = self.counts.get_mut(numbers.number_of(class)).unwrap_or(&mut nowhere);
+            match (order, kernel.as_deref_mut()) {
+                (NetworkOrder::Set { renewed: false, .. }, _) if dry => counts.would_apply += 1,
+                (NetworkOrder::Set { cookie, priority, until, renewed, .. }, Some(kernel)) => {
+                    let Some(priority) = self.packets.of(priority) else { continue };
+                    let done = kernel.set(cookie, priority, until);
+                    counts.applied += u64::from(done && !renewed);
+                    counts.refused += u64::from(!done);
+                }
+                (NetworkOrder::Clear { cookie, .. }, Some(kernel)) => {
+                    kernel.clear(cookie);
+                    counts.restored += 1;
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn network_priorities(config: &Config) -> Vec<crate::service_classes::Priority> {
+    config.service_classes.classes.iter().map(|class| class.network).collect()
+}
+
+/// Whether packets are given priorities: only where a class asks for it.
+pub(super) fn send_priority_mode(config: &Config) -> SendPriorityMode {
+    if config.enforce == Mode::On && config.service_classes.changes_network() {
+        SendPriorityMode::On
+    } else {
+        SendPriorityMode::Off
+    }
 }
 
 /// Checks that enforcement is allowed: by root, in a file that only root can change, with the privilege to undo it.
@@ -88,6 +191,18 @@ pub(super) fn allow(config: &Config, file: Option<&std::path::Path>) -> Result<(
     })?;
     match thread_priority::obstacle() {
         Some(why) => Err(Failure::SelfTest(format!("--enforce on: {why}; see docs/service-classes.md"))),
+        None => Ok(()),
+    }
+}
+
+/// Checks that packets can be given priorities, if a class asks for it.
+pub(super) fn check_network(attached: &[Attached]) -> Result<(), Failure> {
+    let missing = attached.iter().find(|each| each.program == send_priority::PROGRAM && each.missing.is_some());
+    match missing.and_then(|each| each.missing.as_ref()) {
+        Some(why) => Err(Failure::SelfTest(format!(
+            "--enforce on: a service class has a network priority, and the program for it cannot be used: {why}; see \
+             docs/service-classes.md"
+        ))),
         None => Ok(()),
     }
 }
@@ -131,11 +246,18 @@ impl Enforcing {
             waiting: Vec::new(),
             serving: Vec::new(),
             dry: vec![Actions::default(); NAMES],
+            network: Network::new(config),
+            feedback: FeedbackLoop::new(config),
         })
     }
 
     /// Why the service classes of `config` cannot be taken up while the agent runs, if they cannot.
     pub(super) fn obstacle_to_reload(&self, config: &Config) -> Option<String> {
+        if send_priority_mode(config) == SendPriorityMode::On && !self.network.attached {
+            let what = "a service class has a network priority, and none had one when the agent started: the program for \
+                        it is only loaded then; restart the agent";
+            return Some(what.into());
+        }
         (!self.numbers.have_room(&config.service_classes.classes)).then(|| {
             format!(
                 "more than {NAMES} names of service classes were used since the start; restart the agent to use others"
@@ -144,13 +266,17 @@ impl Enforcing {
     }
 
     /// Other classes are declared: every thread gets its own priority back, and new requests are decided by them.
-    pub(super) fn reload(&mut self, config: &Config) {
+    pub(super) fn reload(&mut self, config: &Config, kernel: Option<&mut SendPriorities>) {
+        let orders = self.network.decision.restore_orders();
+        self.network.carry_out(orders, &self.numbers, kernel);
+        self.network.decision = NetworkDecision::new(network_priorities(config));
         let classes = &config.service_classes.classes;
         let mut orders = self.decision.restore_orders();
         self.numbers.number(&mut orders);
         self.waiting.append(&mut orders);
         self.numbers.set(classes);
         self.decision = Decision::new(classes.iter().map(|class| class.cpu).collect());
+        self.feedback.controller = Feedback::new(classes, self.mode == Mode::On);
     }
 
     /// Restores every thread, from whichever thread it is called.
@@ -159,8 +285,22 @@ impl Enforcing {
         Arc::new(move || lever.as_ref().is_none_or(Lever::restore_all))
     }
 
+    /// Looks, once a second, whether a period has ended, and lowers classes for others' goals. `now`: wall clock.
+    pub(super) fn follow_goals(&mut self, pipeline: &Pipeline, now: u64) {
+        let ended = pipeline.attainment.ended();
+        if self.mode == Mode::Off || !self.feedback.controller.is_needed() || ended <= self.feedback.slice {
+            return;
+        }
+        self.feedback.slice = ended;
+        let readings = pipeline.attainment.readings(ended, feedback::REQUESTS);
+        for change in self.feedback.controller.period(&readings) {
+            self.feedback.record(&change, &pipeline.attainment.classes().classes, &self.numbers, now);
+        }
+        self.decision.lower(self.feedback.controller.nice());
+    }
+
     /// Decides after a drain, at `now` of `CLOCK_MONOTONIC`.
-    pub(super) fn decide(&mut self, pipeline: &mut Pipeline, now: u64) {
+    pub(super) fn decide(&mut self, pipeline: &mut Pipeline, now: u64, kernel: Option<&mut SendPriorities>) {
         if self.mode == Mode::Off {
             return;
         }
@@ -172,7 +312,11 @@ impl Enforcing {
             }
         }
         self.serving.clear();
-        pipeline.serving(&mut self.serving);
+        self.network.sending.clear();
+        pipeline.serving(&mut self.serving, &mut self.network.sending);
+        let mut orders = Vec::new();
+        self.network.decision.decide(now, &self.network.sending, &mut orders);
+        self.network.carry_out(orders, &self.numbers, kernel);
         let mut orders = Vec::new();
         self.decision.decide(now, &self.serving, &mut orders);
         for (parent, tid, tgid) in pipeline.take_forks() {
@@ -233,12 +377,26 @@ impl Enforcing {
                 }
             }
         }
-        Enforcement { mode: self.mode, threads: self.decision.table_use().entries, actions }
+        let of = |number: &usize| self.network.counts.get(*number).copied().unwrap_or_default();
+        let network = self.numbers.of.iter().map(of).collect();
+        let nice = self.feedback.controller.nice();
+        let of = |(class, number): (usize, &usize)| FeedbackActions {
+            nice: nice.get(class).copied().unwrap_or_default(),
+            ..self.feedback.counts.get(*number).cloned().unwrap_or_default()
+        };
+        let feedback = self.numbers.of.iter().enumerate().map(of).collect();
+        let (threads, connections) = (self.decision.table_use().entries, self.connections().entries);
+        Enforcement { mode: self.mode, threads, connections, actions, network, feedback }
     }
 
     /// Threads whose priority is to be another than their own.
     pub(super) fn table_use(&self) -> TableUse {
         self.decision.table_use()
+    }
+
+    /// Connections whose packets are to have another priority than their own.
+    pub(super) fn connections(&self) -> TableUse {
+        self.network.decision.table_use()
     }
 }
 

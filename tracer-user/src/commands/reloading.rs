@@ -190,7 +190,7 @@ impl Agent {
         }
         // From here on nothing fails. Calls are expected before their probes are attached.
         let changes = pipeline.reload(&config);
-        self.enforcing.reload(&config);
+        self.enforcing.reload(&config, self.kernel.send_priorities.as_mut());
         match &self.declaring {
             Some(declaring) => declaring.replace(pipeline.declared()),
             None => {

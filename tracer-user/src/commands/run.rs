@@ -170,7 +170,9 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         all: config.all_hooks,
         log_level: options.bpf_log as u8,
         inband,
+        send_priority: enforcing::send_priority_mode(&config),
     })?;
+    enforcing::check_network(&kernel.attached)?;
     let at_start = kernel.since;
     let attachments = kernel.attachments();
     let restore = enforcing.restorer();

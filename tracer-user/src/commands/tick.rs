@@ -117,9 +117,10 @@ impl Agent {
         pipeline.host_books(&self.health.host_cpu, lost);
         self.count_own_use(pipeline);
         self.count_outputs(pipeline);
+        self.enforcing.follow_goals(pipeline, now.saturating_add_signed(self.wall_offset));
         self.health.enforcement = self.enforcing.view(pipeline);
-        let actions = &self.health.enforcement.actions;
-        pipeline.metrics.set_service_classes(pipeline.names(), &pipeline.attainment, actions);
+        let done = &self.health.enforcement;
+        pipeline.metrics.set_service_classes(pipeline.names(), &pipeline.attainment, done);
         let table_use = self.table_use();
         pipeline.metrics.set_table_use(&table_use.all());
     }

@@ -11,7 +11,8 @@ use super::class_rules::{self, HeaderFile};
 use super::{ConfigError, Source};
 use crate::classes::rules::Glob;
 use crate::service_classes::hours::WeeklyHours;
-use crate::service_classes::{CLASSES_MAX, CpuPriority, Goal, RULES_MAX, Rule, ServiceClass, ServiceClasses};
+use crate::service_classes::network::PacketPriorities;
+use crate::service_classes::{CLASSES_MAX, Goal, Priority, RULES_MAX, Rule, ServiceClass, ServiceClasses};
 
 /// Longest name, and longest condition, bytes.
 const NAME: usize = 64;
@@ -29,6 +30,7 @@ pub(super) struct ServiceClassFile {
     importance: Spanned<i64>,
     goal: Option<Spanned<GoalFile>>,
     cpu: Option<Spanned<String>>,
+    network: Option<Spanned<String>>,
     #[serde(default)]
     rules: Vec<Spanned<RuleFile>>,
 }
@@ -60,6 +62,15 @@ struct RuleFile {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct EnforcementFile {
     pub(super) state_dir: Option<Spanned<String>>,
+    pub(super) packets: Option<PacketsFile>,
+}
+
+/// Priorities of packets, as in the file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct PacketsFile {
+    high: Option<Spanned<String>>,
+    low: Option<Spanned<String>>,
 }
 
 /// Where the state file is without a setting: the service manager's directory, or one that is gone with the boot, like
@@ -89,9 +100,12 @@ pub(super) fn check(
         for other in &checked.classes {
             // The more important one of the two must not have the lower priority.
             let (above, below) = if class.importance < other.importance { (&class, other) } else { (other, &class) };
-            if above.importance < below.importance && above.cpu < below.cpu {
+            let cpu = |class: &ServiceClass| (class.cpu, !class.auto);
+            let lower = [("cpu", cpu(above) < cpu(below)), ("network", above.network < below.network)];
+            let of = lower.into_iter().find(|(_, is_lower)| *is_lower && above.importance < below.importance);
+            if let Some((kind, _)) = of {
                 let what = format!(
-                    "contradiction: '{}' is more important than '{}' but has the lower cpu priority; see also {}",
+                    "contradiction: '{}' is more important than '{}' but has the lower {kind} priority; see also {}",
                     above.name, below.name, other.place
                 );
                 return Err(source.wrong(&file.importance.span(), what));
@@ -136,18 +150,45 @@ fn one(source: &Source<'_>, file: &ServiceClassFile) -> Result<ServiceClass, Con
         Some(goal) => check_goal(source, goal)?,
         None => Goal::Discretionary,
     };
-    let cpu = match file.cpu.as_ref().map(|cpu| (cpu, cpu.get_ref().as_str())) {
-        None | Some((_, "normal")) => CpuPriority::Normal,
-        Some((_, "high")) => CpuPriority::High,
-        Some((_, "low")) => CpuPriority::Low,
-        Some((cpu, _)) => return Err(source.wrong(&cpu.span(), "expected \"high\", \"normal\" or \"low\"")),
+    let priority = |kind: &str, given: &Option<Spanned<String>>| {
+        let Some(given) = given else { return Ok(Priority::Normal) };
+        match given.get_ref().as_str() {
+            "normal" => Ok(Priority::Normal),
+            "low" => Ok(Priority::Low),
+            "high" if goal == Goal::Discretionary => {
+                let what = format!(
+                    "contradiction: a class without a goal cannot have high {kind} priority; give it a goal, such as \
+                     {{ p99 = \"50ms\" }}"
+                );
+                Err(source.wrong(&given.span(), what))
+            }
+            "high" => Ok(Priority::High),
+            _ if kind == "cpu" => {
+                Err(source.wrong(&given.span(), "expected \"high\", \"normal\", \"low\" or \"auto\""))
+            }
+            _ => Err(source.wrong(&given.span(), "expected \"high\", \"normal\" or \"low\"")),
+        }
     };
-    if cpu == CpuPriority::High && goal == Goal::Discretionary {
-        let what = "contradiction: a class without a goal cannot have high cpu priority; give it a goal, such as \
-                    { p99 = \"50ms\" }";
-        return Err(source.wrong(&file.cpu.as_ref().map_or_else(|| file.name.span(), Spanned::span), what));
+    let auto = file.cpu.as_ref().is_some_and(|cpu| cpu.get_ref() == "auto");
+    let cpu = if auto { Priority::Normal } else { priority("cpu", &file.cpu)? };
+    let network = priority("network", &file.network)?;
+    let place = source.place(&file.name.span()).into();
+    Ok(ServiceClass { name: Arc::from(name), importance, goal, cpu, auto, network, place })
+}
+
+/// Checks the packets' priorities.
+pub(super) fn packets(source: &Source<'_>, file: Option<&PacketsFile>) -> Result<PacketPriorities, ConfigError> {
+    let mut all = PacketPriorities::default();
+    let Some(file) = file else { return Ok(all) };
+    for (given, place) in [(&file.high, &mut all.high), (&file.low, &mut all.low)] {
+        let Some(given) = given else { continue };
+        *place = PacketPriorities::parse(given.get_ref()).ok_or_else(|| {
+            let what = "expected a packet priority from 0 to 15, such as \"6\", or the handle of a class of a queueing \
+                        discipline as tc writes it, such as \"1:10\"";
+            source.wrong(&given.span(), what)
+        })?;
     }
-    Ok(ServiceClass { name: Arc::from(name), importance, goal, cpu, place: source.place(&file.name.span()).into() })
+    Ok(all)
 }
 
 fn check_goal(source: &Source<'_>, goal: &Spanned<GoalFile>) -> Result<Goal, ConfigError> {
@@ -208,7 +249,7 @@ fn one_rule(source: &Source<'_>, rule: &Spanned<RuleFile>, class: usize) -> Resu
 #[cfg(test)]
 mod tests {
     use super::super::Config;
-    use crate::service_classes::{CpuPriority, Facts, Goal};
+    use crate::service_classes::{Facts, Goal, Priority};
     use std::time::Duration;
 
     const GOOD: &str = r#"
@@ -236,7 +277,7 @@ mod tests {
         let config = Config::parse("t.toml", GOOD).unwrap();
         let classes = &config.service_classes;
         let gold = &classes.classes[0];
-        assert_eq!((&*gold.name, gold.importance, gold.cpu), ("gold", 1, CpuPriority::High));
+        assert_eq!((&*gold.name, gold.importance, gold.cpu), ("gold", 1, Priority::High));
         assert_eq!((gold.goal, &*gold.place), (Goal::P99(Duration::from_millis(50)), "t.toml:3"));
         assert_eq!(classes.decide(&Facts { host: Some("vip.example"), ..Facts::default() }), Some(0));
         assert_eq!(classes.decide(&Facts { service: "shop", ..Facts::default() }), Some(1));
@@ -255,6 +296,29 @@ mod tests {
             (class("name = \"a\"\nimportance = 1\ncolour = 1"), "t.toml:4:1: unknown field `colour`"),
             (class("name = \"a\"\nimportance = 1\ncpu = \"fast\""), "t.toml:4:7: expected \"high\""),
             (class("name = \"a\"\nimportance = 1\ncpu = \"high\""), "t.toml:4:7: contradiction: a class without"),
+            (class("name = \"a\"\nimportance = 1\nnetwork = \"auto\""), "t.toml:4:11: expected \"high\""),
+            (
+                class("name = \"a\"\nimportance = 1\nnetwork = \"high\""),
+                "t.toml:4:11: contradiction: a class without a goal cannot have high network priority",
+            ),
+            (
+                format!(
+                    "{}{}",
+                    class("name = \"b\"\nimportance = 1\nnetwork = \"low\""),
+                    class("name = \"c\"\nimportance = 2")
+                ),
+                "t.toml:7:14: contradiction: 'b' is more important than 'c' but has the lower network priority",
+            ),
+            (
+                format!(
+                    "{}{}",
+                    class("name = \"b\"\nimportance = 1\ncpu = \"auto\""),
+                    class("name = \"c\"\nimportance = 2")
+                ),
+                "t.toml:7:14: contradiction: 'b' is more important than 'c' but has the lower cpu priority",
+            ),
+            ("[enforcement]\npackets = { high = \"16\" }\n".to_owned(), "t.toml:2:20: expected a packet priority"),
+            ("[enforcement]\npackets = { low = \"1:\" }\n".to_owned(), "t.toml:2:19: expected a packet priority"),
             (class("name = \"a\"\nimportance = 1\ngoal = {}"), "t.toml:4:8: expected exactly one goal"),
             (
                 class("name = \"a\"\nimportance = 1\ngoal = { p99 = \"1s\", mean = \"1s\" }"),

@@ -135,7 +135,7 @@ table_use! {
         symbol_addresses,
         /// Bytes of names that processes wrote of their own code (`/tmp/perf-PID.map`).
         perf_map_bytes,
-        /// Open requests of service classes whose priority is not the normal one.
+        /// Open requests of service classes for which a priority may be changed.
         service_class_requests,
         /// Service classes by service whose attainment is measured.
         service_class_rows,
@@ -177,6 +177,8 @@ table_use! {
         http_connections,
         /// Threads whose priority is to be another than their own.
         priority_threads,
+        /// Connections whose packets have another priority than their own.
+        priority_connections,
     }
 }
 
@@ -211,9 +213,10 @@ mod tests {
             http_jobs: fill(8),
             http_connections: fill(9),
             priority_threads: fill(16),
+            priority_connections: fill(17),
         };
         let all = agent.all();
         assert_eq!((all[0], all[14]), (("ring_event_bytes", fill(1)), ("http_connections", fill(9))));
-        assert_eq!(all.len(), 16);
+        assert_eq!(all.len(), 17);
     }
 }

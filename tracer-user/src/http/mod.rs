@@ -32,8 +32,6 @@ pub mod token;
 mod transactions;
 mod workloads;
 
-pub use service_classes::Enforcement;
-
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -107,7 +105,7 @@ pub struct Health {
     /// Runtimes of processes that serve requests, by service.
     pub runtimes: Vec<RuntimeStatus>,
     /// What is done for service classes.
-    pub enforcement: Enforcement,
+    pub enforcement: crate::service_classes::Enforcement,
     /// The configuration that is in force.
     pub configuration: ConfigStatus,
 }

@@ -9,19 +9,9 @@ use serde_json::{Value, json};
 use super::params::Params;
 use super::{App, PipelineView, Problem};
 use crate::metrics::{AttainmentRow, Trend};
+use crate::service_classes::ServiceClass;
+use crate::service_classes::feedback::{Action, FeedbackActions};
 use crate::service_classes::lever::Actions;
-use crate::service_classes::{Mode, ServiceClass};
-
-/// What is done for service classes.
-#[derive(Clone, Debug, Default)]
-pub struct Enforcement {
-    /// Whether priorities are changed.
-    pub mode: Mode,
-    /// Threads whose priority is changed now; in a dry run, would be.
-    pub threads: u64,
-    /// By service class.
-    pub actions: Vec<Actions>,
-}
 
 /// Why a class is late: what it waits for, and who took the CPU meanwhile.
 fn late(view: &PipelineView<'_>, row: &AttainmentRow) -> Value {
@@ -58,17 +48,39 @@ fn row(view: &PipelineView<'_>, row: &AttainmentRow) -> Value {
     })
 }
 
+/// How far a class is lowered, and why.
+fn feedback(actions: &FeedbackActions) -> Value {
+    let counts = Action::ALL.iter().zip(actions.counts).map(|(action, count)| (action.name().to_owned(), count.into()));
+    let last = actions.last.as_ref().map(|last| {
+        json!({
+            "decision": last.action.name(),
+            "at_ns": last.at,
+            "for_class": last.cause.as_deref(),
+            "actual_to_goal_ratio": last.cause.as_ref().map(|_| last.ratio),
+        })
+    });
+    json!({ "nice": actions.nice, "decisions": counts.collect::<serde_json::Map<_, _>>(), "last": last })
+}
+
 fn class(view: &PipelineView<'_>, rows: &[AttainmentRow], index: usize, class: &ServiceClass) -> Value {
     let services: Vec<Value> = rows.iter().filter(|one| one.class == index).map(|one| row(view, one)).collect();
     let Actions { applied, would_apply, restored, refused } =
         view.health.enforcement.actions.get(index).cloned().unwrap_or_default();
+    let network = view.health.enforcement.network.get(index).copied().unwrap_or_default();
+    let feedback = view.health.enforcement.feedback.get(index).filter(|_| class.auto).map(feedback);
     json!({
         "service_class": &*class.name,
         "importance": class.importance,
-        "cpu_priority": class.cpu.name(),
+        "cpu_priority": class.cpu_name(),
+        "feedback": feedback,
         "goal": { "kind": class.goal.name(), "response_s": class.goal.time().map(|time| time.as_secs_f64()) },
         "services": services,
         "actions": { "applied": applied, "would_apply": would_apply, "restored": restored, "refused": refused },
+        "network_priority": class.network.name(),
+        "network_actions": {
+            "applied": network.applied, "would_apply": network.would_apply, "restored": network.restored,
+            "refused": network.refused,
+        },
     })
 }
 
@@ -81,6 +93,7 @@ pub(super) async fn service_classes(State(app): State<Arc<App>>, params: Params)
         json!({
             "enforcement": view.health.enforcement.mode.name(),
             "threads_changed": view.health.enforcement.threads,
+            "connections_changed": view.health.enforcement.connections,
             "unknown_class_requests": view.attainment.unknown(),
             "service_classes": classes,
         })

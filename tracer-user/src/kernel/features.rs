@@ -9,7 +9,7 @@ use super::btf::Btf;
 use super::loader::Attached;
 use super::probes::{SAMPLER, preempts_programs};
 use super::selftest::Finding;
-use super::{header, inband};
+use super::{header, inband, send_priority};
 
 /// How much of a feature works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -284,6 +284,7 @@ pub fn judge(attached: &[Attached], findings: &[Finding], settings: &Settings) -
     features.push(tcp_option(on(inband::PROGRAM), settings, &why(&inband::PROGRAMS)));
     let headers = on(header::SOCKETS).and(on(header::PROGRAM));
     features.push(traceparent(headers, settings, &why(&[header::SOCKETS, header::PROGRAM])));
+    features.push(network_priority(on(send_priority::PROGRAM), settings, &why(&[send_priority::PROGRAM])));
     let not_compiled = attached.iter().any(|a| a.missing.is_none() && a.built.jited.is_none());
     features.push(if settings.interpreted || not_compiled {
         Feature::less(
@@ -414,6 +415,17 @@ fn traceparent(loads: Option<&'static str>, settings: &Settings, why: &str) -> F
     }
 }
 
+/// Network priorities of service classes, which are off by default.
+fn network_priority(loads: Option<&'static str>, settings: &Settings, why: &str) -> Feature {
+    let follows = "--enforce on is refused where a service class has a network priority";
+    let name = "network priority";
+    match (loads, &settings.no_groups) {
+        (Some(hook), None) => Feature::full(name, format!("by {hook}, where a service class asks for it")),
+        (Some(_), Some(why)) => Feature::less(name, State::Degraded, why, follows, "mount them"),
+        (None, _) => Feature::less(name, State::Degraded, why, follows, ""),
+    }
+}
+
 /// Settings that prevent features.
 fn hindrances(settings: &Settings) -> Vec<Feature> {
     let mut found = Vec::new();
@@ -451,6 +463,7 @@ mod tests {
         probes
             .chain([(SAMPLER, "perf_event cpu-clock", "no stacks"), (inband::PROGRAM, "cgroup sock_ops", "")])
             .chain([(header::SOCKETS, "cgroup sock_ops", ""), (header::PROGRAM, "sk_msg", "")])
+            .chain([(send_priority::PROGRAM, "cgroup skb egress", "")])
             .filter(|(program, ..)| has(program))
             .map(|(program, hook, without)| Attached {
                 program,

@@ -25,6 +25,7 @@ use super::probes::{Hook, Plan, SAMPLER, Until, plan};
 use super::ring::Events;
 use super::rings::Rings;
 use super::sampler::{Sampler, SamplerError};
+use super::send_priority::{self, SendPriorities, SendPriorityMode};
 use super::uprobes;
 use super::{interpreter, unwind};
 use crate::guard::overhead_budget::Costs;
@@ -163,6 +164,8 @@ pub struct Kernel {
     pub headers: Option<Headers>,
     /// Kinds of sockets that get no headers on this kernel, and why.
     pub header_limits: Vec<String>,
+    /// Priorities of connections, if they are in use.
+    pub send_priorities: Option<SendPriorities>,
     cpus: PerCpuArray<MapData, Pod<CpuBooks>>,
     profiler_cost: PerCpuArray<MapData, Pod<ProfilerCost>>,
     /// Where unwind tables go, until whoever makes them takes it.
@@ -192,6 +195,7 @@ pod!(
     CpuBooks,
     tracer_common::policy::CapturePolicy,
     tracer_common::policy::Control,
+    tracer_common::policy::SendPriority,
     ProfilerCost,
     tracer_common::policy::Statics,
     tracer_common::unwind::FileEntry,
@@ -216,6 +220,8 @@ pub struct Options {
     pub log_level: u8,
     /// Mode of in-band contexts.
     pub inband: InBand,
+    /// Whether packets can get another priority.
+    pub send_priority: SendPriorityMode,
 }
 
 /// Loads and attaches everything. Socket I/O is only reported once [`Policy`] enables it.
@@ -258,6 +264,7 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
     loader.btf(Some(&btf)).allow_unsupported_maps();
     loader.map_max_entries("RINGS", shape.rings);
     loader.map_max_entries("HELD", options.inband.threads());
+    loader.map_max_entries(send_priority::MAP, send_priority::entries(options.send_priority));
     let (sockets, destinations) = header::sizes(&options.inband);
     loader.map_max_entries(header::MEMBERS, sockets).map_max_entries(header::DESTINATIONS, destinations);
     loader.override_global("INBAND_NETNS", &netns, false);
@@ -319,6 +326,8 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
         header::load(&mut ebpf, &options.inband, &attachments);
     attached.extend(by_header);
     attached.extend(inband::load(&mut ebpf, &btf, &options.inband, tracepoints, &attachments));
+    let (by_priority, send_priorities) = send_priority::load(&mut ebpf, options.send_priority, &attachments);
+    attached.extend(by_priority);
     let mut loading = load_all(&mut ebpf, &plan, &btf);
     for Plan { probe, hook } in plan {
         let name = hook.or(probe.hooks.first().copied()).map_or(probe.program, Hook::name);
@@ -400,6 +409,7 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
             attempts: Arc::default(),
             headers,
             header_limits,
+            send_priorities,
             cpus,
             profiler_cost,
             tables: Some(tables),

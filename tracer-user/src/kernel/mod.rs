@@ -4,7 +4,7 @@
 //! interpreters' frames ([`interpreter`]),
 //! probes in user programs ([`uprobes`]), the test at start ([`selftest`]) and the resulting features ([`features`]).
 //!
-//! Invariant: after start only [`policy`] writes kernel maps. Only this layer may use `unsafe`.
+//! Invariant: after start only [`policy`], and [`send_priority`] on its own map, write kernel maps. Only this layer may use `unsafe`.
 
 pub mod attachments;
 pub mod btf;
@@ -26,6 +26,7 @@ pub mod ring_occupancy;
 pub mod rings;
 pub mod sampler;
 pub mod selftest;
+pub mod send_priority;
 pub mod skips;
 pub mod unwind;
 mod unwind_selftest;

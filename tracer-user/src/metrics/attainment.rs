@@ -6,9 +6,10 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
-use super::lateness::{Parts, Taker, TimeShares, Times, Trend, takers};
+use super::lateness::{Parts, Taker, TimeShares, Times, Trend, WaitsFor, takers};
 use crate::guard::tables::TableUse;
 use crate::model::{Names, Nanos, Outcome, ProtocolId, ServiceId, Side, Sink, Span};
+use crate::service_classes::feedback::Reading;
 use crate::service_classes::{Goal, ServiceClasses};
 
 /// Length of one slice, nanoseconds, and number of slices: a minute in all.
@@ -175,6 +176,28 @@ impl Attainment {
         }
     }
 
+    /// The number of the last slice that has ended.
+    pub fn ended(&self) -> u64 {
+        (self.now / SLICE).saturating_sub(1)
+    }
+
+    /// What each class reached in slice `number`, in the service that is furthest from its goal; `None` without a goal or
+    /// with less than `least` requests.
+    pub fn readings(&self, number: u64, least: u64) -> Vec<Option<Reading>> {
+        let mut all: Vec<Option<Reading>> = vec![None; self.classes.classes.len()];
+        for ((class, _), sums) in &self.rows {
+            let goal = self.classes.classes.get(*class).map(|class| class.goal);
+            let Some((goal, time)) = goal.and_then(|goal| Some((goal, goal.time()?.as_secs_f64()))) else { continue };
+            let slice = sums.slices.iter().find(|slice| slice.number == number && slice.times.count >= least);
+            let (Some(slice), Some(place)) = (slice, all.get_mut(*class)) else { continue };
+            let ratio = slice.times.actual(goal) / time;
+            if place.is_none_or(|other| other.ratio < ratio) {
+                *place = Some(Reading { ratio, waits_for_cpu: slice.parts.shares().waits_for() == WaitsFor::Cpu });
+            }
+        }
+        all
+    }
+
     /// The number of the oldest slice of the last minute.
     fn oldest(&self) -> u64 {
         (self.now / SLICE + 1).saturating_sub(SLICES as u64)
@@ -250,7 +273,7 @@ mod tests {
     use super::*;
     use crate::metrics::samples;
     use crate::model::{Cost, PropagatedContext};
-    use crate::service_classes::{CpuPriority, ServiceClass};
+    use crate::service_classes::{Priority, ServiceClass};
     use std::time::Duration;
 
     const MILLI: Nanos = 1_000_000;
@@ -260,7 +283,9 @@ mod tests {
             name: name.into(),
             importance,
             goal,
-            cpu: CpuPriority::Normal,
+            cpu: Priority::Normal,
+            auto: false,
+            network: Priority::Normal,
             place: "t:1".into(),
         };
         let classes = vec![class("bronze", 3, Goal::Discretionary), class("gold", 1, goal)];
@@ -350,6 +375,19 @@ mod tests {
         assert_eq!(all.takers().iter().map(|taker| (taker.class, taker.share)).collect::<Vec<_>>(), [(None, 1.0)]);
         all.tick(600_000 * MILLI);
         assert!(all.takers().is_empty() && all.rows()[0].trend.is_none());
+    }
+
+    #[test]
+    fn readings_are_of_one_slice() {
+        let mut all = attainment(Goal::Mean(Duration::from_millis(50)));
+        for n in 0..20 {
+            request(&mut all, "gold", (11_000 + 100 * n) * MILLI, 80 * MILLI, 100 * MILLI);
+            request(&mut all, "bronze", (11_000 + 100 * n) * MILLI, 0, 100 * MILLI);
+        }
+        request(&mut all, "gold", 21_000 * MILLI, 0, 20 * MILLI);
+        assert_eq!(all.ended(), 1);
+        assert_eq!(all.readings(1, 20), [None, Some(Reading { ratio: 2.0, waits_for_cpu: true })]);
+        assert_eq!((all.readings(1, 21), all.readings(2, 2)), (vec![None, None], vec![None, None]));
     }
 
     #[test]

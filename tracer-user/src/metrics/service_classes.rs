@@ -9,8 +9,10 @@ use super::export::Metrics;
 use super::families::{Families, vec};
 use super::totals::raise;
 use crate::model::Names;
-use crate::service_classes::ServiceClasses;
+use crate::service_classes::feedback::Action;
 use crate::service_classes::lever::{Actions, Refusal};
+use crate::service_classes::network::NetworkActions;
+use crate::service_classes::{Enforcement, ServiceClasses};
 
 /// The families.
 #[derive(Debug)]
@@ -22,6 +24,9 @@ pub(super) struct ServiceClassFamilies {
     attained: GaugeVec,
     actions: IntCounterVec,
     refused: IntCounterVec,
+    network: IntCounterVec,
+    lowered: GaugeVec,
+    feedback: IntCounterVec,
 }
 
 impl ServiceClassFamilies {
@@ -39,7 +44,27 @@ impl ServiceClassFamilies {
         let refused = "Changes of thread priority that were not made, by reason: brief (the request was over before), \
                        shared_thread (its thread may serve others), ended, policy (a real-time thread), \
                        changed_by_others, permission, limit, state_file.";
+        let network = "Changes of the packet priority of connections for a service class by action: applied, would_apply (a \
+                       dry run), restored, refused (the kernel did not take it).";
+        let lowered = "Nice levels by which the threads of a service class with cpu = auto are lowered now for the goals of \
+                       more important ones.";
+        let feedback = "Decisions about a service class with cpu = auto: lowered, relaxed, gave_up (it did not help).";
         Self {
+            lowered: vec(r, GaugeVec::new(Opts::new("tracer_service_class_lowered_nice", lowered), &["service_class"])),
+            feedback: vec(
+                r,
+                IntCounterVec::new(
+                    Opts::new("tracer_service_class_feedback_total", feedback),
+                    &["service_class", "decision"],
+                ),
+            ),
+            network: vec(
+                r,
+                IntCounterVec::new(
+                    Opts::new("tracer_service_class_network_actions_total", network),
+                    &["service_class", "action"],
+                ),
+            ),
             goal: vec(
                 r,
                 GaugeVec::new(Opts::new("tracer_service_class_goal_seconds", goal), &["service_class", "kind"]),
@@ -121,11 +146,20 @@ impl Metrics {
             if stays.is_none_or(|one| one.goal.name() != class.goal.name()) {
                 let _ = families.goal.remove_label_values(&[&class.name, class.goal.name()]);
             }
+            if stays.is_none_or(|one| !one.auto) {
+                let _ = families.lowered.remove_label_values(&[&class.name]);
+                for action in Action::ALL {
+                    let _ = families.feedback.remove_label_values(&[&class.name, action.name()]);
+                }
+            }
             if stays.is_some() {
                 continue;
             }
             for action in ["applied", "would_apply", "restored"] {
                 let _ = families.actions.remove_label_values(&[&class.name, action]);
+            }
+            for action in ["applied", "would_apply", "restored", "refused"] {
+                let _ = families.network.remove_label_values(&[&class.name, action]);
             }
             for reason in Refusal::ALL.map(Refusal::name).into_iter().chain(UNSERVED) {
                 let _ = families.refused.remove_label_values(&[&class.name, reason]);
@@ -144,7 +178,8 @@ impl Metrics {
     }
 
     /// Sets what is known of the service classes; `actions` by class.
-    pub fn set_service_classes(&self, names: &Names, attainment: &Attainment, actions: &[Actions]) {
+    pub fn set_service_classes(&self, names: &Names, attainment: &Attainment, done: &Enforcement) {
+        let Enforcement { actions, network, feedback, .. } = done;
         let families = &self.service_classes;
         let classes = &attainment.classes().classes;
         for (index, class) in classes.iter().enumerate() {
@@ -163,6 +198,21 @@ impl Metrics {
             }
             for (reason, total) in refused {
                 rise(&families.refused, reason, *total);
+            }
+            if let Some(feedback) = feedback.get(index).filter(|_| class.auto) {
+                families.lowered.with_label_values(&[&class.name]).set(f64::from(feedback.nice));
+                for (action, total) in Action::ALL.iter().zip(feedback.counts) {
+                    rise(&families.feedback, action.name(), total);
+                }
+            }
+            // Only of classes that have one.
+            if let Some(network) = network.get(index).filter(|network| **network != NetworkActions::default()) {
+                let NetworkActions { applied, would_apply, restored, refused } = *network;
+                for (action, total) in
+                    [("applied", applied), ("would_apply", would_apply), ("restored", restored), ("refused", refused)]
+                {
+                    rise(&families.network, action, total);
+                }
             }
         }
         for row in attainment.rows() {

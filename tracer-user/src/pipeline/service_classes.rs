@@ -13,7 +13,8 @@ use crate::guard::tables::TableUse;
 use crate::host::local_time;
 use crate::model::{Nanos, Side};
 use crate::service_classes::decision::Serving;
-use crate::service_classes::{CpuPriority, Facts, Mode, ServiceClass, ServiceClasses};
+use crate::service_classes::network::Sending;
+use crate::service_classes::{Facts, Mode, ServiceClass, ServiceClasses};
 use crate::transactions::declared::FinishedCall;
 use crate::transactions::open_span::Slot;
 
@@ -21,6 +22,14 @@ use crate::transactions::open_span::Slot;
 const WATCHED: usize = 8192;
 /// How long after the last such request more are expected, nanoseconds.
 const EXPECTED: Nanos = 1_000_000_000;
+
+/// A request whose thread or connection may get another priority.
+#[derive(Clone, Copy, Debug)]
+struct Watched {
+    seen: Seen,
+    /// Its connection's socket, its class and its beginning: it may be reported before it is looked at.
+    sending: Sending,
+}
 
 /// What was seen of the thread of a watched request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,9 +58,11 @@ pub struct Unserved {
 #[derive(Debug)]
 pub(super) struct Policies {
     pub(super) classes: Arc<ServiceClasses>,
-    enforced: bool,
-    /// Open requests of classes whose priority is not the normal one.
-    watched: HashMap<Slot, Seen>,
+    /// Whether threads, and whether packets, may get another priority.
+    threads: bool,
+    packets: bool,
+    /// Open requests of classes for which something may be done.
+    watched: HashMap<Slot, Watched>,
     unserved: Vec<Unserved>,
     /// When the latest of them began.
     latest: Nanos,
@@ -69,7 +80,8 @@ impl Policies {
     pub(super) fn new(classes: &Arc<ServiceClasses>, mode: Mode) -> Self {
         Self {
             classes: Arc::clone(classes),
-            enforced: mode != Mode::Off && classes.changes_priorities(),
+            threads: mode != Mode::Off && classes.changes_priorities(),
+            packets: mode != Mode::Off && classes.changes_network(),
             watched: HashMap::new(),
             unserved: vec![Unserved::default(); classes.classes.len()],
             latest: 0,
@@ -84,7 +96,8 @@ impl Policies {
         let counted = |class: &ServiceClass| self.unserved.get(self.classes.index(&class.name)?).copied();
         self.unserved = classes.classes.iter().map(|class| counted(class).unwrap_or_default()).collect();
         self.classes = Arc::clone(classes);
-        self.enforced = mode != Mode::Off && classes.changes_priorities();
+        self.threads = mode != Mode::Off && classes.changes_priorities();
+        self.packets = mode != Mode::Off && classes.changes_network();
         self.watched.clear();
     }
 
@@ -111,21 +124,28 @@ impl Policies {
         }
     }
 
-    fn watch(&mut self, slot: Slot, class: usize, start: Nanos) {
-        let normal = self.classes.classes.get(class).is_none_or(|class| class.cpu == CpuPriority::Normal);
-        if normal || !self.enforced || self.watched.contains_key(&slot) {
+    fn watch(&mut self, slot: Slot, sending: Sending) {
+        let class = sending.class;
+        let thread = self.threads && !is_normal(&self.classes, class);
+        // A request of normal priority ends that of its connection.
+        if !(thread || self.packets) || self.watched.contains_key(&slot) {
             return;
         }
-        self.latest = self.latest.max(start);
+        self.latest = self.latest.max(sending.since);
         if self.watched.len() < WATCHED {
-            self.watched.insert(slot, Seen::default());
+            self.watched.insert(slot, Watched { seen: Seen::default(), sending });
             return;
         }
         self.reached += 1;
-        if let Some(unserved) = self.unserved.get_mut(class) {
+        if let Some(unserved) = self.unserved.get_mut(class).filter(|_| thread) {
             unserved.limit += 1;
         }
     }
+}
+
+/// Whether threads that serve this class keep their priority.
+fn is_normal(classes: &ServiceClasses, class: usize) -> bool {
+    classes.classes.get(class).is_none_or(|class| !class.changes_threads())
 }
 
 impl Pipeline {
@@ -143,14 +163,14 @@ impl Pipeline {
             }
             return;
         }
-        let start = live.start;
+        let (since, cookie) = (live.start, live.cookie);
         let named = live.passed.as_ref().map(|passed| Arc::clone(&passed.service_class));
         let class = match named.filter(|name| !name.is_empty()) {
             Some(name) => self.policies.classes.index(&name),
             None => self.by_rules(slot),
         };
         if let Some(class) = class {
-            self.policies.watch(slot, class, start);
+            self.policies.watch(slot, Sending { cookie, class, since, open: true });
         }
     }
 
@@ -199,18 +219,27 @@ impl Pipeline {
         Some(Arc::clone(&classes.classes.get(classes.decide(&facts)?)?.name))
     }
 
-    /// The threads that certainly serve a request of a service class alone, for [`Decision`]; call it after the rings
-    /// were drained.
+    /// The threads that certainly serve a request of a service class alone, for [`Decision`], and the connections that
+    /// carry one, for [`NetworkDecision`]; call it after the rings were drained.
     ///
     /// [`Decision`]: crate::service_classes::decision::Decision
-    pub fn serving(&mut self, serving: &mut Vec<Serving>) {
+    /// [`NetworkDecision`]: crate::service_classes::network::NetworkDecision
+    pub fn serving(&mut self, serving: &mut Vec<Serving>, sending: &mut Vec<Sending>) {
         let Self { engine, policies, .. } = self;
-        let Policies { classes, watched, unserved, .. } = policies;
-        watched.retain(|slot, seen| {
+        let Policies { classes, threads, packets, watched, unserved, .. } = policies;
+        watched.retain(|slot, Watched { seen, sending: one }| {
             let live = engine.span(*slot);
             let name = live.and_then(|live| Some(&live.passed.as_ref()?.service_class));
             let class = name.and_then(|name| classes.index(name));
             let open = live.filter(|live| live.end == 0);
+            if *packets {
+                one.class = class.unwrap_or(one.class);
+                one.open = open.is_some() && class.is_some();
+                sending.push(*one);
+            }
+            if !*threads || class.is_some_and(|class| is_normal(classes, class)) {
+                return open.is_some() && class.is_some();
+            }
             if let (Some(live), Some(class)) = (open, class) {
                 if let Some((tid, tgid)) = engine.serves_alone(*slot) {
                     *seen = Seen::Alone;

@@ -16,7 +16,7 @@
 
 use std::collections::HashMap;
 
-use super::CpuPriority;
+use super::Priority;
 use crate::guard::tables::TableUse;
 use crate::model::Nanos;
 
@@ -93,15 +93,22 @@ struct Changed {
 #[derive(Debug)]
 pub struct Decision {
     /// By service class.
-    priorities: Vec<CpuPriority>,
+    priorities: Vec<Priority>,
+    /// Nice levels that are added, by service class.
+    lowered: Vec<i8>,
     threads: HashMap<u32, Changed>,
     refused: u64,
 }
 
 impl Decision {
     /// Decides for classes of these priorities.
-    pub fn new(priorities: Vec<CpuPriority>) -> Self {
-        Self { priorities, threads: HashMap::new(), refused: 0 }
+    pub fn new(priorities: Vec<Priority>) -> Self {
+        Self { priorities, lowered: Vec::new(), threads: HashMap::new(), refused: 0 }
+    }
+
+    /// Adds these nice levels from now on, by service class.
+    pub fn lower(&mut self, lowered: Vec<i8>) {
+        self.lowered = lowered;
     }
 
     /// Threads whose priority is to be another than their own.
@@ -120,16 +127,18 @@ impl Decision {
     }
 
     /// Nice levels for a request of this priority and age.
-    fn delta(priority: CpuPriority, age: Nanos) -> i8 {
-        let size = match age {
-            _ if age < PATIENCE => STEP,
-            _ if age < 2 * PATIENCE => HALF,
-            _ => 0,
+    fn delta(&self, class: usize, age: Nanos) -> i8 {
+        let lowered = self.lowered.get(class).copied().unwrap_or_default();
+        let full = match self.priorities.get(class).copied().unwrap_or_default() {
+            Priority::High => -STEP,
+            Priority::Normal => lowered,
+            Priority::Low => STEP,
         };
-        match priority {
-            CpuPriority::High => -size,
-            CpuPriority::Normal => 0,
-            CpuPriority::Low => size,
+        match age {
+            _ if age < PATIENCE => full,
+            // In this order: whole levels only.
+            _ if age < 2 * PATIENCE => full * HALF / STEP,
+            _ => 0,
         }
     }
 
@@ -137,10 +146,9 @@ impl Decision {
     pub fn decide(&mut self, now: Nanos, serving: &[Serving], orders: &mut Vec<Order>) {
         for one in serving {
             let age = now.saturating_sub(one.since);
-            let priority = self.priorities.get(one.class).copied().unwrap_or_default();
+            let delta = self.delta(one.class, age);
             let full = self.threads.len() >= THREADS_MAX;
             let known = self.threads.get_mut(&one.tid).filter(|known| known.tgid == one.tgid);
-            let delta = Self::delta(priority, age);
             match known {
                 // What the thread has is what it needs, or nearly: the request may be over in a moment.
                 Some(known) if known.class == one.class && (known.delta == delta || age < YOUNG) => known.served = now,
@@ -187,7 +195,7 @@ mod tests {
     const BRONZE: usize = 1;
 
     fn decision() -> Decision {
-        Decision::new(vec![CpuPriority::High, CpuPriority::Low, CpuPriority::Normal])
+        Decision::new(vec![Priority::High, Priority::Low, Priority::Normal])
     }
 
     fn serving(tid: u32, class: usize, since: Nanos) -> Serving {
@@ -216,6 +224,19 @@ mod tests {
         assert_eq!(at(&mut decision, 100 * MILLI, &[]), []);
         assert_eq!(at(&mut decision, 109 * MILLI, &[]), [Order::Restore { tid: 7, class: GOLD }]);
         assert_eq!(at(&mut decision, 200 * MILLI, &[]), []);
+    }
+
+    #[test]
+    fn what_is_lowered_meanwhile_is_changed_once_more() {
+        let mut decision = decision();
+        let plain = serving(7, 2, 0);
+        assert_eq!(at(&mut decision, 4 * MILLI, &[plain]), []);
+        for (nice, order) in [(3, change(7, 2, 3)), (7, change(7, 2, 7)), (3, change(7, 2, 3))] {
+            decision.lower(vec![0, 0, nice]);
+            assert_eq!(at(&mut decision, 8 * MILLI, &[plain]), [order]);
+        }
+        decision.lower(vec![0, 0, 0]);
+        assert_eq!(at(&mut decision, 20 * MILLI, &[plain]), [Order::Restore { tid: 7, class: 2 }]);
     }
 
     #[test]

@@ -1,13 +1,17 @@
-//! Service classes: which policy a request gets, and the CPU priority of the thread that serves it.
+//! Service classes: which policy a request gets, the CPU priority of the thread that serves it, and the network priority
+//! of its reply.
 //!
 //! [`ServiceClasses`] says which class a request has. [`decision`] decides, purely, which threads run at another
 //! priority and for how long; [`lever`] changes them on a thread of its own and owns every change; [`journal`] lets the
-//! next start undo what a killed agent left.
+//! next start undo what a killed agent left. [`feedback`] decides, purely, how far classes are lowered so that more
+//! important ones reach their goals. [`network`] decides, purely, which connections send with another priority.
 
 pub mod decision;
+pub mod feedback;
 pub mod hours;
 pub mod journal;
 pub mod lever;
+pub mod network;
 pub mod thread_priority;
 
 use std::sync::Arc;
@@ -55,9 +59,9 @@ impl Goal {
     }
 }
 
-/// CPU priority of the threads that serve a class.
+/// Priority of what serves a class: its threads, or the packets of its replies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum CpuPriority {
+pub enum Priority {
     /// Below what the application asked for.
     Low,
     /// As the application asked for: nothing is changed.
@@ -67,7 +71,7 @@ pub enum CpuPriority {
     High,
 }
 
-impl CpuPriority {
+impl Priority {
     /// Its name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
@@ -88,9 +92,25 @@ pub struct ServiceClass {
     /// What it should reach.
     pub goal: Goal,
     /// CPU priority of the threads that serve it.
-    pub cpu: CpuPriority,
+    pub cpu: Priority,
+    /// Between normal and low, as more important classes need it ([`feedback`]); `cpu` is normal then.
+    pub auto: bool,
+    /// Priority of the packets that its replies are sent with.
+    pub network: Priority,
     /// `FILE:LINE` of its name.
     pub place: Box<str>,
+}
+
+impl ServiceClass {
+    /// Whether threads that serve it may get another priority.
+    pub fn changes_threads(&self) -> bool {
+        self.auto || self.cpu != Priority::Normal
+    }
+
+    /// CPU priority as the configuration names it.
+    pub fn cpu_name(&self) -> &'static str {
+        if self.auto { "auto" } else { self.cpu.name() }
+    }
 }
 
 /// One rule: every given condition must match.
@@ -215,9 +235,14 @@ impl ServiceClasses {
         self.rules.iter().any(|rule| rule.request_class.is_some())
     }
 
-    /// Whether a class changes priorities.
+    /// Whether a class changes priorities of threads.
     pub fn changes_priorities(&self) -> bool {
-        self.classes.iter().any(|class| class.cpu != CpuPriority::Normal)
+        self.classes.iter().any(ServiceClass::changes_threads)
+    }
+
+    /// Whether a class changes priorities of packets.
+    pub fn changes_network(&self) -> bool {
+        self.classes.iter().any(|class| class.network != Priority::Normal)
     }
 }
 
@@ -242,6 +267,23 @@ impl Mode {
             Self::On => "on",
         }
     }
+}
+
+/// What is done for service classes.
+#[derive(Clone, Debug, Default)]
+pub struct Enforcement {
+    /// Whether priorities are changed.
+    pub mode: Mode,
+    /// Threads whose priority is changed now; in a dry run, would be.
+    pub threads: u64,
+    /// Connections whose packets have another priority now; in a dry run, would have.
+    pub connections: u64,
+    /// By service class.
+    pub actions: Vec<lever::Actions>,
+    /// By service class.
+    pub network: Vec<network::NetworkActions>,
+    /// By service class.
+    pub feedback: Vec<feedback::FeedbackActions>,
 }
 
 #[cfg(test)]

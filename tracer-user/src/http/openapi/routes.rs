@@ -333,9 +333,23 @@ const LATE: Shape = Object(&[
     ("waits_for", Word(&["cpu", "work", "others"])),
     ("cpu_taken_by", List(&Object(&[("service_class", TEXT_OR_NULL), ("cpu_s", Number), ("cpu_share", Number)]))),
 ]);
+const FEEDBACK: Shape = Object(&[
+    ("nice", Count),
+    ("decisions", Map(&Count)),
+    (
+        "last",
+        Nullable(&Object(&[
+            ("decision", Word(&["lowered", "relaxed", "gave_up"])),
+            ("at_ns", Count),
+            ("for_class", TEXT_OR_NULL),
+            ("actual_to_goal_ratio", NUMBER_OR_NULL),
+        ])),
+    ),
+]);
 const SERVICE_CLASSES: Shape = Object(&[
     ("enforcement", Word(&["off", "dry-run", "on"])),
     ("threads_changed", Count),
+    ("connections_changed", Count),
     ("unknown_class_requests", Count),
     (
         "service_classes",
@@ -343,11 +357,17 @@ const SERVICE_CLASSES: Shape = Object(&[
             ("service_class", Text),
             ("importance", Count),
             ("cpu_priority", Text),
+            ("feedback", Nullable(&FEEDBACK)),
             ("goal", GOAL),
             ("services", List(&ATTAINMENT)),
             (
                 "actions",
                 Object(&[("applied", Count), ("would_apply", Count), ("restored", Count), ("refused", Map(&Count))]),
+            ),
+            ("network_priority", Text),
+            (
+                "network_actions",
+                Object(&[("applied", Count), ("would_apply", Count), ("restored", Count), ("refused", Count)]),
             ),
         ])),
     ),
