@@ -44,7 +44,7 @@ use crate::kernel::ring_occupancy::RingLevel;
 use crate::kernel::rings::Rings;
 use crate::kernel::skips::Skips;
 use crate::model::HostCpu;
-use crate::otlp::{Export, MetricExport};
+use crate::otlp::{Export, FindingExport, MetricExport};
 use crate::pipeline::{Introduce, Pipeline};
 use crate::record::{Kind, Waiting, Writer};
 use crate::runtimes::{Finder, State, status_view};
@@ -124,6 +124,7 @@ pub(super) struct Agent {
     pub(super) loss_log: LossLog,
     pub(super) export: Option<Export>,
     pub(super) metric_export: Option<MetricExport>,
+    pub(super) finding_export: Option<FindingExport>,
     /// Posts findings.
     pub(super) webhook: Option<Webhook>,
     pub(super) saver: Option<Saver>,
@@ -601,7 +602,7 @@ impl Agent {
             }
         }
         if let Some(export) = &mut self.export {
-            pipeline.metrics.set_export(&export.counts.spans(), export.counts.retries());
+            pipeline.metrics.set_export(&export.counts.by_outcome(), export.counts.retries());
             self.health.spans_dropped = export.counts.dropped();
             if let Some(message) = export.drops(Instant::now()) {
                 log::warn!("{message}");
@@ -609,6 +610,10 @@ impl Agent {
         }
         if let Some(export) = &self.metric_export {
             pipeline.metrics.set_metric_export(&export.counts.points());
+        }
+        if let Some(export) = &mut self.finding_export {
+            export.notify(pipeline.detector.own_findings());
+            pipeline.metrics.set_finding_export(&export.counts.by_outcome(), export.counts.retries());
         }
         if let Some(webhook) = &mut self.webhook {
             webhook.notify(pipeline.detector.own_findings());
