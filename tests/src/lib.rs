@@ -11,6 +11,7 @@ pub mod bucket;
 pub mod call_pairs;
 pub mod cgroup;
 pub mod chain;
+pub mod collector;
 pub mod faults;
 pub mod folded;
 pub mod go;

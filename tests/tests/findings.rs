@@ -12,6 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 use tracer_tests::agent::{self, Agent};
+use tracer_tests::collector;
 use tracer_tests::process::Process;
 use tracer_tests::stat::HostCpuSource;
 use tracer_tests::workload::Server;
@@ -102,10 +103,15 @@ impl Receiver {
 }
 
 fn agent(dir: &Path, analysis: &str) -> Agent {
+    agent_with(dir, analysis, &[])
+}
+
+fn agent_with(dir: &Path, analysis: &str, more: &[&str]) -> Agent {
     let config = dir.join("tracer.toml");
     let window = if analysis.contains("[history]") { "" } else { "[history]\nwindow = \"1s\"\n" };
     std::fs::write(&config, format!("{window}[analysis]\n{analysis}\n")).expect("a file");
-    Agent::start(dir, &["--config", config.to_str().expect("text"), "--hertz", "99", "--nice=-10"])
+    let arguments = ["--config", config.to_str().expect("text"), "--hertz", "99", "--nice=-10"];
+    Agent::start(dir, &[&arguments, more].concat())
 }
 
 /// Windows in which the agent saw requests of a class; none while it does not know the service (404).
@@ -150,14 +156,17 @@ fn now_ns() -> f64 {
 
 #[test]
 fn a_class_that_costs_half_more_is_named_within_twelve_windows() {
-    let Some(_turn) = begin("findings", &["cc"]) else { return };
+    let Some(_turn) = begin("findings", &["cc", "rotel-agent"]) else { return };
     let dir = scratch();
     let server = Server::c("burn", dir.path());
     let load = Load::start(&server);
     let receiver = Receiver::start();
+    let (collector, [_, endpoint]) = collector::start(dir.path(), "logs");
     let history = dir.path().join("history");
     let kept = format!("\n[history]\nwindow = \"1s\"\ndir = \"{}\"", history.display());
-    let agent = agent(dir.path(), &format!("webhook = \"http://{}/findings\"{kept}", receiver.address));
+    let analysis = format!("webhook = \"http://{}/findings\"{kept}", receiver.address);
+    let otlp = format!("http://{endpoint}");
+    let agent = agent_with(dir.path(), &analysis, &["--otlp", &otlp, "--otlp-signals", "logs"]);
     warm(&agent);
     let early = findings(&agent);
     assert!(early.iter().all(|one| one["kind"] != "application_change"), "{early:?}");
@@ -184,6 +193,15 @@ fn a_class_that_costs_half_more_is_named_within_twelve_windows() {
         receiver.bodies.try_iter().find(|body| body["finding"]["id"] == one["id"])
     });
     assert_eq!((&posted["event"], &posted["finding"]["kind"]), (&"opened".into(), &one["kind"]), "{posted}");
+    // And a collector has it as a log record.
+    let printed = wait("the collector to print the finding", Duration::from_secs(20), || {
+        let printed = collector.output();
+        printed.contains(one["summary"].as_str().expect("words")).then_some(printed)
+    });
+    for word in ["tracer.finding.opened", "application_change", "tracer.finding.change_ratio", "GET /medium", "WARN"] {
+        assert!(printed.contains(word), "{word}: {printed}");
+    }
+    assert!(agent.metrics().sum("tracer_otlp_log_records_total", &[("outcome", "sent")]) >= 1.0);
 
     // Its evidence, and the profile against the one before.
     let id = one["id"].as_u64().expect("an id");

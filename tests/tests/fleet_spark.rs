@@ -65,8 +65,10 @@ fn window(host: &str, n: u64, times: f64) -> WindowRows {
 }
 
 fn write(dir: &Path, host: &str, times: f64) {
-    let (max_size, max_age) = (1 << 30, Duration::from_secs(1 << 30));
-    let options = Options { dir: dir.to_owned(), host: host.to_owned(), max_size, max_age, upload: false };
+    let (dir, max_size, max_age) = (dir.to_owned(), 1 << 30, Duration::from_secs(1 << 30));
+    let (hourly_max_age, daily_max_age) = (max_age, max_age);
+    let options =
+        Options { dir, host: host.to_owned(), max_size, max_age, hourly_max_age, daily_max_age, upload: false };
     let mut directory = Directory::open(options, Arc::new(Status::default()), Box::new(RealDisk)).expect("a directory");
     for n in 0..400 {
         directory.append(&window(host, n, times)).expect("a window");

@@ -1,17 +1,14 @@
 //! Compares spans as a real collector reads them with the spans the agent wrote to its file, and metrics with the agent's own.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
-use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
 use tracer_tests::agent::Agent;
+use tracer_tests::collector;
 use tracer_tests::load::{self, Request};
 use tracer_tests::nginx::Nginx;
-use tracer_tests::process::Process;
-use tracer_tests::{begin, find, free_port, say, scratch, wait};
+use tracer_tests::{begin, say, scratch, wait};
 
 /// Requests sent.
 const REQUESTS: usize = 300;
@@ -64,23 +61,10 @@ fn expected(spans: &str) -> BTreeMap<String, Fields> {
         .collect()
 }
 
-/// A collector that prints one signal; where it listens for gRPC and for HTTP.
-fn collector(dir: &Path, signal: &str) -> (Process, [String; 2]) {
-    let endpoint = [free_port(), free_port()].map(|port| SocketAddr::from(([127, 0, 0, 1], port)).to_string());
-    let mut command = Command::new(find("rotel-agent").expect("found"));
-    command.args(["start", "--exporter", "blackhole", "--debug-log", signal, "--debug-log-verbosity", "detailed"]);
-    command.args(["--otlp-grpc-endpoint", &endpoint[0], "--otlp-http-endpoint", &endpoint[1]]);
-    let collector = Process::start("rotel", &mut command, &dir.join("rotel.log"));
-    wait("the collector", Duration::from_secs(20), || {
-        endpoint.iter().all(|endpoint| std::net::TcpStream::connect(endpoint).is_ok()).then_some(())
-    });
-    (collector, endpoint)
-}
-
 fn exported(name: &str, protocol: &str, compression: &str) {
     let Some(_turn) = begin(name, &["nginx", "rotel-agent"]) else { return };
     let dir = scratch();
-    let (collector, endpoint) = collector(dir.path(), "traces");
+    let (collector, endpoint) = collector::start(dir.path(), "traces");
     let nginx = Nginx::start(dir.path(), "", "location /x/ { return 200 hello; }");
     let to = format!("http://{}", endpoint[usize::from(protocol != "grpc")]);
     let port = nginx.address.port().to_string();
@@ -178,7 +162,7 @@ fn a_collector_reads_them_by_http() {
 fn metrics_exported(name: &str, protocol: &str) {
     let Some(_turn) = begin(name, &["nginx", "rotel-agent"]) else { return };
     let dir = scratch();
-    let (collector, endpoint) = collector(dir.path(), "metrics");
+    let (collector, endpoint) = collector::start(dir.path(), "metrics");
     let nginx = Nginx::start(dir.path(), "", "location /x/ { return 200 hello; }");
     let to = format!("http://{}", endpoint[usize::from(protocol != "grpc")]);
     let port = nginx.address.port().to_string();

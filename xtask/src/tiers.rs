@@ -63,6 +63,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("cpu", All),
     ("debug_info", All),
     ("subsystems", Nothing),
+    ("subsystems_threads", Nothing),
     ("workloads", All),
     // Between them C, Go, lines and requests.
     (

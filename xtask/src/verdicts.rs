@@ -17,8 +17,11 @@ pub(crate) struct Options {
     /// Only these scenarios, such as S3 or S6b; also explains every wrong run.
     #[arg(value_name = "SCENARIO")]
     scenarios: Vec<String>,
+    /// With the seeds that settings may be chosen on, which are not those of the published tables.
+    #[arg(long)]
+    tuning: bool,
     /// Write the tables into docs/verdicts.md.
-    #[arg(long, conflicts_with = "scenarios")]
+    #[arg(long, conflicts_with_all = ["scenarios", "tuning"])]
     docs: bool,
 }
 
@@ -27,6 +30,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let mut command = shell::cargo();
     command.args(["bench", "--locked", "--package", "tracer-user", "--bench", "verdicts", "--"]);
     command.arg(options.seeds.to_string()).args(&options.scenarios);
+    if options.tuning {
+        command.arg("tuning");
+    }
     shell::progress("simulating (with 20 seeds some minutes after the build)");
     let done = command.stderr(Stdio::inherit()).output().context("cannot run cargo bench")?;
     if !done.status.success() {

@@ -31,6 +31,10 @@ pub struct Settings {
     pub threshold: f64,
     /// See `threshold`.
     pub threshold_deployed: f64,
+    /// The share of `threshold` from which the reference waits for what becomes of a deviation; and for how long at most.
+    pub suspicion: f64,
+    /// See `suspicion`.
+    pub patience: usize,
     /// Smallest change of CPU, of calls per request, and of waits as a share of a class's own time.
     pub least_cpu: f64,
     /// See `least_cpu`.
@@ -73,6 +77,8 @@ impl Default for Settings {
             reference_lag: 24,
             threshold: 25.0,
             threshold_deployed: 18.0,
+            suspicion: 0.5,
+            patience: 144,
             least_cpu: 0.07,
             least_calls: 0.25,
             least_wait: 0.25,
@@ -346,7 +352,8 @@ impl Detector {
 
     fn forming(&self, s: &Series, t: usize) -> bool {
         let open = |f: &Finding| f.service_name == s.service && f.until.is_none() && f.kind != Kind::WorkloadChange;
-        self.findings.iter().any(open) || s.alarm_at.is_some_and(|at| at + 12 > t)
+        let suspected = s.suspected_at.is_some_and(|at| at + 12 > t) && t - s.hi < self.settings.patience;
+        self.findings.iter().any(open) || s.alarm_at.is_some_and(|at| at + 12 > t) || suspected
     }
 
     /// Closes findings whose classes came back, and takes lasting ones as the new reference.

@@ -1,6 +1,6 @@
 //! What a deviation means: one class's code, all classes of a service, the host, or nothing that lasts.
 
-use super::detector::{Detector, Opening};
+use super::detector::{Detector, Opening, Settings};
 use super::finding::{Cause, Kind};
 use super::series::{Series, Stat, median};
 
@@ -26,6 +26,10 @@ struct Moment {
     loaded: bool,
     environment: bool,
     fading: bool,
+    /// It may be growing; and something of it was there before it began.
+    rising: bool,
+    /// See `rising`.
+    drifting: bool,
     /// Of the test: `z²` and its threshold.
     z2: f64,
     h: f64,
@@ -53,6 +57,9 @@ impl Detector {
                     continue;
                 }
                 for (length, d) in s.suffixes(stat, i, (floor.max(class.floor), t), &LENGTHS) {
+                    if length >= 16 && d.z * d.z > c.suspicion * h && d.effect.abs() > c.least(stat) {
+                        s.suspected_at = Some(t);
+                    }
                     let hit = d.z * d.z > h && d.effect.abs() > c.least(stat) && d.count >= c.least_requests;
                     // CPU before waits, then the strongest.
                     let cpu = |stat: Stat| stat == Stat::Cpu;
@@ -112,13 +119,21 @@ impl Detector {
         let (mut common, mut shared) = (g.abs() > least + grown, g);
         let part = if specific.is_empty() { ok.clone() } else { specific.clone() };
         let sums = |from: usize, to: usize| s.sums(stat, from, to, |i| part.contains(&i));
-        let level = |[_, x, _, raw]: [f64; 4]| raw / x.max(1e-12);
+        let before = s.level_before(stat, since, &part);
+        let level = |[_, x, _, raw]: [f64; 4]| raw / x.max(1e-12) - before;
         let middle = since + lasted / 2;
         let (early, late, all) = (level(sums(since, middle)), level(sums(middle, t + 1)), sums(since, t + 1));
-        let fading = early.abs() - late.abs() > f64::max(0.15 * early.abs(), 4.0 * all[2].sqrt() / all[1].max(1e-12));
+        let fading = early.abs() - late.abs() > f64::max(0.15 * early.abs(), 6.0 * all[2].sqrt() / all[1].max(1e-12));
+        // A step begins where it was found: before it there is nothing of it, and it does not grow.
+        let prior = sums(since.saturating_sub(lasted), since);
+        let (earlier, error) = (level(prior), prior[2].sqrt() / prior[1].max(1e-12));
+        let begun = |errors: f64| earlier * late > 0.0 && earlier.abs() > f64::max(0.3 * late.abs(), errors * error);
+        let grown_late = f64::max(0.3 * late.abs(), 6.0 * all[2].sqrt() / all[1].max(1e-12));
+        let (rising, drifting) = (late.abs() - early.abs() > grown_late || begun(1.5), begun(2.5));
         let restarted = s.started > s.base && s.started + c.hold_off_most >= since;
         let z2 = hit.z * hit.z;
-        let moment = Moment { since, t, lasted, deployed, restarted, loaded, environment, fading, z2, h };
+        let moment =
+            Moment { since, t, lasted, deployed, restarted, loaded, environment, fading, rising, drifting, z2, h };
         if cpu && specific.len() > 1 && !deployed {
             let middle = median(specific.iter().map(|i| r(*i)).collect()).unwrap_or(0.0);
             if self.host_moved(since, t, middle) {
@@ -159,7 +174,7 @@ impl Detector {
         };
         let cache = cpu && ok.iter().any(missed);
         let several = specific.len() > 1;
-        let alone = !several && !fading && !cache;
+        let alone = !several && !fading && !m.rising && !cache;
         let quick = (deployed || !restarted) && (alone || (deployed && !fading));
         let need = if quick { c.settle } else { c.settle_shared };
         // Too short, or a burst that is over.
@@ -167,7 +182,12 @@ impl Detector {
             return;
         }
         let lost: f64 = specific.iter().map(|i| zr(*i).1).sum();
-        if cpu && lost < 0.0 && gained_overhead(s, m, specific) {
+        let (gained, certain) = if cpu && lost < 0.0 { gained_overhead(s, m, specific) } else { (false, true) };
+        // Noise hides whether its CPU went elsewhere: without a deploy a class seldom becomes cheaper.
+        if !certain && !deployed && lasted < c.settle_shared {
+            return;
+        }
+        if gained && (certain || !deployed) {
             let lowest = specific.iter().map(|i| zr(*i).1).fold(0.0, f64::min);
             let opening = Opening {
                 kind: Kind::Anomaly,
@@ -180,7 +200,7 @@ impl Detector {
                 confidence: m.confidence(0.9),
             };
             let id = self.open(t, opening);
-            return hold(s, specific, id);
+            return hold(s, specific, id, since, &c);
         }
         let strongest = specific.iter().copied().max_by(|a, b| zr(*a).0.abs().total_cmp(&zr(*b).0.abs()));
         let ratio = 1.0 + strongest.map_or(0.0, |i| zr(i).1);
@@ -204,13 +224,13 @@ impl Detector {
                 confidence: m.confidence(0.7),
             };
             let id = self.open(t, opening);
-            return hold(s, specific, id);
+            return hold(s, specific, id, since, &c);
         }
         let consequence = stat == Stat::Blocked && (m.loaded || m.environment) && specific.len() > 2;
         if stat == Stat::Queue || consequence {
             return;
         }
-        let cold = fading || (restarted && several) || (cache && several && lasted < 2 * c.settle_shared);
+        let cold = fading || m.drifting || (restarted && several) || (cache && several && lasted < 2 * c.settle_shared);
         let kind = if !deployed && cold { Kind::Anomaly } else { Kind::ApplicationChange };
         let worth = match () {
             () if deployed => 0.98,
@@ -227,7 +247,7 @@ impl Detector {
         let (resource, confidence) = (stat.resource(), m.confidence(worth));
         let opening = Opening { kind, service: &service, classes: names, resource, since, cause, ratio, confidence };
         let id = self.open(t, opening);
-        hold(s, specific, id);
+        hold(s, specific, id, since, &c);
     }
 
     /// One factor for all classes: not one class's code.
@@ -260,7 +280,7 @@ impl Detector {
         let opening = Opening { kind, service: name, classes, resource, since, cause, ratio, confidence };
         let id = self.open(t, opening);
         let everything: Vec<usize> = (0..s.classes.len()).collect();
-        hold(s, &everything, id);
+        hold(s, &everything, id, since, &c);
     }
 
     /// Whether a service of this host that `s` calls explains the time that calls of `which` take: its requests got
@@ -282,15 +302,19 @@ impl Detector {
 }
 
 /// A class with an open finding is not judged again until it came back or the change is accepted.
-fn hold(s: &mut Series, which: &[usize], id: u64) {
+fn hold(s: &mut Series, which: &[usize], id: u64, since: usize, c: &Settings) {
     for i in which {
         let class = &mut s.classes[*i];
         class.held = class.held.or(Some(id));
     }
+    // What was found late is in the reference, which is of before.
+    if since < s.hi && which.iter().all(|i| since >= s.classes[*i].lo.max(s.base) + c.warmup) {
+        s.learn(since, c);
+    }
 }
 
-/// Whether what the classes lost, the service's overhead gained.
-fn gained_overhead(s: &Series, m: &Moment, specific: &[usize]) -> bool {
+/// Whether what the classes lost, the service's overhead gained; and whether noise leaves no doubt of it.
+fn gained_overhead(s: &Series, m: &Moment, specific: &[usize]) -> (bool, bool) {
     let lost = -s.sums(Stat::Cpu, m.since, m.t + 1, |i| specific.contains(&i))[3] / m.lasted as f64;
     let reference = s.totals(s.base, s.hi, false);
     let expected: f64 = reference.iter().map(|row| row[1]).sum();
@@ -303,7 +327,9 @@ fn gained_overhead(s: &Series, m: &Moment, specific: &[usize]) -> bool {
     let n = (reference.len() as f64).max(1.0);
     let mean = reference.iter().map(|row| row[0] - per * row[1]).sum::<f64>() / n;
     let sd = (reference.iter().map(|row| (row[0] - per * row[1] - mean).powi(2)).sum::<f64>() / n).sqrt();
-    gain > f64::max(0.5 * lost, 2.5 * sd / (m.lasted as f64).sqrt())
+    let error = 2.5 * sd / (m.lasted as f64).sqrt();
+    let gained = gain > 0.5 * lost;
+    (gained, if gained { gain > error } else { gain + error < 0.5 * lost })
 }
 
 /// Whether expected demand or its mix moved near `since`: waits that rise with it are its consequence.

@@ -10,6 +10,7 @@
 #![expect(clippy::many_single_char_names, clippy::needless_range_loop, reason = "the formulas' own names and indices")]
 
 pub mod activity;
+pub mod announced;
 mod cross_check;
 pub mod detector;
 mod diagnosis;

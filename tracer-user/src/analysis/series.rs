@@ -99,7 +99,6 @@ struct Reference {
     inflation: [f64; 5],
     dispersion: [f64; 4],
     mean_scale: [f64; 4],
-    v_ref: [f64; 5],
     freedom: [f64; 5],
 }
 
@@ -153,6 +152,27 @@ impl Sums {
         self.requests += cell.requests();
         self.bias += (column.bias - mean_bias).max(0.0);
     }
+
+    fn remove(&mut self, column: &Column, stat: Stat, class: usize) {
+        let cell = &column.cells[class];
+        let expected = cell.expected[stat as usize];
+        self.windows -= 1.0;
+        self.clipped -= expected.clipped;
+        self.scale -= expected.scale;
+        self.variance -= expected.variance;
+        self.raw -= cell.observed[stat as usize] - expected.cost;
+    }
+}
+
+/// What the part of a reference before a possible change deviates by from the whole: a change that is found late is in
+/// the reference, too.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Before {
+    /// Share of the scale, of clipped and of raw differences.
+    clipped: f64,
+    pub(super) effect: f64,
+    /// Of that share.
+    variance: f64,
 }
 
 /// The windows of one service.
@@ -174,6 +194,8 @@ pub(super) struct Series {
     pub(super) before: u64,
     /// Window of the last hit of the test.
     pub(super) alarm_at: Option<usize>,
+    /// Window of the last deviation that may become one.
+    pub(super) suspected_at: Option<usize>,
     mean_bias: f64,
     cores: f64,
     length: f64,
@@ -193,6 +215,7 @@ impl Series {
             identity: service.identity,
             before: service.identity,
             alarm_at: None,
+            suspected_at: None,
             mean_bias: 0.0,
             cores: 1.0,
             length: 1.0,
@@ -313,16 +336,45 @@ impl Series {
         sums
     }
 
-    /// How far one cost of a class deviates over windows `since` to `t`, both included.
+    /// How far one cost of a class deviates over windows `since` to `t`, both included, from the reference before them.
     pub(super) fn deviation(&self, stat: Stat, class: usize, since: usize, t: usize) -> Deviation {
         let mut sums = Sums::default();
         for column in self.windows(since, t + 1) {
             sums.add(column, stat, class, self.mean_bias);
         }
-        self.judge(stat, class, &sums)
+        match self.before(stat, class, since) {
+            Some(before) => self.judge(stat, class, &sums, before),
+            None => Deviation { count: sums.requests, ..Deviation::default() },
+        }
     }
 
-    /// The same for the newest windows up to `t`, as many as each of `lengths` (ascending) says, back to `floor`.
+    /// What the reference before `since` deviates by. None: too little of it is before.
+    pub(super) fn before(&self, stat: Stat, class: usize, since: usize) -> Option<Before> {
+        let mut sums = Sums::default();
+        let whole = self.reference_windows(class).count();
+        let to = self.hi.min(since);
+        for column in self.windows(self.classes[class].lo, to).filter(|column| !column.skip) {
+            sums.add(column, stat, class, self.mean_bias);
+        }
+        before(&sums, whole)
+    }
+
+    /// What the classes `which` together deviate by in the reference before `since`: of no change, 0.
+    pub(super) fn level_before(&self, stat: Stat, since: usize, which: &[usize]) -> f64 {
+        let (mut raw, mut scale) = (0.0, 0.0);
+        for class in which {
+            let windows = self.windows(self.classes[*class].lo, self.hi.min(since));
+            for cell in windows.filter(|column| !column.skip).map(|column| &column.cells[*class]) {
+                let expected = cell.expected[stat as usize];
+                raw += cell.observed[stat as usize] - expected.cost;
+                scale += expected.scale;
+            }
+        }
+        if scale > TINY { raw / scale } else { 0.0 }
+    }
+
+    /// The same as [`Series::deviation`] for the newest windows up to `t`, as many as each of `lengths` (ascending) says,
+    /// back to `floor`.
     pub(super) fn suffixes(
         &self,
         stat: Stat,
@@ -330,27 +382,38 @@ impl Series {
         (floor, t): (usize, usize),
         lengths: &[usize],
     ) -> Vec<(usize, Deviation)> {
-        let (mut sums, mut out) = (Sums::default(), Vec::with_capacity(lengths.len()));
+        let (mut sums, mut reference) = (Sums::default(), Sums::default());
+        for column in self.reference_windows(class) {
+            reference.add(column, stat, class, self.mean_bias);
+        }
+        let (lo, whole, mut out) = (self.classes[class].lo, reference.windows as usize, Vec::new());
         let mut lengths = lengths.iter();
         let mut next = lengths.next();
+        let mut at = self.end().min(t + 1);
         for column in self.windows(floor, t + 1).rev() {
+            at -= 1;
             sums.add(column, stat, class, self.mean_bias);
+            if (lo..self.hi).contains(&at) && !column.skip {
+                reference.remove(column, stat, class);
+            }
             if next.is_some_and(|length| sums.windows as usize == *length) {
-                out.push((sums.windows as usize, self.judge(stat, class, &sums)));
+                let Some(before) = before(&reference, whole) else { break };
+                out.push((sums.windows as usize, self.judge(stat, class, &sums, before)));
                 next = lengths.next();
             }
         }
         out
     }
 
-    fn judge(&self, stat: Stat, class: usize, sums: &Sums) -> Deviation {
+    fn judge(&self, stat: Stat, class: usize, sums: &Sums, before: Before) -> Deviation {
         let reference = &self.classes[class].reference;
         let bias = sums.bias / sums.windows.max(1.0);
         let x = sums.scale.max(TINY);
-        let spread = (sums.variance + reference.v_ref[stat as usize] * x * x).max(1e-24).sqrt();
-        let z = (sums.clipped.abs() - bias * x).max(0.0) / spread;
+        let spread = (sums.variance + before.variance * x * x).max(1e-24).sqrt();
+        let clipped = sums.clipped - before.clipped * x;
+        let z = (clipped.abs() - bias * x).max(0.0) / spread;
         // Costs are skewed: sums of few requests are large more often than a normal variable is (Wilson and Hilferty).
-        let z = if sums.clipped > 0.0 {
+        let z = if clipped > 0.0 {
             let shape = (x / spread).powi(2);
             z.min(3.0 * shape.sqrt() * ((1.0 + z * spread / x).cbrt() - 1.0 + 1.0 / (9.0 * shape.max(1.0))))
         } else {
@@ -358,18 +421,21 @@ impl Series {
         };
         // The variance was learnt from few windows: t to normal.
         let d = reference.freedom[stat as usize].max(4.0);
-        let z = (d * (z * z / d).ln_1p()).sqrt() * sums.clipped.signum();
-        Deviation { z, effect: sums.raw / x, count: sums.requests }
+        let z = (d * (z * z / d).ln_1p()).sqrt() * clipped.signum();
+        // A share of what it was before; of waits the scale does not move with them.
+        let was = if matches!(stat, Stat::Cpu | Stat::Calls) { (1.0 + before.effect).max(0.1) } else { 1.0 };
+        Deviation { z, effect: (sums.raw / x - before.effect) / was, count: sums.requests }
     }
 
     /// The most likely start of a step in one cost of a class that a test over `length` windows found.
     pub(super) fn change_point(&self, stat: Stat, class: usize, t: usize, length: usize) -> usize {
         let lo = self.classes[class].floor.max((t + 1).saturating_sub(length + length / 2 + 8)).max(self.base);
         let last = t.saturating_sub(2);
+        let level = self.before(stat, class, (t + 1).saturating_sub(length)).unwrap_or_default().clipped;
         let (mut e, mut v, mut best) = (0.0, 0.0, (f64::MIN, last));
         for at in (lo..=t).rev() {
-            let [de, _, dv, _] = self.sums(stat, at, at + 1, |i| i == class);
-            (e, v) = (e + de, v + dv);
+            let [de, dx, dv, _] = self.sums(stat, at, at + 1, |i| i == class);
+            (e, v) = (e + de - level * dx, v + dv);
             let likelihood = e * e / v.max(1e-18);
             if at < last && likelihood > best.0 {
                 best = (likelihood, at);
@@ -465,6 +531,15 @@ impl Series {
     pub(super) fn one_percent(&self) -> f64 {
         0.01 * self.cores * self.length
     }
+}
+
+/// See [`Series::before`]; `whole`: windows of the reference. A tenth of it says too little.
+fn before(sums: &Sums, whole: usize) -> Option<Before> {
+    if sums.windows < 12.0 || sums.windows < 0.1 * whole as f64 {
+        return None;
+    }
+    let x = sums.scale.max(TINY);
+    Some(Before { clipped: sums.clipped / x, effect: sums.raw / x, variance: sums.variance.max(0.0) / (x * x) })
 }
 
 /// Sums of seconds and counts are neither negative nor endless; what is counts as nothing.

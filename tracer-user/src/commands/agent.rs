@@ -35,7 +35,7 @@ use crate::kernel::probes::Until;
 use crate::kernel::ring_occupancy::RingLevel;
 use crate::kernel::rings::Rings;
 use crate::kernel::skips::Skips;
-use crate::otlp::{Export, MetricExport};
+use crate::otlp::{Export, FindingExport, MetricExport};
 use crate::pipeline::Pipeline;
 use crate::record::{Kind, Waiting, Writer};
 use crate::runtimes::{Finder, State};
@@ -74,6 +74,7 @@ pub(super) struct Agent {
     pub(super) loss_log: LossLog,
     pub(super) export: Option<Export>,
     pub(super) metric_export: Option<MetricExport>,
+    pub(super) finding_export: Option<FindingExport>,
     /// Posts findings.
     pub(super) webhook: Option<Webhook>,
     pub(super) saver: Option<Saver>,

@@ -43,10 +43,11 @@ impl HistoryFiles {
                 (&settings.spool, Some(bucket))
             }
         };
-        let History { max_size, max_age, .. } = *settings;
+        let History { max_size, max_age, hourly_max_age, daily_max_age, .. } = *settings;
         let (host, upload) = (host.to_owned(), bucket.is_some());
         let past = (dir.to_owned(), Listing::host_part(&host));
-        let writer = Writer::start(Options { dir: dir.to_owned(), host, max_size, max_age, upload })
+        let options = Options { dir: dir.to_owned(), host, max_size, max_age, hourly_max_age, daily_max_age, upload };
+        let writer = Writer::start(options)
             .map_err(|error| Failure::Running(format!("{}: {error}: no history can be kept there", dir.display())))?;
         let uploader = bucket.zip(writer.uploads()).map(|(bucket, uploads)| Uploader::start(bucket, uploads));
         // After the journal of the last run has become files.

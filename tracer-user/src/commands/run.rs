@@ -48,7 +48,7 @@ use crate::kernel::policy::Scope;
 use crate::kernel::rings::Rings;
 use crate::kernel::selftest;
 use crate::kernel::skips::Skips;
-use crate::otlp::{self, Signal};
+use crate::otlp::{self, FindingExport, Signal};
 use crate::pipeline::Pipeline;
 use crate::record::{Origin, Writer};
 use crate::runtimes::{Finder, Place};
@@ -126,6 +126,13 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
             let (exporter, export) = otlp::start(settings, &host, wall_offset).map_err(Failure::Export)?;
             pipeline.write_spans(Box::new(exporter));
             Some(export)
+        }
+        None => None,
+    };
+    let finding_export = match wanted(Signal::Logs)? {
+        Some(settings) => {
+            let _inside = runtime.enter();
+            Some(FindingExport::start(settings, &host).map_err(Failure::Export)?)
         }
         None => None,
     };
@@ -235,6 +242,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         loss_log: LossLog::default(),
         export,
         metric_export,
+        finding_export,
         webhook,
         saver,
         history,
@@ -303,7 +311,8 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     pipeline.report_open();
     pipeline.history.end();
     agent.tick(&mut pipeline);
-    let Agent { kernel, recorder, health, export, metric_export, webhook, saver, history, files, .. } = agent;
+    let Agent { kernel, recorder, health, export, metric_export, finding_export, .. } = agent;
+    let Agent { webhook, saver, history, files, .. } = agent;
     drop(kernel);
     // Counted from here: the kernel takes its own time to remove probes from running programs.
     let deadline = Instant::now() + ENDING;
@@ -321,6 +330,9 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
             export.finish(deadline).await;
         }
         if let Some(export) = metric_export {
+            export.finish(deadline).await;
+        }
+        if let Some(export) = finding_export {
             export.finish(deadline).await;
         }
         if let Some(webhook) = webhook {

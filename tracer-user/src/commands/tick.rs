@@ -200,7 +200,7 @@ impl Agent {
             }
         }
         if let Some(export) = &mut self.export {
-            pipeline.metrics.set_export(&export.counts.spans(), export.counts.retries());
+            pipeline.metrics.set_export(&export.counts.by_outcome(), export.counts.retries());
             self.health.spans_dropped = export.counts.dropped();
             if let Some(message) = export.drops(Instant::now()) {
                 log::warn!("{message}");
@@ -208,6 +208,10 @@ impl Agent {
         }
         if let Some(export) = &self.metric_export {
             pipeline.metrics.set_metric_export(&export.counts.points());
+        }
+        if let Some(export) = &mut self.finding_export {
+            export.notify(pipeline.detector.own_findings());
+            pipeline.metrics.set_finding_export(&export.counts.by_outcome(), export.counts.retries());
         }
         if let Some(webhook) = &mut self.webhook {
             webhook.notify(pipeline.detector.own_findings());

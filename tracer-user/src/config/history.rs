@@ -18,14 +18,20 @@ pub struct History {
     pub spool: PathBuf,
     /// Maximum size of this host's files in the directory, bytes.
     pub max_size: u64,
-    /// Maximum age.
+    /// Maximum age of windows, of hours, and of days.
     pub max_age: Duration,
+    /// See `max_age`.
+    pub hourly_max_age: Duration,
+    /// See `max_age`.
+    pub daily_max_age: Duration,
 }
 
 impl Default for History {
     fn default() -> Self {
         let spool = PathBuf::from("/var/lib/tracer/history");
-        Self { place: None, spool, max_size: 1 << 30, max_age: Duration::from_secs(90 * 24 * 3600) }
+        let days = |days: u64| Duration::from_secs(days * 24 * 3600);
+        let (max_age, hourly_max_age, daily_max_age) = (days(90), days(366), days(5 * 366));
+        Self { place: None, spool, max_size: 1 << 30, max_age, hourly_max_age, daily_max_age }
     }
 }
 
@@ -37,6 +43,8 @@ pub(super) struct HistoryFile {
     spool: Option<Spanned<String>>,
     max_size: Option<Spanned<String>>,
     max_age: Option<Spanned<String>>,
+    hourly_max_age: Option<Spanned<String>>,
+    daily_max_age: Option<Spanned<String>>,
 }
 
 impl HistoryFile {
@@ -60,9 +68,16 @@ impl HistoryFile {
         if let Some(size) = &self.max_size {
             settings.max_size = source.size(size)?;
         }
-        if let Some(age) = &self.max_age {
-            let years = Duration::from_secs(10 * 366 * 24 * 3600);
-            settings.max_age = source.time(age, Duration::from_secs(3600)..=years)?;
+        let ages = [
+            (&self.max_age, &mut settings.max_age),
+            (&self.hourly_max_age, &mut settings.hourly_max_age),
+            (&self.daily_max_age, &mut settings.daily_max_age),
+        ];
+        for (given, age) in ages {
+            if let Some(given) = given {
+                let years = Duration::from_secs(10 * 366 * 24 * 3600);
+                *age = source.time(given, Duration::from_secs(3600)..=years)?;
+            }
         }
         Ok(())
     }

@@ -5,7 +5,7 @@
 //! only then; after a crash in between the same files are written again, under the same names. So an agent that is killed
 //! loses no more than the window it was writing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
@@ -13,13 +13,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::summaries::Hours;
 use super::journal;
 use super::layout;
 use super::parquet_file::{self, Builder};
 use super::rows::{ClassRow, HistoryRow, HostRow, KINDS, ServiceRow, WindowRows};
 use super::status::Status;
+use super::summary::Sum;
 use super::uploads::{Uploads, Version};
 use crate::files;
+
+mod summaries;
 
 /// Most rows of classes in a file: an hour of 50 classes every 10 s. Busier hosts have several files an hour.
 const ROWS_MAX: usize = 20_000;
@@ -30,6 +34,8 @@ const RENEW_WINDOWS: u64 = 32;
 const PENDING_MAX: usize = 64;
 /// Most files removed for their age at a time. A clock that is wrong for an hour then costs a few files, not all.
 const AGED_MAX: usize = 8;
+/// Hours and days may take this part of the room.
+const SUMMARIES_SHARE: u64 = 4;
 /// Most entries of the directory looked at.
 const ENTRIES_MAX: usize = 100_000;
 /// Files left alone that are named in the log; the others are only counted.
@@ -46,8 +52,12 @@ pub struct Options {
     pub host: String,
     /// Parquet files of this host are removed beyond these bytes, oldest first.
     pub max_size: u64,
-    /// And when they are older than this.
+    /// Those of windows also when they are older than this, those of hours and of days when they are older than these.
     pub max_age: Duration,
+    /// See `max_age`.
+    pub hourly_max_age: Duration,
+    /// See `max_age`.
+    pub daily_max_age: Duration,
     /// Whether every file is also to be uploaded.
     pub upload: bool,
 }
@@ -83,6 +93,18 @@ struct Current {
     unpublished: u64,
 }
 
+/// What a file is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Age {
+    Windows,
+    Hours,
+    Days,
+}
+
+impl Age {
+    const ALL: [Self; 3] = [Self::Windows, Self::Hours, Self::Days];
+}
+
 /// A directory that this process alone writes this host's history to.
 pub struct Directory {
     options: Options,
@@ -94,8 +116,10 @@ pub struct Directory {
     current: Option<Current>,
     /// Stems of journals that are complete.
     pending: Vec<String>,
-    /// This host's Parquet files and their sizes, by time.
-    stored: BTreeMap<(i64, PathBuf), u64>,
+    /// This host's Parquet files and their sizes, by [`Age`] and time.
+    stored: [BTreeMap<(i64, PathBuf), u64>; 3],
+    /// Days whose hours changed since their summary was made, by their first second.
+    changed_days: BTreeSet<i64>,
     /// Which of them wait for the bucket, if there is one.
     uploads: Option<Arc<Uploads>>,
 }
@@ -119,9 +143,11 @@ impl Directory {
             _lock: lock,
             current: None,
             pending: Vec::new(),
-            stored: BTreeMap::new(),
+            stored: Default::default(),
+            changed_days: BTreeSet::new(),
         };
         directory.scan();
+        directory.find_changed_days();
         if let Some(uploads) = &directory.uploads {
             uploads.keep_only(&|path| fs::symlink_metadata(path).is_ok());
             uploads.rewrite()?;
@@ -141,6 +167,7 @@ impl Directory {
         let rows = window.classes.len();
         if self.current.as_ref().is_some_and(|current| current.hour != hour || current.rows + rows > ROWS_MAX) {
             self.finish();
+            self.make_days(seconds(hour));
         }
         let written = self.write_window(window, hour);
         if written.is_err() {
@@ -202,7 +229,7 @@ impl Directory {
     /// Writes the Parquet files of the windows so far.
     fn renew(&mut self) {
         let Some(stem) = self.current.as_ref().map(|current| current.stem.clone()) else { return };
-        match self.publish(&stem) {
+        match self.publish(&stem, false) {
             Ok(_) => {
                 if let Some(current) = &mut self.current {
                     current.unpublished = 0;
@@ -215,13 +242,9 @@ impl Directory {
     /// Ends the current journal: its windows are in Parquet files from now on, and old ones make room.
     pub fn finish(&mut self) {
         let Some(current) = self.current.take() else { return };
-        if current.unpublished == 0 {
-            let _ = fs::remove_file(self.journal_path(&current.stem));
-        } else {
-            self.pending.push(current.stem);
-        }
+        self.pending.push(current.stem);
         for stem in std::mem::take(&mut self.pending) {
-            match self.publish(&stem) {
+            match self.publish(&stem, true) {
                 Ok(_) => drop(fs::remove_file(self.journal_path(&stem))),
                 Err(error) => {
                     self.failed(&error);
@@ -237,8 +260,8 @@ impl Directory {
             log::error!("history: {}: removed, as the disk takes no files: {lost} windows are lost", path.display());
             let _ = fs::remove_file(path);
         }
-        let newest = i64::try_from(current.hour.saturating_mul(3600)).unwrap_or(i64::MAX);
-        self.recycle(newest);
+        self.make_days(seconds(current.hour));
+        self.recycle(seconds(current.hour));
     }
 
     fn failed(&self, error: &io::Error) {
@@ -246,18 +269,22 @@ impl Directory {
         log::warn!("history: {error}: its windows stay in {} until this passes", layout::JOURNALS);
     }
 
-    /// Writes the Parquet files of a journal. Returns its windows, and whether one of them is torn.
-    fn publish(&mut self, stem: &str) -> io::Result<(u64, bool)> {
+    /// Writes the Parquet files of a journal, and adds it to the summaries if it is `complete`. Returns its windows, and
+    /// whether one of them is torn.
+    fn publish(&mut self, stem: &str, complete: bool) -> io::Result<(u64, bool)> {
         let path = self.journal_path(stem);
         let bytes = read_journal(&path).map_err(|error| about(error, "cannot read", &path))?;
         let foreign = || io::Error::new(io::ErrorKind::InvalidData, "no journal of this version of tracer");
         let mut windows = journal::decode(&bytes).ok_or_else(|| about(foreign(), "cannot read", &path))?;
         let mut hosts = builder::<HostRow>()?;
         let (mut classes, mut services) = (builder::<ClassRow>()?, builder::<ServiceRow>()?);
+        let mut hours = complete.then(Hours::new);
         for window in windows.by_ref() {
             hosts.push(&window.host).map_err(io::Error::other)?;
+            hours.iter_mut().for_each(|hours| hours.host(&window.host));
             for class in &window.classes {
                 classes.push(class).map_err(io::Error::other)?;
+                hours.iter_mut().for_each(|hours| hours.class(class));
             }
             for service in &window.services {
                 services.push(service).map_err(io::Error::other)?;
@@ -267,69 +294,99 @@ impl Directory {
         self.store(classes, stem)?;
         self.store(services, stem)?;
         self.store(hosts, stem)?;
+        if let Some(hours) = hours {
+            self.add_hours(stem, hours)?;
+        }
         Ok((count, torn))
     }
 
-    /// Puts a file in its place, instead of one of an earlier state.
+    /// Puts the file of a journal's windows in its place, instead of one of an earlier state.
     fn store<R: HistoryRow>(&mut self, builder: Builder<R>, stem: &str) -> io::Result<()> {
         let Some((_, start_s)) = layout::parse_stem(stem).filter(|_| builder.rows() > 0) else { return Ok(()) };
         let bytes = builder.finish().map_err(io::Error::other)?;
-        let partition = layout::partition(&self.options.dir, R::KIND, start_s);
-        files::directory(&partition).map_err(|error| about(error, "cannot make", &partition))?;
         let path = self.parquet_path(R::KIND, stem, start_s);
-        let temporary =
-            self.options.dir.join(layout::JOURNALS).join(format!("{}-{stem}{}", R::KIND, layout::TEMPORARY));
+        self.put(&path, &format!("{}-{stem}{}", R::KIND, layout::PARQUET), &bytes, (Age::Windows, start_s))
+    }
+
+    /// Writes a file under another `name`, and renames it.
+    fn put(&mut self, path: &Path, name: &str, bytes: &[u8], (age, start_s): (Age, i64)) -> io::Result<()> {
+        let partition = path.parent().unwrap_or(&self.options.dir);
+        files::directory(partition).map_err(|error| about(error, "cannot make", partition))?;
+        let name = name.strip_suffix(layout::PARQUET).unwrap_or(name);
+        let temporary = self.options.dir.join(layout::JOURNALS).join(format!("{name}{}", layout::TEMPORARY));
         let _ = fs::remove_file(&temporary);
         let mut file = files::create_new(&temporary).map_err(|error| about(error, "cannot make", &temporary))?;
-        let stored = self.disk.write(&mut file, &bytes).and_then(|()| file.sync_all());
-        let stored = stored.and_then(|()| fs::rename(&temporary, &path));
+        let stored = self.disk.write(&mut file, bytes).and_then(|()| file.sync_all());
+        let stored = stored.and_then(|()| fs::rename(&temporary, path));
         if let Err(error) = stored {
             let _ = fs::remove_file(&temporary);
-            return Err(about(error, "cannot write", &path));
+            return Err(about(error, "cannot write", path));
         }
         // The name too, before the journal goes.
-        File::open(&partition)
-            .and_then(|dir| dir.sync_all())
-            .map_err(|error| about(error, "cannot sync", &partition))?;
+        File::open(partition).and_then(|dir| dir.sync_all()).map_err(|error| about(error, "cannot sync", partition))?;
         if let Some(uploads) = &self.uploads {
-            uploads.written(&path, bytes.len() as u64);
+            uploads.written(path, bytes.len() as u64);
         }
-        self.stored.insert((start_s, path), bytes.len() as u64);
+        self.stored[age as usize].insert((start_s, path.to_owned()), bytes.len() as u64);
         self.status.files_written.add(1);
         self.status.bytes.set(self.bytes());
         Ok(())
     }
 
     fn bytes(&self) -> u64 {
-        self.stored.values().sum()
+        Age::ALL.into_iter().map(|age| self.bytes_of(age)).sum()
     }
 
-    /// Removes what is too old at `now_s`, and the oldest of what is too much.
+    fn bytes_of(&self, age: Age) -> u64 {
+        self.stored[age as usize].values().sum()
+    }
+
+    /// Removes what is too old at `now_s`, and the oldest of what is too much: windows first, while hours and days take no
+    /// more than their share.
     fn recycle(&mut self, now_s: i64) {
-        let age = i64::try_from(self.options.max_age.as_secs()).unwrap_or(i64::MAX);
-        let mut aged = 0;
-        let mut bytes = self.bytes();
-        while let Some(((start_s, path), size)) = self.stored.pop_first() {
-            let too_old = start_s < now_s.saturating_sub(age) && aged < AGED_MAX;
-            if !too_old && bytes <= self.options.max_size {
-                self.stored.insert((start_s, path), size);
+        let Options { max_age, hourly_max_age, daily_max_age, max_size, .. } = self.options;
+        for (age, most) in Age::ALL.into_iter().zip([max_age, hourly_max_age, daily_max_age]) {
+            let before = now_s.saturating_sub(i64::try_from(most.as_secs()).unwrap_or(i64::MAX));
+            for _ in 0..AGED_MAX {
+                let oldest = self.stored[age as usize].first_key_value();
+                if oldest.is_none_or(|((start_s, _), _)| *start_s >= before) {
+                    break;
+                }
+                self.remove_oldest(age);
+            }
+        }
+        while self.bytes() > max_size {
+            let summaries = self.bytes_of(Age::Hours) + self.bytes_of(Age::Days);
+            let windows = !self.stored[Age::Windows as usize].is_empty();
+            let age = match () {
+                () if windows && summaries <= max_size / SUMMARIES_SHARE => Age::Windows,
+                () if !self.stored[Age::Hours as usize].is_empty() => Age::Hours,
+                () if !self.stored[Age::Days as usize].is_empty() => Age::Days,
+                () => Age::Windows,
+            };
+            if !self.remove_oldest(age) {
                 break;
             }
-            aged += usize::from(too_old);
-            bytes -= size;
-            match fs::remove_file(&path) {
-                Ok(()) => {
-                    self.status.files_recycled.add(1);
-                    if let Some(uploads) = &self.uploads {
-                        uploads.removed(&path);
-                    }
-                }
-                Err(error) => log::warn!("history: cannot remove {}: {error}: it no longer counts", path.display()),
-            }
-            // Hour and date, once they are empty.
-            let _ = path.ancestors().skip(1).take(2).try_for_each(fs::remove_dir);
         }
-        self.status.bytes.set(bytes);
+        self.status.bytes.set(self.bytes());
+    }
+
+    /// Returns whether there was one.
+    fn remove_oldest(&mut self, age: Age) -> bool {
+        let Some(((_, path), _)) = self.stored[age as usize].pop_first() else { return false };
+        match fs::remove_file(&path) {
+            Ok(()) => {
+                self.status.files_recycled.add(1);
+                if let Some(uploads) = &self.uploads {
+                    uploads.removed(&path);
+                }
+            }
+            Err(error) => log::warn!("history: cannot remove {}: {error}: it no longer counts", path.display()),
+        }
+        // Hour and date, once they are empty.
+        let partitions = if age == Age::Windows { 2 } else { 1 };
+        let _ = path.ancestors().skip(1).take(partitions).try_for_each(fs::remove_dir);
+        true
     }
 
     /// Finds this host's files. Those of other hosts are theirs; anything else is counted and left alone.
@@ -340,14 +397,17 @@ impl Directory {
             if name == layout::JOURNALS {
                 continue;
             }
-            if !KINDS.iter().any(|kind| name.strip_prefix("kind=") == Some(*kind)) {
+            let Some(age) = name.strip_prefix("kind=").and_then(age_of) else {
                 self.ignore(&table, "its name is not one that the history uses");
                 continue;
+            };
+            let mut partitions = entries(&table, &mut budget);
+            if age == Age::Windows {
+                partitions = partitions.into_iter().flat_map(|date| entries(&date, &mut budget)).collect();
             }
-            let hours = entries(&table, &mut budget).into_iter().flat_map(|date| entries(&date, &mut budget));
-            for hour in hours.collect::<Vec<_>>() {
-                for path in entries(&hour, &mut budget) {
-                    self.found(path);
+            for partition in partitions {
+                for path in entries(&partition, &mut budget) {
+                    self.found(path, age);
                 }
             }
         }
@@ -361,7 +421,7 @@ impl Directory {
         self.status.bytes.set(self.bytes());
     }
 
-    fn found(&mut self, path: PathBuf) {
+    fn found(&mut self, path: PathBuf, age: Age) {
         let name = file_name(&path);
         let Some((host, start_s)) = name.strip_suffix(layout::PARQUET).and_then(layout::parse_stem) else {
             return self.ignore(&path, "its name is not one that the history uses");
@@ -375,7 +435,7 @@ impl Directory {
                     if let Some(uploads) = &self.uploads {
                         uploads.found(&path, Version::of(&metadata));
                     }
-                    self.stored.insert((start_s, path), metadata.len());
+                    self.stored[age as usize].insert((start_s, path), metadata.len());
                 }
                 Err(error) => self.ignore(&path, &error.to_string()),
             },
@@ -408,7 +468,7 @@ impl Directory {
         }
         let stems = names.iter().filter_map(|name| name.strip_suffix(layout::JOURNAL)).filter(|stem| own(stem));
         for stem in stems.map(str::to_owned).collect::<Vec<_>>() {
-            match self.publish(&stem) {
+            match self.publish(&stem, true) {
                 Ok((windows, torn)) => {
                     self.status.windows_recovered.add(windows);
                     self.status.windows_lost_torn.add(u64::from(torn));
@@ -434,6 +494,21 @@ impl Directory {
     fn parquet_path(&self, kind: &str, stem: &str, start_s: i64) -> PathBuf {
         layout::partition(&self.options.dir, kind, start_s).join(format!("{stem}{}", layout::PARQUET))
     }
+}
+
+/// What the files of a table are of. None: it is none of the history's.
+fn age_of(kind: &str) -> Option<Age> {
+    match kind {
+        _ if KINDS.contains(&kind) => Some(Age::Windows),
+        ClassRow::HOURLY | HostRow::HOURLY => Some(Age::Hours),
+        ClassRow::DAILY | HostRow::DAILY => Some(Age::Days),
+        _ => None,
+    }
+}
+
+/// The first second of an hour since the epoch.
+fn seconds(hour: u64) -> i64 {
+    i64::try_from(hour.saturating_mul(3600)).unwrap_or(i64::MAX)
 }
 
 fn builder<R: HistoryRow>() -> io::Result<Builder<R>> {

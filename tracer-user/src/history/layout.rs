@@ -1,5 +1,6 @@
 //! Names: `DIR/kind=classes/date=2026-11-24/hour=07/HOST-20261124T070010Z.parquet`, and for windows that are still
-//! collected `DIR/_journal/HOST-20261124T070010Z.journal`. Times are UTC, of a file's first window.
+//! collected `DIR/_journal/HOST-20261124T070010Z.journal`. Times are UTC, of a file's first window. Summaries have a file a day:
+//! `DIR/kind=hourly_classes/date=2026-11-24/HOST-20261124T000000Z.parquet`.
 //!
 //! Partitions as Hive names them: DuckDB, Spark and others take them for columns, and skip what begins with `_`.
 
@@ -52,6 +53,11 @@ pub(super) fn partition(root: &Path, kind: &str, start_s: i64) -> PathBuf {
     root.join(format!("kind={kind}"))
         .join(time.strftime("date=%Y-%m-%d").to_string())
         .join(time.strftime("hour=%H").to_string())
+}
+
+/// Directory of a day's files of a table of summaries.
+pub(super) fn day(root: &Path, kind: &str, start_s: i64) -> PathBuf {
+    root.join(format!("kind={kind}")).join(date(start_s))
 }
 
 /// Name of the partition of a day.

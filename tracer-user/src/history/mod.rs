@@ -16,6 +16,7 @@ pub mod place;
 pub mod recent;
 pub mod rows;
 pub mod status;
+pub mod summary;
 pub mod uploads;
 pub mod windows;
 pub mod writer;

@@ -24,6 +24,8 @@ use super::rows::{ColumnType, HistoryRow, Value};
 pub const VERSION: u32 = 1;
 /// Key of the version in the file's metadata.
 pub const VERSION_KEY: &str = "tracer.history.version";
+/// Key of the files that a summary was made from, a name a line.
+const SOURCES_KEY: &str = "tracer.history.sources";
 /// Rows held in memory until they are written as one group.
 const GROUP_ROWS: usize = 8192;
 /// Most rows that are read from one file.
@@ -115,7 +117,16 @@ pub struct Builder<R> {
 impl<R: HistoryRow> Builder<R> {
     /// A file without rows.
     pub fn new() -> Result<Self, ParquetError> {
-        let writer = SerializedFileWriter::new(Vec::new(), schema::<R>()?, properties())?;
+        Self::with(Vec::new())
+    }
+
+    /// A summary of the files with these names.
+    pub(super) fn summary(sources: &[String]) -> Result<Self, ParquetError> {
+        Self::with(vec![KeyValue::new(SOURCES_KEY.to_owned(), sources.join("\n"))])
+    }
+
+    fn with(pairs: Vec<KeyValue>) -> Result<Self, ParquetError> {
+        let writer = SerializedFileWriter::new(Vec::new(), schema::<R>()?, properties(pairs))?;
         Ok(Self { writer, columns: Self::columns(), waiting: 0, rows: 0, kind: PhantomData })
     }
 
@@ -185,15 +196,15 @@ fn schema<R: HistoryRow>() -> Result<TypePtr, ParquetError> {
     parse_message_type(&format!("message {} {{ {columns} }}", R::KIND)).map(Arc::new)
 }
 
-fn properties() -> WriterPropertiesPtr {
-    let version = KeyValue::new(VERSION_KEY.to_owned(), VERSION.to_string());
+fn properties(mut pairs: Vec<KeyValue>) -> WriterPropertiesPtr {
+    pairs.push(KeyValue::new(VERSION_KEY.to_owned(), VERSION.to_string()));
     let properties = WriterProperties::builder()
         .set_compression(Compression::SNAPPY)
         .set_created_by(format!("tracer {}", env!("CARGO_PKG_VERSION")))
         // Of row groups, for readers that skip; of pages they would be larger than what they save here.
         .set_statistics_enabled(EnabledStatistics::Chunk)
         .set_offset_index_disabled(true)
-        .set_key_value_metadata(Some(vec![version]));
+        .set_key_value_metadata(Some(pairs));
     Arc::new(properties.build())
 }
 
@@ -208,6 +219,15 @@ pub fn read<R: HistoryRow, S: ChunkReader + 'static>(source: S) -> Result<Vec<R>
     guarded(|| rows(&SerializedFileReader::new(source)?))
 }
 
+/// The rows of a summary, and the names of the files it was made from.
+pub(super) fn read_summary<R: HistoryRow>(file: File) -> Result<(Vec<R>, Vec<String>), ReadError> {
+    guarded(|| {
+        let reader = SerializedFileReader::new(file)?;
+        let sources = pair(reader.metadata(), SOURCES_KEY).map(|sources| sources.lines().map(str::to_owned).collect());
+        Ok((rows(&reader)?, sources.unwrap_or_default()))
+    })
+}
+
 /// The rows of a file in memory.
 pub fn read_bytes<R: HistoryRow>(bytes: Vec<u8>) -> Result<Vec<R>, ReadError> {
     read(Bytes::from(bytes))
@@ -218,10 +238,13 @@ fn guarded<T>(read: impl FnOnce() -> Result<T, ReadError>) -> Result<T, ReadErro
     catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| Err(ReadError::Damaged("its reader gave up".to_owned())))
 }
 
+fn pair<'a>(metadata: &'a ParquetMetaData, key: &str) -> Option<&'a str> {
+    let pairs = metadata.file_metadata().key_value_metadata()?;
+    pairs.iter().find(|pair| pair.key == key)?.value.as_deref()
+}
+
 fn version(metadata: &ParquetMetaData) -> Result<(), ReadError> {
-    let pairs = metadata.file_metadata().key_value_metadata();
-    let pair = pairs.and_then(|pairs| pairs.iter().find(|pair| pair.key == VERSION_KEY));
-    let version = pair.and_then(|pair| pair.value.as_ref()?.parse().ok()).ok_or(ReadError::Foreign)?;
+    let version = pair(metadata, VERSION_KEY).and_then(|version| version.parse().ok()).ok_or(ReadError::Foreign)?;
     if version > VERSION { Err(ReadError::Newer(version)) } else { Ok(()) }
 }
 

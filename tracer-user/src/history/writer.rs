@@ -126,6 +126,8 @@ mod tests {
             host: "h".to_owned(),
             max_size: 1 << 30,
             max_age: Duration::from_secs(1 << 30),
+            hourly_max_age: Duration::from_secs(1 << 30),
+            daily_max_age: Duration::from_secs(1 << 30),
             upload: false,
         };
         let writer = Writer::with_disk(options, Box::new(Stalled(Arc::clone(&gate)))).unwrap();

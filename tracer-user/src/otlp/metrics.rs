@@ -238,7 +238,7 @@ fn size(metric: &Metric) -> usize {
 }
 
 /// A service on this host: its processes are counted together.
-fn resource(service: &str, host: &HostFacts, more: &[(String, String)]) -> Resource {
+pub(super) fn resource(service: &str, host: &HostFacts, more: &[(String, String)]) -> Resource {
     let mut attributes =
         vec![KeyValue::text("service.name", printable(service)), KeyValue::text("service.instance.id", host.id())];
     attributes.extend(host.attributes());

@@ -1,9 +1,11 @@
-//! Exports finished spans, and metrics ([`metrics`]), to an OpenTelemetry collector.
+//! Exports finished spans, metrics ([`metrics`]) and findings ([`logs`]) to an OpenTelemetry collector.
 //!
 //! The pipeline puts spans into a bounded queue and never waits: a full queue drops spans and counts them. A task on
 //! the server's threads collects them into batches and sends each batch, retrying while the collector is busy or away.
 
 mod instance;
+mod log_proto;
+pub mod logs;
 mod metric_names;
 mod metric_proto;
 pub mod metrics;
@@ -20,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
 
+pub use logs::FindingExport;
 pub use metrics::MetricExport;
 pub use settings::{Protocol, Settings, SettingsError, Signal, Tls, read, signal};
 
@@ -42,7 +45,7 @@ const GIVE_UP: Duration = Duration::from_secs(120);
 /// Most processes whose facts are kept; as many as the engine follows.
 const INSTANCES: usize = 65_536;
 
-/// Outcomes of spans so far.
+/// Outcomes of spans or log records so far.
 #[derive(Debug, Default)]
 pub struct Counts {
     sent: AtomicU64,
@@ -55,7 +58,7 @@ pub struct Counts {
 impl Counts {
     /// By outcome: `sent`, `queue_full` (the queue had no room), `rejected` (by the collector), `failed` (the collector
     /// was unreachable for too long).
-    pub fn spans(&self) -> [(&'static str, u64); 4] {
+    pub fn by_outcome(&self) -> [(&'static str, u64); 4] {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         [
             ("sent", of(&self.sent)),
@@ -67,11 +70,12 @@ impl Counts {
 
     /// Spans dropped for any reason.
     pub fn dropped(&self) -> u64 {
-        self.spans().iter().filter(|(outcome, _)| *outcome != "sent").map(|(_, count)| count).sum()
+        self.by_outcome().iter().filter(|(outcome, _)| *outcome != "sent").map(|(_, count)| count).sum()
     }
 
     fn summary(&self, dropped: u64) -> String {
-        let outcomes: Vec<String> = self.spans().iter().map(|(outcome, count)| format!("{outcome} {count}")).collect();
+        let outcomes: Vec<String> =
+            self.by_outcome().iter().map(|(outcome, count)| format!("{outcome} {count}")).collect();
         format!("{dropped} spans were dropped and are not exported; spans since the start: {}", outcomes.join(", "))
     }
 
@@ -218,7 +222,7 @@ async fn work(settings: Settings, sender: Sender, host: &str, mut waiting: mpsc:
         let instances = spans.iter().filter_map(|span| span.instance.as_ref()?.container.clone());
         names.learn(instances).await;
         let request = spans::request(&spans, &host, &names, &resource);
-        match deliver(&sender, &request, &waiting, counts).await {
+        match deliver(&sender, &request, &waiting, counts, "spans").await {
             Ok((rejected, why)) => {
                 let rejected = rejected.min(spans.len() as u64);
                 Counts::count(&counts.sent, spans.len() as u64 - rejected);
@@ -243,13 +247,14 @@ async fn work(settings: Settings, sender: Sender, host: &str, mut waiting: mpsc:
     }
 }
 
-/// Sends a request until it is accepted; returns the spans that were rejected, and why. The error tells whether the
-/// collector refused the request or only did not accept it in time.
-async fn deliver(
+/// Sends a request until it is accepted; returns how many of its `things` were rejected, and why. The error tells whether
+/// the collector refused the request or only did not accept it in time.
+async fn deliver<T>(
     sender: &Sender,
-    request: &proto::Request,
-    waiting: &mpsc::Receiver<Finished>,
+    request: &impl prost::Message,
+    waiting: &mpsc::Receiver<T>,
     counts: &Counts,
+    things: &str,
 ) -> Result<(u64, String), (bool, String)> {
     let begun = Instant::now();
     let mut wait = FIRST_WAIT;
@@ -264,7 +269,7 @@ async fn deliver(
             return Err((false, why));
         }
         Counts::count(&counts.retries, 1);
-        log::info!("spans are sent again in {wait:?}: {why}");
+        log::info!("{things} are sent again in {wait:?}: {why}");
         // Jitter, so that the agents of a network do not retry at the same moment.
         let jitter = f64::from(begun.elapsed().subsec_nanos() % 1000) / 2000.0;
         let pause = asked.unwrap_or(wait.mul_f64(0.75 + jitter));

@@ -1,4 +1,4 @@
-//! The OTLP messages that traces and metrics need (opentelemetry-proto 1.3: `collector/trace/v1`, `trace/v1`, `resource/v1`,
+//! The OTLP messages that all signals need, and those of traces (opentelemetry-proto 1.3: `collector/trace/v1`, `trace/v1`, `resource/v1`,
 //! `common/v1`), with their field numbers. Fields that this agent never writes are omitted.
 
 use prost::{Enumeration, Message, Oneof};
@@ -10,14 +10,14 @@ pub(super) struct Request {
     pub(super) resource_spans: Vec<ResourceSpans>,
 }
 
-/// `ExportTraceServiceResponse`, and that of metrics, which is the same.
+/// `ExportTraceServiceResponse`, and those of the other signals, which are the same.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Response {
     #[prost(message, optional, tag = "1")]
     pub(super) partial_success: Option<PartialSuccess>,
 }
 
-/// `ExportTracePartialSuccess` and `ExportMetricsPartialSuccess`.
+/// `ExportTracePartialSuccess`, and those of the other signals.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct PartialSuccess {
     #[prost(int64, tag = "1")]
@@ -158,8 +158,15 @@ pub(super) struct KeyValue {
 /// An attribute's value.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct AnyValue {
-    #[prost(oneof = "Value", tags = "1, 2, 3, 4")]
+    #[prost(oneof = "Value", tags = "1, 2, 3, 4, 5")]
     pub(super) value: Option<Value>,
+}
+
+/// Several values.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ArrayValue {
+    #[prost(message, repeated, tag = "1")]
+    pub(super) values: Vec<AnyValue>,
 }
 
 /// The value types in use.
@@ -173,6 +180,8 @@ pub(super) enum Value {
     Int(i64),
     #[prost(double, tag = "4")]
     Double(f64),
+    #[prost(message, tag = "5")]
+    Array(ArrayValue),
 }
 
 impl KeyValue {

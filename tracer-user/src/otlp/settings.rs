@@ -28,37 +28,52 @@ pub enum Signal {
     Traces,
     /// Everything that `/metrics` has.
     Metrics,
+    /// Findings.
+    Logs,
 }
 
 impl Signal {
     /// The variable of this signal that corresponds to one of traces.
     fn variable(self, traces: &'static str) -> &'static str {
-        const METRICS: [(&str, &str); 9] = [
-            ("OTEL_TRACES_EXPORTER", "OTEL_METRICS_EXPORTER"),
-            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"),
-            ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_METRICS_PROTOCOL"),
-            ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_METRICS_HEADERS"),
-            ("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "OTEL_EXPORTER_OTLP_METRICS_COMPRESSION"),
-            ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "OTEL_EXPORTER_OTLP_METRICS_TIMEOUT"),
-            ("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_METRICS_CERTIFICATE"),
-            ("OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE", "OTEL_EXPORTER_OTLP_METRICS_CLIENT_CERTIFICATE"),
-            ("OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", "OTEL_EXPORTER_OTLP_METRICS_CLIENT_KEY"),
-        ];
-        match self {
-            Self::Traces => traces,
-            Self::Metrics => METRICS.iter().find(|(of_traces, _)| *of_traces == traces).map_or(traces, |(_, own)| *own),
+        macro_rules! of_each_signal {
+            ($($end:literal),*) => {
+                &[
+                    ("OTEL_TRACES_EXPORTER", ["OTEL_METRICS_EXPORTER", "OTEL_LOGS_EXPORTER"]),
+                    $((
+                        concat!("OTEL_EXPORTER_OTLP_TRACES_", $end),
+                        [concat!("OTEL_EXPORTER_OTLP_METRICS_", $end), concat!("OTEL_EXPORTER_OTLP_LOGS_", $end)],
+                    ),)*
+                ]
+            };
+        }
+        const OTHERS: &[(&str, [&str; 2])] = of_each_signal!(
+            "ENDPOINT",
+            "PROTOCOL",
+            "HEADERS",
+            "COMPRESSION",
+            "TIMEOUT",
+            "CERTIFICATE",
+            "CLIENT_CERTIFICATE",
+            "CLIENT_KEY"
+        );
+        let others = OTHERS.iter().find(|(of_traces, _)| *of_traces == traces).map(|(_, others)| others);
+        match (self, others) {
+            (Self::Metrics, Some([metrics, _])) => metrics,
+            (Self::Logs, Some([_, logs])) => logs,
+            _ => traces,
         }
     }
 
-    /// Whether it is exported: by the command line's list, else by the environment. Traces are unless somebody says no,
-    /// metrics if somebody says so.
+    /// Whether it is exported: by the command line's list, else by the environment. Traces and findings are unless somebody
+    /// says no, metrics if somebody says so.
     fn wanted(self, listed: &[Self], flag: Option<&str>, exporter: Option<&str>) -> bool {
         match (listed, exporter) {
             ([], Some(exporter)) => match self {
                 Self::Traces => flag.is_some() || !exporter.eq_ignore_ascii_case("none"),
+                Self::Logs => !exporter.eq_ignore_ascii_case("none"),
                 Self::Metrics => exporter.split(',').any(|one| one.trim().eq_ignore_ascii_case("otlp")),
             },
-            ([], None) => self == Self::Traces,
+            ([], None) => self != Self::Metrics,
             (listed, _) => listed.contains(&self),
         }
     }
@@ -73,7 +88,8 @@ pub fn signal(name: &str) -> Result<Signal, String> {
     match name {
         "traces" => Ok(Signal::Traces),
         "metrics" => Ok(Signal::Metrics),
-        _ => Err("expected traces or metrics".into()),
+        "logs" => Ok(Signal::Logs),
+        _ => Err("expected traces, metrics or logs".into()),
     }
 }
 
@@ -256,10 +272,14 @@ fn target(
         Protocol::Grpc => match signal {
             Signal::Traces => format!("{base}/opentelemetry.proto.collector.trace.v1.TraceService/Export"),
             Signal::Metrics => format!("{base}/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"),
+            Signal::Logs => format!("{base}/opentelemetry.proto.collector.logs.v1.LogsService/Export"),
         },
         Protocol::Http if whole => uri.path().to_owned(),
-        Protocol::Http if signal == Signal::Metrics => format!("{base}/v1/metrics"),
-        Protocol::Http => format!("{base}/v1/traces"),
+        Protocol::Http => match signal {
+            Signal::Traces => format!("{base}/v1/traces"),
+            Signal::Metrics => format!("{base}/v1/metrics"),
+            Signal::Logs => format!("{base}/v1/logs"),
+        },
     };
     let whole = format!("{scheme}://{authority}{path}");
     let uri = whole.parse().map_err(|why| error(name, format!("'{whole}' is no URL: {why}")))?;
@@ -382,7 +402,23 @@ mod tests {
         let interval = [("OTEL_METRIC_EXPORT_INTERVAL", "500")];
         let settings = of(Signal::Metrics, Some("http://f:4318"), &both, &interval).expect("good").expect("wanted");
         assert_eq!(settings.interval, Duration::from_millis(500));
-        assert!(signal("logs").is_err() && signal("metrics") == Ok(Signal::Metrics));
+        assert!(signal("profiles").is_err() && signal("metrics") == Ok(Signal::Metrics));
+    }
+
+    #[test]
+    fn findings_go_where_spans_go_unless_somebody_says_no() {
+        let (all, own) = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT");
+        let uri = |flag, listed: &[Signal], set: &[(&str, &str)]| {
+            let settings = of(Signal::Logs, flag, listed, set).expect("good");
+            settings.map(|settings| settings.uri.to_string()).unwrap_or_default()
+        };
+        assert_eq!(uri(Some("http://f:4318"), &[], &[]), "http://f:4318/v1/logs");
+        let grpc = "http://f:4317/opentelemetry.proto.collector.logs.v1.LogsService/Export";
+        assert_eq!(uri(Some("http://f:4317"), &[Signal::Logs], &[]), grpc);
+        assert_eq!(uri(None, &[], &[(all, "http://c:4318"), (own, "http://l:9/as/it")]), "http://l:9/as/it");
+        assert_eq!(uri(Some("http://f:4318"), &[], &[("OTEL_LOGS_EXPORTER", "none")]), "");
+        assert_eq!(uri(Some("http://f:4318"), &[Signal::Traces], &[]), "");
+        assert_eq!(uri(None, &[], &[("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://t:4318/v1/traces")]), "");
     }
 
     #[test]

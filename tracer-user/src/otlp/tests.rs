@@ -123,7 +123,7 @@ async fn spans_arrive_in_batches_and_once() {
     assert!(requests.iter().all(|(headers, body)| {
         headers["content-type"] == "application/x-protobuf" && headers["x-key"] == "k" && spans_of(body).len() <= 100
     }));
-    assert_eq!(counts.spans(), [("sent", 250), ("queue_full", 0), ("rejected", 0), ("failed", 0)]);
+    assert_eq!(counts.by_outcome(), [("sent", 250), ("queue_full", 0), ("rejected", 0), ("failed", 0)]);
 }
 
 #[tokio::test]
@@ -133,7 +133,7 @@ async fn what_was_busy_is_asked_again_and_what_refused_is_not() {
     let (mut exporter, export) = start(settings(address, &set), "h", 0).expect("nothing to read");
     give(&mut exporter, 1..2);
     let end = Instant::now() + Duration::from_secs(20);
-    while export.counts.spans()[0].1 < 1 {
+    while export.counts.by_outcome()[0].1 < 1 {
         assert!(Instant::now() < end, "{:?}", export.counts);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -144,7 +144,7 @@ async fn what_was_busy_is_asked_again_and_what_refused_is_not() {
     drop(exporter);
     let counts = Arc::clone(&export.counts);
     export.finish(Instant::now() + Duration::from_secs(3)).await;
-    let [sent, .., rejected, failed] = counts.spans().map(|(_, count)| count);
+    let [sent, .., rejected, failed] = counts.by_outcome().map(|(_, count)| count);
     assert_eq!((sent + rejected, failed), (3, 0), "every span has one outcome");
     assert!(rejected >= 1);
 }
@@ -162,7 +162,7 @@ async fn a_collector_that_is_away_costs_spans_and_nothing_else() {
     drop(exporter);
     let counts = Arc::clone(&export.counts);
     export.finish(Instant::now() + Duration::from_secs(3)).await;
-    let [sent, no_room, rejected, failed] = counts.spans().map(|(_, count)| count);
+    let [sent, no_room, rejected, failed] = counts.by_outcome().map(|(_, count)| count);
     assert_eq!((sent, rejected, no_room + failed), (0, 0, 100_000));
 }
 
@@ -213,7 +213,7 @@ async fn https_trusts_and_is_trusted() {
         let counts = Arc::clone(&export.counts);
         export.finish(Instant::now() + Duration::from_secs(3)).await;
         let outcome = if taken { "sent" } else { "failed" };
-        assert!(counts.spans().contains(&(outcome, 2)), "{set:?}: {:?}", counts.spans());
+        assert!(counts.by_outcome().contains(&(outcome, 2)), "{set:?}: {:?}", counts.by_outcome());
         assert_eq!(collector.requests().len() - before, usize::from(taken));
     }
     let error = with(&[("OTEL_EXPORTER_OTLP_CERTIFICATE", &key)]).expect_err("a key is no certificate");

@@ -5,7 +5,6 @@
 
 mod send;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,6 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::analysis::announced::{Announced, Event};
 use crate::analysis::finding::{Finding, Kind};
 use send::{Sender, Sent};
 
@@ -76,8 +76,7 @@ pub struct Webhook {
     host: String,
     queue: mpsc::Sender<Vec<u8>>,
     counts: Arc<Counts>,
-    /// Findings already handed over, and whether their end was, too.
-    known: BTreeMap<u64, bool>,
+    announced: Announced,
     done: oneshot::Receiver<()>,
 }
 
@@ -93,7 +92,7 @@ impl Webhook {
             work(&sender, waiting, &outcomes).await;
             let _ = end.send(());
         });
-        Ok(Self { kinds: settings.kinds, host: host.to_owned(), queue, counts, known: BTreeMap::new(), done })
+        Ok(Self { kinds: settings.kinds, host: host.to_owned(), queue, counts, announced: Announced::default(), done })
     }
 
     /// Notifications so far.
@@ -103,31 +102,15 @@ impl Webhook {
 
     /// Hands over what opened or ended since the last call. What finds no room is offered again with the next call.
     pub fn notify<'a>(&mut self, findings: impl Iterator<Item = &'a Finding>) {
-        let mut seen = BTreeMap::new();
-        for finding in findings.filter(|finding| self.kinds.contains(&finding.kind)) {
-            let ended = finding.until_ns.is_some();
-            let known = self.known.get(&finding.id).copied();
-            // One that is found only once it is over opens first, too.
-            let events: &[&str] = match (known, ended) {
-                (None | Some(true), false) => &["opened"],
-                (None, true) => &["opened", "ended"],
-                (Some(false), true) => &["ended"],
-                (Some(_), _) => &[],
-            };
-            let mut now = known;
-            for event in events {
-                if self.queue.try_send(body(event, &self.host, finding)).is_err() {
-                    self.counts.no_room.fetch_add(1, Ordering::Relaxed);
-                    break;
-                }
-                now = Some(*event == "ended");
+        let (queue, counts, host) = (&self.queue, &self.counts, &self.host);
+        let kinds = &self.kinds;
+        self.announced.news(findings.filter(|finding| kinds.contains(&finding.kind)), |event, finding| {
+            let taken = queue.try_send(body(event, host, finding)).is_ok();
+            if !taken {
+                counts.no_room.fetch_add(1, Ordering::Relaxed);
             }
-            if let Some(state) = now {
-                seen.insert(finding.id, state);
-            }
-        }
-        // The detector forgets old ones, and so does this.
-        self.known = seen;
+            taken
+        });
     }
 
     /// Ends posting: waits for what is under way, until `deadline`.
@@ -140,10 +123,9 @@ impl Webhook {
 }
 
 /// A notification. `text` is what chats show that take a JSON object with it.
-fn body(event: &str, host: &str, finding: &Finding) -> Vec<u8> {
-    let over = if event == "ended" { "over: " } else { "" };
-    let text = format!("{over}{} on {host}: {}", finding.kind.name(), finding.summary());
-    json!({ "event": event, "host": host, "text": text, "finding": finding.to_json() }).to_string().into_bytes()
+fn body(event: Event, host: &str, finding: &Finding) -> Vec<u8> {
+    let text = event.text(finding, host);
+    json!({ "event": event.name(), "host": host, "text": text, "finding": finding.to_json() }).to_string().into_bytes()
 }
 
 /// Posts until the queue is closed.

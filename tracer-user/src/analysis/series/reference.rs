@@ -58,16 +58,6 @@ impl Series {
             self.expect(column, s);
         }
         self.columns = columns;
-        for i in 0..m {
-            let (mut v, mut x) = ([0.0; 5], [0.0; 5]);
-            for column in self.reference_windows(i) {
-                for k in 0..5 {
-                    v[k] += column.cells[i].expected[k].variance;
-                    x[k] += column.cells[i].expected[k].scale;
-                }
-            }
-            self.classes[i].reference.v_ref = std::array::from_fn(|k| v[k] / x[k].max(TINY).powi(2));
-        }
         let (count, bias) =
             self.windows(self.base, hi).fold((0.0, 0.0), |(n, sum), column| (n + 1.0, sum + column.bias));
         self.mean_bias = if count > 0.0 { bias / count } else { 0.0 };

@@ -128,8 +128,10 @@ fn http_extensions() -> hyper::http::Extensions {
 
 fn directory(dir: &Path) -> (Directory, Arc<Status>) {
     let status = Arc::new(Status::default());
-    let (max_size, max_age) = (1 << 30, Duration::from_secs(1 << 30));
-    let options = Options { dir: dir.to_owned(), host: "web-1".to_owned(), max_size, max_age, upload: true };
+    let (dir, max_size, max_age) = (dir.to_owned(), 1 << 30, Duration::from_secs(1 << 30));
+    let (hourly_max_age, daily_max_age) = (max_age, max_age);
+    let options =
+        Options { dir, host: "web-1".to_owned(), max_size, max_age, hourly_max_age, daily_max_age, upload: true };
     (Directory::open(options, Arc::clone(&status), Box::new(RealDisk)).unwrap(), status)
 }
 
@@ -199,11 +201,11 @@ async fn what_a_run_left_behind_the_next_one_uploads_and_only_that() {
     store.moods.lock().unwrap().clear();
     let (mut second, status) = directory(&root);
     let uploads = second.uploads().unwrap();
-    assert_eq!(uploads.waiting(), 1, "a file of hosts; a window without classes has no other");
+    assert_eq!(uploads.waiting(), 2, "hosts by window and by hour; a window without classes has no others");
     second.append(&window(8)).unwrap();
     second.finish();
     Uploader::start(bucket.clone(), &uploads).finish(Instant::now() + Duration::from_secs(30)).await;
-    assert_eq!(status.uploads_done.get(), 2);
+    assert_eq!(status.uploads_done.get(), 3);
     assert_same(&root, &bucket).await;
 }
 

@@ -10,8 +10,9 @@ use crate::metrics::totals::Totals;
 #[derive(Debug)]
 pub(super) struct Output {
     spans: Totals,
-    span_retries: Totals,
+    retries: Totals,
     points: Totals,
+    log_records: Totals,
     saved: Totals,
     history_windows: Totals,
     history_files: Totals,
@@ -31,16 +32,16 @@ impl Output {
                 "Spans to export by outcome: sent, queue_full, rejected (by the collector), failed (the collector was \
                  unreachable for too long).",
             ),
-            span_retries: Totals::new(
-                r,
-                "tracer_otlp_retries_total",
-                "Export requests that were sent again.",
-                "signal",
-            ),
+            retries: Totals::new(r, "tracer_otlp_retries_total", "Export requests that were sent again.", "signal"),
             points: outcomes(
                 "tracer_otlp_points_total",
                 "Data points of metrics to export by outcome: sent, rejected (by the collector), failed (it was unreachable; \
                  the next export has the same sums).",
+            ),
+            log_records: outcomes(
+                "tracer_otlp_log_records_total",
+                "Findings to export as log records by outcome: sent, queue_full (offered again a second later), rejected (by \
+                 the collector), failed (the collector was unreachable for too long).",
             ),
             saved: outcomes(
                 "tracer_saved_transactions_total",
@@ -91,12 +92,18 @@ impl Metrics {
     /// Exported spans by outcome, and export requests that were sent again; absolute.
     pub fn set_export(&self, spans: &[(&str, u64)], retries: u64) {
         self.output.spans.set_all(spans.iter().copied());
-        self.output.span_retries.set("traces", retries);
+        self.output.retries.set("traces", retries);
     }
 
     /// Exported data points of metrics by outcome, absolute.
     pub fn set_metric_export(&self, points: &[(&str, u64)]) {
         self.output.points.set_all(points.iter().copied());
+    }
+
+    /// Exported findings by outcome, and export requests that were sent again; absolute.
+    pub fn set_finding_export(&self, records: &[(&str, u64)], retries: u64) {
+        self.output.log_records.set_all(records.iter().copied());
+        self.output.retries.set("logs", retries);
     }
 
     /// Noteworthy transactions by outcome of saving them, absolute.

@@ -1,0 +1,204 @@
+//! Books of MariaDB and Redis, each of which is one process: what clients caused, against what the kernel says of the server's
+//! threads; the whole against `/proc`, and against the server's own figures (`performance_schema`, `INFO`).
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+use tracer_tests::agent::Agent;
+use tracer_tests::mariadb::MariaDb;
+use tracer_tests::process::Process;
+use tracer_tests::redis::{Redis, Value as Reply};
+use tracer_tests::{begin, figure, find, say, scale, scratch, wait};
+
+/// Two clients of MariaDB with tables of their own. Prints `READY`, and once it finds the file GO works: bob once, alice three
+/// times as much. Then prints what the kernel says of the threads that `performance_schema` names as theirs.
+const CLIENTS: &str = r#"
+import os, sys, time, pymysql
+port, server, go, scale = int(sys.argv[1]), sys.argv[2], sys.argv[3], float(sys.argv[4])
+class Client:
+    def __init__(self, table, work):
+        c = pymysql.connect(host="127.0.0.1", port=port, user="planted_user", password="planted-password",
+            database="planted_db", autocommit=True)
+        self.cursor, self.work = c.cursor(), work
+        self.cursor.execute(f"CREATE TABLE {table} AS SELECT 1 AS n")
+        self.cursor.execute("SELECT THREAD_OS_ID FROM performance_schema.threads WHERE PROCESSLIST_ID = CONNECTION_ID()")
+        self.thread = self.cursor.fetchone()[0]
+        self.query = f"SELECT BENCHMARK(20000, MD5(n)) FROM {table}"
+    def ask(self):
+        self.cursor.execute(self.query)
+        self.cursor.fetchall()
+    def used(self):
+        return int(open(f"/proc/{server}/task/{self.thread}/schedstat").read().split()[0]) / 1e9
+clients = [Client("t_alice", 3), Client("t_bob", 1)]
+print("READY", flush=True)
+while not os.path.exists(go):
+    time.sleep(0.01)
+early = [client.used() for client in clients]
+for _ in range(int(120 * scale) or 1):
+    for client in clients:
+        for _ in range(client.work):
+            client.ask()
+print("SUMS", *(client.used() - before for client, before in zip(clients, early)), flush=True)
+time.sleep(600)
+"#;
+
+/// Between two looks: each asks the server something, so that its threads report.
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// The agent's book of the only server of a kind.
+fn book(agent: &Agent, system: &str) -> Option<Value> {
+    let answer = agent.json("/api/v1/subsystems");
+    answer["subsystems"].as_array()?.iter().find(|one| one["system"] == system).cloned()
+}
+
+fn number(value: &Value, field: &str) -> f64 {
+    value[field].as_f64().unwrap_or_else(|| panic!("{field}: {value}"))
+}
+
+/// CPU of the requests of a class; there are no users.
+fn of_class(book: &Value, class: &str) -> f64 {
+    let users = book["users"].as_array().expect("users");
+    assert!(users.iter().all(|user| user["user"] == ""), "{book}");
+    let classes = users.iter().filter_map(|user| user["classes"].as_array()).flatten();
+    classes.filter(|one| one["request_class"] == class).map(|one| number(one, "cpu_s")).sum()
+}
+
+fn component(book: &Value, name: &str) -> f64 {
+    let components = book["components"].as_array().expect("components");
+    components.iter().filter(|one| one["component"] == name).map(|one| number(one, "cpu_s")).sum()
+}
+
+/// CPU of all threads of a process, running and ended, seconds: ticks of 10 ms.
+fn used(pid: u32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process");
+    let fields: Vec<&str> = stat.rsplit_once(')').expect("a name").1.split_whitespace().collect();
+    let ticks = |at: usize| fields[at].parse::<f64>().expect("ticks");
+    (ticks(11) + ticks(12)) / 100.0
+}
+
+fn near(seen: f64, truth: f64) -> bool {
+    (seen / truth - 1.0).abs() < 0.03
+}
+
+/// The book when `/proc` was read first; what it and `/proc` say then.
+fn first(agent: &Agent, system: &str, pid: u32, wake: &mut dyn FnMut()) -> (Value, f64) {
+    wait("the server's first check", Duration::from_secs(30), || {
+        wake();
+        let book = book(agent, system)?;
+        (number(&book, "proc_cpu_s") > 0.0 || number(&book, "checked_cpu_s") > 0.0).then_some(())
+    });
+    // What threads used before is in both figures, or in neither.
+    (book(agent, system).expect("a book"), used(pid))
+}
+
+fn clients(server: &MariaDb, dir: &Path, go: &Path) -> Process {
+    let mut command = Command::new(find("python3").expect("python3"));
+    let (port, pid) = (server.address.port().to_string(), server.process.pid().to_string());
+    command.args(["-c", CLIENTS, &port, &pid]).arg(go).arg(scale().to_string());
+    Process::start("clients", &mut command, &dir.join("clients.log"))
+}
+
+#[test]
+fn mariadbs_clients_cost_what_their_threads_used() {
+    let Some(_turn) = begin("subsystems_mariadb", &["mariadbd", "mariadb", "python3"]) else { return };
+    let dir = scratch();
+    let server = MariaDb::start_with(dir.path(), &["--performance-schema=ON"]);
+    let pid = server.process.pid();
+    let agent = Agent::start(dir.path(), &["--nice=-10"]);
+    let go = dir.path().join("go");
+    let mut clients = clients(&server, dir.path(), &go);
+    clients.line("READY", Duration::from_secs(30));
+    let mut wake = || {
+        std::thread::sleep(PAUSE);
+        drop(server.client().args(["-e", "DO 1"]).output().expect("a client"));
+    };
+    let (before, proc_before) = first(&agent, "mariadb", pid, &mut wake);
+    std::fs::write(&go, "").expect("a file");
+    let sums = clients.line("SUMS", Duration::from_secs(120));
+    let truth: Vec<f64> = sums.split(' ').map(|sum| sum.parse().expect("a number")).collect();
+    let [alice, bob] = truth[..] else { panic!("{sums}") };
+    let mut last = String::new();
+    let book = wait("the book to be what the kernel says", Duration::from_secs(30), || {
+        wake();
+        let book = book(&agent, "mariadb")?;
+        let [seen_alice, seen_bob] = ["SELECT t_alice", "SELECT t_bob"].map(|class| of_class(&book, class));
+        let (ours, proc) = (number(&book, "cpu_s") - number(&before, "cpu_s"), used(pid) - proc_before);
+        let ratio = book["capture_ratio"].as_f64()?;
+        last = format!(
+            "  alice {seen_alice:.3} of {alice:.3} s, bob {seen_bob:.3} of {bob:.3} s; all {ours:.3} of {proc:.3} s by /proc, \
+             capture ratio {ratio:.4}"
+        );
+        let all = near(seen_alice, alice) && near(seen_bob, bob) && near(ours, proc);
+        (all && (0.97..=1.03).contains(&ratio)).then_some(book)
+    });
+    say(&last);
+    figure("capture ratio of MariaDB", &format!("{:.4}", number(&book, "capture_ratio")));
+    // Everything is in one component; what serves nobody is named as that.
+    let parts = component(&book, "requests") + component(&book, "outside requests");
+    assert!((parts - number(&book, "cpu_s")).abs() < 1e-6, "{book}");
+    let shares = of_class(&book, "SELECT t_alice") / of_class(&book, "SELECT t_bob");
+    assert!((2.7..=3.3).contains(&shares), "{shares}");
+    drop(clients);
+    agent.stop();
+}
+
+/// CPU that Redis says it used, seconds.
+fn says_used(redis: &Redis) -> f64 {
+    let Reply::Text(Some(text)) = redis.client().ask(&["INFO", "cpu"]) else { panic!("no INFO cpu") };
+    let field = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.unwrap_or_else(|| panic!("no {name}: {text}")).trim().parse::<f64>().expect("seconds")
+    };
+    field("used_cpu_sys") + field("used_cpu_user")
+}
+
+#[test]
+fn rediss_commands_cost_what_the_server_used() {
+    let Some(_turn) = begin("subsystems_redis", &["redis-server"]) else { return };
+    let dir = scratch();
+    let redis = Redis::start(dir.path());
+    let pid = redis.process.pid();
+    let mut client = redis.client();
+    // 16 MB of bits, and a list that is searched to its end.
+    client.ask(&["SETBIT", "bits", "134217727", "1"]);
+    client.ask(&["EVAL", "for i = 1, 200000 do redis.call('RPUSH', 'list', i) end", "0"]);
+    let agent = Agent::start(dir.path(), &["--nice=-10"]);
+    let mut wake = || {
+        std::thread::sleep(PAUSE);
+        redis.client().ask(&["PING"]);
+    };
+    let (before, proc_before) = first(&agent, "redis", pid, &mut wake);
+    let says_before = says_used(&redis);
+    // One after the other: what the process uses meanwhile is the client's.
+    let rounds = (400.0 * scale()).max(20.0) as usize;
+    let mut phase = |words: &[&str]| {
+        let begin = redis.cpu_s();
+        for _ in 0..rounds {
+            client.ask(words);
+        }
+        redis.cpu_s() - begin
+    };
+    let (bits, search) = (phase(&["BITCOUNT", "bits"]), phase(&["LPOS", "list", "missing"]));
+    let mut last = String::new();
+    let book = wait("the book to be what the kernel says", Duration::from_secs(30), || {
+        wake();
+        let book = book(&agent, "redis")?;
+        let [seen_bits, seen_search] = ["BITCOUNT", "LPOS"].map(|class| of_class(&book, class));
+        let (ours, proc) = (number(&book, "cpu_s") - number(&before, "cpu_s"), used(pid) - proc_before);
+        let says = says_used(&redis) - says_before;
+        let ratio = book["capture_ratio"].as_f64()?;
+        last = format!(
+            "  BITCOUNT {seen_bits:.3} of {bits:.3} s, LPOS {seen_search:.3} of {search:.3} s; all {ours:.3} of {proc:.3} s by \
+             /proc and {says:.3} s by INFO, capture ratio {ratio:.4}"
+        );
+        let all = near(seen_bits, bits) && near(seen_search, search) && near(ours, proc) && near(ours, says);
+        (all && (0.97..=1.03).contains(&ratio)).then_some(book)
+    });
+    say(&last);
+    figure("capture ratio of Redis", &format!("{:.4}", number(&book, "capture_ratio")));
+    let calls = client.commandstats();
+    assert_eq!((calls.get("BITCOUNT"), calls.get("LPOS")), (Some(&(rounds as u64)), Some(&(rounds as u64))));
+    agent.stop();
+}

@@ -1,0 +1,74 @@
+//! What became of findings since somebody was last told.
+
+use std::collections::BTreeMap;
+
+use super::finding::Finding;
+
+/// What there is to tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// It was found.
+    Opened,
+    /// It is over.
+    Ended,
+}
+
+impl Event {
+    /// As the webhook and OTLP name it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Opened => "opened",
+            Self::Ended => "ended",
+        }
+    }
+
+    /// One sentence for people.
+    pub fn text(self, finding: &Finding, host: &str) -> String {
+        let over = if self == Self::Ended { "over: " } else { "" };
+        format!("{over}{} on {host}: {}", finding.kind.name(), finding.summary())
+    }
+}
+
+/// Findings that were told, and whether their end was, too.
+#[derive(Debug, Default)]
+pub struct Announced(BTreeMap<u64, bool>);
+
+impl Announced {
+    /// How many were told.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Gives `tell` what opened or ended since the last call. What it refuses is offered again with the next one.
+    pub fn news<'a>(
+        &mut self,
+        findings: impl Iterator<Item = &'a Finding>,
+        mut tell: impl FnMut(Event, &Finding) -> bool,
+    ) {
+        let mut seen = BTreeMap::new();
+        for finding in findings {
+            let ended = finding.until_ns.is_some();
+            let known = self.0.get(&finding.id).copied();
+            // One that is found only once it is over opens first, too.
+            let events: &[Event] = match (known, ended) {
+                (None | Some(true), false) => &[Event::Opened],
+                (None, true) => &[Event::Opened, Event::Ended],
+                (Some(false), true) => &[Event::Ended],
+                (Some(_), _) => &[],
+            };
+            let mut now = known;
+            for event in events {
+                if !tell(*event, finding) {
+                    break;
+                }
+                now = Some(*event == Event::Ended);
+            }
+            if let Some(state) = now {
+                seen.insert(finding.id, state);
+            }
+        }
+        // The detector forgets old ones, and so does this.
+        self.0 = seen;
+    }
+}
