@@ -45,9 +45,9 @@ export class ClassPage {
       card("", null, this.kpi),
       h("div", { class: "two" }, card("Latency", "darker: more requests; a cell opens its transactions", this.heatmap.element), card("Distribution", "all requests of this time range", this.heatmap.distribution)),
       h("div", { class: "two" }, card("Percentiles", "p50, p95, p99 over time; drag to choose a time", this.latency.element), card("Where a request's time goes", "mean, stacked, over time", this.where.element)),
-      this.usual.element,
       flame,
       card("Hotspots", "functions by their own time, of the kind chosen above; where the code is not the application's, what called it", this.hot.element, this.noHot),
+      this.usual.element,
       h("div", { class: "two" }, card("Called by", "on this host", this.callers.element, this.noCallers), card("Calls", "made by these requests", this.callees.element, this.noCallees)),
       h("div", { class: "two" }, card("Slowest transactions", "of those kept", this.slow.element), card("Recent transactions", null, this.recent.element)));
     this.mark();
