@@ -494,7 +494,7 @@ fn interpreting(kernel: &mut Kernel, config: &Config) -> Option<Interpreters> {
     }
     Interpreters::start(kernel.interpreters.take()?, wanted)
         .inspect_err(|error| {
-            log::warn!("no thread that looks for interpreters, their functions are not shown: {error}")
+            log::warn!("no thread that looks for interpreters, their functions are not shown: {error}");
         })
         .ok()
 }
