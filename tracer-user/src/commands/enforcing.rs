@@ -105,7 +105,7 @@ impl FeedbackLoop {
         let (action, nice, ratio) = (change.action.name(), change.nice, change.ratio);
         match &cause {
             Some(cause) => {
-                log::info!("service class {of}: {action} to nice {nice:+} for {cause}, at {ratio:.2} of its goal")
+                log::info!("service class {of}: {action} to nice {nice:+} for {cause}, at {ratio:.2} of its goal");
             }
             None => log::info!("service class {of}: {action} to nice {nice:+}"),
         }

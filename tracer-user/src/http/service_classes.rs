@@ -67,7 +67,8 @@ fn class(view: &PipelineView<'_>, rows: &[AttainmentRow], index: usize, class: &
     let Actions { applied, would_apply, restored, refused } =
         view.health.enforcement.actions.get(index).cloned().unwrap_or_default();
     let network = view.health.enforcement.network.get(index).copied().unwrap_or_default();
-    let feedback = view.health.enforcement.feedback.get(index).filter(|_| class.auto).map(feedback);
+    let actions = || view.health.enforcement.feedback.get(index).cloned().unwrap_or_default();
+    let feedback = class.auto.then(|| feedback(&actions()));
     json!({
         "service_class": &*class.name,
         "importance": class.importance,

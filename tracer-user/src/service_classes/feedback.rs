@@ -291,8 +291,8 @@ mod tests {
         Feedback::new(&[class("gold", 1, false), class("bronze", 3, true)], true)
     }
 
-    fn waits(ratio: f64) -> Option<Reading> {
-        Some(Reading { ratio, waits_for_cpu: true })
+    fn waits(ratio: f64) -> Reading {
+        Reading { ratio, waits_for_cpu: true }
     }
 
     /// A host on which gold reaches `by_level` of its goal; what was decided in so many periods, and in which.
@@ -301,7 +301,7 @@ mod tests {
         for period in 0..periods {
             let nice = feedback.nice()[BRONZE];
             let level = NICE.iter().position(|known| *known == nice).unwrap();
-            let changes = feedback.period(&[waits(by_level[level]), None]);
+            let changes = feedback.period(&[Some(waits(by_level[level])), None]);
             all.extend(changes.iter().map(|change| (period, change.action, change.nice)));
         }
         all
@@ -361,13 +361,13 @@ mod tests {
         let works = Some(Reading { ratio: 3.0, waits_for_cpu: false });
         assert!(feedback.period(&[works, None, None]).is_empty());
         // Silver has a goal of its own in this period.
-        feedback.period(&[waits(0.5), waits(1.5), None]);
+        feedback.period(&[Some(waits(0.5)), Some(waits(1.5)), None]);
         assert_eq!(feedback.nice(), [0, 0, 3]);
-        feedback.period(&[waits(1.1), waits(0.5), None]);
+        feedback.period(&[Some(waits(1.1)), Some(waits(0.5)), None]);
         assert_eq!(feedback.nice(), [0, 3, 7]);
         // Gold has time to give away, silver has not: only silver comes back.
         for _ in 0..CALM {
-            feedback.period(&[waits(0.5), waits(0.9), None]);
+            feedback.period(&[Some(waits(0.5)), Some(waits(0.9)), None]);
         }
         assert_eq!(feedback.nice(), [0, 0, 7]);
         let none = Feedback::new(&classes[..1], true);
