@@ -1,10 +1,10 @@
-//! What became of findings since somebody was last told.
+//! Which findings have been announced to somebody: that they opened, and that they ended.
 
 use std::collections::BTreeMap;
 
 use super::finding::Finding;
 
-/// What there is to tell.
+/// What is announced of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// It was found.
@@ -29,22 +29,22 @@ impl Event {
     }
 }
 
-/// Findings that were told, and whether their end was, too.
+/// Findings that were announced, and whether their end was, too.
 #[derive(Debug, Default)]
 pub struct Announced(BTreeMap<u64, bool>);
 
 impl Announced {
-    /// How many were told.
+    /// How many were announced.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Gives `tell` what opened or ended since the last call. What it refuses is offered again with the next one.
+    /// Calls `announce` with what opened or ended since the last call. What it refuses is offered again with the next one.
     pub fn news<'a>(
         &mut self,
         findings: impl Iterator<Item = &'a Finding>,
-        mut tell: impl FnMut(Event, &Finding) -> bool,
+        mut announce: impl FnMut(Event, &Finding) -> bool,
     ) {
         let mut seen = BTreeMap::new();
         for finding in findings {
@@ -59,7 +59,7 @@ impl Announced {
             };
             let mut now = known;
             for event in events {
-                if !tell(*event, finding) {
+                if !announce(*event, finding) {
                     break;
                 }
                 now = Some(*event == Event::Ended);
