@@ -62,6 +62,11 @@ fn run(command: &mut Command) -> String {
 impl Postgres {
     /// Makes a cluster in `dir` and starts it; it requires passwords (SCRAM).
     pub fn start(dir: &Path) -> Self {
+        Self::start_with(dir, &[])
+    }
+
+    /// The same with further settings.
+    pub fn start_with(dir: &Path, settings: &[String]) -> Self {
         let programs = programs().unwrap_or_else(|| panic!("no PostgreSQL"));
         let address = SocketAddr::from(([127, 0, 0, 1], crate::free_port()));
         let data = dir.join("data");
@@ -93,6 +98,9 @@ impl Postgres {
             "max_wal_senders=4",
             "wal_level=logical",
         ] {
+            command.args(["-c", setting]);
+        }
+        for setting in settings {
             command.args(["-c", setting]);
         }
         let mut process = Process::start("postgres", &mut command, &dir.join("postgres.log"));

@@ -1,0 +1,244 @@
+//! PostgreSQL, Redis and HAProxy over TLS: as many statements, commands and requests as the servers say, at both ends.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use tracer_tests::agent::{Agent, outcome};
+use tracer_tests::nginx::Nginx;
+use tracer_tests::postgresql::{Postgres, programs};
+use tracer_tests::process::Process;
+use tracer_tests::spans::{Span, Tail, parents, report_parents};
+use tracer_tests::tls::{Counts, certificate, counts, differences};
+use tracer_tests::workload::wait_for_listener;
+use tracer_tests::{begin, figure, find, free_port, scratch, wait};
+
+fn agent(dir: &Path, ports: &[u16]) -> Agent {
+    let mut arguments = vec!["--nice=-10".to_owned(), "--max-cpu".into(), "400%".into()];
+    for port in ports {
+        arguments.extend(["--port".into(), port.to_string()]);
+    }
+    Agent::start(dir, &arguments.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// Runs a client that reads what to do from a file.
+fn run(command: &mut Command, input: &Path, text: &str) -> String {
+    std::fs::write(input, text).expect("a client's input");
+    let open = || Stdio::from(std::fs::File::open(input).expect("a client's input"));
+    let done = command.stdin(open()).output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(done.status.success(), "{command:?}: {}{}", said(&done.stdout), said(&done.stderr));
+    said(&done.stdout)
+}
+
+/// Spans of a protocol by class and error, of one side.
+fn classes(all: &[Span], protocol: &str, server: bool) -> BTreeMap<(String, String), usize> {
+    let mut found = BTreeMap::new();
+    for span in all.iter().filter(|span| span.protocol == protocol && span.server == server) {
+        *found.entry((span.class.clone(), span.error.clone())).or_default() += 1;
+    }
+    found
+}
+
+#[test]
+fn postgresql_with_sslmode_require() {
+    let Some(_turn) = begin("tls_postgresql", &["openssl", "setpriv"]) else { return };
+    assert!(programs().is_some(), "PostgreSQL is not installed: cargo xtask setup");
+    let dir = scratch();
+    let (certificate, key) = certificate(dir.path());
+    let user = outcome(Command::new("id").args(["-u", "nobody"]), "id").out.trim().parse().expect("a user");
+    for (file, mode) in [(&certificate, 0o644), (&key, 0o600)] {
+        chown(file, Some(user), None).expect("an owner");
+        std::fs::set_permissions(file, PermissionsExt::from_mode(mode)).expect("a mode");
+    }
+    let settings = [format!("ssl_cert_file={certificate}"), format!("ssl_key_file={key}"), "ssl=on".to_owned()];
+    let server = Postgres::start_with(dir.path(), &settings);
+    let psql = || {
+        let mut command = server.psql();
+        command.env("PGSSLMODE", "require").arg("-At");
+        command
+    };
+    let input = dir.path().join("input.sql");
+    run(
+        &mut psql(),
+        &input,
+        "CREATE TABLE accounts AS SELECT i AS id, 'planted-owner' AS owner FROM generate_series(1, 900) i;",
+    );
+    let agent = agent(dir.path(), &[server.address.port()]);
+    let before = server.log().len();
+    let (sessions, each) = (8, 15);
+    for session in 0..sessions {
+        let mut text = String::from("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid();\n");
+        for n in 0..each {
+            text += &format!(
+                "SELECT owner FROM accounts WHERE id = {n};\nUPDATE accounts SET owner = 'x' WHERE id = {n};\n"
+            );
+            text += "SELECT id, repeat(owner, 40) FROM accounts;\n";
+            text += &format!("SELECT * FROM nosuch WHERE owner = 'planted-{session}';\n");
+        }
+        let said = run(&mut psql(), &input, &text);
+        assert!(said.starts_with('t'), "the session is not encrypted: {said}");
+    }
+    let statements = sessions * (4 * each + 1);
+    let logged: Vec<_> = server.log().split_off(before);
+    let ran = logged.iter().filter(|entry| entry.step == "statement" || entry.error.is_some()).count();
+    assert_eq!(ran, statements, "what the server logged");
+    let mut tail = Tail::new(&agent.transactions);
+    let is_statement = |span: &Span| span.protocol == "postgresql" && !matches!(span.class.as_str(), "CONNECT");
+    tail.until(2 * statements, Duration::from_secs(20), is_statement);
+    let lost = agent.metrics().lost();
+    let transactions = agent.transactions.clone();
+    agent.stop();
+    let text = std::fs::read_to_string(transactions).expect("spans");
+    assert!(!text.contains("planted-"), "a literal was written");
+    for is_server in [true, false] {
+        let found = classes(&tail.spans, "postgresql", is_server);
+        let of = |class: &str, error: &str| found.get(&(class.to_owned(), error.to_owned())).copied().unwrap_or(0);
+        let n = sessions * each;
+        let counted = [
+            of("SELECT accounts", ""),
+            of("UPDATE accounts", ""),
+            of("SELECT nosuch", "42P01"),
+            of("SELECT pg_stat_ssl", ""),
+        ];
+        assert_eq!(counted, [2 * n, n, n, sessions], "server {is_server}: {found:?}; lost {lost:?}");
+    }
+    let served = tail.spans.iter().filter(|span| span.server && is_statement(span));
+    let with_call = served.filter(|span| span.parent.is_some()).count();
+    figure("PostgreSQL over TLS", &format!("{statements} statements at both ends, {with_call} with their call"));
+    assert_eq!(with_call, statements);
+}
+
+#[test]
+fn redis_over_tls() {
+    let Some(_turn) = begin("tls_redis", &["redis-server", "redis-cli", "openssl"]) else { return };
+    let dir = scratch();
+    let (certificate, key) = certificate(dir.path());
+    let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let port = address.port().to_string();
+    let mut command = Command::new(find("redis-server").expect("redis-server"));
+    command.args(["--bind", "127.0.0.1", "--port", "0", "--tls-port", &port, "--save", "", "--appendonly", "no"]);
+    command.args(["--tls-cert-file", &certificate, "--tls-key-file", &key, "--tls-ca-cert-file", &certificate]);
+    command.args(["--tls-auth-clients", "no", "--dir"]).arg(dir.path());
+    let mut process = Process::start("redis-server", &mut command, &dir.path().join("redis.log"));
+    wait_for_listener(&mut process, address);
+    let agent = agent(dir.path(), &[address.port()]);
+    let client = || {
+        let mut command = Command::new(find("redis-cli").expect("redis-cli"));
+        command.args(["--tls", "--insecure", "-p", &port]);
+        command
+    };
+    let input = dir.path().join("input");
+    let (sessions, each) = (10, 20);
+    for session in 0..sessions {
+        let mut text = String::new();
+        for n in 0..each {
+            text += &format!("SET planted-key:{n} {}\nGET planted-key:{n}\n", "v".repeat(100 * n));
+        }
+        text += &format!("HSET planted-hash:{session} a b\nINCR planted-hash:{session}\n");
+        run(&mut client(), &input, &text);
+    }
+    let said = run(client().args(["INFO", "commandstats"]), &input, "");
+    let calls = |name: &str| {
+        let line = said.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{name}:calls=")));
+        line.and_then(|line| line.split(',').next()?.parse::<usize>().ok()).unwrap_or(0)
+    };
+    let truth = ["set", "get", "hset", "incr"].map(calls);
+    let mut tail = Tail::new(&agent.transactions);
+    let named = |span: &Span, name: &str| span.protocol == "redis" && span.class.split(' ').next() == Some(name);
+    let ours = |span: &Span| ["SET", "GET", "HSET", "INCR"].iter().any(|name| named(span, name));
+    tail.until(2 * truth.iter().sum::<usize>(), Duration::from_secs(20), ours);
+    let lost = agent.metrics().lost();
+    let transactions = agent.transactions.clone();
+    agent.stop();
+    assert!(!std::fs::read_to_string(transactions).expect("spans").contains("planted-"), "a key was written");
+    for server in [true, false] {
+        let found = ["SET", "GET", "HSET", "INCR"]
+            .map(|name| tail.spans.iter().filter(|span| span.server == server && named(span, name)).count());
+        assert_eq!(found, truth, "server {server}; lost {lost:?}");
+        let errors = tail.spans.iter().filter(|span| span.server == server && !span.error.is_empty()).count();
+        assert_eq!(errors, sessions, "WRONGTYPE, server {server}");
+    }
+    let served = tail.spans.iter().filter(|span| span.server && ours(span));
+    let with_call = served.filter(|span| span.parent.is_some()).count();
+    let all: usize = truth.iter().sum();
+    figure("Redis over TLS", &format!("{all} commands at both ends, {with_call} with their call"));
+    assert_eq!(with_call, all);
+}
+
+#[test]
+fn haproxy_between_two_encrypted_connections() {
+    let Some(_turn) = begin("tls_haproxy", &["haproxy", "nginx", "curl", "openssl"]) else { return };
+    let dir = scratch();
+    let (certificate, key) = certificate(dir.path());
+    let (front, back) = (free_port(), free_port());
+    let server = format!(
+        "listen 127.0.0.1:{back} ssl; ssl_certificate {certificate}; ssl_certificate_key {key};
+         location /ok/ {{ return 200 \"yes\\n\"; }} location /e/ {{ return 500 \"no\\n\"; }}"
+    );
+    let nginx = Nginx::start(dir.path(), "", &server);
+    let both = dir.path().join("both.pem");
+    let read = |path: &str| std::fs::read_to_string(path).expect("a file");
+    std::fs::write(&both, read(&certificate) + &read(&key)).expect("a file");
+    let configuration = dir.path().join("haproxy.cfg");
+    let text = format!(
+        "global\n  nbthread 2\ndefaults\n  mode http\n  timeout connect 20s\n  timeout client 60s\n  timeout server 60s\n\
+         listen both\n  bind 127.0.0.1:{front} ssl crt {} alpn h2,http/1.1\n  server one 127.0.0.1:{back} ssl verify none\n",
+        both.display()
+    );
+    std::fs::write(&configuration, text).expect("a file");
+    let mut command = Command::new(find("haproxy").expect("haproxy"));
+    command.arg("-db").arg("-f").arg(&configuration).env("OTEL_SERVICE_NAME", "haproxy");
+    let mut process = Process::start("haproxy", &mut command, &dir.path().join("haproxy.log"));
+    wait_for_listener(&mut process, SocketAddr::from(([127, 0, 0, 1], front)));
+    let agent = agent(dir.path(), &[front, back]);
+    let connections = 10;
+    for (n, (version, protocol)) in
+        [("1.2", "--http1.1"), ("1.2", "--http2"), ("1.3", "--http1.1"), ("1.3", "--http2")].into_iter().enumerate()
+    {
+        for connection in 0..connections {
+            let mut command = Command::new("curl");
+            command.args(["-sk", protocol, "--tls-max", version]);
+            for (place, kind) in ["ok", "e", "ok"].into_iter().enumerate() {
+                let url = format!("https://127.0.0.1:{front}/{kind}/{n}-{connection}-{place}?secret=hunter2");
+                command.args(["-o", "/dev/null"]).arg(url);
+            }
+            assert_eq!(outcome(&mut command, "curl").code, Some(0));
+        }
+    }
+    let sent = 4 * 3 * connections;
+    let logged =
+        wait("the access log", Duration::from_secs(10), || Some(nginx.logged()).filter(|all| all.len() >= sent));
+    let mut truth = Counts::new();
+    for entry in &logged {
+        *truth.entry((entry.path().to_owned(), entry.status)).or_default() += 1;
+    }
+    let mut tail = Tail::new(&agent.transactions);
+    let at =
+        |span: &Span, port: u16, server: bool| span.protocol == "http" && span.port == port && span.server == server;
+    let is_http = |span: &Span| span.protocol == "http" && (span.port == front || span.port == back);
+    tail.until(4 * sent, Duration::from_secs(20), is_http);
+    let lost = agent.metrics().lost();
+    let transactions = agent.transactions.clone();
+    agent.stop();
+    assert!(!std::fs::read_to_string(transactions).expect("spans").contains("hunter2"));
+    let all = tail.spans;
+    for (port, server) in [(front, true), (front, false), (back, true), (back, false)] {
+        let found = counts(all.iter().filter(|span| at(span, port, server)));
+        let differ = differences(&truth, &found);
+        let place = if port == front { "front" } else { "back" };
+        assert!(differ.is_empty(), "{place}, server {server}: {differ:?}; lost {lost:?}");
+    }
+    for port in [front, back] {
+        let served = all.iter().filter(|span| at(span, port, true));
+        let (count, right, wrong, _) = report_parents("served", &parents(&all, served));
+        assert_eq!((wrong, right), (0, count), "served requests have the call of the other end");
+    }
+    let calls = all.iter().filter(|span| at(span, back, false));
+    let (count, right, wrong, _) = report_parents("HAProxy's calls", &parents(&all, calls));
+    figure("HAProxy between two TLS connections", &format!("{count} calls, {right} with their request, {wrong} wrong"));
+    assert_eq!(wrong, 0);
+}
