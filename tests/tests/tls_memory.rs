@@ -85,11 +85,3 @@ fn asyncio_at_both_ends() {
     let (right, count) = both_ends("asyncio", &["python3", "tls_asyncio.py"], &asks, 2 * (20 * 20 + 5 * 24));
     assert_eq!(right, count, "each served request has the call of the other end");
 }
-
-#[test]
-fn node_at_both_ends() {
-    let Some(_turn) = begin("tls_node", &["node", "openssl"]) else { return };
-    let asks: [&[&str]; 2] = [&["a", "1.2", "20", "10"], &["b", "1.3", "20", "10"]];
-    let (right, count) = both_ends("node", &["node", "tls_pair.js"], &asks, 2 * 20 * 10);
-    assert_eq!(right, count, "each served request has the call of the other end");
-}

@@ -136,7 +136,7 @@ fn redis_over_tls() {
     for session in 0..sessions {
         let mut text = String::new();
         for n in 0..each {
-            text += &format!("SET planted-key:{n} {}\nGET planted-key:{n}\n", "v".repeat(100 * n));
+            text += &format!("SET planted-key:{n} {}\nGET planted-key:{n}\n", "v".repeat(100 * n + 1));
         }
         text += &format!("HSET planted-hash:{session} a b\nINCR planted-hash:{session}\n");
         run(&mut client(), &input, &text);

@@ -15,7 +15,7 @@ use aya_ebpf::{
 };
 use tracer_common::{
     event::{Header, Kind, OP_AHEAD, OP_FAULT, OP_JOINED, OP_TX, Op},
-    limits::{HEAD_MAX, HEAD_REPLY, HEAD_REPLY_WHOLE, HEAD_REQUEST, TAIL_MAX, TLS_HELLOS_MAX, TLS_OBJECTS_MAX},
+    limits::{HEAD_MAX, HEAD_REPLY, HEAD_REPLY_WHOLE, HEAD_REQUEST, TAIL_MAX, TLS_OBJECTS_MAX},
     lost::Lost,
     policy::Control,
     ring::FRAMES_ROOM,
@@ -23,13 +23,13 @@ use tracer_common::{
 };
 
 use crate::{
-    bound, emit,
+    bound, emit, hello,
     kernel::task::{Task, peek},
     offsets::{OFF_SK_COOKIE, OFF_TCP_WRITE_SEQ},
     policy, ring, runtime,
     sched::counters,
     socket::{PREFACE, frames, payload, user},
-    storage::{Frames, NOT_REPORTED, SOCK_PASSIVE, Sock, THREADS, Thread},
+    storage::{Frames, NOT_REPORTED, SOCK_PASSIVE, THREADS, Thread},
 };
 
 /// An object of a TLS library.
@@ -87,33 +87,6 @@ const BIO_UNKNOWN: u32 = 0;
 const BIO_SOCKET: u32 = 1;
 /// [`Object::bio`]: its caller moves the bytes when it likes.
 const BIO_OTHER: u32 = 2;
-
-/// The first message of a TLS client, as a process sent or received it.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Hello {
-    /// Of its random number, the bytes from [`IN_RANDOM`] on.
-    random: [u64; 2],
-    tgid: u64,
-}
-
-/// Where it passed.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Heard {
-    /// The socket; 0: several, which proves nothing.
-    cookie: u64,
-    sk: u64,
-    accepted: u64,
-}
-
-/// First of the bytes of a client's random number that are compared: they are the third and the fourth word of its
-/// message.
-const IN_RANDOM: u64 = 5;
-
-/// Clients' first messages. The least recently used go first.
-#[map]
-static HELLOS: LruHashMap<Hello, Heard> = LruHashMap::with_max_entries(TLS_HELLOS_MAX, 0);
 
 /// Objects whose socket is known. The least recently used go first: an object that is used again is bound again.
 #[map]
@@ -314,7 +287,8 @@ fn find_or_bind(caller: &Caller, object: u64, cookie: u64) -> Option<&'static mu
     let (sk, accepted, bio) = match descriptor(object, cookie) {
         Some(fd) => (caller.task.socket_of(fd), false, BIO_SOCKET),
         None => {
-            let (sk, accepted) = heard_of(object, caller.tgid, cookie)?;
+            let to_random = in_cookie(cookie, tls::RANDOM, tls::RANDOM_BITS, 8);
+            let (sk, accepted) = hello::socket_of(object, to_random, caller.tgid)?;
             (sk, accepted, BIO_OTHER)
         }
     };
@@ -345,52 +319,6 @@ fn descriptor(object: u64, cookie: u64) -> Option<u32> {
         return None;
     }
     Some(user(bio + in_cookie(cookie, tls::DESCRIPTOR, tls::DESCRIPTOR_BITS, 4)))
-}
-
-/// The socket on which the process sent or received the first message of the object's client, and whether it was
-/// accepted: two random numbers are never the same.
-#[inline(always)]
-fn heard_of(object: u64, tgid: u32, cookie: u64) -> Option<(u64, bool)> {
-    let to_random = in_cookie(cookie, tls::RANDOM, tls::RANDOM_BITS, 8);
-    if to_random == 0 {
-        return None;
-    }
-    let at = object + to_random + IN_RANDOM;
-    let hello = Hello { random: [user(at), user(at + 8)], tgid: tgid as u64 };
-    // SAFETY: the value is copied out at once.
-    let heard = unsafe { HELLOS.get(hello) }?;
-    // The socket may be gone, and its memory another's.
-    let is_there = heard.cookie != 0 && peek(heard.sk, OFF_SK_COOKIE.load()) == heard.cookie;
-    is_there.then_some((heard.sk, heard.accepted != 0))
-}
-
-/// Bytes of an operation that show whether a client's first message begins it, and which.
-pub(crate) const HELLO: u32 = 32;
-
-/// Notes which socket a client's first message moved on, if an operation begins with one.
-///
-/// # Safety
-/// At `first` are [`HELLO`] bytes, aligned.
-#[inline(always)]
-pub(crate) unsafe fn hear(first: *const u64, tgid: u32, sock: &Sock, sk: u64) {
-    // SAFETY: as promised.
-    let word = |n: usize| unsafe { first.add(n).read_volatile() };
-    // A record of a handshake, version 3, and in it a message of type 1 with less than 64 KiB.
-    if word(0) & 0x00ff_ff00_0000_ffff != 0x0000_0100_0000_0316 {
-        return;
-    }
-    let hello = Hello { random: [word(2), word(3)], tgid: tgid as u64 };
-    if let Some(known) = HELLOS.get_ptr_mut(hello) {
-        // SAFETY: words of map memory. It may have been said again on the same socket.
-        unsafe {
-            if (*known).cookie != sock.cookie {
-                (*known).cookie = 0;
-            }
-        }
-        return;
-    }
-    let accepted = (sock.flags & SOCK_PASSIVE != 0) as u64;
-    let _ = HELLOS.insert(hello, Heard { cookie: sock.cookie, sk, accepted }, 0);
 }
 
 /// Record type of text.

@@ -27,7 +27,7 @@ use tracer_common::{
 };
 
 use crate::{
-    arch, bound, emit,
+    arch, bound, emit, hello,
     kernel::{
         regs::Regs,
         sock::{SockPtr, What},
@@ -39,7 +39,7 @@ use crate::{
         SOCK_ACTIVE, SOCK_DECIDED, SOCK_EOF, SOCK_FRAMES, SOCK_IGNORED, SOCK_OPENED, SOCK_PASSIVE, SOCK_SENDING,
         SOCK_TURNS, SOCKS, Sock, THREADS, Thread,
     },
-    thread_pool, tls,
+    thread_pool,
 };
 
 const MSG_PEEK: i32 = 2;
@@ -332,9 +332,9 @@ fn moved<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, b
             counters: counters(task, thread, now),
         };
     }
-    if sock.flags & SOCK_DECIDED == 0 && head >= tls::HELLO as u64 {
+    if sock.flags & SOCK_DECIDED == 0 && head >= hello::HELLO as u64 {
         // SAFETY: behind the record, aligned as it is.
-        unsafe { tls::hear(op.add(1).cast(), tgid, sock, sk.0 as u64) };
+        unsafe { hello::hear(op.add(1).cast(), tgid, sock, sk.0 as u64) };
     }
     // SAFETY: the current thread's own record.
     if WHICH != ALONE_PAGES
