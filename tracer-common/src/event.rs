@@ -98,6 +98,8 @@ pub const OP_DATAGRAM: u8 = 1 << 7;
 /// the reader's buffer (0: unknown), and `seq` the sequence number at which the record with a written text's first byte
 /// begins (0: unknown).
 pub const OP_JOINED: u8 = 1 << 5;
+/// [`Kind::Text`]: the library's object has a BIO that may hold more records than the one that this text is of.
+pub const OP_AHEAD: u8 = 1 << 4;
 /// [`Open`]: the socket existed before tracing began, or bytes had already passed.
 pub const OPEN_MIDSTREAM: u8 = 1 << 0;
 /// [`Open`]: its first bytes arrived before it was accepted: they waited in the listener's queue first.

@@ -51,6 +51,8 @@ pub const SEND_PRIORITIES_MAX: u32 = 8 * 1024;
 pub const URING_MAX: u32 = 16 * 1024;
 /// Objects of TLS libraries whose socket the kernel side knows.
 pub const TLS_OBJECTS_MAX: u32 = 16 * 1024;
+/// First messages of TLS clients by which such an object's socket is found.
+pub const TLS_HELLOS_MAX: u32 = 16 * 1024;
 /// Processes in which the kernel side watches wake-ups between threads.
 pub const HANDOVERS_MAX: u32 = 1024;
 /// Wake-ups of request-holding threads that one thread reports between two of its operations.

@@ -46,11 +46,13 @@ pub enum Lost {
     /// A TLS library's object moved bytes on another socket than before, or there were too many objects: its text was
     /// not reported.
     TlsObject = 19,
+    /// Text of a TLS library's object whose socket is not known was not reported.
+    TlsUnbound = 20,
 }
 
 impl Lost {
     /// Every reason.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::RingOp,
         Self::RingConnection,
         Self::RingThread,
@@ -71,6 +73,7 @@ impl Lost {
         Self::RingOffCpu,
         Self::RingText,
         Self::TlsObject,
+        Self::TlsUnbound,
     ];
 
     /// Whether an event of a request, or of its cost, is missing; other reasons only cost a reported event a part.
@@ -87,6 +90,7 @@ impl Lost {
                 | Self::OffCpuStack
                 | Self::RingOffCpu
                 | Self::TlsObject
+                | Self::TlsUnbound
         )
     }
 
@@ -113,6 +117,7 @@ impl Lost {
             Self::RingOffCpu => "ring_full_off_cpu",
             Self::RingText => "ring_full_text",
             Self::TlsObject => "tls_object",
+            Self::TlsUnbound => "tls_unbound",
         }
     }
 }

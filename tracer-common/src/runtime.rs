@@ -262,16 +262,22 @@ pub mod tls {
     pub const ASKED: u32 = 30;
     /// The bits of each.
     pub const LOCATION: u64 = 0x3ff;
-    /// In the object, in words of 8 bytes, as many bits: its BIO for reading; 0: not known, nor the following.
+    /// In the object, in words of 8 bytes: its BIO for reading; 0: not known, nor the following two.
     pub const BIO: u32 = 40;
+    /// The bits of it.
+    pub const BIO_BITS: u64 = 0x3f;
     /// In the BIO, in words of 4 bytes: its descriptor.
-    pub const DESCRIPTOR: u32 = 50;
+    pub const DESCRIPTOR: u32 = 46;
     /// The bits of it.
-    pub const DESCRIPTOR_BITS: u64 = 0xff;
+    pub const DESCRIPTOR_BITS: u64 = 0x1f;
     /// In the BIO, in words of 8 bytes: its method, which begins with its type.
-    pub const METHOD: u32 = 58;
+    pub const METHOD: u32 = 51;
     /// The bits of it.
-    pub const METHOD_BITS: u64 = 0x3f;
+    pub const METHOD_BITS: u64 = 0xf;
+    /// In the object, in words of 8 bytes: the client's random number, 32 bytes; 0: not known.
+    pub const RANDOM: u32 = 55;
+    /// The bits of it.
+    pub const RANDOM_BITS: u64 = 0x1ff;
     /// `BIO_TYPE_DESCRIPTOR`, in a BIO's type: it has a descriptor.
     pub const HAS_DESCRIPTOR: u32 = 0x100;
 
@@ -323,6 +329,56 @@ pub mod tls {
     pub const fn wrote_unseen(bytes: u32, sent: u32) -> bool {
         sent > bytes.saturating_add(OVERHEAD)
     }
+
+    /// What an object wrote to a BIO that may keep it for a while, since all of it was last known to have left.
+    #[repr(C)]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Wrote {
+        /// Bytes of text.
+        pub bytes: u32,
+        /// Records; 0: none yet.
+        pub records: u32,
+        /// The socket's position before the first of them.
+        pub at: u32,
+        /// What encryption adds to a record, its header included, once that is known; else 0.
+        pub overhead: u32,
+    }
+
+    impl Wrote {
+        /// Nothing yet.
+        pub const NOTHING: Self = Self { bytes: 0, records: 0, at: 0, overhead: 0 };
+        /// A header, and what ciphers that authenticate add.
+        const ADDED: [u32; 2] = [5 + 16, 5 + 24];
+        /// Most records by which that is judged.
+        const JUDGED: u32 = 16;
+
+        /// A record with `len` bytes of text is written while the socket is at `seq`. Whether it is certain to begin
+        /// there: the socket moved by exactly what was written before. After a record that was not seen, none is.
+        #[inline(always)]
+        pub fn is_placed(&mut self, len: u32, seq: u32) -> bool {
+            let added = seq.wrapping_sub(self.at).wrapping_sub(self.bytes);
+            let placed = if self.records == 0 {
+                true
+            } else if self.overhead != 0 {
+                added == self.records.wrapping_mul(self.overhead)
+            } else {
+                let each = added / self.records;
+                let fits = self.records <= Self::JUDGED && each * self.records == added;
+                let fits = fits && each >= Self::ADDED[0] && each <= Self::ADDED[1];
+                if fits {
+                    self.overhead = each;
+                }
+                fits
+            };
+            if placed {
+                (self.bytes, self.records, self.at) = (len, 1, seq);
+            } else {
+                self.bytes = self.bytes.wrapping_add(len);
+                self.records = self.records.wrapping_add(1);
+            }
+            placed
+        }
+    }
 }
 
 #[cfg(test)]
@@ -351,6 +407,35 @@ mod tests {
         }
         assert!(tls::wrote_unseen(100, 100 + 4 * 1024));
         assert!(!tls::wrote_unseen(u32::MAX, 5));
+    }
+
+    #[test]
+    fn a_record_is_placed_when_all_before_it_has_left() {
+        let mut wrote = tls::Wrote::NOTHING;
+        assert!(wrote.is_placed(100, 1000), "nothing was written before");
+        assert!(wrote.is_placed(50, 1122), "100 bytes and 22 have left");
+        assert!(!wrote.is_placed(30, 1122), "50 bytes have not");
+        assert!(!wrote.is_placed(20, 1122));
+        assert!(wrote.is_placed(10, 1122 + 100 + 3 * 22), "all three have left");
+        // One record is always behind: the socket moves by as much as is written.
+        assert!(!wrote.is_placed(10, 1288));
+        for n in 1..50 {
+            assert!(!wrote.is_placed(10, 1288 + n * 32));
+        }
+        assert!(wrote.is_placed(10, 1288 + 51 * 32));
+        // A record that was not seen.
+        assert!(!wrote.is_placed(10, 2920 + 32 + 61));
+        assert!(!wrote.is_placed(10, 2920 + 2 * 32 + 61));
+    }
+
+    #[test]
+    fn what_encryption_adds_is_learnt_from_several_records() {
+        let mut wrote = tls::Wrote::NOTHING;
+        assert!(wrote.is_placed(100, u32::MAX - 10));
+        assert!(!wrote.is_placed(7, u32::MAX - 10));
+        assert!(!wrote.is_placed(1, (u32::MAX - 10).wrapping_add(122)), "the second has not left");
+        assert!(wrote.is_placed(1, (u32::MAX - 10).wrapping_add(108 + 3 * 29)));
+        assert_eq!(wrote.overhead, 29);
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod bound;
 mod declared;
 mod emit;
 mod header;
+mod hello;
 mod inband;
 mod interpreter;
 mod kernel;

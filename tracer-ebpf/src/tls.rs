@@ -1,9 +1,10 @@
 //! Text of encrypted connections: what TLS libraries read and write, as their callers see it.
 //!
 //! The object of a connection in the library is bound to a socket by the operations that the socket hooks see while a
-//! call with that object is under way on the same thread (OpenSSL), or by the descriptor in the object (Go). Text is
-//! reported where it is written before it is encrypted, and where it is read once it is in its reader's buffer. Keys are
-//! never touched.
+//! call with that object is under way on the same thread, by the descriptor in the object's BIO, or by the random number
+//! of the client's first message, which the object has and which passed on the socket (OpenSSL); or by the descriptor in
+//! the object (Go). Text is reported where it is written before it is encrypted, and where it is read once it is in its
+//! reader's buffer. Keys are never touched.
 
 use aya_ebpf::{
     EbpfContext,
@@ -13,7 +14,7 @@ use aya_ebpf::{
     programs::{ProbeContext, RetProbeContext},
 };
 use tracer_common::{
-    event::{Header, Kind, OP_FAULT, OP_JOINED, OP_TX, Op},
+    event::{Header, Kind, OP_AHEAD, OP_FAULT, OP_JOINED, OP_TX, Op},
     limits::{HEAD_MAX, HEAD_REPLY, HEAD_REPLY_WHOLE, HEAD_REQUEST, TAIL_MAX, TLS_OBJECTS_MAX},
     lost::Lost,
     policy::Control,
@@ -22,7 +23,7 @@ use tracer_common::{
 };
 
 use crate::{
-    bound, emit,
+    bound, emit, hello,
     kernel::task::{Task, peek},
     offsets::{OFF_SK_COOKIE, OFF_TCP_WRITE_SEQ},
     policy, ring, runtime,
@@ -53,9 +54,11 @@ struct Object {
     /// 1: text may have passed before it was bound, and none was reported since.
     joined: u32,
     /// 1: its text consists of HTTP/2 frames.
-    framed: u64,
-    /// The last record it wrote: its text's length (0: none), and the socket's position before.
-    wrote: [u32; 2],
+    framed: u32,
+    /// `BIO_…`.
+    bio: u32,
+    /// What it wrote of late.
+    wrote: tls::Wrote,
     /// Where frames begin in what it reads and writes.
     frames: [Frames; 2],
 }
@@ -71,11 +74,19 @@ impl Object {
             accepted: accepted as u32,
             joined: joined as u32,
             framed: 0,
-            wrote: [0; 2],
+            bio: BIO_UNKNOWN,
+            wrote: tls::Wrote::NOTHING,
             frames: [frames; 2],
         }
     }
 }
+
+/// [`Object::bio`]: not looked at yet.
+const BIO_UNKNOWN: u32 = 0;
+/// [`Object::bio`]: what is written moves on the socket at once, and nothing is read ahead.
+const BIO_SOCKET: u32 = 1;
+/// [`Object::bio`]: its caller moves the bytes when it likes.
+const BIO_OTHER: u32 = 2;
 
 /// Objects whose socket is known. The least recently used go first: an object that is used again is bound again.
 #[map]
@@ -203,7 +214,10 @@ pub(crate) fn tls_copy(ctx: ProbeContext) -> u32 {
         return 0;
     }
     let object = at_location(&ctx, cookie, tls::OBJECT);
-    let Some(found) = find_or_bind(&caller, object, cookie) else { return 0 };
+    let Some(found) = find_or_bind(&caller, object, cookie) else {
+        emit::count(Lost::TlsUnbound);
+        return 0;
+    };
     let [_, buffer, len, _] = arguments(&ctx);
     let asked = at_location(&ctx, cookie, tls::ASKED);
     let pos = found.pos[0];
@@ -226,16 +240,20 @@ pub(crate) fn tls_record(ctx: ProbeContext) -> u32 {
     if kind as u8 != DATA {
         return 0;
     }
-    let Some(found) = find_or_bind(&caller, object, cookie) else { return 0 };
+    let Some(found) = find_or_bind(&caller, object, cookie) else {
+        emit::count(Lost::TlsUnbound);
+        return 0;
+    };
     let len: u64 = user(lengths);
     // The socket may be gone, and its memory another's.
     let is_there = peek(found.sk, OFF_SK_COOKIE.load()) == found.cookie;
     let seq = if is_there { peek(found.sk, OFF_TCP_WRITE_SEQ.load()) as u32 } else { 0 };
-    let [bytes, before] = found.wrote;
-    let unseen = bytes != 0 && is_there && tls::wrote_unseen(bytes, seq.wrapping_sub(before));
+    let wrote = found.wrote;
+    let direct = found.bio == BIO_SOCKET;
+    let unseen = direct && wrote.records != 0 && is_there && tls::wrote_unseen(wrote.bytes, seq.wrapping_sub(wrote.at));
     if unseen || fifth(&ctx) != 1 {
         emit::count(Lost::TlsObject);
-        *found = Object::new(found.cookie, found.sk, found.accepted != 0, true);
+        *found = Object { bio: found.bio, ..Object::new(found.cookie, found.sk, found.accepted != 0, true) };
     }
     if fifth(&ctx) != 1 {
         // Several records at once: what follows shows as written unseen.
@@ -243,35 +261,64 @@ pub(crate) fn tls_record(ctx: ProbeContext) -> u32 {
     }
     let pos = found.pos[1];
     found.pos[1] = pos + len;
-    found.wrote = [len as u32, seq];
+    let seq = if direct {
+        found.wrote = tls::Wrote { bytes: len as u32, records: 1, at: seq, overhead: 0 };
+        seq
+    } else if found.wrote.is_placed(len as u32, seq) && is_there {
+        seq
+    } else {
+        0
+    };
     runtime::note_text(caller.task, caller.thread, caller.tgid, None);
     report::<true>(&ctx, caller, found, Text { object, pos, buffer, len, asked: 0, seq });
     0
 }
 
-/// The object; if its socket is not known, it is that of the descriptor in the object's BIO, if it has one.
+/// The object; if its socket is not known, it is that of the descriptor in the object's BIO, if it has one, else the one
+/// on which the client's random number passed.
 #[inline(always)]
 fn find_or_bind(caller: &Caller, object: u64, cookie: u64) -> Option<&'static mut Object> {
     if let Some(found) = find(object, caller.tgid) {
+        if found.bio == BIO_UNKNOWN {
+            found.bio = if descriptor(object, cookie).is_some() { BIO_SOCKET } else { BIO_OTHER };
+        }
         return Some(found);
     }
-    let field = |which: u32, mask: u64, unit: u64| (cookie >> which & mask) * unit;
-    let to_bio = field(tls::BIO, tls::LOCATION, 8);
+    let (sk, accepted, bio) = match descriptor(object, cookie) {
+        Some(fd) => (caller.task.socket_of(fd), false, BIO_SOCKET),
+        None => {
+            let to_random = in_cookie(cookie, tls::RANDOM, tls::RANDOM_BITS, 8);
+            let (sk, accepted) = hello::socket_of(object, to_random, caller.tgid)?;
+            (sk, accepted, BIO_OTHER)
+        }
+    };
+    let socket = peek(sk, OFF_SK_COOKIE.load());
+    let made = Object { bio, ..Object::new(socket, sk, accepted, true) };
+    if socket == 0 || !put(object, caller.tgid, &made) {
+        return None;
+    }
+    find(object, caller.tgid)
+}
+
+/// A number in a probe's cookie, in bytes.
+#[inline(always)]
+fn in_cookie(cookie: u64, which: u32, bits: u64, unit: u64) -> u64 {
+    (cookie >> which & bits) * unit
+}
+
+/// The descriptor in an object's BIO.
+#[inline(always)]
+fn descriptor(object: u64, cookie: u64) -> Option<u32> {
+    let to_bio = in_cookie(cookie, tls::BIO, tls::BIO_BITS, 8);
     if to_bio == 0 {
         return None;
     }
     let bio: u64 = user(object + to_bio);
-    let method: u64 = user(bio + field(tls::METHOD, tls::METHOD_BITS, 8));
+    let method: u64 = user(bio + in_cookie(cookie, tls::METHOD, tls::METHOD_BITS, 8));
     if user::<u32>(method) & tls::HAS_DESCRIPTOR == 0 {
         return None;
     }
-    let fd: u32 = user(bio + field(tls::DESCRIPTOR, tls::DESCRIPTOR_BITS, 4));
-    let sk = caller.task.socket_of(fd);
-    let socket = peek(sk, OFF_SK_COOKIE.load());
-    if socket == 0 || !put(object, caller.tgid, &Object::new(socket, sk, false, true)) {
-        return None;
-    }
-    find(object, caller.tgid)
+    Some(user(bio + in_cookie(cookie, tls::DESCRIPTOR, tls::DESCRIPTOR_BITS, 4)))
 }
 
 /// Record type of text.
@@ -292,7 +339,10 @@ pub(crate) fn tls_go_write(ctx: ProbeContext) -> u32 {
     runtime::hit(UserProbe::TlsGoWrite);
     let Some(caller) = caller() else { return 0 };
     let [connection, buffer, len, _] = go_registers(&ctx);
-    let Some((fd, found)) = bind_go(&caller, connection) else { return 0 };
+    let Some((fd, found)) = bind_go(&caller, connection) else {
+        emit::count(Lost::TlsUnbound);
+        return 0;
+    };
     let (pos, cookie) = (found.pos[1], found.cookie);
     found.pos[1] = pos + len;
     let seq = peek(found.sk, OFF_TCP_WRITE_SEQ.load()) as u32;
@@ -309,7 +359,10 @@ pub(crate) fn tls_go_read(ctx: ProbeContext) -> u32 {
     let [_, buffer, len, frame] = go_registers(&ctx);
     // Room for the first argument, above the return address.
     let connection: u64 = user(frame + 16);
-    let Some((_, found)) = bind_go(&caller, connection) else { return 0 };
+    let Some((_, found)) = bind_go(&caller, connection) else {
+        emit::count(Lost::TlsUnbound);
+        return 0;
+    };
     let pos = found.pos[0];
     found.pos[0] = pos + len;
     runtime::note_text(caller.task, caller.thread, caller.tgid, None);
@@ -394,7 +447,6 @@ fn report<const TX: bool>(ctx: &impl EbpfContext, caller: Caller, object: &mut O
     runtime::counted(thread, tgid);
     // SAFETY: no argument.
     let now = unsafe { bpf_ktime_get_ns() };
-    thread.ops = thread.ops.wrapping_add(1);
     // Who replies sends what it accepted.
     let is_reply = (object.accepted != 0) == TX;
     let wanted = if is_reply && bytes > HEAD_REPLY_WHOLE as u32 { HEAD_REPLY } else { HEAD_REQUEST } as u32;
@@ -403,6 +455,7 @@ fn report<const TX: bool>(ctx: &impl EbpfContext, caller: Caller, object: &mut O
         Some(0) => wanted,
         Some(asked) => asked,
     };
+    thread.ops = thread.ops.wrapping_add(1);
     let least = if wanted < control.head_max { wanted } else { control.head_max };
     let carried = bytes.min(least + TAIL_MAX as u32) as u64;
     let room = carried + FRAMES_ROOM as u64;
@@ -424,6 +477,9 @@ fn report<const TX: bool>(ctx: &impl EbpfContext, caller: Caller, object: &mut O
     if object.joined != 0 {
         object.joined = 0;
         flags |= OP_JOINED;
+    }
+    if object.bio == BIO_OTHER {
+        flags |= OP_AHEAD;
     }
     let head = bound::at_most::<{ HEAD_MAX as u64 }>(found.head as u64);
     let tail = bound::at_most::<{ TAIL_MAX as u64 }>(found.tail as u64);

@@ -55,6 +55,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("stomp", All),
     ("tls", Only(&["nginx_and_curl_as_the_access_log_says"])),
     ("tls_libraries", Nothing),
+    ("tls_memory", Nothing),
     ("tls_servers", Nothing),
     ("round_trips", Nothing),
     // CPU, waits and stacks.

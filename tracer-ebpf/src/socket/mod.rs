@@ -27,7 +27,7 @@ use tracer_common::{
 };
 
 use crate::{
-    arch, bound, emit,
+    arch, bound, emit, hello,
     kernel::{
         regs::Regs,
         sock::{SockPtr, What},
@@ -331,6 +331,10 @@ fn moved<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, b
             frames: 0,
             counters: counters(task, thread, now),
         };
+    }
+    if sock.flags & SOCK_DECIDED == 0 && head >= hello::HELLO as u64 {
+        // SAFETY: behind the record, aligned as it is.
+        unsafe { hello::hear(op.add(1).cast(), tgid, sock, sk.0 as u64) };
     }
     // SAFETY: the current thread's own record.
     if WHICH != ALONE_PAGES

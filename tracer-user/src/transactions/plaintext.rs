@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use tracer_common::event::{Header, OP_EOF, OP_JOINED, OP_TX, Op};
+use tracer_common::event::{Header, OP_AHEAD, OP_EOF, OP_JOINED, OP_TX, Op};
 use tracer_common::policy::{CapturePolicy, TEXT_UNWANTED, VERDICT_TRACE};
 
 use super::engine::{Engine, Output};
@@ -101,7 +101,7 @@ impl Engine {
         };
         self.overtaken(op);
         self.note_task(op);
-        let header = Header { flags: op.header.flags & !OP_JOINED, ..op.header };
+        let header = Header { flags: op.header.flags & !(OP_JOINED | OP_AHEAD), ..op.header };
         let arrived = if header.flags & OP_TX == 0 { arrived } else { 0 };
         self.on_io(&Op { header, seq: 0, arrived, ..*op }, carried, out);
         self.judge_text(op.cookie, out);
@@ -141,6 +141,7 @@ impl Engine {
         }
         let side = connection.side();
         let plain = connection.plain.as_mut()?;
+        plain.records.keep(op.header.flags & OP_AHEAD != 0);
         let (dir, bytes) = (direction(op), u64::from(op.bytes));
         let asked = u32::try_from(op.arrived).unwrap_or(0);
         let seq = match dir {

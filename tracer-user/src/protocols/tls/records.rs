@@ -3,7 +3,8 @@
 //!
 //! No library returns text of two records at once, and none reads from its socket while it has a whole record left. So
 //! when a receive begins, the text of all records that ended before it has been read; and a text either ends its record,
-//! or fills its reader's buffer. Records that carry no text (the rest of the handshake under TLS 1.3) are skipped because
+//! or fills its reader's buffer. Where a library is handed what was received by others, records wait until their text is
+//! read, or that of a later one. Records that carry no text (the rest of the handshake under TLS 1.3) are skipped because
 //! their sizes do not fit. Where this cannot be followed, there is no answer.
 
 use std::collections::VecDeque;
@@ -56,6 +57,8 @@ pub struct Records {
     stage: Stage,
     /// What encryption adds, once a text showed it.
     overhead: Option<u32>,
+    /// Records are received before those before them are read.
+    ahead: bool,
 }
 
 impl Records {
@@ -63,7 +66,7 @@ impl Records {
     /// captured front.
     pub fn received(&mut self, pos: u64, bytes: u64, seq: u32, head: &[u8]) {
         let end = pos.saturating_add(bytes);
-        while self.waiting.front().is_some_and(|record| record.end <= pos) {
+        while !self.ahead && self.waiting.front().is_some_and(|record| record.end <= pos) {
             self.waiting.pop_front();
         }
         let is_known = self.next.is_some_and(|next| next >= pos);
@@ -101,6 +104,11 @@ impl Records {
             self.next = Some(next + 1 + record.len as u64);
             self.note(record, next + 1 + record.len as u64);
         }
+    }
+
+    /// Whether records are received before those before them are read.
+    pub fn keep(&mut self, ahead: bool) {
+        self.ahead = ahead;
     }
 
     fn note(&mut self, record: Record, end: u64) {

@@ -128,6 +128,11 @@ impl State {
         if let Field(offset) = self.get(one.memory_base()) { Some(offset) } else { None }
     }
 
+    /// Whether a register holds the first argument as it was given.
+    pub(super) fn is_first_argument(&self, register: Register) -> bool {
+        register.size() == 8 && self.get(register) == Argument(0)
+    }
+
     /// Where the function keeps an argument: a register that calls keep, or a place of its frame.
     pub(super) fn location(&self, argument: u8) -> Option<Location> {
         let wanted = Argument(argument);

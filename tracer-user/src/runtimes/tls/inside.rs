@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use tracer_common::runtime::{UserProbe, tls};
 
 use super::super::elf::{Program, relative};
@@ -26,7 +26,7 @@ const SOCKET: u64 = 0x505;
 
 /// Places of the two probes; `None` unless both are certain.
 pub(super) fn find(path: &Path, image: &Image<'_, File>) -> Option<Vec<Site>> {
-    let symbols = [&METHODS[..], &["SSL_get_rbio"], &BIO[..]].concat();
+    let symbols = [&METHODS[..], &["SSL_get_rbio", RANDOM], &BIO[..]].concat();
     let program = Program::read(path, &symbols)?;
     let method = METHODS.iter().find_map(|name| program.address(name))?;
     let functions = entries(path, image, returned(&code(image, method)?, method)?);
@@ -40,7 +40,10 @@ pub(super) fn find(path: &Path, image: &Image<'_, File>) -> Option<Vec<Site>> {
     let object =
         program.address("SSL_get_rbio").and_then(|address| field(&follow(&code(image, address)?, address)?))?;
     let offsets = bio(path, image, &program)?;
-    let shared = offset(object, 8, tls::LOCATION, tls::BIO)? | offsets;
+    // Without, objects with other BIOs stay unbound.
+    let random = program.address(RANDOM).and_then(|address| argument_offset(&follow(&code(image, address)?, address)?));
+    let random = random.and_then(|random| offset(random, 8, tls::RANDOM_BITS, tls::RANDOM)).unwrap_or(0);
+    let shared = offset(object, 8, tls::BIO_BITS, tls::BIO)? | offsets | random;
     let site = |probe, (address, cookie)| Some(Site { probe, offset: image.place(address)?, cookie: cookie | shared });
     Some(vec![site(UserProbe::TlsCopy, copy)?, site(UserProbe::TlsRecord, (record, 0))?])
 }
@@ -125,6 +128,18 @@ fn field(followed: &[(Instruction, State)]) -> Option<i64> {
     only(returns.map(|(_, state)| state.result_field()).collect())?
 }
 
+/// It copies the client's random number.
+const RANDOM: &str = "SSL_get_client_random";
+
+/// The offset in its first argument of what a function takes the address of.
+fn argument_offset(followed: &[(Instruction, State)]) -> Option<i64> {
+    let taken = followed.iter().filter_map(|(one, state)| {
+        let plain = one.mnemonic() == Mnemonic::Lea && one.memory_index() == Register::None;
+        (plain && state.is_first_argument(one.memory_base())).then(|| one.memory_displacement64() as i64)
+    });
+    only(taken.collect())
+}
+
 /// Functions of libcrypto that show where a BIO has what.
 const BIO: [&str; 2] = ["BIO_s_socket", "BIO_method_type"];
 
@@ -200,7 +215,8 @@ mod tests {
         assert_eq!((copy.probe, record.probe), (UserProbe::TlsCopy, UserProbe::TlsRecord));
         for site in &found {
             println!("{site:x?}");
-            assert_ne!(site.cookie >> tls::BIO & tls::LOCATION, 0);
+            assert_ne!(site.cookie >> tls::BIO & tls::BIO_BITS, 0);
+            assert_eq!((site.cookie >> tls::RANDOM & tls::RANDOM_BITS) * 8, 0x160, "as OpenSSL 3.0 has it");
             let mut byte = [0];
             std::os::unix::fs::FileExt::read_exact_at(&file, &mut byte, site.offset).expect("its code");
             assert_eq!(byte, [0xe8], "a call, which the kernel emulates");
