@@ -281,10 +281,14 @@ impl Directory {
         let mut hours = complete.then(Hours::new);
         for window in windows.by_ref() {
             hosts.push(&window.host).map_err(io::Error::other)?;
-            hours.iter_mut().for_each(|hours| hours.host(&window.host));
+            if let Some(hours) = &mut hours {
+                hours.host(&window.host);
+            }
             for class in &window.classes {
                 classes.push(class).map_err(io::Error::other)?;
-                hours.iter_mut().for_each(|hours| hours.class(class));
+                if let Some(hours) = &mut hours {
+                    hours.class(class);
+                }
             }
             for service in &window.services {
                 services.push(service).map_err(io::Error::other)?;

@@ -29,6 +29,7 @@ pub trait Sum: HistoryRow + Clone {
     /// Its own.
     fn key(&self) -> Self::Key;
     /// The same for what finds no room.
+    #[must_use]
     fn other(self) -> Self;
     /// Start of the window or period, and its length.
     fn time(&mut self) -> (&mut u64, &mut f64);

@@ -18,6 +18,9 @@ use crate::history::summary::{DAY_S, HOUR_S, Sum, Summary};
 /// Files of a day of one table: others than the first only where one cannot be read.
 const FILES_MAX: u32 = 8;
 
+/// Rows of a summary, and the journals that are in it.
+type Contents<R> = (Vec<R>, Vec<String>);
+
 /// The windows of a journal by the hour.
 #[derive(Debug)]
 pub(super) struct Hours {
@@ -66,11 +69,15 @@ impl Directory {
     ) -> io::Result<Summary<R>> {
         let mut all = Summary::new(HOUR_S);
         let Some((path, (rows, mut sources))) = self.day_file::<R>(R::HOURLY, day) else { return Ok(all) };
-        rows.iter().for_each(|row| all.add(row));
+        for row in &rows {
+            all.add(row);
+        }
         if sources.iter().any(|source| source == stem) {
             return Ok(all);
         }
-        hours.rows().for_each(|row| all.add(row));
+        for row in hours.rows() {
+            all.add(row);
+        }
         if all.is_empty() {
             return Ok(all);
         }
@@ -81,7 +88,7 @@ impl Directory {
     }
 
     /// The file of a day, and what is in it. None: the names are taken by files that cannot be read.
-    fn day_file<R: Sum>(&self, kind: &str, day: i64) -> Option<(PathBuf, (Vec<R>, Vec<String>))> {
+    fn day_file<R: Sum>(&self, kind: &str, day: i64) -> Option<(PathBuf, Contents<R>)> {
         for number in 0..FILES_MAX {
             let name = format!("{}{}", layout::stem(&self.host, day, number), layout::PARQUET);
             let path = layout::day(&self.options.dir, kind, day).join(name);
