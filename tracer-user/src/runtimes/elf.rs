@@ -15,8 +15,8 @@ use super::maps::Mapping;
 
 /// Largest file that is parsed, bytes.
 const LARGEST: u64 = 256 << 20;
-/// Most bytes read of a file: headers and symbol tables are some megabytes.
-const READ_LIMIT: usize = 64 << 20;
+/// Most bytes read of a file. A symbol's name is read 256 bytes at a time, so half a million symbols are found.
+const READ_LIMIT: usize = 128 << 20;
 
 /// Limits how much of a file is read, because the file's owner controls its headers.
 pub(super) struct Bounded {
@@ -43,6 +43,9 @@ impl ReadCacheOps for Bounded {
         ReadCacheOps::read_exact(&mut self.file, buf)
     }
 }
+
+/// Most bytes of names in debug information that are searched.
+const DEBUG_STRINGS: usize = 64 << 20;
 
 /// A function of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,7 +127,7 @@ pub fn debug_names(file: &File, name: &str) -> bool {
     let Some(section) = image.section(".debug_str") else { return false };
     // Between zeros, as every string there.
     let needle = [b"\0", name.as_bytes(), b"\0"].concat();
-    image.bytes(section, READ_LIMIT).is_some_and(|bytes| memchr::memmem::find(&bytes, &needle).is_some())
+    image.bytes(section, DEBUG_STRINGS).is_some_and(|bytes| memchr::memmem::find(&bytes, &needle).is_some())
 }
 
 /// The facts kept of a program's file or a library.
