@@ -138,7 +138,7 @@ fn measure(way: Option<Way>, options: &Options) -> Result<Results> {
     let began = Instant::now();
     packages::install(&[Need::Programs, Need::Bench])?;
     build_ebpf::ready(way)?;
-    let tracer = build::tracer(way, build::Profile::Release)?;
+    let tracer = build::tracer(way, true)?;
     if Root::obtain("load eBPF programs and set priorities")? != Root::Already {
         bail!("run this as root: it sets priorities and reads kernel statistics of its own");
     }

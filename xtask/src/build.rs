@@ -24,34 +24,6 @@ pub(crate) struct Options {
     check: bool,
 }
 
-/// How `tracer` is compiled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Profile {
-    Debug,
-    /// For tests: its own code as in a release, without the optimisation across crates that takes minutes.
-    Quick,
-    Release,
-}
-
-impl Profile {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Debug => "dev",
-            Self::Quick => "quick",
-            Self::Release => "release",
-        }
-    }
-
-    /// Where cargo leaves the binary, below the target directory.
-    pub(crate) fn binary(self) -> &'static str {
-        match self {
-            Self::Debug => "debug/tracer",
-            Self::Quick => "quick/tracer",
-            Self::Release => "release/tracer",
-        }
-    }
-}
-
 /// Builds and prints the binary's path.
 pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     build_ebpf::ready(way)?;
@@ -69,18 +41,21 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
         _ if options.check => {
             bail!("--check is for another machine's processor; `cargo xtask check` is for this one's")
         }
-        _ => tracer(way, if options.release { Profile::Release } else { Profile::Debug })?,
+        _ => tracer(way, options.release)?,
     };
     shell::print(binary.display());
     Ok(())
 }
 
 /// Builds `tracer`; the eBPF toolchain must be ready. Returns the binary's path.
-pub(crate) fn tracer(way: Option<Way>, profile: Profile) -> Result<PathBuf> {
+pub(crate) fn tracer(way: Option<Way>, release: bool) -> Result<PathBuf> {
     build_ebpf::install(way)?;
     shell::progress("building tracer");
     let mut command = shell::cargo();
-    command.args(["build", "--locked", "--package", "tracer-user", "--bin", "tracer", "--profile", profile.name()]);
+    command.args(["build", "--locked", "--package", "tracer-user", "--bin", "tracer"]);
+    if release {
+        command.arg("--release");
+    }
     shell::run(&mut command, "the compiler's own words are above")?;
-    Ok(shell::target_dir()?.join(profile.binary()))
+    Ok(shell::target_dir()?.join(if release { "release" } else { "debug" }).join("tracer"))
 }

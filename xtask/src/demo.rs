@@ -63,7 +63,7 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     } else {
         setup::programs()?;
         build_ebpf::ready(way)?;
-        build::tracer(way, build::Profile::Release)?
+        build::tracer(way, true)?
     };
     if options.hosts.is_some() || options.policies {
         return as_root(&tracer, options);

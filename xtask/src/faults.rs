@@ -37,7 +37,7 @@ const SECONDS: u32 = 1200;
 pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     setup::programs()?;
     build_ebpf::ready(way)?;
-    let tracer = build::tracer(way, build::Profile::Release)?;
+    let tracer = build::tracer(way, true)?;
     let root = Root::obtain("load eBPF programs for the fault cases")?;
     let dir = tempfile::Builder::new().prefix("tracer-faults-").tempdir().context("cannot create a directory")?;
     let file = dir.path().join("figures");

@@ -44,7 +44,7 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     }
     unit()?;
     build_ebpf::ready(way)?;
-    let binary = build::tracer(way, if options.dev { build::Profile::Debug } else { build::Profile::Release })?;
+    let binary = build::tracer(way, !options.dev)?;
     let out = shell::target_dir()?.join("package");
     let _ = fs::remove_dir_all(&out);
     fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;

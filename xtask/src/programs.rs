@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -187,9 +187,10 @@ fn grew(before: u64, now: u64) -> bool {
     now as f64 > before as f64 * FACTOR && now > before + SMALL
 }
 
-/// Compares the running kernel's counts, with this binary.
-pub(crate) fn here(root: Root, binary: &Path) -> Result<()> {
-    let mut command = root.command(binary);
+/// Compares the running kernel's counts, with the release binary.
+pub(crate) fn here(root: Root) -> Result<()> {
+    let binary = shell::target_dir()?.join("release/tracer");
+    let mut command = root.command(&binary);
     let text = shell::output(command.args(["doctor", "--json"]))?;
     let doctor: Value = serde_json::from_str(&text).context("`tracer doctor --json` printed something else")?;
     let release = doctor["kernel"].as_str().unwrap_or_default();

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use crate::build::Profile;
 use crate::build_ebpf::Way;
 use crate::shell::{self, Root};
 use crate::tally::Tally;
@@ -39,13 +38,6 @@ pub(crate) struct Options {
     pub(crate) program: Vec<String>,
 }
 
-impl Options {
-    /// How the agent under test is built: every test looks at what users get.
-    fn profile(&self) -> Profile {
-        if self.full { Profile::Release } else { Profile::Quick }
-    }
-}
-
 fn step_before(text: &str) -> Result<(String, u64), String> {
     let (step, seconds) = text.rsplit_once('=').ok_or("STEP=SECONDS is expected")?;
     let seconds = seconds.parse().map_err(|error| format!("'{seconds}' is no number of seconds: {error}"))?;
@@ -67,12 +59,12 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     let mut tally = Tally::default();
     if options.without_kernel {
         step(1, "set-up: left out (--without-kernel)");
-        step(2, "build of the agent with the eBPF object: left out (--without-kernel)");
+        step(2, "release build with the eBPF object: left out (--without-kernel)");
     } else {
         step(1, "set-up");
         times.of("set-up", || setup::run(way))?;
-        step(2, "build of the agent");
-        times.of("build of the agent", || build::tracer(way, options.profile()))?;
+        step(2, "release build");
+        times.of("release build", || build::tracer(way, true))?;
     }
     if options.program.is_empty() {
         machine_less(options, &step, &mut times, &mut tally)?;
@@ -147,7 +139,7 @@ fn kernel(options: &Options, times: &mut Times, tally: &mut Tally) -> Result<()>
             return Ok(());
         }
     };
-    let binary = shell::target_dir()?.join(options.profile().binary());
+    let target = shell::target_dir()?;
     for (at, (program, name, tier)) in chosen.iter().enumerate() {
         shell::progress(format!("kernel tests {} of {}: {name}", at + 1, chosen.len()));
         let wheels = wheels::environment()?;
@@ -155,7 +147,7 @@ fn kernel(options: &Options, times: &mut Times, tally: &mut Tally) -> Result<()>
         let command = |only: &[&str]| {
             let mut command = root.command("env");
             // sudo resets the environment.
-            command.arg(format!("TRACER_BIN={}", binary.display()));
+            command.arg(format!("TRACER_BIN={}", target.join("release/tracer").display()));
             command.arg("RUST_BACKTRACE=1").args(&wheels).arg(&built);
             command.arg("timeout").arg("--kill-after=10").arg(KERNEL_SECONDS.to_string());
             command.arg(program).args(["--test-threads=1", "--nocapture"]);
@@ -165,7 +157,7 @@ fn kernel(options: &Options, times: &mut Times, tally: &mut Tally) -> Result<()>
         };
         times.of(&format!("kernel tests: {name}"), || tally.run_twice(command, name))?;
     }
-    tally.add("programs: instructions verified here, against xtask/programs.toml", programs::here(root, &binary));
+    tally.add("programs: instructions verified here, against xtask/programs.toml", programs::here(root));
     Ok(())
 }
 
@@ -212,7 +204,7 @@ mod tests {
 
     #[test]
     fn steps_before_have_a_name_and_seconds() {
-        assert_eq!(step_before("agent, guests=61"), Ok(("agent, guests".to_owned(), 61)));
+        assert_eq!(step_before("release build, guests=61"), Ok(("release build, guests".to_owned(), 61)));
         assert!(step_before("check").is_err() && step_before("check=x").is_err());
     }
 

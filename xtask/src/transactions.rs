@@ -60,7 +60,7 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     wheels::install()?;
     workloads::build()?;
     build_ebpf::ready(way)?;
-    let tracer = build::tracer(way, build::Profile::Release)?;
+    let tracer = build::tracer(way, true)?;
     let root = Root::obtain("load eBPF programs")?;
     let dir = tempfile::Builder::new().prefix("tracer-transactions-").tempdir().context("cannot create a directory")?;
     let file = dir.path().join("scores");

@@ -20,7 +20,6 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use crate::build::Profile;
 use crate::build_ebpf::Way;
 use crate::packages::{self, Need};
 use crate::programs::{self, Table};
@@ -99,9 +98,7 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
         offered.into_iter().filter(|s| named.is_empty() || named.iter().any(|k| k == s.name)).collect();
     packages::install(&[Need::Guests])?;
     build_ebpf::ready(way)?;
-    // What a quick run boots is what `cargo xtask test` runs.
-    let profile = if options.smoke || options.load { Profile::Quick } else { Profile::Release };
-    let built = machine.build(way, profile)?;
+    let built = machine.build(way)?;
     let base = shell::target_dir()?.join(machine.dir());
     fs::create_dir_all(&base).with_context(|| format!("cannot create {}", base.display()))?;
     let qemu = image::Qemu::ready(&base, machine)?;

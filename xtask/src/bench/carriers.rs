@@ -105,7 +105,7 @@ struct Measured {
 pub(super) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     packages::install(&[Need::Programs])?;
     build_ebpf::ready(way)?;
-    let tracer = build::tracer(way, build::Profile::Release)?;
+    let tracer = build::tracer(way, true)?;
     if Root::obtain("load eBPF programs and make network namespaces")? != Root::Already {
         bail!("run this as root: it makes network namespaces and reads kernel statistics of its own");
     }

@@ -48,7 +48,7 @@ fn calls((ticks, many): (u32, u32)) -> u32 {
 
 pub(super) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     build_ebpf::ready(way)?;
-    let tracer = build::tracer(way, build::Profile::Release)?;
+    let tracer = build::tracer(way, true)?;
     if Root::obtain("load eBPF programs and probe a program")? != Root::Already {
         bail!("run this as root: it loads eBPF programs and probes a program");
     }

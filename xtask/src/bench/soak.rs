@@ -72,7 +72,7 @@ struct Sample {
 pub(super) fn run(way: Option<Way>, time: Duration) -> Result<()> {
     setup::programs()?;
     build_ebpf::ready(way)?;
-    let tracer = build::tracer(way, build::Profile::Release)?;
+    let tracer = build::tracer(way, true)?;
     if Root::obtain("load eBPF programs")? != Root::Already {
         bail!("run this as root: it starts programs that root must own");
     }

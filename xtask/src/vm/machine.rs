@@ -6,10 +6,9 @@ use anyhow::{Result, bail};
 use clap::ValueEnum;
 
 use super::kernels::{extract, filter};
-use crate::build::{self, Profile};
 use crate::build_ebpf::Way;
 use crate::cross::{self, Cross};
-use crate::{shell, test};
+use crate::{build, shell, test};
 
 /// A guest's processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -101,10 +100,10 @@ impl Machine {
         }
     }
 
-    /// Builds the agent and its tests for it; for another processor than this machine's always as a release.
-    pub(super) fn build(self, way: Option<Way>, profile: Profile) -> Result<Built> {
+    /// Builds the agent and its tests for it.
+    pub(super) fn build(self, way: Option<Way>) -> Result<Built> {
         match self {
-            Self::X86 => Ok(Built { tracer: build::tracer(way, profile)?, tests: test::programs()?, tools: "" }),
+            Self::X86 => Ok(Built { tracer: build::tracer(way, true)?, tests: test::programs()?, tools: "" }),
             Self::Arm64 => {
                 let cross = Cross::ready()?;
                 let tracer = cross.tracer(way, true)?;
