@@ -201,7 +201,10 @@ fn a_class_that_costs_half_more_is_named_within_twelve_windows() {
     for word in ["tracer.finding.opened", "application_change", "tracer.finding.change_ratio", "GET /medium", "WARN"] {
         assert!(printed.contains(word), "{word}: {printed}");
     }
-    assert!(agent.metrics().sum("tracer_otlp_log_records_total", &[("outcome", "sent")]) >= 1.0);
+    // Counted once a second.
+    wait("the record to be counted", Duration::from_secs(20), || {
+        (agent.metrics().sum("tracer_otlp_log_records_total", &[("outcome", "sent")]) >= 1.0).then_some(())
+    });
 
     // Its evidence, and the profile against the one before.
     let id = one["id"].as_u64().expect("an id");
