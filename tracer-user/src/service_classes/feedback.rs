@@ -3,15 +3,15 @@
 //!
 //! The rule in one sentence: while a class misses its goal because it waits for a CPU, every less important class with
 //! `cpu = "auto"` goes one level lower each period; while all more important ones have been well within their goals for
-//! [`CALM`] periods, it comes back by one.
+//! `CALM` periods, it comes back by one.
 //!
 //! What keeps it from swinging:
-//! - *A dead band.* Between [`RELAXED`] and 1 times the goal nothing changes.
+//! - *A dead band.* Between `RELAXED` and 1 times the goal nothing changes.
 //! - *Quick down, slow back.* One period of missing lowers, several of calm bring back.
-//! - *It learns.* If a goal is missed soon after a level was given back, that level is kept for [`HOLD`], and twice as long
-//!   each time it happens again, up to [`HOLD_MAX`].
-//! - *It gives up.* If a goal is still missed after [`PATIENCE`] periods at the lowest level, and by as much as in the
-//!   beginning, lowering others does not help: all come back, and the class is not listened to for [`HOLD_MAX`].
+//! - *It learns.* If a goal is missed soon after a level was given back, that level is kept for `HOLD`, and twice as long
+//!   each time it happens again, up to `HOLD_MAX`.
+//! - *It gives up.* If a goal is still missed after `PATIENCE` periods at the lowest level, and by as much as in the
+//!   beginning, lowering others does not help: all come back, and the class is not listened to for `HOLD_MAX`.
 //!
 //! Levels are between the class's own priority and `cpu = "low"`, never beyond.
 
