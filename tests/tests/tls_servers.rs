@@ -29,9 +29,9 @@ fn run(command: &mut Command, input: &Path, text: &str) -> String {
     std::fs::write(input, text).expect("a client's input");
     let open = || Stdio::from(std::fs::File::open(input).expect("a client's input"));
     let done = command.stdin(open()).output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(done.status.success(), "{command:?}: {}{}", said(&done.stdout), said(&done.stderr));
-    said(&done.stdout)
+    let output = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(done.status.success(), "{command:?}: {}{}", output(&done.stdout), output(&done.stderr));
+    output(&done.stdout)
 }
 
 /// Spans of a protocol by class and error, of one side.
@@ -79,8 +79,8 @@ fn postgresql_with_sslmode_require() {
             text += "SELECT id, repeat(owner, 40) FROM accounts;\n";
             text += &format!("SELECT * FROM nosuch WHERE owner = 'planted-{session}';\n");
         }
-        let said = run(&mut psql(), &input, &text);
-        assert!(said.starts_with('t'), "the session is not encrypted: {said}");
+        let output = run(&mut psql(), &input, &text);
+        assert!(output.starts_with('t'), "the session is not encrypted: {output}");
     }
     let statements = sessions * (4 * each + 1);
     let logged: Vec<_> = server.log().split_off(before);
@@ -141,9 +141,9 @@ fn redis_over_tls() {
         text += &format!("HSET planted-hash:{session} a b\nINCR planted-hash:{session}\n");
         run(&mut client(), &input, &text);
     }
-    let said = run(client().args(["INFO", "commandstats"]), &input, "");
+    let output = run(client().args(["INFO", "commandstats"]), &input, "");
     let calls = |name: &str| {
-        let line = said.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{name}:calls=")));
+        let line = output.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{name}:calls=")));
         line.and_then(|line| line.split(',').next()?.parse::<usize>().ok()).unwrap_or(0)
     };
     let truth = ["set", "get", "hset", "incr"].map(calls);

@@ -23,7 +23,7 @@ struct Hello {
 /// Where it passed.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Heard {
+struct HelloSocket {
     /// The socket; 0: several, which proves nothing.
     cookie: u64,
     sk: u64,
@@ -36,7 +36,7 @@ const IN_RANDOM: u64 = 5;
 
 /// Clients' first messages. The least recently used go first.
 #[map]
-static HELLOS: LruHashMap<Hello, Heard> = LruHashMap::with_max_entries(TLS_HELLOS_MAX, 0);
+static HELLOS: LruHashMap<Hello, HelloSocket> = LruHashMap::with_max_entries(TLS_HELLOS_MAX, 0);
 
 /// The socket on which the process sent or received the first message of the object's client, and whether it was
 /// accepted: two random numbers are never the same. `to_random`: where the object has the number; 0: not known.
@@ -48,10 +48,10 @@ pub(crate) fn socket_of(object: u64, to_random: u64, tgid: u32) -> Option<(u64, 
     let at = object + to_random + IN_RANDOM;
     let hello = Hello { random: [user(at), user(at + 8)], tgid: tgid as u64 };
     // SAFETY: the value is copied out at once.
-    let heard = unsafe { HELLOS.get(hello) }?;
+    let passed = unsafe { HELLOS.get(hello) }?;
     // The socket may be gone, and its memory another's.
-    let is_there = heard.cookie != 0 && peek(heard.sk, OFF_SK_COOKIE.load()) == heard.cookie;
-    is_there.then_some((heard.sk, heard.accepted != 0))
+    let is_there = passed.cookie != 0 && peek(passed.sk, OFF_SK_COOKIE.load()) == passed.cookie;
+    is_there.then_some((passed.sk, passed.accepted != 0))
 }
 
 /// Bytes of an operation that show whether a client's first message begins it, and which.
@@ -62,7 +62,7 @@ pub(crate) const HELLO: u32 = 32;
 /// # Safety
 /// At `first` are [`HELLO`] bytes, aligned.
 #[inline(always)]
-pub(crate) unsafe fn hear(first: *const u64, tgid: u32, sock: &Sock, sk: u64) {
+pub(crate) unsafe fn note(first: *const u64, tgid: u32, sock: &Sock, sk: u64) {
     // SAFETY: as promised.
     let word = |n: usize| unsafe { first.add(n).read_volatile() };
     // A record of a handshake, version 3, and in it a message of type 1 with less than 64 KiB.
@@ -71,7 +71,7 @@ pub(crate) unsafe fn hear(first: *const u64, tgid: u32, sock: &Sock, sk: u64) {
     }
     let hello = Hello { random: [word(2), word(3)], tgid: tgid as u64 };
     if let Some(known) = HELLOS.get_ptr_mut(hello) {
-        // SAFETY: words of map memory. It may have been said again on the same socket.
+        // SAFETY: words of map memory. It may have come again on the same socket.
         unsafe {
             if (*known).cookie != sock.cookie {
                 (*known).cookie = 0;
@@ -80,5 +80,5 @@ pub(crate) unsafe fn hear(first: *const u64, tgid: u32, sock: &Sock, sk: u64) {
         return;
     }
     let accepted = (sock.flags & SOCK_PASSIVE != 0) as u64;
-    let _ = HELLOS.insert(hello, Heard { cookie: sock.cookie, sk, accepted }, 0);
+    let _ = HELLOS.insert(hello, HelloSocket { cookie: sock.cookie, sk, accepted }, 0);
 }

@@ -10,7 +10,7 @@ use super::params::Params;
 use super::{App, PipelineView, Problem};
 use crate::metrics::{AttainmentRow, Trend};
 use crate::service_classes::ServiceClass;
-use crate::service_classes::feedback::{Action, FeedbackActions};
+use crate::service_classes::feedback::{FeedbackAction, FeedbackActions};
 use crate::service_classes::lever::Actions;
 
 /// Why a class is late: what it waits for, and who took the CPU meanwhile.
@@ -50,7 +50,8 @@ fn row(view: &PipelineView<'_>, row: &AttainmentRow) -> Value {
 
 /// How far a class is lowered, and why.
 fn feedback(actions: &FeedbackActions) -> Value {
-    let counts = Action::ALL.iter().zip(actions.counts).map(|(action, count)| (action.name().to_owned(), count.into()));
+    let counts =
+        FeedbackAction::ALL.iter().zip(actions.counts).map(|(action, count)| (action.name().to_owned(), count.into()));
     let last = actions.last.as_ref().map(|last| {
         json!({
             "decision": last.action.name(),

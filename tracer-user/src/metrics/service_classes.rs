@@ -9,7 +9,7 @@ use super::export::Metrics;
 use super::families::{Families, vec};
 use super::totals::raise;
 use crate::model::Names;
-use crate::service_classes::feedback::Action;
+use crate::service_classes::feedback::FeedbackAction;
 use crate::service_classes::lever::{Actions, Refusal};
 use crate::service_classes::network::NetworkActions;
 use crate::service_classes::{Enforcement, ServiceClasses};
@@ -148,7 +148,7 @@ impl Metrics {
             }
             if stays.is_none_or(|one| !one.auto) {
                 let _ = families.lowered.remove_label_values(&[&class.name]);
-                for action in Action::ALL {
+                for action in FeedbackAction::ALL {
                     let _ = families.feedback.remove_label_values(&[&class.name, action.name()]);
                 }
             }
@@ -201,7 +201,7 @@ impl Metrics {
             }
             if let Some(feedback) = feedback.get(index).filter(|_| class.auto) {
                 families.lowered.with_label_values(&[&class.name]).set(f64::from(feedback.nice));
-                for (action, total) in Action::ALL.iter().zip(feedback.counts) {
+                for (action, total) in FeedbackAction::ALL.iter().zip(feedback.counts) {
                     rise(&families.feedback, action.name(), total);
                 }
             }

@@ -48,7 +48,7 @@ pub struct Reading {
 
 /// What was decided about a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Action {
+pub enum FeedbackAction {
     /// One level lower: a more important class misses its goal.
     Lowered,
     /// One level back: all more important ones are well within theirs.
@@ -57,7 +57,7 @@ pub enum Action {
     GaveUp,
 }
 
-impl Action {
+impl FeedbackAction {
     /// Every action.
     pub const ALL: [Self; 3] = [Self::Lowered, Self::Relaxed, Self::GaveUp];
 
@@ -77,7 +77,7 @@ pub struct Change {
     /// Index of the class that is lowered or comes back.
     pub class: usize,
     /// What was decided.
-    pub action: Action,
+    pub action: FeedbackAction,
     /// Nice levels added from now on.
     pub nice: i8,
     /// Index of the class that it is for; `None` if none is late.
@@ -90,7 +90,7 @@ pub struct Change {
 #[derive(Clone, Debug, PartialEq)]
 pub struct FeedbackDecision {
     /// What was decided.
-    pub action: Action,
+    pub action: FeedbackAction,
     /// When, nanoseconds since the epoch.
     pub at: u64,
     /// The class that it was for.
@@ -104,8 +104,8 @@ pub struct FeedbackDecision {
 pub struct FeedbackActions {
     /// Nice levels that are added now.
     pub nice: i8,
-    /// Decisions, by [`Action`].
-    pub counts: [u64; Action::ALL.len()],
+    /// Decisions, by [`FeedbackAction`].
+    pub counts: [u64; FeedbackAction::ALL.len()],
     /// The last one.
     pub last: Option<FeedbackDecision>,
 }
@@ -180,7 +180,8 @@ impl Feedback {
             for (index, other) in self.classes.iter_mut().enumerate() {
                 if other.importance > importance && other.level > 0 {
                     (other.level, other.calm, other.relaxed, other.hold) = (0, 0, None, 0);
-                    let change = Change { class: index, action: Action::GaveUp, nice: 0, cause: Some(class), ratio };
+                    let change =
+                        Change { class: index, action: FeedbackAction::GaveUp, nice: 0, cause: Some(class), ratio };
                     changes.push(change);
                 }
             }
@@ -203,7 +204,13 @@ impl Feedback {
                 if state.level < LOWEST {
                     state.lower(now);
                     let nice = nice(state.level);
-                    changes.push(Change { class: index, action: Action::Lowered, nice, cause: Some(class), ratio });
+                    changes.push(Change {
+                        class: index,
+                        action: FeedbackAction::Lowered,
+                        nice,
+                        cause: Some(class),
+                        ratio,
+                    });
                 }
                 continue;
             }
@@ -214,7 +221,7 @@ impl Feedback {
             state.calm += 1;
             if state.relax(now) {
                 let nice = nice(state.level);
-                changes.push(Change { class: index, action: Action::Relaxed, nice, cause: None, ratio: 0.0 });
+                changes.push(Change { class: index, action: FeedbackAction::Relaxed, nice, cause: None, ratio: 0.0 });
             }
         }
         changes
@@ -296,7 +303,7 @@ mod tests {
     }
 
     /// A host on which gold reaches `by_level` of its goal; what was decided in so many periods, and in which.
-    fn host(feedback: &mut Feedback, by_level: [f64; 4], periods: u64) -> Vec<(u64, Action, i8)> {
+    fn host(feedback: &mut Feedback, by_level: [f64; 4], periods: u64) -> Vec<(u64, FeedbackAction, i8)> {
         let mut all = Vec::new();
         for period in 0..periods {
             let nice = feedback.nice()[BRONZE];
@@ -309,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_missed_goal_lowers_the_others_until_it_is_reached() {
-        use Action::Lowered;
+        use FeedbackAction::Lowered;
         let mut feedback = two();
         let all = host(&mut feedback, [1.8, 1.3, 0.9, 0.7], 360);
         // From then on nothing moves for an hour.
@@ -332,12 +339,13 @@ mod tests {
         let mut feedback = two();
         let all = host(&mut feedback, [1.5, 0.5, 0.4, 0.4], 3600);
         // Ten hours. It tries after 2, 4, 8, 16 and then every 30 minutes.
-        let tries: Vec<u64> = all.iter().filter(|(_, action, _)| *action == Action::Relaxed).map(|one| one.0).collect();
+        let tries: Vec<u64> =
+            all.iter().filter(|(_, action, _)| *action == FeedbackAction::Relaxed).map(|one| one.0).collect();
         assert!(tries.len() < 25, "{tries:?}");
         let gaps: Vec<u64> = tries.windows(2).map(|two| two[1] - two[0]).collect();
         assert!(gaps.is_sorted() && gaps[0] >= HOLD && gaps.last() >= Some(&HOLD_MAX), "{gaps:?}");
         // And each time it is missed for one period only.
-        let missed = all.iter().filter(|(_, action, _)| *action == Action::Lowered).count();
+        let missed = all.iter().filter(|(_, action, _)| *action == FeedbackAction::Lowered).count();
         assert!(missed <= tries.len() + 1, "{all:?}");
     }
 
@@ -345,7 +353,7 @@ mod tests {
     fn what_does_not_help_is_given_up() {
         let mut feedback = two();
         let all = host(&mut feedback, [1.8, 1.8, 1.8, 1.8], HOLD_MAX);
-        assert_eq!(all.last(), Some(&(2 + u64::from(PATIENCE), Action::GaveUp, 0)), "{all:?}");
+        assert_eq!(all.last(), Some(&(2 + u64::from(PATIENCE), FeedbackAction::GaveUp, 0)), "{all:?}");
         assert_eq!(all.len(), 4);
         // In a dry run nothing can help, so it says what it would do.
         let mut dry = Feedback { acts: false, ..two() };
@@ -391,7 +399,7 @@ mod tests {
                     let at = |nice: &i8| NICE.iter().position(|known| known == nice).unwrap();
                     let change = changes.iter().find(|change| change.class == class);
                     prop_assert_eq!(before != after, change.is_some());
-                    let gave_up = change.is_some_and(|change| change.action == Action::GaveUp);
+                    let gave_up = change.is_some_and(|change| change.action == FeedbackAction::GaveUp);
                     prop_assert!(gave_up || at(before).abs_diff(at(after)) <= 1);
                 }
             }
