@@ -5,6 +5,7 @@
 //! `fuzz/seeds/NAME/`.
 
 mod conversation;
+mod process_memory;
 #[cfg(test)]
 mod replay;
 mod targets;

@@ -1,25 +1,8 @@
 //! Any bytes as the memory of a PHP process: functions, classes and strings.
+use crate::process_memory::Bytes;
 use tracer_common::interpreter::{FRAME_PHP, FRAME_VERSION_SHIFT, InterpretedFrame, fold};
 use tracer_user::runtimes::php_code::read;
 use tracer_user::runtimes::python_code::ProcessMemory;
-
-/// ProcessMemory in which addresses wrap around, so that most of them are something.
-struct Bytes<'a> {
-    bytes: &'a [u8],
-    /// Bytes read so far.
-    read: usize,
-}
-
-impl ProcessMemory for Bytes<'_> {
-    fn read(&mut self, at: u64, into: &mut [u8]) -> bool {
-        self.read += into.len();
-        let Some(begin) = usize::try_from(at).ok().and_then(|at| at.checked_rem(self.bytes.len())) else {
-            return false;
-        };
-        let found = self.bytes.get(begin..begin.saturating_add(into.len()));
-        found.inspect(|found| into.copy_from_slice(found)).is_some()
-    }
-}
 
 impl Bytes<'_> {
     fn word(&mut self, at: u64) -> u64 {

@@ -1,24 +1,7 @@
 //! Any bytes as the memory of a Python process: code objects, strings and line tables.
+use crate::process_memory::Bytes;
 use tracer_common::interpreter::{FRAME_VERSION_SHIFT, InterpretedFrame, PYTHON_INDEX, fold};
 use tracer_user::runtimes::python_code::{Code, ProcessMemory, line, read};
-
-/// Memory in which addresses wrap around, so that most of them are something.
-struct Bytes<'a> {
-    bytes: &'a [u8],
-    /// Bytes read so far.
-    read: usize,
-}
-
-impl ProcessMemory for Bytes<'_> {
-    fn read(&mut self, at: u64, into: &mut [u8]) -> bool {
-        self.read += into.len();
-        let Some(begin) = usize::try_from(at).ok().and_then(|at| at.checked_rem(self.bytes.len())) else {
-            return false;
-        };
-        let found = self.bytes.get(begin..begin.saturating_add(into.len()));
-        found.inspect(|found| into.copy_from_slice(found)).is_some()
-    }
-}
 
 pub(crate) fn run(data: &[u8]) {
     let Some((head, bytes)) = data.split_first_chunk::<8>() else { return };
