@@ -6,14 +6,14 @@ use super::finding::Finding;
 
 /// What is announced of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum FindingEvent {
     /// It was found.
     Opened,
     /// It is over.
     Ended,
 }
 
-impl Event {
+impl FindingEvent {
     /// As the webhook and OTLP name it.
     pub const fn name(self) -> &'static str {
         match self {
@@ -31,9 +31,9 @@ impl Event {
 
 /// Findings that were announced, and whether their end was, too.
 #[derive(Debug, Default)]
-pub struct Announced(BTreeMap<u64, bool>);
+pub struct AnnouncedFindings(BTreeMap<u64, bool>);
 
-impl Announced {
+impl AnnouncedFindings {
     /// How many were announced.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
@@ -44,17 +44,17 @@ impl Announced {
     pub fn news<'a>(
         &mut self,
         findings: impl Iterator<Item = &'a Finding>,
-        mut announce: impl FnMut(Event, &Finding) -> bool,
+        mut announce: impl FnMut(FindingEvent, &Finding) -> bool,
     ) {
         let mut seen = BTreeMap::new();
         for finding in findings {
             let ended = finding.until_ns.is_some();
             let known = self.0.get(&finding.id).copied();
             // One that is found only once it is over opens first, too.
-            let events: &[Event] = match (known, ended) {
-                (None | Some(true), false) => &[Event::Opened],
-                (None, true) => &[Event::Opened, Event::Ended],
-                (Some(false), true) => &[Event::Ended],
+            let events: &[FindingEvent] = match (known, ended) {
+                (None | Some(true), false) => &[FindingEvent::Opened],
+                (None, true) => &[FindingEvent::Opened, FindingEvent::Ended],
+                (Some(false), true) => &[FindingEvent::Ended],
                 (Some(_), _) => &[],
             };
             let mut now = known;
@@ -62,7 +62,7 @@ impl Announced {
                 if !announce(*event, finding) {
                     break;
                 }
-                now = Some(*event == Event::Ended);
+                now = Some(*event == FindingEvent::Ended);
             }
             if let Some(state) = now {
                 seen.insert(finding.id, state);

@@ -11,9 +11,11 @@ use crate::kernel::loader::Attached;
 use crate::kernel::send_priority::{self, SendPriorities, SendPriorityMode};
 use crate::pipeline::Pipeline;
 use crate::service_classes::decision::{Decision, Order};
-use crate::service_classes::feedback::{self, Change, Feedback, FeedbackActions, FeedbackDecision};
+use crate::service_classes::feedback::{self, Feedback, FeedbackActions, FeedbackDecision, LevelChange};
 use crate::service_classes::lever::{self, Actions, Lever, Recovered, Refusal};
-use crate::service_classes::network::{NetworkActions, NetworkDecision, NetworkOrder, PacketPriorities, Sending};
+use crate::service_classes::network::{
+    NetworkActions, NetworkDecision, NetworkOrder, PacketPriorities, SendingRequest,
+};
 use crate::service_classes::{Enforcement, Mode, ServiceClass, thread_priority};
 
 /// Most orders that wait for the lever's thread.
@@ -94,7 +96,7 @@ impl FeedbackLoop {
         Self { controller, slice: 0, counts: vec![FeedbackActions::default(); NAMES] }
     }
 
-    fn record(&mut self, change: &Change, classes: &[ServiceClass], numbers: &Numbers, now: u64) {
+    fn record(&mut self, change: &LevelChange, classes: &[ServiceClass], numbers: &Numbers, now: u64) {
         let name = |class: usize| classes.get(class).map(|class| Arc::clone(&class.name));
         let Some(counts) = self.counts.get_mut(numbers.number_of(change.class)) else { return };
         if let Some(count) = counts.counts.get_mut(change.action as usize) {
@@ -117,7 +119,7 @@ impl FeedbackLoop {
 struct Network {
     decision: NetworkDecision,
     packets: PacketPriorities,
-    sending: Vec<Sending>,
+    sending: Vec<SendingRequest>,
     /// By number of the class.
     counts: Vec<NetworkActions>,
     /// The program is attached.

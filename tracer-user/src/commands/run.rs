@@ -52,7 +52,7 @@ use crate::otlp::{self, FindingExport, Signal};
 use crate::pipeline::Pipeline;
 use crate::record::{Origin, Writer};
 use crate::runtimes::{Finder, Place};
-use crate::unwind::{Bounds, Interpreters, Unwinder, Wanted};
+use crate::unwind::{Bounds, Interpreters, Unwinder, WantedLanguages};
 use crate::webhook::Webhook;
 
 /// Time between ticks.
@@ -488,7 +488,7 @@ fn unwinding(kernel: &mut Kernel, rings: &mut Rings, config: &Config) -> Option<
 
 /// Has interpreters' frames read, where the settings allow it.
 fn interpreting(kernel: &mut Kernel, config: &Config) -> Option<Interpreters> {
-    let wanted = Wanted { python: config.python.is_some(), php: config.php.is_some() };
+    let wanted = WantedLanguages { python: config.python.is_some(), php: config.php.is_some() };
     if !(wanted.python || wanted.php) {
         return None;
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::lateness::{Parts, Taker, TimeShares, Times, Trend, WaitsFor, takers};
 use crate::guard::tables::TableUse;
 use crate::model::{Names, Nanos, Outcome, ProtocolId, ServiceId, Side, Sink, Span};
-use crate::service_classes::feedback::Reading;
+use crate::service_classes::feedback::GoalReading;
 use crate::service_classes::{Goal, ServiceClasses};
 
 /// Length of one slice, nanoseconds, and number of slices: a minute in all.
@@ -183,8 +183,8 @@ impl Attainment {
 
     /// What each class reached in slice `number`, in the service that is furthest from its goal; `None` without a goal or
     /// with less than `least` requests.
-    pub fn readings(&self, number: u64, least: u64) -> Vec<Option<Reading>> {
-        let mut all: Vec<Option<Reading>> = vec![None; self.classes.classes.len()];
+    pub fn readings(&self, number: u64, least: u64) -> Vec<Option<GoalReading>> {
+        let mut all: Vec<Option<GoalReading>> = vec![None; self.classes.classes.len()];
         for ((class, _), sums) in &self.rows {
             let goal = self.classes.classes.get(*class).map(|class| class.goal);
             let Some((goal, time)) = goal.and_then(|goal| Some((goal, goal.time()?.as_secs_f64()))) else { continue };
@@ -192,7 +192,7 @@ impl Attainment {
             let (Some(slice), Some(place)) = (slice, all.get_mut(*class)) else { continue };
             let ratio = slice.times.actual(goal) / time;
             if place.is_none_or(|other| other.ratio < ratio) {
-                *place = Some(Reading { ratio, waits_for_cpu: slice.parts.shares().waits_for() == WaitsFor::Cpu });
+                *place = Some(GoalReading { ratio, waits_for_cpu: slice.parts.shares().waits_for() == WaitsFor::Cpu });
             }
         }
         all
@@ -386,7 +386,7 @@ mod tests {
         }
         request(&mut all, "gold", 21_000 * MILLI, 0, 20 * MILLI);
         assert_eq!(all.ended(), 1);
-        assert_eq!(all.readings(1, 20), [None, Some(Reading { ratio: 2.0, waits_for_cpu: true })]);
+        assert_eq!(all.readings(1, 20), [None, Some(GoalReading { ratio: 2.0, waits_for_cpu: true })]);
         assert_eq!((all.readings(1, 21), all.readings(2, 2)), (vec![None, None], vec![None, None]));
     }
 

@@ -16,7 +16,7 @@ use super::send::Sender;
 use super::settings::{Settings, SettingsError};
 use super::spans::SCHEMA;
 use super::{Counts, deliver};
-use crate::analysis::announced::{Announced, Event};
+use crate::analysis::announced::{AnnouncedFindings, FindingEvent};
 use crate::analysis::finding::{Finding, Kind};
 use crate::text::printable;
 
@@ -28,8 +28,8 @@ const QUEUE: usize = 64;
 pub struct FindingExport {
     /// Outcomes of records.
     pub counts: Arc<Counts>,
-    queue: mpsc::Sender<(Event, Finding)>,
-    announced: Announced,
+    queue: mpsc::Sender<(FindingEvent, Finding)>,
+    announced: AnnouncedFindings,
     done: oneshot::Receiver<()>,
 }
 
@@ -45,7 +45,7 @@ impl FindingExport {
             work(&settings, &sender, &host, waiting, &outcomes).await;
             let _ = end.send(());
         });
-        Ok(Self { counts, queue, announced: Announced::default(), done })
+        Ok(Self { counts, queue, announced: AnnouncedFindings::default(), done })
     }
 
     /// Hands over what opened or ended since the last call.
@@ -73,7 +73,7 @@ async fn work(
     settings: &Settings,
     sender: &Sender,
     host: &HostFacts,
-    mut waiting: mpsc::Receiver<(Event, Finding)>,
+    mut waiting: mpsc::Receiver<(FindingEvent, Finding)>,
     counts: &Counts,
 ) {
     let (mut reached, uri) = (true, &settings.uri);
@@ -109,7 +109,7 @@ async fn work(
 }
 
 /// A request with these records, grouped by the services they are about.
-fn request(news: &[(Event, Finding)], now_ns: u64, host: &HostFacts, more: &[(String, String)]) -> Request {
+fn request(news: &[(FindingEvent, Finding)], now_ns: u64, host: &HostFacts, more: &[(String, String)]) -> Request {
     let mut request = Request::default();
     let mut services: Vec<&str> = news.iter().map(|(_, finding)| service(finding)).collect();
     services.sort_unstable();
@@ -132,8 +132,8 @@ fn service(finding: &Finding) -> &str {
     if finding.service_name.is_empty() { "tracer" } else { &finding.service_name }
 }
 
-fn record(event: Event, finding: &Finding, now_ns: u64, host: &HostFacts) -> LogRecord {
-    let alarm = event == Event::Opened && finding.kind != Kind::WorkloadChange;
+fn record(event: FindingEvent, finding: &Finding, now_ns: u64, host: &HostFacts) -> LogRecord {
+    let alarm = event == FindingEvent::Opened && finding.kind != Kind::WorkloadChange;
     let text = |key: &str, value: &str| KeyValue::text(key, printable(value));
     let time = |ns: u64| Value::Int(i64::try_from(ns).unwrap_or(i64::MAX));
     let mut attributes = vec![
@@ -155,7 +155,7 @@ fn record(event: Event, finding: &Finding, now_ns: u64, host: &HostFacts) -> Log
         let values = finding.request_classes.iter().map(class).collect();
         attributes.push(KeyValue::of("tracer.finding.request_classes", Value::Array(ArrayValue { values })));
     }
-    let happened = if event == Event::Ended { finding.until_ns } else { None };
+    let happened = if event == FindingEvent::Ended { finding.until_ns } else { None };
     LogRecord {
         time_unix_nano: happened.unwrap_or(finding.opened_ns),
         severity_number: if alarm { WARN } else { INFO },
@@ -178,7 +178,7 @@ mod tests {
         let ended = Finding::example(3, Kind::ApplicationChange, Some(9));
         let mut foreign = Finding::example(4, Kind::WorkloadChange, None);
         (foreign.service_name, foreign.request_classes) = (String::new(), Vec::new());
-        let news = [(Event::Opened, open), (Event::Opened, foreign), (Event::Ended, ended)];
+        let news = [(FindingEvent::Opened, open), (FindingEvent::Opened, foreign), (FindingEvent::Ended, ended)];
         let request = request(&news, 77, &host, &[("zone".to_owned(), "z1".to_owned())]);
         let [shop, own] = request.resource_logs.as_slice() else { panic!("two resources: {request:?}") };
         let attributes = |of: &ResourceLogs| of.resource.as_ref().unwrap().attributes.clone();

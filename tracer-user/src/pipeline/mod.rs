@@ -27,7 +27,7 @@ use crate::host::process::ProcessFacts;
 use crate::http::{Health, PipelineView};
 use crate::metrics::{Attainment, ClassStats, DeclaredReports, Metrics};
 use crate::model::{ClassId, Cost, Names, Nanos, Owner, ServiceId, Sink, Span};
-use crate::profiles::{self, Profiles, Shown};
+use crate::profiles::{self, Profiles, ShownLines};
 use crate::protocols::Settings;
 use crate::relay::Outgoing;
 use crate::runtimes::declared::DeclaredTable;
@@ -206,7 +206,10 @@ impl Pipeline {
             store: Store::new(wall_offset, host, config.transactions.keep).for_memory(memory),
             profiles: Profiles::with_debug_dirs(&config.debug_info.directories)
                 .within(profiles::Bounds::for_memory(memory))
-                .with_lines(Shown { python: config.python.unwrap_or_default(), php: config.php.unwrap_or_default() })
+                .with_lines(ShownLines {
+                    python: config.python.unwrap_or_default(),
+                    php: config.php.unwrap_or_default(),
+                })
                 .with_native_lines(config.debug_info.lines)
                 .with_owners(config.code_owners.clone()),
             history: Collector::new(config.window.as_nanos() as u64, memory),

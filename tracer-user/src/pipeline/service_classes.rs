@@ -13,7 +13,7 @@ use crate::guard::tables::TableUse;
 use crate::host::local_time;
 use crate::model::{Nanos, Side};
 use crate::service_classes::decision::Serving;
-use crate::service_classes::network::Sending;
+use crate::service_classes::network::SendingRequest;
 use crate::service_classes::{Facts, Mode, ServiceClass, ServiceClasses};
 use crate::transactions::declared::FinishedCall;
 use crate::transactions::open_span::Slot;
@@ -28,7 +28,7 @@ const EXPECTED: Nanos = 1_000_000_000;
 struct Watched {
     seen: Seen,
     /// Its connection's socket, its class and its beginning: it may be reported before it is looked at.
-    sending: Sending,
+    sending: SendingRequest,
 }
 
 /// What was seen of the thread of a watched request.
@@ -124,7 +124,7 @@ impl Policies {
         }
     }
 
-    fn watch(&mut self, slot: Slot, sending: Sending) {
+    fn watch(&mut self, slot: Slot, sending: SendingRequest) {
         let class = sending.class;
         let thread = self.threads && !is_normal(&self.classes, class);
         // A request of normal priority ends that of its connection.
@@ -170,7 +170,7 @@ impl Pipeline {
             None => self.by_rules(slot),
         };
         if let Some(class) = class {
-            self.policies.watch(slot, Sending { cookie, class, since, open: true });
+            self.policies.watch(slot, SendingRequest { cookie, class, since, open: true });
         }
     }
 
@@ -224,7 +224,7 @@ impl Pipeline {
     ///
     /// [`Decision`]: crate::service_classes::decision::Decision
     /// [`NetworkDecision`]: crate::service_classes::network::NetworkDecision
-    pub fn serving(&mut self, serving: &mut Vec<Serving>, sending: &mut Vec<Sending>) {
+    pub fn serving(&mut self, serving: &mut Vec<Serving>, sending: &mut Vec<SendingRequest>) {
         let Self { engine, policies, .. } = self;
         let Policies { classes, threads, packets, watched, unserved, .. } = policies;
         watched.retain(|slot, Watched { seen, sending: one }| {

@@ -71,14 +71,14 @@ pub enum Lines {
 
 /// The same of each language.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Shown {
+pub struct ShownLines {
     /// Python.
     pub python: Lines,
     /// PHP.
     pub php: Lines,
 }
 
-impl Shown {
+impl ShownLines {
     /// How the function of a frame is shown.
     pub(super) fn of(self, frame: &InterpretedFrame) -> Lines {
         match Language::of_flags(frame.flags) {
@@ -143,7 +143,7 @@ impl Functions {
     }
 
     /// Reads the code objects of these frames that were not seen before: named and nameless ones.
-    pub(super) fn learn(&mut self, pid: u32, frames: &[InterpretedFrame], shown: Shown) -> (u64, u64) {
+    pub(super) fn learn(&mut self, pid: u32, frames: &[InterpretedFrame], shown: ShownLines) -> (u64, u64) {
         let (mut process, mut counts) = (None, (0, 0));
         for frame in frames.iter().filter(|frame| frame.flags & FRAME_SHIM == 0) {
             let key = key(frame);
@@ -169,7 +169,7 @@ impl Functions {
     }
 
     /// What a frame stands for.
-    fn name(&self, frame: &InterpretedFrame, shown: Shown) -> Named {
+    fn name(&self, frame: &InterpretedFrame, shown: ShownLines) -> Named {
         let Some(Some(code)) = self.known.get(&key(frame)) else { return Named::Unknown };
         let lines = shown.of(frame);
         if frame.flags & FRAME_PHP != 0 {
@@ -192,7 +192,7 @@ impl Functions {
     }
 
     /// The functions of each group of frames, innermost first; `None` if no function has a name: then they are none.
-    pub(super) fn groups(&self, frames: &[InterpretedFrame], shown: Shown) -> Option<Vec<Vec<Function>>> {
+    pub(super) fn groups(&self, frames: &[InterpretedFrame], shown: ShownLines) -> Option<Vec<Vec<Function>>> {
         let (mut groups, mut open, mut functions, mut named) = (Vec::new(), Vec::new(), 0, 0);
         for frame in frames {
             let mut ends = frame.flags & FRAME_ENTRY != 0;
@@ -416,7 +416,7 @@ mod tests {
         InterpretedFrame { code, cookie: 1, at: 0, flags }
     }
 
-    const LINES: Shown = Shown { python: Lines::Running, php: Lines::Running };
+    const LINES: ShownLines = ShownLines { python: Lines::Running, php: Lines::Running };
 
     #[test]
     fn functions_of_php_are_shown_with_their_class() {
@@ -433,7 +433,7 @@ mod tests {
         };
         let of = |line: u32| format!("Key::of (shop/key.php:{line})");
         assert_eq!(names(LINES), [vec![of(7)], vec!["usort (PHP)".to_owned(), of(3)]]);
-        assert_eq!(names(Shown::default()), [vec![of(3)], vec!["usort (PHP)".to_owned(), of(3)]]);
+        assert_eq!(names(ShownLines::default()), [vec![of(3)], vec!["usort (PHP)".to_owned(), of(3)]]);
     }
 
     #[test]
@@ -448,8 +448,8 @@ mod tests {
         let a = Function { name: "a (x/a.py:3)".into(), file: Some("/x/a.py".into()) };
         let nameless = Function { name: nameless(Language::Python).into(), file: None };
         assert_eq!(groups, [vec![], vec![a, nameless.clone()], vec![nameless]]);
-        assert_eq!(functions.groups(&[frame(3, 0), frame(9, FRAME_ENTRY)], Shown::default()), None);
-        assert_eq!(functions.groups(&[], Shown::default()), Some(vec![]));
+        assert_eq!(functions.groups(&[frame(3, 0), frame(9, FRAME_ENTRY)], ShownLines::default()), None);
+        assert_eq!(functions.groups(&[], ShownLines::default()), Some(vec![]));
     }
 
     proptest! {

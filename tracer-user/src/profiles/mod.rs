@@ -32,7 +32,7 @@ use crate::guard::tables::{TableUse, scaled};
 use crate::model::{ClassId, Names, Nanos, Owner, ProtocolId, Sink, SpanId, StackSample, TraceId};
 pub use frame::Frame;
 use hotspots::CodeOwners;
-pub use interpreted::{Lines, Shown};
+pub use interpreted::{Lines, ShownLines};
 pub use naming::name_in_file;
 use naming::{Frames, Stack};
 use snapshot::Sum;
@@ -183,7 +183,7 @@ pub struct Profiles {
     now: Nanos,
     symbols: Symbols,
     /// How interpreted functions are shown.
-    shown: Shown,
+    shown: ShownLines,
     /// Whose code functions are.
     owners: Arc<CodeOwners>,
     /// Samples of single requests.
@@ -217,7 +217,7 @@ impl Profiles {
             periods: VecDeque::new(),
             now: 0,
             symbols: Symbols::start(directories),
-            shown: Shown::default(),
+            shown: ShownLines::default(),
             owners: Arc::default(),
             ad_hoc: AdHoc::within(Bounds::default().ad_hoc()),
             refused: 0,
@@ -235,7 +235,7 @@ impl Profiles {
 
     /// The same with interpreted functions shown like this.
     #[must_use]
-    pub fn with_lines(self, shown: Shown) -> Self {
+    pub fn with_lines(self, shown: ShownLines) -> Self {
         self.symbols.set_lines(shown);
         Self { shown, ..self }
     }

@@ -20,7 +20,7 @@ use tracer_common::unwind::Outcome;
 
 use super::debug_info::{DebugFiles, DebugInfo};
 use super::frame::{Frame, Source as SourceLine};
-use super::interpreted::{self, Ends, Functions, Native, Part, Shown};
+use super::interpreted::{self, Ends, Functions, Native, Part, ShownLines};
 use super::jit;
 use super::mapped::{mapped, trusted_code};
 use crate::text;
@@ -111,7 +111,7 @@ pub(super) struct Namer {
     /// Whether functions of compiled programs are shown with the line that runs.
     pub(super) native_lines: bool,
     /// How interpreted functions are shown; how many were read, and how many could not be, by language.
-    pub(super) lines: Shown,
+    pub(super) lines: ShownLines,
     pub(super) functions: [(u64, u64); Language::ALL.len()],
 }
 
@@ -143,7 +143,7 @@ impl Namer {
             debug_info: DebugInfo::new(directories),
             open: DebugFiles::default(),
             native_lines: false,
-            lines: Shown::default(),
+            lines: ShownLines::default(),
             functions: Default::default(),
         }
     }

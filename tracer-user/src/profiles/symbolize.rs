@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use tracer_common::interpreter::Language;
 
 use super::frame::Frame;
-use super::interpreted::{Lines, Shown};
+use super::interpreted::{Lines, ShownLines};
 use super::naming::{ADDRESSES, Frames, NAMES, Namer, Stack};
 use crate::guard::self_process::release_memory;
 use crate::guard::tables::TableUse;
@@ -124,11 +124,11 @@ impl Levels {
         }
     }
 
-    fn lines(&self) -> Shown {
+    fn lines(&self) -> ShownLines {
         let of =
             |running: &AtomicBool| if running.load(Ordering::Relaxed) { Lines::Running } else { Lines::Definition };
         let [python, php] = &self.running_lines;
-        Shown { python: of(python), php: of(php) }
+        ShownLines { python: of(python), php: of(php) }
     }
 
     fn means(&self) -> Means {
@@ -253,7 +253,7 @@ impl Symbols {
     }
 
     /// How interpreted functions are shown from now on.
-    pub(super) fn set_lines(&self, shown: Shown) {
+    pub(super) fn set_lines(&self, shown: ShownLines) {
         let [python, php] = &self.levels.running_lines;
         python.store(shown.python == Lines::Running, Ordering::Relaxed);
         php.store(shown.php == Lines::Running, Ordering::Relaxed);

@@ -39,7 +39,7 @@ pub const REQUESTS: u64 = 10;
 
 /// What one class reached in one period.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Reading {
+pub struct GoalReading {
     /// Response time as a share of the goal.
     pub ratio: f64,
     /// Most of it went for waiting for a CPU.
@@ -73,7 +73,7 @@ impl FeedbackAction {
 
 /// A decision.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Change {
+pub struct LevelChange {
     /// Index of the class that is lowered or comes back.
     pub class: usize,
     /// What was decided.
@@ -163,7 +163,7 @@ impl Feedback {
     }
 
     /// A period ended; `readings` by class, `None` without a goal or with too few requests.
-    pub fn period(&mut self, readings: &[Option<Reading>]) -> Vec<Change> {
+    pub fn period(&mut self, readings: &[Option<GoalReading>]) -> Vec<LevelChange> {
         self.period += 1;
         let now = self.period;
         let mut changes = Vec::new();
@@ -180,8 +180,13 @@ impl Feedback {
             for (index, other) in self.classes.iter_mut().enumerate() {
                 if other.importance > importance && other.level > 0 {
                     (other.level, other.calm, other.relaxed, other.hold) = (0, 0, None, 0);
-                    let change =
-                        Change { class: index, action: FeedbackAction::GaveUp, nice: 0, cause: Some(class), ratio };
+                    let change = LevelChange {
+                        class: index,
+                        action: FeedbackAction::GaveUp,
+                        nice: 0,
+                        cause: Some(class),
+                        ratio,
+                    };
                     changes.push(change);
                 }
             }
@@ -204,7 +209,7 @@ impl Feedback {
                 if state.level < LOWEST {
                     state.lower(now);
                     let nice = nice(state.level);
-                    changes.push(Change {
+                    changes.push(LevelChange {
                         class: index,
                         action: FeedbackAction::Lowered,
                         nice,
@@ -221,7 +226,13 @@ impl Feedback {
             state.calm += 1;
             if state.relax(now) {
                 let nice = nice(state.level);
-                changes.push(Change { class: index, action: FeedbackAction::Relaxed, nice, cause: None, ratio: 0.0 });
+                changes.push(LevelChange {
+                    class: index,
+                    action: FeedbackAction::Relaxed,
+                    nice,
+                    cause: None,
+                    ratio: 0.0,
+                });
             }
         }
         changes
@@ -298,8 +309,8 @@ mod tests {
         Feedback::new(&[class("gold", 1, false), class("bronze", 3, true)], true)
     }
 
-    fn waits(ratio: f64) -> Reading {
-        Reading { ratio, waits_for_cpu: true }
+    fn waits(ratio: f64) -> GoalReading {
+        GoalReading { ratio, waits_for_cpu: true }
     }
 
     /// A host on which gold reaches `by_level` of its goal; what was decided in so many periods, and in which.
@@ -366,7 +377,7 @@ mod tests {
     fn only_less_important_ones_go_lower_and_only_for_a_cpu() {
         let classes = [class("gold", 1, false), class("silver", 2, true), class("bronze", 3, true)];
         let mut feedback = Feedback::new(&classes, true);
-        let works = Some(Reading { ratio: 3.0, waits_for_cpu: false });
+        let works = Some(GoalReading { ratio: 3.0, waits_for_cpu: false });
         assert!(feedback.period(&[works, None, None]).is_empty());
         // Silver has a goal of its own in this period.
         feedback.period(&[Some(waits(0.5)), Some(waits(1.5)), None]);
@@ -389,8 +400,8 @@ mod tests {
             let classes = [class("gold", 1, false), class("silver", 2, true), class("bronze", 3, true)];
             let mut feedback = Feedback::new(&classes, true);
             for (gold, waits_for_cpu, which, silver) in readings {
-                let gold = (which & 1 == 0).then_some(Reading { ratio: gold, waits_for_cpu });
-                let silver = (which & 2 == 0).then_some(Reading { ratio: silver, waits_for_cpu });
+                let gold = (which & 1 == 0).then_some(GoalReading { ratio: gold, waits_for_cpu });
+                let silver = (which & 2 == 0).then_some(GoalReading { ratio: silver, waits_for_cpu });
                 let before = feedback.nice();
                 let changes = feedback.period(&[gold, silver, None]);
                 let after = feedback.nice();

@@ -83,7 +83,7 @@ pub struct NetworkActions {
 
 /// A request on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sending {
+pub struct SendingRequest {
     /// The socket's cookie.
     pub cookie: u64,
     /// Index of the request's service class.
@@ -154,7 +154,7 @@ impl NetworkDecision {
     }
 
     /// Decides at `now`: `sending` has every request that is open, and those that ended since the last time.
-    pub fn decide(&mut self, now: Nanos, sending: &[Sending], orders: &mut Vec<NetworkOrder>) {
+    pub fn decide(&mut self, now: Nanos, sending: &[SendingRequest], orders: &mut Vec<NetworkOrder>) {
         for one in sending {
             let given = self.priorities.get(one.class).copied().unwrap_or_default();
             let is_old = given == Priority::High && now.saturating_sub(one.since) >= PATIENCE;
@@ -220,11 +220,11 @@ mod tests {
         NetworkDecision::new(vec![Priority::High, Priority::Low, Priority::Normal])
     }
 
-    fn request(cookie: u64, class: usize, since: Nanos, open: bool) -> Sending {
-        Sending { cookie, class, since, open }
+    fn request(cookie: u64, class: usize, since: Nanos, open: bool) -> SendingRequest {
+        SendingRequest { cookie, class, since, open }
     }
 
-    fn at(decision: &mut NetworkDecision, now: Nanos, sending: &[Sending]) -> Vec<NetworkOrder> {
+    fn at(decision: &mut NetworkDecision, now: Nanos, sending: &[SendingRequest]) -> Vec<NetworkOrder> {
         let mut orders = Vec::new();
         decision.decide(now, sending, &mut orders);
         orders
@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn the_table_is_bounded() {
         let mut decision = decision();
-        let all: Vec<Sending> =
+        let all: Vec<SendingRequest> =
             (0..2 * CONNECTIONS_MAX as u64).map(|cookie| request(cookie, BRONZE, 0, true)).collect();
         assert_eq!(at(&mut decision, MILLI, &all).len(), CONNECTIONS_MAX);
         assert_eq!(decision.table_use().reached, CONNECTIONS_MAX as u64);
@@ -337,7 +337,7 @@ mod tests {
             };
             for (step, requests) in turns {
                 now += step;
-                let sending: Vec<Sending> = requests.into_iter().map(|(cookie, class, age, open)| request(cookie, class, (now - age) * MILLI, open)).collect();
+                let sending: Vec<SendingRequest> = requests.into_iter().map(|(cookie, class, age, open)| request(cookie, class, (now - age) * MILLI, open)).collect();
                 let left = apply(at(&mut decision, now * MILLI, &sending));
                 prop_assert_eq!(left, decision.connections.len());
             }

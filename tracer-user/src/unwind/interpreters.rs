@@ -78,7 +78,7 @@ pub struct Interpreters {
 
 impl Interpreters {
     /// Starts the thread. Fails if the system cannot create one.
-    pub fn start(layouts: impl Layouts + 'static, wanted: Wanted) -> std::io::Result<Self> {
+    pub fn start(layouts: impl Layouts + 'static, wanted: WantedLanguages) -> std::io::Result<Self> {
         let (jobs, queue) = sync_channel(QUEUE);
         let figures = Arc::new(Figures::default());
         let mut worker = Worker { layouts, wanted, known: HashMap::new(), figures: Arc::clone(&figures) };
@@ -122,14 +122,14 @@ impl Interpreters {
 
 /// Languages whose interpreters are looked for.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted {
+pub struct WantedLanguages {
     /// `CPython`.
     pub python: bool,
     /// PHP.
     pub php: bool,
 }
 
-impl Wanted {
+impl WantedLanguages {
     fn look(self, pid: u32) -> Look {
         let Some(maps) = Maps::read(pid) else { return Look::Nothing };
         let php = if self.php { php_frames::look(&maps) } else { Look::Nothing };
@@ -149,7 +149,7 @@ struct Known {
 
 struct Worker<L> {
     layouts: L,
-    wanted: Wanted,
+    wanted: WantedLanguages,
     known: HashMap<u32, Known>,
     figures: Arc<Figures>,
 }
@@ -245,7 +245,7 @@ mod tests {
     }
 
     fn worker(room: usize) -> Worker<Room> {
-        let wanted = Wanted { python: true, php: true };
+        let wanted = WantedLanguages { python: true, php: true };
         Worker { layouts: Room(HashMap::new(), room), wanted, known: HashMap::new(), figures: Arc::default() }
     }
 
@@ -301,7 +301,8 @@ mod tests {
     #[test]
     fn looks_become_rare() {
         let mut interpreters =
-            Interpreters::start(Room(HashMap::new(), 1), Wanted { python: true, php: true }).expect("a thread");
+            Interpreters::start(Room(HashMap::new(), 1), WantedLanguages { python: true, php: true })
+                .expect("a thread");
         let start = Instant::now();
         let mut looks = 0;
         let mut before = None;

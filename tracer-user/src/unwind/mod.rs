@@ -15,6 +15,6 @@ mod store;
 mod worker;
 
 pub(crate) use bounded_file::BoundedFile;
-pub use interpreters::{Interpreters, Layouts, Wanted};
+pub use interpreters::{Interpreters, Layouts, WantedLanguages};
 pub use store::Bounds;
 pub use worker::{Figures, Unwinder};

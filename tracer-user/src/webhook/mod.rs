@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::analysis::announced::{Announced, Event};
+use crate::analysis::announced::{AnnouncedFindings, FindingEvent};
 use crate::analysis::finding::{Finding, Kind};
 use send::{Sender, Sent};
 
@@ -76,7 +76,7 @@ pub struct Webhook {
     host: String,
     queue: mpsc::Sender<Vec<u8>>,
     counts: Arc<Counts>,
-    announced: Announced,
+    announced: AnnouncedFindings,
     done: oneshot::Receiver<()>,
 }
 
@@ -92,7 +92,14 @@ impl Webhook {
             work(&sender, waiting, &outcomes).await;
             let _ = end.send(());
         });
-        Ok(Self { kinds: settings.kinds, host: host.to_owned(), queue, counts, announced: Announced::default(), done })
+        Ok(Self {
+            kinds: settings.kinds,
+            host: host.to_owned(),
+            queue,
+            counts,
+            announced: AnnouncedFindings::default(),
+            done,
+        })
     }
 
     /// Notifications so far.
@@ -123,7 +130,7 @@ impl Webhook {
 }
 
 /// A notification. `text` is what chats show that take a JSON object with it.
-fn body(event: Event, host: &str, finding: &Finding) -> Vec<u8> {
+fn body(event: FindingEvent, host: &str, finding: &Finding) -> Vec<u8> {
     let text = event.text(finding, host);
     json!({ "event": event.name(), "host": host, "text": text, "finding": finding.to_json() }).to_string().into_bytes()
 }
