@@ -413,8 +413,8 @@ fn compiled_programs() {
     let unwind = rust("Rust", &RUST, &[]);
     let abort = rust("Rust, `panic=abort`", &PANIC_ABORT, &["-C", "panic=abort"]);
     let toolchain = Path::new(go::toolchain("1.24."));
-    let go = toolchain.exists().then(|| {
-        run("Go 1.24", "`json`, `flate`", &GO, &|dir| Command::new(go::build(toolchain, dir, "perf_agreement.go", &[])))
-    });
-    all_good([unwind, abort, go.flatten()]);
+    assert!(toolchain.exists(), "no Go 1.24 at {}: `cargo xtask setup` fetches it", toolchain.display());
+    let build = |dir: &Path| Command::new(go::build(toolchain, dir, "perf_agreement.go", &[]));
+    let go = run("Go 1.24", "`json`, `flate`", &GO, &build);
+    all_good([unwind, abort, go]);
 }
