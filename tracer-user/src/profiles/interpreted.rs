@@ -118,11 +118,23 @@ enum Named {
     Unknown,
 }
 
+/// A function that was looked for.
+#[derive(Debug)]
+enum Known {
+    Code(Code),
+    /// It could not be read, this many times it was seen. PHP frees functions at the end of each request and has the same ones
+    /// again in the next, so one that was gone when it was read may be read another time.
+    Missed(u32),
+}
+
+/// A function that could not be read is tried again each of the first times that it is seen, then once in this many times.
+const ALWAYS_TRIED: u32 = 16;
+
 /// What is known of the functions of a process.
 #[derive(Debug, Default)]
 pub(super) struct Functions {
-    /// By [`key`]; `None` = it could not be read.
-    known: FxHashMap<(u64, u64), Option<Code>>,
+    /// By [`key`].
+    known: FxHashMap<(u64, u64), Known>,
     /// Bytes of line tables.
     tables: usize,
 }
@@ -142,14 +154,22 @@ impl Functions {
         self.known.len()
     }
 
-    /// Reads the code objects of these frames that were not seen before: named and nameless ones.
+    /// Reads the code objects of these frames that are not known yet: how many were read, and could not be.
     pub(super) fn learn(&mut self, pid: u32, frames: &[InterpretedFrame], shown: ShownLines) -> (u64, u64) {
         let (mut process, mut counts) = (None, (0, 0));
         for frame in frames.iter().filter(|frame| frame.flags & FRAME_SHIM == 0) {
             let key = key(frame);
-            if self.known.contains_key(&key) {
-                continue;
-            }
+            let missed = match self.known.get_mut(&key) {
+                Some(Known::Code(_)) => continue,
+                Some(Known::Missed(times)) => {
+                    *times = times.saturating_add(1);
+                    if *times > ALWAYS_TRIED && !times.is_multiple_of(ALWAYS_TRIED) {
+                        continue;
+                    }
+                    *times
+                }
+                None => 1,
+            };
             if process.is_none() {
                 process = File::open(format!("/proc/{pid}/mem")).ok().map(Process);
             }
@@ -163,14 +183,14 @@ impl Functions {
             let named = code.is_some();
             self.tables += code.as_ref().map_or(0, |code| code.table.len());
             counts = (counts.0 + u64::from(named), counts.1 + u64::from(!named));
-            self.known.insert(key, code);
+            self.known.insert(key, code.map_or(Known::Missed(missed), Known::Code));
         }
         counts
     }
 
     /// What a frame stands for.
     fn name(&self, frame: &InterpretedFrame, shown: ShownLines) -> Named {
-        let Some(Some(code)) = self.known.get(&key(frame)) else { return Named::Unknown };
+        let Some(Known::Code(code)) = self.known.get(&key(frame)) else { return Named::Unknown };
         let lines = shown.of(frame);
         if frame.flags & FRAME_PHP != 0 {
             if code.file.is_empty() {
@@ -339,6 +359,7 @@ pub(super) fn merge(native: &[Native], groups: usize, ends: Ends) -> Vec<Part> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use tracer_common::interpreter::{FRAME_VERSION_SHIFT, fold};
 
     use Native::{Glue, Loop, Other};
     use Part::{Group as G, Native as N};
@@ -420,8 +441,9 @@ mod tests {
 
     #[test]
     fn functions_of_php_are_shown_with_their_class() {
-        let code =
-            |name: &str, file: &str| Some(Code { name: name.into(), file: file.into(), first: 3, table: Vec::new() });
+        let code = |name: &str, file: &str| {
+            Known::Code(Code { name: name.into(), file: file.into(), first: 3, table: Vec::new() })
+        };
         let known = [((0, 1), code("Key::of", "/srv/shop/key.php")), ((0, 2), code("usort", ""))];
         let functions = Functions { known: known.into_iter().collect(), tables: 0 };
         let frame = |cookie, at, flags| InterpretedFrame { code: 9, cookie, at, flags: FRAME_PHP | flags };
@@ -437,10 +459,47 @@ mod tests {
     }
 
     #[test]
+    fn a_function_that_was_gone_when_it_was_read_is_named_by_a_later_request() {
+        // An op array of PHP 8.2 with its name and file, in this process's own memory; what all of it stands at, and a class.
+        let (mut memory, class) = (vec![0u64; 64], 0);
+        let base = memory.as_ptr() as u64;
+        let cookie = fold(&[11, class, 12, 7]);
+        let flags = FRAME_PHP | 2 << FRAME_VERSION_SHIFT;
+        let frames = [InterpretedFrame { code: base, cookie, at: 0, flags }];
+        let mut functions = Functions::default();
+        let mut learn = || functions.learn(std::process::id(), &frames, LINES);
+        for _ in 0..ALWAYS_TRIED {
+            assert_eq!(learn(), (0, 1));
+        }
+        let tried: u64 = (0..10 * ALWAYS_TRIED).map(|_| learn().1).sum();
+        assert_eq!(tried, 10);
+        // The next request has the same function at the same place.
+        for (at, word) in [
+            (0, 2),
+            (1, base + 32 * 8),
+            (19, base + 40 * 8),
+            (20, 7),
+            (33, 11),
+            (34, 2),
+            (35, u64::from_ne_bytes(*b"of\0\0\0\0\0\0")),
+            (41, 12),
+            (42, 5),
+            (43, u64::from_ne_bytes(*b"k.php\0\0\0")),
+        ] {
+            memory[at] = word;
+        }
+        let named: u64 = (0..ALWAYS_TRIED).map(|_| learn().0).sum();
+        assert_eq!((named, memory.len()), (1, 64));
+        let groups = functions.groups(&frames, LINES).unwrap_or_default();
+        assert_eq!(groups.concat().first().map(|function| &*function.name), Some("of (k.php:7)"));
+    }
+
+    #[test]
     fn frames_without_names_are_shown_beside_those_with() {
-        let code =
-            |name: &str, file: &str| Some(Code { name: name.into(), file: file.into(), first: 3, table: vec![] });
-        let known = [((1, 1), code("a", "/x/a.py")), ((2, 1), code(INIT, INIT)), ((3, 1), None)];
+        let code = |name: &str, file: &str| {
+            Known::Code(Code { name: name.into(), file: file.into(), first: 3, table: vec![] })
+        };
+        let known = [((1, 1), code("a", "/x/a.py")), ((2, 1), code(INIT, INIT)), ((3, 1), Known::Missed(1))];
         let functions = Functions { known: known.into_iter().collect(), tables: 0 };
         let shim = FRAME_ENTRY | FRAME_SHIM;
         let frames = [frame(0, shim), frame(1, 0), frame(2, 0), frame(9, FRAME_ENTRY), frame(3, 0)];

@@ -40,8 +40,8 @@ impl Stacks {
                 ),
                 functions: outcomes(
                     "tracer_python_functions_total",
-                    "Python functions seen in stacks, once a process, by outcome: named, unnamed (freed before it was \
-                     read).",
+                    "Readings of Python functions in stacks, of each process until the function has a name, by outcome: named, \
+                     unnamed (freed before it was read).",
                 ),
             },
             php: Interpreted {
@@ -53,7 +53,8 @@ impl Stacks {
                 ),
                 functions: outcomes(
                     "tracer_php_functions_total",
-                    "PHP functions seen in stacks, once a process, by outcome: named, unnamed (freed before it was read).",
+                    "Readings of PHP functions in stacks, of each process until the function has a name, by outcome: named, \
+                     unnamed (freed before it was read).",
                 ),
             },
         }
