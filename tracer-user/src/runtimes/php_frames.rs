@@ -50,8 +50,16 @@ const TOP: u32 = 2;
 fn program(maps: &Maps) -> Option<&str> {
     match maps.named(|name| name.starts_with("libphp") && name.contains(".so")) {
         Some(mapping) => Some(mapping.path.as_str()),
-        None => name(&maps.exe).starts_with("php").then_some(maps.exe.as_str()),
+        None => is_interpreter(name(&maps.exe)).then_some(maps.exe.as_str()),
     }
+}
+
+/// Programs that PHP installs, with or without a version behind their names.
+const PROGRAMS: &[&str] = &["php", "php-fpm", "php-cgi"];
+
+/// Whether a program of this name is PHP; others' names begin with it, too.
+fn is_interpreter(name: &str) -> bool {
+    PROGRAMS.contains(&name.trim_end_matches(|last: char| last.is_ascii_digit() || last == '.'))
 }
 
 /// Looks at a process.
@@ -88,7 +96,7 @@ pub fn look(maps: &Maps) -> Look {
 fn minor(name: &str) -> Option<u8> {
     let name = name.trim_end_matches(".so");
     let (program, minor) = name.rsplit_once("8.")?;
-    ["php", "php-fpm", "php-cgi", "libphp"].contains(&program).then(|| minor.parse().ok())?
+    (program == "libphp" || PROGRAMS.contains(&program)).then(|| minor.parse().ok())?
 }
 
 /// The minor version in a program's read-only data.
@@ -117,6 +125,16 @@ mod tests {
             ("php8.2-debug", None),
         ] {
             assert_eq!(minor(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn programs_of_other_names_are_not_php() {
+        for name in ["php", "php8.2", "php-fpm8.2", "php-fpm", "php-cgi", "php83"] {
+            assert!(is_interpreter(name), "{name}");
+        }
+        for name in ["phpunit", "php_frames-f0138b344", "php-worker", "ph", "", "8.2"] {
+            assert!(!is_interpreter(name), "{name}");
         }
     }
 
