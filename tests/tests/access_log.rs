@@ -196,7 +196,10 @@ fn every_logged_request_is_reported_once() {
     let origin = Server::c("origin", dir.path());
     let nginx = Nginx::start(dir.path(), "", &server(origin.address));
     let recording = dir.path().join("recording");
-    let agent = Agent::start(dir.path(), &["--nice=-10", "--record", recording.to_str().expect("path")]);
+    // Where nginx runs after the agent, a turn of the agent falls between nginx's clock, which it reads once for many
+    // requests, and its reading of the request: the log, and not the agent, is late by it. An emulated processor has no choice.
+    let nice = if scale() < 1.0 { "--nice=-10" } else { "--nice=0" };
+    let agent = Agent::start(dir.path(), &[nice, "--record", recording.to_str().expect("path")]);
 
     let plans = plans();
     let sent: usize = plans.iter().map(Vec::len).sum();

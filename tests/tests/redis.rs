@@ -50,7 +50,7 @@ except redis.ResponseError:
 /// An agent for this port's connections, at a higher CPU priority than others: losses from a full ring under saturating
 /// load would be counted, and are not tested here.
 fn start(dir: &Path, port: u16) -> Agent {
-    Agent::start(dir, &["--port", &port.to_string(), "--nice=-10"])
+    Agent::start(dir, &["--port", &port.to_string(), "--nice=-10", "--max-cpu", "400%"])
 }
 
 /// Server-side spans of Redis by class.

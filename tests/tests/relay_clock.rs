@@ -75,11 +75,11 @@ async fn answer(listener: TcpListener, served: &Mutex<Served>, ahead: i64, over:
     writer.send(&bytes).await.expect("it listens");
     let mut answered = [false; REQUESTS];
     while !over() {
-        let mut heard = Vec::new();
-        decoder.read(reader.receive().await.expect("it speaks"), &mut heard).expect("messages");
+        let mut messages = Vec::new();
+        decoder.read(reader.receive().await.expect("it speaks"), &mut messages).expect("messages");
         bytes.clear();
         encoder.put(&Message::Alive, &mut bytes);
-        for message in heard {
+        for message in messages {
             let Message::Context(context) = message else { continue };
             let key = context.key;
             let number = |served: &Served| {

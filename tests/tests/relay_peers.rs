@@ -208,7 +208,7 @@ fn versions() {
         say(&format!("version {version}: {found:?}, {carried} of {} carry more, {far} answers", contexts.len()));
         figure(&format!("relay: edges by way of a peer of version {version}"), &format!("{} of {sent}", found.matched));
         assert_eq!((found.wrong, found.dangling, found.matched), (0, 0, sent), "{found:?}");
-        assert!(summaries >= sent && far * 2 >= sent, "{summaries} summaries, {far} heard of in time");
+        assert!(summaries >= sent && far * 2 >= sent, "{summaries} summaries, {far} received in time");
         let classes = received(&callee, &prefix, sent);
         if version == 1 {
             assert_eq!(carried, 0, "it received what it does not know");

@@ -206,16 +206,16 @@ async fn answers(listener: TcpListener, count: u64) -> (u64, Vec<Context>) {
         writer.send(&bytes).await.expect("it listens");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let mut heard = Vec::new();
+    let mut messages = Vec::new();
     let end = Instant::now() + Duration::from_secs(2);
     while Instant::now() < end {
         bytes.clear();
         encoder.put(&Message::Alive, &mut bytes);
         writer.send(&bytes).await.expect("it listens");
         // An agent sends something at least every 0.4 s.
-        decoder.read(reader.receive().await.expect("it speaks"), &mut heard).expect("messages");
+        decoder.read(reader.receive().await.expect("it speaks"), &mut messages).expect("messages");
     }
-    let contexts = heard.into_iter().filter_map(|message| match message {
+    let contexts = messages.into_iter().filter_map(|message| match message {
         Message::Context(context) => Some(context),
         _ => None,
     });
@@ -333,18 +333,18 @@ fn lies() {
     agents.insert(1, hosts.speaking(2, "proxy-again", dir.path(), trust, &["--hertz", "0"]));
     let counts = |name: &str| outcome(&hosts, &agents, name);
     let before = counts("answer_late");
-    let ((number, heard), found) = during(&hosts, &chain, "answers", || {
+    let ((number, calls), found) = during(&hosts, &chain, "answers", || {
         speaking(&hosts, 5, async { answers(TcpListener::from_std(listener).expect("a socket"), 20_000).await })
     });
     prefixes.extend(found);
-    say(&format!("it received {} calls", heard.len()));
+    say(&format!("it received {} calls", calls.len()));
     wait("answers for nothing to be counted", PATIENCE, || (counts("answer_late") >= before + 20_000).then_some(()));
-    assert!(!heard.is_empty(), "it received nothing");
+    assert!(!calls.is_empty(), "it received nothing");
     let before = counts("refused") + counts("unmatched") + counts("dropped");
-    let claims = heard.len() as u64;
+    let claims = calls.len() as u64;
     speaking(&hosts, 5, async {
         let mut liar = Liar::dial(own(4), place, number, VERSION).await.expect("let in");
-        for context in heard {
+        for context in calls {
             let parent = SpanId(context.parent.0 ^ 1);
             let context = Context { parent, settled: true, trace: TraceId(7), ..context };
             liar.say(&[Message::Context(context)]).await.expect("sent");

@@ -110,6 +110,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("findings", Only(&["a_class_that_costs_half_more_is_named_within_twelve_windows"])),
     ("history", All),
     ("history_bucket", Nothing),
+    ("history_engines", All),
     // Spark is half a gigabyte: its test runs where TRACER_PYSPARK names a directory with the package.
     ("fleet_spark", Only(&["the_jobs_own_tests"])),
     ("saved", All),

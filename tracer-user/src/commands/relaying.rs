@@ -119,12 +119,12 @@ impl Background {
 
 impl Agent {
     /// Takes the messages of other agents.
-    pub(super) fn hear(&mut self, pipeline: &mut Pipeline) {
+    pub(super) fn take_messages(&mut self, pipeline: &mut Pipeline) {
         let Some(relaying) = &mut self.relaying else { return };
         let recorder = &mut self.recorder;
-        let mut hear = |event: Event| {
+        let mut take = |event: Event| {
             let now = monotonic();
-            // Before it is heard, so that a recording has it where it was.
+            // Before it is taken, so that a recording has it where it was.
             if let Some(recorder) = recorder.as_mut() {
                 recorder.frame(Kind::Relay, &event.encode(now));
             }
@@ -132,26 +132,26 @@ impl Agent {
             now
         };
         if let Some(policy) = relaying.policy.take() {
-            hear(Event::Policy(policy));
+            take(Event::Policy(policy));
         }
         let mode = relaying.hub.mode();
         if mode != relaying.mode {
             relaying.mode = mode;
-            hear(Event::Mode(mode));
+            take(Event::Mode(mode));
         }
-        let mut heard = 0;
-        while heard < MESSAGES {
+        let mut taken = 0;
+        while taken < MESSAGES {
             let Some(received) = relaying.hub.receive() else { break };
-            heard += received.messages.len().max(1);
-            if let Some(stand) = received.stand {
-                relaying.received_at = hear(Event::Stand(stand));
+            taken += received.messages.len().max(1);
+            if let Some(session) = received.session {
+                relaying.received_at = take(Event::Session(session));
             }
             for message in received.messages {
-                relaying.received_at = hear(Event::Message(received.from.clone(), message));
+                relaying.received_at = take(Event::Message(received.from.clone(), message));
             }
         }
         if mode == Mode::Waits && monotonic().saturating_sub(relaying.received_at) >= TIME {
-            relaying.received_at = hear(Event::Time);
+            relaying.received_at = take(Event::Time);
         }
     }
 
@@ -194,7 +194,7 @@ impl Agent {
             wakeup.disarm();
             if woken {
                 // Requests that were read know their callers from here on; the rings get their turn as without it.
-                self.hear(pipeline);
+                self.take_messages(pipeline);
                 let over = monotonic().saturating_sub(now) / MILLI;
                 let left = i32::try_from(over).map_or(0, |over| wait - over);
                 if left > 0 {

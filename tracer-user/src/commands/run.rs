@@ -279,7 +279,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     while !status.is_stopping() && finish.is_none_or(|finish| Instant::now() < finish) {
         status.beat();
         agent.shed(&mut pipeline);
-        agent.hear(&mut pipeline);
+        agent.take_messages(&mut pipeline);
         let found = agent.drain(&mut pipeline);
         agent.tell(&mut pipeline);
         while let Ok(job) = job_queue.try_recv() {

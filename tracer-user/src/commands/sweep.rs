@@ -67,7 +67,7 @@ impl Sweep {
 fn end(pipeline: &Pipeline, (tid, tgid): (u32, u32), silent: Nanos, now: Nanos) -> Option<Vec<u8>> {
     let counters = match pipeline.followed(tid, tgid) {
         // The thread reported meanwhile: its id was reused.
-        Some((_, heard)) if heard >= silent => return None,
+        Some((_, last_report)) if last_report >= silent => return None,
         Some((counters, _)) => counters,
         // A process without a tracked thread.
         None if tid == tgid && pipeline.knows(tgid) => tracer_common::event::ThreadCounters::default(),

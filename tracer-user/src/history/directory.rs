@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::summaries::Hours;
+use self::summaries::HourlySums;
 use super::journal;
 use super::layout;
 use super::parquet_file::{self, Builder};
@@ -278,7 +278,7 @@ impl Directory {
         let mut windows = journal::decode(&bytes).ok_or_else(|| about(foreign(), "cannot read", &path))?;
         let mut hosts = builder::<HostRow>()?;
         let (mut classes, mut services) = (builder::<ClassRow>()?, builder::<ServiceRow>()?);
-        let mut hours = complete.then(Hours::new);
+        let mut hours = complete.then(HourlySums::new);
         for window in windows.by_ref() {
             hosts.push(&window.host).map_err(io::Error::other)?;
             if let Some(hours) = &mut hours {

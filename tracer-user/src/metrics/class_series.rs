@@ -41,14 +41,14 @@ pub(super) struct ClassFamilies {
 
 /// Spans by outcome.
 #[derive(Debug)]
-struct Work {
+struct OutcomeSeries {
     ok: Series,
     failed: Series,
     aborted: Series,
     unfinished: Series,
 }
 
-impl Work {
+impl OutcomeSeries {
     fn count(&self, span: &Span) {
         match span.outcome {
             Outcome::Aborted => self.aborted.inc(),
@@ -63,7 +63,7 @@ impl Work {
 #[derive(Debug, Default)]
 struct ClassSeries {
     durations: ClassDurations,
-    work: Option<Work>,
+    work: Option<OutcomeSeries>,
     time: Option<RequestTime<Series>>,
     /// Samples while it is shown.
     size: usize,
@@ -71,11 +71,11 @@ struct ClassSeries {
 
 impl ClassSeries {
     /// The outcomes; a class of calls serves no requests and has none.
-    fn work(&mut self, families: &ClassFamilies, labels: [&str; 3], visibility: Option<&Visibility>) -> &Work {
+    fn work(&mut self, families: &ClassFamilies, labels: [&str; 3], visibility: Option<&Visibility>) -> &OutcomeSeries {
         let [service, name, protocol] = labels;
         self.work.get_or_insert_with(|| {
             let of = |status: &str| families.work.series(&[service, name, protocol, status], visibility);
-            Work { ok: of("ok"), failed: of("error"), aborted: of("aborted"), unfinished: of("unfinished") }
+            OutcomeSeries { ok: of("ok"), failed: of("error"), aborted: of("aborted"), unfinished: of("unfinished") }
         })
     }
 }

@@ -27,8 +27,8 @@ pub(super) struct Resting {
     memory: Memory,
     /// Number of the next exchange.
     next: u64,
-    rx: Stand,
-    tx: Stand,
+    rx: RestingPosition,
+    tx: RestingPosition,
     requests: Option<Direction>,
     last_dir: Option<Direction>,
     verdict: Verdict,
@@ -51,7 +51,7 @@ enum Memory {
 
 /// Position of one direction, stored compactly.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Stand {
+pub(super) struct RestingPosition {
     pos: u64,
     nanos: Nanos,
     pid: u32,
@@ -60,7 +60,7 @@ pub(super) struct Stand {
     head_wanted: u16,
 }
 
-impl Stand {
+impl RestingPosition {
     pub(super) fn new(pos: u64, last: Stamp, head_wanted: u16) -> Self {
         let Stamp { nanos, pid, tid, reads } = last;
         Self { pos, nanos, pid, tid, reads, head_wanted }
@@ -214,7 +214,7 @@ impl ConnectionParser {
         if busy {
             return None;
         }
-        let (mut next, mut rx, mut tx) = (self.pair.upcoming(), self.rx.stand(), self.tx.stand());
+        let (mut next, mut rx, mut tx) = (self.pair.upcoming(), self.rx.position(), self.tx.position());
         let memory = if let Some(multiplexed) = self.multiplexed.take() {
             let lanes;
             (lanes, next, rx, tx) = multiplexed.rest();
@@ -226,8 +226,8 @@ impl ConnectionParser {
         } else if let Some(session) = self.session.take() {
             // The protocol before the session does not come back.
             let (session, [at_rx, at_tx]) = session.rest();
-            rx = Stand::new(at_rx.0, at_rx.1, self.rx.head_wanted);
-            tx = Stand::new(at_tx.0, at_tx.1, self.tx.head_wanted);
+            rx = RestingPosition::new(at_rx.0, at_rx.1, self.rx.head_wanted);
+            tx = RestingPosition::new(at_tx.0, at_tx.1, self.tx.head_wanted);
             Memory::Session(Box::new(session))
         } else if ignored {
             Memory::None
@@ -270,8 +270,8 @@ impl ConnectionParser {
             last_dir,
             turned,
             unsure,
-            rx: Stream::standing(rx),
-            tx: Stream::standing(tx),
+            rx: Stream::resting_at(rx),
+            tx: Stream::resting_at(tx),
             ..Self::new(midstream)
         };
         made.pair.go_on(next);
@@ -279,7 +279,7 @@ impl ConnectionParser {
             Memory::None => {}
             Memory::Parser(parser) => made.parser = Some(parser),
             Memory::Session(session) => {
-                let at = |stand: Stand| (stand.pos, stand.parts().1);
+                let at = |position: RestingPosition| (position.pos, position.parts().1);
                 made.session = Some(session.wake(at(rx), at(tx)));
             }
             Memory::Turns(turns) => made.turns = Some(turns),
@@ -300,12 +300,12 @@ impl Stream {
             && !self.introducing
     }
 
-    fn stand(&self) -> Stand {
-        Stand::new(self.pos, self.last, self.head_wanted)
+    fn position(&self) -> RestingPosition {
+        RestingPosition::new(self.pos, self.last, self.head_wanted)
     }
 
-    fn standing(stand: Stand) -> Self {
-        let (pos, last, head_wanted) = stand.parts();
+    fn resting_at(position: RestingPosition) -> Self {
+        let (pos, last, head_wanted) = position.parts();
         Self { pos, last, head_wanted, ..Self::new() }
     }
 }

@@ -17,7 +17,7 @@ pub(super) const HEAD_MAX: u16 = tracer_common::limits::HEAD_MAX as u16;
 
 /// An operation set aside.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct HeldOperation {
     pub(super) dir: Direction,
     pub(super) pos: u64,
     pub(super) len: u64,
@@ -28,7 +28,7 @@ pub(super) struct Held {
     pub(super) arrived: Nanos,
 }
 
-impl From<&Chunk<'_>> for Held {
+impl From<&Chunk<'_>> for HeldOperation {
     fn from(chunk: &Chunk<'_>) -> Self {
         let Chunk { dir, pos, len, head, tail, fragments, at, arrived } = *chunk;
         let [head, tail, fragments] = [head, tail, fragments].map(<[u8]>::to_vec);
@@ -49,7 +49,7 @@ pub struct ConnectionParser {
     pub(super) verdict: Verdict,
     pub(super) midstream: bool,
     pub(super) misses: u8,
-    pub(super) held: Vec<Held>,
+    pub(super) held: Vec<HeldOperation>,
     pub(super) last_dir: Option<Direction>,
     /// The current operation goes the other way than the one before it.
     pub(super) turned: bool,

@@ -1,6 +1,6 @@
 //! Replies reported before their request, which another thread may have read: set aside until it comes.
 
-use super::connection_parser::{ConnectionParser, Held};
+use super::connection_parser::{ConnectionParser, HeldOperation};
 use super::stream::State;
 use super::{Chunk, ExchangeEvent, Settings};
 
@@ -16,7 +16,7 @@ impl ConnectionParser {
         chunk: &Chunk<'_>,
         settings: &Settings,
         out: &mut Vec<ExchangeEvent>,
-    ) -> Vec<Held> {
+    ) -> Vec<HeldOperation> {
         let held = std::mem::take(&mut self.held);
         // A thread cannot read the answer before it has asked; and requests in a gap precede this one.
         let Some(first) = held.first() else { return held };
@@ -31,9 +31,9 @@ impl ConnectionParser {
     }
 
     /// Takes the replies set aside.
-    pub(super) fn feed_held(&mut self, held: Vec<Held>, settings: &Settings, out: &mut Vec<ExchangeEvent>) {
+    pub(super) fn feed_held(&mut self, held: Vec<HeldOperation>, settings: &Settings, out: &mut Vec<ExchangeEvent>) {
         let Some(requests) = self.requests else { return };
-        for Held { dir, pos, len, head, tail, fragments, at, arrived } in held {
+        for HeldOperation { dir, pos, len, head, tail, fragments, at, arrived } in held {
             debug_assert_eq!(dir, requests.flip(), "only replies are put aside");
             let chunk = Chunk { dir, pos, len, head: &head, tail: &tail, fragments: &fragments, at, arrived };
             self.turn(chunk.dir, settings, out);
@@ -56,7 +56,7 @@ impl ConnectionParser {
         {
             return false;
         }
-        self.held.push(Held::from(chunk));
+        self.held.push(HeldOperation::from(chunk));
         true
     }
 }

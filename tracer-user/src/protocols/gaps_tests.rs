@@ -14,7 +14,7 @@ const STEP: u64 = 25_000_000;
 
 /// Events of one connection.
 #[derive(Debug, Default)]
-struct Heard {
+struct Counted {
     /// Complete exchanges by name.
     whole: BTreeMap<String, u64>,
     /// Failures, with the name of the exchange.
@@ -27,7 +27,7 @@ struct Heard {
     begun: Vec<u64>,
 }
 
-fn hear(ops: &[Op], lost: Option<usize>) -> Heard {
+fn count(ops: &[Op], lost: Option<usize>) -> Counted {
     let settings = Settings::default();
     let mut conversation = ConnectionParser::new(false);
     conversation.opened(Some(Side::Server), false);
@@ -48,7 +48,7 @@ fn hear(ops: &[Op], lost: Option<usize>) -> Heard {
     conversation.closed(Closed::Local, at, None, &settings, &mut events);
     let totals = Totals { rx: pos[0], tx: pos[1], last_rx: 1 << 39, last_tx: 1 << 39 };
     conversation.closed(Closed::Both, at, Some(totals), &settings, &mut events);
-    let mut heard = Heard::default();
+    let mut counted = Counted::default();
     let mut lines: BTreeMap<u64, (String, Option<&'static str>, u64)> = BTreeMap::new();
     for event in events {
         match event {
@@ -65,60 +65,60 @@ fn hear(ops: &[Op], lost: Option<usize>) -> Heard {
             ExchangeEvent::Done { exchange, outcome, .. } => {
                 let (line, failure, first) = lines.remove(&exchange).expect("it began");
                 if outcome == Outcome::Complete {
-                    heard.begun.push(first);
+                    counted.begun.push(first);
                 }
                 if line.starts_with(UNNAMED) || outcome != Outcome::Complete {
-                    heard.partial += 1;
+                    counted.partial += 1;
                     continue;
                 }
                 if let Some(failure) = failure {
-                    *heard.failed.entry(format!("{line}: {failure}")).or_default() += 1;
+                    *counted.failed.entry(format!("{line}: {failure}")).or_default() += 1;
                 }
-                *heard.whole.entry(line).or_default() += 1;
+                *counted.whole.entry(line).or_default() += 1;
             }
             ExchangeEvent::Lost { .. }
             | ExchangeEvent::Unpaired { .. }
             | ExchangeEvent::Unnamed
-            | ExchangeEvent::Forgotten { .. } => heard.missing = true,
+            | ExchangeEvent::Forgotten { .. } => counted.missing = true,
             _ => {}
         }
     }
-    heard
+    counted
 }
 
 #[test]
 fn a_gap_is_reported_invents_nothing_and_ends() {
-    let counted = |all: &BTreeMap<String, u64>, line: &str| all.get(line).copied().unwrap_or(0);
+    let times = |all: &BTreeMap<String, u64>, line: &str| all.get(line).copied().unwrap_or(0);
     let mut tried = 0;
     for (file, ops) in connections() {
         let name = Path::new(&file).parent().and_then(Path::file_name).unwrap().to_string_lossy().into_owned();
         if PROTOCOLS.iter().any(|protocol| protocol.name() == name && protocol.turns()) {
             continue;
         }
-        let all = hear(&ops, None);
+        let all = count(&ops, None);
         for lost in 0..ops.len() {
-            let heard = hear(&ops, Some(lost));
+            let counted = count(&ops, Some(lost));
             let place = format!("{file} without operation {lost} of {}", ops.len());
-            for (line, count) in &heard.whole {
-                let most = if name == "nats" { u64::MAX } else { counted(&all.whole, line) };
+            for (line, count) in &counted.whole {
+                let most = if name == "nats" { u64::MAX } else { times(&all.whole, line) };
                 assert!(*count <= most, "{place}: {line} {count} times");
             }
-            for (line, count) in &heard.failed {
-                assert!(*count <= counted(&all.failed, line), "{place}: {line} {count} times");
+            for (line, count) in &counted.failed {
+                assert!(*count <= times(&all.failed, line), "{place}: {line} {count} times");
             }
             tried += 1;
             // Without its first bytes, a connection may not be recognised.
             if lost == 0 {
                 continue;
             }
-            let same = heard.whole == all.whole && heard.failed == all.failed;
+            let same = counted.whole == all.whole && counted.failed == all.failed;
             assert!(
-                same || heard.missing || heard.partial > all.partial,
-                "{place}: the gap is not reported: {heard:?} {all:?}"
+                same || counted.missing || counted.partial > all.partial,
+                "{place}: the gap is not reported: {counted:?} {all:?}"
             );
-            let behind = |heard: &Heard| heard.begun.iter().filter(|at| **at > (lost as u64 + 1) * STEP).count();
+            let behind = |counted: &Counted| counted.begun.iter().filter(|at| **at > (lost as u64 + 1) * STEP).count();
             let few = behind(&all) < 3 || ops.len() - lost < 8;
-            assert!(few || behind(&heard) > 0, "{place}: nothing is known any more: {heard:?}");
+            assert!(few || behind(&counted) > 0, "{place}: nothing is known any more: {counted:?}");
         }
     }
     assert!(tried > 500, "{tried}");

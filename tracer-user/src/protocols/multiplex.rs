@@ -15,7 +15,7 @@ mod reckon;
 use std::collections::BTreeMap;
 
 pub(super) use self::compact::RestingLanes;
-use super::connection_parser::{HEAD_MAX, Held};
+use super::connection_parser::{HEAD_MAX, HeldOperation};
 use super::framed::{Framed, Front, Way};
 use super::{Chunk, ExchangeEvent, ExpectedReply, Settings, Stamp, Touched, Verdict, Want};
 use crate::model::{Direction, Nanos};
@@ -138,7 +138,7 @@ pub(super) struct Multiplexed {
     seen: Option<(u64, u64)>,
     /// Number of the next exchange.
     next: u64,
-    parked: Vec<Held>,
+    parked: Vec<HeldOperation>,
     touched: Vec<u64>,
     verdict: Verdict,
 }

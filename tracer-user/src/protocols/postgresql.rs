@@ -64,7 +64,7 @@ impl Protocol for PostgreSql {
 
 /// The group of messages read so far: those from one answered message to the next.
 #[derive(Debug, Default)]
-struct Group {
+struct MessageGroup {
     /// Its purpose, by its most significant message.
     does: Does,
     /// The statement it runs or prepares, if known.
@@ -93,7 +93,7 @@ enum Does {
 struct Session {
     statements: Named,
     portals: Named,
-    group: Group,
+    group: MessageGroup,
     /// The end of a COPY from the client was seen: a Sync after it belongs to it.
     copied: bool,
     /// The client asked for encryption: one byte answers.
@@ -106,7 +106,7 @@ struct Session {
 impl Session {
     /// Ends the group after `used` bytes; `ready`: ReadyForQuery answers it.
     fn finish(&mut self, used: usize, ready: bool, body: Body) -> Step<Box<Request>> {
-        let Group { does, summary, answers, .. } = std::mem::take(&mut self.group);
+        let MessageGroup { does, summary, answers, .. } = std::mem::take(&mut self.group);
         let note = if ready { NOTE_READY } else { NOTE_ANSWERS.saturating_add(answers) };
         let message = match (does, summary) {
             (Does::Execute, Some(summary)) => named(Arc::clone(&summary.operation), Arc::clone(&summary.text), note),
@@ -180,7 +180,7 @@ impl Session {
         }
         let text = frame.fields.strip_suffix(&[0]).filter(|_| frame.is_whole());
         let summary = summarize(text.unwrap_or(frame.fields), text.is_none(), Dialect::PostgreSql);
-        self.group = Group::default();
+        self.group = MessageGroup::default();
         self.listens |= summary.text.contains("LISTEN");
         let mut message = named(summary.operation, summary.text, NOTE_READY);
         let (used, rest) = frame.split();
@@ -331,7 +331,7 @@ impl Parser for Session {
 
     fn broken(&mut self, requests: bool) {
         if requests {
-            self.group = Group::default();
+            self.group = MessageGroup::default();
             self.copied = false;
         } else {
             self.progress.broken();

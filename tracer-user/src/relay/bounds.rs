@@ -79,7 +79,7 @@ pub struct Policy {
 
 /// An agent's location, sent when its session begins and when it ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stand {
+pub struct SessionChange {
     /// Number of the agent, which its messages carry.
     pub agent: u64,
     /// True if this host dialled it: it answers. False if it dialled: it reports calls.
@@ -93,7 +93,7 @@ pub struct Stand {
 }
 
 #[derive(Debug)]
-struct End {
+struct Peer {
     dialled: bool,
     forwards: bool,
     addresses: Vec<IpAddr>,
@@ -103,7 +103,7 @@ struct End {
     until: Nanos,
 }
 
-impl End {
+impl Peer {
     /// The addresses it owns.
     fn places(&self) -> Vec<(bool, IpAddr)> {
         let addresses = self.addresses.iter().filter(|_| !self.forwards);
@@ -124,7 +124,7 @@ struct Owned {
 #[derive(Debug, Default)]
 pub struct Bounds {
     policy: Policy,
-    ends: FxHashMap<u64, End>,
+    ends: FxHashMap<u64, Peer>,
     /// Addresses of agents that dialled or were dialled and whose hosts do not forward.
     owned: FxHashMap<(bool, IpAddr), Owned>,
 }
@@ -136,9 +136,9 @@ impl Bounds {
     }
 
     /// Records the begin or end of a session.
-    pub fn hear(&mut self, now: Nanos, stand: &Stand) {
-        if !stand.up {
-            if let Some(end) = self.ends.get_mut(&stand.agent).filter(|end| end.until == Nanos::MAX) {
+    pub fn learn(&mut self, now: Nanos, session: &SessionChange) {
+        if !session.up {
+            if let Some(end) = self.ends.get_mut(&session.agent).filter(|end| end.until == Nanos::MAX) {
                 end.until = now.saturating_add(LINGER);
                 let (until, places) = (end.until, end.places());
                 self.leave(places, until);
@@ -154,17 +154,17 @@ impl Bounds {
         {
             self.forget(oldest);
         }
-        self.forget(stand.agent);
-        let addresses: Vec<IpAddr> = stand.addresses.iter().take(ADDRESSES).map(IpAddr::to_canonical).collect();
+        self.forget(session.agent);
+        let addresses: Vec<IpAddr> = session.addresses.iter().take(ADDRESSES).map(IpAddr::to_canonical).collect();
         let at = |peer: &Prefix| addresses.iter().any(|address| peer.contains(*address));
         let declared = self.policy.declared.iter().filter(|(peer, _)| at(peer));
         let declared = declared.flat_map(|(_, networks)| networks).copied().collect();
-        let (dialled, forwards) = (stand.dialled, stand.forwards);
-        let end = End { dialled, forwards, addresses, declared, until: Nanos::MAX };
+        let (dialled, forwards) = (session.dialled, session.forwards);
+        let end = Peer { dialled, forwards, addresses, declared, until: Nanos::MAX };
         for place in end.places() {
             self.owned.entry(place).or_default().there += 1;
         }
-        self.ends.insert(stand.agent, end);
+        self.ends.insert(session.agent, end);
     }
 
     /// Removes one session from these addresses.
@@ -196,7 +196,7 @@ impl Bounds {
             return false;
         }
         // Recordings of earlier versions hold no agent locations.
-        let is_owned = |end: &End| self.owned.get(&(end.dialled, far)).is_some_and(|o| o.there > 0 || o.until > now);
+        let is_owned = |end: &Peer| self.owned.get(&(end.dialled, far)).is_some_and(|o| o.there > 0 || o.until > now);
         !end.is_some_and(is_owned)
     }
 }
@@ -209,8 +209,8 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn stand(agent: u64, address: &str) -> Stand {
-        Stand { agent, dialled: false, up: true, forwards: false, addresses: vec![ip(address)] }
+    fn session(agent: u64, address: &str) -> SessionChange {
+        SessionChange { agent, dialled: false, up: true, forwards: false, addresses: vec![ip(address)] }
     }
 
     fn prefix(text: &str) -> Prefix {
@@ -239,40 +239,40 @@ mod tests {
     fn an_address_is_its_agents_alone() {
         let (one, two, nat) = (ip("10.0.0.1"), ip("10.0.0.2"), ip("10.0.0.9"));
         let mut bounds = Bounds::default();
-        bounds.hear(1, &stand(1, "10.0.0.1"));
+        bounds.learn(1, &session(1, "10.0.0.1"));
         assert!(bounds.may(2, 2, one), "who it is is not known");
-        bounds.hear(3, &stand(2, "::ffff:10.0.0.2"));
+        bounds.learn(3, &session(2, "::ffff:10.0.0.2"));
         assert!(bounds.may(4, 1, one) && bounds.may(4, 2, two));
         assert!(!bounds.may(4, 1, two) && !bounds.may(4, 2, one), "another's");
         assert!(bounds.may(4, 1, nat) && bounds.may(4, 2, nat), "an address without an agent");
         // Behind the same NAT.
-        bounds.hear(5, &stand(3, "10.0.0.1"));
+        bounds.learn(5, &session(3, "10.0.0.1"));
         assert!(bounds.may(6, 1, one) && bounds.may(6, 3, one) && !bounds.may(6, 3, two));
         // A dialled address says nothing about where calls come from.
-        bounds.hear(7, &Stand { dialled: true, ..stand(4, "10.0.0.2") });
-        bounds.hear(7, &Stand { dialled: true, ..stand(5, "10.0.0.7") });
+        bounds.learn(7, &SessionChange { dialled: true, ..session(4, "10.0.0.2") });
+        bounds.learn(7, &SessionChange { dialled: true, ..session(5, "10.0.0.7") });
         assert!(bounds.may(8, 1, ip("10.0.0.7")) && !bounds.may(8, 5, two) && bounds.may(8, 5, one));
     }
 
     #[test]
     fn a_broken_session_lets_no_other_agent_claim_its_address() {
         let mut bounds = Bounds::default();
-        bounds.hear(1, &stand(1, "10.0.0.1"));
-        bounds.hear(1, &stand(2, "10.0.0.2"));
-        bounds.hear(5, &Stand { up: false, ..stand(1, "10.0.0.1") });
+        bounds.learn(1, &session(1, "10.0.0.1"));
+        bounds.learn(1, &session(2, "10.0.0.2"));
+        bounds.learn(5, &SessionChange { up: false, ..session(1, "10.0.0.1") });
         assert!(!bounds.may(4 + LINGER, 2, ip("10.0.0.1")) && bounds.may(5 + LINGER, 2, ip("10.0.0.1")));
         assert!(bounds.may(4 + LINGER, 1, ip("10.0.0.1")), "its messages from before it went");
-        bounds.hear(5, &Stand { up: false, ..stand(1, "10.0.0.1") });
+        bounds.learn(5, &SessionChange { up: false, ..session(1, "10.0.0.1") });
         // It reconnects with another number.
-        bounds.hear(6, &stand(3, "10.0.0.1"));
+        bounds.learn(6, &session(3, "10.0.0.1"));
         assert!(bounds.may(6, 3, ip("10.0.0.1")) && !bounds.may(2 * LINGER, 2, ip("10.0.0.1")));
     }
 
     #[test]
     fn a_forwarding_agent_may_report_for_others() {
         let mut bounds = Bounds::default();
-        bounds.hear(1, &Stand { forwards: true, ..stand(1, "10.0.0.1") });
-        bounds.hear(1, &stand(2, "10.0.0.2"));
+        bounds.learn(1, &SessionChange { forwards: true, ..session(1, "10.0.0.1") });
+        bounds.learn(1, &session(2, "10.0.0.2"));
         assert!(bounds.may(2, 2, ip("10.0.0.1")) && !bounds.may(2, 1, ip("10.0.0.2")));
     }
 
@@ -283,8 +283,8 @@ mod tests {
         for strict in [false, true] {
             let policy = Policy { strict, translated: translated.clone(), declared: declared.clone() };
             let mut bounds = Bounds::new(policy);
-            bounds.hear(1, &stand(1, "10.0.0.1"));
-            bounds.hear(1, &stand(2, "10.0.0.2"));
+            bounds.learn(1, &session(1, "10.0.0.1"));
+            bounds.learn(1, &session(2, "10.0.0.2"));
             assert!(bounds.may(2, 1, ip("10.1.3.4")) && !bounds.may(2, 2, ip("10.1.3.4")));
             assert!(bounds.may(2, 1, ip("10.9.3.4")) && bounds.may(2, 2, ip("10.9.3.4")));
             assert!(bounds.may(2, 2, ip("10.0.0.2")) && !bounds.may(2, 2, ip("10.0.0.1")));
@@ -297,17 +297,18 @@ mod tests {
     fn they_are_bounded() {
         let mut bounds = Bounds::default();
         let far = (1..=255u8).map(|n| IpAddr::from([10, 0, 1, n])).collect::<Vec<_>>();
-        bounds.hear(1, &stand(0, "10.0.0.1"));
+        bounds.learn(1, &session(0, "10.0.0.1"));
         for n in 1..=2 * ENDS as u64 {
-            let stand = Stand { addresses: far.clone(), ..stand(n, "10.0.0.2") };
-            bounds.hear(n, &stand);
-            bounds.hear(n, &Stand { up: false, ..stand });
+            let session = SessionChange { addresses: far.clone(), ..session(n, "10.0.0.2") };
+            bounds.learn(n, &session);
+            bounds.learn(n, &SessionChange { up: false, ..session });
         }
         assert!(bounds.ends.len() <= ENDS && bounds.owned.len() <= ADDRESSES + 1);
         for n in 0..2 * ENDS as u32 {
-            let stand = Stand { addresses: vec![IpAddr::from(n.to_be_bytes())], ..stand(u64::from(n) << 32, "::") };
-            bounds.hear(LINGER * (1 + u64::from(n)), &stand);
-            bounds.hear(LINGER * (1 + u64::from(n)), &Stand { up: false, ..stand });
+            let session =
+                SessionChange { addresses: vec![IpAddr::from(n.to_be_bytes())], ..session(u64::from(n) << 32, "::") };
+            bounds.learn(LINGER * (1 + u64::from(n)), &session);
+            bounds.learn(LINGER * (1 + u64::from(n)), &SessionChange { up: false, ..session });
         }
         assert!(bounds.ends.len() <= ENDS && bounds.owned.len() <= ENDS, "{}", bounds.owned.len());
     }

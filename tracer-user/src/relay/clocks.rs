@@ -48,7 +48,7 @@ pub struct Clocks {
 
 impl Clocks {
     /// Records the times of a call that the agent `number` reported; `now` is monotonic.
-    pub fn hear(&mut self, now: Nanos, number: u64, pair: Pair) {
+    pub fn learn(&mut self, now: Nanos, number: u64, pair: Pair) {
         // The true offset lies between these two.
         let most = pair.arrived.saturating_sub(pair.sent);
         let least = pair.answered.saturating_sub(pair.replied);
@@ -97,7 +97,7 @@ mod tests {
                 let sent = n * 20_000_000;
                 let arrived = sent + there + offset;
                 let answered = arrived + work;
-                clocks.hear(sent as u64, 7, Pair { sent, replied: sent + there + work + back, arrived, answered });
+                clocks.learn(sent as u64, 7, Pair { sent, replied: sent + there + work + back, arrived, answered });
                 best = best.min(there + back);
             }
             let clock = clocks.of(7).unwrap();
@@ -108,7 +108,7 @@ mod tests {
         #[test]
         fn any_times_are_survived(times in any::<[i64; 4]>()) {
             let [sent, replied, arrived, answered] = times;
-            Clocks::default().hear(1, 1, Pair { sent, replied, arrived, answered });
+            Clocks::default().learn(1, 1, Pair { sent, replied, arrived, answered });
         }
     }
 
@@ -121,16 +121,16 @@ mod tests {
             arrived: offset + on_the_way,
             answered: offset + on_the_way,
         };
-        clocks.hear(0, 1, pair(500, 10));
+        clocks.learn(0, 1, pair(500, 10));
         assert_eq!(clocks.of(1), Some(Clock { offset: 500, error: 10 }));
-        clocks.hear(WINDOW, 1, pair(900, 20));
+        clocks.learn(WINDOW, 1, pair(900, 20));
         assert_eq!(clocks.of(1).unwrap().offset, 500, "narrower, and not long ago");
-        clocks.hear(2 * WINDOW, 1, pair(901, 30));
+        clocks.learn(2 * WINDOW, 1, pair(901, 30));
         assert_eq!(clocks.of(1), Some(Clock { offset: 900, error: 20 }));
-        clocks.hear(2 * WINDOW, 1, Pair { sent: 0, replied: 5, arrived: 100, answered: 200 });
+        clocks.learn(2 * WINDOW, 1, Pair { sent: 0, replied: 5, arrived: 100, answered: 200 });
         assert_eq!(clocks.of(1).unwrap().offset, 900, "a reply that took longer than the call");
         for number in 10..10 + 2 * LIMIT as u64 {
-            clocks.hear(2 * WINDOW + number, number, pair(1, 1));
+            clocks.learn(2 * WINDOW + number, number, pair(1, 1));
         }
         assert!(clocks.known.len() == LIMIT && clocks.of(1).is_none());
     }

@@ -13,13 +13,13 @@ const LIMIT: usize = 512;
 
 /// Contexts the sending end keeps.
 #[derive(Debug, Default)]
-pub(super) struct Sent {
+pub(super) struct SentContexts {
     count: u64,
     known: FxHashMap<Key, (u64, Context)>,
     order: VecDeque<Key>,
 }
 
-impl Sent {
+impl SentContexts {
     /// Adds an unsettled context that was sent in full.
     pub(super) fn put(&mut self, context: &Context) {
         if self.order.len() >= LIMIT
@@ -44,9 +44,9 @@ impl Sent {
 
 /// Contexts the receiving end keeps.
 #[derive(Debug, Default)]
-pub(super) struct Heard(VecDeque<Option<Context>>);
+pub(super) struct ReceivedContexts(VecDeque<Option<Context>>);
 
-impl Heard {
+impl ReceivedContexts {
     /// Adds an unsettled context that was received in full; `None` for an ignored one.
     pub(super) fn put(&mut self, context: Option<Context>) {
         if self.0.len() >= LIMIT {
@@ -84,25 +84,25 @@ mod tests {
 
     #[test]
     fn both_ends_count_alike() {
-        let (mut sent, mut heard) = (Sent::default(), Heard::default());
+        let (mut sent, mut received) = (SentContexts::default(), ReceivedContexts::default());
         for seq in 0..3 * LIMIT as u32 {
             // Some belong to the same call: only the last counts.
             let context = context(seq / 3 * 2);
             sent.put(&context);
-            heard.put(Some(context));
-            assert!(sent.known.len() <= LIMIT && sent.order.len() <= LIMIT && heard.0.len() <= LIMIT);
+            received.put(Some(context));
+            assert!(sent.known.len() <= LIMIT && sent.order.len() <= LIMIT && received.0.len() <= LIMIT);
         }
         let mut found = 0;
         for seq in 0..3 * LIMIT as u32 {
             let settled = Context { trace: TraceId(9), settled: true, ..context(seq) };
             let Some(back) = sent.back(&settled) else { continue };
-            assert_eq!(heard.of(back).unwrap().unwrap().key.seq, seq);
+            assert_eq!(received.of(back).unwrap().unwrap().key.seq, seq);
             found += 1;
         }
         assert!(found >= LIMIT / 3, "{found}");
         let last = context(2 * LIMIT as u32 - 2);
         assert_eq!(sent.back(&Context { settled: true, ..last.clone() }), Some(0));
         assert_eq!(sent.back(&Context { settled: true, parent: SpanId(2), ..last }), None, "another call");
-        assert!(heard.of(LIMIT as u64).is_err() && heard.of(u64::MAX).is_err());
+        assert!(received.of(LIMIT as u64).is_err() && received.of(u64::MAX).is_err());
     }
 }

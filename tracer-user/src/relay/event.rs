@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::Agent;
-use super::bounds::{ADDRESSES, Policy, Prefix, Stand};
+use super::bounds::{ADDRESSES, Policy, Prefix, SessionChange};
 use super::message::{Decoder, Encoder, Message, cut, text};
 use crate::model::Nanos;
 
@@ -19,7 +19,7 @@ pub enum Event {
     /// The configured policy. Recorded once, before any message.
     Policy(Policy),
     /// An agent's location.
-    Stand(Stand),
+    Session(SessionChange),
 }
 
 /// What the pipeline may expect of other agents.
@@ -73,7 +73,7 @@ impl Event {
                     put_networks(networks, &mut out);
                 }
             }
-            Self::Stand(Stand { agent, dialled, up, forwards, addresses }) => {
+            Self::Session(SessionChange { agent, dialled, up, forwards, addresses }) => {
                 out.push(STAND);
                 out.extend(agent.to_ne_bytes());
                 out.push((u8::from(*dialled) * DIALLED) | (u8::from(*up) * UP) | (u8::from(*forwards) * FORWARDS));
@@ -114,7 +114,7 @@ impl Event {
                 let (agent, rest) = rest.split_first_chunk()?;
                 let (flags, rest) = rest.split_first()?;
                 let (addresses, _) = networks(rest)?;
-                Self::Stand(Stand {
+                Self::Session(SessionChange {
                     agent: u64::from_ne_bytes(*agent),
                     dialled: flags & DIALLED != 0,
                     up: flags & UP != 0,
@@ -196,7 +196,7 @@ mod tests {
         let declared = vec![(network("10.0.0.1"), vec![network("10.1.0.0/16")]), (network("fd00::/8"), Vec::new())];
         let policy = Policy { strict: true, translated: vec![network("::1"), network("10.9.0.0/16")], declared };
         let addresses = vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()];
-        let stand = Stand { agent: 7, dialled: true, up: false, forwards: true, addresses };
+        let session = SessionChange { agent: 7, dialled: true, up: false, forwards: true, addresses };
         for event in [
             Event::Time,
             Event::Mode(Mode::Waits),
@@ -204,8 +204,8 @@ mod tests {
             Event::Message(agent, context()),
             Event::Policy(policy),
             Event::Policy(Policy::default()),
-            Event::Stand(Stand { dialled: false, up: true, ..stand.clone() }),
-            Event::Stand(stand),
+            Event::Session(SessionChange { dialled: false, up: true, ..session.clone() }),
+            Event::Session(session),
         ] {
             assert_eq!(Event::decode(&event.encode(99)), Some((99, event)));
         }

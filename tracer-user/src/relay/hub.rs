@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
 use super::bans::{BAN, Bans};
-use super::bounds::{Bounds, Stand};
+use super::bounds::{Bounds, SessionChange};
 use super::channel::{Broken, Link, SessionEnd};
 use super::event::Mode;
 use super::message::Message;
@@ -255,9 +255,9 @@ impl Common {
     }
 
     /// Records the begin or end of a session here, and for the pipeline: before and after all messages of the session.
-    async fn stand(&self, from: &Agent, stand: &Stand) {
-        lock(&self.state.bounds).hear(self.now(), stand);
-        let received = Received { from: from.clone(), messages: Vec::new(), stand: Some(stand.clone()) };
+    async fn session_changed(&self, from: &Agent, change: &SessionChange) {
+        lock(&self.state.bounds).learn(self.now(), change);
+        let received = Received { from: from.clone(), messages: Vec::new(), session: Some(change.clone()) };
         // The pipeline may have ended.
         let _ = self.inbox.0.send(received).await;
     }
@@ -350,21 +350,22 @@ impl Common {
         if addresses.is_empty() {
             addresses.extend(address);
         }
-        let mut stand = Stand { agent: number, dialled: false, up: true, forwards: session.forwards, addresses };
+        let mut change =
+            SessionChange { agent: number, dialled: false, up: true, forwards: session.forwards, addresses };
         let (sender, mut outbox) = mpsc::channel(QUEUE);
         lock(&self.state.accepted).insert(agent.number, sender.clone());
-        self.stand(&agent, &stand).await;
+        self.session_changed(&agent, &change).await;
         let ended = session.run(Takes::Contexts, &mut outbox, self.inbox(), &traffic, |_| ()).await;
         {
             let mut accepted = lock(&self.state.accepted);
             // It may have reconnected meanwhile.
-            stand.up = !accepted.get(&agent.number).is_some_and(|known| known.same_channel(&sender));
-            if !stand.up {
+            change.up = !accepted.get(&agent.number).is_some_and(|known| known.same_channel(&sender));
+            if !change.up {
                 accepted.remove(&agent.number);
             }
         }
-        if !stand.up {
-            self.stand(&agent, &stand).await;
+        if !change.up {
+            self.session_changed(&agent, &change).await;
         }
         self.down(id, true, &ended);
         lock(&self.state.peers).remove(&id);
@@ -386,18 +387,18 @@ impl Common {
                     session.agent.number = number;
                     session.beat = self.begun;
                     let (agent, addresses) = (session.agent.clone(), std::mem::take(&mut session.addresses));
-                    let mut stand =
-                        Stand { agent: number, dialled: true, up: true, forwards: session.forwards, addresses };
-                    self.stand(&agent, &stand).await;
+                    let mut change =
+                        SessionChange { agent: number, dialled: true, up: true, forwards: session.forwards, addresses };
+                    self.session_changed(&agent, &change).await;
                     let traffic = self.up(id, &agent);
                     reached.store(number, Ordering::Relaxed);
                     (wait, known) = (FIRST_WAIT, true);
-                    let heard = |messages: &[Message]| self.learn(messages, way);
-                    let ended = session.run(Takes::Summaries, &mut outbox, self.inbox(), &traffic, heard).await;
+                    let learn = |messages: &[Message]| self.learn(messages, way);
+                    let ended = session.run(Takes::Summaries, &mut outbox, self.inbox(), &traffic, learn).await;
                     reached.store(0, Ordering::Relaxed);
                     self.down(id, true, &ended);
-                    stand.up = false;
-                    self.stand(&agent, &stand).await;
+                    change.up = false;
+                    self.session_changed(&agent, &change).await;
                     if ended.is_hostile() {
                         self.state.refused.fetch_add(1, Ordering::Relaxed);
                         log::warn!("relay: {place} is not spoken to for {} s: {ended}", BAN.as_secs());

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use super::context_backrefs::{Heard, Sent};
+use super::context_backrefs::{ReceivedContexts, SentContexts};
 use super::key::Key;
 use crate::model::{PropagatedContext, SpanId, TraceId};
 
@@ -160,13 +160,13 @@ const START: u8 = 2;
 #[derive(Debug)]
 pub struct Encoder {
     names: rustc_hash::FxHashMap<Arc<str>, u16>,
-    sent: Sent,
+    sent: SentContexts,
     version: u16,
 }
 
 impl Default for Encoder {
     fn default() -> Self {
-        Self { names: rustc_hash::FxHashMap::default(), sent: Sent::default(), version: VERSION }
+        Self { names: rustc_hash::FxHashMap::default(), sent: SentContexts::default(), version: VERSION }
     }
 }
 
@@ -304,7 +304,7 @@ impl Encoder {
 #[derive(Debug, Default)]
 pub struct Decoder {
     names: Vec<Arc<str>>,
-    heard: Heard,
+    received: ReceivedContexts,
     /// What precedes the next context.
     more: More,
     /// Number of ignored contexts of UDP questions.
@@ -418,7 +418,7 @@ impl Decoder {
                 };
                 if !context.settled {
                     // Ignored contexts count too: the sender numbers all of them.
-                    self.heard.put((!is_udp_question).then(|| context.clone()));
+                    self.received.put((!is_udp_question).then(|| context.clone()));
                 }
                 if is_udp_question {
                     self.ignored += 1;
@@ -428,7 +428,7 @@ impl Decoder {
             }
             SETTLES => {
                 let trace = TraceId(u128::from_be_bytes(fields.take()?));
-                let known = self.heard.of(fields.number()?)?;
+                let known = self.received.of(fields.number()?)?;
                 if trace.0 == 0 {
                     return Err(Garbage::Value);
                 }

@@ -35,7 +35,7 @@ pub mod wakeup_fd;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use bounds::Stand;
+use bounds::SessionChange;
 use message::{Context, Message, Summary};
 
 /// Another agent.
@@ -55,7 +55,7 @@ pub struct Received {
     /// Contexts and summaries.
     pub messages: Vec<Message>,
     /// Its location, when its session begins or ends; `messages` is empty then.
-    pub stand: Option<Stand>,
+    pub session: Option<SessionChange>,
 }
 
 /// A message the pipeline wants sent.

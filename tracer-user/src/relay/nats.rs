@@ -98,7 +98,7 @@ impl Nats {
         }
         let host = place.rsplit_once(':').map_or(place, |(host, _)| host);
         let inbox = self.client.new_inbox();
-        let heard = self.client.subscribe(inbox.clone()).await.map_err(io::Error::other)?;
+        let subscription = self.client.subscribe(inbox.clone()).await.map_err(io::Error::other)?;
         let reply = self.client.request(subject(host), Bytes::from(inbox)).await.map_err(|error| match error.kind() {
             RequestErrorKind::NoResponders => io::Error::other(format!(
                 "no agent of {host} is at the NATS server {}; agents are there by their hosts' own addresses and names",
@@ -107,7 +107,7 @@ impl Nats {
             _ => io::Error::other(format!("NATS server {}: {error}", self.server)),
         })?;
         let to = inbox_of(&reply.payload).ok_or_else(|| io::Error::other("not an agent's answer"))?;
-        Ok(self.tunnel(to, heard))
+        Ok(self.tunnel(to, subscription))
     }
 
     /// Yields a stream for each agent that asks for this host, for ever.
@@ -133,9 +133,9 @@ impl Nats {
                     let Ok(place) = found.try_reserve() else { continue };
                     let inbox = self.client.new_inbox();
                     // Subscribe before publishing the inbox: the server handles both in order.
-                    let heard = self.client.subscribe(inbox.clone()).await.map_err(io::Error::other)?;
+                    let subscription = self.client.subscribe(inbox.clone()).await.map_err(io::Error::other)?;
                     self.client.publish(reply, Bytes::from(inbox)).await.map_err(io::Error::other)?;
-                    place.send(self.tunnel(to, heard));
+                    place.send(self.tunnel(to, subscription));
                 }
             }
         }
@@ -147,15 +147,15 @@ impl Nats {
     }
 
     /// A byte stream to and from an inbox.
-    fn tunnel(&self, to: Subject, heard: Subscriber) -> DuplexStream {
+    fn tunnel(&self, to: Subject, subscription: Subscriber) -> DuplexStream {
         let (near, far) = tokio::io::duplex(CHUNK);
-        tokio::spawn(pump(self.client.clone(), to, heard, far));
+        tokio::spawn(pump(self.client.clone(), to, subscription, far));
         near
     }
 }
 
 /// Copies bytes until either side ends.
-async fn pump(client: Client, to: Subject, mut heard: Subscriber, stream: DuplexStream) {
+async fn pump(client: Client, to: Subject, mut subscription: Subscriber, stream: DuplexStream) {
     let (mut read, mut write) = tokio::io::split(stream);
     let mut sent = 0u32;
     let speak = async {
@@ -174,7 +174,7 @@ async fn pump(client: Client, to: Subject, mut heard: Subscriber, stream: Duplex
     };
     let listen = async {
         let mut expected = 0u32;
-        while let Some(message) = heard.next().await {
+        while let Some(message) = subscription.next().await {
             // An empty payload means that the other end hung up; a wrong number means that a message was lost.
             let Some((number, bytes)) = message.payload.split_first_chunk() else { return };
             if u32::from_be_bytes(*number) != expected || bytes.is_empty() || write.write_all(bytes).await.is_err() {

@@ -218,13 +218,13 @@ impl Session {
         outbox: &mut mpsc::Receiver<Message>,
         (inbox, wakeup): (&mpsc::Sender<Received>, &WakeupFd),
         traffic: &Traffic,
-        heard: impl Fn(&[Message]),
+        on_messages: impl Fn(&[Message]),
     ) -> Ended {
         let Self { agent, beat, writer, reader, decoder, encoder, .. } = self;
         let asked = Notify::new();
         tokio::select! {
             ended = speak(writer, encoder, outbox, (takes, beat, &asked), traffic) => ended,
-            ended = listen((takes, &asked), (reader, decoder), agent, (inbox, wakeup), traffic, heard) => ended,
+            ended = listen((takes, &asked), (reader, decoder), agent, (inbox, wakeup), traffic, on_messages) => ended,
         }
     }
 }
@@ -301,7 +301,7 @@ async fn listen(
     agent: Agent,
     (inbox, wakeup): (&mpsc::Sender<Received>, &WakeupFd),
     traffic: &Traffic,
-    heard: impl Fn(&[Message]),
+    on_messages: impl Fn(&[Message]),
 ) -> Ended {
     let mut pace = Pace::new(Instant::now());
     // Time this end was too busy to read does not count towards the rate: what queued up meanwhile arrives at once.
@@ -328,10 +328,10 @@ async fn listen(
             return garbage.into();
         }
         if !messages.is_empty() {
-            heard(&messages);
+            on_messages(&messages);
             traffic.received.fetch_add(messages.len() as u64, Ordering::Relaxed);
             let since = Instant::now();
-            if inbox.send(Received { from: agent.clone(), messages, stand: None }).await.is_err() {
+            if inbox.send(Received { from: agent.clone(), messages, session: None }).await.is_err() {
                 return Ended::Over;
             }
             busy += since.elapsed();

@@ -70,7 +70,7 @@ pub(super) fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
         return less(State::NoSymbols);
     };
     let Some(bias) = program.bias(maps.of(path)) else { return less(State::Unreadable) };
-    let Some(memory) = Memory::of(pid) else { return less(State::Unreadable) };
+    let Some(memory) = WritableMemory::of(pid) else { return less(State::Unreadable) };
     let Some(environment) = memory.environment(bias.wrapping_add(immediates)) else {
         return less(State::Unreadable);
     };
@@ -123,12 +123,12 @@ struct Environment {
 }
 
 /// The writable anonymous memory of a process.
-struct Memory {
+struct WritableMemory {
     file: File,
     ranges: Vec<(u64, u64)>,
 }
 
-impl Memory {
+impl WritableMemory {
     fn of(pid: u32) -> Option<Self> {
         let mut text = Vec::new();
         File::open(format!("/proc/{pid}/maps")).ok()?.take(READ_LIMIT).read_to_end(&mut text).ok()?;
@@ -301,7 +301,7 @@ mod tests {
         likeness.handle[CHECK_LOOP as usize / 8] = of_loop.as_ptr() as u64;
         likeness.handle[CHECK_TYPE as usize / 8] = u64::from(CHECK);
         likeness.handle[CHECK_CALLBACK as usize / 8] = calls;
-        let memory = Memory::of(std::process::id()).expect("this process");
+        let memory = WritableMemory::of(std::process::id()).expect("this process");
         let handle = std::ptr::from_ref(&*likeness) as u64;
         let found = memory.around(handle).expect("a handle");
         assert_eq!((found.messages, found.ids), (0x1234, Some(ids.as_ptr() as u64)));

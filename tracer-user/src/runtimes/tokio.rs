@@ -256,12 +256,12 @@ fn known<S: Source + ?Sized>(image: &Image<'_, S>, functions: &Functions) -> Pro
 
 /// A memory operand (x86-64): the base register and the displacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Memory {
+struct MemoryOperand {
     base: u8,
     add: i64,
 }
 
-/// [`Memory::base`]: the thread pointer (`%fs`); `OWN_AND` plus a register's number: that plus the register.
+/// [`MemoryOperand::base`]: the thread pointer (`%fs`); `OWN_AND` plus a register's number: that plus the register.
 const OWN: u8 = 16;
 const OWN_AND: u8 = 17;
 /// Opcodes that [`moves`] decodes: `mov` to memory, `mov` from memory, `lea`.
@@ -272,17 +272,18 @@ const ADDRESS: u8 = 0x8d;
 const ARGUMENT: u8 = 7;
 
 /// Decodes an eight-byte `mov` between a register and memory, or a `lea`: opcode, register, memory operand, length.
-fn moves(code: &[u8]) -> Option<(u8, u8, Memory, usize)> {
+fn moves(code: &[u8]) -> Option<(u8, u8, MemoryOperand, usize)> {
     if let [0x64, rest @ ..] = code {
         // `%fs:ADD`, without a register and with one.
         if let [rex @ (0x48 | 0x4c), what @ (STORE | LOAD), modes, 0x25, ..] = *rest
             && modes & 0xc7 == 4
         {
             let add = i64::from(number::<4>(rest, 4)? as u32 as i32);
-            return Some((what, (modes >> 3 & 7) | (rex << 1 & 8), Memory { base: OWN, add }, 9));
+            return Some((what, (modes >> 3 & 7) | (rex << 1 & 8), MemoryOperand { base: OWN, add }, 9));
         }
-        let (what, register, Memory { base, add }, len) = moves(rest).filter(|(.., memory, _)| memory.base < OWN)?;
-        return (what != ADDRESS).then_some((what, register, Memory { base: base + OWN_AND, add }, len + 1));
+        let (what, register, MemoryOperand { base, add }, len) =
+            moves(rest).filter(|(.., memory, _)| memory.base < OWN)?;
+        return (what != ADDRESS).then_some((what, register, MemoryOperand { base: base + OWN_AND, add }, len + 1));
     }
     let [rex @ 0x48..=0x4f, what @ (STORE | LOAD | ADDRESS), modes, ..] = *code else { return None };
     let register = (modes >> 3 & 7) | (rex << 1 & 8);
@@ -298,7 +299,7 @@ fn moves(code: &[u8]) -> Option<(u8, u8, Memory, usize)> {
         2 => (i64::from(number::<4>(code, 3)? as u32 as i32), 7),
         _ => return None,
     };
-    Some((what, register, Memory { base, add }, len))
+    Some((what, register, MemoryOperand { base, add }, len))
 }
 
 /// The common value of all items; `None` if they differ.
@@ -311,7 +312,7 @@ fn only(mut all: impl Iterator<Item = i64>) -> Option<i64> {
 /// then `lea ADD(REGISTER), …`.
 fn values(code: &[u8]) -> Option<i64> {
     only((0..code.len()).filter_map(|at| {
-        let (LOAD, register, Memory { base: OWN, add: 0 }, len) = moves(code.get(at..)?)? else { return None };
+        let (LOAD, register, MemoryOperand { base: OWN, add: 0 }, len) = moves(code.get(at..)?)? else { return None };
         let (ADDRESS, _, memory, _) = moves(code.get(at + len..)?)? else { return None };
         (memory.base == register).then_some(memory.add)
     }))
@@ -327,7 +328,7 @@ fn constant(code: &[u8], register: u8) -> Option<i64> {
 }
 
 /// The offset of a memory operand from the thread pointer.
-fn place(code: &[u8], memory: Memory) -> Option<i64> {
+fn place(code: &[u8], memory: MemoryOperand) -> Option<i64> {
     let from = match memory.base {
         OWN => 0,
         OWN_AND.. => constant(code, memory.base - OWN_AND)?,
@@ -355,7 +356,7 @@ fn put_back(code: &[u8]) -> Option<i64> {
         (0..code.len()).any(|at| {
             let taken = code.get(at..).and_then(moves);
             taken.is_some_and(|(what, into, memory, _)| {
-                what == LOAD && into == register && memory == Memory { base: ARGUMENT, add: 0 }
+                what == LOAD && into == register && memory == MemoryOperand { base: ARGUMENT, add: 0 }
             })
         })
     };
@@ -370,7 +371,7 @@ fn put_back(code: &[u8]) -> Option<i64> {
     only_place(code, stores)
 }
 
-fn only_place(code: &[u8], all: impl Iterator<Item = Memory>) -> Option<i64> {
+fn only_place(code: &[u8], all: impl Iterator<Item = MemoryOperand>) -> Option<i64> {
     let all: Vec<Option<i64>> = all.map(|memory| place(code, memory)).collect();
     let all: Option<Vec<i64>> = all.into_iter().collect();
     only(all?.into_iter())

@@ -180,8 +180,8 @@ pub struct Lever {
 struct Shared {
     books: Mutex<Books>,
     counts: Counts,
-    /// Milliseconds since `begun` at which the pipeline was last heard of.
-    heard: AtomicU64,
+    /// Milliseconds since `begun` at which the pipeline was last known to work.
+    last_heartbeat: AtomicU64,
     begun: Instant,
     /// Everything was restored without an order: what the pipeline believes is void.
     reset: AtomicBool,
@@ -297,7 +297,7 @@ impl Lever {
         let shared = Arc::new(Shared {
             books: Mutex::new(books),
             counts: Counts((0..classes).map(|_| Count::default()).collect()),
-            heard: AtomicU64::new(0),
+            last_heartbeat: AtomicU64::new(0),
             begun: Instant::now(),
             reset: AtomicBool::new(false),
         });
@@ -305,8 +305,8 @@ impl Lever {
     }
 
     /// The pipeline works.
-    pub fn heard(&self) {
-        self.shared.heard.store(self.shared.begun.elapsed().as_millis() as u64, Ordering::Relaxed);
+    pub fn heartbeat(&self) {
+        self.shared.last_heartbeat.store(self.shared.begun.elapsed().as_millis() as u64, Ordering::Relaxed);
     }
 
     /// Whether everything was restored without an order since last asked: every decision so far is void.
@@ -382,8 +382,8 @@ fn work(shared: &Shared, orders: &Receiver<Vec<Order>>) {
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        let heard = Duration::from_millis(shared.heard.load(Ordering::Relaxed));
-        if shared.begun.elapsed().saturating_sub(heard) > SILENCE && !shared.books().threads.is_empty() {
+        let last = Duration::from_millis(shared.last_heartbeat.load(Ordering::Relaxed));
+        if shared.begun.elapsed().saturating_sub(last) > SILENCE && !shared.books().threads.is_empty() {
             log::warn!("the pipeline is silent: every priority is restored");
             shared.restore(false);
         }

@@ -239,7 +239,7 @@ impl Engine {
             }
             Event::Message(from, Message::Summary(summary)) => self.answered_afar(summary, &from),
             Event::Policy(policy) => self.relays.bounds = Bounds::new(policy),
-            Event::Stand(stand) => self.relays.bounds.hear(now, &stand),
+            Event::Session(session) => self.relays.bounds.learn(now, &session),
             Event::Time | Event::Message(_, Message::Hello(_) | Message::Alive | Message::Forwards) => {}
         }
     }
@@ -413,7 +413,7 @@ impl Engine {
                         let arrived = summary.start.saturating_sub(queue);
                         let pair = Pair { sent, replied, arrived, answered: far(summary.duration) };
                         if live.end != 0 {
-                            self.relays.clocks.hear(self.now, agent.number, pair);
+                            self.relays.clocks.learn(self.now, agent.number, pair);
                         }
                     }
                     let in_vain = relay.sent.is_some() && relay.summary.is_none() && live.deferred >= patience(contact);

@@ -87,7 +87,7 @@ fn run(
     let mut changed = true;
     while !stop.load(Ordering::Relaxed) {
         while let Ok(one) = news.try_recv() {
-            top.hear(one);
+            top.take(one);
             changed = true;
         }
         if changed {
@@ -112,7 +112,7 @@ fn run(
 }
 
 impl Top {
-    fn hear(&mut self, news: News) {
+    fn take(&mut self, news: News) {
         match news {
             News::Snapshot(snapshot) => {
                 self.trouble = None;

@@ -23,12 +23,12 @@ type Contents<R> = (Vec<R>, Vec<String>);
 
 /// The windows of a journal by the hour.
 #[derive(Debug)]
-pub(super) struct Hours {
+pub(super) struct HourlySums {
     hosts: Summary<HostRow>,
     classes: Summary<ClassRow>,
 }
 
-impl Hours {
+impl HourlySums {
     pub(super) fn new() -> Self {
         Self { hosts: Summary::new(HOUR_S), classes: Summary::new(HOUR_S) }
     }
@@ -49,7 +49,7 @@ pub(super) fn day_of(start_s: i64) -> i64 {
 
 impl Directory {
     /// Adds the windows of a complete journal to the hours of its day.
-    pub(super) fn add_hours(&mut self, stem: &str, mut hours: Hours) -> io::Result<()> {
+    pub(super) fn add_hours(&mut self, stem: &str, mut hours: HourlySums) -> io::Result<()> {
         let Some((_, start_s)) = layout::parse_stem(stem) else { return Ok(()) };
         let day = day_of(start_s);
         let hosts = self.add_to_day(day, stem, &mut hours.hosts, |_| ())?;

@@ -52,32 +52,32 @@ const AT_THE_FRONT: &[(i16, i16)] = &[
 
 /// Content of a reply.
 #[derive(Debug, Default)]
-pub(super) struct Heard {
+pub(super) struct ReplyFindings {
     /// The first failure.
     pub(super) failure: Option<&'static str>,
     /// Links carried by its records.
     pub(super) linked: Linked,
 }
 
-impl Heard {
+impl ReplyFindings {
     fn check(&mut self, number: i16) {
         self.failure = self.failure.or_else(|| names::error(number));
     }
 }
 
 /// Reads a reply after its header.
-pub(super) fn heard(api: i16, version: i16, body: Reader<'_>) -> Heard {
-    let mut heard = Heard::default();
+pub(super) fn findings(api: i16, version: i16, body: Reader<'_>) -> ReplyFindings {
+    let mut findings = ReplyFindings::default();
     // Uncaptured fields are simply missing.
-    let _ = read(api, version, body, &mut heard);
-    heard
+    let _ = read(api, version, body, &mut findings);
+    findings
 }
 
 /// Reads as far as captured.
-fn read(api: i16, version: i16, mut body: Reader<'_>, heard: &mut Heard) -> Option<()> {
+fn read(api: i16, version: i16, mut body: Reader<'_>, findings: &mut ReplyFindings) -> Option<()> {
     if let Some((_, paused)) = AT_THE_FRONT.iter().find(|(known, _)| *known == api) {
         body.skip(if version >= *paused { 4 } else { 0 })?;
-        heard.check(body.short()?);
+        findings.check(body.short()?);
         return Some(());
     }
     match api {
@@ -86,7 +86,7 @@ fn read(api: i16, version: i16, mut body: Reader<'_>, heard: &mut Heard) -> Opti
                 body.topic(version >= 13)?;
                 for _ in 0..body.count()? {
                     body.skip(4)?;
-                    heard.check(body.short()?);
+                    findings.check(body.short()?);
                     body.skip(8)?;
                     body.skip(if version >= 2 { 8 } else { 0 })?;
                     body.skip(if version >= 5 { 8 } else { 0 })?;
@@ -106,14 +106,14 @@ fn read(api: i16, version: i16, mut body: Reader<'_>, heard: &mut Heard) -> Opti
         FETCH => {
             body.skip(if version >= 1 { 4 } else { 0 })?;
             if version >= 7 {
-                heard.check(body.short()?);
+                findings.check(body.short()?);
                 body.skip(4)?;
             }
             for _ in 0..body.count()? {
                 body.topic(version >= 13)?;
                 for _ in 0..body.count()? {
                     body.skip(4)?;
-                    heard.check(body.short()?);
+                    findings.check(body.short()?);
                     body.skip(8)?;
                     body.skip(if version >= 5 { 8 } else { 0 })?;
                     if version >= 4 {
@@ -124,7 +124,7 @@ fn read(api: i16, version: i16, mut body: Reader<'_>, heard: &mut Heard) -> Opti
                         }
                     }
                     body.skip(if version >= 11 { 4 } else { 0 })?;
-                    records::batches(&mut body, &mut heard.linked)?;
+                    records::batches(&mut body, &mut findings.linked)?;
                     body.tags()?;
                 }
                 body.tags()?;
@@ -137,7 +137,7 @@ fn read(api: i16, version: i16, mut body: Reader<'_>, heard: &mut Heard) -> Opti
                 body.topic(api == OFFSET_COMMIT && version >= 10)?;
                 for _ in 0..body.count()? {
                     body.skip(4)?;
-                    heard.check(body.short()?);
+                    findings.check(body.short()?);
                     match (api, version) {
                         (OFFSET_COMMIT, _) => {}
                         // Offsets, as many as requested.
@@ -168,7 +168,7 @@ fn read(api: i16, version: i16, mut body: Reader<'_>, heard: &mut Heard) -> Opti
             }
             body.skip(if version >= 1 { 4 } else { 0 })?;
             if body.count()? > 0 {
-                heard.check(body.short()?);
+                findings.check(body.short()?);
             }
         }
         CREATE_TOPICS | DELETE_TOPICS => {
@@ -178,7 +178,7 @@ fn read(api: i16, version: i16, mut body: Reader<'_>, heard: &mut Heard) -> Opti
                 body.text()?;
                 let by_id = version >= if api == CREATE_TOPICS { 7 } else { 6 };
                 body.skip(if by_id { 16 } else { 0 })?;
-                heard.check(body.short()?);
+                findings.check(body.short()?);
             }
         }
         FIND_COORDINATOR => {
@@ -192,7 +192,7 @@ fn read(api: i16, version: i16, mut body: Reader<'_>, heard: &mut Heard) -> Opti
                 body.text()?;
                 body.skip(4)?;
             }
-            heard.check(body.short()?);
+            findings.check(body.short()?);
         }
         _ => {}
     }

@@ -3,7 +3,7 @@
 use super::{Lane, Multiplexed};
 use crate::model::Direction;
 use crate::protocols::Verdict;
-use crate::protocols::compact::Stand;
+use crate::protocols::compact::RestingPosition;
 use crate::protocols::framed::Framed;
 
 /// Everything kept between two exchanges.
@@ -36,12 +36,12 @@ impl Multiplexed {
 
     /// Splits into the compact state kept while nothing is under way, the next exchange's number, and both directions'
     /// positions.
-    pub(in crate::protocols) fn rest(self) -> (RestingLanes, u64, Stand, Stand) {
+    pub(in crate::protocols) fn rest(self) -> (RestingLanes, u64, RestingPosition, RestingPosition) {
         let Self { mut framed, rx, tx, seen, next, verdict, .. } = self;
         framed.rest();
-        let stands = (rx.stand(), tx.stand());
+        let positions = (rx.position(), tx.position());
         let seen = seen.unwrap_or((1, 0));
-        (RestingLanes { framed, seen, rx: rx.rest(verdict), tx: tx.rest(verdict) }, next, stands.0, stands.1)
+        (RestingLanes { framed, seen, rx: rx.rest(verdict), tx: tx.rest(verdict) }, next, positions.0, positions.1)
     }
 }
 
@@ -51,8 +51,8 @@ impl RestingLanes {
         self,
         next: u64,
         requests: Option<Direction>,
-        rx: Stand,
-        tx: Stand,
+        rx: RestingPosition,
+        tx: RestingPosition,
     ) -> Multiplexed {
         let requests = requests.unwrap_or(Direction::Rx);
         let mut made = Multiplexed::new(self.framed, requests, (0, 0), (false, false));
@@ -88,14 +88,14 @@ impl Lane {
         }
     }
 
-    fn stand(&self) -> Stand {
-        Stand::new(self.pos, self.last, self.head_wanted)
+    fn position(&self) -> RestingPosition {
+        RestingPosition::new(self.pos, self.last, self.head_wanted)
     }
 }
 
 impl RestingLane {
-    fn wake(self, stand: Stand) -> Lane {
-        let (pos, last, head_wanted) = stand.parts();
+    fn wake(self, position: RestingPosition) -> Lane {
+        let (pos, last, head_wanted) = position.parts();
         let lost = self.is_lost.then_some(u64::from(self.lost));
         let usual = u64::from(self.usual);
         Lane { pos, last, head_wanted, lost, usual, misses: self.misses, ..Lane::default() }

@@ -2,7 +2,7 @@
 
 use super::Multiplexed;
 use crate::model::Direction;
-use crate::protocols::connection_parser::Held;
+use crate::protocols::connection_parser::HeldOperation;
 use crate::protocols::{Chunk, ExchangeEvent, Settings};
 
 impl Multiplexed {
@@ -22,7 +22,7 @@ impl Multiplexed {
         fresh && self.is_early(dir, chunk.head)
     }
 
-    pub(super) fn is_next(&self, held: &Held) -> bool {
+    pub(super) fn is_next(&self, held: &HeldOperation) -> bool {
         let lane = if held.dir == Direction::Rx { &self.rx } else { &self.tx };
         let first = !self.parked.iter().any(|other| other.dir == held.dir && other.pos < held.pos);
         let follows = held.pos.saturating_sub(lane.pos) <= lane.left || lane.lost.is_some();
@@ -38,7 +38,7 @@ impl Multiplexed {
     }
 
     pub(super) fn park(&mut self, chunk: &Chunk<'_>) {
-        self.parked.push(Held::from(chunk));
+        self.parked.push(HeldOperation::from(chunk));
     }
 
     /// Takes the longest-parked operation, preceded by those before it in the stream and the gap before them.
@@ -50,8 +50,8 @@ impl Multiplexed {
         self.take_held(&held, settings, out);
     }
 
-    pub(super) fn take_held(&mut self, held: &Held, settings: &Settings, out: &mut Vec<ExchangeEvent>) {
-        let Held { dir, pos, len, head, tail, fragments, at, arrived } = held;
+    pub(super) fn take_held(&mut self, held: &HeldOperation, settings: &Settings, out: &mut Vec<ExchangeEvent>) {
+        let HeldOperation { dir, pos, len, head, tail, fragments, at, arrived } = held;
         let chunk = Chunk { dir: *dir, pos: *pos, len: *len, head, tail, fragments, at: *at, arrived: *arrived };
         self.take(&chunk, settings, out);
     }

@@ -72,7 +72,7 @@ fn summary(to: u64, seq: u32) -> Outgoing {
 
 /// The next messages; skips changes of sessions.
 fn received(hub: &mut Hub) -> Option<Received> {
-    std::iter::from_fn(|| hub.receive()).find(|received| received.stand.is_none())
+    std::iter::from_fn(|| hub.receive()).find(|received| received.session.is_none())
 }
 
 async fn next(hub: &mut Hub) -> Received {
@@ -163,15 +163,15 @@ fn addresses_of_agents_arrive_before_their_messages() {
         until("a session", || caller.mode() == Mode::Waits && callee.mode() == Mode::Waits).await;
         caller.send(vec![context(10)]);
         drop(caller);
-        let mut heard = Vec::new();
+        let mut all = Vec::new();
         until("it is over", || {
-            heard.extend(callee.receive());
-            heard.iter().any(|received| received.stand.as_ref().is_some_and(|stand| !stand.up))
+            all.extend(callee.receive());
+            all.iter().any(|received| received.session.as_ref().is_some_and(|session| !session.up))
         })
         .await;
-        let first = heard.first().and_then(|received| received.stand.as_ref()).unwrap();
+        let first = all.first().and_then(|received| received.session.as_ref()).unwrap();
         assert_eq!((first.up, first.dialled, &first.addresses[..]), (true, false, &[IpAddr::from([127, 0, 0, 1])][..]));
-        assert!(heard.iter().all(|received| received.from.number == first.agent));
+        assert!(all.iter().all(|received| received.from.number == first.agent));
     });
 }
 

@@ -192,12 +192,12 @@ fn the_lever_restores_by_itself_when_the_pipeline_is_silent_or_gone() {
             std::thread::sleep(Duration::from_millis(5));
         }
     };
-    lever.heard();
+    lever.heartbeat();
     lever.order(vec![change(sleeper.tid, 11)]).unwrap();
     until(11);
     until(0);
     assert!(lever.take_reset() && !lever.take_reset());
-    lever.heard();
+    lever.heartbeat();
     lever.order(vec![change(sleeper.tid, 11)]).unwrap();
     until(11);
     drop(lever);

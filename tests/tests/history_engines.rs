@@ -1,0 +1,143 @@
+//! The history's files, read by DuckDB with the statements of `docs/history.md`.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tracer_tests::go::unpacked;
+use tracer_tests::workload::source;
+use tracer_tests::{begin, figure, scratch};
+use tracer_user::history::directory::{Directory, Options, RealDisk};
+use tracer_user::history::rows::{ClassRow, HostRow, WindowRows};
+use tracer_user::history::status::Status;
+
+/// 2026-11-24T07:00:00Z.
+const START_S: u64 = 1_795_503_600;
+/// From then until the third day: two days are over.
+const HOURS: u64 = 60;
+const WINDOWS_AN_HOUR: u64 = 6;
+/// Request classes: milliseconds of CPU, and of duration, of each of their requests.
+const CLASSES: [(&str, f64, u64); 3] = [("GET /cart", 1.5, 5), ("GET /home", 0.25, 1), ("POST /order", 4.0, 40)];
+
+/// Requests of a class in the window with this number.
+fn requests(class: usize, window: u64) -> u64 {
+    10 * (class as u64 + 1) + window % 7
+}
+
+fn window(nth: u64) -> WindowRows {
+    let start_ns = (START_S + nth * 3600 / WINDOWS_AN_HOUR) * 1_000_000_000;
+    let host: Arc<str> = "web-1".into();
+    let class = |(index, (name, cpu_ms, duration_ms)): (usize, &(&str, f64, u64))| {
+        let count = requests(index, nth);
+        let mut row = ClassRow {
+            start_ns,
+            length_s: 10.0,
+            host: Arc::clone(&host),
+            service_name: "shop".into(),
+            request_class: (*name).into(),
+            side: "server".into(),
+            protocol: "http".into(),
+            count,
+            cpu_s: count as f64 * cpu_ms / 1000.0,
+            duration_s: (count * duration_ms) as f64 / 1000.0,
+            ..ClassRow::default()
+        };
+        row.duration_histogram.add(duration_ms * 1_000_000, count as u32);
+        row
+    };
+    WindowRows {
+        host: HostRow { start_ns, length_s: 10.0, host: Arc::clone(&host), cores: 2.0, ..HostRow::default() },
+        classes: CLASSES.iter().enumerate().map(class).collect(),
+        services: Vec::new(),
+    }
+}
+
+/// The statements of a document, in their order.
+fn statements(document: &str) -> Vec<&str> {
+    let blocks = document.split("```sql\n").skip(1).filter_map(|rest| rest.split("```").next());
+    blocks.flat_map(|block| block.split_inclusive(';')).map(str::trim).filter(|text| !text.is_empty()).collect()
+}
+
+fn ask(statement: &str) -> Vec<Vec<Value>> {
+    let mut command = Command::new("python3");
+    let library = Path::new(unpacked("duckdb-", "duckdb/__init__.py"));
+    command.arg(source("duckdb_query.py")).env("PYTHONPATH", library.ancestors().nth(2).expect("a directory"));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("python3");
+    child.stdin.take().expect("a pipe").write_all(statement.as_bytes()).expect("a statement");
+    let done = child.wait_with_output().expect("an end");
+    assert!(done.status.success(), "{statement}");
+    serde_json::from_slice(&done.stdout).expect("rows")
+}
+
+#[test]
+fn duckdb_reads_windows_and_days_by_the_documented_statements() {
+    let library = unpacked("duckdb-", "duckdb/__init__.py");
+    let Some(_turn) = begin("history engines", &["python3", library]) else { return };
+    let dir = scratch();
+    let history = dir.path().join("history");
+    let ages = Duration::from_secs(1 << 30);
+    let options = Options {
+        dir: history.clone(),
+        host: "web-1".to_owned(),
+        max_size: 1 << 30,
+        max_age: ages,
+        hourly_max_age: ages,
+        daily_max_age: ages,
+        upload: false,
+    };
+    let mut directory = Directory::open(options, Arc::new(Status::default()), Box::new(RealDisk)).expect("a directory");
+    for nth in 0..HOURS * WINDOWS_AN_HOUR {
+        directory.append(&window(nth)).expect("a window");
+    }
+    directory.finish();
+
+    let place = history.display().to_string();
+    let document = include_str!("../../docs/history.md");
+    let found: Vec<String> = statements(document).iter().map(|text| text.replace("DIR", &place)).collect();
+    let [by_day, by_class, medians] = &*found else { panic!("statements of the document: {found:#?}") };
+
+    // Every request of every window, and what it cost.
+    let all = |class: usize| (0..HOURS * WINDOWS_AN_HOUR).map(|nth| requests(class, nth)).sum::<u64>();
+    let rows = ask(by_class);
+    let read: BTreeMap<&str, &Vec<Value>> = rows.iter().map(|row| (row[1].as_str().expect("a name"), row)).collect();
+    assert_eq!(read.len(), CLASSES.len(), "{rows:?}");
+    for (index, (name, cpu_ms, duration_ms)) in CLASSES.iter().enumerate() {
+        let row = read[name];
+        assert_eq!((row[0].as_str(), number(&row[2])), (Some("shop"), all(index) as f64), "{row:?}");
+        assert!((number(&row[3]) - cpu_ms).abs() < 1e-6, "{row:?}");
+        assert!((number(&row[4]) - *duration_ms as f64).abs() < 1e-6, "{row:?}");
+    }
+
+    // Bounds of buckets are a factor of the root of two apart.
+    let rows = ask(medians);
+    assert_eq!(rows.len(), CLASSES.len(), "{rows:?}");
+    for row in &rows {
+        let (_, _, duration_ms) = CLASSES.iter().find(|class| Some(class.0) == row[0].as_str()).expect("a class");
+        let ratio = number(&row[1]) / *duration_ms as f64;
+        assert!((1.0..=2f64.sqrt() + 1e-9).contains(&ratio), "{row:?}");
+    }
+
+    // Days that are over, of one class.
+    let of_day = |hours: std::ops::Range<u64>| {
+        (hours.start * WINDOWS_AN_HOUR..hours.end * WINDOWS_AN_HOUR).map(|nth| requests(0, nth)).sum::<u64>() as f64
+    };
+    let rows = ask(by_day);
+    let days: Vec<(String, f64)> =
+        rows.iter().map(|row| (row[0].as_str().expect("a date").to_owned(), number(&row[1]))).collect();
+    assert_eq!(days, [("2026-11-24".to_owned(), of_day(0..17)), ("2026-11-25".to_owned(), of_day(17..41))]);
+    assert!(rows.iter().all(|row| (number(&row[2]) - CLASSES[0].1).abs() < 1e-6), "{rows:?}");
+    figure(
+        "history engines",
+        &format!("{} requests in {} windows and 2 days", all(0) + all(1) + all(2), HOURS * WINDOWS_AN_HOUR),
+    );
+}
+
+/// Sums of whole numbers are decimals, which the driver turns into text.
+fn number(value: &Value) -> f64 {
+    value.as_f64().or_else(|| value.as_str().and_then(|text| text.parse().ok())).unwrap_or(f64::NAN)
+}
