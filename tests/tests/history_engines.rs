@@ -19,7 +19,7 @@ use tracer_user::history::status::Status;
 const START_S: u64 = 1_795_503_600;
 /// From then until the third day: two days are over.
 const HOURS: u64 = 60;
-const WINDOWS_AN_HOUR: u64 = 6;
+const WINDOWS_AN_HOUR: u64 = 2;
 /// Request classes: milliseconds of CPU, and of duration, of each of their requests.
 const CLASSES: [(&str, f64, u64); 3] = [("GET /cart", 1.5, 5), ("GET /home", 0.25, 1), ("POST /order", 4.0, 40)];
 
