@@ -100,7 +100,8 @@ fn classes_are_exported_with_their_functions_and_times() {
     let receiver = receiver(dir.path(), 1);
     let servers = ["burn", "waits"].map(|name| (name, Server::c(name, dir.path())));
     let to = format!("http://{}", receiver.address);
-    let arguments = ["--nice=-10", "--overhead-budget=100%", "--otlp", &to, "--otlp-signals", "profiles"];
+    let arguments =
+        ["--nice=-10", "--max-cpu=6400%", "--overhead-budget=100%", "--otlp", &to, "--otlp-signals", "profiles"];
     let agent = Agent::launch_with("agent", dir.path(), &arguments, |command| {
         command.env("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf").env("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip");
         command.env("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test");

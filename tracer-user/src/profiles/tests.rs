@@ -178,10 +178,10 @@ fn an_exporter_gets_each_sample_once() {
     names.classes.push(ClassInfo { protocol: ProtocolId::Declared, ..names.classes[0].clone() });
     let (own, here) = (std::process::id(), landmark as *const () as u64 + 1);
     let mut profiles = Profiles::new();
+    profiles.set_process(own, "shop");
     profiles.sample(&names, &sample(Owner::Class(ClassId(0)), vec![here]));
     assert!(profiles.take_unsent(&names, 5).is_none(), "nobody asked for them");
     profiles.keep_unsent(10);
-    profiles.set_process(own, "shop");
     profiles.set_instance(own, &facts(own, 77));
     let of = |owner| sample(owner, vec![here]);
     let class = Owner::Class(ClassId(0));
