@@ -177,12 +177,11 @@ impl Merged {
         self.sums.nanos += sample.nanos;
         let values = &mut self.sums.values;
         let place = *self.places.entry((stack_index, attribute_indices.clone())).or_insert(values.len());
-        match values.get_mut(place).and_then(|known| known.values.first_mut()) {
-            Some(sum) => *sum = sum.saturating_add(nanos),
-            None => {
-                *bytes += 24 + 4 * attribute_indices.len();
-                values.push(Sample { stack_index, attribute_indices, values: vec![nanos] });
-            }
+        if let Some(sum) = values.get_mut(place).and_then(|known| known.values.first_mut()) {
+            *sum = sum.saturating_add(nanos);
+        } else {
+            *bytes += 24 + 4 * attribute_indices.len();
+            values.push(Sample { stack_index, attribute_indices, values: vec![nanos] });
         }
     }
 
