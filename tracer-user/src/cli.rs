@@ -192,10 +192,12 @@ pub struct AgentOptions {
     /// other variables of OpenTelemetry's exporter, batch processor and sampler apply too.
     #[arg(long, value_name = "URL")]
     pub otlp: Option<String>,
-    /// What is sent there: traces, metrics, logs, separated by commas. Metrics are those of /metrics under OpenTelemetry's
-    /// names, once a minute (OTEL_METRIC_EXPORT_INTERVAL); logs are findings, one record when one opens and one when it ends.
-    /// Without this option: traces and logs, unless OTEL_TRACES_EXPORTER or OTEL_LOGS_EXPORTER is none, and metrics if
-    /// OTEL_METRICS_EXPORTER is otlp.
+    /// What is sent there: traces, metrics, logs, profiles, separated by commas. Metrics are those of /metrics under
+    /// OpenTelemetry's names, once a minute (OTEL_METRIC_EXPORT_INTERVAL); logs are findings, one record when one opens and
+    /// one when it ends; profiles are stacks by request class, on the CPU and off it, every 10 s (OpenTelemetry's signal
+    /// for them is in development: collectors must know version 1.9 or later of it). Without this option: traces and logs,
+    /// unless OTEL_TRACES_EXPORTER or OTEL_LOGS_EXPORTER is none; metrics if OTEL_METRICS_EXPORTER is otlp, profiles if
+    /// OTEL_PROFILES_EXPORTER is otlp.
     #[arg(long, value_name = "SIGNALS", value_delimiter = ',', value_parser = crate::otlp::signal)]
     pub otlp_signals: Vec<Signal>,
     /// Exchange contexts with the agents of other hosts, so that a transaction is one tree across hosts. The agent

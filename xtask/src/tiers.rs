@@ -106,6 +106,8 @@ const TABLE: &[(&str, Quick)] = &[
     ("names", All),
     ("narrow", All),
     ("otlp", Only(&["a_collector_reads_them_by_grpc"])),
+    // Two intervals of export take half a minute.
+    ("otlp_profiles", Nothing),
     ("privileges", Only(&["two_capabilities_trace_every_request"])),
     ("findings", Only(&["a_class_that_costs_half_more_is_named_within_twelve_windows"])),
     ("history", All),

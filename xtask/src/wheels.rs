@@ -42,6 +42,20 @@ const WHEELS: &[Wheel] = &[
         file: "rotel/rotel-agent",
         kind: Kind::Program,
     },
+    // OpenTelemetry's messages as its own generator makes them, for what receives profiles; and the library they are of, which
+    // is newer than the distribution's.
+    decoder(
+        "opentelemetry-proto",
+        "1.45.2",
+        "opentelemetry/proto/profiles/v1development/profiles_pb2.py",
+        "03a7ca1b43f89fd5b965d5975902bb2515c0c86e2428b456836e9a6149c6235a",
+    ),
+    decoder(
+        "protobuf",
+        "7.36.2",
+        "google/protobuf/message.py",
+        "bdb3a345d48db958e6ce1f18e508beb0cc981d64f24088427549c866cd039f1e",
+    ),
     // Schemas of Kubernetes' objects, for every version.
     Wheel {
         name: "kubernetes-validate",
@@ -187,6 +201,11 @@ const fn other(name: &'static str, version: &'static str, file: &'static str, sh
 
 /// Found by the harness, and only by it: workloads do not import these.
 const fn s3(name: &'static str, version: &'static str, file: &'static str, sha256: &'static str) -> Wheel {
+    Wheel { name, version, sha256, file, kind: Kind::Toolchain }
+}
+
+/// Likewise.
+const fn decoder(name: &'static str, version: &'static str, file: &'static str, sha256: &'static str) -> Wheel {
     Wheel { name, version, sha256, file, kind: Kind::Toolchain }
 }
 

@@ -35,7 +35,7 @@ use crate::kernel::probes::Until;
 use crate::kernel::ring_occupancy::RingLevel;
 use crate::kernel::rings::Rings;
 use crate::kernel::skips::Skips;
-use crate::otlp::{Export, FindingExport, MetricExport};
+use crate::otlp::{Export, FindingExport, MetricExport, ProfileExport};
 use crate::pipeline::Pipeline;
 use crate::record::{Kind, Waiting, Writer};
 use crate::runtimes::{Finder, State};
@@ -75,6 +75,7 @@ pub(super) struct Agent {
     pub(super) export: Option<Export>,
     pub(super) metric_export: Option<MetricExport>,
     pub(super) finding_export: Option<FindingExport>,
+    pub(super) profile_export: Option<ProfileExport>,
     /// Posts findings.
     pub(super) webhook: Option<Webhook>,
     pub(super) saver: Option<Saver>,

@@ -48,7 +48,7 @@ use crate::kernel::policy::Scope;
 use crate::kernel::rings::Rings;
 use crate::kernel::selftest;
 use crate::kernel::skips::Skips;
-use crate::otlp::{self, FindingExport, Signal};
+use crate::otlp::{self, FindingExport, ProfileExport, Signal};
 use crate::pipeline::Pipeline;
 use crate::record::{Origin, Writer};
 use crate::runtimes::{Finder, Place};
@@ -133,6 +133,14 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         Some(settings) => {
             let _inside = runtime.enter();
             Some(FindingExport::start(settings, &host).map_err(Failure::Export)?)
+        }
+        None => None,
+    };
+    let profile_export = match wanted(Signal::Profiles)? {
+        Some(settings) => {
+            let _inside = runtime.enter();
+            let started = ProfileExport::start(settings, &host, &mut pipeline.profiles, monotonic());
+            Some(started.map_err(Failure::Export)?)
         }
         None => None,
     };
@@ -243,6 +251,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         export,
         metric_export,
         finding_export,
+        profile_export,
         webhook,
         saver,
         history,
@@ -311,8 +320,11 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     pipeline.report_open();
     pipeline.history.end();
     agent.tick(&mut pipeline);
+    if let Some(export) = &mut agent.profile_export {
+        export.last(&mut pipeline, monotonic(), agent.wall_offset);
+    }
     let Agent { kernel, recorder, health, export, metric_export, finding_export, .. } = agent;
-    let Agent { webhook, saver, history, files, .. } = agent;
+    let Agent { profile_export, webhook, saver, history, files, .. } = agent;
     drop(kernel);
     // Counted from here: the kernel takes its own time to remove probes from running programs.
     let deadline = Instant::now() + ENDING;
@@ -333,6 +345,9 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
             export.finish(deadline).await;
         }
         if let Some(export) = finding_export {
+            export.finish(deadline).await;
+        }
+        if let Some(export) = profile_export {
             export.finish(deadline).await;
         }
         if let Some(webhook) = webhook {

@@ -213,6 +213,10 @@ impl Agent {
             export.notify(pipeline.detector.own_findings());
             pipeline.metrics.set_finding_export(&export.counts.by_outcome(), export.counts.retries());
         }
+        if let Some(export) = &mut self.profile_export {
+            export.offer(pipeline, monotonic(), self.wall_offset);
+            pipeline.metrics.set_profile_export(&export.counts.by_outcome(), export.counts.retries());
+        }
         if let Some(webhook) = &mut self.webhook {
             webhook.notify(pipeline.detector.own_findings());
             pipeline.metrics.set_notifications(&webhook.counts().by_outcome());

@@ -125,6 +125,8 @@ table_use! {
         ad_hoc_open,
         /// Samples of slow requests.
         ad_hoc_kept,
+        /// Stacks by process and class that wait to be exported.
+        unsent_stacks,
         /// Stacks that wait for their names.
         symbol_queue,
         /// Names of functions that are shared.

@@ -1,42 +1,32 @@
-//! The resource of a span: the process that served it, its container and its host.
+//! The resource of a span or a profile: the process that served it, its container and its host.
 
-use std::sync::Arc;
-
-use super::proto::{KeyValue, Value};
-use crate::host::container::{self, Container};
+use super::proto::{KeyValue, Resource, Value};
 use crate::host::container_names::ContainerNames;
-use crate::host::process::ProcessFacts;
+use crate::host::instance::Instance;
 use crate::text::printable;
 
-/// A process that serves requests or makes calls.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Instance {
-    pid: u32,
-    /// Start time in clock ticks since boot; 0: not known.
-    start_time: u64,
-    /// Path of its program; empty: not known.
-    exe: String,
-    pub(super) container: Option<Arc<Container>>,
-}
-
 impl Instance {
-    pub(super) fn new(pid: u32, facts: &ProcessFacts) -> Self {
-        Self {
-            pid,
-            start_time: facts.start_time,
-            exe: facts.exe.clone(),
-            container: container::of_cgroup(&facts.cgroup).map(Arc::new),
+    /// It as a resource: an instance of `service`. `more` are configured attributes, which do not override detected ones.
+    pub(super) fn resource(
+        &self,
+        service: &str,
+        host: &HostFacts,
+        names: Option<&ContainerNames>,
+        more: &[(String, String)],
+    ) -> Resource {
+        let mut attributes = vec![KeyValue::text("service.name", service)];
+        attributes.extend(self.attributes(host, names));
+        for (key, value) in more {
+            if attributes.iter().all(|known| known.key != *key) {
+                attributes.push(KeyValue::text(key, value));
+            }
         }
-    }
-
-    /// A process that could not be inspected.
-    pub(super) fn unknown(pid: u32) -> Self {
-        Self { pid, ..Self::default() }
+        Resource { attributes }
     }
 
     /// Its attributes beside the service's name. `service.instance.id` is the same for the life of the process, and no
     /// other process of any host has it.
-    pub(super) fn attributes(&self, host: &HostFacts, names: Option<&ContainerNames>) -> Vec<KeyValue> {
+    fn attributes(&self, host: &HostFacts, names: Option<&ContainerNames>) -> Vec<KeyValue> {
         let mut all = vec![
             KeyValue::text("service.instance.id", format!("{}/{}@{}", host.id(), self.pid, self.start_time)),
             KeyValue::of("process.pid", Value::Int(i64::from(self.pid))),

@@ -1,4 +1,4 @@
-//! Exports finished spans, metrics ([`metrics`]) and findings ([`logs`]) to an OpenTelemetry collector.
+//! Exports finished spans, metrics ([`metrics`]), findings ([`logs`]) and profiles ([`profiles`]) to an OpenTelemetry collector.
 //!
 //! The pipeline puts spans into a bounded queue and never waits: a full queue drops spans and counts them. A task on
 //! the server's threads collects them into batches and sends each batch, retrying while the collector is busy or away.
@@ -9,6 +9,9 @@ pub mod logs;
 mod metric_names;
 mod metric_proto;
 pub mod metrics;
+mod profile_proto;
+mod profile_requests;
+pub mod profiles;
 mod proto;
 mod send;
 mod settings;
@@ -24,15 +27,17 @@ use tokio::sync::{mpsc, oneshot};
 
 pub use logs::FindingExport;
 pub use metrics::MetricExport;
+pub use profiles::ProfileExport;
 pub use settings::{Protocol, Settings, SettingsError, Signal, Tls, read, signal};
 
 use crate::guard::loss_log::LossLog;
 use crate::guard::tables::TableUse;
 use crate::host::container_names::NamesCache;
+use crate::host::instance::Instance;
 use crate::host::process::ProcessFacts;
 use crate::model::{Names, Span};
 use crate::pipeline::SpanWriter;
-use instance::{HostFacts, Instance};
+use instance::HostFacts;
 use send::{Sender, Sent};
 use spans::Finished;
 
@@ -45,7 +50,7 @@ const GIVE_UP: Duration = Duration::from_secs(120);
 /// Most processes whose facts are kept; as many as the engine follows.
 const INSTANCES: usize = 65_536;
 
-/// Outcomes of spans or log records so far.
+/// Outcomes of spans, log records or samples so far.
 #[derive(Debug, Default)]
 pub struct Counts {
     sent: AtomicU64,
@@ -68,15 +73,20 @@ impl Counts {
         ]
     }
 
-    /// Spans dropped for any reason.
+    /// Those dropped for any reason.
     pub fn dropped(&self) -> u64 {
         self.by_outcome().iter().filter(|(outcome, _)| *outcome != "sent").map(|(_, count)| count).sum()
     }
 
-    fn summary(&self, dropped: u64) -> String {
+    /// Numbers by outcome, for a message.
+    fn outcomes(&self) -> String {
         let outcomes: Vec<String> =
             self.by_outcome().iter().map(|(outcome, count)| format!("{outcome} {count}")).collect();
-        format!("{dropped} spans were dropped and are not exported; spans since the start: {}", outcomes.join(", "))
+        outcomes.join(", ")
+    }
+
+    fn summary(&self, dropped: u64) -> String {
+        format!("{dropped} spans were dropped and are not exported; spans since the start: {}", self.outcomes())
     }
 
     /// Number of retried requests.

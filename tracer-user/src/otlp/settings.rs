@@ -30,6 +30,8 @@ pub enum Signal {
     Metrics,
     /// Findings.
     Logs,
+    /// Stacks by request class.
+    Profiles,
 }
 
 impl Signal {
@@ -38,15 +40,22 @@ impl Signal {
         macro_rules! of_each_signal {
             ($($end:literal),*) => {
                 &[
-                    ("OTEL_TRACES_EXPORTER", ["OTEL_METRICS_EXPORTER", "OTEL_LOGS_EXPORTER"]),
+                    (
+                        "OTEL_TRACES_EXPORTER",
+                        ["OTEL_METRICS_EXPORTER", "OTEL_LOGS_EXPORTER", "OTEL_PROFILES_EXPORTER"],
+                    ),
                     $((
                         concat!("OTEL_EXPORTER_OTLP_TRACES_", $end),
-                        [concat!("OTEL_EXPORTER_OTLP_METRICS_", $end), concat!("OTEL_EXPORTER_OTLP_LOGS_", $end)],
+                        [
+                            concat!("OTEL_EXPORTER_OTLP_METRICS_", $end),
+                            concat!("OTEL_EXPORTER_OTLP_LOGS_", $end),
+                            concat!("OTEL_EXPORTER_OTLP_PROFILES_", $end),
+                        ],
                     ),)*
                 ]
             };
         }
-        const OTHERS: &[(&str, [&str; 2])] = of_each_signal!(
+        const OTHERS: &[(&str, [&str; 3])] = of_each_signal!(
             "ENDPOINT",
             "PROTOCOL",
             "HEADERS",
@@ -58,22 +67,25 @@ impl Signal {
         );
         let others = OTHERS.iter().find(|(of_traces, _)| *of_traces == traces).map(|(_, others)| others);
         match (self, others) {
-            (Self::Metrics, Some([metrics, _])) => metrics,
-            (Self::Logs, Some([_, logs])) => logs,
+            (Self::Metrics, Some([metrics, ..])) => metrics,
+            (Self::Logs, Some([_, logs, _])) => logs,
+            (Self::Profiles, Some([.., profiles])) => profiles,
             _ => traces,
         }
     }
 
     /// Whether it is exported: by the command line's list, else by the environment. Traces and findings are unless somebody
-    /// says no, metrics if somebody says so.
+    /// says no, metrics and profiles if somebody says so.
     fn wanted(self, listed: &[Self], flag: Option<&str>, exporter: Option<&str>) -> bool {
         match (listed, exporter) {
             ([], Some(exporter)) => match self {
                 Self::Traces => flag.is_some() || !exporter.eq_ignore_ascii_case("none"),
                 Self::Logs => !exporter.eq_ignore_ascii_case("none"),
-                Self::Metrics => exporter.split(',').any(|one| one.trim().eq_ignore_ascii_case("otlp")),
+                Self::Metrics | Self::Profiles => {
+                    exporter.split(',').any(|one| one.trim().eq_ignore_ascii_case("otlp"))
+                }
             },
-            ([], None) => self != Self::Metrics,
+            ([], None) => matches!(self, Self::Traces | Self::Logs),
             (listed, _) => listed.contains(&self),
         }
     }
@@ -89,7 +101,8 @@ pub fn signal(name: &str) -> Result<Signal, String> {
         "traces" => Ok(Signal::Traces),
         "metrics" => Ok(Signal::Metrics),
         "logs" => Ok(Signal::Logs),
-        _ => Err("expected traces, metrics or logs".into()),
+        "profiles" => Ok(Signal::Profiles),
+        _ => Err("expected traces, metrics, logs or profiles".into()),
     }
 }
 
@@ -273,12 +286,16 @@ fn target(
             Signal::Traces => format!("{base}/opentelemetry.proto.collector.trace.v1.TraceService/Export"),
             Signal::Metrics => format!("{base}/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"),
             Signal::Logs => format!("{base}/opentelemetry.proto.collector.logs.v1.LogsService/Export"),
+            Signal::Profiles => {
+                format!("{base}/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export")
+            }
         },
         Protocol::Http if whole => uri.path().to_owned(),
         Protocol::Http => match signal {
             Signal::Traces => format!("{base}/v1/traces"),
             Signal::Metrics => format!("{base}/v1/metrics"),
             Signal::Logs => format!("{base}/v1/logs"),
+            Signal::Profiles => format!("{base}/v1development/profiles"),
         },
     };
     let whole = format!("{scheme}://{authority}{path}");
@@ -402,7 +419,27 @@ mod tests {
         let interval = [("OTEL_METRIC_EXPORT_INTERVAL", "500")];
         let settings = of(Signal::Metrics, Some("http://f:4318"), &both, &interval).expect("good").expect("wanted");
         assert_eq!(settings.interval, Duration::from_millis(500));
-        assert!(signal("profiles").is_err() && signal("metrics") == Ok(Signal::Metrics));
+        assert!(signal("baggage").is_err() && signal("metrics") == Ok(Signal::Metrics));
+    }
+
+    #[test]
+    fn profiles_go_where_somebody_says_so() {
+        let (all, own) = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_PROFILES_ENDPOINT");
+        let wanted = ("OTEL_PROFILES_EXPORTER", "otlp");
+        let uri = |flag, listed: &[Signal], set: &[(&str, &str)]| {
+            let settings = of(Signal::Profiles, flag, listed, set).expect("good");
+            settings.map(|settings| settings.uri.to_string()).unwrap_or_default()
+        };
+        let listed = [Signal::Traces, signal("profiles").expect("a signal")];
+        assert_eq!(uri(Some("http://f:4318"), &[], &[]), "");
+        assert_eq!(uri(Some("http://f:4318"), &listed, &[]), "http://f:4318/v1development/profiles");
+        assert_eq!(
+            uri(Some("http://f:4317"), &listed, &[]),
+            "http://f:4317/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export"
+        );
+        assert_eq!(uri(None, &[], &[(all, "http://c:4318"), wanted]), "http://c:4318/v1development/profiles");
+        assert_eq!(uri(None, &[], &[(all, "http://c:4318"), (own, "http://p:9/as/it"), wanted]), "http://p:9/as/it");
+        assert_eq!(uri(None, &[], &[(own, "http://p:9/as/it")]), "");
     }
 
     #[test]

@@ -4,12 +4,13 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::instance::{HostFacts, Instance};
+use super::instance::HostFacts;
 use super::proto::{
-    Code, KeyValue, Kind, Link, OtlpSpan, REMOTE, REMOTE_KNOWN, Request, Resource, ResourceSpans, Scope, ScopeSpans,
-    Status, Value,
+    Code, KeyValue, Kind, Link, OtlpSpan, REMOTE, REMOTE_KNOWN, Request, ResourceSpans, Scope, ScopeSpans, Status,
+    Value,
 };
 use crate::host::container_names::NamesCache;
+use crate::host::instance::Instance;
 use crate::model::{ClassInfo, ProtocolId, Queues, Side, Span, SpanId, TraceId};
 use crate::protocols::{Conventions, messaging};
 use crate::store::attributes;
@@ -50,17 +51,9 @@ pub(super) fn request(spans: &[Finished], host: &HostFacts, names: &NamesCache, 
     }
     let resource_spans = services.into_iter().map(|((service, instance), spans)| {
         let names = instance.container.as_ref().and_then(|container| names.get(container));
-        let mut attributes = vec![KeyValue::text("service.name", service)];
-        attributes.extend(instance.attributes(host, names));
-        for (key, value) in more {
-            // Configured attributes do not override detected ones.
-            if attributes.iter().all(|known| known.key != *key) {
-                attributes.push(KeyValue::text(key, value));
-            }
-        }
         let scope = Scope { name: "tracer".into(), version: env!("CARGO_PKG_VERSION").into() };
         ResourceSpans {
-            resource: Some(Resource { attributes }),
+            resource: Some(instance.resource(service, host, names, more)),
             scope_spans: vec![ScopeSpans { scope: Some(scope), spans }],
             schema_url: SCHEMA.into(),
         }
@@ -165,7 +158,7 @@ fn attribute(key: &str, value: &serde_json::Value) -> Option<KeyValue> {
     Some(KeyValue::of(key, value))
 }
 
-fn bounded(text: &str) -> String {
+pub(super) fn bounded(text: &str) -> String {
     let mut end = text.len().min(TEXT);
     while !text.is_char_boundary(end) {
         end -= 1;

@@ -10,6 +10,8 @@ use prost::Message;
 
 use super::spans::tests::finished;
 use super::*;
+use crate::model::{Owner, ServiceId, Sink, StackSample};
+use crate::pipeline::Pipeline;
 
 /// The requests a collector got, and its next answers.
 #[derive(Default)]
@@ -39,7 +41,9 @@ impl Collector {
                 StatusCode::from_u16(code).expect("a code")
             }
         };
-        axum::Router::new().route("/v1/traces", axum::routing::post(take))
+        axum::Router::new()
+            .route("/v1/traces", axum::routing::post(take.clone()))
+            .route("/v1development/profiles", axum::routing::post(take))
     }
 
     /// The same behind TLS, for clients whose certificate has the same issuer as `own`.
@@ -218,4 +222,80 @@ async fn https_trusts_and_is_trusted() {
     }
     let error = with(&[("OTEL_EXPORTER_OTLP_CERTIFICATE", &key)]).expect_err("a key is no certificate");
     assert!(error.to_string().contains("no certificates in PEM"), "{error}");
+}
+
+/// Samples of stacks that no program has, in the pipeline.
+fn take_samples(pipeline: &mut Pipeline, stacks: std::ops::Range<u64>) {
+    let mut names = Names::default();
+    names.services.push(Arc::from("shop"));
+    for address in stacks {
+        let sample = StackSample {
+            nanos: 1,
+            pid: 7,
+            tid: 7,
+            weight: 10,
+            user: vec![address],
+            kernel: Vec::new(),
+            outcome: tracer_common::unwind::Outcome::Complete,
+            interpreted: crate::model::Interpreted::default(),
+            off_cpu: None,
+            owner: Owner::Overhead(ServiceId(0)),
+            span: None,
+            ad_hoc: false,
+        };
+        pipeline.profiles.sample(&names, &sample);
+    }
+}
+
+fn profile_export(pipeline: &mut Pipeline, address: SocketAddr) -> ProfileExport {
+    let set = read(Signal::Profiles, Some(&format!("http://{address}")), &[Signal::Profiles], |_| None);
+    ProfileExport::start(set.expect("good").expect("wanted"), "h", &mut pipeline.profiles, 0).expect("nothing to read")
+}
+
+/// Sums of the values in each request.
+fn nanos(collector: &Collector) -> Vec<i64> {
+    let sum = |(_, body): &(HeaderMap, Bytes)| {
+        let request = profile_proto::Request::decode(&**body).expect("a request");
+        let profiles = request.resource_profiles.iter().flat_map(|of| &of.scope_profiles).flat_map(|of| &of.profiles);
+        profiles.flat_map(|of| &of.samples).flat_map(|of| &of.values).sum()
+    };
+    collector.requests().iter().map(sum).collect()
+}
+
+#[tokio::test]
+async fn profiles_are_differences_and_sent_again_until_they_are_taken() {
+    const SECOND: u64 = 1_000_000_000;
+    let (collector, address) = Collector::start(&[503]).await;
+    let mut pipeline = Pipeline::new(&crate::config::Config::default(), 1, 0, "h");
+    let mut export = profile_export(&mut pipeline, address);
+    take_samples(&mut pipeline, 0..10);
+    export.offer(&mut pipeline, SECOND, 0);
+    assert_eq!(pipeline.profiles.unsent().entries, 10, "it is not time yet");
+    export.offer(&mut pipeline, 10 * SECOND, 0);
+    assert_eq!(pipeline.profiles.unsent().entries, 0);
+    // The same stacks again: what they had before was handed over.
+    take_samples(&mut pipeline, 0..5);
+    let counts = Arc::clone(&export.counts);
+    let sent = async {
+        while counts.by_outcome()[0].1 < 10 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), sent).await.expect("sent again");
+    export.last(&mut pipeline, 11 * SECOND, 0);
+    export.finish(Instant::now() + Duration::from_secs(5)).await;
+    assert_eq!((nanos(&collector), counts.retries()), (vec![100, 100, 50], 1));
+    assert_eq!(counts.by_outcome(), [("sent", 15), ("queue_full", 0), ("rejected", 0), ("failed", 0)]);
+}
+
+#[tokio::test]
+async fn profiles_that_are_refused_are_counted() {
+    let (collector, address) = Collector::start(&[404]).await;
+    let mut pipeline = Pipeline::new(&crate::config::Config::default(), 1, 0, "h");
+    let mut export = profile_export(&mut pipeline, address);
+    take_samples(&mut pipeline, 0..10);
+    export.last(&mut pipeline, 1, 0);
+    let counts = Arc::clone(&export.counts);
+    export.finish(Instant::now() + Duration::from_secs(5)).await;
+    assert_eq!((nanos(&collector), counts.by_outcome()[2]), (vec![100], ("rejected", 10)));
 }

@@ -27,7 +27,7 @@ use crate::host::process::ProcessFacts;
 use crate::http::{Health, PipelineView};
 use crate::metrics::{Attainment, ClassStats, DeclaredReports, Metrics};
 use crate::model::{ClassId, Cost, Names, Nanos, Owner, ServiceId, Sink, Span};
-use crate::profiles::{self, Profiles, ShownLines};
+use crate::profiles::{self, Profiles, ShownLines, UnsentSamples};
 use crate::protocols::Settings;
 use crate::relay::Outgoing;
 use crate::runtimes::declared::DeclaredTable;
@@ -267,6 +267,11 @@ impl Pipeline {
     /// Whether the process has a service.
     pub fn knows(&self, tgid: u32) -> bool {
         self.engine.knows(tgid)
+    }
+
+    /// Samples for an exporter since the last time; see [`Profiles::take_unsent`].
+    pub fn take_unsent(&mut self, now: Nanos) -> Option<UnsentSamples> {
+        self.profiles.take_unsent(&self.names, now)
     }
 
     /// Names behind ids.

@@ -103,6 +103,7 @@ impl Pipeline {
         self.workloads.process(tgid, facts, self.engine.now);
         self.subsystems.process(tgid, facts, &name);
         self.profiles.set_process(tgid, &self.names.service(service));
+        self.profiles.set_instance(tgid, facts);
         self.history.identities.process(service, facts, parent.is_some());
         self.engine.process(tgid, service);
         self.containers.set(tgid, service, container::of_cgroup(&facts.cgroup));

@@ -2,6 +2,7 @@
 //! rendered on the caller's.
 
 mod ad_hoc;
+mod bounds;
 mod debug_info;
 mod fault;
 mod frame;
@@ -11,8 +12,11 @@ pub mod jit;
 mod mapped;
 mod naming;
 mod pprof;
+mod queries;
+mod shared_names;
 mod snapshot;
 mod symbolize;
+mod unsent;
 mod view;
 
 use std::collections::hash_map::Entry;
@@ -26,18 +30,20 @@ use tracer_common::interpreter::{InterpretedFrame, Language};
 
 use ad_hoc::AdHoc;
 pub use ad_hoc::{AdHocCounts, SlowRequest, SlowRequests};
+pub use bounds::{Bounds, ProfileTables};
 
 use crate::guard::shrink::ShrinkExcess;
-use crate::guard::tables::{TableUse, scaled};
-use crate::model::{ClassId, Names, Nanos, Owner, ProtocolId, Sink, SpanId, StackSample, TraceId};
-pub use frame::Frame;
+use crate::guard::tables::TableUse;
+use crate::model::{Names, Nanos, Owner, Sink, SpanId, StackSample, TraceId};
+pub use frame::{Frame, FrameOrigin, FrameParts};
 use hotspots::CodeOwners;
 pub use interpreted::{Lines, ShownLines};
 pub use naming::name_in_file;
 use naming::{Frames, Stack};
-use snapshot::Sum;
 pub use snapshot::{RequestSamples, Snapshot, TimedSample};
 use symbolize::{Means, Symbols};
+use unsent::Unsent;
+pub use unsent::{UnsentSample, UnsentSamples};
 pub use view::{Filter, ProfileKind};
 
 /// Length of a period counts can be asked for by, nanoseconds. Those older than [`FINE`] are put together by [`COARSE`], and
@@ -50,68 +56,6 @@ const KEPT: Nanos = 3_600_000_000_000;
 const PAIRS: usize = 100_000;
 /// Most process ids whose programs are distinguished.
 const PROCESSES: usize = 65_536;
-
-/// Bounds.
-#[derive(Clone, Copy, Debug)]
-pub struct Bounds {
-    /// Most different stacks; beyond it the oldest periods go, and samples of new stacks are refused where that is not
-    /// enough.
-    pub stacks: usize,
-    /// Most pairs of owner and stack in all periods; beyond it the oldest period goes.
-    pub pairs: usize,
-    /// Most memory for debug information of a program with its libraries, by estimate; where it would take more it is not read.
-    /// What it adds to the symbols are functions that were inlined, lines, and names of stripped programs.
-    pub debug: usize,
-    /// Most bytes of names that processes wrote into files themselves (`/tmp/perf-PID.map`), of all of them; one gets half.
-    pub maps: usize,
-}
-
-impl Default for Bounds {
-    fn default() -> Self {
-        Self { stacks: 50_000, pairs: 500_000, debug: 64 << 20, maps: 32 << 20 }
-    }
-}
-
-impl Bounds {
-    /// Bounds for an agent that may take `memory` bytes.
-    pub fn for_memory(memory: u64) -> Self {
-        let Self { stacks, pairs, debug, maps } = Self::default();
-        let of = |most| scaled(most, memory);
-        Self { stacks: of(stacks), pairs: of(pairs), debug: of(debug), maps: of(maps) }
-    }
-
-    /// Most samples of open requests, and as many of slow ones: they keep their stacks, of which others need some, too.
-    fn ad_hoc(self) -> usize {
-        self.stacks / 4
-    }
-
-    /// One part of `part`.
-    fn part(self, part: usize) -> Self {
-        let of = |most: usize| most.checked_div(part).unwrap_or(0);
-        Self { stacks: of(self.stacks), pairs: of(self.pairs), ..self }
-    }
-}
-
-/// How full it is.
-#[derive(Clone, Copy, Debug)]
-pub struct ProfileTables {
-    /// Different stacks.
-    pub stacks: TableUse,
-    /// Pairs of owner and stack.
-    pub pairs: TableUse,
-    /// Samples of open requests, and of slow ones that are kept.
-    pub ad_hoc: [TableUse; 2],
-    /// Stacks that wait for names.
-    pub queue: TableUse,
-    /// Shared names.
-    pub names: TableUse,
-    /// Processes whose symbol tables are open.
-    pub processes: TableUse,
-    /// Addresses whose names are known.
-    pub addresses: TableUse,
-    /// Bytes of names that processes wrote into files.
-    pub maps: TableUse,
-}
 
 /// A stack that is kept: by its addresses until it has names, and from then on by those.
 #[derive(Clone, Debug)]
@@ -188,6 +132,8 @@ pub struct Profiles {
     owners: Arc<CodeOwners>,
     /// Samples of single requests.
     ad_hoc: AdHoc,
+    /// Samples for an exporter, if there is one.
+    unsent: Option<Unsent>,
     /// Samples whose stack was not kept because there were too many.
     pub refused: u64,
     /// Periods let go before their time because there were too many pairs.
@@ -220,6 +166,7 @@ impl Profiles {
             shown: ShownLines::default(),
             owners: Arc::default(),
             ad_hoc: AdHoc::within(Bounds::default().ad_hoc()),
+            unsent: None,
             refused: 0,
             periods_dropped: 0,
         }
@@ -271,6 +218,7 @@ impl Profiles {
             stacks: TableUse::new(self.stacks.len(), stacks, self.refused),
             pairs: TableUse::new(self.pairs, pairs, self.periods_dropped),
             ad_hoc: self.ad_hoc.table_use(),
+            unsent: self.unsent(),
             queue,
             names,
             processes,
@@ -288,6 +236,9 @@ impl Profiles {
         self.part = part;
         let most = self.bounds.part(part);
         self.ad_hoc.limit(most.ad_hoc());
+        if let Some(unsent) = &mut self.unsent {
+            unsent.limit(most.unsent());
+        }
         while self.pairs > most.pairs && self.drop_period() {}
         self.sweep();
         while self.stacks.len() > most.stacks && self.drop_period() {
@@ -338,12 +289,15 @@ impl Profiles {
         }
     }
 
-    /// Lets go of stacks that no period and no request has.
+    /// Lets go of stacks that no period, no request and no exporter needs.
     fn sweep(&mut self) {
         self.swept = self.now;
         let mut used: FxHashSet<u32> =
             self.periods.iter().flat_map(|period| period.counts.keys().map(|(_, id)| *id)).collect();
         self.ad_hoc.used(&mut used);
+        if let Some(unsent) = &self.unsent {
+            unsent.used(&mut used);
+        }
         self.stacks.retain(|id, _| used.contains(id));
         self.ids.retain(|_, id| used.contains(id));
         self.shapes.retain(|_, id| used.contains(id));
@@ -377,6 +331,9 @@ impl Profiles {
             return;
         }
         self.ad_hoc.same(&same);
+        if let Some(unsent) = &mut self.unsent {
+            unsent.same(&same);
+        }
         for Period { counts, .. } in self.periods.iter_mut().filter(|period| period.end > from) {
             let moved: Vec<(Owner, u32)> = counts.keys().filter(|(_, id)| same.contains_key(id)).copied().collect();
             self.pairs -= counts.len();
@@ -408,6 +365,9 @@ impl Profiles {
         }
         *self.generations.entry(pid).or_insert(self.base) += 1;
         self.names.remove(&pid);
+        if let Some(unsent) = &mut self.unsent {
+            unsent.process_gone(pid);
+        }
         self.symbols.forget(pid);
     }
 
@@ -473,13 +433,6 @@ impl Profiles {
         Some(id)
     }
 
-    /// From when to when there are samples that are wholly within a range; `None`: there are none.
-    pub fn covered(&self, (from, until): (Nanos, Nanos)) -> Option<(Nanos, Nanos)> {
-        let mut within = self.periods.iter().filter(|period| period.start >= from && period.end <= until);
-        let first = within.next()?;
-        Some((first.start, within.next_back().unwrap_or(first).end))
-    }
-
     /// A request ended; its samples are kept if `slow` says so, which is asked if there are any.
     pub fn request_ended(&mut self, span: SpanId, slow: impl FnOnce() -> Option<SlowRequest>) {
         self.ad_hoc.end(span, slow);
@@ -493,113 +446,6 @@ impl Profiles {
     /// Slow requests that have samples of their own.
     pub fn slow_requests(&self) -> &AdHoc {
         &self.ad_hoc
-    }
-
-    /// The samples of one slow request by time; `None` if it is not kept.
-    pub fn timed(&self, span: SpanId) -> Option<RequestSamples> {
-        let slow = self.ad_hoc.get(span)?;
-        let sample = |one: &ad_hoc::Taken| {
-            let (stack, process, _) = self.stacks.get(&one.stack)?.clone();
-            let sample = TimedSample {
-                after: one.nanos.saturating_sub(slow.start),
-                weight: one.weight,
-                count: one.count,
-                kind: one.kind.name(),
-                tid: one.tid,
-                frames: Vec::new(),
-            };
-            Some((sample, Sum { stack, process, count: one.count, nanos: one.weight }))
-        };
-        let (samples, entries) = slow.taken().iter().filter_map(sample).unzip();
-        Some(RequestSamples { samples, snapshot: Snapshot::new(entries, self.symbols.clone(), ProfileKind::Wall) })
-    }
-
-    /// The stacks of one slow request; `None` if it is not kept.
-    pub fn snapshot_of(&self, span: SpanId, view: ProfileKind) -> Option<Snapshot> {
-        let taken = self.ad_hoc.get(span)?.taken();
-        let entry = |one: &ad_hoc::Taken| {
-            let (stack, process, off_cpu) = self.stacks.get(&one.stack)?.clone();
-            let sum = Sum { stack, process, count: one.count, nanos: one.weight };
-            view.shows(off_cpu).then_some(sum)
-        };
-        Some(Snapshot::new(taken.iter().filter_map(entry).collect(), self.symbols.clone(), view))
-    }
-
-    /// What fits `filter`, whose service is given and whose class is not looked at, by class: those with most time, at most
-    /// `classes` of them, and `first` in any case. One pass: there may be half a million counts.
-    pub fn snapshots_by_class(
-        &self,
-        names: &Names,
-        filter: &Filter,
-        first: Option<ClassId>,
-        classes: usize,
-    ) -> Vec<(ClassId, Snapshot)> {
-        let fits = |class: ClassId| {
-            let info = names.class(class).filter(|info| info.protocol != ProtocolId::Declared);
-            let service = filter.service.as_deref();
-            info.is_some_and(|info| service.is_none_or(|name| *info.service_name == *name))
-        };
-        let mut sums: FxHashMap<ClassId, (u64, Sums)> = FxHashMap::default();
-        for ((owner, id), (count, nanos)) in self.periods_of(filter).flat_map(|period| &period.counts) {
-            let Owner::Class(class) = owner else { continue };
-            let shown = |(_, _, off_cpu): &(Kept, Arc<str>, bool)| filter.view.shows(*off_cpu);
-            if (Some(*class) != first && !fits(*class)) || !self.stacks.get(id).is_some_and(shown) {
-                continue;
-            }
-            let (all, stacks) = sums.entry(*class).or_default();
-            *all += nanos;
-            let sum = stacks.entry(*id).or_default();
-            sum.0 += count;
-            sum.1 += nanos;
-        }
-        let mut sums: Vec<_> = sums.into_iter().collect();
-        sums.sort_by_key(|(class, (all, _))| (Some(*class) != first, std::cmp::Reverse(*all), *class));
-        sums.truncate(classes);
-        let snapshot = |(class, (_, sums))| (class, self.snapshot_from(sums, filter.view));
-        sums.into_iter().map(snapshot).collect()
-    }
-
-    /// The periods that a filter is about.
-    fn periods_of(&self, filter: &Filter) -> impl Iterator<Item = &Period> {
-        let from = filter.since.map_or(0, |since| self.now.saturating_sub(since.as_nanos() as u64));
-        let range = filter.range;
-        // Of a range, what is wholly in it: before and after a change must not mix.
-        let within = move |period: &&Period| {
-            period.end > from && range.is_none_or(|(from, until)| period.start >= from && period.end <= until)
-        };
-        self.periods.iter().filter(within)
-    }
-
-    fn snapshot_from(&self, sums: Sums, view: ProfileKind) -> Snapshot {
-        let entry = |(id, (count, nanos)): (u32, (u64, u64))| {
-            let (stack, process, off_cpu) = self.stacks.get(&id)?.clone();
-            view.shows(off_cpu).then_some(Sum { stack, process, count, nanos })
-        };
-        Snapshot::new(sums.into_iter().filter_map(entry).collect(), self.symbols.clone(), view)
-    }
-
-    /// Copies out what fits `filter`.
-    pub fn snapshot(&self, names: &Names, filter: &Filter) -> Snapshot {
-        let fits = |owner: Owner| match (owner, &filter.service, &filter.class) {
-            (Owner::Class(class), service, wanted) => names.class(class).is_some_and(|info| {
-                // A declared transaction's samples are those of the request or the overhead around it, once more.
-                (wanted.is_some() || info.protocol != ProtocolId::Declared)
-                    && service.as_ref().is_none_or(|service| *info.service_name == **service)
-                    && wanted.as_ref().is_none_or(|wanted| *info.name == **wanted)
-            }),
-            (Owner::Overhead(id), Some(service), None) => *names.service(id) == **service,
-            (Owner::Overhead(_) | Owner::Kernel, None, None) => true,
-            _ => false,
-        };
-        let mut sums = Sums::default();
-        for period in self.periods_of(filter) {
-            for ((_, id), (count, nanos)) in period.counts.iter().filter(|((owner, _), _)| fits(*owner)) {
-                let sum = sums.entry(*id).or_default();
-                sum.0 += count;
-                sum.1 += nanos;
-            }
-        }
-        self.snapshot_from(sums, filter.view)
     }
 }
 
@@ -621,14 +467,14 @@ impl Sink for Profiles {
         self.generations.shrink_excess();
     }
 
-    fn sample(&mut self, _: &Names, sample: &StackSample) {
+    fn sample(&mut self, names: &Names, sample: &StackSample) {
         self.now = self.now.max(sample.nanos);
-        if self.part == 0 {
+        let id = if self.part == 0 { None } else { self.intern(sample) };
+        let Some(id) = id else {
             self.refused += 1;
-            return;
-        }
-        let Some(id) = self.intern(sample) else {
-            self.refused += 1;
+            if let Some(unsent) = self.unsent.as_mut().filter(|_| !sample.ad_hoc) {
+                unsent.refused(names, sample);
+            }
             return;
         };
         if let Some(span) = sample.span {
@@ -637,6 +483,9 @@ impl Sink for Profiles {
         if sample.ad_hoc {
             // The clocks of the CPUs sample the same time for its class.
             return;
+        }
+        if let Some(unsent) = &mut self.unsent {
+            unsent.add(names, sample, id);
         }
         let start = self.now / PERIOD * PERIOD;
         if self.periods.back().is_none_or(|last| last.start < start) {

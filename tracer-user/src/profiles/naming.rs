@@ -5,33 +5,29 @@
 //! and tables are opened again only for addresses that were never seen. What is kept of a process is believed as long
 //! as it maps the same files at the same places.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use blazesym::Pid;
 use blazesym::symbolize::source::{Elf, Kernel, Process, Source};
-use blazesym::symbolize::{CodeInfo, Input, Reason, Symbolized, Symbolizer};
+use blazesym::symbolize::{Input, Reason, Symbolized, Symbolizer};
 use rustc_hash::FxHashMap;
 use tracer_common::interpreter::{InterpretedFrame, InterpreterOutcome, Language};
 use tracer_common::off_cpu;
 use tracer_common::unwind::Outcome;
 
 use super::debug_info::{DebugFiles, DebugInfo};
-use super::frame::{Frame, Source as SourceLine};
+use super::frame::{Frame, KERNEL};
 use super::interpreted::{self, Ends, Functions, Native, Part, ShownLines};
 use super::jit;
 use super::mapped::{mapped, trusted_code};
-use crate::text;
+use super::shared_names::SharedNames;
 
 /// Frames of a stack, outermost first.
 pub(super) type Frames = Arc<[Frame]>;
 
-/// Frame names kept; beyond it they are not shared any more.
-pub(super) const NAMES: usize = 200_000;
-/// Paths of files with code that are shared between names.
-const FILES: usize = 20_000;
 /// Addresses whose names are kept, of all processes and the kernel; beyond it all are forgotten.
 pub(super) const ADDRESSES: usize = 65_536;
 /// Symbol tables are let go when nothing was asked of them for this long: the kernel's take a while to read.
@@ -92,13 +88,10 @@ pub(super) struct Namer {
     kernel: Option<(Symbolizer, Instant)>,
     kernel_frames: FxHashMap<u64, Frames>,
     processes: HashMap<u32, Known>,
-    names: HashSet<Frame>,
-    /// Files of code, by path.
-    files: HashSet<Arc<str>>,
+    pub(super) names: SharedNames,
     /// Addresses in all tables.
     addresses: usize,
-    /// Names not shared, times the processes and the addresses were forgotten because there were too many.
-    pub(super) names_refused: u64,
+    /// Times the processes and the addresses were forgotten because there were too many.
     pub(super) processes_dropped: u64,
     pub(super) addresses_dropped: u64,
     /// Most bytes that names from files of all processes take; see [`Self::made`].
@@ -132,10 +125,8 @@ impl Namer {
             kernel: None,
             kernel_frames: FxHashMap::default(),
             processes: HashMap::new(),
-            names: HashSet::new(),
-            files: HashSet::new(),
+            names: SharedNames::default(),
             addresses: 0,
-            names_refused: 0,
             processes_dropped: 0,
             addresses_dropped: 0,
             maps_most: 0,
@@ -183,8 +174,7 @@ impl Namer {
     pub(super) fn clear(&mut self) {
         self.forget_tables();
         self.kernel = None;
-        self.names = HashSet::new();
-        self.files = HashSet::new();
+        self.names.clear();
         self.kernel_frames = FxHashMap::default();
         self.addresses = 0;
     }
@@ -230,8 +220,7 @@ impl Namer {
             self.kernel = None;
         }
         if user || kernel {
-            self.names.retain(|name| name.shared_by() > 1);
-            self.files.retain(|file| Arc::strong_count(file) > 1);
+            self.names.forget_unused();
         }
         user || kernel
     }
@@ -241,57 +230,6 @@ impl Namer {
         let user = self.user.as_ref().map(|(_, used)| *used + REST);
         let kernel = self.kernel.as_ref().map(|(_, used)| *used + REST_KERNEL);
         user.into_iter().chain(kernel).min()
-    }
-
-    fn intern(&mut self, name: &str) -> Frame {
-        self.intern_in(name, None)
-    }
-
-    /// A frame of code from `file`, shared with those that are equal.
-    fn intern_in(&mut self, name: &str, file: Option<&str>) -> Frame {
-        self.intern_at(name, file, None)
-    }
-
-    /// The same with its line, where that is wanted.
-    fn intern_at(&mut self, name: &str, file: Option<&str>, code: Option<&CodeInfo<'_>>) -> Frame {
-        let file = file.map(|path| self.intern_file(path));
-        // Names of functions are what a file or a process says they are.
-        let name = text::printable(name);
-        let source = code.filter(|_| self.native_lines).and_then(|code| {
-            let path = self.intern_file(&code.to_path().to_string_lossy());
-            Some(SourceLine { path, line: code.line? })
-        });
-        let frame = match source {
-            Some(source) => {
-                let path = Arc::clone(&source.path);
-                Frame::at(&name, file, source, interpreted::short(&path))
-            }
-            None => Frame::of(&name, file),
-        };
-        if let Some(known) = self.names.get(&frame) {
-            return known.clone();
-        }
-        if self.names.len() < NAMES {
-            self.names.insert(frame.clone());
-        } else {
-            self.names_refused += 1;
-        }
-        frame
-    }
-
-    fn intern_file(&mut self, path: &str) -> Arc<str> {
-        let path = &*text::printable(path);
-        if let Some(known) = self.files.get(path) {
-            return Arc::clone(known);
-        }
-        let shared: Arc<str> = Arc::from(path);
-        // Each is of at least one name, but many names may be gone.
-        if self.files.len() < FILES {
-            self.files.insert(Arc::clone(&shared));
-        } else {
-            self.names_refused += 1;
-        }
-        shared
     }
 
     /// Names of stacks of process `pid`, in their order, from debug information too where its files have `debug` bytes at
@@ -321,33 +259,33 @@ impl Namer {
         let mut named = Vec::with_capacity(stacks.len());
         for ((user, kernel), stack) in users.iter().zip(&kernels).zip(stacks) {
             let mut frames: Vec<Frame> = Vec::with_capacity(user.len() + kernel.len());
-            frames.extend(incomplete(stack.outcome).map(|root| self.intern(&root)));
+            frames.extend(incomplete(stack.outcome).map(|root| self.names.plain(&root)));
             // Code without frame pointers leaves the frame register with anything; what it led to is no stack.
             let followed = stack.outcome == Outcome::FramePointers;
             let wild = |call: &u64| followed && matches!(odd.get(call), Some(Nameless::Unmapped));
             let sound = user.iter().position(wild).unwrap_or(user.len());
             if sound < user.len() {
-                frames.push(self.intern("[callers unknown]"));
+                frames.push(self.names.plain("[callers unknown]"));
             }
             let mut native: Vec<Frames> = Vec::with_capacity(sound);
             for call in user.iter().take(sound) {
                 native.push(match (known.frames.get(call), odd.get(call)) {
                     (Some(found), _) => Arc::clone(found),
                     (None, Some(Nameless::Mapped(Some(name)))) => Arc::from([name.clone()]),
-                    (None, _) => Arc::from([self.intern("[unknown]")]),
+                    (None, _) => Arc::from([self.names.plain("[unknown]")]),
                 });
             }
             self.put_together(&native, stack, &known.functions, &mut frames);
             for call in kernel.iter().rev() {
                 match self.kernel_frames.get(call) {
                     Some(found) => frames.extend(found.iter().cloned()),
-                    None => frames.push(self.intern("[unknown]_[k]")),
+                    None => frames.push(self.names.plain("[unknown]_[k]")),
                 }
             }
             if frames.is_empty() {
-                frames.push(self.intern("[no stack]"));
+                frames.push(self.names.plain("[no stack]"));
             }
-            frames.extend(stack.off_cpu.map(|reason| self.intern(reason.frame())));
+            frames.extend(stack.off_cpu.map(|reason| self.names.plain(reason.frame())));
             named.push(Arc::from(frames));
         }
         self.addresses += known.addresses();
@@ -363,7 +301,7 @@ impl Namer {
             (_, None) => InterpreterOutcome::Unreadable.missing(),
         };
         frames.extend(
-            missing.map(|reason| self.intern(&format!("[{} functions missing: {reason}]", stack.language.name()))),
+            missing.map(|reason| self.names.plain(&format!("[{} functions missing: {reason}]", stack.language.name()))),
         );
         let groups = groups.unwrap_or_default();
         // The function itself comes first, what is inlined into it after.
@@ -383,7 +321,7 @@ impl Namer {
                 }
                 Part::Group(index) => {
                     for function in groups.get(index).into_iter().flatten().rev() {
-                        frames.push(self.intern_in(&function.name, function.file.as_deref()));
+                        frames.push(self.names.interpreted(function, stack.language));
                     }
                 }
             }
@@ -449,7 +387,10 @@ impl Namer {
                     let inlined = symbol.inlined.iter().map(|inlined| (&*inlined.name, inlined.code_info.as_ref()));
                     let file = symbol.module.as_deref().map(std::ffi::OsStr::to_string_lossy);
                     let all = std::iter::once((&*symbol.name, symbol.code_info.as_deref())).chain(inlined);
-                    let frames: Vec<_> = all.map(|(name, code)| self.intern_at(name, file.as_deref(), code)).collect();
+                    let lines = self.native_lines;
+                    let share =
+                        |(name, code): (&str, Option<_>)| self.names.at(name, file.as_deref(), code.filter(|_| lines));
+                    let frames: Vec<_> = all.map(share).collect();
                     known.frames.insert(*call, Arc::from(frames));
                 }
                 Symbolized::Unknown(Reason::Unmapped) => {
@@ -458,11 +399,11 @@ impl Namer {
                 Symbolized::Unknown(_) => {
                     // Memory without a file behind it: made while running, and perhaps made anew.
                     let jit = known.jit.take().unwrap_or_else(|| self.made(pid));
-                    let made = jit.find(*call).map(|name| self.intern(name));
+                    let made = jit.find(*call).map(|name| self.names.plain(name));
                     known.jit = Some(jit);
                     // A function without a symbol is of its file all the same.
                     let file = mapped.as_ref().and_then(|mapped| mapped.file(*call));
-                    let made = made.or_else(|| file.map(|file| self.intern_in("[unknown]", Some(file))));
+                    let made = made.or_else(|| file.map(|file| self.names.in_file("[unknown]", Some(file))));
                     odd.insert(*call, Nameless::Mapped(made));
                 }
             }
@@ -485,7 +426,7 @@ impl Namer {
             Ok(found) => {
                 for (call, symbol) in missing.iter().zip(found) {
                     if let Symbolized::Sym(symbol) = symbol {
-                        let name = self.intern(&format!("{}_[k]", symbol.name));
+                        let name = self.names.plain(&format!("{}{KERNEL}", symbol.name));
                         self.kernel_frames.insert(*call, Arc::from([name]));
                         self.addresses += 1;
                     }

@@ -73,7 +73,7 @@ impl Snapshot {
     }
 
     /// Names of every stack, outermost frame first, with its count and nanoseconds.
-    fn named(&self) -> Vec<(Vec<Frame>, u64, u64)> {
+    pub(super) fn named(&self) -> Vec<(Vec<Frame>, u64, u64)> {
         let seen = |entry: &Sum| match &entry.stack {
             Kept::Seen(stack, _) => Some(Arc::clone(stack)),
             Kept::Named(_) => None,

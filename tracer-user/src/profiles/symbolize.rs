@@ -20,7 +20,8 @@ use tracer_common::interpreter::Language;
 
 use super::frame::Frame;
 use super::interpreted::{Lines, ShownLines};
-use super::naming::{ADDRESSES, Frames, NAMES, Namer, Stack};
+use super::naming::{ADDRESSES, Frames, Namer, Stack};
+use super::shared_names::NAMES;
 use crate::guard::self_process::release_memory;
 use crate::guard::tables::TableUse;
 
@@ -113,7 +114,7 @@ impl Levels {
         self.names.store(names, Ordering::Relaxed);
         self.processes.store(processes, Ordering::Relaxed);
         self.addresses.store(addresses, Ordering::Relaxed);
-        self.names_refused.store(namer.names_refused, Ordering::Relaxed);
+        self.names_refused.store(namer.names.refused, Ordering::Relaxed);
         self.processes_dropped.store(namer.processes_dropped, Ordering::Relaxed);
         self.addresses_dropped.store(namer.addresses_dropped, Ordering::Relaxed);
         self.maps.store(namer.maps_bytes(), Ordering::Relaxed);

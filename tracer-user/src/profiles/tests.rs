@@ -152,3 +152,98 @@ fn old_periods_are_put_together_and_ranges_do_not_mix() {
     assert_eq!(profiles.covered((2005 * SECOND, 2095 * SECOND)), Some((2010 * SECOND, 2090 * SECOND)));
     assert_eq!(profiles.covered((2001 * SECOND, 2009 * SECOND)), None);
 }
+
+fn facts(pid: u32, start_time: u64) -> crate::host::process::ProcessFacts {
+    crate::host::process::ProcessFacts { pid, start_time, exe: "/bin/shop".into(), ..Default::default() }
+}
+
+/// Process and its start, class, whether off the CPU, samples, nanoseconds and innermost frame of what an exporter gets.
+type Row = (u32, u64, Option<String>, bool, u64, u64, String);
+
+fn rows(samples: Option<UnsentSamples>) -> Vec<Row> {
+    let row = |one: UnsentSample| {
+        let class = one.class.map(|(name, _)| name.to_string());
+        let frame = one.frames.last().map_or_else(String::new, |frame| frame.to_string());
+        (one.instance.pid, one.instance.start_time, class, one.off_cpu, one.count, one.nanos, frame)
+    };
+    let mut rows: Vec<Row> = samples.map_or_else(Vec::new, UnsentSamples::named).into_iter().map(row).collect();
+    rows.sort();
+    rows
+}
+
+#[test]
+fn an_exporter_gets_each_sample_once() {
+    assert_eq!(landmark(), 7);
+    let mut names = names();
+    names.classes.push(ClassInfo { protocol: ProtocolId::Declared, ..names.classes[0].clone() });
+    let (own, here) = (std::process::id(), landmark as *const () as u64 + 1);
+    let mut profiles = Profiles::new();
+    profiles.set_process(own, "shop");
+    profiles.sample(&names, &sample(Owner::Class(ClassId(0)), vec![here]));
+    assert!(profiles.take_unsent(&names, 5).is_none(), "nobody asked for them");
+    profiles.keep_unsent(10);
+    profiles.set_instance(own, &facts(own, 77));
+    let of = |owner| sample(owner, vec![here]);
+    let class = Owner::Class(ClassId(0));
+    profiles.sample(&names, &of(class));
+    // The same function, elsewhere in it.
+    profiles.sample(&names, &sample(class, vec![here + 1]));
+    profiles.sample(&names, &of(Owner::Overhead(ServiceId(0))));
+    let reason = Some(tracer_common::off_cpu::Reason::Futex);
+    profiles.sample(&names, &StackSample { off_cpu: reason, weight: 500, ..of(class) });
+    // Those of the common clocks count, once.
+    profiles.sample(&names, &StackSample { ad_hoc: true, span: Some(SpanId(1)), ..of(class) });
+    profiles.sample(&names, &of(Owner::Class(ClassId(2))));
+    profiles.sample(&names, &of(Owner::Kernel));
+    // Names arrive, and the first two stacks become one.
+    profiles.snapshot(&names, &Filter::default()).folded();
+    profiles.tick(2);
+    assert_eq!(profiles.unsent().entries, 3, "{:?}", profiles.unsent);
+    let taken = profiles.take_unsent(&names, 20).expect("samples");
+    assert_eq!((taken.since, taken.until, taken.count()), (10, 20, 4));
+    let a = Some("GET /a".to_owned());
+    let frame = |rows: &[Row], at: usize| rows[at].6.clone();
+    let found = rows(Some(taken));
+    assert!(frame(&found, 0).contains("landmark") && frame(&found, 2) == "[off CPU: futex]", "{found:?}");
+    assert_eq!(
+        found,
+        [
+            (own, 77, None, false, 1, 10_000, frame(&found, 0)),
+            (own, 77, a.clone(), false, 2, 20_000, frame(&found, 0)),
+            (own, 77, a.clone(), true, 1, 500, frame(&found, 2)),
+        ]
+    );
+    assert!(profiles.take_unsent(&names, 30).is_none(), "each is handed out once");
+    // The process ends and its id becomes another's; one that was not introduced yet is, later.
+    profiles.sample(&names, &of(class));
+    profiles.process_gone(own);
+    profiles.sample(&names, &of(class));
+    profiles.set_instance(own, &facts(own, 78));
+    profiles.sample(&names, &of(class));
+    let found = rows(profiles.take_unsent(&names, 40));
+    let starts: Vec<(u64, u64)> = found.iter().map(|row| (row.1, row.4)).collect();
+    assert_eq!(starts, [(77, 1), (78, 2)]);
+    assert_eq!(profiles.take_unsent_dropped(), 0);
+}
+
+#[test]
+fn what_an_exporter_does_not_take_is_bounded_and_counted() {
+    let bounds = Bounds { stacks: 40, pairs: 1000, debug: 0, maps: 0 };
+    let mut profiles = Profiles::new().within(bounds);
+    profiles.keep_unsent(0);
+    for address in 0..50 {
+        profiles.sample(&names(), &sample(Owner::Class(ClassId(0)), vec![address]));
+    }
+    assert_eq!((profiles.unsent().entries, profiles.unsent().limit, profiles.take_unsent_dropped()), (10, 10, 40));
+    // Known stacks add up.
+    profiles.sample(&names(), &sample(Owner::Class(ClassId(0)), vec![0]));
+    assert_eq!(profiles.take_unsent(&names(), 1).map(|taken| taken.count()), Some(11));
+    profiles.sample(&names(), &sample(Owner::Class(ClassId(0)), vec![0]));
+    // While memory is short nothing is kept.
+    profiles.keep_part(0);
+    profiles.sample(&names(), &sample(Owner::Class(ClassId(0)), vec![0]));
+    assert_eq!((profiles.unsent().entries, profiles.take_unsent_dropped()), (0, 2));
+    profiles.keep_part(1);
+    profiles.sample(&names(), &sample(Owner::Class(ClassId(0)), vec![0]));
+    assert_eq!(profiles.unsent().entries, 1);
+}

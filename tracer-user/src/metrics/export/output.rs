@@ -13,6 +13,7 @@ pub(super) struct Output {
     retries: Totals,
     points: Totals,
     log_records: Totals,
+    profile_samples: Totals,
     saved: Totals,
     history_windows: Totals,
     history_files: Totals,
@@ -42,6 +43,12 @@ impl Output {
                 "tracer_otlp_log_records_total",
                 "Findings to export as log records by outcome: sent, queue_full (offered again a second later), rejected (by \
                  the collector), failed (the collector was unreachable for too long).",
+            ),
+            profile_samples: outcomes(
+                "tracer_otlp_profile_samples_total",
+                "Stack samples to export as profiles by outcome: sent, queue_full (the collector was too slow, or there were \
+                 too many different stacks), rejected (the collector refused them or part of their request), failed (the \
+                 collector was unreachable for too long).",
             ),
             saved: outcomes(
                 "tracer_saved_transactions_total",
@@ -104,6 +111,12 @@ impl Metrics {
     pub fn set_finding_export(&self, records: &[(&str, u64)], retries: u64) {
         self.output.log_records.set_all(records.iter().copied());
         self.output.retries.set("logs", retries);
+    }
+
+    /// Exported stack samples by outcome, and export requests that were sent again; absolute.
+    pub fn set_profile_export(&self, samples: &[(&str, u64)], retries: u64) {
+        self.output.profile_samples.set_all(samples.iter().copied());
+        self.output.retries.set("profiles", retries);
     }
 
     /// Noteworthy transactions by outcome of saving them, absolute.

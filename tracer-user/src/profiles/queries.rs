@@ -1,0 +1,126 @@
+//! What is asked of the stacks that are kept.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::snapshot::Sum;
+use super::{Filter, Kept, Period, ProfileKind, Profiles, RequestSamples, Snapshot, Sums, TimedSample, ad_hoc};
+use crate::model::{ClassId, Names, Nanos, Owner, ProtocolId, SpanId};
+
+impl Profiles {
+    /// From when to when there are samples that are wholly within a range; `None`: there are none.
+    pub fn covered(&self, (from, until): (Nanos, Nanos)) -> Option<(Nanos, Nanos)> {
+        let mut within = self.periods.iter().filter(|period| period.start >= from && period.end <= until);
+        let first = within.next()?;
+        Some((first.start, within.next_back().unwrap_or(first).end))
+    }
+
+    /// The samples of one slow request by time; `None` if it is not kept.
+    pub fn timed(&self, span: SpanId) -> Option<RequestSamples> {
+        let slow = self.ad_hoc.get(span)?;
+        let sample = |one: &ad_hoc::Taken| {
+            let (stack, process, _) = self.stacks.get(&one.stack)?.clone();
+            let sample = TimedSample {
+                after: one.nanos.saturating_sub(slow.start),
+                weight: one.weight,
+                count: one.count,
+                kind: one.kind.name(),
+                tid: one.tid,
+                frames: Vec::new(),
+            };
+            Some((sample, Sum { stack, process, count: one.count, nanos: one.weight }))
+        };
+        let (samples, entries) = slow.taken().iter().filter_map(sample).unzip();
+        Some(RequestSamples { samples, snapshot: Snapshot::new(entries, self.symbols.clone(), ProfileKind::Wall) })
+    }
+
+    /// The stacks of one slow request; `None` if it is not kept.
+    pub fn snapshot_of(&self, span: SpanId, view: ProfileKind) -> Option<Snapshot> {
+        let taken = self.ad_hoc.get(span)?.taken();
+        let entry = |one: &ad_hoc::Taken| {
+            let (stack, process, off_cpu) = self.stacks.get(&one.stack)?.clone();
+            let sum = Sum { stack, process, count: one.count, nanos: one.weight };
+            view.shows(off_cpu).then_some(sum)
+        };
+        Some(Snapshot::new(taken.iter().filter_map(entry).collect(), self.symbols.clone(), view))
+    }
+
+    /// What fits `filter`, whose service is given and whose class is not looked at, by class: those with most time, at most
+    /// `classes` of them, and `first` in any case. One pass: there may be half a million counts.
+    pub fn snapshots_by_class(
+        &self,
+        names: &Names,
+        filter: &Filter,
+        first: Option<ClassId>,
+        classes: usize,
+    ) -> Vec<(ClassId, Snapshot)> {
+        let fits = |class: ClassId| {
+            let info = names.class(class).filter(|info| info.protocol != ProtocolId::Declared);
+            let service = filter.service.as_deref();
+            info.is_some_and(|info| service.is_none_or(|name| *info.service_name == *name))
+        };
+        let mut sums: FxHashMap<ClassId, (u64, Sums)> = FxHashMap::default();
+        for ((owner, id), (count, nanos)) in self.periods_of(filter).flat_map(|period| &period.counts) {
+            let Owner::Class(class) = owner else { continue };
+            let shown = |(_, _, off_cpu): &(Kept, Arc<str>, bool)| filter.view.shows(*off_cpu);
+            if (Some(*class) != first && !fits(*class)) || !self.stacks.get(id).is_some_and(shown) {
+                continue;
+            }
+            let (all, stacks) = sums.entry(*class).or_default();
+            *all += nanos;
+            let sum = stacks.entry(*id).or_default();
+            sum.0 += count;
+            sum.1 += nanos;
+        }
+        let mut sums: Vec<_> = sums.into_iter().collect();
+        sums.sort_by_key(|(class, (all, _))| (Some(*class) != first, Reverse(*all), *class));
+        sums.truncate(classes);
+        let snapshot = |(class, (_, sums))| (class, self.snapshot_from(sums, filter.view));
+        sums.into_iter().map(snapshot).collect()
+    }
+
+    /// The periods that a filter is about.
+    fn periods_of(&self, filter: &Filter) -> impl Iterator<Item = &Period> {
+        let from = filter.since.map_or(0, |since| self.now.saturating_sub(since.as_nanos() as u64));
+        let range = filter.range;
+        // Of a range, what is wholly in it: before and after a change must not mix.
+        let within = move |period: &&Period| {
+            period.end > from && range.is_none_or(|(from, until)| period.start >= from && period.end <= until)
+        };
+        self.periods.iter().filter(within)
+    }
+
+    fn snapshot_from(&self, sums: Sums, view: ProfileKind) -> Snapshot {
+        let entry = |(id, (count, nanos)): (u32, (u64, u64))| {
+            let (stack, process, off_cpu) = self.stacks.get(&id)?.clone();
+            view.shows(off_cpu).then_some(Sum { stack, process, count, nanos })
+        };
+        Snapshot::new(sums.into_iter().filter_map(entry).collect(), self.symbols.clone(), view)
+    }
+
+    /// Copies out what fits `filter`.
+    pub fn snapshot(&self, names: &Names, filter: &Filter) -> Snapshot {
+        let fits = |owner: Owner| match (owner, &filter.service, &filter.class) {
+            (Owner::Class(class), service, wanted) => names.class(class).is_some_and(|info| {
+                // A declared transaction's samples are those of the request or the overhead around it, once more.
+                (wanted.is_some() || info.protocol != ProtocolId::Declared)
+                    && service.as_ref().is_none_or(|service| *info.service_name == **service)
+                    && wanted.as_ref().is_none_or(|wanted| *info.name == **wanted)
+            }),
+            (Owner::Overhead(id), Some(service), None) => *names.service(id) == **service,
+            (Owner::Overhead(_) | Owner::Kernel, None, None) => true,
+            _ => false,
+        };
+        let mut sums = Sums::default();
+        for period in self.periods_of(filter) {
+            for ((_, id), (count, nanos)) in period.counts.iter().filter(|((owner, _), _)| fits(*owner)) {
+                let sum = sums.entry(*id).or_default();
+                sum.0 += count;
+                sum.1 += nanos;
+            }
+        }
+        self.snapshot_from(sums, filter.view)
+    }
+}
