@@ -1,14 +1,16 @@
-//! Calls of the functions that the configuration declares as transactions: entry and return, as they happen. User space
-//! pairs them.
+//! Calls of the functions that the configuration declares as transactions: entry and return, as they happen; and hits of
+//! declared USDT probes. User space pairs them.
 
 use core::{ffi::c_void, ptr};
 
 use aya_ebpf::{
     EbpfContext,
     helpers::generated::{
-        bpf_get_attach_cookie, bpf_get_smp_processor_id, bpf_ktime_get_ns, bpf_probe_read_user, bpf_probe_read_user_str,
+        bpf_get_attach_cookie, bpf_get_smp_processor_id, bpf_ktime_get_ns, bpf_probe_read_kernel, bpf_probe_read_user,
+        bpf_probe_read_user_str,
     },
-    macros::{uprobe, uretprobe},
+    macros::{map, uprobe, uretprobe},
+    maps::Array,
     programs::{ProbeContext, RetProbeContext},
 };
 use tracer_common::{
@@ -17,10 +19,16 @@ use tracer_common::{
         DeclaredValues, Header, Kind, TEXT_NONE, TEXT_UNREAD,
     },
     lost::Lost,
-    runtime::{UserProbe, declared},
+    runtime::{
+        NO_REGISTER, OPERAND_CONSTANT, OPERAND_MEMORY, OPERAND_NONE, OPERANDS_MAX, Operand, Operands, UserProbe, declared,
+    },
 };
 
 use crate::{bound, emit, kernel::task::Task, ring, runtime, sched, socket::user, storage::THREADS};
+
+/// Where the arguments of USDT probes are.
+#[map]
+static DECLARED_OPERANDS: Array<Operands> = Array::with_max_entries(OPERANDS_MAX, 0);
 
 /// In `runtime.g`: the upper end of its stack.
 const STACK_END: u64 = 8;
@@ -85,6 +93,85 @@ pub(crate) fn declared_return(ctx: RetProbeContext) -> u32 {
         report(cookie, at, Some(&all.results));
     }
     0
+}
+
+/// hook: USDT probes of declared transactions whose arguments are wanted. Emits [`DeclaredCall`]; without values if one of
+/// them cannot be read.
+#[uprobe]
+pub(crate) fn declared_arguments(ctx: ProbeContext) -> u32 {
+    runtime::hit(UserProbe::DeclaredArguments);
+    // SAFETY: the context of this program.
+    let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
+    let (at, _) = registers(&ctx);
+    let mut values: Ordered = [0; DECLARED_REGISTERS];
+    let mut is_whole = false;
+    if let Some(operands) = DECLARED_OPERANDS.get_ptr((cookie >> declared::OPERANDS) as u32) {
+        is_whole = true;
+        let mut i = 0;
+        while i < DECLARED_REGISTERS {
+            // SAFETY: an element of the map, which stays.
+            let operand = unsafe { (&raw const (*operands)[i]).cast() };
+            // SAFETY: likewise.
+            match unsafe { argument(&ctx, operand) } {
+                Some(value) => values[i] = value,
+                None => is_whole = false,
+            }
+            i += 1;
+        }
+    }
+    if is_whole { report(cookie, at, Some(&values)) } else { report(cookie, at, None) }
+    0
+}
+
+/// The value of an argument; `None` if its memory cannot be read.
+///
+/// # Safety
+/// `operand` is an element of the map.
+#[inline(always)]
+unsafe fn argument(ctx: &ProbeContext, operand: *const Operand) -> Option<u64> {
+    // SAFETY: as promised. User space writes an element before it attaches a probe that names it.
+    let Operand { displacement, kind, base, index, scale, unused_bits, is_signed, .. } =
+        unsafe { operand.read_volatile() };
+    if kind == OPERAND_NONE {
+        return Some(0);
+    }
+    let mut value = displacement as u64;
+    if kind == OPERAND_CONSTANT {
+        return Some(value);
+    }
+    if base != NO_REGISTER {
+        value = value.wrapping_add(register(ctx, base));
+    }
+    if kind == OPERAND_MEMORY {
+        if index != NO_REGISTER {
+            value = value.wrapping_add(register(ctx, index) << (scale & 3));
+        }
+        let (mut read, bytes) = (0u64, bound::at_most::<8>(8 - (unused_bits as u64 & 63) / 8));
+        // SAFETY: the helper tolerates any address.
+        let failed = unsafe {
+            bpf_probe_read_user((&raw mut read).cast(), bytes as u32, value as *const c_void)
+        };
+        if failed != 0 {
+            return None;
+        }
+        value = read;
+    }
+    let unused = unused_bits & 63;
+    let left = value << unused;
+    Some(if is_signed == 0 { left >> unused } else { ((left as i64) >> unused) as u64 })
+}
+
+/// The register at this offset in `pt_regs`, whose size it is within.
+#[inline(always)]
+fn register(ctx: &ProbeContext, offset: u8) -> u64 {
+    let mut value = 0u64;
+    // SAFETY: the helper tolerates any address. It reads the registers as memory: as a context, an offset that is not a
+    // constant is refused.
+    unsafe {
+        let at = ctx.as_ptr().cast::<u8>().wrapping_add(offset as usize);
+        bpf_probe_read_kernel((&raw mut value).cast(), 8, at.cast());
+    }
+    value
 }
 
 #[inline(always)]

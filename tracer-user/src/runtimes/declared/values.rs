@@ -44,10 +44,10 @@ impl ValueType {
         })
     }
 
-    /// The number in a register, of Go or not.
-    pub(super) fn read(self, register: u64, go: bool) -> i128 {
+    /// The number in a register. `wide`: an `int` has 64 bits, in Go and where a USDT probe says its arguments' types.
+    pub(super) fn read(self, register: u64, wide: bool) -> i128 {
         let (signed, bits) = match self {
-            Self::Int => (true, if go { 64 } else { 32 }),
+            Self::Int => (true, if wide { 64 } else { 32 }),
             Self::Signed(bits) => (true, bits),
             Self::Unsigned(bits) => (false, bits),
         };
@@ -144,10 +144,10 @@ impl ValueSource {
     fn read(&self, captured: &Captured<'_>, second: bool) -> Option<DeclaredValue> {
         let values = if self.source == Source::Return { captured.exit } else { captured.entry };
         match (self.form, self.source) {
-            (Form::Number(of), Source::Return) => Some(DeclaredValue::Number(of.read(captured.result, captured.go))),
+            (Form::Number(of), Source::Return) => Some(DeclaredValue::Number(of.read(captured.result, captured.wide))),
             (Form::Number(of), Source::Argument(number)) => {
                 let register = *values?.registers.get(usize::from(number) - 1)?;
-                Some(DeclaredValue::Number(of.read(register, captured.go)))
+                Some(DeclaredValue::Number(of.read(register, captured.wide)))
             }
             (Form::Text { .. }, _) => {
                 let values = values?;
@@ -200,8 +200,8 @@ pub struct Captured<'a> {
     pub exit: Option<&'a DeclaredValues>,
     /// The result register.
     pub result: u64,
-    /// Whether it ran on a goroutine.
-    pub go: bool,
+    /// An `int` of it has 64 bits.
+    pub wide: bool,
 }
 
 /// What a metric is, in ARM's words.
@@ -294,7 +294,7 @@ mod tests {
         let (second_len, second) = text("x");
         let entry =
             DeclaredValues { registers: [0xffff_ffff, 2, 3, 4, 5, 6, 7, 8, 9], first_len, second_len, first, second };
-        let captured = Captured { entry: Some(&entry), exit: None, result: u64::MAX, go: false };
+        let captured = Captured { entry: Some(&entry), exit: None, result: u64::MAX, wide: false };
         let read = |value: &str, second| ValueSource::parse(value, false).unwrap().read(&captured, second);
         assert_eq!(read("arg1", false), Some(DeclaredValue::Number(-1)));
         assert_eq!(read("arg1:u32", false), Some(DeclaredValue::Number(0xffff_ffff)));
@@ -319,7 +319,7 @@ mod tests {
                     first: [word; 8],
                     second: [word; 8],
                 };
-                let captured = Captured { entry: Some(&values), exit: Some(&values), result: word, go: true };
+                let captured = Captured { entry: Some(&values), exit: Some(&values), result: word, wide: true };
                 for value in ["arg1:string", "return:str", "arg9:u8", "return:i8"] {
                     let value = ValueSource::parse(value, false).unwrap();
                     let read = value.read(&captured, true);
