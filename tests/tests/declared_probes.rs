@@ -79,14 +79,21 @@ metrics = [
     { name = "items", type = "counter", value = "arg1" },
     { name = "level", type = "gauge", value = "arg3" },
     { name = "constant", type = "id", value = "arg4" },
+    { name = "round", type = "gauge", value = "global:rounds_done:i64" },
 ]"#;
     let ticks = "probes = { provider = \"kernels\", begin = \"tick\" }\n\
                  metrics = [{ name = \"value\", type = \"counter\", value = \"arg1\" }]";
+    let globals = r#"
+metrics = [
+    { name = "bytes", type = "counter", value = "arg1" },
+    { name = "round", type = "gauge", value = "global:rounds_done:i64" },
+]"#;
     let all = [
         ("handle", of("begin", "end") + values),
         ("nested", of("nested__begin", "nested__end")),
         ("abandoned", of("abandoned__begin", "abandoned__end")),
         ("tick", ticks.into()),
+        ("ending", "function = \"end\"".to_owned() + globals),
     ];
     let all: Vec<(&str, &str)> = all.iter().map(|(name, rest)| (*name, rest.as_str())).collect();
     let config = declare(dir.path(), &program, &all);
@@ -136,8 +143,17 @@ metrics = [
         assert_eq!(row["metrics"]["level"]["sum"], number(2), "{line} {row}");
     }
     let metrics = agent.json("/api/v1/arm/metrics");
-    let constant = metrics["metrics"].as_array().expect("rows").iter().find(|row| row["metric"] == "constant");
-    assert_eq!(constant.expect("the constant")["last"], -7, "{metrics}");
+    let of = |transaction: &str, name: &str| {
+        let rows = metrics["metrics"].as_array().expect("rows");
+        let is_it = |row: &&Value| row["transaction"] == transaction && row["metric"] == name;
+        rows.iter().find(is_it).cloned().unwrap_or_else(|| panic!("no {name} in {metrics}"))
+    };
+    assert_eq!(of("handle", "constant")["last"], -7, "{metrics}");
+    // A global variable, seen from a probe and from a function.
+    let rounds: i64 = (0..ROUNDS as i64).sum();
+    assert_eq!((&of("handle", "round")["sum"], &of("ending", "round")["sum"]), (&rounds.into(), &rounds.into()));
+    assert_eq!(of("ending", "bytes")["sum"], 64 * ROUNDS as i64 + rounds, "{metrics}");
+    assert!(metrics["metrics"].as_array().expect("rows").iter().all(|row| row["unread"] == 0), "{metrics}");
     agent.stop();
     process.signal(libc::SIGUSR1);
     assert_eq!(process.line("AFTER", Duration::from_secs(10)), "0");
@@ -220,6 +236,9 @@ fn probes_that_cannot_be_declared_say_why() {
         (of("begin", "user = \"arg5\""), "floating-point"),
         (of("begin", "user = \"arg6\""), "it has 5 arguments"),
         (of("begin", "user = \"arg1:string\""), "4@%edi is not a pointer"),
+        (of("begin", "user = \"global:rounds_done\""), "'rounds_done' has 8 bytes and is not 4 bytes: give its type"),
+        (of("begin", "user = \"global:of_thread\""), "every thread has a 'of_thread' of its own"),
+        (of("begin", "user = \"global:nothing\""), "no symbol of a variable 'nothing'"),
     ] {
         let refused = check(&rest);
         assert!(refused.code == Some(2) && refused.out.contains(why), "{rest}: {refused:?}");

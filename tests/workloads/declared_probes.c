@@ -53,6 +53,10 @@ static struct {
     int64_t items, level;
 } by_user[USERS];
 
+// Read by the tracer.
+volatile long rounds_done;
+_Thread_local volatile int of_thread;
+
 static void add(struct truth *truth, uint64_t wall) { truth->calls[truth->count++ % MOST] = wall; }
 
 __attribute__((noipa)) static void spin(uint64_t length) {
@@ -131,6 +135,7 @@ int main(int argc, char **argv) {
         spin(5000000);
         add(&handle_truth, nanos(CLOCK_MONOTONIC) - wall);
         end(64 + n % 512);
+        rounds_done++;
         by_user[who].count++;
         by_user[who].items += items;
         by_user[who].level += level;

@@ -14,7 +14,7 @@ use tracer_common::runtime::{UserProbe, declared as cookie};
 
 use crate::classes::rules::Glob;
 use crate::kernel::uprobes::Prober;
-use crate::runtimes::declared::{Binary, Declared, DeclaredTable, Placed, Site, UsdtSite};
+use crate::runtimes::declared::{Binary, Declared, DeclaredTable, Placed, ProbePlace, Site, UsdtSite};
 
 /// Between two looks whether programs appeared at the declared paths.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -237,10 +237,10 @@ impl Watch {
     ) -> Result<(), String> {
         // Ends first, as below.
         for end in &site.ends {
-            self.prober.attach_usdt(visit, file, end, index | cookie::RETURN)?;
+            self.prober.attach_place(visit, file, end, index | cookie::RETURN)?;
         }
         for begin in &site.begins {
-            self.prober.attach_usdt(visit, file, begin, index | declared.capture(false))?;
+            self.prober.attach_place(visit, file, begin, index | declared.capture(false))?;
         }
         Ok(())
     }
@@ -265,11 +265,11 @@ impl Watch {
             probes.push((UserProbe::DeclaredReturn, site.entry, ends));
         }
         // Returns first: an entry without its return would be a call that never ends.
-        probes.push((UserProbe::DeclaredPlace, site.entry, begins));
         for (probe, offset, cookie) in probes {
             self.prober.attach_file(probe, visit, (file, offset), cookie)?;
         }
-        Ok(())
+        let entry = ProbePlace { at: site.entry, semaphore: None, operands: site.operands.clone() };
+        self.prober.attach_place(visit, file, &entry, begins)
     }
 
     /// Detaches from files that are at none of the declared paths any more and that no process runs.

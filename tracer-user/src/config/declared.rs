@@ -141,7 +141,7 @@ fn one(source: &Source<'_>, file: &TransactionFile) -> Result<Declared, ConfigEr
         Some(user) => Some(ValueSource::parse(user.get_ref(), false).map_err(|what| source.wrong(&user.span(), what))?),
         None => None,
     };
-    Ok(Declared {
+    let mut declared = Declared {
         name: Arc::from(file.name.get_ref().trim()),
         program: file.program.get_ref().as_str().into(),
         target,
@@ -149,7 +149,9 @@ fn one(source: &Source<'_>, file: &TransactionFile) -> Result<Declared, ConfigEr
         user,
         metrics: metrics(source, &file.metrics)?,
         place: source.place(&span).into(),
-    })
+    };
+    declared.number_globals().map_err(|what| source.wrong(&file.name.span(), what))?;
+    Ok(declared)
 }
 
 fn of_lines(source: &Source<'_>, file: &TransactionFile, lines: &LinesFile) -> Result<Target, ConfigError> {

@@ -18,7 +18,7 @@ use tracer_common::runtime::{Operands, UserProbe, declared as cookie};
 use super::loader::{LoadError, Pod, chain, refused, take};
 use super::sampler;
 use super::uprobes::{EVERY_PROCESS, PLACES, Prober};
-use crate::runtimes::declared::UsdtPlace;
+use crate::runtimes::declared::ProbePlace;
 
 // include/uapi/linux/perf_event.h
 const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
@@ -81,7 +81,7 @@ impl OperandMap {
 impl Prober {
     /// Attaches to a USDT probe of a file in every process that has it mapped, now or later. The program reads `cookie`;
     /// `visit` is the number under which [`Self::detach_file`] finds it.
-    pub fn attach_usdt(&mut self, visit: u64, file: &Path, place: &UsdtPlace, cookie: u64) -> Result<(), String> {
+    pub fn attach_place(&mut self, visit: u64, file: &Path, place: &ProbePlace, cookie: u64) -> Result<(), String> {
         let (probe, cookie) = match &place.operands {
             Some(operands) => {
                 let number = self.operands.lock().unwrap_or_else(PoisonError::into_inner).put(visit, operands)?;

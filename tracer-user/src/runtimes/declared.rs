@@ -9,6 +9,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tracer_common::runtime::Operands;
+
 use super::elf::{self, Function};
 use super::go::functions::{self, Functions};
 use super::go::image::{self, Image};
@@ -17,6 +19,7 @@ use super::return_instructions::returns;
 mod calls;
 mod code;
 pub mod depths;
+mod globals;
 mod interpreters;
 mod lines;
 mod operands;
@@ -29,7 +32,7 @@ pub use interpreters::Language;
 pub use operands::Argument;
 pub use predicate::{Comparison, Predicate};
 pub use table::{DeclaredChanges, DeclaredTable};
-pub use usdt::{UsdtPlace, UsdtProbe, UsdtSite, parse as usdt_notes};
+pub use usdt::{ProbePlace, UsdtProbe, UsdtSite, parse as usdt_notes};
 pub use values::{Captured, METRICS, Metric, MetricKind, Source, UnreadValue, ValueSource};
 
 /// Most bytes of a Go function that are searched for return instructions.
@@ -170,6 +173,8 @@ pub struct Site {
     pub ends: Vec<CallEnd>,
     /// Whether it is a Go function.
     pub go: bool,
+    /// Where the values at its beginning are, if one of them is a global variable's.
+    pub operands: Option<Box<Operands>>,
 }
 
 impl Site {
@@ -357,6 +362,14 @@ pub enum Refusal {
         /// Why not.
         why: String,
     },
+    /// A global variable cannot be read.
+    #[error("`{value}`: {why}")]
+    Global {
+        /// The value.
+        value: String,
+        /// Why not.
+        why: String,
+    },
     /// An argument that is passed on the stack.
     #[error(
         "`{value}`: only the first {registers} registers of arguments can be read here; further arguments are on the stack"
@@ -443,7 +456,7 @@ impl Binary {
 
     /// Where the probes of a declared transaction go, and that its values are where the code has them.
     pub fn declared(&self, declared: &Declared) -> Result<Placed, Refusal> {
-        let site = match &declared.target {
+        let mut site = match &declared.target {
             Target::Function(function) => self.site(function)?,
             Target::Call { caller, callee } => self.call(caller, callee)?,
             Target::Lines { file, from, to } => self.lines(lines::Lines { file, from: *from, to: *to })?,
@@ -456,6 +469,7 @@ impl Binary {
                 return Err(Refusal::NoRegister { value: value.to_string(), registers: site.arguments() });
             }
         }
+        site.operands = self.with_globals(declared, &site)?;
         Ok(Placed::Code(site))
     }
 
@@ -466,7 +480,7 @@ impl Binary {
             return self.go_site(function, found.address, found.size);
         }
         let entry = self.program.offset(found.address).ok_or(Refusal::NotProgram)?;
-        Ok(Site { name: found.name, entry, ends: Vec::new(), go: false })
+        Ok(Site { name: found.name, entry, ends: Vec::new(), go: false, operands: None })
     }
 
     /// The one function of that name.
@@ -553,7 +567,7 @@ impl Binary {
         let entry = place(functions::frame(&code).unwrap_or(0)).ok_or(Refusal::NotProgram)?;
         let end = |at| Ok(CallEnd { at: place(at).ok_or(Refusal::NotProgram)?, shared: false, stack: 0 });
         let ends = found.into_iter().map(end).collect::<Result<_, Refusal>>()?;
-        Ok(Site { name: function.into(), entry, ends, go: true })
+        Ok(Site { name: function.into(), entry, ends, go: true, operands: None })
     }
 }
 

@@ -36,14 +36,14 @@ pub struct UsdtProbe {
     pub arguments: Vec<Argument>,
 }
 
-/// One place of a probe, as offsets in the file.
+/// A place where a transaction begins or ends, as offsets in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UsdtPlace {
+pub struct ProbePlace {
     /// Where it is.
     pub at: u64,
     /// Where its semaphore is.
     pub semaphore: Option<u64>,
-    /// Where the declared values are; `None`: none is declared.
+    /// Where the declared values are; `None`: none is declared, or they are where the calling convention has them.
     pub operands: Option<Box<Operands>>,
 }
 
@@ -51,9 +51,9 @@ pub struct UsdtPlace {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsdtSite {
     /// Where it begins.
-    pub begins: Vec<UsdtPlace>,
+    pub begins: Vec<ProbePlace>,
     /// Where it ends; empty: it is counted where it begins.
-    pub ends: Vec<UsdtPlace>,
+    pub ends: Vec<ProbePlace>,
 }
 
 /// The probes of a file, in the order of their notes; none if it is no readable ELF file.
@@ -141,7 +141,7 @@ impl Binary {
         all: &[UsdtProbe],
         (provider, name): (&str, &str),
         values: Option<&Declared>,
-    ) -> Result<Vec<UsdtPlace>, Refusal> {
+    ) -> Result<Vec<ProbePlace>, Refusal> {
         let found: Vec<&UsdtProbe> =
             all.iter().filter(|probe| (&*probe.provider, &*probe.name) == (provider, name)).collect();
         if found.is_empty() {
@@ -160,8 +160,8 @@ impl Binary {
                     Some(at.ok_or_else(|| refuse("its semaphore is not in the file"))?)
                 }
             };
-            let operands = values.map_or(Ok(None), |declared| wanted(declared, probe))?;
-            Ok(UsdtPlace { at, semaphore, operands })
+            let operands = values.map_or(Ok(None), |declared| wanted(self, declared, probe))?;
+            Ok(ProbePlace { at, semaphore, operands })
         };
         found.iter().map(place).collect()
     }
@@ -180,9 +180,9 @@ fn no_probe(all: &[UsdtProbe], provider: &str, name: &str) -> Refusal {
 }
 
 /// Where the declared values are at this place.
-fn wanted(declared: &Declared, probe: &UsdtProbe) -> Result<Option<Box<Operands>>, Refusal> {
+fn wanted(binary: &Binary, declared: &Declared, probe: &UsdtProbe) -> Result<Option<Box<Operands>>, Refusal> {
     let mut operands = Operands::default();
-    let mut any = false;
+    let mut any = binary.put_globals(declared, probe.address, false, &mut operands)?;
     for value in declared.values() {
         let Source::Argument(first) = value.source() else { continue };
         any = true;
