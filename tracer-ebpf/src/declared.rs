@@ -20,7 +20,8 @@ use tracer_common::{
     },
     lost::Lost,
     runtime::{
-        NO_REGISTER, OPERAND_CONSTANT, OPERAND_MEMORY, OPERAND_NONE, OPERANDS_MAX, Operand, Operands, UserProbe, declared,
+        NO_REGISTER, OPERAND_CONSTANT, OPERAND_MEMORY, OPERAND_NONE, OPERANDS_MAX, Operand, Operands, UserProbe,
+        declared,
     },
 };
 
@@ -103,41 +104,38 @@ pub(crate) fn declared_arguments(ctx: ProbeContext) -> u32 {
     // SAFETY: the context of this program.
     let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
     let (at, _) = registers(&ctx);
-    let mut values: Ordered = [0; DECLARED_REGISTERS];
-    let mut is_whole = false;
-    if let Some(operands) = DECLARED_OPERANDS.get_ptr((cookie >> declared::OPERANDS) as u32) {
-        is_whole = true;
-        let mut i = 0;
-        while i < DECLARED_REGISTERS {
-            // SAFETY: an element of the map, which stays.
-            let operand = unsafe { (&raw const (*operands)[i]).cast() };
-            // SAFETY: likewise.
-            match unsafe { argument(&ctx, operand) } {
-                Some(value) => values[i] = value,
-                None => is_whole = false,
-            }
-            i += 1;
-        }
+    let Some(operands) = DECLARED_OPERANDS.get_ptr((cookie >> declared::OPERANDS) as u32) else {
+        report(cookie, at, None);
+        return 0;
+    };
+    let (mut values, mut unread): (Ordered, u64) = ([0; DECLARED_REGISTERS], 0);
+    let mut i = 0;
+    while i < DECLARED_REGISTERS {
+        // SAFETY: an element of the map, which stays.
+        values[i] = unsafe { argument(&ctx, (&raw const (*operands)[i]).cast(), &mut unread) };
+        i += 1;
     }
-    if is_whole { report(cookie, at, Some(&values)) } else { report(cookie, at, None) }
+    if unread == 0 {
+        report(cookie, at, Some(&values))
+    } else {
+        report(cookie, at, None)
+    }
     0
 }
 
-/// The value of an argument; `None` if its memory cannot be read.
+/// The value of an argument. If its memory cannot be read, bits of `unread` are set: no branch, so that the verifier follows
+/// one path from here.
 ///
 /// # Safety
 /// `operand` is an element of the map.
 #[inline(always)]
-unsafe fn argument(ctx: &ProbeContext, operand: *const Operand) -> Option<u64> {
+unsafe fn argument(ctx: &ProbeContext, operand: *const Operand, unread: &mut u64) -> u64 {
     // SAFETY: as promised. User space writes an element before it attaches a probe that names it.
     let Operand { displacement, kind, base, index, scale, unused_bits, is_signed, .. } =
         unsafe { operand.read_volatile() };
-    if kind == OPERAND_NONE {
-        return Some(0);
-    }
     let mut value = displacement as u64;
-    if kind == OPERAND_CONSTANT {
-        return Some(value);
+    if kind == OPERAND_NONE || kind == OPERAND_CONSTANT {
+        return value;
     }
     if base != NO_REGISTER {
         value = value.wrapping_add(register(ctx, base));
@@ -148,17 +146,13 @@ unsafe fn argument(ctx: &ProbeContext, operand: *const Operand) -> Option<u64> {
         }
         let (mut read, bytes) = (0u64, bound::at_most::<8>(8 - (unused_bits as u64 & 63) / 8));
         // SAFETY: the helper tolerates any address.
-        let failed = unsafe {
-            bpf_probe_read_user((&raw mut read).cast(), bytes as u32, value as *const c_void)
-        };
-        if failed != 0 {
-            return None;
-        }
+        let failed = unsafe { bpf_probe_read_user((&raw mut read).cast(), bytes as u32, value as *const c_void) };
+        *unread |= failed as u64;
         value = read;
     }
     let unused = unused_bits & 63;
     let left = value << unused;
-    Some(if is_signed == 0 { left >> unused } else { ((left as i64) >> unused) as u64 })
+    if is_signed == 0 { left >> unused } else { ((left as i64) >> unused) as u64 }
 }
 
 /// The register at this offset in `pt_regs`, whose size it is within.

@@ -350,7 +350,7 @@ pub enum Refusal {
         why: String,
     },
     /// It has too many places.
-    #[error("the USDT probe '{0}' has more than {} places", usdt::PLACES)]
+    #[error("the USDT probe '{0}' has more than {max} places", max = usdt::PLACES)]
     UsdtPlaces(String),
     /// An argument cannot be read.
     #[error("`{value}` of the USDT probe '{probe}' cannot be read: {why}")]

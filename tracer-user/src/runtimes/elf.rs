@@ -110,7 +110,8 @@ pub fn variables(path: &Path, is_wanted: impl Fn(&str) -> bool) -> Vec<Variable>
     let mut found = Vec::new();
     for symbol in file.dynamic_symbols().chain(file.symbols()) {
         let is_local = symbol.kind() == SymbolKind::Tls;
-        if !symbol.is_definition() || !(is_local || symbol.kind() == SymbolKind::Data) || found.len() >= FUNCTIONS {
+        let is_variable = symbol.is_definition() && symbol.kind() == SymbolKind::Data;
+        if !(is_variable || is_local && !symbol.is_undefined()) || found.len() >= FUNCTIONS {
             continue;
         }
         if symbol.name().is_ok_and(|name| name.len() <= FUNCTION_NAME && is_wanted(name)) {

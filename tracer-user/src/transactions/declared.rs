@@ -200,9 +200,9 @@ impl DeclaredCalls {
     /// that `restarted` begins again.
     fn give_up_deeper(&mut self, key: StackKey, depth: u64, restarted: Option<(usize, Pairing)>) {
         let Some(stack) = self.stacks.get(&key) else { return };
-        let restarted_at = |call: &OpenCall| restarted.is_some_and(|(of, _)| of == call.declared) && call.depth == depth;
-        let is_over =
-            |call: &OpenCall| call.pairing == Pairing::Depth && (call.depth > depth || restarted_at(call));
+        let restarted_at =
+            |call: &OpenCall| restarted.is_some_and(|(of, _)| of == call.declared) && call.depth == depth;
+        let is_over = |call: &OpenCall| call.pairing == Pairing::Depth && (call.depth > depth || restarted_at(call));
         let stays = |call: &OpenCall| call.pairing == Pairing::Depth && !is_over(call);
         let from = stack.iter().rposition(stays).map_or(0, |at| at + 1);
         self.give_up(key, from, is_over);
@@ -274,14 +274,13 @@ impl Engine {
             self.declared.losses.refused += 1;
             return false;
         }
-        let above = above.and_then(|stack| stack.last());
+        // USDT probes are nobody's parent: only their end shows whether they were still open.
+        let above = above.and_then(|stack| stack.iter().rfind(|open| open.pairing == Pairing::Depth));
         let around = above.map(|above| (Some(above.span), above.request, Some(above.trace)));
-        // USDT probes may be around several requests, or not see their end: the request counts that the thread holds now.
-        let is_mark = above.is_none_or(|above| above.pairing == Pairing::Thread);
-        let now = if is_mark { self.request_around(call) } else { None };
-        let around = around.filter(|(_, request, _)| now.is_none() || now == *request);
-        let of_request = || (now.and_then(|slot| self.spans.get(slot)).map(|live| live.id), now, None);
-        let (parent, request, trace) = around.unwrap_or_else(of_request);
+        let (parent, request, trace) = around.unwrap_or_else(|| {
+            let request = self.request_around(call);
+            (request.and_then(|slot| self.spans.get(slot)).map(|live| live.id), request, None)
+        });
         self.declared.calls += 1;
         let nth = self.declared.calls;
         let opened = OpenCall {
@@ -323,7 +322,9 @@ impl Engine {
         let (key, header) = (key(call), &call.header);
         self.declared.give_up_deeper(key, call.depth, None);
         let found = self.declared.ending(key, declared, pairing, call.depth);
-        if pairing == Pairing::Thread && let Some(at) = found {
+        if pairing == Pairing::Thread
+            && let Some(at) = found
+        {
             // Those that began within it have not ended.
             self.declared.give_up(key, at + 1, |open| open.declared == declared);
         }
@@ -596,7 +597,8 @@ mod tests {
             (50, RETURN, (0, 80)),
         ]);
         assert_eq!(times(&calls), [(20, 30), (10, 40), (5, 50)]);
-        assert_eq!((calls[0].parent, calls[1].parent), (Some(calls[1].span), Some(calls[2].span)));
+        // Their parents are functions.
+        assert_eq!([0, 1, 2].map(|n| calls[n].parent), [Some(calls[2].span), Some(calls[2].span), None]);
         assert_eq!((losses.unreturned, losses.unmatched), (0, 0));
         // Nested ones; an end that does not come, which the next beginning at that depth shows.
         let (calls, losses) = run(&[
@@ -612,14 +614,19 @@ mod tests {
         assert_eq!(times(&calls), [(20, 30), (10, 40), (60, 70)]);
         assert_eq!((losses.unreturned, losses.unmatched), (1, 1));
         // The inner end does not come: the outer one's is at its own depth.
-        let (calls, losses) =
-            run(&[(10, 0, (2, 100)), (20, 0, (2, 200)), (30, RETURN, (2, 100)), (40, 0, (1, 90)), (50, RETURN, (1, 90))]);
+        let (calls, losses) = run(&[
+            (10, 0, (2, 100)),
+            (20, 0, (2, 200)),
+            (30, RETURN, (2, 100)),
+            (40, 0, (1, 90)),
+            (50, RETURN, (1, 90)),
+        ]);
         assert_eq!(times(&calls), [(10, 30), (40, 50)]);
         assert_eq!((losses.unreturned, losses.unmatched), (1, 0));
         // Without an end they are counted at once, within what is open.
         let (calls, losses) = run(&[(10, 0, (2, 100)), (20, 0, (3, 150)), (21, 0, (3, 150)), (30, RETURN, (2, 100))]);
         assert_eq!(times(&calls), [(20, 20), (21, 21), (10, 30)]);
-        assert!(calls[..2].iter().all(|call| call.parent == Some(calls[2].span) && call.cost == Some(Cost::default())));
+        assert!(calls[..2].iter().all(|call| call.parent.is_none() && call.cost == Some(Cost::default())));
         assert_eq!((losses.unreturned, losses.unmatched), (0, 0));
     }
 }

@@ -123,7 +123,10 @@ mod tests {
         assert_eq!(changes, DeclaredChanges { removed: vec![0], added: vec![2, 3], kept: 1 });
         let names: Vec<(usize, &str, &str)> = table.iter().map(|(n, one)| (n, &*one.name, &*one.place)).collect();
         assert_eq!(names, [(1, "b", "t:1"), (2, "a", "t:5"), (3, "c", "t:9")]);
-        assert!(table.get(0).is_none() && table.pairings() == [None, Some(Pairing::Depth), Some(Pairing::Depth), Some(Pairing::Depth)]);
+        assert!(
+            table.get(0).is_none()
+                && table.pairings() == [None, Some(Pairing::Depth), Some(Pairing::Depth), Some(Pairing::Depth)]
+        );
         assert_eq!(table.replace(&[]).removed, [1, 2, 3]);
         assert!(table.is_empty());
     }

@@ -16,7 +16,7 @@ const NOTES: u64 = 4 << 20;
 const PROBES: usize = 1 << 16;
 const TEXT: usize = 4096;
 /// Most places of one probe: where it was inlined, it has several.
-pub const PLACES: usize = 64;
+pub(super) const PLACES: usize = 64;
 /// `NT_STAPSDT`.
 const KIND: u32 = 3;
 const OWNER: &[u8] = b"stapsdt\0";
@@ -188,7 +188,7 @@ fn wanted(binary: &Binary, declared: &Declared, probe: &UsdtProbe) -> Result<Opt
         any = true;
         for number in first..=value.registers() {
             let name = format!("{}:{}", probe.provider, probe.name);
-            let refuse = |why: String| Refusal::UsdtArgument { value: value.to_string(), probe: name, why };
+            let refuse = |why: String| Refusal::UsdtArgument { value: value.to_string(), probe: name.clone(), why };
             let index = usize::from(number) - 1;
             let (Some(argument), Some(place)) = (probe.arguments.get(index), operands.get_mut(index)) else {
                 return Err(refuse(format!("it has {} arguments", probe.arguments.len())));

@@ -348,7 +348,19 @@ mod tests {
         assert_eq!(read("arg2:string", false), Some(DeclaredValue::Text("ann\\u{7f}".into())));
         assert_eq!(read("arg2:string", true), Some(DeclaredValue::Text("x".into())));
         assert_eq!(read("return:string", true), None, "nothing was captured");
-        for bad in ["", "arg", "arg0", "arg10", "arg-1", "arg1:", "arg1:float", "global:", "global:x:str", "result", "arg1:string:x"] {
+        for bad in [
+            "",
+            "arg",
+            "arg0",
+            "arg10",
+            "arg-1",
+            "arg1:",
+            "arg1:float",
+            "global:",
+            "global:x:str",
+            "result",
+            "arg1:string:x",
+        ] {
             assert!(ValueSource::parse(bad, false).unwrap_err().contains("expected"), "{bad}");
         }
     }
