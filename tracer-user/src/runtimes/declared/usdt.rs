@@ -75,19 +75,26 @@ pub fn parse(notes: &[u8], base: Option<u64>, is_little_endian: bool, is_x86: bo
     let (mut rest, mut found) = (notes, Vec::new());
     // Both processors that tracing runs on are little-endian.
     while is_little_endian && found.len() < PROBES {
-        let Some((kind, owner, body, behind)) = note(rest) else { break };
+        let Some((note, behind)) = note(rest) else { break };
         rest = behind;
-        if (kind, owner) != (KIND, OWNER) {
+        if (note.kind, note.owner) != (KIND, OWNER) {
             continue;
         }
-        let Some(probe) = probe(body, base, is_x86) else { break };
+        let Some(probe) = probe(note.body, base, is_x86) else { break };
         found.push(probe);
     }
     found
 }
 
-/// The first note: its type, owner and contents, and what follows it.
-fn note(bytes: &[u8]) -> Option<(u32, &[u8], &[u8], &[u8])> {
+/// A note.
+struct Note<'a> {
+    kind: u32,
+    owner: &'a [u8],
+    body: &'a [u8],
+}
+
+/// The first note, and what follows it.
+fn note(bytes: &[u8]) -> Option<(Note<'_>, &[u8])> {
     let word = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
     let (name_size, size, kind) = (word(0)? as usize, word(4)? as usize, word(8)?);
     let name_end = name_size.checked_add(12)?;
@@ -95,7 +102,7 @@ fn note(bytes: &[u8]) -> Option<(u32, &[u8], &[u8], &[u8])> {
     let to = from.checked_add(size)?;
     // The last one may lack its padding.
     let behind = bytes.get(to.checked_next_multiple_of(4)?..).unwrap_or_default();
-    Some((kind, bytes.get(12..name_end)?, bytes.get(from..to)?, behind))
+    Some((Note { kind, owner: bytes.get(12..name_end)?, body: bytes.get(from..to)? }, behind))
 }
 
 /// Three addresses and three texts.
