@@ -65,6 +65,7 @@ targets! {
     tokio,
     turns,
     unwind,
+    usdt,
     uwsgi,
     websocket,
 }

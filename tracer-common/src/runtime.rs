@@ -92,11 +92,13 @@ pub enum UserProbe {
     TlsCopy = 21,
     /// Where OpenSSL writes a record.
     TlsRecord = 22,
+    /// A USDT probe of a declared transaction whose arguments are wanted.
+    DeclaredArguments = 23,
 }
 
 impl UserProbe {
     /// Every probe.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::PythonContext,
         Self::GoCreated,
         Self::GoRoundTrip,
@@ -120,6 +122,7 @@ impl UserProbe {
         Self::TlsGoRead,
         Self::TlsCopy,
         Self::TlsRecord,
+        Self::DeclaredArguments,
     ];
 
     /// The program's name in the object, also the label of its metrics.
@@ -148,6 +151,7 @@ impl UserProbe {
             Self::TlsGoRead => "tls_go_read",
             Self::TlsCopy => "tls_copy",
             Self::TlsRecord => "tls_record",
+            Self::DeclaredArguments => "declared_arguments",
         }
     }
 
@@ -177,6 +181,7 @@ impl UserProbe {
             Self::TlsGoRead => "uprobe in crypto/tls.(*Conn).Read",
             Self::TlsCopy => "uprobe in ssl3_read_bytes",
             Self::TlsRecord => "uprobe in ssl3_write_bytes",
+            Self::DeclaredArguments => "uprobes of declared USDT probes",
         }
     }
 
@@ -193,6 +198,7 @@ impl UserProbe {
             }
             Self::GoReady => "`[runtimes] go_ready` does nothing: calls of goroutines that wait for work are orphans",
             Self::DeclaredPlace | Self::DeclaredReturn => "`[[transaction]]` does nothing",
+            Self::DeclaredArguments => "users and metrics of transactions by USDT probes cannot be read",
             Self::TlsEnter | Self::TlsReturn | Self::TlsFree | Self::TlsCopy | Self::TlsRecord => {
                 "connections encrypted by OpenSSL show round trips only"
             }
@@ -232,7 +238,48 @@ pub mod declared {
     pub const SHARED: u64 = 1 << 35;
     /// From here up, signed: by how many bytes the stack pointer is above what it was at entry.
     pub const STACK: u32 = 40;
+    /// From here up, of `UserProbe::DeclaredArguments`: the number of its [`super::Operands`].
+    pub const OPERANDS: u32 = STACK;
 }
+
+/// [`Operand::kind`]: not wanted.
+pub const OPERAND_NONE: u8 = 0;
+/// [`Operand::kind`]: the displacement is the value.
+pub const OPERAND_CONSTANT: u8 = 1;
+/// [`Operand::kind`]: a register has the value.
+pub const OPERAND_REGISTER: u8 = 2;
+/// [`Operand::kind`]: memory has the value, at the sum of a register, a scaled index and the displacement.
+pub const OPERAND_MEMORY: u8 = 3;
+/// [`Operand::base`] and [`Operand::index`]: no register.
+pub const NO_REGISTER: u8 = 0xff;
+
+wire! {
+    /// Where an argument of a USDT probe is.
+    pub struct Operand {
+        /// The constant, or what is added to the address.
+        pub displacement: i64,
+        /// `OPERAND_…`.
+        pub kind: u8,
+        /// The register, as its offset in the kernel's `pt_regs`; or [`NO_REGISTER`].
+        pub base: u8,
+        /// Likewise the index of an address.
+        pub index: u8,
+        /// The index is shifted left by so many bits.
+        pub scale: u8,
+        /// 64 less the bits of the value.
+        pub unused_bits: u8,
+        /// 1: the value is signed.
+        pub is_signed: u8,
+        /// Zero.
+        pub reserved: [u8; 2],
+    }
+}
+
+/// Most USDT probes with wanted arguments.
+pub const OPERANDS_MAX: u32 = 256;
+
+/// The arguments of a USDT probe; the value of a map by the number in the probe's cookie.
+pub type Operands = [Operand; crate::event::DECLARED_REGISTERS];
 
 /// Cookie of a probe of a TLS library.
 pub mod tls {

@@ -1,14 +1,16 @@
-//! Calls of the functions that the configuration declares as transactions: entry and return, as they happen. User space
-//! pairs them.
+//! Calls of the functions that the configuration declares as transactions: entry and return, as they happen; and hits of
+//! declared USDT probes. User space pairs them.
 
 use core::{ffi::c_void, ptr};
 
 use aya_ebpf::{
     EbpfContext,
     helpers::generated::{
-        bpf_get_attach_cookie, bpf_get_smp_processor_id, bpf_ktime_get_ns, bpf_probe_read_user, bpf_probe_read_user_str,
+        bpf_get_attach_cookie, bpf_get_smp_processor_id, bpf_ktime_get_ns, bpf_probe_read_kernel, bpf_probe_read_user,
+        bpf_probe_read_user_str,
     },
-    macros::{uprobe, uretprobe},
+    macros::{map, uprobe, uretprobe},
+    maps::Array,
     programs::{ProbeContext, RetProbeContext},
 };
 use tracer_common::{
@@ -17,10 +19,17 @@ use tracer_common::{
         DeclaredValues, Header, Kind, TEXT_NONE, TEXT_UNREAD,
     },
     lost::Lost,
-    runtime::{UserProbe, declared},
+    runtime::{
+        NO_REGISTER, OPERAND_CONSTANT, OPERAND_MEMORY, OPERAND_NONE, OPERANDS_MAX, Operand, Operands, UserProbe,
+        declared,
+    },
 };
 
 use crate::{bound, emit, kernel::task::Task, ring, runtime, sched, socket::user, storage::THREADS};
+
+/// Where the arguments of USDT probes are.
+#[map]
+static DECLARED_OPERANDS: Array<Operands> = Array::with_max_entries(OPERANDS_MAX, 0);
 
 /// In `runtime.g`: the upper end of its stack.
 const STACK_END: u64 = 8;
@@ -85,6 +94,78 @@ pub(crate) fn declared_return(ctx: RetProbeContext) -> u32 {
         report(cookie, at, Some(&all.results));
     }
     0
+}
+
+/// hook: USDT probes of declared transactions whose arguments are wanted. Emits [`DeclaredCall`]; without values if one of
+/// them cannot be read.
+#[uprobe]
+pub(crate) fn declared_arguments(ctx: ProbeContext) -> u32 {
+    runtime::hit(UserProbe::DeclaredArguments);
+    // SAFETY: the context of this program.
+    let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
+    let (at, _) = registers(&ctx);
+    let Some(operands) = DECLARED_OPERANDS.get_ptr((cookie >> declared::OPERANDS) as u32) else {
+        report(cookie, at, None);
+        return 0;
+    };
+    let (mut values, mut unread): (Ordered, u64) = ([0; DECLARED_REGISTERS], 0);
+    let mut i = 0;
+    while i < DECLARED_REGISTERS {
+        // SAFETY: an element of the map, which stays.
+        values[i] = unsafe { argument(&ctx, (&raw const (*operands)[i]).cast(), &mut unread) };
+        i += 1;
+    }
+    if unread == 0 {
+        report(cookie, at, Some(&values))
+    } else {
+        report(cookie, at, None)
+    }
+    0
+}
+
+/// The value of an argument. If its memory cannot be read, bits of `unread` are set: no branch, so that the verifier follows
+/// one path from here.
+///
+/// # Safety
+/// `operand` is an element of the map.
+#[inline(always)]
+unsafe fn argument(ctx: &ProbeContext, operand: *const Operand, unread: &mut u64) -> u64 {
+    // SAFETY: as promised. User space writes an element before it attaches a probe that names it.
+    let Operand { displacement, kind, base, index, scale, unused_bits, is_signed, .. } =
+        unsafe { operand.read_volatile() };
+    let mut value = displacement as u64;
+    if kind == OPERAND_NONE || kind == OPERAND_CONSTANT {
+        return value;
+    }
+    if base != NO_REGISTER {
+        value = value.wrapping_add(register(ctx, base));
+    }
+    if kind == OPERAND_MEMORY {
+        if index != NO_REGISTER {
+            value = value.wrapping_add(register(ctx, index) << (scale & 3));
+        }
+        let (mut read, bytes) = (0u64, bound::at_most::<8>(8 - (unused_bits as u64 & 63) / 8));
+        // SAFETY: the helper tolerates any address.
+        let failed = unsafe { bpf_probe_read_user((&raw mut read).cast(), bytes as u32, value as *const c_void) };
+        *unread |= failed as u64;
+        value = read;
+    }
+    let unused = unused_bits & 63;
+    let left = value << unused;
+    if is_signed == 0 { left >> unused } else { ((left as i64) >> unused) as u64 }
+}
+
+/// The register at this offset in `pt_regs`, whose size it is within.
+#[inline(always)]
+fn register(ctx: &ProbeContext, offset: u8) -> u64 {
+    let mut value = 0u64;
+    // SAFETY: the helper tolerates any address. It reads the registers as memory: as a context, an offset that is not a
+    // constant is refused.
+    unsafe {
+        let at = ctx.as_ptr().cast::<u8>().wrapping_add(offset as usize);
+        bpf_probe_read_kernel((&raw mut value).cast(), 8, at.cast());
+    }
+    value
 }
 
 #[inline(always)]

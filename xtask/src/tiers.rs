@@ -73,6 +73,10 @@ const TABLE: &[(&str, Quick)] = &[
         Only(&["functions_of_a_c_program_are_what_they_measured", "a_function_within_requests_is_their_child"]),
     ),
     ("declared_calls", Only(&["lines_of_an_optimised_c_program_are_what_they_measured"])),
+    (
+        "declared_probes",
+        Only(&["probes_of_a_c_program_are_what_it_measured", "probes_that_cannot_be_declared_say_why"]),
+    ),
     ("declared_values", Only(&["users_and_metrics_of_a_go_program_are_what_it_counted"])),
     ("flame", All),
     ("hotspots", All),

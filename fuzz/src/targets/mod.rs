@@ -33,5 +33,6 @@ pub(crate) mod stomp;
 pub(crate) mod tokio;
 pub(crate) mod turns;
 pub(crate) mod unwind;
+pub(crate) mod usdt;
 pub(crate) mod uwsgi;
 pub(crate) mod websocket;

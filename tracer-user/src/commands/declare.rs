@@ -1,11 +1,12 @@
 //! `tracer declare`: what can be declared in a program, and what the declarations of a file match.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::{Failure, declaring};
 use crate::classes::rules::Glob;
 use crate::config::Config;
-use crate::runtimes::declared::{Binary, Declared, Site, Target};
+use crate::runtimes::declared::{Binary, Declared, Placed, Target, UsdtProbe};
 
 /// Most functions that are listed.
 const LISTED: usize = 10_000;
@@ -26,10 +27,30 @@ pub fn list(binary: &Path, pattern: Option<&str>) -> Result<(), Failure> {
     if fitting.len() > LISTED {
         println!("… and {} more: give a pattern", fitting.len() - LISTED);
     }
-    if fitting.is_empty() {
-        return Err(Failure::Usage(format!("{}: no function fits, of {}", binary.display(), names.len())));
+    let probes = usdt(&file);
+    let of_glob = |probe: &&String| {
+        let name = probe.split(' ').next().unwrap_or_default();
+        glob.as_ref().is_none_or(|glob| glob.fits(name))
+    };
+    let fitting_probes: Vec<&String> = probes.iter().filter(of_glob).collect();
+    for probe in fitting_probes.iter().take(LISTED) {
+        println!("usdt:{probe}");
+    }
+    if fitting.is_empty() && fitting_probes.is_empty() {
+        let (functions, probes) = (names.len(), probes.len());
+        let what = format!("{}: nothing fits, of {functions} functions and {probes} USDT probes", binary.display());
+        return Err(Failure::Usage(what));
     }
     Ok(())
+}
+
+/// The USDT probes of a file with their arguments, each once: `php:request__startup arg1:u64 arg2:u64`.
+fn usdt(file: &Binary) -> BTreeSet<String> {
+    let line = |probe: UsdtProbe| {
+        let arguments = probe.arguments.iter().enumerate().map(|(n, argument)| format!(" arg{}:{argument}", n + 1));
+        format!("{}:{}{}", probe.provider, probe.name, arguments.collect::<String>())
+    };
+    file.usdt_probes().into_iter().map(line).collect()
 }
 
 /// `tracer declare --check FILE`.
@@ -70,20 +91,35 @@ pub fn check(file: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-fn says(declared: &Declared, site: &Site) -> String {
-    let way = match declared.target {
-        Target::Function(_) if site.ends.is_empty() => "entry and a return probe",
-        Target::Function(_) => "entry and its return instructions",
-        Target::Lines { .. } => "where the lines begin and every way out of them",
-        Target::Call { .. } => "the call instruction and the one behind it",
+fn says(declared: &Declared, placed: &Placed) -> String {
+    let (what, probes) = match placed {
+        Placed::Code(site) => {
+            let way = match declared.target {
+                Target::Function(_) if site.ends.is_empty() => "entry and a return probe",
+                Target::Function(_) => "entry and its return instructions",
+                Target::Lines { .. } => "where the lines begin and every way out of them",
+                Target::Call { .. } => "the call instruction and the one behind it",
+                Target::Probes { .. } => "",
+            };
+            (format!("{} at offset {:#x}: {way}", site.name, site.entry), site.probes())
+        }
+        Placed::Usdt(site) => {
+            let places = |all: &[_]| if all.len() == 1 { "1 place".into() } else { format!("{} places", all.len()) };
+            let ends = match &site.ends[..] {
+                [] => ", counted without a duration".into(),
+                ends => format!(" to {}", places(ends)),
+            };
+            let semaphore = site.begins.iter().chain(&site.ends).any(|place| place.semaphore.is_some());
+            let raised = if semaphore { ", which the kernel has the program turn on" } else { "" };
+            let what = format!("USDT probes {}: from {}{ends}{raised}", declared.target, places(&site.begins));
+            (what, site.begins.len() + site.ends.len())
+        }
     };
-    let Site { name, entry, .. } = site;
     let user = declared.user.as_ref().map(|user| format!("; user {user}")).unwrap_or_default();
     let metrics: Vec<String> =
         declared.metrics.iter().map(|metric| format!("{} {}", metric.name, metric.value)).collect();
     let metrics = if metrics.is_empty() { String::new() } else { format!("; metrics {}", metrics.join(", ")) };
-    let probes = site.probes();
-    format!("{name} at offset {entry:#x}: {way}, {probes} probes{user}{metrics}; a call costs {COST} more")
+    format!("{what}, {probes} probes{user}{metrics}; a call costs {COST} more")
 }
 
 /// Programs of running processes that have the declared path where this process cannot see it: in containers.

@@ -14,7 +14,7 @@ use tracer_common::runtime::{UserProbe, declared as cookie};
 
 use crate::classes::rules::Glob;
 use crate::kernel::uprobes::Prober;
-use crate::runtimes::declared::{Binary, Declared, DeclaredTable, Site};
+use crate::runtimes::declared::{Binary, Declared, DeclaredTable, Placed, ProbePlace, Site, UsdtSite};
 
 /// Between two looks whether programs appeared at the declared paths.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -200,8 +200,8 @@ impl Watch {
         let mut visits = HashMap::new();
         let binary = Binary::open(open);
         for (number, one) in &declared {
-            let site = binary.as_ref().map_err(Clone::clone).and_then(|binary| binary.declared(one));
-            let done = site.map_err(|why| why.to_string()).and_then(|site| self.attach(open, *number, one, &site));
+            let placed = binary.as_ref().map_err(Clone::clone).and_then(|binary| binary.declared(one));
+            let done = placed.map_err(|why| why.to_string()).and_then(|at| self.attach(open, *number, one, &at));
             visits.insert(*number, done.as_ref().ok().copied());
             match done {
                 Ok(_) => log::info!("transaction '{}': {} of {text} is traced", one.name, one.target),
@@ -212,11 +212,48 @@ impl Watch {
         self.files.entry(inode).or_insert_with(watched).visits.extend(visits);
     }
 
-    /// Attaches the probes of one function, all or none; the number they are kept under.
-    fn attach(&mut self, file: &Path, index: usize, declared: &Declared, site: &Site) -> Result<u64, String> {
+    /// Attaches the probes of one transaction, all or none; the number they are kept under.
+    fn attach(&mut self, file: &Path, index: usize, declared: &Declared, placed: &Placed) -> Result<u64, String> {
         self.visits += 1;
         let visit = self.visits;
-        let number = index as u64 | if site.go { cookie::GO } else { 0 };
+        let done = match placed {
+            Placed::Code(site) => self.attach_code(visit, file, index as u64, declared, site),
+            Placed::Usdt(site) => self.attach_usdt(visit, file, index as u64, declared, site),
+        };
+        if let Err(why) = done {
+            self.prober.detach_file(visit);
+            return Err(why);
+        }
+        Ok(visit)
+    }
+
+    fn attach_usdt(
+        &mut self,
+        visit: u64,
+        file: &Path,
+        index: u64,
+        declared: &Declared,
+        site: &UsdtSite,
+    ) -> Result<(), String> {
+        // Ends first, as below.
+        for end in &site.ends {
+            self.prober.attach_place(visit, file, end, index | cookie::RETURN)?;
+        }
+        for begin in &site.begins {
+            self.prober.attach_place(visit, file, begin, index | declared.capture(false))?;
+        }
+        Ok(())
+    }
+
+    fn attach_code(
+        &mut self,
+        visit: u64,
+        file: &Path,
+        index: u64,
+        declared: &Declared,
+        site: &Site,
+    ) -> Result<(), String> {
+        let number = index | if site.go { cookie::GO } else { 0 };
         let (begins, ends) = (number | declared.capture(false), number | declared.capture(true));
         let mut probes = vec![];
         for end in &site.ends {
@@ -228,14 +265,11 @@ impl Watch {
             probes.push((UserProbe::DeclaredReturn, site.entry, ends));
         }
         // Returns first: an entry without its return would be a call that never ends.
-        probes.push((UserProbe::DeclaredPlace, site.entry, begins));
         for (probe, offset, cookie) in probes {
-            if let Err(why) = self.prober.attach_file(probe, visit, (file, offset), cookie) {
-                self.prober.detach_file(visit);
-                return Err(why);
-            }
+            self.prober.attach_file(probe, visit, (file, offset), cookie)?;
         }
-        Ok(visit)
+        let entry = ProbePlace { at: site.entry, semaphore: None, operands: site.operands.clone() };
+        self.prober.attach_place(visit, file, &entry, begins)
     }
 
     /// Detaches from files that are at none of the declared paths any more and that no process runs.

@@ -6,7 +6,9 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::{ConfigError, Source};
-use crate::runtimes::declared::{Declared, METRICS, Metric, MetricKind, Predicate, Target, ValueSource};
+use crate::runtimes::declared::{
+    Declared, METRICS, Metric, MetricKind, Predicate, Source as ValuePlace, Target, ValueSource,
+};
 
 /// Most declared transactions.
 pub(super) const DECLARED_MAX: usize = 64;
@@ -25,6 +27,7 @@ pub(super) struct TransactionFile {
     fail: Option<Spanned<String>>,
     call: Option<Spanned<CallFile>>,
     lines: Option<Spanned<LinesFile>>,
+    probes: Option<Spanned<ProbesFile>>,
     user: Option<Spanned<String>>,
     #[serde(default)]
     metrics: Vec<MetricFile>,
@@ -45,6 +48,15 @@ struct LinesFile {
     file: Spanned<String>,
     from: Spanned<u32>,
     to: Spanned<u32>,
+}
+
+/// USDT probes, as in the file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ProbesFile {
+    provider: Spanned<String>,
+    begin: Spanned<String>,
+    end: Option<Spanned<String>>,
 }
 
 /// A metric, as in the file.
@@ -97,25 +109,28 @@ fn one(source: &Source<'_>, file: &TransactionFile) -> Result<Declared, ConfigEr
             Err(source.wrong(&name.span(), "expected the symbol of a function"))
         }
     };
-    let (target, span) = match (&file.function, &file.call, &file.lines) {
-        (Some(function), None, None) => (Target::Function(symbol(function)?), function.span()),
-        (None, Some(call), None) => {
+    let spans = [
+        file.function.as_ref().map(Spanned::span),
+        file.call.as_ref().map(Spanned::span),
+        file.lines.as_ref().map(Spanned::span),
+        file.probes.as_ref().map(Spanned::span),
+    ];
+    let (target, span) = match (&file.function, &file.call, &file.lines, &file.probes) {
+        _ if spans.iter().flatten().count() > 1 => {
+            let last = spans.into_iter().flatten().max_by_key(|span| span.start).unwrap_or_else(|| file.name.span());
+            let what = "either `function`, `call`, `lines` or `probes`: a transaction is one of them";
+            return Err(source.wrong(&last, what));
+        }
+        (Some(function), ..) => (Target::Function(symbol(function)?), function.span()),
+        (_, Some(call), ..) => {
             let CallFile { caller, callee } = call.get_ref();
             (Target::Call { caller: symbol(caller)?, callee: symbol(callee)? }, call.span())
         }
-        (None, None, Some(lines)) => (of_lines(source, file, lines.get_ref())?, lines.span()),
-        (None, None, None) => {
-            let what = "expected `function`, the symbol of the function to declare, or `call`, or `lines`";
+        (_, _, Some(lines), _) => (of_lines(source, file, lines.get_ref())?, lines.span()),
+        (_, _, _, Some(probes)) => (of_probes(source, file, probes.get_ref())?, probes.span()),
+        (None, None, None, None) => {
+            let what = "expected `function`, the symbol of the function to declare, or `call`, `lines` or `probes`";
             return Err(source.wrong(&file.name.span(), what));
-        }
-        (function, call, lines) => {
-            let spans = [
-                function.as_ref().map(Spanned::span),
-                call.as_ref().map(Spanned::span),
-                lines.as_ref().map(Spanned::span),
-            ];
-            let last = spans.into_iter().flatten().max_by_key(|span| span.start).unwrap_or_else(|| file.name.span());
-            return Err(source.wrong(&last, "either `function`, `call` or `lines`: a transaction is one of them"));
         }
     };
     let fail = match &file.fail {
@@ -126,7 +141,7 @@ fn one(source: &Source<'_>, file: &TransactionFile) -> Result<Declared, ConfigEr
         Some(user) => Some(ValueSource::parse(user.get_ref(), false).map_err(|what| source.wrong(&user.span(), what))?),
         None => None,
     };
-    Ok(Declared {
+    let mut declared = Declared {
         name: Arc::from(file.name.get_ref().trim()),
         program: file.program.get_ref().as_str().into(),
         target,
@@ -134,7 +149,9 @@ fn one(source: &Source<'_>, file: &TransactionFile) -> Result<Declared, ConfigEr
         user,
         metrics: metrics(source, &file.metrics)?,
         place: source.place(&span).into(),
-    })
+    };
+    declared.number_globals().map_err(|what| source.wrong(&file.name.span(), what))?;
+    Ok(declared)
 }
 
 fn of_lines(source: &Source<'_>, file: &TransactionFile, lines: &LinesFile) -> Result<Target, ConfigError> {
@@ -163,6 +180,32 @@ fn of_lines(source: &Source<'_>, file: &TransactionFile, lines: &LinesFile) -> R
         }
     }
     Ok(Target::Lines { file: name.into(), from, to })
+}
+
+fn of_probes(source: &Source<'_>, file: &TransactionFile, probes: &ProbesFile) -> Result<Target, ConfigError> {
+    let name = |name: &Spanned<String>| {
+        let is_plain = |c: char| c.is_ascii_graphic() && c != ':';
+        if name.get_ref().is_empty() || name.get_ref().len() > FUNCTION || !name.get_ref().chars().all(is_plain) {
+            let what = "expected a name as `tracer declare --list` shows it: usdt:PROVIDER:NAME";
+            return Err(source.wrong(&name.span(), what));
+        }
+        Ok(Box::from(name.get_ref().as_str()))
+    };
+    let end = probes.end.as_ref().map(name).transpose()?;
+    let target = Target::Probes { provider: name(&probes.provider)?, begin: name(&probes.begin)?, end };
+    if let Some(end) = probes.end.as_ref().filter(|end| end.get_ref() == probes.begin.get_ref()) {
+        return Err(source.wrong(&end.span(), "the end is the beginning; without an end its hits are counted"));
+    }
+    if let Some(fail) = &file.fail {
+        return Err(source.wrong(&fail.span(), "`fail` does not go with `probes`: they return nothing"));
+    }
+    let values = file.user.iter().chain(file.metrics.iter().map(|metric| &metric.value));
+    for value in values {
+        if ValueSource::parse(value.get_ref(), false).is_ok_and(|value| value.source() == ValuePlace::Return) {
+            return Err(source.wrong(&value.span(), "probes return nothing: expected an argument of `begin`, \"arg1\""));
+        }
+    }
+    Ok(target)
 }
 
 fn metrics(source: &Source<'_>, all: &[MetricFile]) -> Result<Vec<Metric>, ConfigError> {
@@ -248,7 +291,23 @@ mod tests {
             ),
             (
                 "name = \"a\"\nprogram = \"/x\"\nfunction = \"f\"\ncall = { caller = \"a\", callee = \"b\" }",
-                "t.toml:5:8: either `function`, `call` or `lines`",
+                "t.toml:5:8: either `function`, `call`, `lines` or `probes`",
+            ),
+            (
+                "name = \"a\"\nprogram = \"/x\"\nprobes = { provider = \"p\", begin = \"a b\" }",
+                "t.toml:4:36: expected a name as",
+            ),
+            (
+                "name = \"a\"\nprogram = \"/x\"\nprobes = { provider = \"p\", begin = \"a\", end = \"a\" }",
+                "t.toml:4:47: the end is the beginning",
+            ),
+            (
+                "name = \"a\"\nprogram = \"/x\"\nprobes = { provider = \"p\", begin = \"a\" }\nfail = \"return != 0\"",
+                "t.toml:5:8: `fail` does not go with `probes`",
+            ),
+            (
+                "name = \"a\"\nprogram = \"/x\"\nprobes = { provider = \"p\", begin = \"a\" }\nuser = \"return:string\"",
+                "t.toml:5:8: probes return nothing",
             ),
             (
                 "name = \"a\"\nprogram = \"/x\"\ncall = { caller = \"a\", callee = \"\" }",

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use aya::maps::{Map, MapData, PerCpuArray, PerCpuValues, RingBuf};
@@ -27,7 +27,7 @@ use super::rings::Rings;
 use super::sampler::{Sampler, SamplerError};
 use super::send_priority::{self, SendPriorities, SendPriorityMode};
 use super::uprobes;
-use super::{interpreter, unwind};
+use super::{interpreter, unwind, usdt};
 use crate::guard::overhead_budget::Costs;
 use crate::guard::self_process::release_memory;
 
@@ -160,6 +160,8 @@ pub struct Kernel {
     /// Hits of user-space probes.
     pub(super) hits: PerCpuArray<MapData, u64>,
     pub(super) attempts: Arc<uprobes::Counts>,
+    /// Where the arguments of USDT probes are.
+    pub(super) operands: Arc<Mutex<usdt::OperandMap>>,
     /// Counters of the header programs, if they are in use.
     pub headers: Option<Headers>,
     /// Kinds of sockets that get no headers on this kernel, and why.
@@ -202,6 +204,7 @@ pod!(
     tracer_common::unwind::FileKey,
     tracer_common::unwind::Rule,
     tracer_common::interpreter::InterpreterLayout,
+    tracer_common::runtime::Operands,
     tracer_common::runtime::Runtime,
     [u8; tracer_common::unwind::CHUNK_WORDS as usize * 4]
 );
@@ -295,6 +298,7 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
     let mut cpus = take_array::<Pod<CpuBooks>>(&mut ebpf, "CPUS")?;
     let lost = take_array::<u64>(&mut ebpf, "LOST")?;
     let hits = take_array::<u64>(&mut ebpf, "HITS")?;
+    let operands = usdt::operands(&mut ebpf)?;
     let profiler_cost = take_array::<Pod<ProfilerCost>>(&mut ebpf, "PROFILER_COST")?;
     let Map::Array(events) = take(&mut ebpf, "RINGS")? else {
         return Err(refused("the BPF object's map RINGS is of another kind", &"rebuild it"));
@@ -407,6 +411,7 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
             lost,
             hits,
             attempts: Arc::default(),
+            operands,
             headers,
             header_limits,
             send_priorities,

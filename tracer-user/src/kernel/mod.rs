@@ -32,3 +32,4 @@ pub mod unwind;
 mod unwind_selftest;
 pub mod uprobes;
 pub mod usage;
+mod usdt;

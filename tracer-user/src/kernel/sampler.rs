@@ -186,25 +186,30 @@ pub(super) fn idle(nanos: u64) -> Result<OwnedFd, SamplerError> {
 fn of_thread(program: BorrowedFd<'_>, tid: u32, nanos: u64) -> Result<ThreadClock, SamplerError> {
     let refused = |what| move |source| SamplerError::Thread { what, tid, source };
     let clock = clock(On::Thread(tid), nanos)?;
-    let attr = LinkAttr {
-        program: program.as_raw_fd() as u32,
-        target: clock.as_raw_fd() as u32,
-        kind: BPF_PERF_EVENT,
-        flags: 0,
-        cookie: nanos,
-    };
-    // SAFETY: the kernel reads as many bytes as `attr` has, and both descriptors are open.
-    let link = unsafe { libc::syscall(libc::SYS_bpf, BPF_LINK_CREATE, &raw const attr, size_of::<LinkAttr>()) };
-    if link < 0 {
-        return Err(refused("attaching the sampling program was refused")(io::Error::last_os_error()));
-    }
-    // SAFETY: just opened and owned by nothing else.
-    let link = unsafe { OwnedFd::from_raw_fd(link as i32) };
+    let link = link(program, &clock, nanos).map_err(refused("attaching the sampling program was refused"))?;
     enable(&clock).map_err(refused("enabling the clock event was refused"))?;
     Ok(ThreadClock { _link: link, _clock: clock })
 }
 
-/// Starts a clock.
+/// Has the event run the program, which reads `cookie`.
+pub(super) fn link(program: BorrowedFd<'_>, event: &OwnedFd, cookie: u64) -> io::Result<OwnedFd> {
+    let attr = LinkAttr {
+        program: program.as_raw_fd() as u32,
+        target: event.as_raw_fd() as u32,
+        kind: BPF_PERF_EVENT,
+        flags: 0,
+        cookie,
+    };
+    // SAFETY: the kernel reads as many bytes as `attr` has, and both descriptors are open.
+    let link = unsafe { libc::syscall(libc::SYS_bpf, BPF_LINK_CREATE, &raw const attr, size_of::<LinkAttr>()) };
+    if link < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just opened and owned by nothing else.
+    Ok(unsafe { OwnedFd::from_raw_fd(link as i32) })
+}
+
+/// Starts an event.
 pub(super) fn enable(clock: &OwnedFd) -> io::Result<()> {
     control(clock, IOC_ENABLE, 0)
 }

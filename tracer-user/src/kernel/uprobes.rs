@@ -7,8 +7,8 @@
 use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use aya::programs::uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeScope};
@@ -20,6 +20,7 @@ use super::load_retry;
 use super::loader::{Attached, Built, Kernel, When, chain};
 use super::loading::{Calls, built};
 use super::probes::FRAMES_TEXT;
+use super::usdt::OperandMap;
 use crate::guard::tables::TableUse;
 
 /// Most probes at once: each needs a descriptor.
@@ -39,9 +40,10 @@ pub struct Attempts {
 /// Attaches probes in its own thread: the kernel takes up to some 30 milliseconds for one, in which the rings would
 /// overflow.
 pub struct Prober {
-    programs: HashMap<UserProbe, UProbe>,
-    attachments: Attachments,
+    pub(super) programs: HashMap<UserProbe, UProbe>,
+    pub(super) attachments: Attachments,
     attempts: Arc<Counts>,
+    pub(super) operands: Arc<Mutex<OperandMap>>,
 }
 
 /// [`Attempts`], counted in one thread and read in another.
@@ -56,9 +58,13 @@ impl Prober {
     /// failed.
     pub fn attach(&mut self, probe: UserProbe, visit: Visit, file: &Path, offset: u64) -> Result<(), String> {
         let done = self.try_attach(probe, visit, file, offset);
-        let counts = &self.attempts;
-        (if done.is_ok() { &counts.attached } else { &counts.refused }).fetch_add(1, Ordering::Relaxed);
+        self.count(done.is_ok());
         done
+    }
+
+    pub(super) fn count(&self, is_attached: bool) {
+        let count = if is_attached { &self.attempts.attached } else { &self.attempts.refused };
+        count.fetch_add(1, Ordering::Relaxed);
     }
 
     fn try_attach(&mut self, probe: UserProbe, visit: Visit, file: &Path, offset: u64) -> Result<(), String> {
@@ -88,14 +94,13 @@ impl Prober {
         cookie: u64,
     ) -> Result<(), String> {
         if self.attachments.users() >= PLACES {
-            self.attempts.refused.fetch_add(1, Ordering::Relaxed);
+            self.count(false);
             return Err(format!("{PLACES} places in programs are watched already"));
         }
         let program = self.programs.get_mut(&probe).ok_or("its program was refused when it was loaded")?;
         let at = UProbeAttachPoint { location: UProbeAttachLocation::AbsoluteOffset(offset), cookie: Some(cookie) };
         let link = program.attach(at, file, UProbeScope::AllProcesses).and_then(|id| program.take_link(id));
-        let count = if link.is_ok() { &self.attempts.attached } else { &self.attempts.refused };
-        count.fetch_add(1, Ordering::Relaxed);
+        self.count(link.is_ok());
         self.attachments.user((EVERY_PROCESS, visit), link.map_err(|error| chain(&error))?);
         Ok(())
     }
@@ -103,6 +108,7 @@ impl Prober {
     /// Detaches the probes of a visit; waits until no thread is inside one.
     pub fn detach_file(&mut self, visit: u64) {
         drop(self.attachments.take_user(EVERY_PROCESS, Some(visit)));
+        self.operands.lock().unwrap_or_else(PoisonError::into_inner).free(visit);
     }
 }
 
@@ -120,6 +126,7 @@ impl Kernel {
             programs: UserProbe::ALL.into_iter().filter_map(handle).collect(),
             attachments: self.attachments(),
             attempts: Arc::clone(&self.attempts),
+            operands: Arc::clone(&self.operands),
         }
     }
 

@@ -227,7 +227,7 @@ impl DeclaredReports {
 mod tests {
     use super::*;
     use crate::model::{Cost, SpanId, TraceId};
-    use crate::runtimes::declared::Target;
+    use crate::runtimes::declared::{Pairing, Target};
 
     fn reports() -> DeclaredReports {
         let one = Declared {
@@ -257,6 +257,7 @@ mod tests {
             cost: Some(Cost { cpu: time / 2, ..Cost::default() }),
             value: 0,
             go: false,
+            pairing: Pairing::Depth,
             entry: None,
             exit: None,
         }

@@ -8,7 +8,7 @@ use crate::model::{
     Accepted, ClassId, DeclaredFacts, Grade, Outcome, Owner, PropagatedContext, ProtocolId, ServiceId, Side, Sink,
     Span, StackSample,
 };
-use crate::runtimes::declared::Captured;
+use crate::runtimes::declared::{Captured, Pairing};
 use crate::transactions::declared::FinishedCall;
 
 /// Kind of failure of a call that its condition calls failed.
@@ -36,8 +36,9 @@ impl Pipeline {
         let Some(class) = self.declared_class(call.declared, call.service) else { return };
         let Some(declared) = self.declared.get(call.declared) else { return };
         let error = declared.fail.is_some_and(|fail| fail.is_true(call.value, call.go));
-        let captured =
-            Captured { entry: call.entry.as_deref(), exit: call.exit.as_deref(), result: call.value, go: call.go };
+        // A USDT probe says the sizes of its arguments; the kernel side has extended them.
+        let wide = call.go || call.pairing != Pairing::Depth;
+        let captured = Captured { entry: call.entry.as_deref(), exit: call.exit.as_deref(), result: call.value, wide };
         let (user, values) = (declared.user_of(&captured), declared.values_of(&captured));
         // Within a request it is a part of that request, which has a service class of its own.
         let service_class = match call.request {
@@ -97,10 +98,11 @@ impl Pipeline {
             downstream: 0,
             calls: 0,
             grade: Grade::Certain,
-            evidence: if call.cost.is_some() {
-                "entry and return on one stack"
-            } else {
-                "its goroutine moved to another thread: its CPU is not known"
+            evidence: match (call.cost, call.pairing) {
+                (None, _) => "its goroutine moved to another thread: its CPU is not known",
+                (_, Pairing::Depth) => "entry and return on one stack",
+                (_, Pairing::Thread) => "two USDT probes on one thread",
+                (_, Pairing::None) => "a USDT probe",
             },
             far: None,
             request_id: None,

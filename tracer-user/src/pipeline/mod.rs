@@ -187,7 +187,7 @@ impl Pipeline {
         };
         let mut engine = Engine::new(settings, limits, seed);
         let declared = DeclaredTable::new(&config.declared);
-        engine.expect_declared(declared.in_use());
+        engine.expect_declared(declared.pairings());
         Self {
             engine,
             classifier: Classifier::new(&config.classes).within(Bounds::for_memory(memory)),

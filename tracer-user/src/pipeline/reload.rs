@@ -41,7 +41,7 @@ impl Pipeline {
         let settings = Settings { headers, host: config.wants_host(), ..self.engine.settings().clone() };
         self.engine.set_settings(settings);
         let changes = self.declared.replace(&config.declared);
-        self.engine.expect_declared(self.declared.in_use());
+        self.engine.expect_declared(self.declared.pairings());
         self.declared_reports.replace(&self.declared, &changes.removed);
         let old = Arc::clone(&self.policies.classes);
         let rows = self.attainment.rows();

@@ -1,4 +1,5 @@
-//! Declared transactions: functions of programs that the configuration names, and where their probes go.
+//! Declared transactions: functions of programs that the configuration names, calls and lines in them, or USDT probes; and
+//! where their probes go.
 //!
 //! Everything here is total: the file may be any bytes, and what cannot be declared says why.
 
@@ -8,6 +9,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tracer_common::runtime::Operands;
+
 use super::elf::{self, Function};
 use super::go::functions::{self, Functions};
 use super::go::image::{self, Image};
@@ -16,15 +19,20 @@ use super::return_instructions::returns;
 mod calls;
 mod code;
 pub mod depths;
+mod globals;
 mod interpreters;
 mod lines;
+mod operands;
 mod predicate;
 mod table;
+mod usdt;
 mod values;
 
 pub use interpreters::Language;
+pub use operands::Argument;
 pub use predicate::{Comparison, Predicate};
 pub use table::{DeclaredChanges, DeclaredTable};
+pub use usdt::{ProbePlace, UsdtProbe, UsdtSite, parse as usdt_notes};
 pub use values::{Captured, METRICS, Metric, MetricKind, Source, UnreadValue, ValueSource};
 
 /// Most bytes of a Go function that are searched for return instructions.
@@ -55,15 +63,45 @@ pub enum Target {
         /// The last one.
         to: u32,
     },
+    /// From one USDT probe to another; or hits of one.
+    Probes {
+        /// Who defines them.
+        provider: Box<str>,
+        /// The one that begins it.
+        begin: Box<str>,
+        /// The one that ends it; `None`: it has no duration.
+        end: Option<Box<str>>,
+    },
+}
+
+/// How the end of a call is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pairing {
+    /// By the depth of the stack: code that is entered and left.
+    Depth,
+    /// By thread: two USDT probes, which need not be in one function.
+    Thread,
+    /// It has none: it is counted where it begins.
+    None,
 }
 
 impl Target {
-    /// `function`, `call` or `lines`.
+    /// How the end of a call of it is found.
+    pub fn pairing(&self) -> Pairing {
+        match self {
+            Self::Function(_) | Self::Call { .. } | Self::Lines { .. } => Pairing::Depth,
+            Self::Probes { end: Some(_), .. } => Pairing::Thread,
+            Self::Probes { end: None, .. } => Pairing::None,
+        }
+    }
+
+    /// `function`, `call`, `lines` or `probes`.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Function(_) => "function",
             Self::Call { .. } => "call",
             Self::Lines { .. } => "lines",
+            Self::Probes { .. } => "probes",
         }
     }
 }
@@ -74,6 +112,8 @@ impl fmt::Display for Target {
             Self::Function(name) => f.write_str(name),
             Self::Call { caller, callee } => write!(f, "{callee} in {caller}"),
             Self::Lines { file, from, to } => write!(f, "{file}:{from}-{to}"),
+            Self::Probes { provider, begin, end: Some(end) } => write!(f, "{provider}:{begin} to {end}"),
+            Self::Probes { provider, begin, end: None } => write!(f, "{provider}:{begin}"),
         }
     }
 }
@@ -104,6 +144,11 @@ impl Declared {
         (name, program, target) == (&other.name, &other.program, &other.target)
             && (fail, user, metrics) == (&other.fail, &other.user, &other.metrics)
     }
+
+    /// Its user and metrics.
+    pub fn values(&self) -> impl Iterator<Item = &ValueSource> {
+        self.user.iter().chain(self.metrics.iter().map(|metric| &metric.value))
+    }
 }
 
 /// Where a call is seen to end.
@@ -128,6 +173,8 @@ pub struct Site {
     pub ends: Vec<CallEnd>,
     /// Whether it is a Go function.
     pub go: bool,
+    /// Where the values at its beginning are, if one of them is a global variable's.
+    pub operands: Option<Box<Operands>>,
 }
 
 impl Site {
@@ -144,6 +191,15 @@ impl Site {
     pub fn probes(&self) -> usize {
         1 + self.ends.len().max(1)
     }
+}
+
+/// Where the probes of a declared transaction go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Placed {
+    /// In code that is entered and left.
+    Code(Site),
+    /// At USDT probes.
+    Usdt(UsdtSite),
 }
 
 /// Why a function cannot be declared.
@@ -274,6 +330,46 @@ pub enum Refusal {
         /// Where, tail calls included.
         addresses: Vec<u64>,
     },
+    /// No such USDT probe.
+    #[error(
+        "no USDT probe '{probe}'{}",
+        if .similar.is_empty() { ": the file has none".into() } else { Similar(.similar).to_string() }
+    )]
+    NoUsdt {
+        /// The probe.
+        probe: String,
+        /// Probes like it.
+        similar: Vec<String>,
+    },
+    /// It is not where a probe can be.
+    #[error("the USDT probe '{probe}': {why}")]
+    Usdt {
+        /// The probe.
+        probe: String,
+        /// Why not.
+        why: String,
+    },
+    /// It has too many places.
+    #[error("the USDT probe '{0}' has more than {max} places", max = usdt::PLACES)]
+    UsdtPlaces(String),
+    /// An argument cannot be read.
+    #[error("`{value}` of the USDT probe '{probe}' cannot be read: {why}")]
+    UsdtArgument {
+        /// The value.
+        value: String,
+        /// The probe.
+        probe: String,
+        /// Why not.
+        why: String,
+    },
+    /// A global variable cannot be read.
+    #[error("`{value}`: {why}")]
+    Global {
+        /// The value.
+        value: String,
+        /// Why not.
+        why: String,
+    },
     /// An argument that is passed on the stack.
     #[error(
         "`{value}`: only the first {registers} registers of arguments can be read here; further arguments are on the stack"
@@ -359,19 +455,22 @@ impl Binary {
     }
 
     /// Where the probes of a declared transaction go, and that its values are where the code has them.
-    pub fn declared(&self, declared: &Declared) -> Result<Site, Refusal> {
-        let site = match &declared.target {
+    pub fn declared(&self, declared: &Declared) -> Result<Placed, Refusal> {
+        let mut site = match &declared.target {
             Target::Function(function) => self.site(function)?,
             Target::Call { caller, callee } => self.call(caller, callee)?,
             Target::Lines { file, from, to } => self.lines(lines::Lines { file, from: *from, to: *to })?,
+            Target::Probes { provider, begin, end } => {
+                return self.usdt_site(declared, (provider, begin, end.as_deref())).map(Placed::Usdt);
+            }
         };
-        let values = declared.user.iter().chain(declared.metrics.iter().map(|metric| &metric.value));
-        for value in values {
+        for value in declared.values() {
             if value.registers() > site.arguments() {
                 return Err(Refusal::NoRegister { value: value.to_string(), registers: site.arguments() });
             }
         }
-        Ok(site)
+        site.operands = self.with_globals(declared, &site)?;
+        Ok(Placed::Code(site))
     }
 
     /// Where the probes of `function` go.
@@ -381,7 +480,7 @@ impl Binary {
             return self.go_site(function, found.address, found.size);
         }
         let entry = self.program.offset(found.address).ok_or(Refusal::NotProgram)?;
-        Ok(Site { name: found.name, entry, ends: Vec::new(), go: false })
+        Ok(Site { name: found.name, entry, ends: Vec::new(), go: false, operands: None })
     }
 
     /// The one function of that name.
@@ -468,7 +567,7 @@ impl Binary {
         let entry = place(functions::frame(&code).unwrap_or(0)).ok_or(Refusal::NotProgram)?;
         let end = |at| Ok(CallEnd { at: place(at).ok_or(Refusal::NotProgram)?, shared: false, stack: 0 });
         let ends = found.into_iter().map(end).collect::<Result<_, Refusal>>()?;
-        Ok(Site { name: function.into(), entry, ends, go: true })
+        Ok(Site { name: function.into(), entry, ends, go: true, operands: None })
     }
 }
 

@@ -92,6 +92,37 @@ pub fn functions(path: &Path) -> Option<(Vec<Function>, bool)> {
     Some((found, file.symbol_table().is_some()))
 }
 
+/// A global variable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Variable {
+    /// Its address, as in the file.
+    pub address: u64,
+    /// Its bytes.
+    pub size: u64,
+    /// Each thread has its own.
+    pub is_local: bool,
+}
+
+/// The global variables of a file that `is_wanted` by their symbols, each once.
+pub fn variables(path: &Path, is_wanted: impl Fn(&str) -> bool) -> Vec<Variable> {
+    let Some(cache) = open(path) else { return Vec::new() };
+    let Ok(file) = ElfFile64::<Endianness, _>::parse(&cache) else { return Vec::new() };
+    let mut found = Vec::new();
+    for symbol in file.dynamic_symbols().chain(file.symbols()) {
+        let is_local = symbol.kind() == SymbolKind::Tls;
+        let is_variable = symbol.is_definition() && symbol.kind() == SymbolKind::Data;
+        if !(is_variable || is_local && !symbol.is_undefined()) || found.len() >= FUNCTIONS {
+            continue;
+        }
+        if symbol.name().is_ok_and(|name| name.len() <= FUNCTION_NAME && is_wanted(name)) {
+            found.push(Variable { address: symbol.address(), size: symbol.size(), is_local });
+        }
+    }
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
 /// Where the dynamic linker stores the addresses of functions of other files, by their names.
 pub fn imports(path: &Path) -> Vec<(u64, Box<str>)> {
     let Some(cache) = open(path) else { return Vec::new() };
@@ -201,6 +232,13 @@ impl Program {
         (address - from).checked_add(*offset)
     }
 
+    /// The address that `offset` of the file is loaded at.
+    pub fn address_at(&self, offset: u64) -> Option<u64> {
+        let into = |(_, from, bytes): &&(u64, u64, u64)| offset.checked_sub(*from).is_some_and(|into| into < *bytes);
+        let (address, from, _) = self.segments.iter().find(into)?;
+        address.checked_add(offset - from)
+    }
+
     /// The load bias in a process with these mappings: what to add to the file's addresses.
     pub fn bias<'a>(&self, mut mappings: impl Iterator<Item = &'a Mapping>) -> Option<u64> {
         const PAGE: u64 = 4096;
@@ -230,6 +268,7 @@ mod tests {
         let address = program.address(name).expect("a symbol");
         let bias = program.bias(maps.of(&maps.exe)).expect("it is mapped");
         assert_eq!(bias.wrapping_add(address), tracer_runtimes_elf_here as *const () as u64);
+        assert_eq!(program.address_at(program.offset(address).expect("in the file")), Some(address));
         let bytes = std::fs::read("/proc/self/exe").expect("this program");
         let at = program.offset(address).expect("in the file") as usize;
         assert_eq!(bytes[at..at + 4], maps.memory::<4>(bias + address).expect("memory"));

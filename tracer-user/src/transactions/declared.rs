@@ -4,6 +4,10 @@
 //! missing record, a `longjmp`, an exception or a panic leaves calls that are deeper than what comes next: those are
 //! given up and counted.
 //!
+//! USDT probes are marks, and need not be in one function: an end is that of the innermost call of its transaction on the
+//! thread, of one that began at the same depth if there is one. A beginning that is no deeper than an open call of its
+//! transaction shows that the end of that one will not come.
+//!
 //! What a call costs is the difference of its thread's counters. It also counts for the request (or the service's
 //! overhead) around it: declared transactions are a second view of the same work.
 
@@ -20,6 +24,7 @@ use super::ids;
 use super::open_span::Slot;
 use crate::guard::tables::TableUse;
 use crate::model::{Cost, Interpreted, Nanos, Owner, ServiceId, Side, SpanId, StackSample, TraceId};
+use crate::runtimes::declared::Pairing;
 
 /// Most open calls, over all stacks.
 const OPEN: usize = 65_536;
@@ -65,6 +70,8 @@ pub struct FinishedCall {
     pub value: u64,
     /// Whether it ran on a goroutine.
     pub go: bool,
+    /// How its end was found.
+    pub pairing: Pairing,
     /// Registers and texts at its entry, if values of it are declared.
     pub entry: Option<Box<DeclaredValues>>,
     /// Likewise at its return.
@@ -90,6 +97,7 @@ pub struct DeclaredLosses {
 #[derive(Debug)]
 struct OpenCall {
     declared: usize,
+    pairing: Pairing,
     depth: u64,
     start: Nanos,
     tid: u32,
@@ -118,8 +126,8 @@ type StackKey = (u32, u64);
 pub struct DeclaredCalls {
     /// Number of declared transactions; without any, nothing here costs anything.
     count: usize,
-    /// Whether a number is a declared transaction's now. Others were removed.
-    in_use: Vec<bool>,
+    /// Declared transactions by number. Others were removed.
+    in_use: Vec<Option<Pairing>>,
     stacks: FxHashMap<StackKey, Vec<OpenCall>>,
     open: usize,
     recent: FxHashMap<u32, VecDeque<Interval>>,
@@ -133,13 +141,13 @@ pub struct DeclaredCalls {
 
 impl DeclaredCalls {
     /// Expects calls of the declared transactions with these numbers. Open calls of others are given up.
-    fn expect(&mut self, in_use: Vec<bool>) {
-        self.count = in_use.iter().filter(|used| **used).count();
+    fn expect(&mut self, in_use: Vec<Option<Pairing>>) {
+        self.count = in_use.iter().flatten().count();
         self.in_use = in_use;
         let (in_use, losses, open) = (&self.in_use, &mut self.losses, &mut self.open);
         self.stacks.retain(|_, stack| {
             let before = stack.len();
-            stack.retain(|call| in_use.get(call.declared).is_some_and(|used| *used));
+            stack.retain(|call| in_use.get(call.declared).is_some_and(Option::is_some));
             losses.unreturned += (before - stack.len()) as u64;
             *open = open.saturating_sub(before - stack.len());
             !stack.is_empty()
@@ -188,14 +196,36 @@ impl DeclaredCalls {
         self.losses.unreturned += gone as u64;
     }
 
-    /// Removes the calls of a stack that are deeper than `depth`.
-    fn give_up_deeper(&mut self, key: StackKey, depth: u64, restarted: Option<usize>) {
-        let Some(stack) = self.stacks.get_mut(&key) else { return };
-        let is_over = |call: &OpenCall| call.depth > depth || (call.depth == depth && restarted == Some(call.declared));
-        while stack.pop_if(|call| is_over(call)).is_some() {
-            self.losses.unreturned += 1;
-            self.open = self.open.saturating_sub(1);
+    /// Removes the calls of a stack that are deeper than `depth`. USDT probes end at any depth: of those, only the calls
+    /// that `restarted` begins again.
+    fn give_up_deeper(&mut self, key: StackKey, depth: u64, restarted: Option<(usize, Pairing)>) {
+        let Some(stack) = self.stacks.get(&key) else { return };
+        let restarted_at =
+            |call: &OpenCall| restarted.is_some_and(|(of, _)| of == call.declared) && call.depth == depth;
+        let is_over = |call: &OpenCall| call.pairing == Pairing::Depth && (call.depth > depth || restarted_at(call));
+        let stays = |call: &OpenCall| call.pairing == Pairing::Depth && !is_over(call);
+        let from = stack.iter().rposition(stays).map_or(0, |at| at + 1);
+        self.give_up(key, from, is_over);
+        if let Some((declared, Pairing::Thread)) = restarted {
+            self.give_up(key, 0, |call| call.declared == declared && call.depth >= depth);
         }
+    }
+
+    /// Removes the calls of a stack from the one at `from` on that are over.
+    fn give_up(&mut self, key: StackKey, from: usize, is_over: impl Fn(&OpenCall) -> bool) {
+        let Some(stack) = self.stacks.get_mut(&key) else { return };
+        let gone = stack.extract_if(from.min(stack.len()).., |call| is_over(call)).count();
+        self.losses.unreturned += gone as u64;
+        self.open = self.open.saturating_sub(gone);
+    }
+
+    /// Where the call that ends is in its stack.
+    fn ending(&self, key: StackKey, declared: usize, pairing: Pairing, depth: u64) -> Option<usize> {
+        let stack = self.stacks.get(&key)?;
+        // A function that ends with a call of another one can leave both at one depth.
+        let found = stack.iter().rposition(|open| open.depth == depth && open.declared == declared);
+        let innermost = || stack.iter().rposition(|open| open.declared == declared);
+        if pairing == Pairing::Thread { found.or_else(innermost) } else { found }
     }
 }
 
@@ -213,32 +243,39 @@ impl Engine {
     ) {
         self.now = self.now.max(call.header.nanos);
         let declared = call.declared as usize;
-        match self.declared.in_use.get(declared) {
-            Some(true) => {}
+        let pairing = match self.declared.in_use.get(declared) {
+            Some(Some(pairing)) => *pairing,
             // The last calls before its probes were detached.
-            Some(false) => return,
+            Some(None) => return,
             None => {
                 self.declared.losses.unmatched += 1;
                 return;
             }
-        }
-        if call.header.flags & DECLARED_RETURN == 0 {
-            self.entered(call, declared, values);
-        } else {
-            self.returned(call, declared, values, out);
+        };
+        let is_begin = call.header.flags & DECLARED_RETURN == 0;
+        let is_open = is_begin && self.entered(call, (declared, pairing), values);
+        if !is_begin || (is_open && pairing == Pairing::None) {
+            self.returned(call, (declared, pairing), values, out);
         }
     }
 
-    fn entered(&mut self, call: &DeclaredCall, declared: usize, values: Option<&DeclaredValues>) {
+    /// Whether the call is followed.
+    fn entered(
+        &mut self,
+        call: &DeclaredCall,
+        (declared, pairing): (usize, Pairing),
+        values: Option<&DeclaredValues>,
+    ) -> bool {
         let (key, header) = (key(call), &call.header);
-        self.declared.give_up_deeper(key, call.depth, Some(declared));
+        self.declared.give_up_deeper(key, call.depth, Some((declared, pairing)));
         let full = self.declared.open >= OPEN;
         let above = self.declared.stacks.get(&key);
         if full || above.is_some_and(|stack| stack.len() >= DEEP) {
             self.declared.losses.refused += 1;
-            return;
+            return false;
         }
-        let above = above.and_then(|stack| stack.last());
+        // USDT probes are nobody's parent: only their end shows whether they were still open.
+        let above = above.and_then(|stack| stack.iter().rfind(|open| open.pairing == Pairing::Depth));
         let around = above.map(|above| (Some(above.span), above.request, Some(above.trace)));
         let (parent, request, trace) = around.unwrap_or_else(|| {
             let request = self.request_around(call);
@@ -248,6 +285,7 @@ impl Engine {
         let nth = self.declared.calls;
         let opened = OpenCall {
             declared,
+            pairing,
             depth: call.depth,
             start: header.nanos,
             tid: header.tid,
@@ -260,6 +298,7 @@ impl Engine {
         };
         self.declared.stacks.entry(key).or_default().push(opened);
         self.declared.open += 1;
+        true
     }
 
     /// The request that a call runs in: the one its thread holds, or the one its goroutine read and has not answered.
@@ -276,20 +315,25 @@ impl Engine {
     fn returned(
         &mut self,
         call: &DeclaredCall,
-        declared: usize,
+        (declared, pairing): (usize, Pairing),
         values: Option<&DeclaredValues>,
         out: &mut Vec<Output>,
     ) {
         let (key, header) = (key(call), &call.header);
         self.declared.give_up_deeper(key, call.depth, None);
+        let found = self.declared.ending(key, declared, pairing, call.depth);
+        if pairing == Pairing::Thread
+            && let Some(at) = found
+        {
+            // Those that began within it have not ended.
+            self.declared.give_up(key, at + 1, |open| open.declared == declared);
+        }
         let unmatched = u64::from(header.flags & DECLARED_SHARED == 0);
         let Some(stack) = self.declared.stacks.get_mut(&key) else {
             self.declared.losses.unmatched += unmatched;
             return;
         };
-        // A function that ends with a call of another one can leave both at one depth.
-        let found = stack.iter().rposition(|open| open.depth == call.depth && open.declared == declared);
-        let Some(open) = found.map(|at| stack.remove(at)) else {
+        let Some(open) = found.filter(|at| *at < stack.len()).map(|at| stack.remove(at)) else {
             self.declared.losses.unmatched += unmatched;
             return;
         };
@@ -318,8 +362,9 @@ impl Engine {
             cost: (!moved).then(|| used(&open.counters, &call.counters)),
             value: call.value,
             go: call.task != 0,
+            pairing,
             entry: open.values,
-            exit: values.copied().map(Box::new),
+            exit: values.filter(|_| pairing != Pairing::None).copied().map(Box::new),
         })));
     }
 
@@ -395,7 +440,7 @@ impl Engine {
     }
 
     /// Expects calls of the declared transactions whose numbers are in use, and of no others.
-    pub fn expect_declared(&mut self, in_use: Vec<bool>) {
+    pub fn expect_declared(&mut self, in_use: Vec<Option<Pairing>>) {
         self.declared.expect(in_use);
     }
 
@@ -437,6 +482,9 @@ mod tests {
     use crate::transactions::limits::Limits;
     use tracer_common::event::Header;
 
+    /// Of the transactions by number.
+    const PAIRINGS: [Pairing; 4] = [Pairing::Depth, Pairing::Depth, Pairing::Thread, Pairing::None];
+
     fn call(nanos: u64, flags: u8, (declared, depth): (u64, u64), cpu: u64) -> DeclaredCall {
         DeclaredCall {
             header: Header { flags, nanos, tgid: 7, tid: 8, ..Header::default() },
@@ -449,7 +497,7 @@ mod tests {
 
     fn run(calls: &[(u64, u8, (u64, u64))]) -> (Vec<FinishedCall>, DeclaredLosses) {
         let mut engine = Engine::new(Settings::default(), Limits::default(), 1);
-        engine.expect_declared(vec![true; 2]);
+        engine.expect_declared(PAIRINGS.map(Some).to_vec());
         let mut out = Vec::new();
         for (nanos, flags, what) in calls {
             engine.declared_call(&call(*nanos, *flags, *what, nanos / 2), None, &mut out);
@@ -486,12 +534,12 @@ mod tests {
     #[test]
     fn what_is_not_declared_any_more_is_given_up() {
         let mut engine = Engine::new(Settings::default(), Limits::default(), 1);
-        engine.expect_declared(vec![true; 2]);
+        engine.expect_declared(vec![Some(Pairing::Depth); 2]);
         let mut out = Vec::new();
         for (nanos, flags, what) in [(10, 0, (0, 100)), (20, 0, (1, 200))] {
             engine.declared_call(&call(nanos, flags, what, 0), None, &mut out);
         }
-        engine.expect_declared(vec![false, true, true]);
+        engine.expect_declared(vec![None, Some(Pairing::Depth), Some(Pairing::Depth)]);
         assert_eq!((engine.declared.losses.unreturned, engine.declared.open), (1, 1));
         // The inner call goes on; records of the removed one that are still on the way are no losses; 7 never was.
         for (nanos, flags, what) in [
@@ -533,6 +581,52 @@ mod tests {
         let (calls, losses) =
             run(&[(10, 0, (0, 100)), (20, 0, (1, 100)), (30, RETURN, (1, 100)), (31, RETURN, (0, 100))]);
         assert_eq!(calls.iter().map(|call| call.start).collect::<Vec<_>>(), [20, 10]);
+        assert_eq!((losses.unreturned, losses.unmatched), (0, 0));
+    }
+
+    #[test]
+    fn ends_of_probes_are_found_on_the_thread() {
+        let times = |calls: &[FinishedCall]| calls.iter().map(|call| (call.start, call.end)).collect::<Vec<_>>();
+        // Begun in one function and ended in another; a call of a function at a depth in between, and one around them.
+        let (calls, losses) = run(&[
+            (5, 0, (0, 80)),
+            (10, 0, (2, 150)),
+            (20, 0, (0, 120)),
+            (30, RETURN, (0, 120)),
+            (40, RETURN, (2, 90)),
+            (50, RETURN, (0, 80)),
+        ]);
+        assert_eq!(times(&calls), [(20, 30), (10, 40), (5, 50)]);
+        // Their parents are functions.
+        assert_eq!([0, 1, 2].map(|n| calls[n].parent), [Some(calls[2].span), Some(calls[2].span), None]);
+        assert_eq!((losses.unreturned, losses.unmatched), (0, 0));
+        // Nested ones; an end that does not come, which the next beginning at that depth shows.
+        let (calls, losses) = run(&[
+            (10, 0, (2, 100)),
+            (20, 0, (2, 200)),
+            (30, RETURN, (2, 190)),
+            (40, RETURN, (2, 100)),
+            (50, 0, (2, 100)),
+            (60, 0, (2, 100)),
+            (70, RETURN, (2, 100)),
+            (80, RETURN, (2, 100)),
+        ]);
+        assert_eq!(times(&calls), [(20, 30), (10, 40), (60, 70)]);
+        assert_eq!((losses.unreturned, losses.unmatched), (1, 1));
+        // The inner end does not come: the outer one's is at its own depth.
+        let (calls, losses) = run(&[
+            (10, 0, (2, 100)),
+            (20, 0, (2, 200)),
+            (30, RETURN, (2, 100)),
+            (40, 0, (1, 90)),
+            (50, RETURN, (1, 90)),
+        ]);
+        assert_eq!(times(&calls), [(10, 30), (40, 50)]);
+        assert_eq!((losses.unreturned, losses.unmatched), (1, 0));
+        // Without an end they are counted at once, within what is open.
+        let (calls, losses) = run(&[(10, 0, (2, 100)), (20, 0, (3, 150)), (21, 0, (3, 150)), (30, RETURN, (2, 100))]);
+        assert_eq!(times(&calls), [(20, 20), (21, 21), (10, 30)]);
+        assert!(calls[..2].iter().all(|call| call.parent.is_none() && call.cost == Some(Cost::default())));
         assert_eq!((losses.unreturned, losses.unmatched), (0, 0));
     }
 }

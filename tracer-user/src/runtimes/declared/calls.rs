@@ -72,7 +72,7 @@ impl Binary {
         });
         let place = |address| image.place(address).ok_or(Refusal::NotProgram);
         let ends = vec![CallEnd { at: place(end)?, shared, stack: 0 }];
-        Ok(Site { name: format!("{callee} in {caller}"), entry: place(at)?, ends, go: found.go })
+        Ok(Site { name: format!("{callee} in {caller}"), entry: place(at)?, ends, go: found.go, operands: None })
     }
 
     /// The function's code, with the part that the compiler set aside because it seldom runs.

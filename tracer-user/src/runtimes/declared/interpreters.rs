@@ -76,10 +76,15 @@ impl Language {
     fn instead(self) -> &'static str {
         match self {
             Self::Python => {
-                "declare a function of the interpreter or of an extension module (.so); flame graphs have Python's functions"
+                "declare a function of the interpreter or of an extension module (.so); flame graphs have Python's functions (the \
+                 USDT probe function__entry is hit by all of them)"
             }
             Self::Java => "declare a native method's function in its library (.so)",
-            Self::JavaScript | Self::Php | Self::Ruby | Self::Perl => {
+            Self::Php => {
+                "declare a function of the interpreter or of an extension (.so), or requests by the USDT probes \
+                 request__startup and request__shutdown; flame graphs have PHP's functions"
+            }
+            Self::JavaScript | Self::Ruby | Self::Perl => {
                 "declare a function of the interpreter or of an extension (.so)"
             }
         }

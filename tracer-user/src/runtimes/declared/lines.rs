@@ -71,7 +71,7 @@ impl Binary {
         };
         let ends = region.ends.iter().map(end).collect::<Result<Vec<CallEnd>, Refusal>>()?;
         let name = format!("{}:{}-{} in {}", lines.file, lines.from, lines.to, found.name);
-        Ok(Site { name, entry: place(region.entry)?, ends, go: found.go })
+        Ok(Site { name, entry: place(region.entry)?, ends, go: found.go, operands: None })
     }
 
     /// The one function that has all of the code.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tracer_common::runtime::declared as cookie;
 
-use super::Declared;
+use super::{Declared, Pairing};
 
 /// Numbers that a probe can carry. A configuration has at most a quarter as many transactions, so there are always free
 /// ones for those of the next.
@@ -55,9 +55,9 @@ impl DeclaredTable {
         self.iter().next().is_none()
     }
 
-    /// Which numbers are in use, from 0 to the highest that ever was.
-    pub fn in_use(&self) -> Vec<bool> {
-        self.by_number.iter().map(Option::is_some).collect()
+    /// How the end of a call is found, by number, from 0 to the highest that ever was; `None`: not in use.
+    pub fn pairings(&self) -> Vec<Option<Pairing>> {
+        self.by_number.iter().map(|one| Some(one.as_ref()?.target.pairing())).collect()
     }
 
     /// Puts the transactions of another configuration in the place of these. Those that are the same keep their number.
@@ -123,7 +123,10 @@ mod tests {
         assert_eq!(changes, DeclaredChanges { removed: vec![0], added: vec![2, 3], kept: 1 });
         let names: Vec<(usize, &str, &str)> = table.iter().map(|(n, one)| (n, &*one.name, &*one.place)).collect();
         assert_eq!(names, [(1, "b", "t:1"), (2, "a", "t:5"), (3, "c", "t:9")]);
-        assert!(table.get(0).is_none() && table.in_use() == [false, true, true, true]);
+        assert!(
+            table.get(0).is_none()
+                && table.pairings() == [None, Some(Pairing::Depth), Some(Pairing::Depth), Some(Pairing::Depth)]
+        );
         assert_eq!(table.replace(&[]).removed, [1, 2, 3]);
         assert!(table.is_empty());
     }

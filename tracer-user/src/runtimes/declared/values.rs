@@ -1,5 +1,5 @@
-//! Values of a declared call: who it is for, and what is measured of it. They come from argument registers at its
-//! beginning or from result registers at its end.
+//! Values of a declared call: who it is for, and what is measured of it. They come from arguments and global variables at
+//! its beginning or from result registers at its end.
 //!
 //! Total: registers and texts are whatever the program has there.
 
@@ -44,10 +44,10 @@ impl ValueType {
         })
     }
 
-    /// The number in a register, of Go or not.
-    pub(super) fn read(self, register: u64, go: bool) -> i128 {
+    /// The number in a register. `wide`: an `int` has 64 bits, in Go and where a USDT probe says its arguments' types.
+    pub(super) fn read(self, register: u64, wide: bool) -> i128 {
         let (signed, bits) = match self {
-            Self::Int => (true, if go { 64 } else { 32 }),
+            Self::Int => (true, if wide { 64 } else { 32 }),
             Self::Signed(bits) => (true, bits),
             Self::Unsigned(bits) => (false, bits),
         };
@@ -62,6 +62,8 @@ impl ValueType {
 pub enum Source {
     /// In an argument register, from 1, when the call begins.
     Argument(u8),
+    /// In a global variable, when the call begins; in this register of the record, from 1.
+    Global(u8),
     /// In the result register when it ends.
     Return,
 }
@@ -91,16 +93,25 @@ impl fmt::Display for ValueSource {
 }
 
 impl ValueSource {
-    /// Parses `argN[:TYPE]` or `return[:TYPE]`; `is_text`: without a type it is text.
+    /// Parses `argN[:TYPE]`, `global:NAME[:TYPE]` or `return[:TYPE]`; `is_text`: without a type it is text.
     pub fn parse(text: &str, is_text: bool) -> Result<Self, String> {
         let expected = || {
             format!(
-                "'{text}' is no value: expected \"arg1\" to \"arg{DECLARED_REGISTERS}\" or \"return\", with a type such as \
-                 \"arg2:string\" (types: int, bool, i8 to i64, u8 to u64, string, str)"
+                "'{text}' is no value: expected \"arg1\" to \"arg{DECLARED_REGISTERS}\", \"return\" or \"global:NAME\", with a type \
+                 such as \"arg2:string\" (types: int, bool, i8 to i64, u8 to u64, string, str)"
             )
         };
-        let (source, kind) = text.trim().split_once(':').map_or((text.trim(), None), |(a, b)| (a, Some(b.trim())));
-        let source = match source.trim().strip_prefix("arg") {
+        let global = text.trim().strip_prefix("global:");
+        let (source, kind) = match global.unwrap_or(text.trim()).rsplit_once(':') {
+            // `shop::COUNT` has no type.
+            Some((source, kind)) if !source.ends_with(':') => (source.trim(), Some(kind.trim())),
+            _ => (global.unwrap_or(text.trim()), None),
+        };
+        if global.is_some() && (source.is_empty() || kind == Some("str")) {
+            return Err(expected());
+        }
+        let source = match source.strip_prefix("arg") {
+            _ if global.is_some() => Source::Global(1),
             Some(number) => {
                 let number: u8 = number.parse().map_err(|_| expected())?;
                 if !(1..=DECLARED_REGISTERS as u8).contains(&number) {
@@ -108,7 +119,7 @@ impl ValueSource {
                 }
                 Source::Argument(number)
             }
-            None if source.trim() == "return" => Source::Return,
+            None if source == "return" => Source::Return,
             None => return Err(expected()),
         };
         let form = match kind {
@@ -131,10 +142,26 @@ impl ValueSource {
         self.source
     }
 
+    /// The global variable that has it.
+    pub fn global(&self) -> Option<&str> {
+        let name = self.text.strip_prefix("global:")?;
+        Some(name.rsplit_once(':').filter(|(name, _)| !name.ends_with(':')).map_or(name, |(name, _)| name).trim())
+    }
+
+    /// Bits of the number, and whether it is signed; `wide` as in [`ValueType::read`]. Of text those of its pointer.
+    pub(super) fn bits_in_memory(&self, wide: bool) -> (u32, bool) {
+        match self.form {
+            Form::Number(ValueType::Int) => (if wide { 64 } else { 32 }, true),
+            Form::Number(ValueType::Signed(bits)) => (bits, true),
+            Form::Number(ValueType::Unsigned(bits)) => (bits, false),
+            Form::Text { .. } => (64, false),
+        }
+    }
+
     /// Argument registers that it needs.
     pub fn registers(&self) -> u8 {
         match (self.source, self.form) {
-            (Source::Return, _) => 0,
+            (Source::Return | Source::Global(_), _) => 0,
             (Source::Argument(number), Form::Text { pair: true }) => number + 1,
             (Source::Argument(number), _) => number,
         }
@@ -144,10 +171,10 @@ impl ValueSource {
     fn read(&self, captured: &Captured<'_>, second: bool) -> Option<DeclaredValue> {
         let values = if self.source == Source::Return { captured.exit } else { captured.entry };
         match (self.form, self.source) {
-            (Form::Number(of), Source::Return) => Some(DeclaredValue::Number(of.read(captured.result, captured.go))),
-            (Form::Number(of), Source::Argument(number)) => {
+            (Form::Number(of), Source::Return) => Some(DeclaredValue::Number(of.read(captured.result, captured.wide))),
+            (Form::Number(of), Source::Argument(number) | Source::Global(number)) => {
                 let register = *values?.registers.get(usize::from(number) - 1)?;
-                Some(DeclaredValue::Number(of.read(register, captured.go)))
+                Some(DeclaredValue::Number(of.read(register, captured.wide)))
             }
             (Form::Text { .. }, _) => {
                 let values = values?;
@@ -173,7 +200,7 @@ impl ValueSource {
             return if end { 0 } else { cookie::VALUES };
         };
         let number = match self.source {
-            Source::Argument(number) => u64::from(number),
+            Source::Argument(number) | Source::Global(number) => u64::from(number),
             Source::Return => 1,
         };
         let (shift, of_pair) =
@@ -200,8 +227,8 @@ pub struct Captured<'a> {
     pub exit: Option<&'a DeclaredValues>,
     /// The result register.
     pub result: u64,
-    /// Whether it ran on a goroutine.
-    pub go: bool,
+    /// An `int` of it has 64 bits.
+    pub wide: bool,
 }
 
 /// What a metric is, in ARM's words.
@@ -246,6 +273,24 @@ pub struct Metric {
 }
 
 impl Declared {
+    /// Gives every global variable a register of the record that no argument is in; the error: there are too many values.
+    pub fn number_globals(&mut self) -> Result<(), String> {
+        let arguments = self.values().map(ValueSource::registers).max().unwrap_or(0);
+        // Behind a text that is in the last one there would be no register for its length.
+        let mut next = DECLARED_REGISTERS as u8 - 1;
+        let values = self.user.iter_mut().chain(self.metrics.iter_mut().map(|metric| &mut metric.value));
+        for value in values {
+            if let Source::Global(number) = &mut value.source {
+                if next <= arguments {
+                    return Err("at most 8 arguments and global variables can be read of a call".into());
+                }
+                *number = next;
+                next -= 1;
+            }
+        }
+        Ok(())
+    }
+
     /// Bits of the cookie of the probes at the beginning or at the end of a call: what is captured there.
     pub fn capture(&self, end: bool) -> u64 {
         let user = self.user.as_ref().map_or(0, |user| user.bits(end, false));
@@ -294,7 +339,7 @@ mod tests {
         let (second_len, second) = text("x");
         let entry =
             DeclaredValues { registers: [0xffff_ffff, 2, 3, 4, 5, 6, 7, 8, 9], first_len, second_len, first, second };
-        let captured = Captured { entry: Some(&entry), exit: None, result: u64::MAX, go: false };
+        let captured = Captured { entry: Some(&entry), exit: None, result: u64::MAX, wide: false };
         let read = |value: &str, second| ValueSource::parse(value, false).unwrap().read(&captured, second);
         assert_eq!(read("arg1", false), Some(DeclaredValue::Number(-1)));
         assert_eq!(read("arg1:u32", false), Some(DeclaredValue::Number(0xffff_ffff)));
@@ -303,7 +348,19 @@ mod tests {
         assert_eq!(read("arg2:string", false), Some(DeclaredValue::Text("ann\\u{7f}".into())));
         assert_eq!(read("arg2:string", true), Some(DeclaredValue::Text("x".into())));
         assert_eq!(read("return:string", true), None, "nothing was captured");
-        for bad in ["", "arg", "arg0", "arg10", "arg-1", "arg1:", "arg1:float", "global:x", "result", "arg1:string:x"] {
+        for bad in [
+            "",
+            "arg",
+            "arg0",
+            "arg10",
+            "arg-1",
+            "arg1:",
+            "arg1:float",
+            "global:",
+            "global:x:str",
+            "result",
+            "arg1:string:x",
+        ] {
             assert!(ValueSource::parse(bad, false).unwrap_err().contains("expected"), "{bad}");
         }
     }
@@ -319,7 +376,7 @@ mod tests {
                     first: [word; 8],
                     second: [word; 8],
                 };
-                let captured = Captured { entry: Some(&values), exit: Some(&values), result: word, go: true };
+                let captured = Captured { entry: Some(&values), exit: Some(&values), result: word, wide: true };
                 for value in ["arg1:string", "return:str", "arg9:u8", "return:i8"] {
                     let value = ValueSource::parse(value, false).unwrap();
                     let read = value.read(&captured, true);
@@ -328,6 +385,36 @@ mod tests {
             }
         }
         assert_eq!(readable("aé".as_bytes().split_at(2).0), "a", "a character that was cut");
+    }
+
+    #[test]
+    fn global_variables_have_registers_of_their_own() {
+        let value = |text| ValueSource::parse(text, false).unwrap();
+        for (text, name, bits) in [
+            ("global:count", "count", (32, true)),
+            ("global:shop::COUNT", "shop::COUNT", (32, true)),
+            ("global:shop::COUNT:u64", "shop::COUNT", (64, false)),
+            ("global:main.name:string", "main.name", (64, false)),
+        ] {
+            assert_eq!((value(text).global(), value(text).bits_in_memory(false)), (Some(name), bits), "{text}");
+        }
+        assert_eq!(value("arg1:u8").global(), None);
+        let metric = |value| Metric { name: "m".into(), kind: MetricKind::Id, value };
+        let mut declared = Declared {
+            name: "a".into(),
+            program: "/x".into(),
+            target: super::super::Target::Function("f".into()),
+            fail: None,
+            user: Some(value("global:who:string")),
+            metrics: ["arg6", "global:a"].map(|text| metric(value(text))).to_vec(),
+            place: "t:1".into(),
+        };
+        assert_eq!(declared.number_globals(), Ok(()));
+        let sources: Vec<Source> = declared.values().map(ValueSource::source).collect();
+        assert_eq!(sources, [Source::Global(8), Source::Argument(6), Source::Global(7)]);
+        assert_eq!(declared.capture(false), cookie::VALUES | 8 << cookie::FIRST);
+        declared.metrics.push(metric(value("global:c")));
+        assert!(declared.number_globals().unwrap_err().starts_with("at most 8"));
     }
 
     #[test]
