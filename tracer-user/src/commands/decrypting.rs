@@ -8,9 +8,9 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::declaring::expand;
@@ -58,12 +58,7 @@ pub(super) struct Counts {
     pub(super) refused: AtomicU64,
     /// Processes not looked at because too many waited.
     pub(super) skipped: AtomicU64,
-    /// Why files were refused, for people: one line each.
-    pub(super) reasons: Mutex<Vec<String>>,
 }
-
-/// Most reasons that are kept.
-const REASONS: usize = 32;
 
 impl Decrypting {
     /// Starts the thread and waits until it attached to what is there; `None` if no library is wanted.
@@ -231,13 +226,9 @@ impl Watch {
     }
 
     fn refuse(&self, why: &str, candidate: &Candidate) {
-        // Most Go programs do not use TLS.
+        // Most Go programs do not use TLS. `tracer doctor` shows the reasons.
         log::debug!("text of {} is not traced in {}: {why}", candidate.library.name(), candidate.path);
         self.counts.refused.fetch_add(1, Ordering::Relaxed);
-        let mut reasons = self.counts.reasons.lock().unwrap_or_else(PoisonError::into_inner);
-        if reasons.len() < REASONS {
-            reasons.push(format!("{} in {}: {why}", candidate.library.name(), candidate.path));
-        }
     }
 
     /// Attaches the probes of a file, all or none; the number they are kept under.

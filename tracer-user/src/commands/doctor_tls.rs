@@ -1,12 +1,12 @@
 //! `tracer doctor`: which TLS libraries the running processes have, and whether their text can be traced.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 
 use serde_json::json;
 
 use crate::runtimes::maps::{Maps, name};
-use crate::runtimes::tls::{Libraries, Refusal, candidates, inspect, untraced};
+use crate::runtimes::tls::{Candidate, Libraries, Library, Refusal, candidates, inspect, rustls, untraced};
 
 /// Most libraries that are listed, and most programs of each.
 const LINES: usize = 64;
@@ -24,48 +24,79 @@ pub(super) struct Found {
 /// Libraries by name and file.
 pub(super) type Libs = BTreeMap<(&'static str, String), Found>;
 
+/// A library that is found and not traced.
+const UNSUPPORTED: &str = "not supported yet";
+
+/// What was found out about files so far.
+#[derive(Default)]
+struct Seen {
+    found: Libs,
+    /// What a candidate turned out to be; `None`: a program without a TLS library inside.
+    known: BTreeMap<(&'static str, String), Option<&'static str>>,
+}
+
+impl Seen {
+    /// The library that a candidate is, and why its text is not traced.
+    fn inspect(candidate: &Candidate) -> Option<(&'static str, Option<String>)> {
+        match inspect(candidate) {
+            Err(Refusal::Absent) => {
+                let version = rustls(candidate)?;
+                Some(("rustls", Some(format!("rustls {version} inside the program, {UNSUPPORTED}"))))
+            }
+            // A Go program without TLS.
+            Err(_) if candidate.library == Library::Go => None,
+            done => Some((candidate.library.name(), done.err().map(|why| why.to_string()))),
+        }
+    }
+
+    /// A program has it.
+    fn candidate(&mut self, candidate: &Candidate, program: &str) {
+        let key = (candidate.library.name(), candidate.path.clone());
+        if !self.known.contains_key(&key) {
+            if self.found.len() >= LINES {
+                return;
+            }
+            let inspected = Self::inspect(candidate);
+            self.known.insert(key.clone(), inspected.as_ref().map(|(library, _)| *library));
+            if let Some((library, why)) = inspected {
+                self.found.insert((library, key.1.clone()), Found { why, programs: BTreeMap::new() });
+            }
+        }
+        if let Some(Some(library)) = self.known.get(&key) {
+            let library = self.found.entry((library, key.1)).or_default();
+            *library.programs.entry(program.to_owned()).or_default() += 1;
+        }
+    }
+
+    /// A program has a library that is not traced.
+    fn untraced(&mut self, library: &'static str, path: &str, program: &str) {
+        let key = (library, path.to_owned());
+        if self.found.len() < LINES || self.found.contains_key(&key) {
+            let library = self.found.entry(key).or_default();
+            library.why = Some(UNSUPPORTED.into());
+            *library.programs.entry(program.to_owned()).or_default() += 1;
+        }
+    }
+}
+
 /// Looks at every process.
 pub(super) fn find() -> Libs {
-    let mut found = Libs::new();
-    // Programs without a TLS library inside.
-    let mut without = BTreeSet::new();
+    let mut seen = Seen::default();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
         if pid == std::process::id() {
             continue;
         }
         let Some(maps) = Maps::read(pid) else { continue };
-        let program = name(&maps.exe).to_owned();
+        let program = name(&maps.exe);
         for candidate in candidates(&maps, &Libraries::default()) {
-            let key = (candidate.library.name(), candidate.path.clone());
-            let is_known = found.contains_key(&key);
-            if (!is_known && found.len() >= LINES) || without.contains(&key) {
-                continue;
-            }
-            if !is_known {
-                let why = inspect(&candidate).err();
-                if why == Some(Refusal::Absent) {
-                    without.insert(key);
-                    continue;
-                }
-                let why = why.map(|why| why.to_string());
-                found.insert(key.clone(), Found { why, programs: BTreeMap::new() });
-            }
-            let library = found.entry(key).or_default();
-            *library.programs.entry(program.clone()).or_default() += 1;
+            seen.candidate(&candidate, program);
         }
         for (library, path) in untraced(&maps) {
-            let key = (library, path.to_owned());
-            if found.len() < LINES || found.contains_key(&key) {
-                let library = found.entry(key).or_default();
-                library.why = Some("not supported yet".into());
-                *library.programs.entry(program.clone()).or_default() += 1;
-            }
+            seen.untraced(library, path, program);
         }
     }
-    // A Go program without TLS.
-    found.retain(|(library, _), library_found| *library != "go" || library_found.why.is_none());
-    found
+    seen.found
 }
 
 /// One line per library.

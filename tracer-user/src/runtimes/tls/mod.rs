@@ -10,6 +10,7 @@ mod gnutls;
 mod go;
 mod inside;
 mod openssl;
+mod rustls;
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
@@ -23,6 +24,9 @@ use super::maps::{Mapping, Maps, name};
 const LIBRARIES: usize = 16;
 /// Least size of a program that contains a TLS library, bytes: OpenSSL alone has more.
 const STATIC: u64 = 1 << 20;
+
+/// Most bytes of a program's constants that are searched.
+const CONSTANTS: usize = 64 << 20;
 
 /// A TLS library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -199,6 +203,11 @@ pub fn untraced(maps: &Maps) -> Vec<(&'static str, &str)> {
         }
     }
     found
+}
+
+/// The version of rustls in a program, which is not traced.
+pub fn rustls(candidate: &Candidate) -> Option<String> {
+    rustls::version(&open(&candidate.open_by)?)
 }
 
 /// Where the probes of a file go.

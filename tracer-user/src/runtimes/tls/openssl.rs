@@ -15,7 +15,7 @@ use tracer_common::runtime::tls;
 use super::super::go::image::Image;
 use super::code::{begins_with_push, callee};
 use super::functions::Reader;
-use super::{Refusal, Sites, inside};
+use super::{CONSTANTS, Refusal, Sites, inside};
 
 const READ: [&str; 2] = ["SSL_read", "SSL_read_ex"];
 const WRITE: [&str; 2] = ["SSL_write", "SSL_write_ex"];
@@ -47,9 +47,6 @@ pub(super) fn inspect(path: &Path, file: &File) -> Result<Sites, Refusal> {
 
 /// The name of a source file of both, up to its ending: `.c` or `.cc`.
 const SOURCE: &[u8] = b"ssl/ssl_lib.c";
-/// Most bytes of a program's constants that are searched.
-const CONSTANTS: usize = 64 << 20;
-
 /// Whether a program contains OpenSSL or BoringSSL: both name their source files where they report errors.
 pub(super) fn is_inside(file: &File) -> bool {
     let names = |image: &Image<'_, File>| image.bytes(image.section(".rodata")?, CONSTANTS);
