@@ -187,6 +187,9 @@ fn few(lines: &[String]) -> String {
 #[test]
 fn every_logged_request_is_reported_once() {
     let Some(_turn) = begin("access_log", &["nginx", "cc"]) else { return };
+    // What a build wrote goes to the disk first: beside that nginx's clock falls behind (0.14 % of durations, else 0.04 %).
+    // SAFETY: no arguments, and no error is possible.
+    unsafe { libc::sync() };
     let dir = scratch();
     let www = dir.path().join("www");
     std::fs::create_dir(&www).expect("www");
@@ -196,8 +199,8 @@ fn every_logged_request_is_reported_once() {
     let origin = Server::c("origin", dir.path());
     let nginx = Nginx::start(dir.path(), "", &server(origin.address));
     let recording = dir.path().join("recording");
-    // Where nginx runs after the agent, a turn of the agent falls between nginx's clock, which it reads once for many
-    // requests, and its reading of the request: the log, and not the agent, is late by it. An emulated processor has no choice.
+    // Below nginx's priority: a turn of the agent between nginx's reading of its clock and of the request would make the log
+    // late, not the agent. An emulated processor needs the agent to run at all.
     let nice = if scale() < 1.0 { "--nice=-10" } else { "--nice=0" };
     let agent = Agent::start(dir.path(), &[nice, "--record", recording.to_str().expect("path")]);
 
