@@ -194,6 +194,7 @@ fn judge(
         own.stacks(),
         perfs.stacks()
     ));
+    say(&format!("{program}: {:.1} % with steps that the code bears out", 100.0 * agreement.share_with_calls()));
     say(&format!("{program}: {agreement:?}; incomplete: {:?}", ours.incomplete));
     let mut ends: Vec<_> = ours.ends.iter().collect();
     ends.sort_by_key(|(_, n)| std::cmp::Reverse(**n));
