@@ -66,7 +66,7 @@ impl Mappings {
 
 /// Where the functions of files begin, by offset, in order; and what calls that were looked at name.
 #[derive(Debug, Default)]
-pub struct Functions {
+pub struct FunctionStarts {
     starts: HashMap<Arc<str>, Vec<u64>>,
     calls: HashMap<Place, Option<u64>>,
 }
@@ -74,7 +74,7 @@ pub struct Functions {
 /// A function, by its file and where it begins.
 type Function = (Arc<str>, u64);
 
-impl Functions {
+impl FunctionStarts {
     /// The function of a place; `None` of generated code.
     fn of(&mut self, place: &Place) -> Option<Function> {
         let Place::Code { file, offset } = place else { return None };
@@ -154,7 +154,7 @@ pub struct CallPairs {
 impl CallPairs {
     /// Adds a stack, innermost frame first. Without unwind information it is unknown what called generated code: what is
     /// beyond it is not compared.
-    pub fn add(&mut self, stack: &[Place], functions: &mut Functions) {
+    pub fn add(&mut self, stack: &[Place], functions: &mut FunctionStarts) {
         self.stacks += 1;
         self.frames += stack.len() as u64;
         let named: Vec<Option<Function>> = stack.iter().map(|place| functions.of(place)).collect();
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn steps_that_only_one_took_count_against_it() {
         let starts = HashMap::from([("/none".into(), vec![100, 200, 300])]);
-        let mut functions = Functions { starts, ..Functions::default() };
+        let mut functions = FunctionStarts { starts, ..FunctionStarts::default() };
         let (mut ours, mut theirs) = (CallPairs::default(), CallPairs::default());
         for _ in 0..3 {
             ours.add(&[code(105), code(250), code(310)], &mut functions);
@@ -294,7 +294,7 @@ mod tests {
         std::fs::write(&file, code).unwrap_or_else(|error| panic!("{error}"));
         let path: Arc<str> = file.to_string_lossy().into();
         let starts = HashMap::from([(Arc::clone(&path), vec![0, 20, 30])]);
-        let mut functions = Functions { starts, ..Functions::default() };
+        let mut functions = FunctionStarts { starts, ..FunctionStarts::default() };
         let code = |offset| Place::Code { file: Arc::clone(&path), offset };
         let (mut ours, mut theirs) = (CallPairs::default(), CallPairs::default());
         // The second is called by a register, and the third is not the function that the call names.
@@ -313,7 +313,7 @@ mod tests {
         assert!(found.len() > 1000 && found.is_sorted());
         let here = functions_of_this_program as *const () as u64;
         let place = Mappings::of(std::process::id()).place(here);
-        let (file, start) = Functions::default().of(&place).unwrap_or_else(|| panic!("{place:?}"));
+        let (file, start) = FunctionStarts::default().of(&place).unwrap_or_else(|| panic!("{place:?}"));
         assert_eq!((Path::new(&*file), Place::Code { file: Arc::clone(&file), offset: start }), (&*own, place));
         assert_eq!(Mappings::of(std::process::id()).place(1), Place::Generated);
         assert!(starts(Path::new("/proc/self/maps")).is_none());

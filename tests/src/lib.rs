@@ -12,6 +12,7 @@ pub mod call_pairs;
 pub mod cgroup;
 pub mod chain;
 pub mod collector;
+pub mod declared;
 pub mod faults;
 pub mod folded;
 pub mod go;

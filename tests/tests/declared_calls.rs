@@ -1,12 +1,13 @@
 //! Declared call sites and lines of optimised programs against what the program measured itself: every call, its failures
 //! and its response time; and what the compiler left undecidable is refused by name.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
 use tracer_tests::agent::{Agent, command};
+use tracer_tests::declared::declare;
 use tracer_tests::process::Process;
 use tracer_tests::workload::{compile_optimised, source};
 use tracer_tests::{begin, figure, go, say, scale, scratch, wait};
@@ -30,18 +31,6 @@ fn truths(output: &str) -> Vec<Truth> {
         Some(Truth { name, failed: failed.parse().ok()?, calls })
     };
     output.lines().filter_map(of).collect()
-}
-
-/// A configuration file with these transactions: name and the rest.
-fn declare(dir: &Path, program: &Path, all: &[(&str, &str)]) -> PathBuf {
-    let file = dir.join("tracer.toml");
-    let program = program.display();
-    let text: Vec<String> = all
-        .iter()
-        .map(|(name, rest)| format!("[[transaction]]\nname = \"{name}\"\nprogram = \"{program}\"\n{rest}\n\n"))
-        .collect();
-    std::fs::write(&file, text.concat()).expect("a file");
-    file
 }
 
 fn run(dir: &Path, program: &Path) -> (Process, Vec<Truth>) {

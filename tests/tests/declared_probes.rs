@@ -2,30 +2,18 @@
 //! arguments of every kind, and PostgreSQL, whose log has each statement's duration.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
 use tracer_tests::agent::{Agent, command, outcome};
+use tracer_tests::declared::declare;
 use tracer_tests::postgresql::{Postgres, programs};
 use tracer_tests::process::Process;
 use tracer_tests::workload::compile_optimised;
 use tracer_tests::{begin, figure, say, scale, scratch, wait};
 
 const ROUNDS: usize = 100;
-
-/// A configuration file with these transactions: name and the rest.
-fn declare(dir: &Path, program: &Path, all: &[(&str, &str)]) -> PathBuf {
-    let file = dir.join("tracer.toml");
-    let program = program.display();
-    let text: Vec<String> = all
-        .iter()
-        .map(|(name, rest)| format!("[[transaction]]\nname = \"{name}\"\nprogram = \"{program}\"\n{rest}\n\n"))
-        .collect();
-    std::fs::write(&file, text.concat()).expect("a file");
-    file
-}
 
 /// The spans of a transaction, in the order they began, once there are `count`.
 fn spans(agent: &Agent, name: &str, count: usize) -> Vec<Value> {

@@ -14,7 +14,7 @@ use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSegment};
 use tracer_common::unwind::Outcome;
 use tracer_tests::agent::Agent;
-use tracer_tests::call_pairs::{CallPairs, Functions, Mappings, Place};
+use tracer_tests::call_pairs::{CallPairs, FunctionStarts, Mappings, Place};
 use tracer_tests::mariadb::MariaDb;
 use tracer_tests::nginx::Nginx;
 use tracer_tests::perf::Perf;
@@ -172,7 +172,7 @@ fn judge(
     let ours = walked(&recording, &processes, since, until);
     let begun = if expected.one_thread { from_entry(&ours.stacks, root) } else { 1.0 };
     std::fs::remove_file(&recording).unwrap_or_else(|error| panic!("{error}"));
-    let mut functions = Functions::default();
+    let mut functions = FunctionStarts::default();
     let (mut own, mut perfs) = (CallPairs::default(), CallPairs::default());
     for stack in &ours.stacks {
         own.add(stack.get(expected.skipped..).unwrap_or_default(), &mut functions);

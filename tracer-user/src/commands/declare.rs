@@ -6,7 +6,7 @@ use std::path::Path;
 use super::{Failure, declaring};
 use crate::classes::rules::Glob;
 use crate::config::Config;
-use crate::runtimes::declared::{Binary, Declared, Placed, Target, UsdtProbe};
+use crate::runtimes::declared::{Binary, Declared, DeclaredSite, Target, UsdtProbe};
 
 /// Most functions that are listed.
 const LISTED: usize = 10_000;
@@ -91,9 +91,9 @@ pub fn check(file: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-fn says(declared: &Declared, placed: &Placed) -> String {
+fn says(declared: &Declared, placed: &DeclaredSite) -> String {
     let (what, probes) = match placed {
-        Placed::Code(site) => {
+        DeclaredSite::Code(site) => {
             let way = match declared.target {
                 Target::Function(_) if site.ends.is_empty() => "entry and a return probe",
                 Target::Function(_) => "entry and its return instructions",
@@ -103,7 +103,7 @@ fn says(declared: &Declared, placed: &Placed) -> String {
             };
             (format!("{} at offset {:#x}: {way}", site.name, site.entry), site.probes())
         }
-        Placed::Usdt(site) => {
+        DeclaredSite::Usdt(site) => {
             let places = |all: &[_]| if all.len() == 1 { "1 place".into() } else { format!("{} places", all.len()) };
             let ends = match &site.ends[..] {
                 [] => ", counted without a duration".into(),

@@ -14,7 +14,7 @@ use tracer_common::runtime::{UserProbe, declared as cookie};
 
 use crate::classes::rules::Glob;
 use crate::kernel::uprobes::Prober;
-use crate::runtimes::declared::{Binary, Declared, DeclaredTable, Placed, ProbePlace, Site, UsdtSite};
+use crate::runtimes::declared::{Binary, Declared, DeclaredSite, DeclaredTable, ProbePlace, Site, UsdtSite};
 
 /// Between two looks whether programs appeared at the declared paths.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -213,12 +213,12 @@ impl Watch {
     }
 
     /// Attaches the probes of one transaction, all or none; the number they are kept under.
-    fn attach(&mut self, file: &Path, index: usize, declared: &Declared, placed: &Placed) -> Result<u64, String> {
+    fn attach(&mut self, file: &Path, index: usize, declared: &Declared, placed: &DeclaredSite) -> Result<u64, String> {
         self.visits += 1;
         let visit = self.visits;
         let done = match placed {
-            Placed::Code(site) => self.attach_code(visit, file, index as u64, declared, site),
-            Placed::Usdt(site) => self.attach_usdt(visit, file, index as u64, declared, site),
+            DeclaredSite::Code(site) => self.attach_code(visit, file, index as u64, declared, site),
+            DeclaredSite::Usdt(site) => self.attach_usdt(visit, file, index as u64, declared, site),
         };
         if let Err(why) = done {
             self.prober.detach_file(visit);

@@ -39,20 +39,23 @@ struct LinkAttr {
     cookie: u64,
 }
 
-/// `struct perf_event_attr`, version 0 (64 bytes), which suffices for a software clock.
+/// `struct perf_event_attr`, version 1 (72 bytes), which suffices for a software clock and for a uprobe.
 #[repr(C)]
 #[derive(Default)]
-struct Attr {
-    kind: u32,
-    size: u32,
-    config: u64,
-    period: u64,
-    sample_type: u64,
-    read_format: u64,
-    flags: u64,
-    wakeup: u32,
-    bp_type: u32,
-    config1: u64,
+pub(super) struct EventAttr {
+    pub(super) kind: u32,
+    pub(super) size: u32,
+    pub(super) config: u64,
+    pub(super) period: u64,
+    pub(super) sample_type: u64,
+    pub(super) read_format: u64,
+    pub(super) flags: u64,
+    pub(super) wakeup: u32,
+    pub(super) bp_type: u32,
+    /// Of a uprobe: the path of its file.
+    pub(super) config1: u64,
+    /// Of a uprobe: its place in the file.
+    pub(super) config2: u64,
 }
 
 /// Why sampling failed.
@@ -238,13 +241,13 @@ fn open(program: &ProgramFd, on: On, nanos: u64) -> Result<OwnedFd, SamplerError
 
 /// Opens a clock; it does not run yet.
 fn clock(on: On, nanos: u64) -> Result<OwnedFd, SamplerError> {
-    let attr = Attr {
+    let attr = EventAttr {
         kind: PERF_TYPE_SOFTWARE,
-        size: size_of::<Attr>() as u32,
+        size: size_of::<EventAttr>() as u32,
         config: PERF_COUNT_SW_CPU_CLOCK,
         period: nanos,
         flags: FLAG_DISABLED,
-        ..Attr::default()
+        ..EventAttr::default()
     };
     let (tid, cpu) = match on {
         On::Cpu(cpu) => (-1, cpu as libc::c_int),
@@ -268,6 +271,6 @@ mod tests {
         for (hertz, nanos) in [(99, 10_101_010), (1000, 1_000_000), (0, 1_000_000_000), (u32::MAX, 100_000)] {
             assert_eq!(period(hertz), nanos);
         }
-        assert_eq!(size_of::<Attr>(), 64);
+        assert_eq!(size_of::<EventAttr>(), 72);
     }
 }

@@ -16,7 +16,7 @@ use aya::programs::UProbe;
 use tracer_common::runtime::{Operands, UserProbe, declared as cookie};
 
 use super::loader::{LoadError, Pod, chain, refused, take};
-use super::sampler;
+use super::sampler::{self, EventAttr};
 use super::uprobes::{EVERY_PROCESS, PLACES, Prober};
 use crate::runtimes::declared::ProbePlace;
 
@@ -26,23 +26,6 @@ const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
 const TYPE: &str = "/sys/bus/event_source/devices/uprobe/type";
 const SEMAPHORE: &str = "/sys/bus/event_source/devices/uprobe/format/ref_ctr_offset";
 const SEMAPHORE_BITS: &str = "config:32-63";
-
-/// `struct perf_event_attr`, version 1 (72 bytes).
-#[repr(C)]
-#[derive(Default)]
-struct Attr {
-    kind: u32,
-    size: u32,
-    config: u64,
-    period: u64,
-    sample_type: u64,
-    read_format: u64,
-    flags: u64,
-    wakeup: u32,
-    bp_type: u32,
-    path: u64,
-    offset: u64,
-}
 
 /// Where the arguments of probes are: a map that the kernel side reads, and the visit that each element is of.
 pub(super) struct OperandMap {
@@ -128,13 +111,13 @@ fn attach(
         return Err("the probe has a semaphore, which this kernel cannot raise".into());
     }
     let path = CString::new(file.as_os_str().as_bytes()).map_err(|_| "its path has a zero byte")?;
-    let attr = Attr {
+    let attr = EventAttr {
         kind,
-        size: size_of::<Attr>() as u32,
+        size: size_of::<EventAttr>() as u32,
         config: semaphore << 32,
-        path: path.as_ptr() as u64,
-        offset,
-        ..Attr::default()
+        config1: path.as_ptr() as u64,
+        config2: offset,
+        ..EventAttr::default()
     };
     // SAFETY: `attr` says its own size, and its path lives until the call is over. All processes; for a uprobe the CPU says
     // nothing.

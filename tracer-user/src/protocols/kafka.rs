@@ -279,15 +279,15 @@ impl Framed for Calls {
                 let (Some(correlation), false) = (correlation, self.bare && of.is_none()) else {
                     return if self.bare { nothing(len) } else { Front::Invalid };
                 };
-                let findings = of.and_then(|expected| {
+                let outcome = of.and_then(|expected| {
                     let (api, version) = noted(expected);
                     let flexible = names::is_flexible(api, version);
                     // A client that asks for versions need not know any, so this header is never flexible.
                     let mut header = Reader::new(front.get(LENGTH + 4..)?, flexible && api != API_VERSIONS);
                     header.tags()?;
-                    Some(replies::findings(api, version, header.with(flexible)))
+                    Some(replies::outcome(api, version, header.with(flexible)))
                 });
-                let replies::ReplyFindings { failure, linked } = findings.unwrap_or_default();
+                let replies::ReplyOutcome { failure, linked } = outcome.unwrap_or_default();
                 let reply = Reply { status: 0, failure, interim: false };
                 let meaning = FrameMeaning::Replied { reply, length: None }.with(linked);
                 let body = len.saturating_sub(LENGTH as u64 * 2);

@@ -195,7 +195,7 @@ impl Site {
 
 /// Where the probes of a declared transaction go.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Placed {
+pub enum DeclaredSite {
     /// In code that is entered and left.
     Code(Site),
     /// At USDT probes.
@@ -455,13 +455,13 @@ impl Binary {
     }
 
     /// Where the probes of a declared transaction go, and that its values are where the code has them.
-    pub fn declared(&self, declared: &Declared) -> Result<Placed, Refusal> {
+    pub fn declared(&self, declared: &Declared) -> Result<DeclaredSite, Refusal> {
         let mut site = match &declared.target {
             Target::Function(function) => self.site(function)?,
             Target::Call { caller, callee } => self.call(caller, callee)?,
             Target::Lines { file, from, to } => self.lines(lines::Lines { file, from: *from, to: *to })?,
             Target::Probes { provider, begin, end } => {
-                return self.usdt_site(declared, (provider, begin, end.as_deref())).map(Placed::Usdt);
+                return self.usdt_site(declared, (provider, begin, end.as_deref())).map(DeclaredSite::Usdt);
             }
         };
         for value in declared.values() {
@@ -470,7 +470,7 @@ impl Binary {
             }
         }
         site.operands = self.with_globals(declared, &site)?;
-        Ok(Placed::Code(site))
+        Ok(DeclaredSite::Code(site))
     }
 
     /// Where the probes of `function` go.

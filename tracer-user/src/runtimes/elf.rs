@@ -94,7 +94,7 @@ pub fn functions(path: &Path) -> Option<(Vec<Function>, bool)> {
 
 /// A global variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Variable {
+pub struct GlobalVariable {
     /// Its address, as in the file.
     pub address: u64,
     /// Its bytes.
@@ -104,7 +104,7 @@ pub struct Variable {
 }
 
 /// The global variables of a file that `is_wanted` by their symbols, each once.
-pub fn variables(path: &Path, is_wanted: impl Fn(&str) -> bool) -> Vec<Variable> {
+pub fn variables(path: &Path, is_wanted: impl Fn(&str) -> bool) -> Vec<GlobalVariable> {
     let Some(cache) = open(path) else { return Vec::new() };
     let Ok(file) = ElfFile64::<Endianness, _>::parse(&cache) else { return Vec::new() };
     let mut found = Vec::new();
@@ -115,7 +115,7 @@ pub fn variables(path: &Path, is_wanted: impl Fn(&str) -> bool) -> Vec<Variable>
             continue;
         }
         if symbol.name().is_ok_and(|name| name.len() <= FUNCTION_NAME && is_wanted(name)) {
-            found.push(Variable { address: symbol.address(), size: symbol.size(), is_local });
+            found.push(GlobalVariable { address: symbol.address(), size: symbol.size(), is_local });
         }
     }
     found.sort_unstable();

@@ -52,32 +52,32 @@ const AT_THE_FRONT: &[(i16, i16)] = &[
 
 /// Content of a reply.
 #[derive(Debug, Default)]
-pub(super) struct ReplyFindings {
+pub(super) struct ReplyOutcome {
     /// The first failure.
     pub(super) failure: Option<&'static str>,
     /// Links carried by its records.
     pub(super) linked: Linked,
 }
 
-impl ReplyFindings {
+impl ReplyOutcome {
     fn check(&mut self, number: i16) {
         self.failure = self.failure.or_else(|| names::error(number));
     }
 }
 
 /// Reads a reply after its header.
-pub(super) fn findings(api: i16, version: i16, body: Reader<'_>) -> ReplyFindings {
-    let mut findings = ReplyFindings::default();
+pub(super) fn outcome(api: i16, version: i16, body: Reader<'_>) -> ReplyOutcome {
+    let mut outcome = ReplyOutcome::default();
     // Uncaptured fields are simply missing.
-    let _ = read(api, version, body, &mut findings);
-    findings
+    let _ = read(api, version, body, &mut outcome);
+    outcome
 }
 
 /// Reads as far as captured.
-fn read(api: i16, version: i16, mut body: Reader<'_>, findings: &mut ReplyFindings) -> Option<()> {
+fn read(api: i16, version: i16, mut body: Reader<'_>, outcome: &mut ReplyOutcome) -> Option<()> {
     if let Some((_, paused)) = AT_THE_FRONT.iter().find(|(known, _)| *known == api) {
         body.skip(if version >= *paused { 4 } else { 0 })?;
-        findings.check(body.short()?);
+        outcome.check(body.short()?);
         return Some(());
     }
     match api {
@@ -86,7 +86,7 @@ fn read(api: i16, version: i16, mut body: Reader<'_>, findings: &mut ReplyFindin
                 body.topic(version >= 13)?;
                 for _ in 0..body.count()? {
                     body.skip(4)?;
-                    findings.check(body.short()?);
+                    outcome.check(body.short()?);
                     body.skip(8)?;
                     body.skip(if version >= 2 { 8 } else { 0 })?;
                     body.skip(if version >= 5 { 8 } else { 0 })?;
@@ -106,14 +106,14 @@ fn read(api: i16, version: i16, mut body: Reader<'_>, findings: &mut ReplyFindin
         FETCH => {
             body.skip(if version >= 1 { 4 } else { 0 })?;
             if version >= 7 {
-                findings.check(body.short()?);
+                outcome.check(body.short()?);
                 body.skip(4)?;
             }
             for _ in 0..body.count()? {
                 body.topic(version >= 13)?;
                 for _ in 0..body.count()? {
                     body.skip(4)?;
-                    findings.check(body.short()?);
+                    outcome.check(body.short()?);
                     body.skip(8)?;
                     body.skip(if version >= 5 { 8 } else { 0 })?;
                     if version >= 4 {
@@ -124,7 +124,7 @@ fn read(api: i16, version: i16, mut body: Reader<'_>, findings: &mut ReplyFindin
                         }
                     }
                     body.skip(if version >= 11 { 4 } else { 0 })?;
-                    records::batches(&mut body, &mut findings.linked)?;
+                    records::batches(&mut body, &mut outcome.linked)?;
                     body.tags()?;
                 }
                 body.tags()?;
@@ -137,7 +137,7 @@ fn read(api: i16, version: i16, mut body: Reader<'_>, findings: &mut ReplyFindin
                 body.topic(api == OFFSET_COMMIT && version >= 10)?;
                 for _ in 0..body.count()? {
                     body.skip(4)?;
-                    findings.check(body.short()?);
+                    outcome.check(body.short()?);
                     match (api, version) {
                         (OFFSET_COMMIT, _) => {}
                         // Offsets, as many as requested.
@@ -168,7 +168,7 @@ fn read(api: i16, version: i16, mut body: Reader<'_>, findings: &mut ReplyFindin
             }
             body.skip(if version >= 1 { 4 } else { 0 })?;
             if body.count()? > 0 {
-                findings.check(body.short()?);
+                outcome.check(body.short()?);
             }
         }
         CREATE_TOPICS | DELETE_TOPICS => {
@@ -178,7 +178,7 @@ fn read(api: i16, version: i16, mut body: Reader<'_>, findings: &mut ReplyFindin
                 body.text()?;
                 let by_id = version >= if api == CREATE_TOPICS { 7 } else { 6 };
                 body.skip(if by_id { 16 } else { 0 })?;
-                findings.check(body.short()?);
+                outcome.check(body.short()?);
             }
         }
         FIND_COORDINATOR => {
@@ -192,7 +192,7 @@ fn read(api: i16, version: i16, mut body: Reader<'_>, findings: &mut ReplyFindin
                 body.text()?;
                 body.skip(4)?;
             }
-            findings.check(body.short()?);
+            outcome.check(body.short()?);
         }
         _ => {}
     }
