@@ -8,8 +8,7 @@ use tracer_common::{
 };
 
 /// Progress of a walk over I/O vectors, in the place of the record to come. In map memory and not in registers, so that
-/// the verifier forgets its ranges between steps and every step looks the same: with ranges, sixteen steps exceed a
-/// million instructions on 6.18.
+/// the verifier forgets its ranges between steps and every step looks the same.
 #[repr(C)]
 pub(crate) struct Walk {
     /// The current element: address and length.
@@ -23,6 +22,8 @@ pub(crate) struct Walk {
     pub(crate) used: u64,
     /// Bytes of the tail still to copy.
     pub(crate) due: u64,
+    /// 1 if user memory was not present.
+    pub(crate) fault: u64,
 }
 
 /// A stack sample with room for both stacks and Interpreted frames.

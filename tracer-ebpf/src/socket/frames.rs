@@ -12,7 +12,7 @@ use core::ffi::c_void;
 
 use aya_ebpf::{
     EbpfContext,
-    helpers::generated::bpf_probe_read_user,
+    helpers::generated::{bpf_loop, bpf_probe_read_user},
     macros::{btf_tracepoint, map},
     maps::ProgramArray,
     programs::BtfTracePointContext,
@@ -157,141 +157,89 @@ fn aligned(record: *mut u8) -> u64 {
     bound::at_most::<{ (HEAD_MAX + TAIL_MAX) as u64 }>(head as u64 + tail as u64 + 7 & !7)
 }
 
+/// What a step of the walk works on; all that changes is in map memory, so that every step looks the same to the verifier.
+struct Following {
+    walk: *mut FrameWalk,
+    record: *mut u8,
+    frames: *mut Frames,
+}
+
+/// Where fragments go: behind the record and its payload.
+#[inline(always)]
+fn area(record: *mut u8) -> *mut u8 {
+    // SAFETY: behind the record.
+    unsafe { record.add(size_of::<Op>()).add(aligned(record) as usize) }
+}
+
+/// A field of a record that the verifier must not follow: position, bytes and front of the operation.
+macro_rules! field {
+    ($record:expr, $name:ident) => {
+        // SAFETY: a field of the record, which is there.
+        unsafe { (&raw const (*$record.cast::<Op>()).$name).read_volatile() as u64 }
+    };
+}
+
+/// A field of the walk, read.
+macro_rules! get {
+    ($walk:expr, $($field:tt)+) => {
+        // SAFETY: a field of the thread's record.
+        unsafe { (&raw const (*$walk).$($field)+).read_volatile() }
+    };
+}
+
+/// A field of the walk, written.
+macro_rules! set {
+    ($walk:expr, $value:expr, $($field:tt)+) => {{
+        let value = $value;
+        // SAFETY: a field of the thread's record.
+        unsafe { (&raw mut (*$walk).$($field)+).write_volatile(value) }
+    }};
+}
+
 /// Copies the fragments; returns how many bytes they take.
 ///
 /// # Safety
 /// Behind the record and its payload is room for [`FRAMES_BYTES`] and one more fragment.
 #[inline(always)]
 pub(crate) unsafe fn pieces_of(walk: *mut FrameWalk, record: *mut u8, frames: &mut Frames) -> u64 {
-    let get = |field: *mut u64| {
-        // SAFETY: a field of `walk`.
-        unsafe { field.read_volatile() }
-    };
-    let set = |field: *mut u64, value: u64| {
-        // SAFETY: a field of `walk`.
-        unsafe { field.write_volatile(value) }
-    };
-    // SAFETY: fields of the thread's record.
-    let (base_at, len_at, vec_at, count_at) = unsafe {
-        (&raw mut (*walk).vector[0], &raw mut (*walk).vector[1], &raw mut (*walk).source[0], &raw mut (*walk).source[1])
-    };
-    // SAFETY: as above.
-    let (cur_at, element_at, out_at, piece_at, place_at, left_at, next_at) = unsafe {
-        (
-            &raw mut (*walk).cur,
-            &raw mut (*walk).element,
-            &raw mut (*walk).out,
-            &raw mut (*walk).piece,
-            &raw mut (*walk).place,
-            &raw mut (*walk).left,
-            &raw mut (*walk).next,
-        )
-    };
-    let area = || {
-        // SAFETY: behind the record.
-        unsafe { record.add(size_of::<Op>()).add(aligned(record) as usize) }
-    };
-    let op = record.cast::<Op>();
-    // SAFETY: fields of the record that is there.
-    let (pos_of, end_of, front_of) = unsafe {
-        let (pos, bytes, head) = (&raw const (*op).pos, &raw const (*op).bytes, &raw const (*op).head);
-        (move || pos.read_volatile(), move || bytes.read_volatile() as u64, move || head.read_volatile() as u64)
-    };
-    let (pos, end) = (pos_of(), end_of());
+    let (pos, end) = (field!(record, pos), field!(record, bytes));
     if frames.known == 0 || frames.next < pos {
         frames.have = 0;
         // SAFETY: the operation's front: the walk excludes operations without payload.
-        let preface =
-            pos == 0 && unsafe { op.add(1).cast::<u32>().read_volatile() } == u32::from_ne_bytes(super::PREFACE);
+        let preface = pos == 0
+            && unsafe { record.cast::<Op>().add(1).cast::<u32>().read_volatile() }
+                == u32::from_ne_bytes(super::PREFACE);
         frames.next = if preface { pos + PREFACE } else { pos };
     }
     let have = bound::at_most::<8>(frames.have as u64);
     let first = frames.next - pos;
-    let calm = have == 0 && first == 0 && end <= front_of();
-    set(element_at, 0);
-    set(cur_at, first);
-    set(piece_at, 0);
-    set(place_at, if have == 0 { first } else { NONE });
-    set(out_at, PREFIX + have);
-    set(left_at, HEADER - have);
+    let calm = have == 0 && first == 0 && end <= field!(record, head);
+    set!(walk, 0, element);
+    set!(walk, first, cur);
+    set!(walk, 0, piece);
+    set!(walk, if have == 0 { first } else { NONE }, place);
+    set!(walk, PREFIX + have, out);
+    set!(walk, HEADER - have, left);
     // No frame payload is being copied.
-    set(next_at, 0);
-    if get(count_at) == 0 {
-        set(base_at, get(vec_at));
-        set(len_at, end);
+    set!(walk, 0, next);
+    if get!(walk, source[1]) == 0 {
+        set!(walk, get!(walk, source[0]), vector[0]);
+        set!(walk, end, vector[1]);
     } else {
-        set(len_at, 0);
+        set!(walk, 0, vector[1]);
     }
     // The first bytes of a header that came with the operation before.
     // SAFETY: the first fragment's bytes.
-    unsafe { area().add(PREFIX as usize).cast::<u64>().write(frames.carry) };
+    unsafe { area(record).add(PREFIX as usize).cast::<u64>().write(frames.carry) };
     frames.known = 0;
-    for _ in 0..STEPS {
-        let cur = get(cur_at);
-        let left = get(left_at);
-        let end = end_of();
-        if cur >= end {
-            frames.known = 1;
-            break;
-        }
-        let element = get(element_at);
-        let len = get(len_at);
-        if cur >= element + len {
-            let count = get(count_at);
-            if count == 0 {
-                break;
-            }
-            set(count_at, count - 1);
-            let vec = get(vec_at);
-            set(vec_at, vec + 16);
-            set(element_at, element + len);
-            // SAFETY: 16 bytes of the thread's record; the helper tolerates any user address.
-            unsafe { bpf_probe_read_user(base_at.cast(), 16, vec as *const c_void) };
-            continue;
-        }
-        let there = element + len - cur;
-        let there = if there < end - cur { there } else { end - cur };
-        let n = bound::at_most::<{ HEADER + CARRIED }>(if left < there { left } else { there });
-        let out = bound::at_most::<{ FRAMES_BYTES as u64 + PIECE }>(get(out_at));
-        let from = get(base_at) + (cur - element);
-        // SAFETY: there is room for a fragment behind FRAMES_BYTES.
-        if unsafe { bpf_probe_read_user(area().add(out as usize).cast(), n as u32, from as *const c_void) } != 0 {
-            break;
-        }
-        set(out_at, out + n);
-        set(cur_at, cur + n);
-        set(left_at, left - n);
-        if left != n {
-            continue;
-        }
-        let mut next = get(next_at);
-        if next == 0 {
-            let piece = bound::at_most::<{ FRAMES_BYTES as u64 }>(get(piece_at));
-            // SAFETY: the first eight bytes of the header, just read.
-            let header = unsafe { area().add((piece + PREFIX) as usize).cast::<u64>().read() }.to_be();
-            let (len, kind) = (header >> 40, header >> 32 & 0xff);
-            // All zeros are no frame, but common in bodies.
-            if len > LONGEST || kind > TYPES || header == 0 {
-                break;
-            }
-            let carried = if kind == 0 { DATA_CARRIED } else { CARRIED };
-            let carried = if carried < len { carried } else { len };
-            next = cur + n + len;
-            if carried != 0 {
-                set(left_at, carried);
-                set(next_at, next);
-                continue;
-            }
-        }
-        close(walk, area(), front_of());
-        set(cur_at, next);
-        set(place_at, next);
-        set(left_at, HEADER);
-        set(next_at, 0);
-    }
-    if frames.known != 0 {
-        let (pos, end, cur, next) = (pos_of(), end_of(), get(cur_at), get(next_at));
-        let have = HEADER - bound::at_most::<HEADER>(get(left_at));
+    let mut following = Following { walk, record, frames: &raw mut *frames };
+    // SAFETY: `step` takes such an argument.
+    unsafe { bpf_loop(STEPS, step as *mut c_void, (&raw mut following).cast(), 0) };
+    // SAFETY: `step` has changed it through its address.
+    let known = unsafe { (&raw const frames.known).read_volatile() };
+    if known != 0 {
+        let (pos, end, cur, next) = (field!(record, pos), field!(record, bytes), get!(walk, cur), get!(walk, next));
+        let have = HEADER - bound::at_most::<HEADER>(get!(walk, left));
         frames.have = 0;
         frames.calm = if calm && cur == end { frames.calm + 1 } else { 0 };
         if next != 0 {
@@ -300,31 +248,94 @@ pub(crate) unsafe fn pieces_of(walk: *mut FrameWalk, record: *mut u8, frames: &m
         } else {
             frames.next = pos + cur;
             if have != 0 {
-                let piece = bound::at_most::<{ FRAMES_BYTES as u64 }>(get(piece_at));
+                let piece = bound::at_most::<{ FRAMES_BYTES as u64 }>(get!(walk, piece));
                 frames.have = have as u8;
                 // SAFETY: the fragment's bytes.
-                frames.carry = unsafe { area().add((piece + PREFIX) as usize).cast::<u64>().read() };
+                frames.carry = unsafe { area(record).add((piece + PREFIX) as usize).cast::<u64>().read() };
             }
         }
         if have != 0 || next != 0 {
-            close(walk, area(), front_of());
+            close(walk, area(record), field!(record, head));
         }
         if frames.calm >= CALM {
             (frames.known, frames.calm) = (0, 0);
         }
     }
-    get(piece_at)
+    get!(walk, piece)
+}
+
+/// One step of the walk: the next element of an array, a frame's header, or the payload carried of it; 1 ends the walk.
+#[inline(never)]
+extern "C" fn step(_: u32, following: *mut Following) -> i64 {
+    // SAFETY: the argument `pieces_of` passed.
+    let (walk, record, frames) = unsafe { ((*following).walk, (*following).record, (*following).frames) };
+    let (cur, left, end) = (get!(walk, cur), get!(walk, left), field!(record, bytes));
+    if cur >= end {
+        // SAFETY: the socket's or the connection's record.
+        unsafe { (&raw mut (*frames).known).write_volatile(1) };
+        return 1;
+    }
+    let (element, len) = (get!(walk, element), get!(walk, vector[1]));
+    if cur >= element + len {
+        let count = get!(walk, source[1]);
+        if count == 0 {
+            return 1;
+        }
+        set!(walk, count - 1, source[1]);
+        let vec = get!(walk, source[0]);
+        set!(walk, vec + 16, source[0]);
+        set!(walk, element + len, element);
+        // SAFETY: 16 bytes of the thread's record; the helper tolerates any user address.
+        unsafe { bpf_probe_read_user((&raw mut (*walk).vector).cast(), 16, vec as *const c_void) };
+        return 0;
+    }
+    let there = element + len - cur;
+    let there = if there < end - cur { there } else { end - cur };
+    let n = bound::at_most::<{ HEADER + CARRIED }>(if left < there { left } else { there });
+    let out = bound::at_most::<{ FRAMES_BYTES as u64 + PIECE }>(get!(walk, out));
+    let from = get!(walk, vector[0]) + (cur - element);
+    // SAFETY: there is room for a fragment behind FRAMES_BYTES.
+    if unsafe { bpf_probe_read_user(area(record).add(out as usize).cast(), n as u32, from as *const c_void) } != 0 {
+        return 1;
+    }
+    set!(walk, out + n, out);
+    set!(walk, cur + n, cur);
+    set!(walk, left - n, left);
+    if left != n {
+        return 0;
+    }
+    let mut next = get!(walk, next);
+    if next == 0 {
+        let piece = bound::at_most::<{ FRAMES_BYTES as u64 }>(get!(walk, piece));
+        // SAFETY: the first eight bytes of the header, just read.
+        let header = unsafe { area(record).add((piece + PREFIX) as usize).cast::<u64>().read() }.to_be();
+        let (len, kind) = (header >> 40, header >> 32 & 0xff);
+        // All zeros are no frame, but common in bodies.
+        if len > LONGEST || kind > TYPES || header == 0 {
+            return 1;
+        }
+        let carried = if kind == 0 { DATA_CARRIED } else { CARRIED };
+        let carried = if carried < len { carried } else { len };
+        next = cur + n + len;
+        if carried != 0 {
+            set!(walk, carried, left);
+            set!(walk, next, next);
+            return 0;
+        }
+    }
+    close(walk, area(record), field!(record, head));
+    set!(walk, next, cur);
+    set!(walk, next, place);
+    set!(walk, HEADER, left);
+    set!(walk, 0, next);
+    0
 }
 
 /// Keeps the copied fragment, if the operation's front does not hold it whole and there is room for another one.
 #[inline(always)]
 fn close(walk: *mut FrameWalk, area: *mut u8, front: u64) {
-    // SAFETY: fields of the thread's record.
-    let (out_at, piece_at, place_at) =
-        unsafe { (&raw mut (*walk).out, &raw mut (*walk).piece, &raw mut (*walk).place) };
-    // SAFETY: as above.
-    let (out, piece, place) = unsafe { (out_at.read_volatile(), piece_at.read_volatile(), place_at.read_volatile()) };
-    let piece = bound::at_most::<{ FRAMES_BYTES as u64 }>(piece);
+    let (out, place) = (get!(walk, out), get!(walk, place));
+    let piece = bound::at_most::<{ FRAMES_BYTES as u64 }>(get!(walk, piece));
     let len = out - piece - PREFIX;
     let mut next = piece;
     if place != NONE && place + len > front && piece + PIECE <= FRAMES_BYTES as u64 {
@@ -332,9 +343,6 @@ fn close(walk: *mut FrameWalk, area: *mut u8, front: u64) {
         unsafe { area.add(piece as usize).cast::<u64>().write(place | len << 32) };
         next = out + 7 & !7;
     }
-    // SAFETY: as above.
-    unsafe {
-        piece_at.write_volatile(next);
-        out_at.write_volatile(next + PREFIX);
-    }
+    set!(walk, next, piece);
+    set!(walk, next + PREFIX, out);
 }

@@ -213,14 +213,21 @@ fn moved<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, b
     if skip || sock.flags & SOCK_IGNORED != 0 || (turns && !turned && bytes != 0) {
         return;
     }
+    let early = if more { OP_MORE } else { 0 } | if !TX && unseen != 0 { OP_UNSEEN } else { 0 };
+    // SAFETY: the current thread's own record.
+    unsafe { (&raw mut thread.early).write_volatile(early as u32) };
     let regs = Regs::of(task);
     let nr = regs.nr();
-    let shape = arch::shape(nr);
-    if TX && shape == Shape::Pages && sent::remember(thread, sock, pos) {
+    if TX && arch::shape(nr) == Shape::Pages && sent::remember(thread, sock, pos) {
         return;
     }
     thread.ops = thread.ops.wrapping_add(1);
+    // SAFETY: the current thread's own record. Through memory, so that the verifier does not walk what follows once per
+    // system call.
+    unsafe { (&raw mut thread.walk.first[0]).write_volatile(nr as u64) };
     runtime::note::<TX>(task, thread, tgid, sock);
+    // SAFETY: as above.
+    let shape = arch::shape(unsafe { (&raw const thread.walk.first[0]).read_volatile() } as _);
     let (early, asked) = match what {
         What::Udp => (OP_DATAGRAM, names::HEAD),
         _ if turns && turned && other_at != 0 => (OP_TURN, head_cap::<TX>(sock, bytes)),
@@ -228,10 +235,11 @@ fn moved<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, b
     };
     // Through memory for the same reason as the bytes to carry, below.
     // SAFETY: the current thread's own record.
-    unsafe { (&raw mut thread.early).write_volatile(early as u32) };
+    unsafe {
+        let flags = &raw mut thread.early;
+        flags.write_volatile(flags.read_volatile() | early as u32);
+    }
     let least = if asked < control.head_max { asked } else { control.head_max };
-    // Pages have no bytes in user memory.
-    let carried = if shape == Shape::Pages { 0 } else { bytes.min(least + TAIL_MAX as u32) };
     // The beginning of a connection may be followed by long bodies at once.
     // SAFETY: the current thread's own record.
     let room = unsafe {
@@ -244,7 +252,9 @@ fn moved<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, b
         if (&raw const sock.flags).read_volatile() & SOCK_FRAMES != 0 || pos == 0 && bytes > least {
             room.write_volatile(FRAMES_ROOM as u64);
         }
-        carried as u64 + bound::at_most::<{ FRAMES_ROOM as u64 }>(room.read_volatile())
+        // Pages have no bytes in user memory.
+        let carried = if shape == Shape::Pages { 0 } else { bytes.min(least + TAIL_MAX as u64) };
+        carried + bound::at_most::<{ FRAMES_ROOM as u64 }>(room.read_volatile())
     };
     let Some(slot) = ring::reserve(size_of::<Op>() as u64 + room, Lost::RingOp) else { return };
     let op = slot.record.cast::<Op>();
@@ -267,12 +277,6 @@ fn moved<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, b
     let mut flags = unsafe { (&raw const thread.early).read_volatile() } as u8;
     if TX {
         flags |= OP_TX;
-    }
-    if more {
-        flags |= OP_MORE;
-    }
-    if !TX && unseen != 0 {
-        flags |= OP_UNSEEN;
     }
     if bytes == 0 {
         flags |= OP_EOF;

@@ -2,7 +2,7 @@
 
 use core::{ffi::c_void, mem::MaybeUninit};
 
-use aya_ebpf::helpers::generated::bpf_probe_read_user;
+use aya_ebpf::helpers::generated::{bpf_loop, bpf_probe_read_user};
 use tracer_common::{
     arch::Shape,
     event::Op,
@@ -25,7 +25,9 @@ pub(super) const MMSGHDR: u64 = 64;
 const MMSG_LEN: u64 = 56;
 
 /// Elements of an array of I/O vectors from which the tail is gathered.
-const TAIL_PIECES: usize = 8;
+const TAIL_PIECES: u32 = 8;
+/// Instead of an array's length: there is no array but one buffer.
+const BUFFER: u64 = u64::MAX;
 
 /// Which of an operation's payload was copied behind its record.
 #[derive(Clone, Copy, Default)]
@@ -69,31 +71,33 @@ pub(super) unsafe fn copy(
     if bytes == 0 {
         return Found::default();
     }
-    let source = &raw mut thread.walk.source;
-    match shape {
-        // SAFETY: behind `op` there is room for a head and a tail.
-        Shape::Buffer => unsafe { one(op, source, regs.arg1(), bytes, cap) },
-        // SAFETY: as above.
-        Shape::Vectors => unsafe { vectors(op, source, regs.arg1(), regs.arg2(), bytes, cap, tx) },
-        Shape::Message => {
-            let [vec, count] = user::<[u64; 2]>(regs.arg1() + MSG_IOV);
-            // SAFETY: as above.
-            unsafe { vectors(op, source, vec, count, bytes, cap, tx) }
-        }
-        Shape::Messages => {
-            let message = regs.arg1() + message_index(regs, thread, bytes) * MMSGHDR;
-            let [vec, count] = user::<[u64; 2]>(message + MSG_IOV);
-            // SAFETY: as above.
-            unsafe { vectors(op, source, vec, count, bytes, cap, tx) }
-        }
-        Shape::Pages => Found { missing: true, ..Found::default() },
+    // First where the bytes are, then one copy for all shapes: the verifier would walk one per shape.
+    let found = match shape {
+        Shape::Buffer => [regs.arg1(), BUFFER],
+        Shape::Vectors => [regs.arg1(), regs.arg2()],
+        Shape::Message => user(regs.arg1() + MSG_IOV),
+        Shape::Messages => user(regs.arg1() + message_index(regs, thread, bytes) * MMSGHDR + MSG_IOV),
         Shape::Other => match uring::take(sk, tx) {
-            // SAFETY: as above.
-            Some((buffer, 0)) => unsafe { one(op, source, buffer, bytes, cap) },
-            // SAFETY: as above.
-            Some((vec, count)) => unsafe { vectors(op, source, vec, count, bytes, cap, tx) },
-            None => Found { missing: true, ..Found::default() },
+            Some((buffer, 0)) => [buffer, BUFFER],
+            Some((vec, count)) => [vec, count],
+            None => [0, 0],
         },
+        Shape::Pages => [0, 0],
+    };
+    let source = &raw mut thread.walk.source;
+    // SAFETY: the thread's record. Through memory, so that nothing distinguishes the shapes for the verifier.
+    let [at, count] = unsafe {
+        source.write_volatile(found);
+        source.read_volatile()
+    };
+    if at == 0 {
+        Found { missing: true, ..Found::default() }
+    } else if count == BUFFER {
+        // SAFETY: behind `op` there is room for a head and a tail.
+        unsafe { one(op, source, at, bytes, cap) }
+    } else {
+        // SAFETY: as above.
+        unsafe { vectors(op, at, count, bytes, cap, tx) }
     }
 }
 
@@ -159,99 +163,129 @@ unsafe fn with_tail(payload: *mut u8, head: u32, end: u64, bytes: u32) -> Found 
     Found { head, tail: if refused == 0 { tail } else { 0 }, ..Found::default() }
 }
 
+/// What a step over an array of I/O vectors works on. All that changes is in map memory ([`Walk`]).
+struct Gathering {
+    op: *mut Op,
+    vec: u64,
+    count: u64,
+    /// Bytes of the head at most.
+    cap: u64,
+    /// Bytes of the finished head: the tail goes behind it.
+    head: u64,
+}
+
+/// A field of the walk, read.
+macro_rules! get {
+    ($walk:expr, $($field:tt)+) => {
+        // SAFETY: a field of the caller's area.
+        unsafe { (&raw const (*$walk).$($field)+).read_volatile() }
+    };
+}
+
+/// A field of the walk, written.
+macro_rules! set {
+    ($walk:expr, $value:expr, $($field:tt)+) => {{
+        let value = $value;
+        // SAFETY: a field of the caller's area.
+        unsafe { (&raw mut (*$walk).$($field)+).write_volatile(value) }
+    }};
+}
+
 /// An array of `count` I/O vectors at user address `vec`: gathers the front, and the tail if the last few elements hold
 /// it.
 ///
 /// # Safety
 /// As for [`copy`].
 #[inline(always)]
-unsafe fn vectors(op: *mut Op, source: *mut [u64; 2], vec: u64, count: u64, bytes: u32, cap: u32, tx: bool) -> Found {
-    if vec == 0 {
-        return Found { missing: true, ..Found::default() };
-    }
+unsafe fn vectors(op: *mut Op, vec: u64, count: u64, bytes: u32, cap: u32, tx: bool) -> Found {
     let walk = op.cast::<Walk>();
-    // SAFETY: behind the record.
-    let payload = unsafe { op.add(1).cast::<u8>() };
-    let get = |field: *mut u64| {
-        // SAFETY: a field of `walk`.
-        unsafe { field.read_volatile() }
-    };
-    let set = |field: *mut u64, value: u64| {
-        // SAFETY: a field of `walk`.
-        unsafe { field.write_volatile(value) }
-    };
-    // SAFETY: fields of the caller's area.
-    let (head_at, left_at, last_at, used_at, due_at, base_at, len_at) = unsafe {
-        (
-            &raw mut (*walk).head,
-            &raw mut (*walk).left,
-            &raw mut (*walk).last,
-            &raw mut (*walk).used,
-            &raw mut (*walk).due,
-            &raw mut (*walk).vector[0],
-            &raw mut (*walk).vector[1],
-        )
-    };
-    // SAFETY: the thread's record.
-    unsafe { source.write_volatile([vec, count]) };
-    set(head_at, 0);
-    set(left_at, bytes as u64);
-    let cap = bound::at_most::<{ HEAD_MAX as u64 }>(cap as u64);
-    let most = if tx { IOVECS_SENT_MAX } else { IOVECS_MAX } as u64;
-    for i in 0..most {
-        let left = get(left_at);
-        if i >= count || left == 0 {
-            break;
-        }
-        // SAFETY: 16 bytes of the caller's area; the helper tolerates any user address.
-        unsafe { bpf_probe_read_user(base_at.cast(), 16, (vec + i * 16) as *const c_void) };
-        let base = get(base_at);
-        let len = get(len_at);
-        let len = if len < left { len } else { left };
-        let head = get(head_at);
-        if head < cap {
-            let room = cap - head;
-            let n = bound::at_most::<{ HEAD_MAX as u64 }>(if len < room { len } else { room });
-            let at = bound::at_most::<{ HEAD_MAX as u64 }>(head);
-            // SAFETY: both are at most HEAD_MAX; the area holds their sum.
-            if unsafe { bpf_probe_read_user(payload.add(at as usize).cast(), n as u32, base as *const c_void) } != 0 {
-                return Found { head: at as u32, fault: true, ..Found::default() };
-            }
-            set(head_at, at + n);
-        }
-        set(left_at, left - len);
-        set(last_at, vec + i * 16);
-        set(used_at, len);
+    set!(walk, 0, head);
+    set!(walk, bytes as u64, left);
+    set!(walk, 0, fault);
+    let mut gathering = Gathering { op, vec, count, cap: cap as u64, head: 0 };
+    let most = if tx { IOVECS_SENT_MAX } else { IOVECS_MAX } as u32;
+    // SAFETY: `gather` takes such an argument.
+    unsafe { bpf_loop(most, gather as *mut c_void, (&raw mut gathering).cast(), 0) };
+    let head = bound::at_most::<{ HEAD_MAX as u64 }>(get!(walk, head)) as u32;
+    if get!(walk, fault) != 0 {
+        return Found { head, fault: true, ..Found::default() };
     }
-    let head = bound::at_most::<{ HEAD_MAX as u64 }>(get(head_at)) as u32;
     let rest = bytes - head;
-    if get(left_at) != 0 || rest == 0 {
+    if get!(walk, left) != 0 || rest == 0 {
         return Found { head, ..Found::default() };
     }
     // From the ends of the last elements: they hold fragments of a few bytes.
     let tail = bound::at_most::<{ TAIL_MAX as u64 }>(rest as u64);
-    set(due_at, tail);
-    for _ in 0..TAIL_PIECES {
-        let last = get(last_at);
-        // SAFETY: as above; the walk never goes before the first element, because the elements from there on hold all
-        // bytes.
-        unsafe { bpf_probe_read_user(base_at.cast(), 8, last as *const c_void) };
-        let used = get(used_at);
-        let due = get(due_at);
-        let n = bound::at_most::<{ TAIL_MAX as u64 }>(if used < due { used } else { due });
-        let at = bound::at_most::<{ HEAD_MAX as u64 }>(head as u64) + bound::at_most::<{ TAIL_MAX as u64 }>(due - n);
-        let from = get(base_at) + used - n;
-        // SAFETY: the area holds a head and twice a tail.
-        if unsafe { bpf_probe_read_user(payload.add(at as usize).cast(), n as u32, from as *const c_void) } != 0 {
-            break;
-        }
-        set(due_at, due - n);
-        if due == n {
-            return Found { head, tail: tail as u32, ..Found::default() };
-        }
-        // The elements before it were used whole.
-        set(last_at, last - 16);
-        set(used_at, user(last - 16 + 8));
+    set!(walk, tail, due);
+    gathering.head = head as u64;
+    // SAFETY: `gather_tail` takes such an argument.
+    unsafe { bpf_loop(TAIL_PIECES, gather_tail as *mut c_void, (&raw mut gathering).cast(), 0) };
+    Found { head, tail: if get!(walk, due) == 0 { tail as u32 } else { 0 }, ..Found::default() }
+}
+
+/// Adds what the array's next element has of the head; 1 if the walk is over.
+#[inline(never)]
+extern "C" fn gather(i: u32, gathering: *mut Gathering) -> i64 {
+    // SAFETY: the argument `vectors` passed.
+    let (op, vec, count, cap) = unsafe { ((*gathering).op, (*gathering).vec, (*gathering).count, (*gathering).cap) };
+    let walk = op.cast::<Walk>();
+    let left = get!(walk, left);
+    if i as u64 >= count || left == 0 {
+        return 1;
     }
-    Found { head, ..Found::default() }
+    let element = vec + i as u64 * 16;
+    // SAFETY: 16 bytes of the caller's area; the helper tolerates any user address.
+    unsafe { bpf_probe_read_user((&raw mut (*walk).vector).cast(), 16, element as *const c_void) };
+    let (base, len) = (get!(walk, vector[0]), get!(walk, vector[1]));
+    let len = if len < left { len } else { left };
+    let head = get!(walk, head);
+    if head < cap {
+        let room = cap - head;
+        let n = bound::at_most::<{ HEAD_MAX as u64 }>(if len < room { len } else { room });
+        let at = bound::at_most::<{ HEAD_MAX as u64 }>(head);
+        // SAFETY: both are at most HEAD_MAX; the area behind the record holds their sum.
+        let refused = unsafe {
+            let payload = op.add(1).cast::<u8>();
+            bpf_probe_read_user(payload.add(at as usize).cast(), n as u32, base as *const c_void)
+        };
+        if refused != 0 {
+            set!(walk, 1, fault);
+            return 1;
+        }
+        set!(walk, at + n, head);
+    }
+    set!(walk, left - len, left);
+    set!(walk, element, last);
+    set!(walk, len, used);
+    0
+}
+
+/// Adds what the last element that is left has of the tail; 1 if the walk is over.
+#[inline(never)]
+extern "C" fn gather_tail(_: u32, gathering: *mut Gathering) -> i64 {
+    // SAFETY: the argument `vectors` passed.
+    let (op, head) = unsafe { ((*gathering).op, (*gathering).head) };
+    let walk = op.cast::<Walk>();
+    let (last, used, due) = (get!(walk, last), get!(walk, used), get!(walk, due));
+    // SAFETY: as above; the walk never goes before the first element, because the elements from there on hold all bytes.
+    unsafe { bpf_probe_read_user((&raw mut (*walk).vector).cast(), 8, last as *const c_void) };
+    let n = bound::at_most::<{ TAIL_MAX as u64 }>(if used < due { used } else { due });
+    let at = bound::at_most::<{ HEAD_MAX as u64 }>(head) + bound::at_most::<{ TAIL_MAX as u64 }>(due - n);
+    let from = get!(walk, vector[0]) + used - n;
+    // SAFETY: the area holds a head and twice a tail.
+    let refused = unsafe {
+        let payload = op.add(1).cast::<u8>();
+        bpf_probe_read_user(payload.add(at as usize).cast(), n as u32, from as *const c_void)
+    };
+    if refused != 0 {
+        return 1;
+    }
+    set!(walk, due - n, due);
+    if due == n {
+        return 1;
+    }
+    // The elements before it were used whole.
+    set!(walk, last - 16, last);
+    set!(walk, user(last - 16 + 8), used);
+    0
 }

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 
 use super::archive::Archive;
 use super::machine::Machine;
-use crate::shell;
+use crate::{packages, shell};
 
 /// Packages that the guest's tests run.
 const PROGRAMS: &[&str] = &[
@@ -34,8 +34,11 @@ pub(super) struct Qemu {
 }
 
 impl Qemu {
-    /// Unpacks it if missing.
+    /// This machine's own; unpacked beside the build where none is installed.
     pub(super) fn ready(base: &Path, machine: Machine) -> Result<Self> {
+        if packages::is_installed(machine.qemu_package()) {
+            return Ok(Self { dir: PathBuf::from("/"), machine });
+        }
         let dir = base.join("qemu");
         if !dir.join("ready").is_file() {
             shell::progress("fetching QEMU (unpacked beside the build, not installed)");
