@@ -119,8 +119,7 @@ impl Agent {
         self.count_outputs(pipeline);
         self.enforcing.follow_goals(pipeline, now.saturating_add_signed(self.wall_offset));
         self.health.enforcement = self.enforcing.view(pipeline);
-        let done = &self.health.enforcement;
-        pipeline.metrics.set_service_classes(pipeline.names(), &pipeline.attainment, done);
+        pipeline.export_service_classes(&self.health.enforcement);
         let table_use = self.table_use();
         pipeline.metrics.set_table_use(&table_use.all());
     }

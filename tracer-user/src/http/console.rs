@@ -4,7 +4,8 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use axum::extract::{Query, State};
+use axum::extract::{FromRequestParts, Query, State};
+use axum::http::request::Parts;
 use axum::response::{Html, IntoResponse, Response};
 use serde::Deserialize;
 
@@ -45,6 +46,16 @@ pub(super) struct PageQuery {
     class: Option<String>,
     id: Option<String>,
     pub(super) refresh: Option<u32>,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for PageQuery {
+    type Rejection = PageProblem;
+
+    /// A query that is not understood is explained on a page, too.
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, PageProblem> {
+        let query = Query::<Self>::try_from_uri(&parts.uri);
+        query.map(|Query(query)| query).map_err(|error| Problem::bad(format!("query: {}", error.body_text())).into())
+    }
 }
 
 fn class_table(classes: &[&ClassView]) -> String {
@@ -158,7 +169,7 @@ fn peer_table(peers: &Peers) -> String {
     out
 }
 
-pub(super) async fn overview(State(app): AppState, Query(query): Query<PageQuery>) -> PageResult {
+pub(super) async fn overview(State(app): AppState, query: PageQuery) -> PageResult {
     let (health, services, classes, found) = app
         .shared
         .ask(|view| {
@@ -197,7 +208,7 @@ pub(super) async fn overview(State(app): AppState, Query(query): Query<PageQuery
     Ok(Page::drawn("home", "Services", query.refresh).render(&health, &body))
 }
 
-pub(super) async fn service(State(app): AppState, Query(query): Query<PageQuery>) -> PageResult {
+pub(super) async fn service(State(app): AppState, query: PageQuery) -> PageResult {
     let name = query.name.ok_or_else(|| Problem::bad("name: expected the name of a service"))?;
     let wanted = name.clone();
     let (health, classes, found, runtimes) = app
@@ -225,7 +236,7 @@ pub(super) async fn service(State(app): AppState, Query(query): Query<PageQuery>
     Ok(Page::drawn("service", &name, query.refresh).render(&health, &body))
 }
 
-pub(super) async fn class(State(app): AppState, Query(query): Query<PageQuery>) -> PageResult {
+pub(super) async fn class(State(app): AppState, query: PageQuery) -> PageResult {
     let name = query.name.ok_or_else(|| Problem::bad("name: expected the name of a service"))?;
     let class = query.class.ok_or_else(|| Problem::bad("class: expected the name of a request class"))?;
     let wanted = (name.clone(), class.clone());
@@ -257,7 +268,7 @@ pub(super) async fn class(State(app): AppState, Query(query): Query<PageQuery>) 
     Ok(Page::drawn("class", &class, query.refresh).render(&health, &body))
 }
 
-pub(super) async fn health(State(app): AppState, Query(query): Query<PageQuery>) -> PageResult {
+pub(super) async fn health(State(app): AppState, query: PageQuery) -> PageResult {
     let health = app.shared.ask(|view| view.health.clone()).await?;
     let mut body = String::from("<section><h2>Notices</h2>");
     for note in health.not_ready.iter().chain(&health.degraded) {
@@ -324,7 +335,7 @@ fn far(span: &SpanView) -> String {
     }
 }
 
-pub(super) async fn finding(State(app): AppState, Query(query): Query<PageQuery>) -> PageResult {
+pub(super) async fn finding(State(app): AppState, query: PageQuery) -> PageResult {
     let id = query.id.ok_or_else(|| Problem::bad("id: expected the number of a finding"))?;
     let id: u64 =
         id.parse().map_err(|_| Problem::bad(format!("id: '{id}' given, expected the number of a finding")))?;
@@ -369,7 +380,7 @@ fn own_flame_graphs(span: &SpanView, samples: (u64, u64), threshold: u64) -> Str
     out
 }
 
-pub(super) async fn transaction(State(app): AppState, Query(query): Query<PageQuery>) -> PageResult {
+pub(super) async fn transaction(State(app): AppState, query: PageQuery) -> PageResult {
     let id = query.id.ok_or_else(|| Problem::bad("id: expected a trace id"))?;
     let trace = trace_id(&id)?;
     let find = move |view: &super::PipelineView<'_>| {
@@ -436,7 +447,7 @@ pub(super) async fn transactions(State(app): State<Arc<App>>, params: Params) ->
     Ok(Page::drawn("transactions", &title, None).render(&health, &body))
 }
 
-pub(super) async fn compare(State(app): AppState, Query(query): Query<PageQuery>) -> PageResult {
+pub(super) async fn compare(State(app): AppState, query: PageQuery) -> PageResult {
     let health = app.shared.ask(|view| view.health.clone()).await?;
     let body = "<section><h2>Compare</h2><p class=note>This page needs scripts. Its figures are those of <a href=\"/api/v1/classes\">/api/v1/classes</a> with <code>from</code> and <code>to</code>.</p></section>";
     Ok(Page::drawn("compare", "Compare", query.refresh).render(&health, body))

@@ -179,10 +179,12 @@ pub(super) async fn flamegraph(State(app): AppState, params: Params) -> Result<R
 }
 
 pub(super) async fn folded(State(app): AppState, params: Params) -> Result<String, Problem> {
-    let (snapshot, earlier, _) = compared(&app.shared, params).await?;
+    let is_annotated = params.read("annotate", "code", |text| (text == "code").then_some(()))?.is_some();
+    let (snapshot, earlier, _) = compared(&app.shared, params.without(&["annotate"])).await?;
+    let owners = if is_annotated { Some(app.shared.ask(|view| view.profiles.owners()).await?) } else { None };
     render(&app, move || match earlier {
         Some((before, scale)) => snapshot.folded_difference(&before, scale),
-        None => snapshot.folded(),
+        None => snapshot.folded(owners.as_deref()),
     })
     .await
 }

@@ -276,6 +276,25 @@ async fn errors_are_pages_for_people_and_json_for_programs() {
     }
 }
 
+/// A query that cannot be read is explained like any other mistake, on every page.
+#[tokio::test]
+async fn a_query_that_cannot_be_read_is_explained_on_a_page() {
+    let listen = start().await;
+    for page in ["", "service", "class", "health", "workloads", "finding", "transaction", "compare"] {
+        for query in ["refresh=soon", "name=a&name=b"] {
+            let request = format!(
+                "GET /{page}?{query} HTTP/1.1\r\nHost: {listen}\r\nConnection: close\r\nAccept: text/html\r\n\r\n"
+            );
+            let answer = ask(listen, &request).await;
+            assert!(answer.starts_with("HTTP/1.1 400"), "/{page}?{query}: {answer}");
+            assert!(
+                answer.contains("text/html; charset=utf-8") && answer.contains("query: "),
+                "/{page}?{query}: {answer}"
+            );
+        }
+    }
+}
+
 #[tokio::test]
 async fn pages_elsewhere_cannot_use_the_agent() {
     let listen = start().await;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::response::Html;
 use serde_json::{Value, json};
 
@@ -71,10 +71,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, params: Params) -> Result<
     })))
 }
 
-pub(super) async fn page(
-    State(app): State<Arc<App>>,
-    Query(query): Query<PageQuery>,
-) -> Result<Html<String>, PageProblem> {
+pub(super) async fn page(State(app): State<Arc<App>>, query: PageQuery) -> Result<Html<String>, PageProblem> {
     let answer = app.shared.ask(|view| (view.health.clone(), GroupBy::ALL.map(|by| (by, grouping(view, by)))));
     let (health, groupings) = answer.await?;
     let mut body = String::new();

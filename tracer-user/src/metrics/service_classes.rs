@@ -1,5 +1,6 @@
 //! Metrics of service classes: goals, attainment, and what was done for them.
 
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use prometheus::{Counter, CounterVec, Gauge, GaugeVec, IntCounterVec, Opts};
@@ -14,9 +15,16 @@ use crate::service_classes::lever::{Actions, Refusal};
 use crate::service_classes::network::NetworkActions;
 use crate::service_classes::{Enforcement, ServiceClasses};
 
+/// Most pairs of service class and service with series of their own, about eight each; those that come later share [`OTHER`].
+const ROWS: usize = 100;
+/// Name of the services that share series.
+const OTHER: &str = "_other";
+
 /// The families.
 #[derive(Debug)]
 pub(super) struct ServiceClassFamilies {
+    /// Service classes and services that have series of their own.
+    shown: HashSet<(Arc<str>, Arc<str>)>,
     goal: GaugeVec,
     requests: IntCounterVec,
     cpu: CounterVec,
@@ -50,6 +58,7 @@ impl ServiceClassFamilies {
                        more important ones.";
         let feedback = "Decisions about a service class with cpu = auto: lowered, relaxed, gave_up (it did not help).";
         Self {
+            shown: HashSet::new(),
             lowered: vec(r, GaugeVec::new(Opts::new("tracer_service_class_lowered_nice", lowered), &["service_class"])),
             feedback: vec(
                 r,
@@ -102,15 +111,50 @@ impl ServiceClassFamilies {
         }
     }
 
-    fn row(&self, class: &str, service: &str, row: &AttainmentRow) {
+    /// Rows in the order of their importance: of a class, a service, and what is known of both.
+    fn set_rows(&mut self, rows: impl Iterator<Item = (Arc<str>, Arc<str>, AttainmentRow)>) {
+        let mut others: BTreeMap<Arc<str>, Totals> = BTreeMap::new();
+        for (class, service, row) in rows {
+            let totals = Totals { count: row.count, errors: row.errors, cpu_s: row.cpu_s };
+            if self.has_series(&class, &service) {
+                self.totals(&class, &service, totals);
+                self.recent(&class, &service, &row);
+            } else {
+                let sum = others.entry(class).or_default();
+                sum.count += totals.count;
+                sum.errors += totals.errors;
+                sum.cpu_s += totals.cpu_s;
+            }
+        }
+        // Rows do not leave while their class is declared, so these sums never fall.
+        for (class, totals) in others {
+            self.totals(&class, OTHER, totals);
+        }
+    }
+
+    /// Whether a pair has series of its own; takes room for it if there is. Services without a name of their own share.
+    fn has_series(&mut self, class: &Arc<str>, service: &Arc<str>) -> bool {
+        let pair = (Arc::clone(class), Arc::clone(service));
+        if self.shown.contains(&pair) {
+            return true;
+        }
+        let room = self.shown.len() < ROWS && **service != *OTHER;
+        room && self.shown.insert(pair)
+    }
+
+    fn totals(&self, class: &str, service: &str, totals: Totals) {
         let rise = |status: &str, total: u64| {
             let counter = self.requests.with_label_values(&[class, service, status]);
             counter.inc_by(total.saturating_sub(counter.get()));
         };
-        rise("error", row.errors);
-        rise("ok", row.count.saturating_sub(row.errors));
+        rise("error", totals.errors);
+        rise("ok", totals.count.saturating_sub(totals.errors));
         let cpu: Counter = self.cpu.with_label_values(&[class, service]);
-        raise(&cpu, row.cpu_s);
+        raise(&cpu, totals.cpu_s);
+    }
+
+    /// What is true of the last minute.
+    fn recent(&self, class: &str, service: &str, row: &AttainmentRow) {
         let times = [("p50", row.p50_s), ("p95", row.p95_s), ("p99", row.p99_s), ("mean", row.mean_s)];
         for (kind, time) in times {
             if row.recent > 0 {
@@ -132,14 +176,28 @@ impl ServiceClassFamilies {
     }
 }
 
+/// What only grows.
+#[derive(Clone, Copy, Debug, Default)]
+struct Totals {
+    count: u64,
+    errors: u64,
+    cpu_s: f64,
+}
+
 /// Reasons that the lever does not know: the request was never its thread's only one.
 const UNSERVED: [&str; 3] = ["brief", "shared_thread", "limit"];
 
 impl Metrics {
     /// Other classes are declared: removes what is exported of those that are gone, and goals of another kind. `services`:
     /// every class with every service that has series.
-    pub fn forget_service_classes(&self, old: &ServiceClasses, new: &ServiceClasses, services: &[(&str, Arc<str>)]) {
-        let families = &self.service_classes;
+    pub fn forget_service_classes(
+        &mut self,
+        old: &ServiceClasses,
+        new: &ServiceClasses,
+        services: &[(&str, Arc<str>)],
+    ) {
+        let families = &mut self.service_classes;
+        families.shown.retain(|(class, _)| new.classes.iter().any(|one| *one.name == **class));
         for class in &old.classes {
             let stays = new.classes.iter().find(|one| one.name == class.name);
             // Labels without a series are no error here.
@@ -164,7 +222,8 @@ impl Metrics {
             for reason in Refusal::ALL.map(Refusal::name).into_iter().chain(UNSERVED) {
                 let _ = families.refused.remove_label_values(&[&class.name, reason]);
             }
-            for (_, service) in services.iter().filter(|(name, _)| *name == &*class.name) {
+            let own = services.iter().filter(|(name, _)| *name == &*class.name).map(|(_, service)| &**service);
+            for service in own.chain([OTHER]) {
                 for kind in ["p50", "p95", "p99", "mean"] {
                     let _ = families.response.remove_label_values(&[&class.name, service, kind]);
                 }
@@ -178,7 +237,7 @@ impl Metrics {
     }
 
     /// Sets what is known of the service classes; `actions` by class.
-    pub fn set_service_classes(&self, names: &Names, attainment: &Attainment, done: &Enforcement) {
+    pub fn set_service_classes(&mut self, names: &Names, attainment: &Attainment, done: &Enforcement) {
         let Enforcement { actions, network, feedback, .. } = done;
         let families = &self.service_classes;
         let classes = &attainment.classes().classes;
@@ -215,10 +274,59 @@ impl Metrics {
                 }
             }
         }
-        for row in attainment.rows() {
-            if let Some(class) = classes.get(row.class) {
-                families.row(&class.name, &names.service(row.service), &row);
-            }
+        let named =
+            |row: AttainmentRow| Some((Arc::clone(&classes.get(row.class)?.name), names.service(row.service), row));
+        self.service_classes.set_rows(attainment.rows().into_iter().filter_map(named));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::lateness::TimeShares;
+    use crate::model::ServiceId;
+
+    fn row(service: u32, count: u64) -> AttainmentRow {
+        AttainmentRow {
+            class: 0,
+            service: ServiceId(service),
+            count,
+            errors: 1,
+            cpu_s: 0.5,
+            recent: count,
+            p50_s: 0.1,
+            p95_s: 0.2,
+            p99_s: 0.3,
+            mean_s: 0.1,
+            actual_s: 0.2,
+            trend: None,
+            shares: TimeShares::default(),
+            attained: Some(true),
         }
+    }
+
+    #[test]
+    fn services_beyond_the_bound_share_series_and_sums_stay_exact() {
+        let mut metrics = Metrics::new();
+        let set = |metrics: &mut Metrics, services: u32, count| {
+            let rows = (0..services).map(|number| ("gold".into(), format!("s{number}").into(), row(number, count)));
+            metrics.service_classes.set_rows(rows);
+        };
+        let sum = |metrics: &Metrics, status: &str| {
+            let of =
+                |service: &str| metrics.service_classes.requests.with_label_values(&["gold", service, status]).get();
+            (0..ROWS as u32 + 50).map(|number| of(&format!("s{number}"))).sum::<u64>() + of(OTHER)
+        };
+        set(&mut metrics, 30, 4);
+        set(&mut metrics, ROWS as u32 + 50, 5);
+        set(&mut metrics, ROWS as u32 + 50, 7);
+        let other = metrics.service_classes.requests.with_label_values(&["gold", OTHER, "ok"]).get();
+        assert_eq!((metrics.service_classes.shown.len(), other), (ROWS, 50 * 6));
+        assert_eq!((sum(&metrics, "ok"), sum(&metrics, "error")), ((ROWS as u64 + 50) * 6, ROWS as u64 + 50));
+        // Nothing of the last minute is claimed of what is many services.
+        assert!(metrics.service_classes.attained.remove_label_values(&["gold", OTHER]).is_err());
+        // One that came by itself under that name is part of it.
+        let name: Arc<str> = OTHER.into();
+        assert!(!metrics.service_classes.has_series(&name, &name));
     }
 }

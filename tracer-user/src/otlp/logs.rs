@@ -6,22 +6,28 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
+use super::Counts;
 use super::instance::HostFacts;
 use super::log_proto::{INFO, LogRecord, Request, ResourceLogs, ScopeLogs, WARN};
 use super::metrics::{resource, wall_clock};
+use super::outgoing::{self, Outgoing, SendingTask, SentSignal, TaskEnd};
 use super::proto::{AnyValue, ArrayValue, KeyValue, Scope, Value};
-use super::send::Sender;
 use super::settings::{Settings, SettingsError};
 use super::spans::SCHEMA;
-use super::{Counts, deliver};
 use crate::analysis::announced::{AnnouncedFindings, FindingEvent};
 use crate::analysis::finding::{Finding, Kind};
 use crate::text::printable;
 
 /// Records that may wait. A request has all of them.
 const QUEUE: usize = 64;
+/// What is sent here.
+const FINDINGS: SentSignal = SentSignal {
+    things: "findings",
+    advice: "a collector without logs: --otlp-signals traces, or OTEL_LOGS_EXPORTER=none",
+    rejects_some: true,
+};
 
 /// The agent's handle.
 #[derive(Debug)]
@@ -30,22 +36,16 @@ pub struct FindingExport {
     pub counts: Arc<Counts>,
     queue: mpsc::Sender<(FindingEvent, Finding)>,
     announced: AnnouncedFindings,
-    done: oneshot::Receiver<()>,
+    end: TaskEnd,
 }
 
 impl FindingExport {
     /// Starts to send. Must run inside a tokio runtime. Fails if required certificates cannot be read.
     pub fn start(settings: Settings, host: &str) -> Result<Self, SettingsError> {
-        let sender = Sender::new(settings.clone())?;
-        let (queue, waiting) = mpsc::channel(QUEUE);
-        let (end, done) = oneshot::channel();
-        let counts = Arc::new(Counts::default());
-        let (outcomes, host) = (Arc::clone(&counts), HostFacts::read(host));
-        tokio::spawn(async move {
-            work(&settings, &sender, &host, waiting, &outcomes).await;
-            let _ = end.send(());
-        });
-        Ok(Self { counts, queue, announced: AnnouncedFindings::default(), done })
+        let host = HostFacts::read(host);
+        let SendingTask { counts, queue, end } =
+            outgoing::start(settings, QUEUE, FINDINGS, |outgoing| work(outgoing, host))?;
+        Ok(Self { counts, queue, announced: AnnouncedFindings::default(), end })
     }
 
     /// Hands over what opened or ended since the last call.
@@ -63,48 +63,18 @@ impl FindingExport {
     /// Ends: waits for what is under way, until `deadline`.
     pub async fn finish(self, deadline: Instant) {
         drop(self.queue);
-        if tokio::time::timeout_at(deadline.into(), self.done).await.is_err() {
-            log::warn!("the last findings could not be sent before the end: the collector is too slow or not there");
-        }
+        self.end.wait(deadline).await;
     }
 }
 
-async fn work(
-    settings: &Settings,
-    sender: &Sender,
-    host: &HostFacts,
-    mut waiting: mpsc::Receiver<(FindingEvent, Finding)>,
-    counts: &Counts,
-) {
-    let (mut reached, uri) = (true, &settings.uri);
+async fn work(mut outgoing: Outgoing<(FindingEvent, Finding)>, host: HostFacts) {
     loop {
         let mut news = Vec::new();
-        if waiting.recv_many(&mut news, QUEUE).await == 0 {
+        if outgoing.waiting.recv_many(&mut news, QUEUE).await == 0 {
             return;
         }
-        let all = news.len() as u64;
-        let request = request(&news, wall_clock(), host, &settings.resource);
-        let failure = match deliver(sender, &request, &waiting, counts, "findings").await {
-            Ok((rejected, why)) => {
-                let rejected = rejected.min(all);
-                Counts::count(&counts.sent, all - rejected);
-                Counts::count(&counts.rejected, rejected);
-                (rejected > 0).then_some(why)
-            }
-            Err((refused, why)) => {
-                Counts::count(if refused { &counts.rejected } else { &counts.given_up }, all);
-                Some(why)
-            }
-        };
-        match &failure {
-            Some(why) if reached => log::error!(
-                "findings cannot be sent to {uri}: {why}; a collector without logs: --otlp-signals traces, or \
-                 OTEL_LOGS_EXPORTER=none"
-            ),
-            None if !reached => log::warn!("{uri} takes findings again"),
-            _ => {}
-        }
-        reached = failure.is_none();
+        let request = request(&news, wall_clock(), &host, &outgoing.settings.resource);
+        outgoing.send(&request, news.len() as u64).await;
     }
 }
 

@@ -1,7 +1,7 @@
 //! Exports finished spans, metrics ([`metrics`]), findings ([`logs`]) and profiles ([`profiles`]) to an OpenTelemetry collector.
 //!
 //! The pipeline puts spans into a bounded queue and never waits: a full queue drops spans and counts them. A task on
-//! the server's threads collects them into batches and sends each batch, retrying while the collector is busy or away.
+//! the server's threads ([`outgoing`]) collects them into batches and sends each batch, retrying while the collector is busy or away.
 
 mod instance;
 mod log_proto;
@@ -9,6 +9,7 @@ pub mod logs;
 mod metric_names;
 mod metric_proto;
 pub mod metrics;
+mod outgoing;
 mod profile_proto;
 mod profile_requests;
 pub mod profiles;
@@ -21,9 +22,9 @@ pub(crate) mod tls;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 pub use logs::FindingExport;
 pub use metrics::MetricExport;
@@ -38,14 +39,12 @@ use crate::host::process::ProcessFacts;
 use crate::model::{Names, Span};
 use crate::pipeline::SpanWriter;
 use instance::HostFacts;
-use send::{Sender, Sent};
+use outgoing::{Outgoing, SendingTask, SentSignal, TaskEnd};
 use spans::Finished;
 
-/// Waits between attempts: the first, and the longest.
-const FIRST_WAIT: Duration = Duration::from_secs(1);
-const LONGEST_WAIT: Duration = Duration::from_secs(30);
-/// A batch is dropped after failing this long.
-const GIVE_UP: Duration = Duration::from_secs(120);
+/// What is sent here.
+const SPANS: SentSignal =
+    SentSignal { things: "spans", advice: "those that find no room are counted, tracing goes on", rejects_some: true };
 
 /// Most processes whose facts are kept; as many as the engine follows.
 const INSTANCES: usize = 65_536;
@@ -118,7 +117,7 @@ pub struct Export {
     queue: mpsc::WeakSender<Finished>,
     room: usize,
     log: LossLog,
-    done: oneshot::Receiver<()>,
+    end: TaskEnd,
 }
 
 impl Export {
@@ -136,9 +135,7 @@ impl Export {
 
     /// Waits for the last batches after the [`Exporter`] is gone, until `deadline`.
     pub async fn finish(mut self, deadline: Instant) {
-        if tokio::time::timeout_at(deadline.into(), self.done).await.is_err() {
-            log::warn!("the last spans could not be sent before the end: the collector is too slow or not there");
-        }
+        self.end.wait(deadline).await;
         if let Some(dropped) = self.log.rest(self.counts.dropped()) {
             log::warn!("{}", self.counts.summary(dropped));
         }
@@ -147,24 +144,10 @@ impl Export {
 
 /// Starts to send. Must run inside a tokio runtime. Fails if required certificates cannot be read.
 pub fn start(settings: Settings, host: &str, wall_offset: i64) -> Result<(Exporter, Export), SettingsError> {
-    let sender = Sender::new(settings.clone())?;
-    let (queue, waiting) = mpsc::channel(settings.queue);
-    let (end, done) = oneshot::channel();
-    let counts = Arc::new(Counts::default());
-    let export = Export {
-        counts: Arc::clone(&counts),
-        queue: queue.downgrade(),
-        room: settings.queue,
-        log: LossLog::default(),
-        done,
-    };
-    let exporter =
-        Exporter { queue, counts: Arc::clone(&counts), ratio: settings.ratio, wall_offset, instances: HashMap::new() };
-    let host = host.to_owned();
-    tokio::spawn(async move {
-        work(settings, sender, &host, waiting, &counts).await;
-        let _ = end.send(());
-    });
+    let (room, ratio, host) = (settings.queue, settings.ratio, HostFacts::read(host));
+    let SendingTask { counts, queue, end } = outgoing::start(settings, room, SPANS, |outgoing| work(outgoing, host))?;
+    let export = Export { counts: Arc::clone(&counts), queue: queue.downgrade(), room, log: LossLog::default(), end };
+    let exporter = Exporter { queue, counts, ratio, wall_offset, instances: HashMap::new() };
     Ok((exporter, export))
 }
 
@@ -212,82 +195,26 @@ impl SpanWriter for Exporter {
 }
 
 /// Sends spans until the queue is closed.
-async fn work(settings: Settings, sender: Sender, host: &str, mut waiting: mpsc::Receiver<Finished>, counts: &Counts) {
-    let Settings { uri, batch, delay, resource, .. } = settings;
-    let mut reached = true;
-    let host = HostFacts::read(host);
+async fn work(mut outgoing: Outgoing<Finished>, host: HostFacts) {
+    let Settings { batch, delay, resource, .. } = outgoing.settings.clone();
     let mut names = NamesCache::default();
     loop {
         let mut spans = Vec::new();
-        if waiting.recv_many(&mut spans, batch).await == 0 {
+        if outgoing.waiting.recv_many(&mut spans, batch).await == 0 {
             return;
         }
         let full = tokio::time::Instant::now() + delay;
-        while spans.len() < batch && !waiting.is_closed() {
-            let more = batch - spans.len();
-            if !matches!(tokio::time::timeout_at(full, waiting.recv_many(&mut spans, more)).await, Ok(1..)) {
+        while spans.len() < batch && !outgoing.waiting.is_closed() {
+            let room = batch - spans.len();
+            let more = outgoing.waiting.recv_many(&mut spans, room);
+            if !matches!(tokio::time::timeout_at(full, more).await, Ok(1..)) {
                 break;
             }
         }
         let instances = spans.iter().filter_map(|span| span.instance.as_ref()?.container.clone());
         names.learn(instances).await;
         let request = spans::request(&spans, &host, &names, &resource);
-        match deliver(&sender, &request, &waiting, counts, "spans").await {
-            Ok((rejected, why)) => {
-                let rejected = rejected.min(spans.len() as u64);
-                Counts::count(&counts.sent, spans.len() as u64 - rejected);
-                Counts::count(&counts.rejected, rejected);
-                if rejected > 0 {
-                    log::warn!("{uri} did not take {rejected} of {} spans: {why}", spans.len());
-                } else if !reached {
-                    log::warn!("{uri} takes spans again");
-                }
-                reached = true;
-            }
-            Err((refused, why)) => {
-                Counts::count(if refused { &counts.rejected } else { &counts.given_up }, spans.len() as u64);
-                if reached {
-                    log::error!(
-                        "spans cannot be sent to {uri}: {why}; those that find no room are counted, tracing goes on"
-                    );
-                }
-                reached = false;
-            }
-        }
-    }
-}
-
-/// Sends a request until it is accepted; returns how many of its `things` were rejected, and why. The error tells whether
-/// the collector refused the request or only did not accept it in time.
-async fn deliver<T>(
-    sender: &Sender,
-    request: &impl prost::Message,
-    waiting: &mpsc::Receiver<T>,
-    counts: &Counts,
-    things: &str,
-) -> Result<(u64, String), (bool, String)> {
-    let begun = Instant::now();
-    let mut wait = FIRST_WAIT;
-    loop {
-        let (why, asked) = match sender.send(request).await {
-            Sent::Taken(rejected, why) => return Ok((rejected, why)),
-            Sent::Refused(why) => return Err((true, why)),
-            Sent::Again(why, asked) => (why, asked),
-        };
-        // The agent is ending: no time to retry.
-        if waiting.is_closed() || begun.elapsed() + wait > GIVE_UP {
-            return Err((false, why));
-        }
-        Counts::count(&counts.retries, 1);
-        log::info!("{things} are sent again in {wait:?}: {why}");
-        // Jitter, so that the agents of a network do not retry at the same moment.
-        let jitter = f64::from(begun.elapsed().subsec_nanos() % 1000) / 2000.0;
-        let pause = asked.unwrap_or(wait.mul_f64(0.75 + jitter));
-        let end = tokio::time::Instant::now() + pause;
-        while tokio::time::Instant::now() < end && !waiting.is_closed() {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        wait = (wait * 2).min(LONGEST_WAIT);
+        outgoing.send(&request, spans.len() as u64).await;
     }
 }
 

@@ -7,13 +7,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
+use super::Counts;
 use super::instance::HostFacts;
+use super::outgoing::{self, Outgoing, SendingTask, SentSignal, TaskEnd};
 use super::profile_requests::{Interval, ProfileIds, Requests};
-use super::send::Sender;
 use super::settings::{Settings, SettingsError};
-use super::{Counts, deliver};
 use crate::host::container_names::NamesCache;
 use crate::model::Nanos;
 use crate::pipeline::Pipeline;
@@ -22,6 +22,13 @@ use crate::profiles::{Profiles, UnsentSamples};
 /// Time between two exports, and the fill of the table from which on they come sooner.
 const INTERVAL: Duration = Duration::from_secs(10);
 const FILL: u64 = 2;
+/// What is sent here.
+const PROFILES: SentSignal = SentSignal {
+    things: "profiles",
+    advice: "the signal is in development, and not every collector takes it",
+    // It says how many profiles, but what is counted here are samples.
+    rejects_some: false,
+};
 
 /// Samples of an interval, and wall clock minus `CLOCK_MONOTONIC` at its end, nanoseconds.
 type Taken = (UnsentSamples, i64);
@@ -33,25 +40,19 @@ pub struct ProfileExport {
     pub counts: Arc<Counts>,
     queue: mpsc::Sender<Taken>,
     exported: Nanos,
-    done: oneshot::Receiver<()>,
+    end: TaskEnd,
 }
 
 impl ProfileExport {
     /// Starts to send what is sampled from `now` on. Must run inside a tokio runtime. Fails if required certificates cannot be
     /// read.
     pub fn start(settings: Settings, host: &str, profiles: &mut Profiles, now: Nanos) -> Result<Self, SettingsError> {
-        let sender = Sender::new(settings.clone())?;
+        let host = HostFacts::read(host);
         // One that waits while another is sent; more would take memory, and adding up takes none.
-        let (queue, waiting) = mpsc::channel(1);
-        let (end, done) = oneshot::channel();
-        let counts = Arc::new(Counts::default());
-        let (outcomes, host) = (Arc::clone(&counts), HostFacts::read(host));
-        tokio::spawn(async move {
-            work(&settings, &sender, &host, waiting, &outcomes).await;
-            let _ = end.send(());
-        });
+        let SendingTask { counts, queue, end } =
+            outgoing::start(settings, 1, PROFILES, |outgoing| work(outgoing, host))?;
         profiles.keep_unsent(now);
-        Ok(Self { counts, queue, exported: now, done })
+        Ok(Self { counts, queue, exported: now, end })
     }
 
     /// Hands over what is due at `now`. `wall_offset` is wall clock minus `CLOCK_MONOTONIC`, nanoseconds.
@@ -83,9 +84,7 @@ impl ProfileExport {
     /// Ends: waits for what is under way, until `deadline`.
     pub async fn finish(self, deadline: Instant) {
         drop(self.queue);
-        if tokio::time::timeout_at(deadline.into(), self.done).await.is_err() {
-            log::warn!("the last profiles could not be sent before the end: the collector is too slow or not there");
-        }
+        self.end.wait(deadline).await;
         let dropped = self.counts.dropped();
         if dropped > 0 {
             log::warn!("{dropped} stack samples were not exported: {}", self.counts.outcomes());
@@ -93,51 +92,22 @@ impl ProfileExport {
     }
 }
 
-async fn work(
-    settings: &Settings,
-    sender: &Sender,
-    host: &HostFacts,
-    mut waiting: mpsc::Receiver<Taken>,
-    counts: &Counts,
-) {
-    let (mut names, mut ids, mut reached) = (NamesCache::default(), ProfileIds::new(), true);
-    while let Some((taken, wall_offset)) = waiting.recv().await {
+async fn work(mut outgoing: Outgoing<Taken>, host: HostFacts) {
+    let (mut names, mut ids) = (NamesCache::default(), ProfileIds::new());
+    while let Some((taken, wall_offset)) = outgoing.waiting.recv().await {
         let wall = |at: Nanos| u64::try_from((at as i64).saturating_add(wall_offset)).unwrap_or(0);
         let duration = taken.until.saturating_sub(taken.since);
         let (interval, lines) = (Interval { start: wall(taken.since), duration }, taken.lines);
         let all = taken.count();
         // Names of new stacks take a while.
         let Ok(samples) = tokio::task::spawn_blocking(move || taken.named()).await else {
-            Counts::count(&counts.given_up, all);
+            Counts::count(&outgoing.counts.given_up, all);
             continue;
         };
         names.learn(samples.iter().filter_map(|sample| sample.instance.container.clone())).await;
-        let requests = Requests::new(samples, (interval, lines), host, &names, &settings.resource, &mut ids);
-        for (request, samples) in requests {
-            let failure = match deliver(sender, &request, &waiting, counts, "profiles").await {
-                Ok((0, _)) => {
-                    Counts::count(&counts.sent, samples);
-                    None
-                }
-                // Which ones it does not say.
-                Ok((_, why)) => {
-                    Counts::count(&counts.rejected, samples);
-                    Some(why)
-                }
-                Err((refused, why)) => {
-                    Counts::count(if refused { &counts.rejected } else { &counts.given_up }, samples);
-                    Some(why)
-                }
-            };
-            let uri = &settings.uri;
-            match &failure {
-                Some(why) if reached => log::error!(
-                    "profiles cannot be sent to {uri}: {why}; the signal is in development, and not every collector takes it"
-                ),
-                None if !reached => log::warn!("{uri} takes profiles again"),
-                _ => {}
-            }
-            reached = failure.is_none();
+        let more = outgoing.settings.resource.clone();
+        for (request, samples) in Requests::new(samples, (interval, lines), &host, &names, &more, &mut ids) {
+            outgoing.send(&request, samples).await;
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::host::local_time;
 use crate::model::{Nanos, Side};
 use crate::service_classes::decision::Serving;
 use crate::service_classes::network::SendingRequest;
-use crate::service_classes::{Facts, Mode, ServiceClass, ServiceClasses};
+use crate::service_classes::{Enforcement, Facts, Mode, ServiceClass, ServiceClasses};
 use crate::transactions::declared::FinishedCall;
 use crate::transactions::open_span::Slot;
 
@@ -149,6 +149,11 @@ fn is_normal(classes: &ServiceClasses, class: usize) -> bool {
 }
 
 impl Pipeline {
+    /// Sets the metrics of service classes: how they reach their goals, and what was `done` for them.
+    pub fn export_service_classes(&mut self, done: &Enforcement) {
+        self.metrics.set_service_classes(&self.names, &self.attainment, done);
+    }
+
     /// A request began, or more became known of its context: decides its service class.
     pub(super) fn decide_service_class(&mut self, slot: Slot) {
         if self.policies.classes.is_empty() {

@@ -7,10 +7,16 @@ use std::sync::Arc;
 use tracer_common::unwind::Outcome;
 
 use super::Frame;
+use super::hotspots::{CodeOrigin, CodeOwners};
 use super::naming::{Frames, Stack, incomplete};
 use super::symbolize::Symbols;
 use super::{Kept, ProfileKind, pprof};
 use crate::text;
+
+/// The name of a function without a symbol.
+const NO_SYMBOL: &str = "[unknown]";
+/// End of the names of functions of libraries and runtimes, where it is asked for; the kernel's always end with `_[k]`.
+const LIBRARY: &str = "_[l]";
 
 /// One stack of a snapshot.
 #[derive(Debug)]
@@ -105,9 +111,10 @@ impl Snapshot {
     }
 
     /// One line per stack: frames from the root, separated by semicolons, and microseconds. Not samples: they stand for more
-    /// time when the sampling rate is lower.
-    pub fn folded(&self) -> String {
-        let mut lines: Vec<_> = self.lines().into_iter().collect();
+    /// time when the sampling rate is lower. With `owners`, functions of libraries and runtimes end with
+    /// [`LIBRARY`], and those without a symbol name their file.
+    pub fn folded(&self, owners: Option<&CodeOwners>) -> String {
+        let mut lines: Vec<_> = self.lines(owners).into_iter().collect();
         lines.sort();
         lines.into_iter().fold(String::new(), |mut out, (line, count)| {
             // Writing to a string does not fail.
@@ -117,10 +124,16 @@ impl Snapshot {
     }
 
     /// The lines of `folded` and their numbers.
-    fn lines(&self) -> HashMap<String, u64> {
+    fn lines(&self, owners: Option<&CodeOwners>) -> HashMap<String, u64> {
         let mut lines: HashMap<String, u64> = HashMap::new();
         for (frames, _, nanos) in self.named() {
-            let line = frames.iter().map(|frame| frame.replace([';', '\n'], ":")).collect::<Vec<_>>().join(";");
+            let written = |(depth, frame): (usize, &Frame)| {
+                let name = frame.replace([';', '\n'], ":");
+                // The outermost is the process.
+                let Some(owners) = owners.filter(|_| depth > 0) else { return name };
+                annotated(frame, name, owners)
+            };
+            let line = frames.iter().enumerate().map(written).collect::<Vec<_>>().join(";");
             *lines.entry(line).or_default() += nanos;
         }
         // Once for all of a line: what is rounded adds up.
@@ -135,10 +148,10 @@ impl Snapshot {
     /// both are of as many requests.
     pub fn folded_difference(&self, before: &Self, scale: f64) -> String {
         let mut lines: HashMap<String, (u64, u64)> = HashMap::new();
-        for (line, count) in before.lines() {
+        for (line, count) in before.lines(None) {
             lines.entry(line).or_default().0 = (count as f64 * scale).round().clamp(0.0, 1e15) as u64;
         }
-        for (line, count) in self.lines() {
+        for (line, count) in self.lines(None) {
             lines.entry(line).or_default().1 = count;
         }
         lines.retain(|_, (before, after)| *before > 0 || *after > 0);
@@ -173,7 +186,7 @@ impl Snapshot {
 
     /// A flame graph.
     pub fn svg(&self, title: &str) -> Vec<u8> {
-        let (folded, title) = (self.folded(), &*text::printable(title));
+        let (folded, title) = (self.folded(None), &*text::printable(title));
         let mut options = inferno::flamegraph::Options::default();
         title.clone_into(&mut options.title);
         let seconds = self.seconds();
@@ -200,6 +213,18 @@ impl Snapshot {
         };
         pprof::encode(&self.named(), value)
     }
+}
+
+/// A frame's name with its file, where it has no symbol, and whether its code is somebody else's.
+fn annotated(frame: &Frame, mut name: String, owners: &CodeOwners) -> String {
+    if let Some(file) = frame.file().filter(|_| name == NO_SYMBOL) {
+        let program = file.rsplit('/').next().unwrap_or(file);
+        let _ = write!(name, " in {}", program.replace([';', '\n'], ":"));
+    }
+    if owners.code(frame) == CodeOrigin::ThirdParty {
+        name.push_str(LIBRARY);
+    }
+    name
 }
 
 /// What is shown of a stack that has no names yet.

@@ -92,14 +92,14 @@ fn stacks_with_the_same_names_become_one() {
         profiles.sample(&names(), &sample(owners[0], vec![1]));
         // Named on their thread: whoever asks waits for it, and what is kept is named before.
         let all = Filter::default();
-        assert_eq!(profiles.snapshot(&names(), &all).folded().lines().count(), 2);
+        assert_eq!(profiles.snapshot(&names(), &all).folded(None).lines().count(), 2);
         profiles.tick(round + 2);
         assert_eq!((profiles.len(), profiles.table_use().pairs.entries), (2, 3), "{profiles:?}");
         assert!(profiles.ids.is_empty() && profiles.shapes.len() == 2, "addresses are not kept");
     }
     let of = |class: &str| {
         let filter = Filter { service: Some("shop".into()), class: Some(class.into()), ..Filter::default() };
-        profiles.snapshot(&names(), &filter).folded()
+        profiles.snapshot(&names(), &filter).folded(None)
     };
     let (one, other) = (of("GET /a"), of("GET /<b>"));
     assert!(one.contains("landmark 40\n") && one.contains("shop;[callers unknown] 20\n"), "{one}");
@@ -120,10 +120,16 @@ fn each_class_has_its_own_stacks_with_names() {
     profiles.sample(&names(), &sample(Owner::Class(ClassId(1)), vec![1]));
     let filter = |class: &str| Filter { service: Some("shop".into()), class: Some(class.into()), ..Filter::default() };
     let snapshot = profiles.snapshot(&names(), &filter("GET /a"));
-    let folded = snapshot.folded();
+    let folded = snapshot.folded(None);
     assert!(folded.starts_with("shop;") && folded.contains("landmark") && folded.ends_with(" 30\n"), "{folded}");
     let other = profiles.snapshot(&names(), &filter("GET /<b>"));
-    assert!(!other.folded().contains("landmark"));
+    assert!(!other.folded(None).contains("landmark"));
+    // Whose code it is stands in the text on request only, and never of the process.
+    let third_party = vec!["tracer_user::profiles::".to_owned(), "shop".to_owned()];
+    let owners = CodeOwners { third_party, ..CodeOwners::default() };
+    let annotated = snapshot.folded(Some(&owners));
+    assert!(annotated.starts_with("shop;") && annotated.ends_with("landmark_[l] 30\n"), "{annotated}");
+    assert_eq!(snapshot.folded(Some(&CodeOwners::default())), folded);
     let svg = String::from_utf8(snapshot.svg("GET /<b>")).unwrap();
     assert!(svg.contains("landmark") && !svg.contains("/<b>"), "escaped");
     let nothing = profiles.snapshot(&names(), &filter("GET /c"));
@@ -196,7 +202,7 @@ fn an_exporter_gets_each_sample_once() {
     profiles.sample(&names, &of(Owner::Class(ClassId(2))));
     profiles.sample(&names, &of(Owner::Kernel));
     // Names arrive, and the first two stacks become one.
-    profiles.snapshot(&names, &Filter::default()).folded();
+    profiles.snapshot(&names, &Filter::default()).folded(None);
     profiles.tick(2);
     assert_eq!(profiles.unsent().entries, 3, "{:?}", profiles.unsent);
     let taken = profiles.take_unsent(&names, 20).expect("samples");

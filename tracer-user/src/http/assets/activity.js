@@ -23,6 +23,7 @@ export class ActivityCard {
       figure("mean", "mean"), figure("p50", "p50"), figure("p95", "p95"), figure("p99", "p99"),
       figure("threshold", "threshold", "recommended: beyond the 99th percentile and three standard deviations"),
     ] });
+    this.table.element.classList.add("cards");
     this.element = card("What is usual at this hour", "values per window, by hour of the week (UTC)", this.note, this.table.element);
   }
 

@@ -75,7 +75,7 @@ export class ClassPage {
     const { mode } = this;
     this.hotspots(wanted);
     try {
-      const text = await (await get("/profile.folded", wanted)).text();
+      const text = await (await get("/profile.folded", { ...wanted, annotate: "code" })).text();
       // Another kind may have been chosen meanwhile.
       if (mode === this.mode) this.flame.show(text, this.hertz === 0 ? "Sampling is off: start the agent with --hertz 99." : "Samples come with CPU that requests of this class use; rare or cheap ones need a while.");
     } catch (error) {
@@ -87,7 +87,7 @@ export class ClassPage {
     const { mode } = this;
     const found = await optional("/api/v1/hotspots", { ...wanted, limit: 100 }, { functions: [] });
     if (mode !== this.mode) return;
-    this.hot.show(found.functions);
+    this.hot.show(named(found.functions));
     show(this.noHot, found.functions.length ? [] : empty("No samples yet.", "Functions appear with the first samples of this class."));
   }
 
@@ -146,8 +146,22 @@ function elsewhere(one, name) {
 /** A function's name; of one without a symbol, the file that it is in. */
 const functionName = (one) => (one.function === "[unknown]" && one.file ? `[unknown] in ${one.file.split("/").pop()}` : one.function);
 
+/** Functions that no other row is called like; of others, so much of the file's path that it tells them apart. */
+function named(functions) {
+  const parts = (one) => (one.file || "").split("/").filter(Boolean);
+  return functions.map((one) => {
+    const alike = functions.filter((other) => other !== one && functionName(other) === functionName(one));
+    if (!alike.length) return { ...one, place: null };
+    const own = parts(one);
+    const end = (path, many) => path.slice(-many).join("/");
+    let many = 1;
+    while (many < own.length && alike.some((other) => end(parts(other), many) === end(own, many))) many += 1;
+    return { ...one, place: own.length ? end(own, many) : "no file" };
+  });
+}
+
 const HOTSPOTS = [
-  { key: "function", title: "function", text: true, value: functionName, cell: (one) => h("span", { title: one.file || "" }, functionName(one)) },
+  { key: "function", title: "function", text: true, value: functionName, cell: (one) => h("span", { title: one.file || "" }, functionName(one), one.place ? h("small", { class: "dim" }, ` ${one.place}`) : null) },
   { key: "code", title: "code", text: true, value: (one) => one.code, cell: (one) => OWNERS[one.code] || one.code },
   { key: "self", title: "self", hint: "in the function itself", value: (one) => one.self_s, cell: (one) => `${time(one.self_s)} · ${percent(one.self_share)}` },
   { key: "total", title: "total", hint: "in the function and what it called", value: (one) => one.total_s, cell: (one) => `${time(one.total_s)} · ${percent(one.total_share)}` },

@@ -30,13 +30,15 @@ export class FindingPage {
     this.cpu = new Chart({ ranged: false });
     this.cpuNote = h("p", { class: "sub" });
     this.flame = new FlameGraph();
+    this.flameTitle = h("span");
     this.flameNote = h("p", { class: "sub" });
     this.file = h("a", null, "as SVG");
     this.signature = new Table({ name: "signature", sort: "utilisation", key: (one) => String(one.utilisation), columns: SIGNATURE, rowsMost: 10 });
     this.demands = new Table({ name: "demands", sort: "-after", key: (one) => one.request_class, columns: DEMANDS, rowsMost: 14 });
+    for (const table of [this.signature, this.demands]) table.element.classList.add("cards");
     this.none = h("div");
-    this.flameCard = h("section", { class: "card" }, h("h2", null, "What its CPU is used for, against before", h("small", null, this.file)), this.flameNote, this.flame.element);
-    this.ofClass = h("div", null,
+    this.flameCard = h("section", { class: "card" }, h("h2", null, this.flameTitle, h("small", null, this.file)), this.flameNote, this.flame.element);
+    this.ofClass = h("div", { class: "stack" },
       h("div", { class: "two" }, card("Cost per request", "measured, and expected by what came before", this.cost.element, this.costNote), card("CPU of the host", null, this.host.element)),
       this.flameCard,
       h("div", { class: "two" }, card("CPU of the service", "measured, and predicted by a regression of the windows before", this.cpu.element, this.cpuNote), card("Service time by utilisation of the host", "own time without queues: 10th to 90th percentile of windows", this.signature.element)),
@@ -80,6 +82,7 @@ export class FindingPage {
   /** The flame graph after the change, against the one before it. */
   async profile(one, health) {
     const offCpu = one.resource === "blocked" || one.resource === "downstream";
+    this.flameTitle.textContent = offCpu ? "What it waits for, against before" : "What its CPU is used for, against before";
     const asked = {
       service: one.service_name, class: one.request_classes.length === 1 ? one.request_classes[0] : null, kind: offCpu ? "offcpu" : "cpu",
       from_ns: one.since_ns, until_ns: one.until_ns || Math.round(Date.now() / 1000) * 1e9,

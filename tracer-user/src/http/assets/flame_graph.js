@@ -4,6 +4,8 @@ import { h, svg, show, empty } from "./dom.js";
 import { percent, time } from "./format.js";
 
 const ROW = 20;
+/** How names of functions of libraries and runtimes end, with `annotate=code`. */
+const LIBRARY = "_[l]";
 /** Frames narrower than this many pixels are not drawn. */
 const NARROWEST = 0.6;
 
@@ -30,11 +32,13 @@ export function tree(folded, difference = false) {
     let at = root;
     root.value += micros;
     root.before += before;
-    for (const name of line.slice(0, end).split(";")) {
-      let next = at.children.get(name);
+    for (const written of line.slice(0, end).split(";")) {
+      let next = at.children.get(written);
       if (!next) {
-        next = { name, value: 0, before: 0, own: 0, children: new Map(), depth: at.depth + 1, id: hash(`;${name}`, at.id || undefined), parent: at };
-        at.children.set(name, next);
+        const library = written.endsWith(LIBRARY);
+        const name = library ? written.slice(0, -LIBRARY.length) : written;
+        next = { name, library, value: 0, before: 0, own: 0, children: new Map(), depth: at.depth + 1, id: hash(`;${name}`, at.id || undefined), parent: at };
+        at.children.set(written, next);
       }
       next.value += micros;
       next.before += before;
@@ -45,13 +49,13 @@ export function tree(folded, difference = false) {
   return root;
 }
 
-/** What kind of code a frame is, by how the agent writes names. */
-export function kind(name) {
+/** What kind of code a frame is, by how the agent writes names; `library`: whether it says that it is not the application's. */
+function kind({ name, library }) {
   if (/_\[k\]$|^\[kernel|^(entry_SYSCALL|do_syscall|x64_sys|__x64_sys|asm_|sys_)/.test(name)) return "kern";
   if (/_\[j\]$|^(LazyCompile|Function|Script|JS|py::|Builtin|BytecodeHandler):?/.test(name)) return "jit";
   if (/^(_?Py[A-Z]|_PyEval|pymain|method_vectorcall|cfunction_|slot_tp|PyObject|Py_|builtin_|vm_exec|rb_|zend_|execute_ex|v8::|node::|lj_)/.test(name)) return "interp";
+  if (library) return "lib";
   if (/^\[(callers|stack|not named|no |unknown|unwind)/.test(name)) return "other";
-  if (/\.so(\.|$|\b)|^(_*libc|__libc|std::|core::|alloc::|_start|__GI_|memcpy|malloc|free$|pthread|clone3?$|runtime\.)/.test(name)) return "lib";
   return "app";
 }
 
@@ -154,7 +158,7 @@ export class FlameGraph {
     const kinds = new Set();
     const frames = shown.map(([node, x, width, faded]) => {
       // The lowest frame is the service.
-      const what = this.difference ? this.changed(node) : node.depth > 1 ? kind(node.name) : "other";
+      const what = this.difference ? this.changed(node) : node.depth > 1 ? kind(node) : "other";
       kinds.add(what);
       const y = this.down ? node.depth * ROW : height - (node.depth + 1) * ROW;
       const room = Math.floor((width - 8) / 6.6);
@@ -176,6 +180,7 @@ export class FlameGraph {
 
   /** A frame's colour where profiles are compared. */
   changed(node) {
+    if (!this.root.before) return "same";
     const by = (node.value - node.before) / Math.max(this.root.value, this.root.before, 1);
     const step = Math.abs(by) < 0.01 ? 0 : Math.abs(by) < 0.05 ? 1 : Math.abs(by) < 0.15 ? 2 : 3;
     return step === 0 ? "same" : `${by > 0 ? "more" : "less"}${step}`;
@@ -191,6 +196,7 @@ export class FlameGraph {
       }
     }
     const words = [...reasons].map(([name, value]) => `${percent(value / this.root.value)} ${name}`);
+    if (this.difference && !this.root.before) return void (this.missing.textContent = "Nothing was sampled before: there is nothing to compare with.");
     this.missing.textContent = words.length ? `Stacks that lack their outer frames: ${words.join(", ")}. docs/profiling.md says why and what to do.` : "";
   }
 
@@ -211,7 +217,7 @@ export class FlameGraph {
   }
 
   words(node) {
-    if (this.difference) return `${node.name}: ${this.amount(node)}; before ${this.amount({ value: node.before })} for as many requests`;
+    if (this.difference && this.root.before) return `${node.name}: ${this.amount(node)}; before ${this.amount({ value: node.before })} for as many requests`;
     return `${node.name}: ${this.amount(node)}, ${percent(node.value / this.root.value)} of all${node.own ? `, ${percent(node.own / this.root.value)} in itself` : ""}`;
   }
 

@@ -219,7 +219,7 @@ export class TransactionPage {
       for (const button of buttons.children) button.setAttribute("aria-pressed", String(button.dataset.mode === mode));
       file.setAttribute("href", `/flamegraph.svg?span=${one.span_id}&kind=${mode}`);
       try {
-        graph.show(await (await get("/profile.folded", { span: one.span_id, kind: mode })).text(), "This span has no samples of this kind.");
+        graph.show(await (await get("/profile.folded", { span: one.span_id, kind: mode, annotate: "code" })).text(), "This span has no samples of this kind.");
       } catch (error) {
         graph.show("", error.message);
       }

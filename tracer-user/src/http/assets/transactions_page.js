@@ -1,11 +1,12 @@
 // A list of transactions: those of a class, a time and a latency, page by page.
 
-import { h, show, card, empty } from "./dom.js";
+import { h, show, card, narrow, empty } from "./dom.js";
 import { json, moment } from "./data.js";
 import { time, count, clock, link, serviceLink, classLink, transactionLink } from "./format.js";
 import { Table } from "./table.js";
 
-const ROWS = 100;
+/** Rows of a page. */
+const ROWS = narrow() ? 20 : 100;
 /** Parameters of the address that the API takes by the same name. */
 const TAKEN = ["class", "from", "to", "since", "min_ms", "max_ms", "status", "sort"];
 

@@ -59,9 +59,11 @@ export class WorkloadsPage {
         ] }),
         note: h("p", { class: "dim" }),
       };
-      tables.card = card(`${one.service_name}`, one.instance || one.system, tables.note, tables.users.element, tables.components.element);
+      tables.card = card(`${one.service_name}`, one.instance || one.system, tables.note, h("div", { class: "stack" }, tables.users.element, tables.components.element));
       this.tables.set(key, tables);
     }
+    // Of systems without users in their protocol all is one row without a name.
+    tables.users.element.hidden = one.users.every((row) => !row.user);
     tables.users.show(one.users);
     tables.components.show(one.components);
     const ratio = one.capture_ratio === null ? "not known yet" : one.capture_ratio.toFixed(3);

@@ -45,6 +45,7 @@ parameters! {
     SORT "sort" Word(&["newest", "slowest"]), "order of the list";
     KIND "kind" Word(&["cpu", "offcpu", "wall"]), "which time";
     SPAN "span" Text, "id of a slow request: only its own samples";
+    ANNOTATE "annotate" Word(&["code"]), "functions of libraries and runtimes end with _[l], those without a symbol name their file; not in a comparison";
     BY "by" Word(&["command", "user", "cgroup", "unit"]), "how processes are grouped";
     FORMAT "format" Word(&["json", "csv"]), "form of the answer";
     TRACE_ID "trace_id" Hex(32), "32 hexadecimal digits";
@@ -513,6 +514,24 @@ const PROFILE: &[&Parameter] = &[
     BEFORE_UNTIL_NS,
     SPAN,
 ];
+const FOLDED: &[&Parameter] = &[
+    SERVICE,
+    CLASS,
+    KIND,
+    SINCE,
+    FROM,
+    TO,
+    FROM_NS,
+    UNTIL_NS,
+    BEFORE_SERVICE,
+    BEFORE_CLASS,
+    BEFORE_FROM,
+    BEFORE_TO,
+    BEFORE_FROM_NS,
+    BEFORE_UNTIL_NS,
+    SPAN,
+    ANNOTATE,
+];
 const HOTSPOT: &[&Parameter] = &[SERVICE, CLASS, KIND, SINCE, FROM, TO, FROM_NS, UNTIL_NS, SPAN, LIMIT_500];
 
 const fn get(
@@ -649,6 +668,6 @@ pub(super) const ROUTES: &[Route] = &[
         answer: Answer::Json(SAMPLING),
     },
     get("/flamegraph.svg", "a profile as a flame graph", PROFILE, Answer::Media("image/svg+xml")),
-    get("/profile.folded", "a profile as folded stacks", PROFILE, Answer::Media("text/plain")),
+    get("/profile.folded", "a profile as folded stacks", FOLDED, Answer::Media("text/plain")),
     get("/profile.pb.gz", "a profile as pprof", PROFILE, Answer::Media("application/octet-stream")),
 ];
