@@ -19,8 +19,8 @@ WIDTHS = {"1280": 900, "1440": 900, "390": 844}
 SCHEMES = ("light", "dark")
 # The longest page of which a picture is still readable, pixels.
 LONGEST = 6000
-# What a page begins with, for docs/images.
-TOP = 1290
+# How much of a page docs/images shows, pixels.
+TOP = {"home": 1000, "class": 1560}
 
 
 def ask(base, path):
@@ -59,7 +59,6 @@ async def take(page, path, width, most):
 
 
 async def run(page, base, directory, words):
-    most = TOP if "top" in words else LONGEST
     chosen = lambda all: [one for one in all if one in words] or list(all)
     found = pages(base)
     for width in chosen(WIDTHS):
@@ -72,6 +71,7 @@ async def run(page, base, directory, words):
                 await page.until(f"the page {name}", "document.querySelector('#app .card tbody tr, #app .card .empty')")
                 # Profiles and charts come after the figures.
                 await asyncio.sleep(3)
+                most = TOP.get(name, LONGEST) if "top" in words else LONGEST
                 await take(page, directory / f"{name}-{width}-{scheme}.png", int(width), most)
 
 

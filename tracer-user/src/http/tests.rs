@@ -229,7 +229,7 @@ async fn every_file_of_the_console_answers_with_the_policy() {
         assert!(!policy.contains("unsafe") && !policy.contains("http"), "{path}: {policy}");
         all += length;
     }
-    // Uncompressed; what goes over the wire is a third.
+    // As they are: they are sent without compression.
     assert!(all < 400_000, "the console's files take {all} bytes");
     let etag = |answer: &str| answer.lines().find_map(|line| line.strip_prefix("etag: ").map(str::to_owned));
     let tag = etag(&fetch(listen, "/assets/console.css").await).expect("a tag");

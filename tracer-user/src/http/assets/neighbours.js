@@ -17,7 +17,9 @@ function cell(one) {
 
 export function table(name, title) {
   const column = { key: "name", title, text: true, value: (one) => `${one.service} ${one.name}`, cell };
-  return new Table({ name, sort: "-rate", key: (one) => `${one.service}\n${one.name}\n${one.peer}`, columns: [column, ...FIGURES], rowsMost: 30 });
+  const made = new Table({ name, sort: "-rate", key: (one) => `${one.service}\n${one.name}\n${one.peer}`, columns: [column, ...FIGURES], rowsMost: 30 });
+  made.element.classList.add("cards");
+  return made;
 }
 
 function join(edges, end) {
@@ -41,7 +43,7 @@ export function callers(edges, service, name) {
   return join(own, (edge) => ({ service: edge.caller_service, name: edge.caller_class || "", peer: "" }));
 }
 
-/** Whom `service`, or its class, calls. */
+/** What `service`, or its class, calls. */
 export function callees(edges, service, name) {
   const own = edges.filter((edge) => edge.caller_service === service && (!name || edge.caller_class === name));
   return join(own, (edge) => ({ service: edge.callee_service || "", name: edge.callee_class || edge.call_class, peer: edge.peer || "" }));

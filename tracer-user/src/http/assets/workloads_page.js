@@ -26,6 +26,7 @@ export class WorkloadsPage {
       seconds("requests_cpu_s", "for requests", "part of it for requests that these processes serve"),
       number("processes", "processes", "now"),
     ] });
+    this.groups.element.classList.add("cards");
     this.databases = h("div", { class: "stack" });
     this.tables = new Map();
     show(place, h("h1", null, "Workloads"),
@@ -59,6 +60,7 @@ export class WorkloadsPage {
         ] }),
         note: h("p", { class: "dim" }),
       };
+      tables.users.element.classList.add("cards");
       tables.card = card(`${one.service_name}`, one.instance || one.system, tables.note, h("div", { class: "stack" }, tables.users.element, tables.components.element));
       this.tables.set(key, tables);
     }
