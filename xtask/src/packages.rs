@@ -129,6 +129,7 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("nftables", "nft", Need::Programs, "address translation between hosts"),
     package("tshark", "tshark", Need::Programs, "reads segments independently of this project"),
     package("chromium", "chromium", Need::Programs, "opens the console as people do"),
+    package("tmux", "tmux", Need::Programs, "a terminal for `tracer top`"),
     package("prometheus", "prometheus", Need::Programs, "scrapes the agent, and promtool checks rules"),
     package("podman", "podman", Need::Programs, "an engine that starts containers without a daemon"),
     package("runc", "runc", Need::Programs, "its runtime on machines with both versions of control groups"),

@@ -101,6 +101,7 @@ const TABLE: &[(&str, Quick)] = &[
     // The agent: its life cycle, its limits, its output.
     // A browser takes a while to start; that pages and files answer is tested without one.
     ("console", Nothing),
+    ("top", Nothing),
     ("containers", Only(&["a_services_containers_are_those_of_its_processes"])),
     ("doctor", All),
     ("kubernetes", All),

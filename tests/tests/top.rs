@@ -1,0 +1,125 @@
+//! `tracer top` in a real terminal (tmux): classes of a running agent, by keys as a person presses them.
+
+use std::net::SocketAddr;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tracer_tests::agent::{self, Agent};
+use tracer_tests::workload::Server;
+use tracer_tests::{begin, http, load, say, scratch, wait};
+
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// A terminal of its own server, which ends with it.
+struct Terminal {
+    server: String,
+}
+
+impl Terminal {
+    fn start(console: SocketAddr) -> Self {
+        let terminal = Self { server: format!("tracer-test-{}", std::process::id()) };
+        let program = agent::binary();
+        let program = program.to_str().expect("a path");
+        let url = format!("http://{console}");
+        let command = ["new-session", "-d", "-x", "140", "-y", "40", program, "top", "--url", &url, "--interval", "1s"];
+        terminal.tmux(&command);
+        terminal
+    }
+
+    fn tmux(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new("tmux");
+        // No configuration of the person who runs the test.
+        command.args(["-f", "/dev/null", "-L", &self.server]).args(arguments).env("TERM", "xterm-256color");
+        let output = command.output().expect("tmux");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    fn press(&self, key: &str) {
+        self.tmux(&["send-keys", key]);
+    }
+
+    fn screen(&self) -> String {
+        self.tmux(&["capture-pane", "-p"])
+    }
+
+    /// Waits for a screen.
+    fn until(&self, what: &str, shows: impl Fn(&str) -> bool) -> String {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let screen = self.screen();
+            if shows(&screen) {
+                return screen;
+            }
+            assert!(Instant::now() < end, "no screen with {what}:\n{screen}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        self.tmux(&["kill-server"]);
+    }
+}
+
+/// Line of the screen on which `text` is first.
+fn line(screen: &str, text: &str) -> Option<usize> {
+    screen.lines().position(|line| line.contains(text))
+}
+
+#[test]
+fn keys_lead_to_the_hottest_function() {
+    let Some(_turn) = begin("top", &["cc", "tmux"]) else { return };
+    let dir = scratch();
+    let server = Server::c("burn", dir.path());
+    let agent = Agent::start(dir.path(), &[]);
+    let stop = Arc::new(AtomicBool::new(false));
+    let (stopped, address) = (Arc::clone(&stop), server.address);
+    let load = std::thread::spawn(move || {
+        while !stopped.load(Ordering::Relaxed) {
+            load::until(address, 2, &["/alpha", "/beta"], Instant::now() + Duration::from_secs(1));
+        }
+    });
+    wait("samples", PATIENCE, || {
+        // 404 until the first request is reported.
+        let reply = http::get(agent.listen, "/profile.folded?service=burn").ok().filter(|reply| reply.status == 200)?;
+        reply.text().contains("burn_alpha").then_some(())
+    });
+    let terminal = Terminal::start(agent.listen);
+    // The one that burns more CPU stands above the other.
+    terminal.until("both classes by CPU", |screen| {
+        line(screen, "GET /alpha").zip(line(screen, "GET /beta")).is_some_and(|(alpha, beta)| alpha < beta)
+    });
+    terminal.press("n");
+    terminal.press("n");
+    terminal.until("the order by name, turned", |screen| {
+        line(screen, "GET /alpha").zip(line(screen, "GET /beta")).is_some_and(|(alpha, beta)| alpha > beta)
+    });
+    terminal.press("c");
+    terminal.press("/");
+    terminal.tmux(&["send-keys", "-l", "alpha"]);
+    terminal.press("Enter");
+    terminal.until("one class", |screen| screen.contains("GET /alpha") && !screen.contains("GET /beta"));
+    terminal.press("Enter");
+    let details = terminal.until("the hottest functions", |screen| screen.contains("burn_alpha"));
+    say(&format!("top: {} lines with the hottest functions", details.lines().filter(|line| !line.is_empty()).count()));
+    terminal.press("Escape");
+    terminal.until("the list again", |screen| screen.contains("GET /alpha") && !screen.contains("burn_alpha"));
+    terminal.press("Escape");
+    terminal.press("t");
+    terminal.until("a tree: classes below their service", |screen| {
+        line(screen, "burn").zip(line(screen, "GET /beta")).is_some_and(|(service, class)| service < class)
+    });
+    terminal.press("h");
+    terminal.until("the help", |screen| screen.contains("sort by rate"));
+    terminal.press("q");
+    terminal.press("q");
+    wait("the terminal to end with the program", PATIENCE, || {
+        terminal.tmux(&["list-sessions"]).trim().is_empty().then_some(())
+    });
+    stop.store(true, Ordering::Relaxed);
+    load.join().expect("the load");
+    agent.stop();
+}
