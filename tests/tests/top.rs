@@ -87,16 +87,16 @@ fn keys_lead_to_the_hottest_function() {
         let reply = http::get(agent.listen, "/profile.folded?service=burn").ok().filter(|reply| reply.status == 200)?;
         reply.text().contains("burn_alpha").then_some(())
     });
+    let alpha_first =
+        |screen: &str| line(screen, "GET /alpha").zip(line(screen, "GET /beta")).map(|(alpha, beta)| alpha < beta);
     let terminal = Terminal::start(agent.listen);
     // The one that burns more CPU stands above the other.
-    terminal.until("both classes by CPU", |screen| {
-        line(screen, "GET /alpha").zip(line(screen, "GET /beta")).is_some_and(|(alpha, beta)| alpha < beta)
-    });
+    terminal.until("both classes by CPU", |screen| alpha_first(screen) == Some(true));
     terminal.press("n");
+    let by_name = terminal.until("the order by name", |screen| screen.contains("class▼") || screen.contains("class▲"));
+    let order = alpha_first(&by_name);
     terminal.press("n");
-    terminal.until("the order by name, turned", |screen| {
-        line(screen, "GET /alpha").zip(line(screen, "GET /beta")).is_some_and(|(alpha, beta)| alpha > beta)
-    });
+    terminal.until("the order by name, turned", |screen| alpha_first(screen).is_some_and(|now| Some(now) != order));
     terminal.press("c");
     terminal.press("/");
     terminal.tmux(&["send-keys", "-l", "alpha"]);
