@@ -1,6 +1,6 @@
 //! Metrics of service classes: goals, attainment, and what was done for them.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use prometheus::{Counter, CounterVec, Gauge, GaugeVec, IntCounterVec, Opts};
@@ -23,8 +23,8 @@ const OTHER: &str = "_other";
 /// The families.
 #[derive(Debug)]
 pub(super) struct ServiceClassFamilies {
-    /// Service classes and services that have series of their own.
-    shown: HashSet<(Arc<str>, Arc<str>)>,
+    /// Service classes and services, and whether they have series of their own: what once shared goes on sharing.
+    pairs: HashMap<(Arc<str>, Arc<str>), bool>,
     goal: GaugeVec,
     requests: IntCounterVec,
     cpu: CounterVec,
@@ -58,7 +58,7 @@ impl ServiceClassFamilies {
                        more important ones.";
         let feedback = "Decisions about a service class with cpu = auto: lowered, relaxed, gave_up (it did not help).";
         Self {
-            shown: HashSet::new(),
+            pairs: HashMap::new(),
             lowered: vec(r, GaugeVec::new(Opts::new("tracer_service_class_lowered_nice", lowered), &["service_class"])),
             feedback: vec(
                 r,
@@ -126,7 +126,7 @@ impl ServiceClassFamilies {
                 sum.cpu_s += totals.cpu_s;
             }
         }
-        // Rows do not leave while their class is declared, so these sums never fall.
+        // Rows neither leave nor change sides while their class is declared, so these sums never fall.
         for (class, totals) in others {
             self.totals(&class, OTHER, totals);
         }
@@ -134,12 +134,9 @@ impl ServiceClassFamilies {
 
     /// Whether a pair has series of its own; takes room for it if there is. Services without a name of their own share.
     fn has_series(&mut self, class: &Arc<str>, service: &Arc<str>) -> bool {
-        let pair = (Arc::clone(class), Arc::clone(service));
-        if self.shown.contains(&pair) {
-            return true;
-        }
-        let room = self.shown.len() < ROWS && **service != *OTHER;
-        room && self.shown.insert(pair)
+        let own = self.pairs.values().filter(|own| **own).count();
+        let room = own < ROWS && **service != *OTHER;
+        *self.pairs.entry((Arc::clone(class), Arc::clone(service))).or_insert(room)
     }
 
     fn totals(&self, class: &str, service: &str, totals: Totals) {
@@ -197,7 +194,7 @@ impl Metrics {
         services: &[(&str, Arc<str>)],
     ) {
         let families = &mut self.service_classes;
-        families.shown.retain(|(class, _)| new.classes.iter().any(|one| *one.name == **class));
+        families.pairs.retain(|(class, _), _| new.classes.iter().any(|one| *one.name == **class));
         for class in &old.classes {
             let stays = new.classes.iter().find(|one| one.name == class.name);
             // Labels without a series are no error here.
@@ -321,7 +318,8 @@ mod tests {
         set(&mut metrics, ROWS as u32 + 50, 5);
         set(&mut metrics, ROWS as u32 + 50, 7);
         let other = metrics.service_classes.requests.with_label_values(&["gold", OTHER, "ok"]).get();
-        assert_eq!((metrics.service_classes.shown.len(), other), (ROWS, 50 * 6));
+        let own = metrics.service_classes.pairs.values().filter(|own| **own).count();
+        assert_eq!((own, other), (ROWS, 50 * 6));
         assert_eq!((sum(&metrics, "ok"), sum(&metrics, "error")), ((ROWS as u64 + 50) * 6, ROWS as u64 + 50));
         // Nothing of the last minute is claimed of what is many services.
         assert!(metrics.service_classes.attained.remove_label_values(&["gold", OTHER]).is_err());
