@@ -134,9 +134,13 @@ impl ServiceClassFamilies {
 
     /// Whether a pair has series of its own; takes room for it if there is. Services without a name of their own share.
     fn has_series(&mut self, class: &Arc<str>, service: &Arc<str>) -> bool {
-        let own = self.pairs.values().filter(|own| **own).count();
-        let room = own < ROWS && **service != *OTHER;
-        *self.pairs.entry((Arc::clone(class), Arc::clone(service))).or_insert(room)
+        let pair = (Arc::clone(class), Arc::clone(service));
+        if let Some(own) = self.pairs.get(&pair) {
+            return *own;
+        }
+        let room = self.pairs.values().filter(|own| **own).count() < ROWS && **service != *OTHER;
+        self.pairs.insert(pair, room);
+        room
     }
 
     fn totals(&self, class: &str, service: &str, totals: Totals) {
