@@ -1,7 +1,7 @@
 //! Exports finished spans, metrics ([`metrics`]), findings ([`logs`]) and profiles ([`profiles`]) to an OpenTelemetry collector.
 //!
 //! The pipeline puts spans into a bounded queue and never waits: a full queue drops spans and counts them. A task on
-//! the server's threads ([`outgoing`]) collects them into batches and sends each batch, retrying while the collector is busy or away.
+//! the server's threads (`outgoing`) collects them into batches and sends each batch, retrying while the collector is busy or away.
 
 mod instance;
 mod log_proto;

@@ -112,7 +112,7 @@ impl Snapshot {
 
     /// One line per stack: frames from the root, separated by semicolons, and microseconds. Not samples: they stand for more
     /// time when the sampling rate is lower. With `owners`, functions of libraries and runtimes end with
-    /// [`LIBRARY`], and those without a symbol name their file.
+    /// `_[l]`, and those without a symbol name their file.
     pub fn folded(&self, owners: Option<&CodeOwners>) -> String {
         let mut lines: Vec<_> = self.lines(owners).into_iter().collect();
         lines.sort();

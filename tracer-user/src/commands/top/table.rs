@@ -243,10 +243,8 @@ impl Table {
             .map(|class| (class.clone(), self.cores.get(&class.key()).copied().unwrap_or_default()))
             .collect();
         classes.sort_by(|(a, a_cores), (b, b_cores)| {
-            self.compare(figures(a, *a_cores), figures(b, *b_cores))
-                .then_with(|| a.service_name.cmp(&b.service_name))
-                .then_with(|| a.request_class.cmp(&b.request_class))
-                .then_with(|| a.side.cmp(&b.side))
+            let names = (&a.service_name, &a.request_class, &a.side).cmp(&(&b.service_name, &b.request_class, &b.side));
+            self.compare(figures(a, *a_cores), figures(b, *b_cores)).then(self.by_name(names))
         });
         if !self.tree {
             return classes.into_iter().map(|(class, cores)| TableRow::Class(class, cores)).collect();
@@ -261,7 +259,7 @@ impl Table {
             });
             services[at].add(class, *cores);
         }
-        services.sort_by(|a, b| self.compare(a.figures(), b.figures()).then_with(|| a.name.cmp(&b.name)));
+        services.sort_by(|a, b| self.compare(a.figures(), b.figures()).then(self.by_name(a.name.cmp(&b.name))));
         let mut rows = Vec::new();
         for sums in services {
             let own = classes.iter().filter(|(class, _)| class.service_name == sums.name);
@@ -272,7 +270,12 @@ impl Table {
         rows
     }
 
-    /// Most first, unless ascending; names are compared by whoever calls.
+    /// The order of names: turned, if they are what is sorted by and the first one comes last.
+    fn by_name(&self, names: Ordering) -> Ordering {
+        if self.sort == Sort::Name && !self.ascending { names.reverse() } else { names }
+    }
+
+    /// Most first, unless ascending; names are compared by [`Self::by_name`].
     fn compare(&self, a: [f64; 5], b: [f64; 5]) -> Ordering {
         let at = match self.sort {
             Sort::Cpu => 0,
@@ -401,6 +404,8 @@ mod tests {
         assert_eq!(names(&table), ["GET /slow", "SELECT", "GET /fast"]);
         table.sort_by(Sort::Name);
         assert_eq!(names(&table), ["SELECT", "GET /fast", "GET /slow"]);
+        table.sort_by(Sort::Name);
+        assert_eq!(names(&table), ["GET /slow", "GET /fast", "SELECT"]);
     }
 
     #[test]
