@@ -93,6 +93,22 @@ impl Store {
         reply.body
     }
 
+    /// Stores an object.
+    pub fn put(&self, name: &str, bytes: &[u8]) {
+        let target = format!("/{NAME}/{name}");
+        let length = bytes.len();
+        let head = format!(
+            "PUT {target} HTTP/1.1\r\nHost: {}\r\nAuthorization: AWS a:b\r\nContent-Length: {length}\r\n\r\n",
+            self.address
+        );
+        let reply = crate::http::Connection::open(self.address).and_then(|mut connection| {
+            connection.send(&[head.as_bytes(), bytes].concat())?;
+            connection.reply("PUT")
+        });
+        let reply = reply.unwrap_or_else(|error| panic!("{target}: {error}"));
+        assert_eq!(reply.status, 200, "{target}: {}", reply.text());
+    }
+
     /// Sends its process a signal: SIGSTOP makes it slow without end.
     pub fn signal(&self, signal: i32) {
         self.process.signal(signal);

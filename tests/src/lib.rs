@@ -14,6 +14,7 @@ pub mod chain;
 pub mod collector;
 pub mod declared;
 pub mod faults;
+pub mod findings;
 pub mod folded;
 pub mod go;
 pub mod haproxy;

@@ -5,68 +5,24 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use serde_json::Value;
 use tracer_tests::agent::{self, Agent};
 use tracer_tests::collector;
+use tracer_tests::findings::{
+    self, Load, WARM, check_contract, findings, now_ns, wait_for_more_windows, wait_for_windows,
+};
 use tracer_tests::process::Process;
-use tracer_tests::stat::HostCpuSource;
 use tracer_tests::workload::Server;
-use tracer_tests::{Numbers, begin, figure, http, say, scratch, wait};
+use tracer_tests::{begin, figure, http, say, scratch, wait};
 
 /// Requests a second of each class. Together less than a fifth of a core.
 const RATES: [(&str, f64); 4] = [("/light", 20.0), ("/medium", 10.0), ("/beta", 15.0), ("/alpha", 8.0)];
-/// Windows before the first verdict, and some more.
-const WARM: usize = 28;
 /// A change is found within so many windows.
 const WITHIN_S: f64 = 12.0;
-
-/// Requests at steady rates, whatever the server takes for them.
-struct Load {
-    ended: Arc<AtomicBool>,
-    /// Times the rates.
-    factor: Arc<AtomicU64>,
-    threads: Vec<JoinHandle<u64>>,
-}
-
-impl Load {
-    fn start(server: &Server) -> Self {
-        let (ended, factor) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(1)));
-        let one = |(nth, (target, rate)): (usize, (&'static str, f64))| {
-            let (ended, factor, address) = (Arc::clone(&ended), Arc::clone(&factor), server.address);
-            thread::spawn(move || {
-                let mut connection = http::Connection::open(address).expect("a connection");
-                let mut numbers = Numbers::new(nth as u64 + 1);
-                let (mut next, mut asked) = (Instant::now(), 0);
-                while !ended.load(Ordering::Relaxed) {
-                    let jitter = 0.5 + numbers.below(1000) as f64 / 1000.0;
-                    next += Duration::from_secs_f64(jitter / rate / factor.load(Ordering::Relaxed) as f64);
-                    // After a stall the rate goes on; what was missed is not made up for.
-                    next = next.max(Instant::now());
-                    thread::sleep(next.saturating_duration_since(Instant::now()));
-                    connection.ask("GET", target).expect("a reply");
-                    asked += 1;
-                }
-                asked
-            })
-        };
-        let threads = RATES.into_iter().enumerate().map(one).collect();
-        Self { ended, factor, threads }
-    }
-
-    fn times(&self, factor: u64) {
-        self.factor.store(factor, Ordering::Relaxed);
-    }
-
-    fn end(self) -> u64 {
-        self.ended.store(true, Ordering::Relaxed);
-        self.threads.into_iter().map(|thread| thread.join().expect("the load")).sum()
-    }
-}
 
 /// Receives what the agent posts: one body a connection.
 struct Receiver {
@@ -102,72 +58,20 @@ impl Receiver {
     }
 }
 
-fn agent(dir: &Path, analysis: &str) -> Agent {
-    agent_with(dir, analysis, &[])
-}
-
-fn agent_with(dir: &Path, analysis: &str, more: &[&str]) -> Agent {
-    let config = dir.join("tracer.toml");
-    let window = if analysis.contains("[history]") { "" } else { "[history]\nwindow = \"1s\"\n" };
-    std::fs::write(&config, format!("{window}[analysis]\n{analysis}\n")).expect("a file");
-    let arguments = ["--config", config.to_str().expect("text"), "--hertz", "99", "--nice=-10"];
-    Agent::start(dir, &[&arguments, more].concat())
-}
-
-/// Windows in which the agent saw requests of a class; none while it does not know the service (404).
-fn windows(agent: &Agent, class: &str) -> usize {
-    let target = "/api/v1/series?service=burn";
-    let reply = http::get(agent.listen, target).unwrap_or_else(|error| panic!("{target}: {error}"));
-    if reply.status == 404 {
-        return 0;
-    }
-    assert_eq!(reply.status, 200, "{target}: {}", reply.text());
-    let all: Value = serde_json::from_str(&reply.text()).expect("JSON");
-    let series = all["series"].as_array().expect("series").clone();
-    let of = series.iter().find(|one| one["request_class"] == class && one["side"] == "server");
-    of.and_then(|one| one["t"].as_array()).map_or(0, Vec::len)
-}
-
-fn warm(agent: &Agent) {
-    let done = || (windows(agent, "GET /medium") >= WARM).then_some(());
-    wait("the reference to be learnt", Duration::from_secs(90), done);
-}
-
-fn findings(agent: &Agent) -> Vec<Value> {
-    agent.json("/api/v1/findings?since=1h")["findings"].as_array().expect("findings").clone()
-}
-
-/// What every finding promises.
-fn check_contract(all: &[Value]) {
-    for one in all {
-        let kind = one["kind"].as_str().expect("a kind");
-        assert!(["anomaly", "application_change", "workload_change", "environment"].contains(&kind), "{one}");
-        assert!(one["id"].is_u64() && one["service_name"].is_string() && one["request_classes"].is_array(), "{one}");
-        assert!(one["since_ns"].is_u64() && (one["until_ns"].is_null() || one["until_ns"].is_u64()), "{one}");
-        assert!(one["change_ratio"].as_f64().is_some_and(|ratio| ratio >= 0.0), "{one}");
-        assert!(one["confidence"].as_f64().is_some_and(|sure| (0.0..=1.0).contains(&sure)), "{one}");
-        assert!(one["resource"].is_string() && one["summary"].as_str().is_some_and(|words| !words.is_empty()), "{one}");
-    }
-}
-
-fn now_ns() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_nanos() as f64
-}
-
 #[test]
 fn a_class_that_costs_half_more_is_named_within_twelve_windows() {
     let Some(_turn) = begin("findings", &["cc", "rotel-agent"]) else { return };
     let dir = scratch();
     let server = Server::c("burn", dir.path());
-    let load = Load::start(&server);
+    let load = Load::start(&server, &RATES, 0);
     let receiver = Receiver::start();
     let (collector, [_, endpoint]) = collector::start(dir.path(), "logs");
     let history = dir.path().join("history");
     let kept = format!("\n[history]\nwindow = \"1s\"\ndir = \"{}\"", history.display());
     let analysis = format!("webhook = \"http://{}/findings\"{kept}", receiver.address);
     let otlp = format!("http://{endpoint}");
-    let agent = agent_with(dir.path(), &analysis, &["--otlp", &otlp, "--otlp-signals", "logs"]);
-    warm(&agent);
+    let agent = findings::agent(dir.path(), &analysis, &["--otlp", &otlp, "--otlp-signals", "logs"]);
+    wait_for_windows(&agent, "GET /medium", WARM);
     let early = findings(&agent);
     assert!(early.iter().all(|one| one["kind"] != "application_change"), "{early:?}");
     let changed = now_ns();
@@ -268,18 +172,16 @@ fn a_load_that_doubles_is_at_most_a_workload_change() {
     let Some(_turn) = begin("findings", &["cc"]) else { return };
     let dir = scratch();
     let server = Server::c("burn", dir.path());
-    let load = Load::start(&server);
-    let agent = agent(dir.path(), "");
-    warm(&agent);
-    load.times(2);
+    let load = Load::start(&server, &RATES, 0);
+    let agent = findings::agent(dir.path(), "", &[]);
+    wait_for_windows(&agent, "GET /medium", WARM);
+    load.times(|_| 2.0);
     let news = wait("the load to be noticed", Duration::from_secs(40), || {
         findings(&agent).into_iter().find(|one| one["kind"] == "workload_change")
     });
     assert_eq!(news["service_name"], "burn");
     // Also later there is no other finding about the service.
-    let so_far = windows(&agent, "GET /medium");
-    let later = || (windows(&agent, "GET /medium") >= so_far + 20).then_some(());
-    wait("twenty windows", Duration::from_secs(60), later);
+    wait_for_more_windows(&agent, "GET /medium", 20);
     let all = findings(&agent);
     check_contract(&all);
     let own: Vec<&Value> = all.iter().filter(|one| one["service_name"] == "burn").collect();
@@ -291,20 +193,15 @@ fn a_load_that_doubles_is_at_most_a_workload_change() {
 #[test]
 fn a_process_that_burns_cpu_is_the_environment() {
     let Some(_turn) = begin("findings", &["cc"]) else { return };
-    // Where others use the CPUs already, one more of them makes no difference.
-    let before = HostCpuSource::now();
-    thread::sleep(Duration::from_secs(2));
-    let used = HostCpuSource::now().since(before).busy / 2.0;
-    let cores = thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64);
-    if used > 0.4 * cores {
-        say(&format!("SKIPPED findings: others use {used:.1} of {cores} CPUs"));
+    if let Some(reason) = findings::busy_host() {
+        say(&format!("SKIPPED findings: {reason}"));
         return;
     }
     let dir = scratch();
     let server = Server::c("burn", dir.path());
-    let load = Load::start(&server);
-    let agent = agent(dir.path(), "");
-    warm(&agent);
+    let load = Load::start(&server, &RATES, 0);
+    let agent = findings::agent(dir.path(), "", &[]);
+    wait_for_windows(&agent, "GET /medium", WARM);
     let mut shell = Command::new("sh");
     shell.args(["-c", "while :; do :; done"]);
     let burner = Process::start("burner", &mut shell, &dir.path().join("burner.log"));
@@ -313,9 +210,7 @@ fn a_process_that_burns_cpu_is_the_environment() {
         all.into_iter().find(|one| one["kind"] == "environment" || one["kind"] == "anomaly")
     });
     assert_eq!(found["service_name"], "", "{found}");
-    let so_far = windows(&agent, "GET /medium");
-    let later = || (windows(&agent, "GET /medium") >= so_far + 20).then_some(());
-    wait("twenty windows", Duration::from_secs(60), later);
+    wait_for_more_windows(&agent, "GET /medium", 20);
     let all = findings(&agent);
     check_contract(&all);
     assert!(all.iter().all(|one| one["kind"] != "application_change"), "{all:?}");

@@ -1,4 +1,4 @@
-//! The history's files, read by DuckDB with the statements of `docs/history.md`.
+//! The history's files, read by DuckDB and by ClickHouse with the statements of `docs/history.md`.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -56,30 +56,82 @@ fn window(nth: u64) -> WindowRows {
     }
 }
 
-/// The statements of a document, in their order.
+/// Statements, in their order.
 fn statements(document: &str) -> Vec<&str> {
     let blocks = document.split("```sql\n").skip(1).filter_map(|rest| rest.split("```").next());
     blocks.flat_map(|block| block.split_inclusive(';')).map(str::trim).filter(|text| !text.is_empty()).collect()
 }
 
-fn ask(statement: &str) -> Vec<Vec<Value>> {
-    let mut command = Command::new("python3");
-    let library = Path::new(unpacked("duckdb-", "duckdb/__init__.py"));
-    command.arg(source("duckdb_query.py")).env("PYTHONPATH", library.ancestors().nth(2).expect("a directory"));
-    command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = command.spawn().expect("python3");
-    child.stdin.take().expect("a pipe").write_all(statement.as_bytes()).expect("a statement");
-    let done = child.wait_with_output().expect("an end");
-    assert!(done.status.success(), "{statement}");
-    serde_json::from_slice(&done.stdout).expect("rows")
+/// An engine that is a library for Python.
+struct Engine {
+    /// A file of the library.
+    library: &'static str,
+    /// The workload that asks it.
+    script: &'static str,
 }
 
-#[test]
-fn duckdb_reads_windows_and_days_by_the_documented_statements() {
-    let library = unpacked("duckdb-", "duckdb/__init__.py");
-    let Some(_turn) = begin("history engines", &["python3", library]) else { return };
-    let dir = scratch();
-    let history = dir.path().join("history");
+impl Engine {
+    fn ask(&self, statement: &str) -> Vec<Vec<Value>> {
+        let mut command = Command::new("python3");
+        let path = Path::new(self.library).ancestors().nth(2).expect("a directory");
+        command.arg(source(self.script)).env("PYTHONPATH", path);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("python3");
+        child.stdin.take().expect("a pipe").write_all(statement.as_bytes()).expect("a statement");
+        let done = child.wait_with_output().expect("an end");
+        assert!(done.status.success(), "{statement}");
+        serde_json::from_slice(&done.stdout).expect("rows")
+    }
+
+    /// Asks for days, classes and medians, and compares with what was written.
+    fn check(&self, [by_day, by_class, medians]: [&str; 3]) {
+        let dir = scratch();
+        let history = write_history(dir.path());
+        let ask = |statement: &str| self.ask(&statement.replace("DIR", &history));
+
+        // Every request of every window, and what it cost.
+        let rows = ask(by_class);
+        let read: BTreeMap<&str, &Vec<Value>> =
+            rows.iter().map(|row| (row[1].as_str().expect("a name"), row)).collect();
+        assert_eq!(read.len(), CLASSES.len(), "{rows:?}");
+        for (index, (name, cpu_ms, duration_ms)) in CLASSES.iter().enumerate() {
+            let row = read[name];
+            assert_eq!((row[0].as_str(), number(&row[2])), (Some("shop"), all(index) as f64), "{row:?}");
+            assert!((number(&row[3]) - cpu_ms).abs() < 1e-6, "{row:?}");
+            assert!((number(&row[4]) - *duration_ms as f64).abs() < 1e-6, "{row:?}");
+        }
+
+        // Bounds of buckets are a factor of the root of two apart.
+        let rows = ask(medians);
+        assert_eq!(rows.len(), CLASSES.len(), "{rows:?}");
+        for row in &rows {
+            let (_, _, duration_ms) = CLASSES.iter().find(|class| Some(class.0) == row[0].as_str()).expect("a class");
+            let ratio = number(&row[1]) / *duration_ms as f64;
+            assert!((1.0..=2f64.sqrt() + 1e-9).contains(&ratio), "{row:?}");
+        }
+
+        // Days that are over, of one class.
+        let of_day = |hours: std::ops::Range<u64>| {
+            (hours.start * WINDOWS_AN_HOUR..hours.end * WINDOWS_AN_HOUR).map(|nth| requests(0, nth)).sum::<u64>() as f64
+        };
+        let rows = ask(by_day);
+        let days: Vec<(String, f64)> =
+            rows.iter().map(|row| (row[0].as_str().expect("a date").to_owned(), number(&row[1]))).collect();
+        assert_eq!(days, [("2026-11-24".to_owned(), of_day(0..17)), ("2026-11-25".to_owned(), of_day(17..41))]);
+        assert!(rows.iter().all(|row| (number(&row[2]) - CLASSES[0].1).abs() < 1e-6), "{rows:?}");
+        let sum: u64 = (0..CLASSES.len()).map(all).sum();
+        figure("history engines", &format!("{sum} requests in {} windows and 2 days", HOURS * WINDOWS_AN_HOUR));
+    }
+}
+
+/// Requests of a class in all windows.
+fn all(class: usize) -> u64 {
+    (0..HOURS * WINDOWS_AN_HOUR).map(|nth| requests(class, nth)).sum()
+}
+
+/// Writes the windows as an agent does; returns the directory.
+fn write_history(dir: &Path) -> String {
+    let history = dir.join("history");
     let ages = Duration::from_secs(1 << 30);
     let options = Options {
         dir: history.clone(),
@@ -95,49 +147,37 @@ fn duckdb_reads_windows_and_days_by_the_documented_statements() {
         directory.append(&window(nth)).expect("a window");
     }
     directory.finish();
-
-    let place = history.display().to_string();
-    let document = include_str!("../../docs/history.md");
-    let found: Vec<String> = statements(document).iter().map(|text| text.replace("DIR", &place)).collect();
-    let [by_day, by_class, medians] = &*found else { panic!("statements of the document: {found:#?}") };
-
-    // Every request of every window, and what it cost.
-    let all = |class: usize| (0..HOURS * WINDOWS_AN_HOUR).map(|nth| requests(class, nth)).sum::<u64>();
-    let rows = ask(by_class);
-    let read: BTreeMap<&str, &Vec<Value>> = rows.iter().map(|row| (row[1].as_str().expect("a name"), row)).collect();
-    assert_eq!(read.len(), CLASSES.len(), "{rows:?}");
-    for (index, (name, cpu_ms, duration_ms)) in CLASSES.iter().enumerate() {
-        let row = read[name];
-        assert_eq!((row[0].as_str(), number(&row[2])), (Some("shop"), all(index) as f64), "{row:?}");
-        assert!((number(&row[3]) - cpu_ms).abs() < 1e-6, "{row:?}");
-        assert!((number(&row[4]) - *duration_ms as f64).abs() < 1e-6, "{row:?}");
-    }
-
-    // Bounds of buckets are a factor of the root of two apart.
-    let rows = ask(medians);
-    assert_eq!(rows.len(), CLASSES.len(), "{rows:?}");
-    for row in &rows {
-        let (_, _, duration_ms) = CLASSES.iter().find(|class| Some(class.0) == row[0].as_str()).expect("a class");
-        let ratio = number(&row[1]) / *duration_ms as f64;
-        assert!((1.0..=2f64.sqrt() + 1e-9).contains(&ratio), "{row:?}");
-    }
-
-    // Days that are over, of one class.
-    let of_day = |hours: std::ops::Range<u64>| {
-        (hours.start * WINDOWS_AN_HOUR..hours.end * WINDOWS_AN_HOUR).map(|nth| requests(0, nth)).sum::<u64>() as f64
-    };
-    let rows = ask(by_day);
-    let days: Vec<(String, f64)> =
-        rows.iter().map(|row| (row[0].as_str().expect("a date").to_owned(), number(&row[1]))).collect();
-    assert_eq!(days, [("2026-11-24".to_owned(), of_day(0..17)), ("2026-11-25".to_owned(), of_day(17..41))]);
-    assert!(rows.iter().all(|row| (number(&row[2]) - CLASSES[0].1).abs() < 1e-6), "{rows:?}");
-    figure(
-        "history engines",
-        &format!("{} requests in {} windows and 2 days", all(0) + all(1) + all(2), HOURS * WINDOWS_AN_HOUR),
-    );
+    history.display().to_string()
 }
 
-/// Sums of whole numbers are decimals, which the driver turns into text.
+/// Sums of whole numbers are decimals, which DuckDB's driver turns into text.
 fn number(value: &Value) -> f64 {
     value.as_f64().or_else(|| value.as_str().and_then(|text| text.parse().ok())).unwrap_or(f64::NAN)
+}
+
+/// The document without the part for ClickHouse, and that part.
+fn parts() -> (String, &'static str) {
+    let document = include_str!("../../docs/history.md");
+    let (before, rest) = document.split_once("\nClickHouse").expect("a part for ClickHouse");
+    let (part, after) = rest.split_once("\n```\n").expect("a block of statements");
+    (format!("{before}{after}"), part)
+}
+
+fn three<'a>(found: &[&'a str]) -> [&'a str; 3] {
+    found.try_into().unwrap_or_else(|_| panic!("statements of the document: {found:#?}"))
+}
+
+#[test]
+fn duckdb_reads_windows_and_days_by_the_documented_statements() {
+    let library = unpacked("duckdb-", "duckdb/__init__.py");
+    let Some(_turn) = begin("history engines", &["python3", library]) else { return };
+    let (document, _) = parts();
+    Engine { library, script: "duckdb_query.py" }.check(three(&statements(&document)));
+}
+
+#[test]
+fn clickhouse_reads_windows_and_days_by_the_documented_statements() {
+    let library = unpacked("chdb-core-", "chdb/__init__.py");
+    let Some(_turn) = begin("history engines", &["python3", library]) else { return };
+    Engine { library, script: "clickhouse_query.py" }.check(three(&statements(parts().1)));
 }

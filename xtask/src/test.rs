@@ -69,6 +69,12 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     if options.program.is_empty() {
         machine_less(options, &step, &mut times, &mut tally)?;
     }
+    if !options.without_kernel {
+        let runs = |program: &str| options.full || options.program.iter().any(|named| named == program);
+        if let Err(error) = wheels::install_large(runs) {
+            shell::progress(format!("{error:#}"));
+        }
+    }
     step(5, if options.full { "kernel tests, all" } else { "kernel tests, quick tier" });
     kernel(options, &mut times, &mut tally)?;
     shell::progress(format!("[{:4} s] done", start.elapsed().as_secs()));

