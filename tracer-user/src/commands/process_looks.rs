@@ -1,6 +1,7 @@
 //! What the books of workloads and of subsystems need from `/proc` after a process was introduced: where it is now, what it calls
 //! itself, and what the kernel says it used.
 
+use super::database_figures::DatabaseFigures;
 use crate::host::{process, process_cpu};
 use crate::model::Nanos;
 use crate::pipeline::Pipeline;
@@ -8,8 +9,11 @@ use crate::pipeline::Pipeline;
 /// Ticks between two checks of the books of subsystems.
 const CHECK_EVERY: u64 = 5;
 
-/// Reads a bounded number of processes, once a second; `ticks` counts the calls.
-pub(super) fn look_at_processes(pipeline: &mut Pipeline, now: Nanos, ticks: u64) {
+/// Reads a bounded number of processes, once a second, and takes what `servers` said; `ticks` counts the calls.
+pub(super) fn look_at_processes(pipeline: &mut Pipeline, now: Nanos, ticks: u64, servers: Option<&DatabaseFigures>) {
+    for figures in servers.into_iter().flat_map(DatabaseFigures::take) {
+        pipeline.subsystems.compare(figures);
+    }
     for pid in pipeline.workloads.take_looks(now) {
         if let Some((user, cgroup)) = process::placement(pid) {
             pipeline.workloads.placed(pid, &user, &cgroup);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::params::Params;
 use super::{App, PipelineView, Problem};
 use crate::model::{ClassId, Names};
-use crate::subsystems::{BookView, SessionView, UserView};
+use crate::subsystems::{BookView, OwnView, SessionView, UserView};
 
 /// Most classes of a user, and sessions of an instance, in one answer.
 const CLASSES: usize = 100;
@@ -33,6 +33,13 @@ fn session(session: &SessionView) -> Value {
     json!({ "pid": pid, "user": user, "database": database, "cpu_s": cpu_s, "requests_cpu_s": requests_s })
 }
 
+fn own(own: &OwnView) -> Value {
+    let command =
+        |(name, calls, time_s): &(String, u64, f64)| json!({ "command": name, "calls": calls, "time_s": time_s });
+    let commands: Vec<Value> = own.commands.iter().map(command).collect();
+    json!({ "cpu_s": own.cpu_s, "book_cpu_s": own.book_cpu_s, "commands": commands })
+}
+
 fn subsystem(names: &Names, book: &BookView) -> Value {
     let components: Vec<Value> =
         book.components.iter().map(|one| json!({ "component": one.name, "cpu_s": one.cpu_s })).collect();
@@ -45,7 +52,7 @@ fn subsystem(names: &Names, book: &BookView) -> Value {
         "pid": if book.pid == 0 { Value::Null } else { json!(book.pid) },
         "processes": book.processes, "cpu_s": book.cpu_s, "proc_cpu_s": book.proc_cpu_s,
         "checked_cpu_s": book.checked_cpu_s, "capture_ratio": book.capture_ratio, "components": components,
-        "users": users, "sessions": sessions, "sessions_total": book.sessions.len(),
+        "own": book.own.as_ref().map(own), "users": users, "sessions": sessions, "sessions_total": book.sessions.len(),
     })
 }
 

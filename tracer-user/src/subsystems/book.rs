@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::own_figures::{OwnCommand, OwnFigures};
 use super::{DatabaseSystem, Member, Role, Spent};
 use crate::model::ClassId;
 
@@ -87,6 +88,16 @@ pub(super) struct Book {
     last: (u64, u64),
     /// Sums of earlier runs of the same instance: by `/proc`, and by this book.
     earlier: (u64, u64),
+    own: Option<OwnRecord>,
+}
+
+/// What a server says of itself, and this book's figures of the same moments.
+#[derive(Debug)]
+struct OwnRecord {
+    /// CPU by the server and by this book: when it was asked first, and last.
+    first: (u64, u64),
+    last: (u64, u64),
+    commands: Vec<OwnCommand>,
 }
 
 /// A book as the API and metrics show it. CPU in seconds.
@@ -110,12 +121,25 @@ pub struct BookView {
     pub checked_cpu_s: f64,
     /// The second divided by the first, if there is enough.
     pub capture_ratio: Option<f64>,
+    /// What the server says of itself, if it was asked.
+    pub own: Option<OwnView>,
     /// Components; their sum is `cpu_s`.
     pub components: Vec<ComponentView>,
     /// Users with their databases, in the order of their first sessions.
     pub users: Vec<UserView>,
     /// Sessions that run, the one with the most CPU first.
     pub sessions: Vec<SessionView>,
+}
+
+/// What a server says of itself.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OwnView {
+    /// CPU since it was asked first, seconds; and this book's figure for the same time.
+    pub cpu_s: f64,
+    /// See `cpu_s`.
+    pub book_cpu_s: f64,
+    /// Name, number and seconds of its commands, since it counts them.
+    pub commands: Vec<(String, u64, f64)>,
 }
 
 /// CPU of a component.
@@ -186,7 +210,16 @@ impl Book {
             first: None,
             last: (0, 0),
             earlier: (0, 0),
+            own: None,
         }
+    }
+
+    /// The server says this of itself.
+    pub(super) fn compare(&mut self, figures: OwnFigures) {
+        let now = (figures.cpu, self.cpu);
+        // Less than before: it is another run of the server.
+        let first = self.own.as_ref().filter(|own| own.last.0 <= figures.cpu).map_or(now, |own| own.first);
+        self.own = Some(OwnRecord { first, last: now, commands: figures.commands });
     }
 
     /// A process ended. What a worker did is its leader's, whose role is given.
@@ -240,7 +273,7 @@ impl Book {
     pub(super) fn resume(&mut self, new: Self) -> Vec<usize> {
         let (proc, own) = self.since_first();
         self.earlier = (self.earlier.0 + proc, self.earlier.1 + own);
-        (self.first, self.before) = (None, new.before);
+        (self.first, self.before, self.own) = (None, new.before, None);
         self.root = new.root;
         self.cpu += new.cpu;
         for (name, cpu) in new.components {
@@ -334,9 +367,20 @@ impl Book {
             proc_cpu_s: seconds(proc),
             checked_cpu_s: seconds(own),
             capture_ratio: (proc >= ENOUGH).then(|| own as f64 / proc as f64),
+            own: self.own.as_ref().map(OwnRecord::view),
             components: components.into_iter().filter(|(_, cpu)| *cpu > 0).map(component).collect(),
             users: users.iter().map(User::view).collect(),
             sessions,
+        }
+    }
+}
+
+impl OwnRecord {
+    fn view(&self) -> OwnView {
+        OwnView {
+            cpu_s: seconds(self.last.0.saturating_sub(self.first.0)),
+            book_cpu_s: seconds(self.last.1.saturating_sub(self.first.1)),
+            commands: self.commands.iter().map(|one| (one.name.clone(), one.calls, seconds(one.time))).collect(),
         }
     }
 }

@@ -7,16 +7,20 @@
 //!
 //! MariaDB and Redis are one process: their books tell requests, by class, from everything else.
 //!
+//! Beside them stands what a server says of itself (`own_figures`), where the operator let the agent ask it.
+//!
 //! The sum over all of it, divided by what `/proc` says of the same processes, is the capture ratio of the subsystem.
 
 mod book;
+pub mod login;
+pub mod own_figures;
 mod postgresql;
 
 use rustc_hash::FxHashMap;
-use serde::Deserialize;
 
 use self::book::Book;
-pub use self::book::{BookView, ComponentView, SessionView, UserView};
+pub use self::book::{BookView, ComponentView, OwnView, SessionView, UserView};
+use self::own_figures::OwnFigures;
 use self::postgresql::Title;
 use crate::guard::tables::TableUse;
 use crate::host::process::ProcessFacts;
@@ -37,8 +41,7 @@ pub const CHECKED: usize = 1_024;
 const CLASSES: usize = 256;
 
 /// `[subsystems]`: where users and databases are named.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// In the API and in the console.
     pub users: bool,
@@ -347,6 +350,13 @@ impl Subsystems {
             }
         }
         book.check(sum);
+    }
+
+    /// A server says this of itself; one that is in no book is passed over.
+    pub fn compare(&mut self, figures: OwnFigures) {
+        if let Some(book) = self.books.iter_mut().find(|book| book.root == figures.pid && book.root != 0) {
+            book.compare(figures);
+        }
     }
 
     /// The books.

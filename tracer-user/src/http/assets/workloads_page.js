@@ -69,7 +69,8 @@ export class WorkloadsPage {
     tables.users.show(one.users);
     tables.components.show(one.components);
     const ratio = one.capture_ratio === null ? "not known yet" : one.capture_ratio.toFixed(3);
-    show(tables.note, `${time(one.cpu_s)} CPU in ${counted(one.processes, "process", "processes")}, capture ratio ${ratio}: CPU in this book ÷ what /proc says.`);
+    const own = one.own ? ` The server says ${time(one.own.cpu_s)} where this book has ${time(one.own.book_cpu_s)}.` : "";
+    show(tables.note, `${time(one.cpu_s)} CPU in ${counted(one.processes, "process", "processes")}, capture ratio ${ratio}: CPU in this book ÷ what /proc says.${own}`);
     return tables.card;
   }
 

@@ -452,6 +452,14 @@ const SUBSYSTEM: Shape = Object(&[
     ("capture_ratio", NUMBER_OR_NULL),
     ("components", List(&Object(&[("component", Text), ("cpu_s", Number)]))),
     (
+        "own",
+        Nullable(&Object(&[
+            ("cpu_s", Number),
+            ("book_cpu_s", Number),
+            ("commands", List(&Object(&[("command", Text), ("calls", Count), ("time_s", Number)]))),
+        ])),
+    ),
+    (
         "users",
         List(&Object(&[
             ("user", Text),
