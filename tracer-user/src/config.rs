@@ -22,7 +22,7 @@ use crate::runtimes::declared::Declared;
 use crate::runtimes::tls::Libraries;
 use crate::service_classes::network::PacketPriorities;
 use crate::service_classes::{Mode, ServiceClasses};
-use crate::subsystems;
+use crate::subsystems::login::Login;
 
 mod class_rules;
 mod declared;
@@ -30,12 +30,14 @@ mod findings;
 mod history;
 mod hosts;
 mod limits;
+pub mod policies;
 mod profiles;
 mod reload;
 mod sampling;
 mod service_class;
 mod services;
 mod source;
+mod subsystems;
 mod transactions;
 
 pub use history::History;
@@ -55,7 +57,7 @@ struct File {
     profiles: profiles::ProfilesFile,
     history: history::HistoryFile,
     analysis: findings::AnalysisFile,
-    subsystems: subsystems::Settings,
+    subsystems: subsystems::SubsystemsFile,
     protocols: ProtocolsFile,
     transactions: transactions::TransactionsFile,
     runtimes: RuntimesFile,
@@ -69,6 +71,7 @@ struct File {
     service: Vec<services::ServiceFile>,
     transaction: Vec<declared::TransactionFile>,
     service_class: Vec<service_class::ServiceClassFile>,
+    fleet: policies::FleetFile,
     enforcement: service_class::EnforcementFile,
 }
 
@@ -163,7 +166,9 @@ pub struct Config {
     /// When a change between windows is a finding.
     pub analysis: analysis::detector::Settings,
     /// Whose names books of databases show.
-    pub subsystems: subsystems::Settings,
+    pub subsystems: crate::subsystems::Settings,
+    /// Database servers that are asked for their own figures.
+    pub database_logins: Vec<Login>,
     /// Where findings are posted.
     pub webhook: Option<crate::webhook::Settings>,
     /// Finished spans.
@@ -186,6 +191,8 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// Priorities of packets of high and of low network priority.
     pub packets: PacketPriorities,
+    /// Policies that all hosts of a fleet take from one place.
+    pub fleet: Option<policies::FleetSettings>,
     /// Limits of the agent itself.
     pub ceilings: Ceilings,
     /// Series of `/metrics`.
@@ -235,7 +242,8 @@ impl Default for Config {
             window: Duration::from_secs(10),
             history: History::default(),
             analysis: analysis::detector::Settings::default(),
-            subsystems: subsystems::Settings::default(),
+            subsystems: crate::subsystems::Settings::default(),
+            database_logins: Vec::new(),
             webhook: None,
             transactions: Transactions::default(),
             runtimes: Extras::default(),
@@ -247,6 +255,7 @@ impl Default for Config {
             enforce: Mode::default(),
             state_dir: service_class::state_dir(),
             packets: PacketPriorities::default(),
+            fleet: None,
             ceilings: Ceilings { memory: tables::MEMORY, cpu: 1.0, calm: 30_000_000_000 },
             series: SeriesLimits::default(),
             max_recording: 8 << 30,
@@ -289,7 +298,7 @@ impl Config {
         file.history.apply(&source, &mut config)?;
         file.analysis.apply(&source, &mut config.analysis)?;
         config.analysis.scale_to(config.window);
-        config.subsystems = file.subsystems;
+        file.subsystems.apply(&source, &mut config)?;
         config.webhook = file.analysis.webhook(&source)?;
         file.transactions.apply(&source, &mut config.transactions)?;
         let RuntimesFile { tokio_wakers, go_ready } = file.runtimes;
@@ -314,6 +323,7 @@ impl Config {
         if let Some(dir) = source.absolute(file.enforcement.state_dir)? {
             config.state_dir = dir;
         }
+        file.fleet.apply(&source, &mut config)?;
         config.services = services::check(&source, file.service)?;
         config.packets = service_class::packets(&source, file.enforcement.packets.as_ref())?;
         Ok(config)

@@ -1,4 +1,4 @@
-//! Which findings have been announced to somebody: that they opened, and that they ended.
+//! Which findings have been announced: that they opened, and that they ended.
 
 use std::collections::BTreeMap;
 

@@ -9,9 +9,11 @@ use tracer_common::event::{Header, Kind as EventKind};
 use tracer_common::limits::SAMPLE_RING_BYTES;
 use tracer_common::policy::Statics;
 
+use super::database_figures::DatabaseFigures;
 use super::declaring::Declaring;
 use super::decrypting::Decrypting;
 use super::enforcing::Enforcing;
+use super::fleet_policies::FleetPolicies;
 use super::history_files::HistoryFiles;
 use super::loss_watch::Noticed;
 use super::netns::OwnNetns;
@@ -83,6 +85,8 @@ pub(super) struct Agent {
     pub(super) history: Option<HistoryFiles>,
     /// Windows of earlier runs that are being read.
     pub(super) past: Option<PastWindows>,
+    /// What database servers say of themselves.
+    pub(super) database_figures: Option<DatabaseFigures>,
     /// What waits for the files that are written.
     pub(super) files: Vec<Waiting>,
     /// Other hosts' agents.
@@ -95,6 +99,8 @@ pub(super) struct Agent {
     pub(super) declaring: Option<Declaring>,
     /// Reads the configuration again.
     pub(super) reloading: Option<Reloading>,
+    /// Looks for new policies of the fleet.
+    pub(super) fleet_policies: Option<FleetPolicies>,
     /// Enforces service classes.
     pub(super) enforcing: Enforcing,
     /// Attaches the probes of TLS libraries.

@@ -5,6 +5,7 @@
 mod agent;
 mod agent_tables;
 mod clock;
+mod database_figures;
 pub mod declare;
 mod declaring;
 mod decrypting;
@@ -14,6 +15,7 @@ mod doctor_relay;
 mod doctor_tls;
 mod enforcing;
 pub mod fleet;
+mod fleet_policies;
 mod history_files;
 mod loss_watch;
 mod netns;

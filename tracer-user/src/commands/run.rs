@@ -14,16 +14,18 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 
 use super::agent::Agent;
+use super::database_figures::DatabaseFigures;
 use super::declaring::Declaring;
 use super::decrypting::Decrypting;
 use super::enforcing::{self, Enforcing};
+use super::fleet_policies::FleetPolicies;
 use super::history_files::HistoryFiles;
 use super::loss_watch::Noticed;
 use super::netns::OwnNetns;
 use super::past_windows::PastWindows;
 use super::poll_interval::Pace;
 use super::relaying::Relaying;
-use super::reloading::Reloading;
+use super::reloading::{ReloadRequests, Reloading};
 use super::sampling::Sampling;
 use super::save::Saver;
 use super::sweep::Sweep;
@@ -31,7 +33,7 @@ use super::thread_clocks::ThreadClocks;
 use super::transactions_file::Lines;
 use super::{Failure, clock, descriptors, host_name, signals, summary};
 use crate::cli::AgentOptions;
-use crate::config::{Config, History, OOM_SCORE_ADJ, Sections};
+use crate::config::{Config, ConfigError, History, OOM_SCORE_ADJ, Sections};
 use crate::guard::loss_log::LossLog;
 use crate::guard::self_process;
 use crate::guard::service_manager::ServiceManager;
@@ -90,6 +92,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         .transpose()
         .map_err(|error| Failure::Running(format!("no thread that reads the configuration again: {error}")))?
         .unzip();
+    let fleet_policies = follow_fleet(options.config.as_deref(), &config, requests.as_ref())?;
     signals::watch(&runtime, &status, &interrupted, requests);
 
     let wall_offset = clock::wall_offset();
@@ -156,6 +159,8 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         pipeline.store.hand_out();
     }
     let past = past_windows(&config.history, &host);
+    let database_figures = DatabaseFigures::start(&config.database_logins)
+        .map_err(|error| Failure::Running(format!("no thread for questions to databases: {error}")))?;
     let history = {
         let _inside = runtime.enter();
         HistoryFiles::start(&config.history, &config.analysis, &host)?
@@ -256,6 +261,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         saver,
         history,
         past,
+        database_figures,
         files,
         relaying,
         netns: config_netns,
@@ -264,6 +270,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
             .ok(),
         declaring,
         reloading,
+        fleet_policies,
         enforcing,
         decrypting,
         unwinder,
@@ -402,9 +409,27 @@ fn prioritize_pipeline(config: &Config) {
     }
 }
 
+/// Looks for new policies of the fleet, if the configuration names a place.
+fn follow_fleet(
+    path: Option<&Path>,
+    config: &Config,
+    requests: Option<&ReloadRequests>,
+) -> Result<Option<FleetPolicies>, Failure> {
+    let (Some(settings), Some(path), Some(requests)) = (&config.fleet, path, requests) else { return Ok(None) };
+    let started = FleetPolicies::start(settings, path, requests.clone());
+    started.map(Some).map_err(|error| Failure::Running(format!("no thread for the fleet's policies: {error}")))
+}
+
 fn configure(options: &AgentOptions) -> Result<(Config, Sections), Failure> {
     let (mut config, sections) = match &options.config {
-        Some(path) => Config::load_sections(path)?,
+        Some(path) => Config::load_sections(path).or_else(|error| match error {
+            // Without what all hosts share, this one is still traced.
+            ConfigError::Policies(_) => {
+                eprintln!("tracer: {error}; starting without them");
+                Config::load_with(path, None)
+            }
+            error => Err(error),
+        })?,
         None => (Config::default(), Sections::default()),
     };
     if let Some(listen) = options.listen {

@@ -104,7 +104,7 @@ impl Agent {
             pipeline.metrics.set_lost("records_not_written", recorder.dropped());
         }
         pipeline.tick(now);
-        look_at_processes(pipeline, now, self.ticks);
+        look_at_processes(pipeline, now, self.ticks, self.database_figures.as_ref());
         for row in self.past.as_ref().and_then(PastWindows::take).into_iter().flatten() {
             pipeline.learn_past_activity(&row);
         }
@@ -215,6 +215,10 @@ impl Agent {
         if let Some(export) = &mut self.profile_export {
             export.offer(pipeline, monotonic(), self.wall_offset);
             pipeline.metrics.set_profile_export(&export.counts.by_outcome(), export.counts.retries());
+        }
+        if let Some(policies) = &self.fleet_policies {
+            let (version, looks) = policies.status();
+            pipeline.metrics.set_fleet_policies(version, &looks);
         }
         if let Some(webhook) = &mut self.webhook {
             webhook.notify(pipeline.detector.own_findings());

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
+use super::policies::{Policies, PoliciesError};
 use super::{Config, ConfigError, FILE};
 use crate::files;
 
 /// Sections that are taken up when the file is read again.
-const POLICIES: [&str; 3] = ["class", "transaction", "service_class"];
+pub(super) const POLICIES: [&str; 3] = ["class", "transaction", "service_class"];
 
 /// The sections of a file, as they stand there.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -46,11 +47,25 @@ impl Config {
         self.classes.wants_host() || self.service_classes.wants_host()
     }
 
-    /// Reads and checks a file, and says what stands there.
+    /// Reads and checks a file, with the fleet's policies that were kept last if it asks for them, and says what stands there.
     pub fn load_sections(path: &Path) -> Result<(Self, Sections), ConfigError> {
+        let (config, sections) = Self::load_with(path, None)?;
+        let policies = config.fleet.as_ref().map(Policies::cached).transpose()?.flatten();
+        if policies.is_none() { Ok((config, sections)) } else { Self::load_with(path, policies.as_ref()) }
+    }
+
+    /// Reads and checks a file, with these policies.
+    pub fn load_with(path: &Path, policies: Option<&Policies>) -> Result<(Self, Sections), ConfigError> {
         let name = path.display().to_string();
         let text = files::read(path, FILE).map_err(|source| ConfigError::Unreadable { path: name.clone(), source })?;
-        let config = Self::parse(&name, &text)?;
+        let mut config = Self::parse(&name, &text)?;
+        if let Some(policies) = policies {
+            // Each was right by itself.
+            config = Self::parse(&name, &policies.after(&text)).map_err(|error| {
+                let version = policies.version;
+                PoliciesError::Document(format!("version {version} does not fit to this host's own file: {error}"))
+            })?;
+        }
         // It was parsed just now.
         Ok((config, Sections(text.parse().unwrap_or_default())))
     }

@@ -17,6 +17,9 @@ pub enum ConfigError {
         /// The system's error.
         source: std::io::Error,
     },
+    /// The fleet's policies cannot be used.
+    #[error("policies of the fleet: {0}")]
+    Policies(#[from] super::policies::PoliciesError),
     /// The file contains an error.
     #[error("{path}:{line}:{column}: {what}")]
     Wrong {

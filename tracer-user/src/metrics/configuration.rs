@@ -11,6 +11,8 @@ use super::totals::Totals;
 pub(super) struct ConfigurationFamilies {
     reloads: Totals,
     successful: IntGauge,
+    fleet_looks: Totals,
+    fleet_version: IntGauge,
 }
 
 impl ConfigurationFamilies {
@@ -25,7 +27,15 @@ impl ConfigurationFamilies {
         for outcome in ["applied", "refused"] {
             reloads.set(outcome, 0);
         }
-        Self { reloads, successful }
+        let looks = "Times the agent looked for policies of its fleet, by outcome: same, newer (they were taken), failed (the place \
+                     cannot be read, or what is there is not properly signed, older, or wrong).";
+        let version = "Number of the fleet's policies that are kept; 0 without any.";
+        Self {
+            reloads,
+            successful,
+            fleet_looks: Totals::new(r, "tracer_fleet_policies_looks_total", looks, "outcome"),
+            fleet_version: vec(r, IntGauge::with_opts(Opts::new("tracer_fleet_policies_version", version))),
+        }
     }
 }
 
@@ -35,5 +45,13 @@ impl Metrics {
         self.configuration.reloads.set("applied", applied);
         self.configuration.reloads.set("refused", refused);
         self.configuration.successful.set(i64::from(is_taken_up));
+    }
+
+    /// Number of the fleet's policies, and how often the agent looked for newer ones, by outcome.
+    pub fn set_fleet_policies(&self, version: u64, looks: &[(&'static str, u64)]) {
+        self.configuration.fleet_version.set(i64::try_from(version).unwrap_or(i64::MAX));
+        for (outcome, count) in looks {
+            self.configuration.fleet_looks.set(outcome, *count);
+        }
     }
 }
