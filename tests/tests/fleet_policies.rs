@@ -89,13 +89,15 @@ fn policies_are_taken_when_they_are_newer_and_signed() {
     assert_eq!(version(&agent), 0);
     upload(&store, &policies(dir.path(), 1, "first", "fleet.key"));
     wait_for_class(&agent, &server, "first");
-    assert_eq!(version(&agent), 1);
+    // Published once a second.
+    wait("version 1", SOON, || (version(&agent) == 1).then_some(()));
     wait_for_look(&agent, "same");
 
     // Another key's; a document without its own signature; an older one; another one with the same number.
     let newer = policies(dir.path(), 3, "third", "fleet.key");
     upload(&store, &newer);
     wait_for_class(&agent, &server, "third");
+    wait("version 3", SOON, || (version(&agent) == 3).then_some(()));
     for wrong in [
         policies(dir.path(), 4, "forged", "other.key"),
         (policies(dir.path(), 4, "forged", "fleet.key").0, newer.1.clone()),

@@ -76,7 +76,7 @@ impl Default for Settings {
             reference: 360,
             reference_lag: 24,
             threshold: 25.0,
-            threshold_deployed: 18.0,
+            threshold_deployed: 21.0,
             suspicion: 0.5,
             patience: 144,
             least_cpu: 0.07,

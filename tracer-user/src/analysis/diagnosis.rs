@@ -123,12 +123,16 @@ impl Detector {
         let level = |[_, x, _, raw]: [f64; 4]| raw / x.max(1e-12) - before;
         let middle = since + lasted / 2;
         let (early, late, all) = (level(sums(since, middle)), level(sums(middle, t + 1)), sums(since, t + 1));
-        let fading = early.abs() - late.abs() > f64::max(0.15 * early.abs(), 6.0 * all[2].sqrt() / all[1].max(1e-12));
+        // Three standard deviations of the difference between two halves. The variance is that of what was expected: where
+        // requests cost more, their noise has grown with them.
+        let grown_noise = if matches!(stat, Stat::Cpu | Stat::Calls) { 1.0 + level(all).max(0.0) } else { 1.0 };
+        let noise = 6.0 * grown_noise * all[2].sqrt() / all[1].max(1e-12);
+        let fading = early.abs() - late.abs() > f64::max(0.15 * early.abs(), noise);
         // A step begins where it was found: before it there is nothing of it, and it does not grow.
         let prior = sums(since.saturating_sub(lasted), since);
         let (earlier, error) = (level(prior), prior[2].sqrt() / prior[1].max(1e-12));
         let begun = |errors: f64| earlier * late > 0.0 && earlier.abs() > f64::max(0.3 * late.abs(), errors * error);
-        let grown_late = f64::max(0.3 * late.abs(), 6.0 * all[2].sqrt() / all[1].max(1e-12));
+        let grown_late = f64::max(0.3 * late.abs(), noise);
         let (rising, drifting) = (late.abs() - early.abs() > grown_late || begun(1.5), begun(2.5));
         let restarted = s.started > s.base && s.started + c.hold_off_most >= since;
         let z2 = hit.z * hit.z;

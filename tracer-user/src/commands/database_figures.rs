@@ -267,7 +267,9 @@ mod tests {
                 let count: usize = line[1..].trim().parse().unwrap();
                 for _ in 0..count {
                     let mut lines = [String::new(), String::new()];
-                    lines.iter_mut().for_each(|line| drop(stream.read_line(line).unwrap()));
+                    for line in &mut lines {
+                        stream.read_line(line).unwrap();
+                    }
                     words.push(lines[1].trim().to_owned());
                 }
                 stream.get_mut().write_all(&reply).unwrap();

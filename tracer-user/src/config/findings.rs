@@ -40,7 +40,7 @@ impl AnalysisFile {
                 "low" => 36.0,
                 _ => return Err(source.wrong(&word.span(), "expected \"high\", \"normal\" or \"low\"")),
             };
-            settings.threshold_deployed = settings.threshold_deployed.max(settings.threshold - 7.0);
+            settings.threshold_deployed = f64::max(18.0, settings.threshold - 4.0);
         }
         for (given, share) in [
             (&self.least_cpu_change, &mut settings.least_cpu),
