@@ -2,6 +2,7 @@
 //! first instruction of the function, on the processor and, by a factor of ten, on whether the machine is virtual; so the
 //! agent attaches the probes to two functions of its own and measures it, where something is decided by it.
 
+use std::arch::naked_asm;
 use std::time::Duration;
 
 use tracer_common::runtime::{UserProbe, declared as cookie};
@@ -17,35 +18,37 @@ const ROUNDS: usize = 8;
 const LIMITS: (u64, u64) = (100, 100_000);
 
 // The first instruction decides: the kernel emulates a push, and executes others in a copy, one step at a time.
-#[cfg(target_arch = "x86_64")]
-std::arch::global_asm!(
-    ".text",
-    ".p2align 4",
-    ".type tracer_probe_cost_emulated, @function",
-    "tracer_probe_cost_emulated: push rbp",
-    "pop rbp",
-    "ret",
-    ".size tracer_probe_cost_emulated, . - tracer_probe_cost_emulated",
-    ".p2align 4",
-    ".type tracer_probe_cost_stepped, @function",
-    "tracer_probe_cost_stepped: lea rax, [rip]",
-    "ret",
-    ".size tracer_probe_cost_stepped, . - tracer_probe_cost_stepped",
-);
-#[cfg(not(target_arch = "x86_64"))]
-std::arch::global_asm!(
-    ".text",
-    ".p2align 4",
-    "tracer_probe_cost_emulated: nop",
-    "ret",
-    ".p2align 4",
-    "tracer_probe_cost_stepped: mov x1, x0",
-    "ret",
-);
 
-unsafe extern "C" {
-    safe fn tracer_probe_cost_emulated();
-    safe fn tracer_probe_cost_stepped();
+/// Begins with an instruction that the kernel emulates.
+// SAFETY: it leaves every register and the stack as they were.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+extern "C" fn emulated_first() {
+    naked_asm!("push rbp", "pop rbp", "ret")
+}
+
+/// Begins with another one.
+// SAFETY: it changes a register that functions may change.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+extern "C" fn stepped_first() {
+    naked_asm!("lea rax, [rip]", "ret")
+}
+
+/// Begins with an instruction that the kernel emulates.
+// SAFETY: it changes nothing.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+extern "C" fn emulated_first() {
+    naked_asm!("nop", "ret")
+}
+
+/// Begins with another one.
+// SAFETY: it changes a register that functions may change.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+extern "C" fn stepped_first() {
+    naked_asm!("mov x1, x0", "ret")
 }
 
 /// Nanoseconds of CPU that a hit takes from the program.
@@ -77,10 +80,10 @@ pub fn measure(prober: &mut Prober, visit: u64) -> Result<ProbeCost, String> {
     };
     let entry = (UserProbe::DeclaredPlace, number);
     let back = (UserProbe::DeclaredReturn, number | cookie::RETURN);
-    let without = shortest(tracer_probe_cost_emulated);
-    let emulated = with(tracer_probe_cost_emulated, &[entry])?;
-    let stepped = with(tracer_probe_cost_stepped, &[entry])?;
-    let both = with(tracer_probe_cost_emulated, &[back, entry])?;
+    let without = shortest(emulated_first);
+    let emulated = with(emulated_first, &[entry])?;
+    let stepped = with(stepped_first, &[entry])?;
+    let both = with(emulated_first, &[back, entry])?;
     Ok(ProbeCost { emulated: each(without, emulated), stepped: each(without, stepped), returned: each(emulated, both) })
 }
 
@@ -125,7 +128,7 @@ mod tests {
 
     #[test]
     fn the_functions_are_in_this_programs_file() {
-        let (one, other) = (place(tracer_probe_cost_emulated).unwrap(), place(tracer_probe_cost_stepped).unwrap());
-        assert!(one != other && shortest(tracer_probe_cost_stepped) < Duration::from_millis(1));
+        let (one, other) = (place(emulated_first).unwrap(), place(stepped_first).unwrap());
+        assert!(one != other && shortest(stepped_first) < Duration::from_millis(1));
     }
 }

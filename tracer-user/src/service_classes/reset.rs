@@ -310,8 +310,8 @@ fn receive(socket: &impl AsFd, mut each: impl FnMut(u16, &[u8]) -> bool) -> io::
     Err(io::ErrorKind::TimedOut.into())
 }
 
-/// Resets a connection of its own: whether the kernel can (`CONFIG_INET_DIAG_DESTROY`), and lets this process.
-fn selftest() -> Result<(), String> {
+/// Resets a connection of its own; why the kernel cannot (`CONFIG_INET_DIAG_DESTROY`), or does not let this process.
+pub fn selftest() -> Result<(), String> {
     let failed = |error: io::Error| format!("no connection to try it with: {error}");
     let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
