@@ -76,10 +76,10 @@ metrics = [
     { name = "round", type = "gauge", value = "global:rounds_done:i64" },
 ]"#;
     let all = [
-        ("handle", of("begin", "end") + values),
+        ("handle", of("begin", "end") + "\nfail = \"end.arg1 >= 100\"" + values),
         ("nested", of("nested__begin", "nested__end")),
         ("abandoned", of("abandoned__begin", "abandoned__end")),
-        ("tick", ticks.into()),
+        ("tick", ticks.to_owned() + "\nfail = \"arg1:i64 >= 50000000350\""),
         ("ending", "function = \"end\"".to_owned() + globals),
     ];
     let all: Vec<(&str, &str)> = all.iter().map(|(name, rest)| (*name, rest.as_str())).collect();
@@ -115,6 +115,13 @@ metrics = [
     assert!(ticks.iter().all(|span| time(span) == 0.0), "{}", ticks[0]);
     let sums: i64 = ticks.iter().map(|span| span["attributes"]["tracer.metric.value"].as_i64().expect("a value")).sum();
     assert_eq!(sums, (0..ROUNDS as i64).map(|n| n * 1_000_000_007).sum::<i64>());
+
+    // An argument of the probe that ends it says which failed (64 + n of it is 100 and more), of a mark its own does.
+    for (name, expected) in [("handle", ROUNDS - 36), ("tick", ROUNDS - 50)] {
+        let labels = [("request_class", name), ("protocol", "declared"), ("status", "error")];
+        let failed = agent.metrics().sum("tracer_requests_total", &labels);
+        assert!((failed - expected as f64).abs() < 0.5, "{name}: {failed} of {expected}");
+    }
 
     let report = agent.json("/api/v1/arm/users");
     let rows = report["users"].as_array().expect("rows");

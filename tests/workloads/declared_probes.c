@@ -78,7 +78,7 @@ __attribute__((noipa)) void begin(unsigned items, const char *user, short level)
 __attribute__((noipa)) void end(int bytes) {
     volatile char *room = alloca(bytes);
     room[0] = 1;
-    PROBE("end", "0", "");
+    PROBE("end", "0", "-4@%0", "r"(bytes));
     room[bytes - 1] = 1;
 }
 

@@ -1,6 +1,7 @@
 /* An HTTP server whose requests compete for a CPU: /gold and /bronze each use MILLIS milliseconds of it. With WORKERS
  * it has so many processes that serve one connection at a time, else a thread for each connection.
- * /spawn makes a thread that sleeps, in the middle of its work; /own sets the nice value of its thread to 7 there. */
+ * /spawn makes a thread that sleeps, in the middle of its work; /own sets the nice value of its thread to 7 there. /slow waits
+ * for three seconds there, /bulk for one. */
 #include "http.h"
 
 #include <sys/syscall.h>
@@ -35,6 +36,10 @@ static void *handle(void *argument)
             pthread_create(&thread, 0, sleeper, 0);
         } else if (!strcmp(q.path, "/own")) {
             setpriority(PRIO_PROCESS, syscall(SYS_gettid), 7);
+        } else if (!strcmp(q.path, "/slow")) {
+            sleep(3);
+        } else if (!strcmp(q.path, "/bulk")) {
+            sleep(1);
         }
         burn(millis * 500);
         if (reply(c, 200, "done", 4, q.close) || q.close)

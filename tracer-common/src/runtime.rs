@@ -218,6 +218,8 @@ impl UserProbe {
 pub mod declared {
     /// The bits of the index.
     pub const INDEX: u64 = 0xff;
+    /// The index that no transaction has: the agent measures what a probe costs, and wants no record.
+    pub const CALIBRATION: u64 = INDEX;
     /// The number, from 1, of the register that points to the text which names the user; 0: none.
     pub const FIRST: u32 = 8;
     /// Likewise for the text that is a metric.

@@ -10,7 +10,7 @@ use aya_ebpf::{
         bpf_probe_read_user_str,
     },
     macros::{map, uprobe, uretprobe},
-    maps::Array,
+    maps::{Array, PerCpuArray},
     programs::{ProbeContext, RetProbeContext},
 };
 use tracer_common::{
@@ -30,6 +30,10 @@ use crate::{bound, emit, kernel::task::Task, ring, runtime, sched, socket::user,
 /// Where the arguments of USDT probes are.
 #[map]
 static DECLARED_OPERANDS: Array<Operands> = Array::with_max_entries(OPERANDS_MAX, 0);
+
+/// Calls that began, by the number of their transaction: what the agent compares with a limit sooner than it reads records.
+#[map]
+static DECLARED_CALLS: PerCpuArray<u64> = PerCpuArray::with_max_entries(declared::INDEX as u32 + 1, 0);
 
 /// In `runtime.g`: the upper end of its stack.
 const STACK_END: u64 = 8;
@@ -177,7 +181,11 @@ fn report(cookie: u64, registers: Registers, values: Option<&Ordered>) {
         return;
     }
     let tgid = task.tgid();
-    let is_return = cookie & declared::RETURN != 0;
+    let (number, is_return) = (cookie & declared::INDEX, cookie & declared::RETURN != 0);
+    if !is_return && let Some(calls) = DECLARED_CALLS.get_ptr_mut(number as u32) {
+        // SAFETY: a per-CPU element; an interrupt can lose a count, no more.
+        unsafe { *calls += 1 };
+    }
     let (goroutine, depth, entity) = if cookie & declared::GO != 0 {
         let end: u64 = user(registers.goroutine + STACK_END);
         (registers.goroutine, end.wrapping_sub(registers.sp), runtime::goroutine(tgid, registers.goroutine))
@@ -199,7 +207,7 @@ fn report(cookie: u64, registers: Registers, values: Option<&Ordered>) {
             tgid,
             tid: task.tid(),
         },
-        declared: cookie & declared::INDEX,
+        declared: number,
         task: goroutine,
         depth,
         value: if is_return { registers.value } else { 0 },
@@ -207,6 +215,9 @@ fn report(cookie: u64, registers: Registers, values: Option<&Ordered>) {
         // SAFETY: not null; the current thread's own record.
         counters: sched::counters(task, unsafe { &mut *thread }, now),
     };
+    if number == declared::CALIBRATION {
+        return;
+    }
     let Some(values) = values else {
         emit::event(&record, Lost::RingDeclared);
         return;

@@ -14,6 +14,7 @@ use crate::classes::ClassConfig;
 use crate::guard::shed::Ceilings;
 use crate::guard::{overhead_budget, tables};
 use crate::host::services::NamingRules;
+use crate::instrumentation;
 use crate::metrics::SeriesLimits;
 use crate::profiles::hotspots::CodeOwners;
 use crate::profiles::{Lines, SlowRequests};
@@ -29,6 +30,7 @@ mod declared;
 mod findings;
 mod history;
 mod hosts;
+mod instrument;
 mod limits;
 pub mod policies;
 mod profiles;
@@ -70,6 +72,7 @@ struct File {
     class: Vec<class_rules::RuleFile>,
     service: Vec<services::ServiceFile>,
     transaction: Vec<declared::TransactionFile>,
+    instrument: instrument::InstrumentFile,
     service_class: Vec<service_class::ServiceClassFile>,
     fleet: policies::FleetFile,
     enforcement: service_class::EnforcementFile,
@@ -183,6 +186,8 @@ pub struct Config {
     pub services: NamingRules,
     /// Declared transactions, in the order of the file.
     pub declared: Arc<[Declared]>,
+    /// Hotspots that are traced as functions without being declared.
+    pub instrument: instrumentation::Settings,
     /// Service classes.
     pub service_classes: Arc<ServiceClasses>,
     /// Whether their priorities are enforced.
@@ -251,6 +256,7 @@ impl Default for Config {
             classes: ClassConfig::default(),
             services: Vec::new(),
             declared: Arc::from([]),
+            instrument: instrumentation::Settings::default(),
             service_classes: Arc::default(),
             enforce: Mode::default(),
             state_dir: service_class::state_dir(),
@@ -319,6 +325,7 @@ impl Config {
             config.classes.rules.push(class_rules::check(&source, rule)?);
         }
         config.declared = declared::check(&source, file.transaction)?;
+        config.instrument = file.instrument.check(&source)?;
         config.service_classes = Arc::new(service_class::check(&source, file.service_class, &file.class)?);
         if let Some(dir) = source.absolute(file.enforcement.state_dir)? {
             config.state_dir = dir;

@@ -25,8 +25,9 @@ pub mod unwind;
 pub mod transactions;
 // Layer 7: spans to request classes.
 pub mod classes;
-// Layer 8: what changes of cost mean; which policy a request gets; whose CPU processes use.
+// Layer 8: what changes of cost mean; which hotspots are traced; which policy a request gets; whose CPU processes use.
 pub mod analysis;
+pub mod instrumentation;
 pub mod service_classes;
 pub mod subsystems;
 pub mod workloads;

@@ -80,6 +80,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("declared_values", Only(&["users_and_metrics_of_a_go_program_are_what_it_counted"])),
     ("flame", All),
     ("hotspots", All),
+    ("instrumentation", All),
     ("moved", Nothing),
     ("off_cpu", Nothing),
     ("overhead_budget", Only(&["a_step_in_load_is_within_budget_in_two_seconds"])),
@@ -125,6 +126,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("fleet_policies", Nothing),
     ("fleet_spark", Only(&["the_jobs_own_tests"])),
     ("saved", All),
+    ("request_limits", All),
     ("reload", Only(&["what_stays_loses_no_call_and_what_is_wrong_changes_nothing"])),
     ("series", Only(&["more_classes_and_processes_than_series_stay_in_the_sums"])),
     (

@@ -15,6 +15,7 @@ use super::decrypting::Decrypting;
 use super::enforcing::Enforcing;
 use super::fleet_policies::FleetPolicies;
 use super::history_files::HistoryFiles;
+use super::instrumenting::Instrumenting;
 use super::loss_watch::Noticed;
 use super::netns::OwnNetns;
 use super::past_windows::PastWindows;
@@ -97,6 +98,8 @@ pub(super) struct Agent {
     pub(super) finder: Option<Finder>,
     /// Attaches the probes of declared transactions.
     pub(super) declaring: Option<Declaring>,
+    /// Has hotspots traced as functions.
+    pub(super) instrumenting: Option<Instrumenting>,
     /// Reads the configuration again.
     pub(super) reloading: Option<Reloading>,
     /// Looks for new policies of the fleet.

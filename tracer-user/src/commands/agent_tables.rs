@@ -4,6 +4,7 @@ use tracer_common::limits::{ASKS_MAX, PROCESSES_MAX, SAMPLE_RING_BYTES};
 use tracer_common::lost::Lost;
 
 use super::agent::Agent;
+use super::instrumenting::Instrumenting;
 use crate::guard::tables::{AgentTables, TableUse};
 use crate::kernel::header::Headers;
 use crate::kernel::ring_occupancy::RingLevel;
@@ -52,6 +53,8 @@ impl Agent {
             http_connections: self.console.connections(),
             priority_threads: self.enforcing.table_use(),
             priority_connections: self.enforcing.connections(),
+            ended_requests: self.enforcing.ended(),
+            hotspots: self.instrumenting.as_ref().map_or_else(TableUse::default, Instrumenting::table_use),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Attaches the probes of declared transactions, in a thread of its own: once for each file, in every process that runs
-//! it, now or later. Programs that appear later are found by their path, or by the processes that run them.
+//! it, now or later. Programs that appear later are found by their path, or by the processes that run them. Probes of a
+//! transaction that is called more often than its limit are detached for good.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -8,11 +9,14 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tracer_common::runtime::{UserProbe, declared as cookie};
 
+use super::call_limits::CallLimits;
 use crate::classes::rules::Glob;
+use crate::kernel::declared_calls::DeclaredCalls;
+use crate::kernel::loader::Kernel;
 use crate::kernel::uprobes::Prober;
 use crate::runtimes::declared::{Binary, Declared, DeclaredSite, DeclaredTable, ProbePlace, Site, UsdtSite};
 
@@ -47,6 +51,8 @@ struct Next {
     table: Mutex<Option<DeclaredTable>>,
     /// The probes are not those of the latest transactions yet.
     busy: AtomicBool,
+    /// Transactions whose probes went because they were called too often: number, and calls a second.
+    withdrawn: Mutex<Vec<(usize, f64)>>,
 }
 
 impl Next {
@@ -57,22 +63,30 @@ impl Next {
 
 impl Declaring {
     /// Starts the thread and, if `wait`, waits until it attached to what is there; `None` if nothing is declared.
-    pub(super) fn start(declared: &DeclaredTable, prober: Prober, wait: bool) -> std::io::Result<Option<Self>> {
+    pub(super) fn start(declared: &DeclaredTable, kernel: &Kernel, wait: bool) -> std::io::Result<Option<Self>> {
         if declared.is_empty() {
             return Ok(None);
         }
         let (ask, asked) = sync_channel(QUEUE);
         let (ready, is_ready) = sync_channel::<()>(1);
-        let next = Arc::new(Next { table: Mutex::default(), busy: AtomicBool::new(true) });
-        let (declared, its_next) = (declared.clone(), Arc::clone(&next));
-        let mut watch = Watch { declared, prober, files: HashMap::new(), visits: 0 };
+        let next = Arc::new(Next { busy: AtomicBool::new(true), ..Next::default() });
+        let its_next = Arc::clone(&next);
+        let mut watch = Watch {
+            declared: declared.clone(),
+            prober: kernel.prober(),
+            files: HashMap::new(),
+            visits: 0,
+            calls: kernel.declared_calls.clone(),
+            limits: CallLimits::default(),
+            next: Arc::clone(&next),
+        };
         std::thread::Builder::new().name("tracer-declare".into()).spawn(move || {
             watch.look();
             watch.look_at_all_processes();
             its_next.busy.store(false, Ordering::Release);
             // Whoever started it may be gone.
             let _ = ready.send(());
-            watch.follow(&asked, &its_next);
+            watch.follow(&asked);
         })?;
         if wait {
             // An error means that the thread is gone, which it has logged.
@@ -90,6 +104,12 @@ impl Declaring {
     /// Whether the probes are not those of the latest transactions yet.
     pub(super) fn is_busy(&self) -> bool {
         self.next.busy.load(Ordering::Acquire)
+    }
+
+    /// Transactions whose probes went because they were called too often, since this was last asked: number, and calls a
+    /// second.
+    pub(super) fn take_withdrawn(&self) -> Vec<(usize, f64)> {
+        std::mem::take(&mut *self.next.withdrawn.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Other transactions are declared: detaches the probes of those that are gone and attaches those of new ones, soon.
@@ -114,26 +134,55 @@ struct Watch {
     prober: Prober,
     files: HashMap<Inode, Watched>,
     visits: u64,
+    calls: DeclaredCalls,
+    limits: CallLimits,
+    next: Arc<Next>,
 }
 
 impl Watch {
-    fn follow(&mut self, asked: &Receiver<Ask>, next: &Next) {
+    fn follow(&mut self, asked: &Receiver<Ask>) {
+        let mut looked = Instant::now();
         loop {
-            let ask = asked.recv_timeout(LOOK_EVERY);
-            if let Some(declared) = next.swap(None) {
+            let wait = LOOK_EVERY.saturating_sub(looked.elapsed());
+            let ask = asked.recv_timeout(self.limits.wait(Instant::now()).map_or(wait, |limit| limit.min(wait)));
+            self.withdraw();
+            if let Some(declared) = self.next.swap(None) {
                 self.replace(declared);
-                next.busy.store(false, Ordering::Release);
+                self.next.busy.store(false, Ordering::Release);
             }
             match ask {
                 Ok(Ask::LookAt(pid)) => self.look_at_process(pid),
-                Ok(Ask::Replace) => {}
-                Err(RecvTimeoutError::Timeout) => {
-                    self.look();
-                    self.leave();
-                }
+                Ok(Ask::Replace) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
+            if looked.elapsed() >= LOOK_EVERY {
+                self.look();
+                self.leave();
+                looked = Instant::now();
+            }
         }
+    }
+
+    /// Detaches the probes of transactions that are called more often than their limit.
+    fn withdraw(&mut self) {
+        let exceeded = self.limits.exceeded(Instant::now(), |number| self.calls.of(number));
+        if exceeded.is_empty() {
+            return;
+        }
+        for (number, _) in &exceeded {
+            // It stays refused in these files.
+            for visit in self.files.values_mut().filter_map(|watched| watched.visits.get_mut(number)?.take()) {
+                self.prober.detach_file(visit);
+            }
+        }
+        for (number, rate) in &exceeded {
+            let Some(one) = self.declared.get(*number) else { continue };
+            let (place, name, limit) = (&one.place, &one.name, one.max_rate.unwrap_or_default());
+            log::warn!(
+                "{place}: transaction '{name}': {rate:.0} calls a second, more than {limit}: its probes are detached"
+            );
+        }
+        self.next.withdrawn.lock().unwrap_or_else(PoisonError::into_inner).extend(exceeded);
     }
 
     /// Detaches the probes of transactions that are gone and attaches those of new ones; others stay.
@@ -150,6 +199,7 @@ impl Watch {
             });
             !watched.visits.is_empty()
         });
+        self.limits.retain(|number| self.declared.get(number).is_some());
         self.look();
         self.look_at_all_processes();
     }
@@ -166,6 +216,7 @@ impl Watch {
 
     fn look_at_all_processes(&mut self) {
         for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+            self.withdraw();
             if let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) {
                 self.look_at_process(pid);
             }
@@ -202,6 +253,9 @@ impl Watch {
         for (number, one) in &declared {
             let placed = binary.as_ref().map_err(Clone::clone).and_then(|binary| binary.declared(one));
             let done = placed.map_err(|why| why.to_string()).and_then(|at| self.attach(open, *number, one, &at));
+            if let (Ok(_), Some(rate)) = (&done, one.max_rate) {
+                self.limits.add(*number, rate, Instant::now(), self.calls.of(*number));
+            }
             visits.insert(*number, done.as_ref().ok().copied());
             match done {
                 Ok(_) => log::info!("transaction '{}': {} of {text} is traced", one.name, one.target),
@@ -210,6 +264,7 @@ impl Watch {
         }
         let watched = || Watched { path: name.to_owned(), visits: HashMap::new() };
         self.files.entry(inode).or_insert_with(watched).visits.extend(visits);
+        self.withdraw();
     }
 
     /// Attaches the probes of one transaction, all or none; the number they are kept under.
@@ -237,7 +292,7 @@ impl Watch {
     ) -> Result<(), String> {
         // Ends first, as below.
         for end in &site.ends {
-            self.prober.attach_place(visit, file, end, index | cookie::RETURN)?;
+            self.prober.attach_place(visit, file, end, index | cookie::RETURN | declared.capture(true))?;
         }
         for begin in &site.begins {
             self.prober.attach_place(visit, file, begin, index | declared.capture(false))?;

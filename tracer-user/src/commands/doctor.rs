@@ -15,7 +15,7 @@ use crate::kernel::loader::{self, Attached, LoadError, Options};
 use crate::kernel::probes::plan;
 use crate::kernel::send_priority::SendPriorityMode;
 use crate::kernel::{offsets, selftest};
-use crate::service_classes::thread_priority;
+use crate::service_classes::{reset, thread_priority};
 
 /// Findings of the report.
 #[derive(Default)]
@@ -80,7 +80,7 @@ pub fn doctor(as_json: bool, config: Option<&Path>) -> Result<(), Failure> {
             }
         }
     }
-    report.features.push(priorities());
+    report.features.extend([priorities(), resets()]);
     report.features.extend(config.as_ref().and_then(doctor_relay::relay));
     report.libraries = doctor_tls::find();
     let text = if as_json { format!("{}\n", report.json()) } else { report.text() };
@@ -110,6 +110,19 @@ fn priorities() -> Feature {
         "thread priorities can be changed and restored; they decide between threads of one cgroup"
     };
     Feature::full(NAME, detail)
+}
+
+/// Whether requests of service classes can be ended.
+fn resets() -> Feature {
+    const NAME: &str = "limits of requests";
+    match reset::selftest() {
+        Ok(()) => Feature::full(NAME, "connections can be reset"),
+        Err(why) => {
+            let follows = "--enforce on is refused where a service class has end_after or max_open";
+            let remedy = "CAP_NET_ADMIN, and a kernel with CONFIG_INET_DIAG_DESTROY (docs/service-classes.md)";
+            Feature::less(NAME, State::Degraded, why, follows, remedy)
+        }
+    }
 }
 
 /// Consequence of a missing requirement of all tracing.

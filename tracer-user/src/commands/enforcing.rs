@@ -13,9 +13,11 @@ use crate::pipeline::Pipeline;
 use crate::service_classes::decision::{Decision, Order};
 use crate::service_classes::feedback::{self, Feedback, FeedbackActions, FeedbackDecision, LevelChange};
 use crate::service_classes::lever::{self, Actions, Lever, Recovered, Refusal};
+use crate::service_classes::limits::{End, LimitDecision, OpenRequest};
 use crate::service_classes::network::{
     NetworkActions, NetworkDecision, NetworkOrder, PacketPriorities, SendingRequest,
 };
+use crate::service_classes::reset::{EndActions, Resetter, endable};
 use crate::service_classes::{Enforcement, Mode, ServiceClass, thread_priority};
 
 /// Most orders that wait for the lever's thread.
@@ -79,6 +81,58 @@ pub(super) struct Enforcing {
     dry: Vec<Actions>,
     network: Network,
     feedback: FeedbackLoop,
+    ending: Ending,
+}
+
+/// Ends requests beyond the limits of their classes.
+struct Ending {
+    decision: LimitDecision,
+    /// Resets connections; `None` unless the mode is `on` and a class had limits at the start.
+    resetter: Option<Resetter>,
+    open: Vec<OpenRequest>,
+    /// Of a dry run, by number of the class.
+    dry: Vec<EndActions>,
+}
+
+impl Ending {
+    fn start(config: &Config) -> Result<Self, Failure> {
+        let resetter = if config.enforce == Mode::On && config.service_classes.ends_requests() {
+            let failed = |why| {
+                Failure::SelfTest(format!(
+                    "--enforce on: a service class ends requests, and connections cannot be reset: {why}; see \
+                     docs/service-classes.md"
+                ))
+            };
+            Some(Resetter::start(NAMES).map_err(failed)?)
+        } else {
+            None
+        };
+        let dry = vec![EndActions::default(); NAMES];
+        Ok(Self { decision: Self::decision(config), resetter, open: Vec::new(), dry })
+    }
+
+    fn decision(config: &Config) -> LimitDecision {
+        LimitDecision::new(config.service_classes.classes.iter().map(|class| class.limits).collect())
+    }
+
+    fn decide(&mut self, now: u64, numbers: &Numbers) {
+        for end in self.decision.decide(now, &self.open) {
+            let end = End { class: numbers.number_of(end.class), ..end };
+            let Some(resetter) = &self.resetter else {
+                let Some(actions) = self.dry.get_mut(end.class) else { continue };
+                match endable(&end) {
+                    Ok(()) => actions.would_end[end.reason as usize] += 1,
+                    Err(why) => *actions.refused.entry(why.name()).or_default() += 1,
+                }
+                continue;
+            };
+            resetter.end(end);
+        }
+    }
+
+    fn actions(&self) -> Vec<EndActions> {
+        self.resetter.as_ref().map_or_else(|| self.dry.clone(), Resetter::actions)
+    }
 }
 
 /// Lowers classes so that more important ones reach their goals.
@@ -250,6 +304,7 @@ impl Enforcing {
             dry: vec![Actions::default(); NAMES],
             network: Network::new(config),
             feedback: FeedbackLoop::new(config),
+            ending: Ending::start(config)?,
         })
     }
 
@@ -258,6 +313,10 @@ impl Enforcing {
         if send_priority_mode(config) == SendPriorityMode::On && !self.network.attached {
             let what = "a service class has a network priority, and none had one when the agent started: the program for \
                         it is only loaded then; restart the agent";
+            return Some(what.into());
+        }
+        if self.mode == Mode::On && config.service_classes.ends_requests() && self.ending.resetter.is_none() {
+            let what = "a service class ends requests, and none did when the agent started: restart the agent";
             return Some(what.into());
         }
         (!self.numbers.have_room(&config.service_classes.classes)).then(|| {
@@ -279,6 +338,7 @@ impl Enforcing {
         self.numbers.set(classes);
         self.decision = Decision::new(classes.iter().map(|class| class.cpu).collect());
         self.feedback.controller = Feedback::new(classes, self.mode == Mode::On);
+        self.ending.decision = Ending::decision(config);
     }
 
     /// Restores every thread, from whichever thread it is called.
@@ -315,7 +375,9 @@ impl Enforcing {
         }
         self.serving.clear();
         self.network.sending.clear();
-        pipeline.serving(&mut self.serving, &mut self.network.sending);
+        self.ending.open.clear();
+        pipeline.serving(&mut self.serving, &mut self.network.sending, &mut self.ending.open);
+        self.ending.decide(now, &self.numbers);
         let mut orders = Vec::new();
         self.network.decision.decide(now, &self.network.sending, &mut orders);
         self.network.carry_out(orders, &self.numbers, kernel);
@@ -388,12 +450,19 @@ impl Enforcing {
         };
         let feedback = self.numbers.of.iter().enumerate().map(of).collect();
         let (threads, connections) = (self.decision.table_use().entries, self.connections().entries);
-        Enforcement { mode: self.mode, threads, connections, actions, network, feedback }
+        let ended = self.ending.actions();
+        let ends = self.numbers.of.iter().map(|number| ended.get(*number).cloned().unwrap_or_default()).collect();
+        Enforcement { mode: self.mode, threads, connections, actions, network, feedback, ends }
     }
 
     /// Threads whose priority is to be another than their own.
     pub(super) fn table_use(&self) -> TableUse {
         self.decision.table_use()
+    }
+
+    /// Open requests that were ended, or would have been.
+    pub(super) fn ended(&self) -> TableUse {
+        self.ending.decision.table_use()
     }
 
     /// Connections whose packets are to have another priority than their own.

@@ -4,6 +4,7 @@
 
 mod agent;
 mod agent_tables;
+mod call_limits;
 mod clock;
 mod database_figures;
 pub mod declare;
@@ -17,6 +18,7 @@ mod enforcing;
 pub mod fleet;
 mod fleet_policies;
 mod history_files;
+mod instrumenting;
 mod loss_watch;
 mod netns;
 mod past_windows;

@@ -179,9 +179,22 @@ impl Agent {
         pipeline.metrics.set_reloads(*applied, *refused, mistake.is_none());
     }
 
+    /// Has the probes of the declared transactions attached, and those of others detached.
+    pub(super) fn attach_declared(&mut self, pipeline: &Pipeline) {
+        match &self.declaring {
+            Some(declaring) => declaring.replace(pipeline.declared()),
+            None => {
+                self.declaring = Declaring::start(pipeline.declared(), &self.kernel, false)
+                    .inspect_err(|error| log::error!("no thread for declared transactions, none is traced: {error}"))
+                    .ok()
+                    .flatten();
+            }
+        }
+    }
+
     /// All of it, or nothing; says what changed, or why nothing did.
     fn take_up(&mut self, fresh: Fresh, pipeline: &mut Pipeline) -> Result<String, String> {
-        let Fresh { config, need_restart } = fresh;
+        let Fresh { mut config, need_restart } = fresh;
         if self.recorder.is_some() {
             return Err("a recording has one configuration, so that it can be replayed; end it first".into());
         }
@@ -189,17 +202,11 @@ impl Agent {
             return Err(why);
         }
         // From here on nothing fails. Calls are expected before their probes are attached.
+        let with_hotspots = self.with_hotspots(&config.declared);
+        let configured = std::mem::replace(&mut config.declared, with_hotspots);
         let changes = pipeline.reload(&config);
         self.enforcing.reload(&config, self.kernel.send_priorities.as_mut());
-        match &self.declaring {
-            Some(declaring) => declaring.replace(pipeline.declared()),
-            None => {
-                self.declaring = Declaring::start(pipeline.declared(), self.kernel.prober(), false)
-                    .inspect_err(|error| log::error!("no thread for declared transactions, none is traced: {error}"))
-                    .ok()
-                    .flatten();
-            }
-        }
+        self.attach_declared(pipeline);
         let mut what = format!(
             "{} transactions removed, {} new or changed, {} as before; {} service classes with {} rules, {} rules for request \
              classes",
@@ -213,7 +220,7 @@ impl Agent {
         if !need_restart.is_empty() {
             what = format!("{what}; also changed, and in force after a restart only: {}", need_restart.join(", "));
         }
-        self.config.declared = config.declared;
+        self.config.declared = configured;
         self.config.service_classes = config.service_classes;
         self.config.classes.rules = config.classes.rules;
         Ok(what)

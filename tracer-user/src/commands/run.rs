@@ -20,6 +20,7 @@ use super::decrypting::Decrypting;
 use super::enforcing::{self, Enforcing};
 use super::fleet_policies::FleetPolicies;
 use super::history_files::HistoryFiles;
+use super::instrumenting::Instrumenting;
 use super::loss_watch::Noticed;
 use super::netns::OwnNetns;
 use super::past_windows::PastWindows;
@@ -227,8 +228,9 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     let extras = config.runtimes;
     let mut prober = kernel.prober();
     let attach = move |look, place: &Place| prober.attach(place.probe, look, &place.file, place.offset);
-    let declaring = Declaring::start(pipeline.declared(), kernel.prober(), true)
+    let declaring = Declaring::start(pipeline.declared(), &kernel, true)
         .map_err(|error| Failure::Running(format!("no thread for declared transactions: {error}")))?;
+    let instrumenting = instrumenting(&config, &kernel, recorder.is_some());
     let decrypting = Decrypting::start(&config.tls, kernel.prober())
         .map_err(|error| Failure::Running(format!("no thread for TLS libraries: {error}")))?;
     let mut agent = Agent {
@@ -269,6 +271,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
             .inspect_err(|error| log::warn!("runtimes are not looked at: {error}"))
             .ok(),
         declaring,
+        instrumenting,
         reloading,
         fleet_policies,
         enforcing,
@@ -381,6 +384,16 @@ fn past_windows(settings: &History, host: &str) -> Option<PastWindows> {
     };
     let past = PastWindows::start(dir, host);
     past.inspect_err(|error| log::warn!("no thread for the windows of earlier runs: {error}")).ok()
+}
+
+/// Has hotspots traced as functions, if that is wanted.
+fn instrumenting(config: &Config, kernel: &Kernel, is_recorded: bool) -> Option<Instrumenting> {
+    if config.instrument.auto && is_recorded {
+        log::warn!("[instrument] auto: a recording has one configuration, so no hotspot is instrumented");
+        return None;
+    }
+    let started = Instrumenting::start(config, kernel);
+    started.inspect_err(|error| log::error!("no thread for instrumentation, none is done: {error}")).ok().flatten()
 }
 
 /// Nice value of every thread but the pipeline's: reading symbols and drawing pages can wait.

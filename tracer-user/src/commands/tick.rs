@@ -117,6 +117,7 @@ impl Agent {
         pipeline.host_books(&self.health.host_cpu, lost);
         self.count_own_use(pipeline);
         self.count_outputs(pipeline);
+        self.instrument(pipeline, now);
         self.enforcing.follow_goals(pipeline, now.saturating_add_signed(self.wall_offset));
         self.health.enforcement = self.enforcing.view(pipeline);
         pipeline.export_service_classes(&self.health.enforcement);

@@ -7,7 +7,7 @@ use toml::Spanned;
 
 use super::{ConfigError, Source};
 use crate::runtimes::declared::{
-    Declared, METRICS, Metric, MetricKind, Predicate, Source as ValuePlace, Target, ValueSource,
+    Declared, FailSource, METRICS, Metric, MetricKind, Predicate, Source as ValuePlace, Target, ValueSource,
 };
 
 /// Most declared transactions.
@@ -16,6 +16,8 @@ pub(super) const DECLARED_MAX: usize = 64;
 const NAME: usize = 120;
 const FUNCTION: usize = 1024;
 const METRIC_NAME: usize = 64;
+/// Highest `max_rate`, calls a second.
+const RATE: i64 = 1_000_000;
 
 /// One of them, as in the file.
 #[derive(Debug, Deserialize)]
@@ -31,6 +33,7 @@ pub(super) struct TransactionFile {
     user: Option<Spanned<String>>,
     #[serde(default)]
     metrics: Vec<MetricFile>,
+    max_rate: Option<Spanned<i64>>,
 }
 
 /// A call, as in the file.
@@ -133,14 +136,12 @@ fn one(source: &Source<'_>, file: &TransactionFile) -> Result<Declared, ConfigEr
             return Err(source.wrong(&file.name.span(), what));
         }
     };
-    let fail = match &file.fail {
-        Some(fail) => Some(Predicate::parse(fail.get_ref()).map_err(|what| source.wrong(&fail.span(), what))?),
-        None => None,
-    };
+    let fail = file.fail.as_ref().map(|fail| fail_of(source, fail, &target)).transpose()?;
     let user = match &file.user {
         Some(user) => Some(ValueSource::parse(user.get_ref(), false).map_err(|what| source.wrong(&user.span(), what))?),
         None => None,
     };
+    let max_rate = file.max_rate.as_ref().map(|rate| source.number(rate, 1..RATE + 1)).transpose()?;
     let mut declared = Declared {
         name: Arc::from(file.name.get_ref().trim()),
         program: file.program.get_ref().as_str().into(),
@@ -148,10 +149,27 @@ fn one(source: &Source<'_>, file: &TransactionFile) -> Result<Declared, ConfigEr
         fail,
         user,
         metrics: metrics(source, &file.metrics)?,
+        max_rate,
         place: source.place(&span).into(),
     };
     declared.number_globals().map_err(|what| source.wrong(&file.name.span(), what))?;
     Ok(declared)
+}
+
+/// When a call of `target` failed.
+fn fail_of(source: &Source<'_>, fail: &Spanned<String>, target: &Target) -> Result<Predicate, ConfigError> {
+    let wrong = |what: String| source.wrong(&fail.span(), what);
+    let predicate = Predicate::parse(fail.get_ref()).map_err(wrong)?;
+    match (target, predicate.source()) {
+        (Target::Probes { .. }, FailSource::Return) => {
+            Err(wrong("probes return nothing: expected an argument, \"arg1 != 0\" or \"end.arg1 != 0\"".into()))
+        }
+        (Target::Probes { end: None, .. }, FailSource::End(_)) => {
+            Err(wrong("it has no `end`: expected an argument of `begin`, \"arg1 != 0\"".into()))
+        }
+        (Target::Probes { .. }, _) | (_, FailSource::Return) => Ok(predicate),
+        _ => Err(wrong("arguments are compared of USDT probes only: expected \"return != 0\"".into())),
+    }
 }
 
 fn of_lines(source: &Source<'_>, file: &TransactionFile, lines: &LinesFile) -> Result<Target, ConfigError> {
@@ -195,9 +213,6 @@ fn of_probes(source: &Source<'_>, file: &TransactionFile, probes: &ProbesFile) -
     let target = Target::Probes { provider: name(&probes.provider)?, begin: name(&probes.begin)?, end };
     if let Some(end) = probes.end.as_ref().filter(|end| end.get_ref() == probes.begin.get_ref()) {
         return Err(source.wrong(&end.span(), "the end is the beginning; without an end its hits are counted"));
-    }
-    if let Some(fail) = &file.fail {
-        return Err(source.wrong(&fail.span(), "`fail` does not go with `probes`: they return nothing"));
     }
     let values = file.user.iter().chain(file.metrics.iter().map(|metric| &metric.value));
     for value in values {
@@ -303,8 +318,17 @@ mod tests {
             ),
             (
                 "name = \"a\"\nprogram = \"/x\"\nprobes = { provider = \"p\", begin = \"a\" }\nfail = \"return != 0\"",
-                "t.toml:5:8: `fail` does not go with `probes`",
+                "t.toml:5:8: probes return nothing: expected an argument",
             ),
+            (
+                "name = \"a\"\nprogram = \"/x\"\nprobes = { provider = \"p\", begin = \"a\" }\nfail = \"end.arg1 != 0\"",
+                "t.toml:5:8: it has no `end`",
+            ),
+            (
+                "name = \"a\"\nprogram = \"/x\"\nfunction = \"f\"\nfail = \"arg1 != 0\"",
+                "t.toml:5:8: arguments are compared of USDT probes only",
+            ),
+            ("name = \"a\"\nprogram = \"/x\"\nfunction = \"f\"\nmax_rate = 0", "t.toml:5:12: 0 is out of range"),
             (
                 "name = \"a\"\nprogram = \"/x\"\nprobes = { provider = \"p\", begin = \"a\" }\nuser = \"return:string\"",
                 "t.toml:5:8: probes return nothing",

@@ -11,6 +11,7 @@ use super::class_rules::{self, HeaderFile};
 use super::{ConfigError, Source};
 use crate::classes::rules::Glob;
 use crate::service_classes::hours::WeeklyHours;
+use crate::service_classes::limits::{END_AFTER, OPEN_MAX, RequestLimits};
 use crate::service_classes::network::PacketPriorities;
 use crate::service_classes::{CLASSES_MAX, Goal, Priority, RULES_MAX, Rule, ServiceClass, ServiceClasses};
 
@@ -31,6 +32,8 @@ pub(super) struct ServiceClassFile {
     goal: Option<Spanned<GoalFile>>,
     cpu: Option<Spanned<String>>,
     network: Option<Spanned<String>>,
+    end_after: Option<Spanned<String>>,
+    max_open: Option<Spanned<i64>>,
     #[serde(default)]
     rules: Vec<Spanned<RuleFile>>,
 }
@@ -172,8 +175,22 @@ fn one(source: &Source<'_>, file: &ServiceClassFile) -> Result<ServiceClass, Con
     let auto = file.cpu.as_ref().is_some_and(|cpu| cpu.get_ref() == "auto");
     let cpu = if auto { Priority::Normal } else { priority("cpu", &file.cpu)? };
     let network = priority("network", &file.network)?;
+    let limits = request_limits(source, file)?;
     let place = source.place(&file.name.span()).into();
-    Ok(ServiceClass { name: Arc::from(name), importance, goal, cpu, auto, network, place })
+    Ok(ServiceClass { name: Arc::from(name), importance, goal, cpu, auto, network, limits, place })
+}
+
+/// Checks beyond which its requests are ended.
+fn request_limits(source: &Source<'_>, file: &ServiceClassFile) -> Result<RequestLimits, ConfigError> {
+    let time = |text: &Spanned<String>| {
+        let time = crate::quantity::duration(text.get_ref()).ok();
+        time.filter(|time| (END_AFTER.0..=END_AFTER.1).contains(time))
+            .ok_or_else(|| source.wrong(&text.span(), "expected a time from 1s to 24h, such as \"30s\""))
+    };
+    Ok(RequestLimits {
+        end_after: file.end_after.as_ref().map(time).transpose()?,
+        max_open: file.max_open.as_ref().map(|most| source.number(most, 1..OPEN_MAX + 1)).transpose()?,
+    })
 }
 
 /// Checks the packets' priorities.

@@ -181,6 +181,10 @@ table_use! {
         priority_threads,
         /// Connections whose packets have another priority than their own.
         priority_connections,
+        /// Open requests that were ended by a limit of their class.
+        ended_requests,
+        /// Hotspots whose instrumentation is decided about.
+        hotspots,
     }
 }
 
@@ -216,9 +220,11 @@ mod tests {
             http_connections: fill(9),
             priority_threads: fill(16),
             priority_connections: fill(17),
+            ended_requests: fill(18),
+            hotspots: fill(19),
         };
         let all = agent.all();
         assert_eq!((all[0], all[14]), (("ring_event_bytes", fill(1)), ("http_connections", fill(9))));
-        assert_eq!(all.len(), 17);
+        assert_eq!(all.len(), 19);
     }
 }

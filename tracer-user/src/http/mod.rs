@@ -16,6 +16,7 @@ pub mod fleet;
 mod guard;
 mod history;
 mod hotspots;
+mod instrumentation;
 mod known;
 mod listen;
 mod markup;
@@ -106,6 +107,8 @@ pub struct Health {
     pub runtimes: Vec<RuntimeStatus>,
     /// What is done for service classes.
     pub enforcement: crate::service_classes::Enforcement,
+    /// Hotspots that are traced as functions.
+    pub instrumentation: crate::instrumentation::View,
     /// The configuration that is in force.
     pub configuration: ConfigStatus,
 }
@@ -357,6 +360,7 @@ fn router(app: Arc<App>) -> Router {
         .route("/api/v1/services", get(api::services))
         .route("/api/v1/classes", get(api::classes))
         .route("/api/v1/service-classes", get(service_classes::service_classes))
+        .route("/api/v1/instrumentation", get(instrumentation::instrumentation))
         .route("/api/v1/arm/definitions", get(arm::definitions))
         .route("/api/v1/arm/measurements", get(arm::measurements))
         .route("/api/v1/arm/users", get(arm::users))

@@ -12,6 +12,8 @@ use crate::metrics::{AttainmentRow, Trend};
 use crate::service_classes::ServiceClass;
 use crate::service_classes::feedback::{FeedbackAction, FeedbackActions};
 use crate::service_classes::lever::Actions;
+use crate::service_classes::limits::EndReason;
+use crate::service_classes::reset::EndActions;
 
 /// Why a class is late: what it waits for, and who took the CPU meanwhile.
 fn late(view: &PipelineView<'_>, row: &AttainmentRow) -> Value {
@@ -63,6 +65,17 @@ fn feedback(actions: &FeedbackActions) -> Value {
     json!({ "nice": actions.nice, "decisions": counts.collect::<serde_json::Map<_, _>>(), "last": last })
 }
 
+/// Which requests were ended, and why.
+fn ends(actions: &EndActions) -> Value {
+    let by_reason = |counts: [u64; EndReason::ALL.len()]| {
+        let named = EndReason::ALL.iter().zip(counts).map(|(reason, count)| (reason.name().to_owned(), count.into()));
+        named.collect::<serde_json::Map<_, _>>()
+    };
+    json!({
+        "ended": by_reason(actions.ended), "would_end": by_reason(actions.would_end), "refused": actions.refused,
+    })
+}
+
 fn class(view: &PipelineView<'_>, rows: &[AttainmentRow], index: usize, class: &ServiceClass) -> Value {
     let services: Vec<Value> = rows.iter().filter(|one| one.class == index).map(|one| row(view, one)).collect();
     let Actions { applied, would_apply, restored, refused } =
@@ -83,6 +96,9 @@ fn class(view: &PipelineView<'_>, rows: &[AttainmentRow], index: usize, class: &
             "applied": network.applied, "would_apply": network.would_apply, "restored": network.restored,
             "refused": network.refused,
         },
+        "end_after_s": class.limits.end_after.map(|time| time.as_secs_f64()),
+        "max_open": class.limits.max_open,
+        "end_actions": ends(view.health.enforcement.ends.get(index).unwrap_or(&EndActions::default())),
     })
 }
 

@@ -14,6 +14,7 @@ use tracer_common::ring::{Shape, WORD};
 
 use super::attachments::{Attachments, DetachOnDrop};
 use super::btf::{Btf, BtfError};
+use super::declared_calls::DeclaredCalls;
 use super::header::{self, Headers};
 use super::inband::{self, InBand};
 use super::load_retry;
@@ -162,6 +163,8 @@ pub struct Kernel {
     pub(super) attempts: Arc<uprobes::Counts>,
     /// Where the arguments of USDT probes are.
     pub(super) operands: Arc<Mutex<usdt::OperandMap>>,
+    /// Calls of declared transactions.
+    pub declared_calls: DeclaredCalls,
     /// Counters of the header programs, if they are in use.
     pub headers: Option<Headers>,
     /// Kinds of sockets that get no headers on this kernel, and why.
@@ -299,6 +302,7 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
     let lost = take_array::<u64>(&mut ebpf, "LOST")?;
     let hits = take_array::<u64>(&mut ebpf, "HITS")?;
     let operands = usdt::operands(&mut ebpf)?;
+    let declared_calls = DeclaredCalls::take(&mut ebpf)?;
     let profiler_cost = take_array::<Pod<ProfilerCost>>(&mut ebpf, "PROFILER_COST")?;
     let Map::Array(events) = take(&mut ebpf, "RINGS")? else {
         return Err(refused("the BPF object's map RINGS is of another kind", &"rebuild it"));
@@ -412,6 +416,7 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
             hits,
             attempts: Arc::default(),
             operands,
+            declared_calls,
             headers,
             header_limits,
             send_priorities,
@@ -543,7 +548,7 @@ pub(super) fn take(ebpf: &mut Ebpf, name: &str) -> Result<Map, LoadError> {
     ebpf.take_map(name).ok_or_else(|| refused(&format!("the BPF object has no map {name}"), &"rebuild it"))
 }
 
-fn take_array<T: aya::Pod>(ebpf: &mut Ebpf, name: &str) -> Result<PerCpuArray<MapData, T>, LoadError> {
+pub(super) fn take_array<T: aya::Pod>(ebpf: &mut Ebpf, name: &str) -> Result<PerCpuArray<MapData, T>, LoadError> {
     PerCpuArray::try_from(take(ebpf, name)?).map_err(|error| refused(&format!("map {name}"), &chain(&error)))
 }
 

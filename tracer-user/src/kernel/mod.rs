@@ -2,13 +2,14 @@
 //! ([`object`]), the running kernel's types ([`btf`], [`offsets`]), loading and attaching ([`loader`], [`probes`]), links
 //! that any thread can release ([`attachments`]), the stack sampler ([`sampler`], [`clock_cost`]), its unwind tables ([`unwind`]) and
 //! interpreters' frames ([`interpreter`]),
-//! probes in user programs ([`uprobes`]), the test at start ([`selftest`]) and the resulting features ([`features`]).
+//! probes in user programs ([`uprobes`], [`probe_cost`], [`declared_calls`]), the test at start ([`selftest`]) and the resulting features ([`features`]).
 //!
 //! Invariant: after start only [`policy`], and [`send_priority`] on its own map, write kernel maps. Only this layer may use `unsafe`.
 
 pub mod attachments;
 pub mod btf;
 pub mod clock_cost;
+pub mod declared_calls;
 pub mod features;
 pub mod header;
 mod header_selftest;
@@ -20,6 +21,7 @@ mod loading;
 pub mod object;
 pub mod offsets;
 pub mod policy;
+pub mod probe_cost;
 pub mod probes;
 mod ring;
 pub mod ring_occupancy;

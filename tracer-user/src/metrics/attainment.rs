@@ -273,6 +273,7 @@ mod tests {
     use super::*;
     use crate::metrics::samples;
     use crate::model::{Cost, PropagatedContext};
+    use crate::service_classes::limits::RequestLimits;
     use crate::service_classes::{Priority, ServiceClass};
     use std::time::Duration;
 
@@ -286,6 +287,7 @@ mod tests {
             cpu: Priority::Normal,
             auto: false,
             network: Priority::Normal,
+            limits: RequestLimits::default(),
             place: "t:1".into(),
         };
         let classes = vec![class("bronze", 3, Goal::Discretionary), class("gold", 1, goal)];

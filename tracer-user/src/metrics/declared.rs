@@ -145,17 +145,19 @@ impl DeclaredReports {
         self
     }
 
-    /// A call ended. `user`, and `values` in the order of the metrics: those that could not be read are counted.
+    /// A call ended. `user`, `values` in the order of the metrics, and whether it `failed`: those that could not be read are
+    /// counted.
     pub fn call(
         &mut self,
         call: &FinishedCall,
         user: &Result<Option<Arc<str>>, UnreadValue>,
         values: &[Option<DeclaredValue>],
-        failed: bool,
+        failed: Option<bool>,
     ) {
         let key = (call.declared, call.service);
         let unread = values.iter().filter(|value| value.is_none()).count() as u64 + u64::from(user.is_err());
-        self.unread += unread;
+        self.unread += unread + u64::from(failed.is_none());
+        let failed = failed == Some(true);
         let (sums, times) = self.totals.entry(key).or_default();
         sums.add(call, values, failed);
         sums.user_unread += u64::from(user.is_err());
@@ -209,6 +211,19 @@ impl DeclaredReports {
         })
     }
 
+    /// Sums of the transaction with this number, of all services: calls, failures, times and CPU.
+    pub fn sums(&self, number: usize) -> DeclaredSums {
+        let mut all = DeclaredSums::default();
+        for (_, (sums, _)) in self.totals.range((number, ServiceId(0))..=(number, ServiceId(u32::MAX))) {
+            all.count += sums.count;
+            all.failed += sums.failed;
+            all.time = all.time.saturating_add(sums.time);
+            all.cpu = all.cpu.saturating_add(sums.cpu);
+            all.cpu_unknown += sums.cpu_unknown;
+        }
+        all
+    }
+
     /// Every user, and last in each service those without a row of their own.
     pub fn users(&self) -> impl Iterator<Item = DeclaredRow<'_>> {
         self.users.iter().flat_map(move |(key, users)| {
@@ -237,6 +252,7 @@ mod tests {
             fail: None,
             user: None,
             metrics: Vec::new(),
+            max_rate: None,
             place: "t:1".into(),
         };
         DeclaredReports::new(&DeclaredTable::new(&[one]))
@@ -269,9 +285,9 @@ mod tests {
         reports.limit = 2;
         let values = |number| vec![Some(DeclaredValue::Number(number)), None];
         for (user, time, number) in [("ann", 10, 5), ("bob", 20, -7), ("cyd", 30, 1), ("ann", 40, 6), ("dan", 50, 2)] {
-            reports.call(&call(time), &Ok(Some(user.into())), &values(number), number < 0);
+            reports.call(&call(time), &Ok(Some(user.into())), &values(number), Some(number < 0));
         }
-        reports.call(&call(60), &Err(UnreadValue), &values(1), false);
+        reports.call(&call(60), &Err(UnreadValue), &values(1), None);
         let rows: Vec<_> =
             reports.users().map(|row| (row.user, row.sums.count, row.sums.time, row.sums.metrics[0].sum)).collect();
         assert_eq!(rows, [(Some("ann"), 2, 50, 11), (Some("bob"), 1, 20, -7), (None, 2, 80, 3)]);
@@ -281,7 +297,7 @@ mod tests {
         let metric = &total.sums.metrics[0];
         assert_eq!((metric.count, metric.sum, metric.min, metric.max), (6, 8, Some(-7), Some(6)));
         assert_eq!(total.sums.metrics[1].unread, 6);
-        assert_eq!((reports.table_use(), reports.unread()), (TableUse::new(2, 2, 2), 7));
+        assert_eq!((reports.table_use(), reports.unread()), (TableUse::new(2, 2, 2), 8));
         reports.replace(&DeclaredTable::default(), &[0]);
         assert_eq!((reports.totals().count(), reports.users().count(), reports.table_use().entries), (0, 0, 0));
     }
@@ -290,7 +306,7 @@ mod tests {
     fn sums_do_not_overflow() {
         let mut reports = reports();
         for number in [i128::MAX, i128::MAX, i128::from(u64::MAX)] {
-            reports.call(&call(u64::MAX - 1000), &Ok(None), &[Some(DeclaredValue::Number(number))], false);
+            reports.call(&call(u64::MAX - 1000), &Ok(None), &[Some(DeclaredValue::Number(number))], Some(false));
         }
         assert_eq!(reports.totals().next().expect("a row").sums.metrics[0].sum, i128::MAX);
     }

@@ -27,6 +27,7 @@ use super::exposition::Exposition;
 use super::families::{Families, vec};
 use super::foldable::SeriesVec;
 use super::histograms::HistogramVec;
+use super::instrumentation::InstrumentationFamilies;
 use super::loss_account::LossAccount;
 use super::process::Process;
 use super::request_time::RequestTime;
@@ -59,6 +60,7 @@ pub struct Metrics {
     pub(super) certificates: Certificates,
     pub(super) configuration: ConfigurationFamilies,
     pub(super) service_classes: ServiceClassFamilies,
+    pub(super) instrumentation: InstrumentationFamilies,
     pub(super) workloads: WorkloadFamilies,
     /// Requests in shared series: there were too many classes, too many label combinations, or the class had been idle.
     folded_classes: IntCounter,
@@ -133,6 +135,7 @@ impl Metrics {
             certificates: Certificates::new(r),
             configuration: ConfigurationFamilies::new(r),
             service_classes: ServiceClassFamilies::new(r),
+            instrumentation: InstrumentationFamilies::new(r),
             workloads: WorkloadFamilies::new(r),
             folded_classes: folded.with_label_values(&["class"]),
             folded_series: folded.with_label_values(&["series"]),

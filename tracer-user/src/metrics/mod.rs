@@ -14,6 +14,7 @@ mod exposition;
 mod families;
 mod foldable;
 mod histograms;
+mod instrumentation;
 mod lateness;
 mod loss_account;
 mod low_cardinality;

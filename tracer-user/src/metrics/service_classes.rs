@@ -12,7 +12,9 @@ use super::totals::raise;
 use crate::model::Names;
 use crate::service_classes::feedback::FeedbackAction;
 use crate::service_classes::lever::{Actions, Refusal};
+use crate::service_classes::limits::EndReason;
 use crate::service_classes::network::NetworkActions;
+use crate::service_classes::reset::{EndActions, ResetRefusal};
 use crate::service_classes::{Enforcement, ServiceClasses};
 
 /// Most pairs of service class and service with series of their own, about eight each; those that come later share [`OTHER`].
@@ -33,6 +35,7 @@ pub(super) struct ServiceClassFamilies {
     actions: IntCounterVec,
     refused: IntCounterVec,
     network: IntCounterVec,
+    ends: IntCounterVec,
     lowered: GaugeVec,
     feedback: IntCounterVec,
 }
@@ -54,6 +57,9 @@ impl ServiceClassFamilies {
                        changed_by_others, permission, limit, state_file.";
         let network = "Changes of the packet priority of connections for a service class by action: applied, would_apply (a \
                        dry run), restored, refused (the kernel did not take it).";
+        let ends = "Requests of a service class beyond its limits by action: ended (their connection was reset), would_end (a \
+                    dry run), refused; and reason: too_long, too_many; if refused shared_connection, not_tcp, gone, \
+                    permission, limit.";
         let lowered = "Nice levels by which the threads of a service class with cpu = auto are lowered now for the goals of \
                        more important ones.";
         let feedback = "Decisions about a service class with cpu = auto: lowered, relaxed, gave_up (it did not help).";
@@ -65,6 +71,13 @@ impl ServiceClassFamilies {
                 IntCounterVec::new(
                     Opts::new("tracer_service_class_feedback_total", feedback),
                     &["service_class", "decision"],
+                ),
+            ),
+            ends: vec(
+                r,
+                IntCounterVec::new(
+                    Opts::new("tracer_service_class_ends_total", ends),
+                    &["service_class", "action", "reason"],
                 ),
             ),
             network: vec(
@@ -177,6 +190,23 @@ impl ServiceClassFamilies {
     }
 }
 
+/// Every action and reason of [`ServiceClassFamilies::ends`].
+fn all_ends() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let of = |action| EndReason::ALL.map(|reason| (action, reason.name()));
+    let refused = ResetRefusal::ALL.map(|reason| ("refused", reason.name()));
+    of("ended").into_iter().chain(of("would_end")).chain(refused)
+}
+
+/// What was counted of them.
+fn counted_ends(actions: &EndActions) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+    let counts = actions.ended.iter().chain(&actions.would_end).copied();
+    let refused = ResetRefusal::ALL.map(|reason| actions.refused.get(reason.name()).copied().unwrap_or_default());
+    all_ends()
+        .zip(counts.chain(refused))
+        .filter(|(_, count)| *count > 0)
+        .map(|((action, reason), n)| (action, reason, n))
+}
+
 /// What only grows.
 #[derive(Clone, Copy, Debug, Default)]
 struct Totals {
@@ -220,6 +250,9 @@ impl Metrics {
             for action in ["applied", "would_apply", "restored", "refused"] {
                 let _ = families.network.remove_label_values(&[&class.name, action]);
             }
+            for (action, reason) in all_ends() {
+                let _ = families.ends.remove_label_values(&[&class.name, action, reason]);
+            }
             for reason in Refusal::ALL.map(Refusal::name).into_iter().chain(UNSERVED) {
                 let _ = families.refused.remove_label_values(&[&class.name, reason]);
             }
@@ -239,7 +272,7 @@ impl Metrics {
 
     /// Sets what is known of the service classes; `actions` by class.
     pub fn set_service_classes(&mut self, names: &Names, attainment: &Attainment, done: &Enforcement) {
-        let Enforcement { actions, network, feedback, .. } = done;
+        let Enforcement { actions, network, feedback, ends, .. } = done;
         let families = &self.service_classes;
         let classes = &attainment.classes().classes;
         for (index, class) in classes.iter().enumerate() {
@@ -264,6 +297,10 @@ impl Metrics {
                 for (action, total) in FeedbackAction::ALL.iter().zip(feedback.counts) {
                     rise(&families.feedback, action.name(), total);
                 }
+            }
+            for (action, reason, total) in ends.get(index).into_iter().flat_map(counted_ends) {
+                let counter = families.ends.with_label_values(&[&class.name, action, reason]);
+                counter.inc_by(total.saturating_sub(counter.get()));
             }
             // Only of classes that have one.
             if let Some(network) = network.get(index).filter(|network| **network != NetworkActions::default()) {

@@ -8,11 +8,16 @@ use crate::model::{
     Accepted, ClassId, DeclaredFacts, Grade, Outcome, Owner, PropagatedContext, ProtocolId, ServiceId, Side, Sink,
     Span, StackSample,
 };
-use crate::runtimes::declared::{Captured, Pairing};
+use crate::runtimes::declared::{Captured, Declared, FailSource, Pairing};
 use crate::transactions::declared::FinishedCall;
 
 /// Kind of failure of a call that its condition calls failed.
-const FAILED: &str = "return_value";
+fn kind_of_failure(declared: &Declared) -> &'static str {
+    match declared.fail.map(|fail| fail.source()) {
+        Some(FailSource::Begin(_) | FailSource::End(_)) => "argument",
+        Some(FailSource::Return) | None => "return_value",
+    }
+}
 
 impl Pipeline {
     fn declared_class(&mut self, declared: usize, service: ServiceId) -> Option<ClassId> {
@@ -35,11 +40,12 @@ impl Pipeline {
     pub(super) fn declared_returned(&mut self, call: &FinishedCall) {
         let Some(class) = self.declared_class(call.declared, call.service) else { return };
         let Some(declared) = self.declared.get(call.declared) else { return };
-        let error = declared.fail.is_some_and(|fail| fail.is_true(call.value, call.go));
         // A USDT probe says the sizes of its arguments; the kernel side has extended them.
         let wide = call.go || call.pairing != Pairing::Depth;
         let captured = Captured { entry: call.entry.as_deref(), exit: call.exit.as_deref(), result: call.value, wide };
         let (user, values) = (declared.user_of(&captured), declared.values_of(&captured));
+        let failed = declared.failed(&captured);
+        let error = failed == Some(true);
         // Within a request it is a part of that request, which has a service class of its own.
         let service_class = match call.request {
             None => {
@@ -50,7 +56,7 @@ impl Pipeline {
         };
         let carried =
             service_class.map(|service_class| Arc::new(PropagatedContext { service_class, ..Default::default() }));
-        self.declared_reports.call(call, &user, &values, error);
+        self.declared_reports.call(call, &user, &values, failed);
         let named = declared.metrics.iter().zip(values);
         let facts = DeclaredFacts {
             user: user.ok().flatten(),
@@ -91,7 +97,7 @@ impl Pipeline {
             reply_bytes: 0,
             reply_body_bytes: None,
             status: None,
-            failure: error.then_some(FAILED),
+            failure: error.then(|| kind_of_failure(declared)),
             error,
             outcome: Outcome::Complete,
             cost: call.cost.unwrap_or_default(),

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use super::Pipeline;
 use crate::config::Config;
+use crate::metrics::DeclaredSums;
 use crate::protocols::Settings;
-use crate::runtimes::declared::{DeclaredChanges, DeclaredTable};
+use crate::runtimes::declared::{Declared, DeclaredChanges, DeclaredTable};
 
 /// Most header names of rules since the start: requests that are open refer to them by number, so none is ever removed.
 const HEADERS_MAX: usize = 256;
@@ -40,9 +41,7 @@ impl Pipeline {
         self.classifier.set_rules(config.classes.rules.clone(), headers.clone());
         let settings = Settings { headers, host: config.wants_host(), ..self.engine.settings().clone() };
         self.engine.set_settings(settings);
-        let changes = self.declared.replace(&config.declared);
-        self.engine.expect_declared(self.declared.pairings());
-        self.declared_reports.replace(&self.declared, &changes.removed);
+        let changes = self.declare(&config.declared);
         let old = Arc::clone(&self.policies.classes);
         let rows = self.attainment.rows();
         let services = rows.iter().filter_map(|row| {
@@ -53,6 +52,19 @@ impl Pipeline {
         self.attainment.replace(&config.service_classes);
         self.policies.replace(&config.service_classes, config.enforce);
         changes
+    }
+
+    /// Takes up other declared transactions. Calls are expected from here on; their probes come afterwards.
+    pub fn declare(&mut self, declared: &[Declared]) -> DeclaredChanges {
+        let changes = self.declared.replace(declared);
+        self.engine.expect_declared(self.declared.pairings());
+        self.declared_reports.replace(&self.declared, &changes.removed);
+        changes
+    }
+
+    /// Sums of a declared transaction, of all services.
+    pub fn declared_sums(&self, number: usize) -> DeclaredSums {
+        self.declared_reports.sums(number)
     }
 
     /// The declared transactions, by number.

@@ -13,6 +13,7 @@ use crate::guard::tables::TableUse;
 use crate::host::local_time;
 use crate::model::{Nanos, Side};
 use crate::service_classes::decision::Serving;
+use crate::service_classes::limits::{ConnectionId, OpenRequest};
 use crate::service_classes::network::SendingRequest;
 use crate::service_classes::{Enforcement, Facts, Mode, ServiceClass, ServiceClasses};
 use crate::transactions::declared::FinishedCall;
@@ -23,7 +24,7 @@ const WATCHED: usize = 8192;
 /// How long after the last such request more are expected, nanoseconds.
 const EXPECTED: Nanos = 1_000_000_000;
 
-/// A request whose thread or connection may get another priority.
+/// A request whose thread or connection may get another priority, or that may be ended.
 #[derive(Clone, Copy, Debug)]
 struct Watched {
     seen: Seen,
@@ -58,9 +59,10 @@ pub struct Unserved {
 #[derive(Debug)]
 pub(super) struct Policies {
     pub(super) classes: Arc<ServiceClasses>,
-    /// Whether threads, and whether packets, may get another priority.
+    /// Whether threads, and whether packets, may get another priority, and whether requests may be ended.
     threads: bool,
     packets: bool,
+    ends: bool,
     /// Open requests of classes for which something may be done.
     watched: HashMap<Slot, Watched>,
     unserved: Vec<Unserved>,
@@ -82,6 +84,7 @@ impl Policies {
             classes: Arc::clone(classes),
             threads: mode != Mode::Off && classes.changes_priorities(),
             packets: mode != Mode::Off && classes.changes_network(),
+            ends: mode != Mode::Off && classes.ends_requests(),
             watched: HashMap::new(),
             unserved: vec![Unserved::default(); classes.classes.len()],
             latest: 0,
@@ -98,6 +101,7 @@ impl Policies {
         self.classes = Arc::clone(classes);
         self.threads = mode != Mode::Off && classes.changes_priorities();
         self.packets = mode != Mode::Off && classes.changes_network();
+        self.ends = mode != Mode::Off && classes.ends_requests();
         self.watched.clear();
     }
 
@@ -128,7 +132,8 @@ impl Policies {
         let class = sending.class;
         let thread = self.threads && !is_normal(&self.classes, class);
         // A request of normal priority ends that of its connection.
-        if !(thread || self.packets) || self.watched.contains_key(&slot) {
+        let may_end = self.ends && self.classes.classes.get(class).is_some_and(|class| !class.limits.is_empty());
+        if !(thread || self.packets || may_end) || self.watched.contains_key(&slot) {
             return;
         }
         self.latest = self.latest.max(sending.since);
@@ -224,14 +229,21 @@ impl Pipeline {
         Some(Arc::clone(&classes.classes.get(classes.decide(&facts)?)?.name))
     }
 
-    /// The threads that certainly serve a request of a service class alone, for [`Decision`], and the connections that
-    /// carry one, for [`NetworkDecision`]; call it after the rings were drained.
+    /// The threads that certainly serve a request of a service class alone, for [`Decision`], the connections that
+    /// carry one, for [`NetworkDecision`], and the requests that are open, for [`LimitDecision`]; call it after the rings
+    /// were drained.
     ///
     /// [`Decision`]: crate::service_classes::decision::Decision
     /// [`NetworkDecision`]: crate::service_classes::network::NetworkDecision
-    pub fn serving(&mut self, serving: &mut Vec<Serving>, sending: &mut Vec<SendingRequest>) {
+    /// [`LimitDecision`]: crate::service_classes::limits::LimitDecision
+    pub fn serving(
+        &mut self,
+        serving: &mut Vec<Serving>,
+        sending: &mut Vec<SendingRequest>,
+        requests: &mut Vec<OpenRequest>,
+    ) {
         let Self { engine, policies, .. } = self;
-        let Policies { classes, threads, packets, watched, unserved, .. } = policies;
+        let Policies { classes, threads, packets, ends, watched, unserved, .. } = policies;
         watched.retain(|slot, Watched { seen, sending: one }| {
             let live = engine.span(*slot);
             let name = live.and_then(|live| Some(&live.passed.as_ref()?.service_class));
@@ -241,6 +253,19 @@ impl Pipeline {
                 one.class = class.unwrap_or(one.class);
                 one.open = open.is_some() && class.is_some();
                 sending.push(*one);
+            }
+            if let (true, Some(live), Some(class)) = (*ends, open, class) {
+                requests.push(OpenRequest {
+                    connection: ConnectionId {
+                        cookie: live.cookie,
+                        pid: live.pid,
+                        ports: (live.local_port, live.peer_port),
+                    },
+                    class,
+                    service: live.service,
+                    since: live.start,
+                    shared: live.multiplexed,
+                });
             }
             if !*threads || class.is_some_and(|class| is_normal(classes, class)) {
                 return open.is_some() && class.is_some();

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
@@ -79,6 +80,13 @@ impl Profiles {
         sums.truncate(classes);
         let snapshot = |(class, (_, sums))| (class, self.snapshot_from(sums, filter.view));
         sums.into_iter().map(snapshot).collect()
+    }
+
+    /// For how long the periods of the last `since` have been counted: they begin a while before that.
+    pub fn counted_for(&self, since: Duration) -> Duration {
+        let filter = Filter { since: Some(since), ..Filter::default() };
+        let begin = self.periods_of(&filter).next().map_or(self.now, |period| period.start);
+        Duration::from_nanos(self.now.saturating_sub(begin))
     }
 
     /// The periods that a filter is about.

@@ -30,7 +30,7 @@ mod values;
 
 pub use interpreters::Language;
 pub use operands::Argument;
-pub use predicate::{Comparison, Predicate};
+pub use predicate::{Comparison, FailSource, Predicate};
 pub use table::{DeclaredChanges, DeclaredTable};
 pub use usdt::{ProbePlace, UsdtProbe, UsdtSite, parse as usdt_notes};
 pub use values::{Captured, METRICS, Metric, MetricKind, Source, UnreadValue, ValueSource};
@@ -133,6 +133,8 @@ pub struct Declared {
     pub user: Option<ValueSource>,
     /// What is measured of a call; at most [`METRICS`].
     pub metrics: Vec<Metric>,
+    /// Calls a second beyond which its probes are detached for good; `None`: no limit.
+    pub max_rate: Option<u32>,
     /// Where it is declared: `FILE:LINE`.
     pub place: Box<str>,
 }
@@ -140,9 +142,9 @@ pub struct Declared {
 impl Declared {
     /// Whether it is the same transaction, wherever it is declared.
     pub fn is_same(&self, other: &Self) -> bool {
-        let Self { name, program, target, fail, user, metrics, place: _ } = self;
+        let Self { name, program, target, fail, user, metrics, max_rate, place: _ } = self;
         (name, program, target) == (&other.name, &other.program, &other.target)
-            && (fail, user, metrics) == (&other.fail, &other.user, &other.metrics)
+            && (fail, user, metrics, max_rate) == (&other.fail, &other.user, &other.metrics, &other.max_rate)
     }
 
     /// Its user and metrics.
@@ -494,7 +496,9 @@ impl Binary {
         if let [(address, size)] = go[..] {
             return Ok(Found { name: function.into(), address, size, go: true });
         }
-        let named = |one: &&Function| &*one.name == function || plain(&one.name) == function;
+        // What has neither is a symbol as in the file; there may be a hundred thousand to demangle.
+        let is_plain = function.contains("::") || function.contains('(');
+        let named = |one: &&Function| &*one.name == function || is_plain && plain(&one.name) == function;
         let mut found: Vec<&Function> = self.functions.iter().filter(named).collect();
         // The symbol that knows its size first.
         found.sort_unstable_by_key(|one| (one.address, std::cmp::Reverse(one.size)));
@@ -586,10 +590,12 @@ pub(super) fn go_functions(image: &Image<'_, File>) -> Option<(Functions<'static
 
 /// A symbol as people write it.
 fn plain(symbol: &str) -> String {
-    match rustc_demangle::try_demangle(symbol) {
-        Ok(name) => format!("{name:#}"),
-        Err(_) => symbol.to_owned(),
+    if let Ok(name) = rustc_demangle::try_demangle(symbol) {
+        return format!("{name:#}");
     }
+    let is_cpp = symbol.starts_with("_Z");
+    let name = is_cpp.then(|| cpp_demangle::Symbol::new(symbol).ok()?.demangle().ok()).flatten();
+    name.unwrap_or_else(|| symbol.to_owned())
 }
 
 #[cfg(test)]

@@ -291,6 +291,7 @@ fn nice(level: usize) -> i8 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::limits::RequestLimits;
     use super::super::{Goal, Priority};
     use super::*;
     use proptest::prelude::*;
@@ -302,7 +303,16 @@ mod tests {
     fn class(name: &str, importance: u32, auto: bool) -> ServiceClass {
         let goal = if auto { Goal::Discretionary } else { Goal::P95(Duration::from_millis(50)) };
         let (cpu, network) = (Priority::Normal, Priority::Normal);
-        ServiceClass { name: name.into(), importance, goal, cpu, auto, network, place: "t:1".into() }
+        ServiceClass {
+            name: name.into(),
+            importance,
+            goal,
+            cpu,
+            auto,
+            network,
+            limits: RequestLimits::default(),
+            place: "t:1".into(),
+        }
     }
 
     fn two() -> Feedback {

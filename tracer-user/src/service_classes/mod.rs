@@ -4,14 +4,17 @@
 //! [`ServiceClasses`] says which class a request has. [`decision`] decides, purely, which threads run at another
 //! priority and for how long; [`lever`] changes them on a thread of its own and owns every change; [`journal`] lets the
 //! next start undo what a killed agent left. [`feedback`] decides, purely, how far classes are lowered so that more
-//! important ones reach their goals. [`network`] decides, purely, which connections send with another priority.
+//! important ones reach their goals. [`network`] decides, purely, which connections send with another priority. [`limits`]
+//! decides, purely, which requests are ended, and [`reset`] resets their connections.
 
 pub mod decision;
 pub mod feedback;
 pub mod hours;
 pub mod journal;
 pub mod lever;
+pub mod limits;
 pub mod network;
+pub mod reset;
 pub mod thread_priority;
 
 use std::sync::Arc;
@@ -97,6 +100,8 @@ pub struct ServiceClass {
     pub auto: bool,
     /// Priority of the packets that its replies are sent with.
     pub network: Priority,
+    /// Beyond which its requests are ended.
+    pub limits: limits::RequestLimits,
     /// `FILE:LINE` of its name.
     pub place: Box<str>,
 }
@@ -240,6 +245,11 @@ impl ServiceClasses {
         self.classes.iter().any(ServiceClass::changes_threads)
     }
 
+    /// Whether requests of a class may be ended.
+    pub fn ends_requests(&self) -> bool {
+        self.classes.iter().any(|class| !class.limits.is_empty())
+    }
+
     /// Whether a class changes priorities of packets.
     pub fn changes_network(&self) -> bool {
         self.classes.iter().any(|class| class.network != Priority::Normal)
@@ -284,6 +294,8 @@ pub struct Enforcement {
     pub network: Vec<network::NetworkActions>,
     /// By service class.
     pub feedback: Vec<feedback::FeedbackActions>,
+    /// By service class.
+    pub ends: Vec<reset::EndActions>,
 }
 
 #[cfg(test)]

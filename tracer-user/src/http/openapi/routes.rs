@@ -370,8 +370,49 @@ const SERVICE_CLASSES: Shape = Object(&[
                 "network_actions",
                 Object(&[("applied", Count), ("would_apply", Count), ("restored", Count), ("refused", Count)]),
             ),
+            ("end_after_s", NUMBER_OR_NULL),
+            ("max_open", Nullable(&Count)),
+            ("end_actions", Object(&[("ended", Map(&Count)), ("would_end", Map(&Count)), ("refused", Map(&Count))])),
         ])),
     ),
+]);
+/// Hotspots that are traced as functions, and why.
+const INSTRUMENTATION: Shape = Object(&[
+    ("enabled", Bool),
+    ("budget_ratio", Number),
+    ("cost_ratio", Number),
+    (
+        "functions",
+        List(&Object(&[
+            ("program", Text),
+            ("function", Text),
+            ("state", Word(&["traced", "waiting", "resting", "refused"])),
+            ("reason", TEXT_OR_NULL),
+            ("detail", TEXT_OR_NULL),
+            ("cpu_ratio", Number),
+            ("cost_ratio", Number),
+            ("calls_per_second", NUMBER_OR_NULL),
+            ("count", Count),
+            ("mean_s", NUMBER_OR_NULL),
+            ("cpu_mean_s", NUMBER_OR_NULL),
+        ])),
+    ),
+    (
+        "decisions",
+        List(&Object(&[
+            ("at_ns", Count),
+            ("program", Text),
+            ("function", Text),
+            ("action", Word(&["added", "removed", "refused"])),
+            ("reason", Text),
+            ("detail", TEXT_OR_NULL),
+            ("cpu_ratio", Number),
+            ("cost_ratio", Number),
+            ("calls_per_second", NUMBER_OR_NULL),
+        ])),
+    ),
+    ("decision_counts", Map(&Count)),
+    ("hotspots_not_kept", Count),
 ]);
 const HEALTH: Shape = Object(&[
     ("ready", Bool),
@@ -589,6 +630,7 @@ pub(super) const ROUTES: &[Route] = &[
         ])),
     ),
     get("/api/v1/service-classes", "goals and attainment", &[], Answer::Json(SERVICE_CLASSES)),
+    get("/api/v1/instrumentation", "hotspots traced as functions", &[], Answer::Json(INSTRUMENTATION)),
     get("/api/v1/arm/definitions", "declared transactions", &[FORMAT], Answer::JsonOrCsv(REPORT)),
     get("/api/v1/arm/measurements", "their measurements", &[FORMAT], Answer::JsonOrCsv(REPORT)),
     get("/api/v1/arm/users", "their measurements by user", &[FORMAT], Answer::JsonOrCsv(REPORT)),

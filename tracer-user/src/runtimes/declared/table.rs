@@ -9,9 +9,9 @@ use tracer_common::runtime::declared as cookie;
 
 use super::{Declared, Pairing};
 
-/// Numbers that a probe can carry. A configuration has at most a quarter as many transactions, so there are always free
-/// ones for those of the next.
-const NUMBERS: usize = cookie::INDEX as usize + 1;
+/// Numbers that a probe can carry. At most a third as many transactions are traced at once, so there are always free ones
+/// for those of the next configuration.
+const NUMBERS: usize = cookie::CALIBRATION as usize;
 
 /// The transactions, by number.
 #[derive(Clone, Debug, Default)]
@@ -111,6 +111,7 @@ mod tests {
             fail: None,
             user: None,
             metrics: Vec::new(),
+            max_rate: None,
             place: format!("t:{line}").into(),
         }
     }

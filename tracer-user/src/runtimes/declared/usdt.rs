@@ -9,7 +9,7 @@ use object::{Architecture, Endianness, Object, ObjectSection};
 use tracer_common::runtime::{Operand, Operands};
 
 use super::operands::{self, Argument};
-use super::{Binary, Declared, Refusal, SIMILAR, Source, elf};
+use super::{Binary, Declared, FailSource, Refusal, SIMILAR, Source, elf};
 
 /// Most bytes of notes, most probes, and most bytes of a name or of the arguments' text.
 const NOTES: u64 = 4 << 20;
@@ -138,8 +138,9 @@ impl Binary {
         (provider, begin, end): (&str, &str, Option<&str>),
     ) -> Result<UsdtSite, Refusal> {
         let all = self.usdt_probes();
-        let begins = self.usdt_places(&all, (provider, begin), Some(declared))?;
-        let ends = end.map_or(Ok(Vec::new()), |end| self.usdt_places(&all, (provider, end), None))?;
+        let begins = self.usdt_places(&all, (provider, begin), |probe| wanted(self, declared, probe))?;
+        let of_end = |probe: &UsdtProbe| wanted_at_end(declared, probe);
+        let ends = end.map_or(Ok(Vec::new()), |end| self.usdt_places(&all, (provider, end), of_end))?;
         Ok(UsdtSite { begins, ends })
     }
 
@@ -147,7 +148,7 @@ impl Binary {
         &self,
         all: &[UsdtProbe],
         (provider, name): (&str, &str),
-        values: Option<&Declared>,
+        wanted: impl Fn(&UsdtProbe) -> Result<Option<Box<Operands>>, Refusal>,
     ) -> Result<Vec<ProbePlace>, Refusal> {
         let found: Vec<&UsdtProbe> =
             all.iter().filter(|probe| (&*probe.provider, &*probe.name) == (provider, name)).collect();
@@ -167,8 +168,7 @@ impl Binary {
                     Some(at.ok_or_else(|| refuse("its semaphore is not in the file"))?)
                 }
             };
-            let operands = values.map_or(Ok(None), |declared| wanted(self, declared, probe))?;
-            Ok(ProbePlace { at, semaphore, operands })
+            Ok(ProbePlace { at, semaphore, operands: wanted(probe)? })
         };
         found.iter().map(place).collect()
     }
@@ -186,25 +186,45 @@ fn no_probe(all: &[UsdtProbe], provider: &str, name: &str) -> Refusal {
     Refusal::NoUsdt { probe: format!("{provider}:{name}"), similar }
 }
 
-/// Where the declared values are at this place.
+/// Puts an argument where the record has it; `what` wants it.
+fn put(probe: &UsdtProbe, number: u8, what: &str, operands: &mut Operands) -> Result<Operand, Refusal> {
+    let name = format!("{}:{}", probe.provider, probe.name);
+    let refuse = |why: String| Refusal::UsdtArgument { value: what.into(), probe: name.clone(), why };
+    let index = usize::from(number) - 1;
+    let (Some(argument), Some(place)) = (probe.arguments.get(index), operands.get_mut(index)) else {
+        return Err(refuse(format!("it has {} arguments", probe.arguments.len())));
+    };
+    *place = argument.operand.map_err(|why| refuse(format!("{}: {why}", argument.text)))?;
+    Ok(*place)
+}
+
+/// Where what says whether it failed is at this place, an end.
+fn wanted_at_end(declared: &Declared, probe: &UsdtProbe) -> Result<Option<Box<Operands>>, Refusal> {
+    let Some(FailSource::End(number)) = declared.fail.map(|fail| fail.source()) else { return Ok(None) };
+    let mut operands = Operands::default();
+    put(probe, number, &format!("end.arg{number}"), &mut operands)?;
+    Ok(Some(Box::new(operands)))
+}
+
+/// Where the declared values are at this place, a beginning.
 fn wanted(binary: &Binary, declared: &Declared, probe: &UsdtProbe) -> Result<Option<Box<Operands>>, Refusal> {
     let mut operands = Operands::default();
     let mut any = binary.put_globals(declared, probe.address, false, &mut operands)?;
+    if let Some(FailSource::Begin(number)) = declared.fail.map(|fail| fail.source()) {
+        any = true;
+        put(probe, number, &format!("arg{number}"), &mut operands)?;
+    }
     for value in declared.values() {
         let Source::Argument(first) = value.source() else { continue };
         any = true;
         for number in first..=value.registers() {
-            let name = format!("{}:{}", probe.provider, probe.name);
-            let refuse = |why: String| Refusal::UsdtArgument { value: value.to_string(), probe: name.clone(), why };
-            let index = usize::from(number) - 1;
-            let (Some(argument), Some(place)) = (probe.arguments.get(index), operands.get_mut(index)) else {
-                return Err(refuse(format!("it has {} arguments", probe.arguments.len())));
-            };
-            let found: Operand = argument.operand.map_err(|why| refuse(format!("{}: {why}", argument.text)))?;
+            let found = put(probe, number, &value.to_string(), &mut operands)?;
             if value.is_text() && number == first && found.unused_bits != 0 {
-                return Err(refuse(format!("{} is not a pointer", argument.text)));
+                let argument = probe.arguments.get(usize::from(number) - 1).map_or("", |argument| &*argument.text);
+                let (probe, why) =
+                    (format!("{}:{}", probe.provider, probe.name), format!("{argument} is not a pointer"));
+                return Err(Refusal::UsdtArgument { value: value.to_string(), probe, why });
             }
-            *place = found;
         }
     }
     Ok(any.then(|| Box::new(operands)))

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tracer_common::event::{DECLARED_REGISTERS, DECLARED_TEXT, DeclaredValues, TEXT_NONE};
 use tracer_common::runtime::declared as cookie;
 
-use super::Declared;
+use super::{Declared, FailSource};
 use crate::model::DeclaredValue;
 use crate::text;
 
@@ -275,7 +275,11 @@ pub struct Metric {
 impl Declared {
     /// Gives every global variable a register of the record that no argument is in; the error: there are too many values.
     pub fn number_globals(&mut self) -> Result<(), String> {
-        let arguments = self.values().map(ValueSource::registers).max().unwrap_or(0);
+        let of_fail = match self.fail.map(|fail| fail.source()) {
+            Some(FailSource::Begin(number)) => number,
+            _ => 0,
+        };
+        let arguments = self.values().map(ValueSource::registers).fold(of_fail, u8::max);
         // Behind a text that is in the last one there would be no register for its length.
         let mut next = DECLARED_REGISTERS as u8 - 1;
         let values = self.user.iter_mut().chain(self.metrics.iter_mut().map(|metric| &mut metric.value));
@@ -293,8 +297,19 @@ impl Declared {
 
     /// Bits of the cookie of the probes at the beginning or at the end of a call: what is captured there.
     pub fn capture(&self, end: bool) -> u64 {
-        let user = self.user.as_ref().map_or(0, |user| user.bits(end, false));
+        let fail = match self.fail.map(|fail| fail.source()) {
+            Some(FailSource::Begin(_)) if !end => cookie::VALUES,
+            Some(FailSource::End(_)) if end => cookie::VALUES,
+            // The return value is part of every record.
+            _ => 0,
+        };
+        let user = self.user.as_ref().map_or(fail, |user| fail | user.bits(end, false));
         self.metrics.iter().fold(user, |bits, metric| bits | metric.value.bits(end, true))
+    }
+
+    /// Whether a call failed; `None`: what says so could not be read.
+    pub fn failed(&self, captured: &Captured<'_>) -> Option<bool> {
+        self.fail.map_or(Some(false), |fail| fail.is_true(captured))
     }
 
     /// The user of a call; the error: it could not be read.
@@ -407,12 +422,18 @@ mod tests {
             fail: None,
             user: Some(value("global:who:string")),
             metrics: ["arg6", "global:a"].map(|text| metric(value(text))).to_vec(),
+            max_rate: None,
             place: "t:1".into(),
         };
         assert_eq!(declared.number_globals(), Ok(()));
         let sources: Vec<Source> = declared.values().map(ValueSource::source).collect();
         assert_eq!(sources, [Source::Global(8), Source::Argument(6), Source::Global(7)]);
         assert_eq!(declared.capture(false), cookie::VALUES | 8 << cookie::FIRST);
+        declared.fail = Some(super::super::Predicate::parse("end.arg9 != 0").unwrap());
+        assert_eq!((declared.number_globals(), declared.capture(true)), (Ok(()), cookie::VALUES));
+        declared.fail = Some(super::super::Predicate::parse("arg7 != 0").unwrap());
+        assert!(declared.number_globals().is_err(), "arg7 and a global variable in one register");
+        declared.fail = None;
         declared.metrics.push(metric(value("global:c")));
         assert!(declared.number_globals().unwrap_err().starts_with("at most 8"));
     }
