@@ -27,6 +27,8 @@ use super::Failure;
 const STACKS_EVERY: Duration = Duration::from_secs(10);
 /// Between two looks at keys and signals.
 const BLINK: Duration = Duration::from_millis(100);
+/// How long after a signal the screen has to end by itself.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What the thread that asks the agent reports.
 enum News {
@@ -153,7 +155,7 @@ fn ask(client: &Client, interval: Duration, wanted: &mpsc::Receiver<Option<Class
     }
 }
 
-/// A flag that SIGTERM, SIGHUP and SIGINT set: the terminal is restored before the end.
+/// A flag that SIGTERM, SIGHUP and SIGINT set: the terminal is restored before the end, which comes within [`PATIENCE`].
 fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
     use tokio::signal::unix::{SignalKind, signal};
     let no = |error: std::io::Error| Failure::Running(format!("signals cannot be handled: {error}"));
@@ -173,6 +175,10 @@ fn stop_on_signals() -> Result<Arc<AtomicBool>, Failure> {
                 }
                 flag.store(true, Ordering::Relaxed);
             });
+            // Without its terminal, the library that reads keys does so for ever and never looks at the flag.
+            std::thread::sleep(PATIENCE);
+            ratatui::restore();
+            std::process::exit(1);
         })
         .map_err(no)?;
     Ok(stop)

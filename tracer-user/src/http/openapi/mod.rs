@@ -2,6 +2,7 @@
 //!
 //! Tests hold the table against the router, against the parameters that handlers accept, and against real answers.
 
+mod answers;
 mod routes;
 mod shape;
 
@@ -109,7 +110,7 @@ fn operation(route: &Route) -> Value {
     if route.method != "get" {
         operation["security"] = json!([{ "token": [] }]);
         operation["requestBody"] =
-            json!({ "required": true, "content": { "application/json": { "schema": routes::SAMPLING.schema() } } });
+            json!({ "required": true, "content": { "application/json": { "schema": answers::SAMPLING.schema() } } });
     }
     operation
 }
