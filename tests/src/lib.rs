@@ -43,6 +43,7 @@ pub mod spans;
 pub mod star;
 pub mod stat;
 pub mod tls;
+pub mod tls_pair;
 pub mod truth;
 pub mod truth_costs;
 pub mod uwsgi;

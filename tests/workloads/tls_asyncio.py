@@ -6,6 +6,7 @@ tls_asyncio.py ask PORT LABEL VERSION CONNECTIONS REQUESTS [BATCH]: CONNECTIONS 
 times, BATCH requests at a time, for paths with LABEL.
 
 Replies take different times, so that connections alternate in every order. Every third request is sent in two pieces.
+With `-X loop=uvloop`, uvloop's event loop.
 """
 
 import asyncio
@@ -14,6 +15,10 @@ import ssl
 import sys
 
 mode, arguments = sys.argv[1], sys.argv[2:]
+if sys._xoptions.get("loop") == "uvloop":
+    import uvloop
+
+    uvloop.install()
 
 
 async def serve(certificate, key, log):

@@ -311,7 +311,18 @@ pub mod tls {
     pub const ASKED: u32 = 30;
     /// The bits of each.
     pub const LOCATION: u64 = 0x3ff;
-    /// In the object, in words of 8 bytes: its BIO for reading; 0: not known, nor the following two.
+    /// Cookie of what writes: in the object, in words of 8 bytes, the BIO that it writes to; 0: not known.
+    pub const WRITTEN_BIO: u32 = 10;
+    /// Likewise: in that BIO, in words of 8 bytes, how many bytes were written to it; 0: not known.
+    pub const WRITTEN_COUNT: u32 = 20;
+    /// The bits of either.
+    pub const WRITTEN_BITS: u64 = 0x3f;
+    /// Cookie of a function that writes: in the object, in words of 4 bytes, the version of the protocol; 0: not known.
+    pub const VERSION: u32 = 30;
+    /// The bits of it.
+    pub const VERSION_BITS: u64 = 0x3ff;
+    /// Also in the cookie of a function that writes: in the object, in words of 8 bytes, its BIO for reading; 0: not
+    /// known, nor the following three.
     pub const BIO: u32 = 40;
     /// The bits of it.
     pub const BIO_BITS: u64 = 0x3f;
@@ -338,11 +349,11 @@ pub mod tls {
         REGISTER | number as u64
     }
 
-    /// The location of what is so many bytes above the stack pointer; `None` if it is too far or not aligned.
+    /// The location of what is so many bytes above the stack pointer; `None` if it is too far.
     pub fn stack(bytes: u32) -> Option<u64> {
         // 0 is nowhere.
-        let word = u64::from(bytes / 4) + 1;
-        (bytes.is_multiple_of(4) && word < REGISTER).then_some(word)
+        let place = u64::from(bytes) + 1;
+        (place < REGISTER).then_some(place)
     }
 
     /// A location, as the probe reads it.
@@ -363,7 +374,7 @@ pub mod tls {
         if bits & REGISTER != 0 {
             Location::Register(bits & 0xf)
         } else if bits != 0 {
-            Location::Stack((bits - 1) * 4)
+            Location::Stack(bits - 1)
         } else {
             Location::Nowhere
         }
@@ -378,6 +389,34 @@ pub mod tls {
     pub const fn wrote_unseen(bytes: u32, sent: u32) -> bool {
         sent > bytes.saturating_add(OVERHEAD)
     }
+
+    /// Longest text of a record.
+    const LONGEST: u32 = 1 << 14;
+    /// What encryption adds to a record, its header included, by ciphers that authenticate: least and most.
+    const ADDED: [u32; 2] = [5 + 16, 5 + 24];
+
+    /// Records that text of `bytes` bytes needs.
+    #[inline(always)]
+    const fn records_of(bytes: u32) -> u32 {
+        bytes.saturating_sub(1) / LONGEST + 1
+    }
+
+    /// Where text begins in what a call wrote: `written` bytes, the last of them `bytes` bytes of text. Before them it may
+    /// have shaken hands; then that is known under TLS 1.3 only, which adds the same to each record by any cipher.
+    #[inline(always)]
+    pub const fn text_begins(bytes: u32, written: u32, version: u32) -> Option<u32> {
+        let records = records_of(bytes);
+        let added = written.wrapping_sub(bytes);
+        if added >= records.wrapping_mul(ADDED[0]) && added <= records.wrapping_mul(ADDED[1]) {
+            return Some(0);
+        }
+        let least = records.wrapping_mul(ADDED_13);
+        if version == TLS_13 && added >= least && added < 1 << 20 { Some(added - least) } else { None }
+    }
+
+    /// TLS 1.3, as OpenSSL numbers it, and what it adds to a record, its header included.
+    const TLS_13: u32 = 0x304;
+    const ADDED_13: u32 = 5 + 17;
 
     /// What an object wrote to a BIO that may keep it for a while, since all of it was last known to have left.
     #[repr(C)]
@@ -396,13 +435,12 @@ pub mod tls {
     impl Wrote {
         /// Nothing yet.
         pub const NOTHING: Self = Self { bytes: 0, records: 0, at: 0, overhead: 0 };
-        /// A header, and what ciphers that authenticate add.
-        const ADDED: [u32; 2] = [5 + 16, 5 + 24];
         /// Most records by which that is judged.
         const JUDGED: u32 = 16;
 
-        /// A record with `len` bytes of text is written while the socket is at `seq`. Whether it is certain to begin
-        /// there: the socket moved by exactly what was written before. After a record that was not seen, none is.
+        /// Text of `len` bytes is written, in as many records as it needs, while the socket is at `seq`. Whether it is
+        /// certain to begin there: the socket moved by exactly what was written before. After a record that was not seen,
+        /// none is.
         #[inline(always)]
         pub fn is_placed(&mut self, len: u32, seq: u32) -> bool {
             let added = seq.wrapping_sub(self.at).wrapping_sub(self.bytes);
@@ -413,17 +451,18 @@ pub mod tls {
             } else {
                 let each = added / self.records;
                 let fits = self.records <= Self::JUDGED && each * self.records == added;
-                let fits = fits && each >= Self::ADDED[0] && each <= Self::ADDED[1];
+                let fits = fits && each >= ADDED[0] && each <= ADDED[1];
                 if fits {
                     self.overhead = each;
                 }
                 fits
             };
+            let records = records_of(len);
             if placed {
-                (self.bytes, self.records, self.at) = (len, 1, seq);
+                (self.bytes, self.records, self.at) = (len, records, seq);
             } else {
                 self.bytes = self.bytes.wrapping_add(len);
-                self.records = self.records.wrapping_add(1);
+                self.records = self.records.wrapping_add(records);
             }
             placed
         }
@@ -437,13 +476,13 @@ mod tests {
     #[test]
     fn locations_are_read_as_written() {
         use tls::{ASKED, LOCATION, Location, OBJECT, PEEK, location, register, stack};
-        for bytes in [0, 4, 0x28, 2040] {
+        for bytes in [0, 4, 0x27, 510] {
             let cookie = register(13) << OBJECT | stack(bytes).expect("near") << PEEK;
             assert_eq!(location(cookie, OBJECT), Location::Register(13));
             assert_eq!(location(cookie, PEEK), Location::Stack(u64::from(bytes)));
             assert_eq!(location(cookie, ASKED), Location::Nowhere);
         }
-        assert_eq!((stack(6), stack(2044)), (None, None));
+        assert_eq!(stack(511), None);
         assert!(register(15) <= LOCATION);
     }
 
@@ -475,6 +514,29 @@ mod tests {
         // A record that was not seen.
         assert!(!wrote.is_placed(10, 2920 + 32 + 61));
         assert!(!wrote.is_placed(10, 2920 + 2 * 32 + 61));
+    }
+
+    #[test]
+    fn text_follows_what_else_a_call_wrote() {
+        for (bytes, records) in [(1, 1), (16_384, 1), (16_385, 2), (300_000, 19)] {
+            for added in [21, 22, 29] {
+                assert_eq!(tls::text_begins(bytes, bytes + records * added, 0x303), Some(0), "{bytes} {added}");
+            }
+            // The end of a handshake.
+            let written = bytes + records * 22 + 180;
+            assert_eq!(tls::text_begins(bytes, written, 0x303), None);
+            assert_eq!(tls::text_begins(bytes, written, 0x304), Some(180));
+            assert_eq!(tls::text_begins(bytes, bytes - 1, 0x304), None);
+        }
+    }
+
+    #[test]
+    fn long_text_needs_several_records() {
+        let mut wrote = tls::Wrote::NOTHING;
+        assert!(wrote.is_placed(40_000, 0));
+        assert!(!wrote.is_placed(16_384, 16_384 + 22), "three records, of which one has left");
+        assert!(wrote.is_placed(1, 40_000 + 16_384 + 4 * 22));
+        assert_eq!((wrote.records, wrote.overhead), (1, 22));
     }
 
     #[test]

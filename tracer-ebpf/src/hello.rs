@@ -27,7 +27,18 @@ struct HelloSocket {
     /// The socket; 0: several, which proves nothing.
     cookie: u64,
     sk: u64,
-    accepted: u64,
+    accepted: u32,
+    /// Sequence number of its first byte, if it was sent; else 0.
+    begins: u32,
+}
+
+/// What an object's random number proves.
+pub(crate) struct Proved {
+    pub(crate) sk: u64,
+    /// Whether the socket was accepted.
+    pub(crate) accepted: bool,
+    /// Sequence number of the first byte that the object wrote, if it is a client's; else 0.
+    pub(crate) begins: u32,
 }
 
 /// First of the bytes of a client's random number that are compared: they are the third and the fourth word of its
@@ -38,10 +49,10 @@ const IN_RANDOM: u64 = 5;
 #[map]
 static HELLOS: LruHashMap<Hello, HelloSocket> = LruHashMap::with_max_entries(TLS_HELLOS_MAX, 0);
 
-/// The socket on which the process sent or received the first message of the object's client, and whether it was
-/// accepted: two random numbers are never the same. `to_random`: where the object has the number; 0: not known.
+/// The socket on which the process sent or received the first message of the object's client: two random numbers are
+/// never the same. `to_random`: where the object has the number; 0: not known.
 #[inline(always)]
-pub(crate) fn socket_of(object: u64, to_random: u64, tgid: u32) -> Option<(u64, bool)> {
+pub(crate) fn socket_of(object: u64, to_random: u64, tgid: u32) -> Option<Proved> {
     if to_random == 0 {
         return None;
     }
@@ -51,18 +62,19 @@ pub(crate) fn socket_of(object: u64, to_random: u64, tgid: u32) -> Option<(u64, 
     let passed = unsafe { HELLOS.get(hello) }?;
     // The socket may be gone, and its memory another's.
     let is_there = passed.cookie != 0 && peek(passed.sk, OFF_SK_COOKIE.load()) == passed.cookie;
-    is_there.then_some((passed.sk, passed.accepted != 0))
+    is_there.then_some(Proved { sk: passed.sk, accepted: passed.accepted != 0, begins: passed.begins })
 }
 
 /// Bytes of an operation that show whether a client's first message begins it, and which.
 pub(crate) const HELLO: u32 = 32;
 
-/// Notes which socket a client's first message moved on, if an operation begins with one.
+/// Notes which socket a client's first message moved on, if an operation begins with one. `begins`: the sequence number
+/// of the operation's first byte, if it was sent; else 0.
 ///
 /// # Safety
 /// At `first` are [`HELLO`] bytes, aligned.
 #[inline(always)]
-pub(crate) unsafe fn note(first: *const u64, tgid: u32, sock: &Sock, sk: u64) {
+pub(crate) unsafe fn note(first: *const u64, tgid: u32, sock: &Sock, sk: u64, begins: u32) {
     // SAFETY: as promised.
     let word = |n: usize| unsafe { first.add(n).read_volatile() };
     // A record of a handshake, version 3, and in it a message of type 1 with less than 64 KiB.
@@ -79,6 +91,6 @@ pub(crate) unsafe fn note(first: *const u64, tgid: u32, sock: &Sock, sk: u64) {
         }
         return;
     }
-    let accepted = (sock.flags & SOCK_PASSIVE != 0) as u64;
-    let _ = HELLOS.insert(hello, HelloSocket { cookie: sock.cookie, sk, accepted }, 0);
+    let accepted = (sock.flags & SOCK_PASSIVE != 0) as u32;
+    let _ = HELLOS.insert(hello, HelloSocket { cookie: sock.cookie, sk, accepted, begins }, 0);
 }

@@ -30,6 +30,7 @@ mod socket;
 mod storage;
 mod thread_pool;
 mod tls;
+mod tls_registers;
 mod unwind;
 
 #[panic_handler]

@@ -161,6 +161,8 @@ pub(crate) struct TlsCall {
     pub(crate) count: u64,
     /// Position of the call's text, if it was reported when the call began; else [`NOT_REPORTED`].
     pub(crate) start: u64,
+    /// Where its socket was when it began to write, if it is known; else 0.
+    pub(crate) seq: u64,
     /// The object whose text is searched for frames.
     pub(crate) framed: u64,
 }

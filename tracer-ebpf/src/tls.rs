@@ -30,6 +30,7 @@ use crate::{
     sched::counters,
     socket::{PREFACE, frames, payload, user},
     storage::{Frames, NOT_REPORTED, SOCK_PASSIVE, THREADS, Thread},
+    tls_registers::{arguments, at_location, fifth, go_registers},
 };
 
 /// An object of a TLS library.
@@ -57,6 +58,9 @@ struct Object {
     framed: u32,
     /// `BIO_…`.
     bio: u32,
+    /// Sequence number of the first byte that it wrote, if that is known; else 0.
+    begins: u32,
+    reserved: u32,
     /// What it wrote of late.
     wrote: tls::Wrote,
     /// Where frames begin in what it reads and writes.
@@ -75,13 +79,37 @@ impl Object {
             joined: joined as u32,
             framed: 0,
             bio: BIO_UNKNOWN,
+            begins: 0,
+            reserved: 0,
             wrote: tls::Wrote::NOTHING,
             frames: [frames; 2],
         }
     }
 }
 
-/// [`Object::bio`]: not looked at yet.
+impl Object {
+    /// Whether its socket is still there, and the sequence number of the next byte that it sends; 0 if it is not.
+    #[inline(always)]
+    fn sent_up_to(&self) -> (bool, u32) {
+        // The socket may be gone, and its memory another's.
+        let is_there = peek(self.sk, OFF_SK_COOKIE.load()) == self.cookie;
+        (is_there, if is_there { peek(self.sk, OFF_TCP_WRITE_SEQ.load()) as u32 } else { 0 })
+    }
+
+    /// Sequence number of the next byte that a client's object writes for its caller to send: its BIO counts what it has
+    /// written since its first message. 0: not known.
+    #[inline(always)]
+    fn next_written(&self, object: u64, cookie: u64) -> u32 {
+        let bio: u64 = user(object + in_cookie(cookie, tls::WRITTEN_BIO, tls::WRITTEN_BITS, 8));
+        let count: u64 = user(bio + in_cookie(cookie, tls::WRITTEN_COUNT, tls::WRITTEN_BITS, 8));
+        let next = self.begins.wrapping_add(count as u32);
+        let (is_there, sent) = self.sent_up_to();
+        // What it wrote is yet to be sent, at least in part; else something else was sent, too.
+        if is_there && next.wrapping_sub(sent) < LONGEST as u32 { next } else { 0 }
+    }
+}
+
+/// [`Object::bio`]: not looked at yet, or it is not known where the object has it.
 const BIO_UNKNOWN: u32 = 0;
 /// [`Object::bio`]: what is written moves on the socket at once, and nothing is read ahead.
 const BIO_SOCKET: u32 = 1;
@@ -132,19 +160,25 @@ pub(crate) fn tls_enter(ctx: ProbeContext) -> u32 {
     (thread.io_cookie, thread.tls.object) = (0, object);
     (thread.tls.buffer, thread.tls.len) = (buffer, if len > 0 { len as u64 } else { 0 });
     thread.tls.count = if cookie & tls::STORES != 0 { count } else { 0 };
-    thread.tls.start = NOT_REPORTED;
-    if cookie & tls::CALL == tls::WRITE
-        && let Some(found) = find(object, caller.tgid)
-    {
-        let len = thread.tls.len;
-        thread.tls.start = found.pos[1];
-        found.pos[1] += len;
-        // The socket may be gone, and its memory another's.
-        let is_there = peek(found.sk, OFF_SK_COOKIE.load()) == found.cookie;
-        let seq = if is_there { peek(found.sk, OFF_TCP_WRITE_SEQ.load()) as u32 } else { 0 };
-        runtime::note_text(caller.task, caller.thread, caller.tgid, None);
-        report::<true>(&ctx, caller, found, Text { object, pos: found.pos[1] - len, buffer, len, asked: 0, seq });
+    (thread.tls.start, thread.tls.seq) = (NOT_REPORTED, 0);
+    if cookie & tls::CALL != tls::WRITE {
+        return 0;
     }
+    let Some(found) = find_or_bind(&caller, object, cookie) else { return 0 };
+    let thread = &mut *caller.thread;
+    let len = thread.tls.len;
+    let (_, seq) = found.sent_up_to();
+    if found.bio == BIO_OTHER {
+        // Reported when the call returns: a client may write before it has shaken hands, and write the same again.
+        let counts = found.begins != 0 && has_written(cookie);
+        thread.tls.seq = if counts { found.next_written(object, cookie) } else { seq } as u64;
+        return 0;
+    }
+    let pos = found.pos[1];
+    thread.tls.start = pos;
+    found.pos[1] = pos + len;
+    runtime::note_text::<true>(caller.task, caller.thread, caller.tgid, None);
+    report::<true>(&ctx, caller, found, Text { object, pos, buffer, len, asked: 0, seq });
     0
 }
 
@@ -162,7 +196,9 @@ pub(crate) fn tls_return(ctx: RetProbeContext) -> u32 {
     }
     thread.tls.object = 0;
     let call = cookie & tls::CALL;
-    if thread.io_cookie != 0 && !bind(thread, object, caller.tgid, call == tls::HANDSHAKE) {
+    // A program may do anything in a callback of the library: what it moves there proves less than the object does.
+    let binds = call == tls::HANDSHAKE || !has_bio(cookie);
+    if binds && thread.io_cookie != 0 && !bind(thread, object, caller.tgid, call == tls::HANDSHAKE) {
         return 0;
     }
     let returned = ctx.ret::<u64>() as i32;
@@ -178,7 +214,8 @@ pub(crate) fn tls_return(ctx: RetProbeContext) -> u32 {
     if call == tls::HANDSHAKE || (moved > thread.tls.len && !goes_on) {
         return 0;
     }
-    let Some(found) = find(object, caller.tgid) else { return 0 };
+    let Some(found) = find_or_bind(&caller, object, cookie) else { return 0 };
+    let thread = &mut *caller.thread;
     let (buffer, asked) = (thread.tls.buffer, thread.tls.len);
     if call == tls::WRITE && thread.tls.start != NOT_REPORTED {
         // What was not taken is written again.
@@ -188,13 +225,30 @@ pub(crate) fn tls_return(ctx: RetProbeContext) -> u32 {
     if moved == 0 {
         return 0;
     }
-    runtime::note_text(caller.task, caller.thread, caller.tgid, None);
     if call == tls::WRITE {
         let pos = found.pos[1];
         found.pos[1] = pos + moved;
-        report::<true>(&ctx, caller, found, Text { object, pos, buffer, len: moved, asked: 0, seq: 0 });
+        let began = thread.tls.seq as u32;
+        let into = if began == 0 {
+            None
+        } else if found.begins != 0 && has_written(cookie) {
+            let next = found.next_written(object, cookie);
+            let version: u32 = match in_cookie(cookie, tls::VERSION, tls::VERSION_BITS, 4) {
+                0 => 0,
+                to_version => user(object + to_version),
+            };
+            if next == 0 { None } else { tls::text_begins(moved as u32, next.wrapping_sub(began), version) }
+        } else if found.wrote.is_placed(moved as u32, began) {
+            Some(0)
+        } else {
+            None
+        };
+        let seq = into.map_or(0, |into| began.wrapping_add(into));
+        runtime::note_text::<true>(caller.task, caller.thread, caller.tgid, None);
+        report::<true>(&ctx, caller, found, Text { object, pos, buffer, len: moved, asked: 0, seq });
     } else {
         let pos = found.pos[0];
+        runtime::note_text::<false>(caller.task, caller.thread, caller.tgid, None);
         found.pos[0] = pos + moved;
         report::<false>(&ctx, caller, found, Text { object, pos, buffer, len: moved, asked, seq: 0 });
     }
@@ -222,7 +276,7 @@ pub(crate) fn tls_copy(ctx: ProbeContext) -> u32 {
     let asked = at_location(&ctx, cookie, tls::ASKED);
     let pos = found.pos[0];
     found.pos[0] = pos + len;
-    runtime::note_text(caller.task, caller.thread, caller.tgid, None);
+    runtime::note_text::<false>(caller.task, caller.thread, caller.tgid, None);
     report::<false>(&ctx, caller, found, Text { object, pos, buffer, len, asked, seq: 0 });
     0
 }
@@ -245,15 +299,14 @@ pub(crate) fn tls_record(ctx: ProbeContext) -> u32 {
         return 0;
     };
     let len: u64 = user(lengths);
-    // The socket may be gone, and its memory another's.
-    let is_there = peek(found.sk, OFF_SK_COOKIE.load()) == found.cookie;
-    let seq = if is_there { peek(found.sk, OFF_TCP_WRITE_SEQ.load()) as u32 } else { 0 };
+    let (is_there, seq) = found.sent_up_to();
     let wrote = found.wrote;
     let direct = found.bio == BIO_SOCKET;
     let unseen = direct && wrote.records != 0 && is_there && tls::wrote_unseen(wrote.bytes, seq.wrapping_sub(wrote.at));
     if unseen || fifth(&ctx) != 1 {
         emit::count(Lost::TlsObject);
-        *found = Object { bio: found.bio, ..Object::new(found.cookie, found.sk, found.accepted != 0, true) };
+        let (bio, begins) = (found.bio, found.begins);
+        *found = Object { bio, begins, ..Object::new(found.cookie, found.sk, found.accepted != 0, true) };
     }
     if fifth(&ctx) != 1 {
         // Several records at once: what follows shows as written unseen.
@@ -264,12 +317,14 @@ pub(crate) fn tls_record(ctx: ProbeContext) -> u32 {
     let seq = if direct {
         found.wrote = tls::Wrote { bytes: len as u32, records: 1, at: seq, overhead: 0 };
         seq
+    } else if found.begins != 0 && has_written(cookie) {
+        found.next_written(object, cookie)
     } else if found.wrote.is_placed(len as u32, seq) && is_there {
         seq
     } else {
         0
     };
-    runtime::note_text(caller.task, caller.thread, caller.tgid, None);
+    runtime::note_text::<true>(caller.task, caller.thread, caller.tgid, None);
     report::<true>(&ctx, caller, found, Text { object, pos, buffer, len, asked: 0, seq });
     0
 }
@@ -279,21 +334,24 @@ pub(crate) fn tls_record(ctx: ProbeContext) -> u32 {
 #[inline(always)]
 fn find_or_bind(caller: &Caller, object: u64, cookie: u64) -> Option<&'static mut Object> {
     if let Some(found) = find(object, caller.tgid) {
-        if found.bio == BIO_UNKNOWN {
+        if found.bio == BIO_UNKNOWN && has_bio(cookie) {
             found.bio = if descriptor(object, cookie).is_some() { BIO_SOCKET } else { BIO_OTHER };
         }
         return Some(found);
     }
-    let (sk, accepted, bio) = match descriptor(object, cookie) {
-        Some(fd) => (caller.task.socket_of(fd), false, BIO_SOCKET),
+    if !has_bio(cookie) {
+        return None;
+    }
+    let (proved, bio) = match descriptor(object, cookie) {
+        Some(fd) => (hello::Proved { sk: caller.task.socket_of(fd), accepted: false, begins: 0 }, BIO_SOCKET),
         None => {
             let to_random = in_cookie(cookie, tls::RANDOM, tls::RANDOM_BITS, 8);
-            let (sk, accepted) = hello::socket_of(object, to_random, caller.tgid)?;
-            (sk, accepted, BIO_OTHER)
+            (hello::socket_of(object, to_random, caller.tgid)?, BIO_OTHER)
         }
     };
+    let hello::Proved { sk, accepted, begins } = proved;
     let socket = peek(sk, OFF_SK_COOKIE.load());
-    let made = Object { bio, ..Object::new(socket, sk, accepted, true) };
+    let made = Object { bio, begins, ..Object::new(socket, sk, accepted, true) };
     if socket == 0 || !put(object, caller.tgid, &made) {
         return None;
     }
@@ -306,14 +364,22 @@ fn in_cookie(cookie: u64, which: u32, bits: u64, unit: u64) -> u64 {
     (cookie >> which & bits) * unit
 }
 
+/// Whether a probe's cookie says where the object has its BIO.
+#[inline(always)]
+fn has_bio(cookie: u64) -> bool {
+    in_cookie(cookie, tls::BIO, tls::BIO_BITS, 8) != 0
+}
+
+/// Whether a probe's cookie says where the object counts what it has written.
+#[inline(always)]
+fn has_written(cookie: u64) -> bool {
+    in_cookie(cookie, tls::WRITTEN_BIO, tls::WRITTEN_BITS, 1) != 0
+}
+
 /// The descriptor in an object's BIO.
 #[inline(always)]
 fn descriptor(object: u64, cookie: u64) -> Option<u32> {
-    let to_bio = in_cookie(cookie, tls::BIO, tls::BIO_BITS, 8);
-    if to_bio == 0 {
-        return None;
-    }
-    let bio: u64 = user(object + to_bio);
+    let bio: u64 = user(object + in_cookie(cookie, tls::BIO, tls::BIO_BITS, 8));
     let method: u64 = user(bio + in_cookie(cookie, tls::METHOD, tls::METHOD_BITS, 8));
     if user::<u32>(method) & tls::HAS_DESCRIPTOR == 0 {
         return None;
@@ -346,7 +412,7 @@ pub(crate) fn tls_go_write(ctx: ProbeContext) -> u32 {
     let (pos, cookie) = (found.pos[1], found.cookie);
     found.pos[1] = pos + len;
     let seq = peek(found.sk, OFF_TCP_WRITE_SEQ.load()) as u32;
-    runtime::note_text(caller.task, caller.thread, caller.tgid, Some((fd, cookie)));
+    runtime::note_text::<true>(caller.task, caller.thread, caller.tgid, Some((fd, cookie)));
     report::<true>(&ctx, caller, found, Text { object: connection, pos, buffer, len, asked: 0, seq });
     0
 }
@@ -365,7 +431,7 @@ pub(crate) fn tls_go_read(ctx: ProbeContext) -> u32 {
     };
     let pos = found.pos[0];
     found.pos[0] = pos + len;
-    runtime::note_text(caller.task, caller.thread, caller.tgid, None);
+    runtime::note_text::<false>(caller.task, caller.thread, caller.tgid, None);
     report::<false>(&ctx, caller, found, Text { object: connection, pos, buffer, len, asked: 0, seq: 0 });
     0
 }
@@ -551,90 +617,4 @@ pub(crate) fn frames_text(_: ProbeContext) -> u32 {
     }
     frames::complete(slot, fragments);
     0
-}
-
-/// The first four arguments of a C function.
-#[cfg(not(bpf_target_arch = "aarch64"))]
-#[inline(always)]
-fn arguments(ctx: &ProbeContext) -> [u64; 4] {
-    // SAFETY: the registers a probe is given.
-    unsafe { [(*ctx.regs).rdi, (*ctx.regs).rsi, (*ctx.regs).rdx, (*ctx.regs).rcx] }
-}
-
-/// The fifth.
-#[cfg(not(bpf_target_arch = "aarch64"))]
-#[inline(always)]
-fn fifth(ctx: &ProbeContext) -> u64 {
-    // SAFETY: a register a probe is given.
-    unsafe { (*ctx.regs).r8 }
-}
-
-/// Reads a register now and not where its value is used: there its address may be computed, which the verifier refuses.
-#[cfg(not(bpf_target_arch = "aarch64"))]
-macro_rules! now {
-    // SAFETY: a register of a probe's context.
-    ($register:expr) => {
-        unsafe { (&raw const $register).read_volatile() }
-    };
-}
-
-/// What is at a location of a probe's cookie.
-#[cfg(not(bpf_target_arch = "aarch64"))]
-#[inline(always)]
-fn at_location(ctx: &ProbeContext, cookie: u64, which: u32) -> u64 {
-    let r = ctx.regs;
-    match tls::location(cookie, which) {
-        tls::Location::Nowhere => 0,
-        tls::Location::Stack(bytes) => user(now!((*r).rsp) + bytes),
-        tls::Location::Register(number) => {
-            let (rbx, rbp, r12) = (now!((*r).rbx), now!((*r).rbp), now!((*r).r12));
-            let (r13, r14, r15) = (now!((*r).r13), now!((*r).r14), now!((*r).r15));
-            match number {
-                3 => rbx,
-                5 => rbp,
-                12 => r12,
-                13 => r13,
-                14 => r14,
-                15 => r15,
-                _ => 0,
-            }
-        }
-    }
-}
-
-/// The first three arguments of a Go function, and its frame pointer.
-#[cfg(not(bpf_target_arch = "aarch64"))]
-#[inline(always)]
-fn go_registers(ctx: &ProbeContext) -> [u64; 4] {
-    // SAFETY: the registers a probe is given.
-    unsafe { [(*ctx.regs).rax, (*ctx.regs).rbx, (*ctx.regs).rcx, (*ctx.regs).rbp] }
-}
-
-/// As [`arguments`].
-#[cfg(bpf_target_arch = "aarch64")]
-#[inline(always)]
-fn arguments(ctx: &ProbeContext) -> [u64; 4] {
-    // SAFETY: the registers a probe is given.
-    unsafe { [(*ctx.regs).regs[0], (*ctx.regs).regs[1], (*ctx.regs).regs[2], (*ctx.regs).regs[3]] }
-}
-
-/// Unknown on arm64, where these programs are not attached.
-#[cfg(bpf_target_arch = "aarch64")]
-#[inline(always)]
-fn fifth(_: &ProbeContext) -> u64 {
-    0
-}
-
-/// As [`fifth`].
-#[cfg(bpf_target_arch = "aarch64")]
-#[inline(always)]
-fn at_location(_: &ProbeContext, _: u64, _: u32) -> u64 {
-    0
-}
-
-/// As [`fifth`].
-#[cfg(bpf_target_arch = "aarch64")]
-#[inline(always)]
-fn go_registers(_: &ProbeContext) -> [u64; 4] {
-    [0; 4]
 }

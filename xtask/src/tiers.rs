@@ -56,6 +56,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("tls", Only(&["nginx_and_curl_as_the_access_log_says"])),
     ("tls_libraries", Nothing),
     ("tls_memory", Nothing),
+    ("tls_node", Nothing),
     ("tls_servers", Nothing),
     ("round_trips", Nothing),
     // CPU, waits and stacks.

@@ -141,14 +141,13 @@ pub(crate) fn sender(task: Task, tgid: u32, own: u64, established: u64) -> u64 {
     }
 }
 
-/// The task that the current thread runs, for text that it reads or writes by a TLS library. `write`: it writes by this
-/// descriptor, whose socket is this.
+/// The task that the current thread runs, for text that it reads or writes (`TX`) by a TLS library. `write`: it writes by
+/// this descriptor, whose socket is this.
 #[inline(always)]
-pub(crate) fn note_text(task: Task, thread: &mut Thread, tgid: u32, write: Option<(u32, u64)>) {
+pub(crate) fn note_text<const TX: bool>(task: Task, thread: &mut Thread, tgid: u32, write: Option<(u32, u64)>) {
     thread.entity = match of(tgid) {
         Some(runtime) if thread.runtime != 0 => {
-            // Node.js finds its loop's state by the operation under way; its connections are not bound.
-            let own = if runtime.kind == KIND_NODE { named(runtime, 0) } else { entity::<true>(task, thread, runtime) };
+            let own = entity::<TX>(task, thread, runtime);
             match write {
                 Some((fd, cookie)) => uses::writes(tgid, fd, own, cookie),
                 None => own,

@@ -338,7 +338,7 @@ fn moved<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, b
     }
     if sock.flags & SOCK_DECIDED == 0 && head >= hello::HELLO as u64 {
         // SAFETY: behind the record, aligned as it is.
-        unsafe { hello::note(op.add(1).cast(), tgid, sock, sk.0 as u64) };
+        unsafe { hello::note(op.add(1).cast(), tgid, sock, sk.0 as u64, if TX { seq } else { 0 }) };
     }
     // SAFETY: the current thread's own record.
     if WHICH != ALONE_PAGES

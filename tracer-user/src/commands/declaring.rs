@@ -24,8 +24,9 @@ use crate::runtimes::declared::{Binary, Declared, DeclaredSite, DeclaredTable, P
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Processes that wait to be looked at.
 const QUEUE: usize = 256;
-/// Most files that a glob names, and most entries of a directory that are read for it.
+/// Most files that a glob names, most directories that it leads through, and most entries of one that are read for it.
 const FILES: usize = 64;
+const DIRECTORIES: usize = 1024;
 const ENTRIES: usize = 4096;
 
 /// A file: device and inode.
@@ -377,9 +378,10 @@ pub(super) fn expand(pattern: &str) -> Vec<PathBuf> {
         found =
             entries.filter(|entry| glob.fits(&entry.file_name().to_string_lossy())).map(|entry| entry.path()).collect();
         found.sort_unstable();
-        found.truncate(FILES);
+        found.truncate(DIRECTORIES);
     }
     found.retain(|path| path.is_file());
+    found.truncate(FILES);
     found
 }
 
@@ -398,6 +400,11 @@ mod tests {
         let root = dir.path().display().to_string();
         assert_eq!(expand(&format!("{root}/*/bin/shop")).len(), 2);
         assert_eq!(expand(&format!("{root}/b/*/sh*")).len(), 3);
+        // Directories before it that lack the file do not count.
+        for n in 0..FILES {
+            fs::create_dir_all(dir.path().join(format!("0{n}"))).unwrap();
+        }
+        assert_eq!(expand(&format!("{root}/*/bin/shop")).len(), 2);
         assert_eq!(expand(&format!("{root}/b/bin/shop")), [dir.path().join("b/bin/shop")]);
         assert!(expand(&format!("{root}/b/bin")).is_empty(), "a directory");
         assert!(expand("/nowhere/*").is_empty());

@@ -51,9 +51,10 @@ impl Engine {
             let expects =
                 verdict == VERDICT_TURNS && connection.before_text.is_some() && self.texting.contains(&connection.tgid);
             let side = connection.talk.side();
+            let by_loop = self.threads.get(&connection.tgid).is_some_and(|thread| thread.lap.is_some());
             let ask = match &connection.plain {
-                Some(_) => CapturePolicy { role: ask.role, ..Plaintext::policy(side, want) },
-                None if expects => CapturePolicy { role: ask.role, ..Plaintext::policy(None, want) },
+                Some(_) => CapturePolicy { role: ask.role, ..Plaintext::policy(side, want, by_loop) },
+                None if expects => CapturePolicy { role: ask.role, ..Plaintext::policy(None, want, by_loop) },
                 None => ask,
             };
             self.policies.push((cookie, ask));

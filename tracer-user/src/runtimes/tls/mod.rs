@@ -31,7 +31,7 @@ const CONSTANTS: usize = 64 << 20;
 /// A TLS library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Library {
-    /// OpenSSL 1.1 and 3 as a shared library.
+    /// OpenSSL 1.1 and 3, as a shared library or inside a program.
     OpenSsl,
     /// `crypto/tls` in a Go program.
     Go,

@@ -1,11 +1,11 @@
 //! OpenSSL 1.1 and 3.
 //!
-//! Text is best seen in two places inside the library ([`super::inside`]): where it is copied to its reader, which calls
-//! that find nothing do not reach, and where a record is written. An object's socket is then that of its handshake, or of
-//! the descriptor in its BIO.
+//! Text is best seen inside the library ([`super::inside`]): where it is copied to its reader, which calls that find
+//! nothing do not reach, and where a record is written. An object's socket is then that of its handshake, of the
+//! descriptor in its BIO, or the one on which the client's random number passed.
 //!
-//! Where these are not found: `SSL_read`, `SSL_write` and their `_ex` forms call one internal function each, with the same
-//! arguments, whose entry and return are watched; else those of the exported ones.
+//! Where either is not found: `SSL_read` and `SSL_read_ex` call one internal function with the same arguments, whose entry
+//! and return are watched; else those of the exported ones. The same for writing, up to OpenSSL 3.1.
 
 use std::fs::File;
 use std::path::Path;
@@ -14,6 +14,7 @@ use tracer_common::runtime::tls;
 
 use super::super::go::image::Image;
 use super::code::{begins_with_push, callee};
+use super::flow::{Value, follow};
 use super::functions::Reader;
 use super::{CONSTANTS, Refusal, Sites, inside};
 
@@ -28,11 +29,14 @@ pub(super) fn inspect(path: &Path, file: &File) -> Result<Sites, Refusal> {
     let mut reader = Reader::new(path, file, &wanted, &[READ[0], WRITE[0], HANDSHAKE, FORGET[0]])?;
     reader.forgets(&FORGET)?;
     reader.call(HANDSHAKE, 1, tls::HANDSHAKE)?;
-    if let Some(sites) = inside::find(path, &reader.image) {
-        reader.found.sites.extend(sites);
-        return Ok(reader.found);
-    }
-    for (names, kind) in [(READ, tls::READ), (WRITE, tls::WRITE)] {
+    let inside = inside::find(path, &reader.image);
+    reader.found.sites.extend(inside.copies.iter().chain(&inside.record));
+    let reads = (READ, tls::READ | inside.to_socket, !inside.copies.is_empty());
+    let writes = (WRITE, tls::WRITE | inside.to_socket | inside.written, inside.record.is_some());
+    for (names, kind, is_found) in [reads, writes] {
+        if is_found {
+            continue;
+        }
         if let Some(address) = internal(&reader, names) {
             reader.function(address, 4, kind | tls::STORES)?;
             continue;
@@ -56,7 +60,8 @@ pub(super) fn is_inside(file: &File) -> bool {
     })
 }
 
-/// The internal function that both forms call.
+/// The internal function that both forms call, if the address of the count is its fourth argument, as it is that of the
+/// extended form. OpenSSL 3.2 has another before it where it writes.
 fn internal(reader: &Reader<'_>, [plain, extended]: [&str; 2]) -> Option<u64> {
     let called = |name: &str, arguments: usize| {
         let address = reader.program.address(name)?;
@@ -64,5 +69,11 @@ fn internal(reader: &Reader<'_>, [plain, extended]: [&str; 2]) -> Option<u64> {
     };
     // The plain form extends the length before the call.
     let inner = called(extended, 4)?;
-    (called(plain, 2)? == inner && begins_with_push(&reader.code(inner)?)).then_some(inner)
+    if called(plain, 2)? != inner || !begins_with_push(&reader.code(inner)?) {
+        return None;
+    }
+    let address = reader.program.address(plain)?;
+    let followed = follow(&reader.code(address)?, address)?;
+    let mut calls = followed.iter().filter(|(one, _)| one.is_call_near() && one.near_branch_target() == inner);
+    calls.all(|(_, state)| matches!(state.argument(3), Value::Frame(_))).then_some(inner)
 }

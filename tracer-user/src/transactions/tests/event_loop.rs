@@ -1,6 +1,6 @@
 //! Event loops with distinguishable callbacks: how callbacks tie spans together, and what the async ids show in timers.
 
-use tracer_common::event::{ENTITY_BITS, TASK_EDGE_TURNED, TaskEdge};
+use tracer_common::event::{ENTITY_BITS, ROLE_PASSIVE, TASK_EDGE_TURNED, TaskEdge};
 use tracer_common::runtime::{KIND_NODE, NODE_ID_BITS, NODE_SURE};
 
 use super::*;
@@ -87,6 +87,47 @@ impl Node {
     fn answers_by(&mut self, ids: (u64, u64), client: usize) -> &mut Self {
         self.sends(ids);
         self.host.sends(LOOP, CLIENTS[client], OK);
+        self
+    }
+
+    /// Receives or sends a record of TLS, whose content begins like this.
+    fn encrypted(&mut self, cookie: u64, sends: bool, kind: u8, begin: &[u8], len: usize) -> &mut Self {
+        let mut bytes = vec![kind, 3, 3, (len >> 8) as u8, len as u8];
+        bytes.extend_from_slice(begin);
+        bytes.resize(5 + len, 0);
+        if sends {
+            self.sends((0, 0));
+        } else {
+            self.receives();
+        }
+        self.host.moves(1, LOOP, cookie, sends, 0, bytes);
+        self
+    }
+
+    /// The TLS library gives its reader text of the connection.
+    fn reads_text(&mut self, cookie: u64, path: &str) -> &mut Self {
+        self.receives();
+        let head = format!("GET {path} HTTP/1.1\r\n\r\n");
+        let nth = self.host.numbers.entry(LOOP).or_default();
+        *nth += 1;
+        let header = Header { kind: Kind::Text as u8, nanos: self.host.nanos, tgid: 1, tid: LOOP, ..Header::default() };
+        // Positions of text are others than the socket's.
+        let pos = self.host.positions.entry((cookie + 1000, false)).or_default();
+        let op = Op {
+            header,
+            cookie,
+            pos: *pos,
+            bytes: head.len() as u32,
+            nth: *nth,
+            counters: self.host.counters[&LOOP],
+            entity: self.host.entity,
+            edge_seq: self.host.edge_seq,
+            ..Op::default()
+        };
+        *pos += head.len() as u64;
+        let record = Record::Text { op, head: head.as_bytes(), tail: &[], fragments: &[] };
+        self.host.engine.record(&record, &mut self.host.out);
+        self.host.nanos += 10;
         self
     }
 
@@ -296,4 +337,23 @@ fn everything_that_ties_is_given_back() {
     assert!(node.host.engine.callback_groups.is_empty());
     node.host.engine.forget_process(1);
     assert!(node.host.engine.meetings.is_empty());
+}
+
+#[test]
+fn a_receive_of_encrypted_bytes_belongs_to_the_texts_that_it_brings() {
+    const CLIENT: u64 = 95;
+    let mut node = Node::new();
+    let header = Header { kind: Kind::Open as u8, nanos: node.host.nanos, tgid: 1, tid: LOOP, ..Header::default() };
+    let open = Open { header, cookie: CLIENT, family: FAMILY_INET, role: ROLE_PASSIVE, ..Open::default() };
+    node.host.engine.record(&Record::Open(open), &mut node.host.out);
+    node.encrypted(CLIENT, false, 22, &[1, 0, 0, 96, 3, 3], 100).encrypted(CLIENT, true, 22, &[2, 0, 0, 76, 3, 3], 80);
+    node.encrypted(CLIENT, false, 20, &[1], 1).encrypted(CLIENT, false, 22, &[0x5a], 40);
+    node.encrypted(CLIENT, true, 22, &[0x5a], 40).turns();
+    // One text; two at once; none.
+    node.encrypted(CLIENT, false, 23, &[], 60).reads_text(CLIENT, "/1").asks(0, "/1/a");
+    node.encrypted(CLIENT, false, 23, &[], 60).reads_text(CLIENT, "/2").asks(1, "/2/a");
+    node.reads_text(CLIENT, "/3").asks(2, "/3/a").turns();
+    node.replies(0).replies(1).replies(2).encrypted(CLIENT, false, 21, &[], 30).asks(0, "/x").turns();
+    let expected = [of("/1"), of("/2"), of("/3"), (Grade::Orphan, None)];
+    assert_eq!(node.verdicts(&["/1/a", "/2/a", "/3/a", "/x"]), expected);
 }
