@@ -21,7 +21,7 @@ const REPLY: usize = 1 << 20;
 /// Longest password, bytes.
 const PASSWORD: u64 = 4096;
 
-/// What servers said.
+/// What servers reported of themselves.
 #[derive(Debug)]
 pub(super) struct DatabaseFigures {
     read: Receiver<OwnFigures>,

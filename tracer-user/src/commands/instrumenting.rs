@@ -41,7 +41,7 @@ const NICE: i32 = 10;
 const AGENT: Nanos = 1_000;
 /// Most functions whose cost is remembered.
 const CHECKED: usize = 1024;
-/// Where declarations are said to be that are in no file.
+/// Stands for the file of declarations that are in none.
 const PLACE: &str = "[instrument]";
 
 /// What the profiler saw.

@@ -9,7 +9,7 @@ use crate::pipeline::Pipeline;
 /// Ticks between two checks of the books of subsystems.
 const CHECK_EVERY: u64 = 5;
 
-/// Reads a bounded number of processes, once a second, and takes what `servers` said; `ticks` counts the calls.
+/// Reads a bounded number of processes, once a second, and takes the figures of `servers`; `ticks` counts the calls.
 pub(super) fn look_at_processes(pipeline: &mut Pipeline, now: Nanos, ticks: u64, servers: Option<&DatabaseFigures>) {
     for figures in servers.into_iter().flat_map(DatabaseFigures::take) {
         pipeline.subsystems.compare(figures);

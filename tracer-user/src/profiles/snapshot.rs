@@ -215,7 +215,7 @@ impl Snapshot {
     }
 }
 
-/// A frame's name with its file, where it has no symbol, and whether its code is somebody else's.
+/// A frame's name with its file, where it has no symbol, and whether its code is a library's.
 fn annotated(frame: &Frame, mut name: String, owners: &CodeOwners) -> String {
     if let Some(file) = frame.file().filter(|_| name == NO_SYMBOL) {
         let program = file.rsplit('/').next().unwrap_or(file);

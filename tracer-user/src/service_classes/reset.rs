@@ -276,7 +276,7 @@ fn socket() -> io::Result<OwnedFd> {
     // SAFETY: just opened and owned by nothing else.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     let patience = libc::timeval { tv_sec: 1, tv_usec: 0 };
-    // SAFETY: the value is as long as is said.
+    // SAFETY: the value has the length that is passed with it.
     let done = unsafe {
         libc::setsockopt(
             fd,
@@ -290,7 +290,7 @@ fn socket() -> io::Result<OwnedFd> {
 }
 
 fn send(socket: &impl AsFd, message: &[u8]) -> io::Result<()> {
-    // SAFETY: the buffer is as long as is said.
+    // SAFETY: the buffer has the length that is passed with it.
     let sent = unsafe { libc::send(socket.as_fd().as_raw_fd(), message.as_ptr().cast(), message.len(), 0) };
     if sent == message.len() as isize { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -298,7 +298,7 @@ fn send(socket: &impl AsFd, message: &[u8]) -> io::Result<()> {
 fn receive(socket: &impl AsFd, mut each: impl FnMut(u16, &[u8]) -> bool) -> io::Result<()> {
     let mut bytes = vec![0u8; ANSWER];
     for _ in 0..ANSWERS {
-        // SAFETY: the buffer is as long as is said.
+        // SAFETY: the buffer has the length that is passed with it.
         let got = unsafe { libc::recv(socket.as_fd().as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), 0) };
         if got < 0 {
             return Err(io::Error::last_os_error());
@@ -318,7 +318,7 @@ pub fn selftest() -> Result<(), String> {
     let client = TcpStream::connect(address).map_err(failed)?;
     let local = client.local_addr().map_err(failed)?;
     let (mut cookie, mut len) = (0u64, size_of::<u64>() as libc::socklen_t);
-    // SAFETY: the value is as long as is said.
+    // SAFETY: the value has the length that is passed with it.
     let done = unsafe {
         libc::getsockopt(client.as_raw_fd(), libc::SOL_SOCKET, libc::SO_COOKIE, (&raw mut cookie).cast(), &raw mut len)
     };
