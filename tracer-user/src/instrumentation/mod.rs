@@ -6,7 +6,7 @@
 //!
 //! - *Expected value*: the share of the host's CPU that the profiler saw in it.
 //! - *Cost*: its calls times what the probes of a call cost on this machine. How often it is called is only known once it is
-//!   traced, so at first a guess counts ([`GUESS`]), and the probes go by themselves when there are more calls than the rest
+//!   traced, so at first a guess counts (`GUESS`), and the probes go by themselves when there are more calls than the rest
 //!   of the budget has room for (`Declared::max_rate`). What was measured is remembered.
 //! - *Learnt*: the mean response time of three periods in a row is the same within a tenth.
 //! - A function that was removed rests, twice as long each time, and may then be traced again: it may have changed.
