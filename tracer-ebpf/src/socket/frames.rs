@@ -179,23 +179,6 @@ macro_rules! field {
     };
 }
 
-/// A field of the walk, read.
-macro_rules! get {
-    ($walk:expr, $($field:tt)+) => {
-        // SAFETY: a field of the thread's record.
-        unsafe { (&raw const (*$walk).$($field)+).read_volatile() }
-    };
-}
-
-/// A field of the walk, written.
-macro_rules! set {
-    ($walk:expr, $value:expr, $($field:tt)+) => {{
-        let value = $value;
-        // SAFETY: a field of the thread's record.
-        unsafe { (&raw mut (*$walk).$($field)+).write_volatile(value) }
-    }};
-}
-
 /// Copies the fragments; returns how many bytes they take.
 ///
 /// # Safety

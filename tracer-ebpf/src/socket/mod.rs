@@ -1,5 +1,22 @@
 //! Socket I/O: one pair of hooks covers every system call, sendfile, splice out and io_uring.
 
+/// A field of a walk over user memory, read from map memory, where the verifier does not follow its value.
+macro_rules! get {
+    ($walk:expr, $($field:tt)+) => {
+        // SAFETY: the walk is the current thread's own memory.
+        unsafe { (&raw const (*$walk).$($field)+).read_volatile() }
+    };
+}
+
+/// The same, written.
+macro_rules! set {
+    ($walk:expr, $value:expr, $($field:tt)+) => {{
+        let value = $value;
+        // SAFETY: the walk is the current thread's own memory.
+        unsafe { (&raw mut (*$walk).$($field)+).write_volatile(value) }
+    }};
+}
+
 mod connection;
 mod consumed;
 pub(crate) mod frames;

@@ -174,23 +174,6 @@ struct Gathering {
     head: u64,
 }
 
-/// A field of the walk, read.
-macro_rules! get {
-    ($walk:expr, $($field:tt)+) => {
-        // SAFETY: a field of the caller's area.
-        unsafe { (&raw const (*$walk).$($field)+).read_volatile() }
-    };
-}
-
-/// A field of the walk, written.
-macro_rules! set {
-    ($walk:expr, $value:expr, $($field:tt)+) => {{
-        let value = $value;
-        // SAFETY: a field of the caller's area.
-        unsafe { (&raw mut (*$walk).$($field)+).write_volatile(value) }
-    }};
-}
-
 /// An array of `count` I/O vectors at user address `vec`: gathers the front, and the tail if the last few elements hold
 /// it.
 ///
