@@ -395,6 +395,7 @@ impl Engine {
             off_cpu: None,
             owner: Owner::Kernel,
             span: None,
+            dimensions: crate::model::DimensionValues::default(),
             ad_hoc: false,
         });
     }
