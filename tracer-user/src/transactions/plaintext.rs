@@ -320,6 +320,8 @@ mod tests {
         nanos: u64,
         /// Positions of the socket's bytes and of the text, received and sent.
         pos: [[u64; 2]; 2],
+        /// Operations of its thread.
+        nth: u32,
     }
 
     impl Server {
@@ -329,6 +331,7 @@ mod tests {
                 out: Vec::new(),
                 nanos: 1000,
                 pos: [[0; 2]; 2],
+                nth: 0,
             };
             let header = Header { nanos: 1, tgid: 7, tid: 7, ..Header::default() };
             let open = Open { header, cookie: 1, family: FAMILY_INET, role: ROLE_PASSIVE, ..Open::default() };
@@ -338,11 +341,12 @@ mod tests {
 
         fn moves(&mut self, text: bool, sends: bool, head: &[u8]) {
             self.nanos += 1000;
+            self.nth += 1;
             let flags = if sends { OP_TX } else { 0 };
             let pos = &mut self.pos[usize::from(text)][usize::from(sends)];
             let (bytes, seq) = (head.len() as u32, if text { 0 } else { 5000 + *pos as u32 });
             let header = Header { flags, nanos: self.nanos, tgid: 7, tid: 7, ..Header::default() };
-            let op = Op { header, cookie: 1, pos: *pos, bytes, seq, ..Op::default() };
+            let op = Op { header, cookie: 1, pos: *pos, bytes, seq, nth: self.nth, ..Op::default() };
             *pos += head.len() as u64;
             let record = if text {
                 Record::Text { op, head, tail: &[], fragments: &[] }
@@ -405,10 +409,11 @@ mod tests {
     fn calls_for_it_alone(server: &mut Server, cookie: u64) -> Option<bool> {
         let head = b"GET /down HTTP/1.1\r\nHost: x\r\n\r\n";
         server.nanos += 1000;
+        server.nth += 1;
         let header = Header { flags: OP_TX, nanos: server.nanos, tgid: 7, tid: 7, ..Header::default() };
         let open = Open { header, cookie, family: FAMILY_INET, role: ROLE_ACTIVE, ..Open::default() };
         server.engine.record(&Record::Open(open), &mut server.out);
-        let op = Op { header, cookie, bytes: head.len() as u32, ..Op::default() };
+        let op = Op { header, cookie, bytes: head.len() as u32, nth: server.nth, ..Op::default() };
         server.engine.record(&Record::Op { op, head, tail: &[], fragments: &[] }, &mut server.out);
         let slot = server.engine.connections.get(&cookie)?.spans().next()?;
         let cause = &server.engine.span(slot)?.cause;
