@@ -60,7 +60,7 @@ struct Shown {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
 }
 
 /// Reads the map all the time until `over`, and gives what it showed of each thread of these processes, in order.
@@ -156,7 +156,7 @@ fn each_thread_shows_the_request_it_holds_and_none_afterwards() {
     figure("trace contexts, longest after the answer", &format!("{:.1} ms", left.as_secs_f64() * 1e3));
     let most = Duration::from_secs_f64(0.1 / scale());
     assert!(late < most && left < most, "{late:?} {left:?}");
-    assert_eq!(agent.metrics().sum("tracer_table_entries", &[("table", "trace_contexts")]), 0.0);
+    assert!(agent.metrics().sum("tracer_table_entries", &[("table", "trace_contexts")]) < 0.5);
     agent.stop();
     assert!(!bpffs.pin().exists() && !bpffs.pin().parent().expect("a directory").exists());
 }

@@ -69,7 +69,7 @@ fn files_are_fetched_once_and_missing_ones_asked_for_once() {
         runtime.block_on(worker.get(id));
     }
     assert_eq!(counts(&worker), [1, 1, 2, 0, 0]);
-    let hex: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = id.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
     assert_eq!(asked_first.recv().unwrap(), format!("GET /buildid/{hex}/debuginfo HTTP/1.1"));
     let place = dir.path().join("cache").join(crate::profiles::by_build_id(&id).unwrap());
     assert_eq!(std::fs::read(&place).unwrap(), bytes);
