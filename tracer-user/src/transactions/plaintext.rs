@@ -82,7 +82,7 @@ impl Plaintext {
     /// Takes an operation on the socket.
     fn moved(&mut self, op: &Op, head: &[u8]) {
         if direction(op) == Direction::Rx {
-            self.records.received(op.pos, u64::from(op.bytes), op.seq, head);
+            self.records.received(op.pos, u64::from(op.bytes), op.seq, head, op.header.nanos);
             self.arrived = op.arrived;
         }
     }
@@ -169,7 +169,7 @@ impl Engine {
             Direction::Tx => {
                 (op.seq != 0 && plain.texts[1].back().is_none_or(|last| last.seq != op.seq)).then_some(op.seq)
             }
-            Direction::Rx => plain.records.text(op.bytes, asked).map(|(seq, into)| seq.wrapping_add(into)),
+            Direction::Rx => plain.records.text(op.bytes, asked, nanos).map(|(seq, into)| seq.wrapping_add(into)),
         };
         match seq {
             Some(seq) => plain.note(dir, Text { pos: op.pos, bytes, seq }),

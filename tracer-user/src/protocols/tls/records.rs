@@ -9,6 +9,8 @@
 
 use std::collections::VecDeque;
 
+use crate::model::Nanos;
+
 use super::{CHANGE, DATA, HANDSHAKE, HEADER, Record};
 
 /// Most records that wait for their text.
@@ -30,6 +32,8 @@ struct Waiting {
     len: u32,
     /// Bytes of its text that were read.
     used: u32,
+    /// When its header was received.
+    at: Nanos,
 }
 
 /// How far the handshake has come.
@@ -65,8 +69,8 @@ pub struct Records {
 
 impl Records {
     /// Takes a receive of `bytes` bytes at stream position `pos`, which begins at sequence number `seq`; `head` is its
-    /// captured front.
-    pub fn received(&mut self, pos: u64, bytes: u64, seq: u32, head: &[u8]) {
+    /// captured front, `now` its time.
+    pub fn received(&mut self, pos: u64, bytes: u64, seq: u32, head: &[u8], now: Nanos) {
         let end = pos.saturating_add(bytes);
         while !self.ahead && self.waiting.front().is_some_and(|record| record.end <= pos) {
             self.waiting.pop_front();
@@ -104,7 +108,7 @@ impl Records {
                 return;
             };
             self.next = Some(next + 1 + record.len as u64);
-            self.note(record, next + 1 + record.len as u64);
+            self.note(record, next + 1 + record.len as u64, now);
         }
     }
 
@@ -120,7 +124,7 @@ impl Records {
         self.ahead = ahead;
     }
 
-    fn note(&mut self, record: Record, end: u64) {
+    fn note(&mut self, record: Record, end: u64, at: Nanos) {
         let len = record.len as u32;
         match (record.kind, self.stage) {
             (HANDSHAKE, Stage::Changed) => self.stage = Stage::Data,
@@ -136,16 +140,17 @@ impl Records {
                     self.next = None;
                     return;
                 }
-                self.waiting.push_back(Waiting { seq: self.began, end, len, used: 0 });
+                self.waiting.push_back(Waiting { seq: self.began, end, len, used: 0, at });
             }
             _ => {}
         }
     }
 
     /// The place of a text of `bytes` bytes: sequence number of its record's header, and offset in the record's text.
-    /// `asked`: length of the reader's buffer; 0: unknown.
-    pub fn text(&mut self, bytes: u32, asked: u32) -> Option<(u32, u32)> {
-        while let Some(record) = self.waiting.front_mut() {
+    /// `asked`: length of the reader's buffer; 0: unknown. A text that was reported so late that what was received after it is
+    /// known already (`now` is its time) has no place any more.
+    pub fn text(&mut self, bytes: u32, asked: u32, now: Nanos) -> Option<(u32, u32)> {
+        while let Some(record) = self.waiting.front_mut().filter(|record| record.at <= now) {
             let left = record.len.saturating_sub(record.used);
             let over = left.saturating_sub(bytes);
             let ends = match self.overhead {
@@ -187,38 +192,49 @@ mod tests {
     fn a_text_is_placed_by_its_records_header() {
         let mut records = Records::default();
         let hello = record(HANDSHAKE, 200);
-        records.received(0, hello.len() as u64, 1000, &hello);
+        records.received(0, hello.len() as u64, 1000, &hello, 1);
         let mut flight = record(CHANGE, 1);
         flight.extend(record(DATA, 53));
         flight.extend(record(DATA, 53));
         // The request has the size of the Finished message, and both came at once.
-        records.received(205, flight.len() as u64, 1205, &flight);
-        assert_eq!(records.text(36, 4096), Some((1205 + 6 + 58, 0)));
-        assert_eq!(records.text(36, 4096), None);
+        records.received(205, flight.len() as u64, 1205, &flight, 1);
+        assert_eq!(records.text(36, 4096, 1), Some((1205 + 6 + 58, 0)));
+        assert_eq!(records.text(36, 4096, 1), None);
         // The header alone, then the rest, as OpenSSL reads it.
         let next = record(DATA, 117);
         let pos = 205 + flight.len() as u64;
-        records.received(pos, 5, 1205 + flight.len() as u32, &next[..5]);
-        records.received(pos + 5, 117, 1210 + flight.len() as u32, &next[5..]);
-        assert_eq!(records.text(60, 60), Some((1205 + flight.len() as u32, 0)));
-        assert_eq!(records.text(40, 60), Some((1205 + flight.len() as u32, 60)));
+        records.received(pos, 5, 1205 + flight.len() as u32, &next[..5], 1);
+        records.received(pos + 5, 117, 1210 + flight.len() as u32, &next[5..], 1);
+        assert_eq!(records.text(60, 60, 1), Some((1205 + flight.len() as u32, 0)));
+        assert_eq!(records.text(40, 60, 1), Some((1205 + flight.len() as u32, 60)));
+    }
+
+    #[test]
+    fn a_text_reported_late_is_not_that_of_a_later_record() {
+        let mut records = Records::default();
+        let request = record(DATA, 117);
+        records.received(0, 122, 1000, &request, 10);
+        // Its text was read at 20, and is reported only now.
+        records.received(122, 122, 1122, &request, 30);
+        assert_eq!(records.text(100, 4096, 20), None);
+        assert_eq!(records.text(100, 4096, 40), Some((1122, 0)));
     }
 
     #[test]
     fn a_whole_record_is_unread_until_its_text_is() {
         let mut records = Records::default();
         let request = record(DATA, 117);
-        records.received(0, 5, 1000, &request[..5]);
+        records.received(0, 5, 1000, &request[..5], 1);
         assert!(!records.is_unread(5), "only its header is there");
-        records.received(5, 117, 1005, &request[5..]);
+        records.received(5, 117, 1005, &request[5..], 1);
         assert!(records.is_unread(122));
-        assert!(records.text(100, 4096).is_some());
+        assert!(records.text(100, 4096, 1).is_some());
         assert!(!records.is_unread(122));
         let alert = record(DATA, 19);
-        records.received(122, 24, 1122, &alert);
+        records.received(122, 24, 1122, &alert, 1);
         assert!(!records.is_unread(146));
         records.keep(true);
-        records.received(146, 122, 1146, &request);
+        records.received(146, 122, 1146, &request, 1);
         assert!(!records.is_unread(268));
     }
 
@@ -226,18 +242,18 @@ mod tests {
     fn what_was_not_captured_gives_no_place_until_records_show_again() {
         let mut records = Records::default();
         let bytes = [record(DATA, 100), record(DATA, 100)].concat();
-        records.received(0, bytes.len() as u64, 7, &bytes[..50]);
-        assert_eq!(records.text(83, 4096), Some((7, 0)));
-        assert_eq!(records.text(83, 4096), None, "its header was not captured");
+        records.received(0, bytes.len() as u64, 7, &bytes[..50], 1);
+        assert_eq!(records.text(83, 4096, 1), Some((7, 0)));
+        assert_eq!(records.text(83, 4096, 1), None, "its header was not captured");
         let next = record(DATA, 90);
-        records.received(210, 95, 217, &next);
-        assert_eq!(records.text(73, 4096), Some((217, 0)));
+        records.received(210, 95, 217, &next, 1);
+        assert_eq!(records.text(73, 4096, 1), Some((217, 0)));
         // A lost operation.
-        records.received(400, 95, 407, &next);
-        assert_eq!(records.text(73, 4096), Some((407, 0)));
+        records.received(400, 95, 407, &next, 1);
+        assert_eq!(records.text(73, 4096, 1), Some((407, 0)));
         // One that begins in the middle of a record.
-        records.received(600, 95, 607, &[1; 95]);
-        assert_eq!(records.text(73, 4096), None);
+        records.received(600, 95, 607, &[1; 95], 1);
+        assert_eq!(records.text(73, 4096, 1), None);
     }
 
     proptest! {
@@ -260,10 +276,10 @@ mod tests {
             while at < stream.len() {
                 let end = (at + cuts.next().unwrap_or(1)).min(stream.len());
                 let piece = &stream[at..end];
-                records.received(at as u64, piece.len() as u64, at as u32, &piece[..piece.len().min(captured)]);
+                records.received(at as u64, piece.len() as u64, at as u32, &piece[..piece.len().min(captured)], 1);
                 at = end;
                 while let Some((seq, _, size)) = due.next_if(|(_, ends, _)| *ends <= at) {
-                    let found = records.text(size, 100_000);
+                    let found = records.text(size, 100_000, 1);
                     prop_assert!(found.is_none_or(|found| found == (seq, 0)), "{found:?} for {seq}");
                 }
             }
@@ -275,8 +291,8 @@ mod tests {
         ) {
             let mut records = Records::default();
             for (pos, bytes, seq, head) in operations {
-                records.received(pos, u64::from(bytes), seq, &head);
-                let _ = (records.text(bytes, seq), records.text(seq & 0xff, 0));
+                records.received(pos, u64::from(bytes), seq, &head, 1);
+                let _ = (records.text(bytes, seq, 1), records.text(seq & 0xff, 0, 1));
             }
         }
     }
