@@ -1,16 +1,17 @@
-//! Interpreted functions in stacks, Python's and PHP's: what they are called, and where they stand between native frames.
+//! Interpreted functions in stacks, Python's, PHP's and JavaScript's: what they are called, and where they stand between native frames.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use rustc_hash::FxHashMap;
 use tracer_common::interpreter::{
-    FRAME_ENTRY, FRAME_PHP, FRAME_SHIM, InterpretedFrame, InterpreterOutcome, Language, PYTHON_GREENLETS,
+    FRAME_ENTRY, FRAME_NATIVE_SHIFT, FRAME_SHIM, InterpretedFrame, InterpreterOutcome, Language, PYTHON_GREENLETS,
 };
 use tracer_common::unwind::Outcome;
 
-use crate::runtimes::php_code;
 use crate::runtimes::python_code::{Code, ProcessMemory, line, read};
+use crate::runtimes::v8_constants::V8Constants;
+use crate::runtimes::{php_code, v8_code, v8_frames};
 
 /// The interpreters' loops: one native frame of it runs one group of frames.
 const LOOPS: &[&str] = &["_PyEval_EvalFrameDefault", "execute_ex"];
@@ -33,7 +34,7 @@ const GLUE: &[&str] = &[
     "PyObject_CallFunctionObjArgs",
     "PyObject_Vectorcall",
     "PyVectorcall_Call",
-    "[unknown]",
+    UNKNOWN,
     "call_function",
     "do_call_core",
     "function_code_fastcall",
@@ -45,11 +46,15 @@ const GLUE: &[&str] = &[
     "zend_generator_resume",
 ];
 
+/// A native function without a name.
+pub(super) const UNKNOWN: &str = "[unknown]";
+
 /// What a function is called that could not be read.
 fn nameless(language: Language) -> &'static str {
     match language {
         Language::Python => "[Python function]",
         Language::Php => "[PHP function]",
+        Language::JavaScript => "[JavaScript function]",
     }
 }
 
@@ -84,6 +89,7 @@ impl ShownLines {
         match Language::of_flags(frame.flags) {
             Language::Python => self.python,
             Language::Php => self.php,
+            Language::JavaScript => Lines::Definition,
         }
     }
 }
@@ -104,6 +110,17 @@ pub(super) struct Function {
     pub(super) name: String,
     /// The file it is from; `None` = it could not be read, or the function is the interpreter's own.
     pub(super) file: Option<String>,
+}
+
+/// What a native frame runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Runs {
+    /// Its own code.
+    Itself,
+    /// A function of JavaScript.
+    Function(Function),
+    /// One that could not be read.
+    Unread(Function),
 }
 
 /// What a frame stands for.
@@ -137,13 +154,15 @@ pub(super) struct Functions {
     known: FxHashMap<(u64, u64), Known>,
     /// Bytes of line tables.
     tables: usize,
+    /// Of V8, once it was looked at: its constants, and where lines of scripts end.
+    v8: Option<(V8Constants, v8_code::Lines)>,
 }
 
 /// What tells functions of a process apart: address and cookie of the code object. Closures of PHP are copies of one function, and
 /// its cookie is made of what it says of itself.
 fn key(frame: &InterpretedFrame) -> (u64, u64) {
     match Language::of_flags(frame.flags) {
-        Language::Python => (frame.code, frame.cookie),
+        Language::Python | Language::JavaScript => (frame.code, frame.cookie),
         Language::Php => (0, frame.cookie),
     }
 }
@@ -179,6 +198,12 @@ impl Functions {
             let code = match Language::of_flags(frame.flags) {
                 Language::Python => read(process, frame, lines),
                 Language::Php => php_code::read(process, frame),
+                Language::JavaScript => {
+                    if self.v8.is_none() {
+                        self.v8 = v8_frames::of_process(pid).map(|constants| (constants, v8_code::Lines::default()));
+                    }
+                    self.v8.as_mut().and_then(|(known, lines)| v8_code::read(process, known, frame, lines))
+                }
             };
             let named = code.is_some();
             self.tables += code.as_ref().map_or(0, |code| code.table.len());
@@ -192,12 +217,14 @@ impl Functions {
     fn name(&self, frame: &InterpretedFrame, shown: ShownLines) -> Named {
         let Some(Known::Code(code)) = self.known.get(&key(frame)) else { return Named::Unknown };
         let lines = shown.of(frame);
-        if frame.flags & FRAME_PHP != 0 {
+        let language = Language::of_flags(frame.flags);
+        if language != Language::Python {
             if code.file.is_empty() {
-                return Named::Own(Function { name: format!("{} (PHP)", code.name), file: None });
+                return Named::Own(Function { name: format!("{} ({})", code.name, language.name()), file: None });
             }
             let line = if lines == Lines::Running && frame.at != 0 { frame.at } else { code.first };
-            let name = format!("{} ({}:{line})", code.name, short(&code.file));
+            let place = if line == 0 { String::new() } else { format!(":{line}") };
+            let name = format!("{} ({}{place})", code.name, short(&code.file));
             return Named::Function(Function { name, file: Some(code.file.clone()) });
         }
         if code.name == INIT && code.file == INIT {
@@ -209,6 +236,21 @@ impl Functions {
             name: format!("{name} ({}:{})", short(file), running.unwrap_or(*first)),
             file: Some(file.clone()),
         })
+    }
+
+    /// What each of `native` frames runs, where that is known from V8.
+    pub(super) fn in_native(&self, frames: &[InterpretedFrame], native: usize) -> Vec<Runs> {
+        let mut found = vec![Runs::Itself; native];
+        for frame in frames.iter().filter(|frame| Language::of_flags(frame.flags) == Language::JavaScript) {
+            let Some(place) = found.get_mut((frame.flags >> FRAME_NATIVE_SHIFT) as usize) else { continue };
+            *place = match self.name(frame, ShownLines::default()) {
+                Named::Function(function) | Named::Own(function) => Runs::Function(function),
+                Named::Nothing | Named::Unknown => {
+                    Runs::Unread(Function { name: nameless(Language::JavaScript).into(), file: None })
+                }
+            };
+        }
+        found
     }
 
     /// The functions of each group of frames, innermost first; `None` if no function has a name: then they are none.
@@ -247,9 +289,49 @@ impl Functions {
     }
 }
 
+/// Functions of V8 in its program that only lead from one function to another, by how their names begin.
+const GLUE_OF_V8: &[&str] = &[
+    "Builtins_CEntry_",
+    "Builtins_Call",
+    "Builtins_Construct",
+    "Builtins_InterpreterEntryTrampoline",
+    "Builtins_InterpreterPush",
+    "Builtins_JSBuiltinsConstructStub",
+    "Builtins_JSConstructStub",
+    "Builtins_JSEntry",
+    "Builtins_JSRunMicrotasksEntry",
+    "Builtins_ReflectApply",
+    "construct_stub_",
+    UNKNOWN,
+];
+
+/// Which native frames say nothing: functions of V8 that only lead to functions of JavaScript or from there. `names` of the frames,
+/// innermost first.
+pub(super) fn glue_of_v8<'a>(runs: &[Runs], names: impl Iterator<Item = Option<&'a str>>) -> Vec<bool> {
+    let leads = |name: Option<&str>| name.is_some_and(|name| GLUE_OF_V8.iter().any(|begin| name.starts_with(begin)));
+    let mut glue: Vec<bool> = runs.iter().zip(names).map(|(runs, name)| *runs == Runs::Itself && leads(name)).collect();
+    // Only runs of them beside a function of JavaScript: elsewhere a function without a name may be anything.
+    let is_function = |at: Option<&Runs>| at.is_some_and(|runs| *runs != Runs::Itself);
+    let mut at = 0;
+    while at < glue.len() {
+        let end = glue.iter().skip(at).position(|leads| !leads).map_or(glue.len(), |count| at + count);
+        let beside = is_function(at.checked_sub(1).and_then(|before| runs.get(before))) || is_function(runs.get(end));
+        // The innermost frame is where the time goes.
+        let from = if at == 0 { 1 } else { at };
+        for (place, leads) in glue.iter_mut().enumerate().take(end).skip(at) {
+            *leads = beside && place >= from;
+        }
+        at = end + 1;
+    }
+    glue
+}
+
 /// The end of a path that tells a file from others: below where libraries are installed, else with its directory.
 pub(super) fn short(path: &str) -> &str {
-    for installed in ["/site-packages/", "/dist-packages/"] {
+    if path.starts_with("node:") {
+        return path;
+    }
+    for installed in ["/site-packages/", "/dist-packages/", "/node_modules/"] {
         if let Some((_, rest)) = path.rsplit_once(installed) {
             return rest;
         }
