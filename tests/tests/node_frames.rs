@@ -50,11 +50,12 @@ fn name(frame: &str) -> Option<&str> {
 /// Whether this line of the program begins the definition of the function.
 fn is_line_of(text: &str, name: &str, line: u32) -> bool {
     let Some(found) = text.lines().nth(line as usize - 1) else { return false };
-    let begins = |word: &str| {
-        let rest = found.trim_start().split_once(word).map(|(_, rest)| rest);
-        rest.is_some_and(|rest| rest.starts_with(['(', ' ']))
-    };
-    begins(name)
+    // A word of its own, before its parameters.
+    found.match_indices(name).any(|(at, _)| {
+        let (before, behind) = (found.get(..at), found.get(at + name.len()..));
+        before.is_some_and(|text| !text.ends_with(char::is_alphanumeric))
+            && behind.is_some_and(|text| text.starts_with(['(', ' ']))
+    })
 }
 
 /// Weight of stacks: all below the program's own choice, those with the whole chain, those of them with the right lines.
