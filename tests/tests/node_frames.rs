@@ -222,7 +222,15 @@ fn versions_and_kinds_of_code() {
             continue;
         }
         judge(&agent, dir.path(), node, version, "optimised", APART, &[]);
-        judge(&agent, dir.path(), node, version, "baseline", &["--always-sparkplug", "--no-opt"], &["/burn", "/native"]);
+        judge(
+            &agent,
+            dir.path(),
+            node,
+            version,
+            "baseline",
+            &["--always-sparkplug", "--no-opt"],
+            &["/burn", "/native"],
+        );
         judge(&agent, dir.path(), node, version, "bytecode", &["--no-opt", "--no-sparkplug"], &["/burn", "/native"]);
     }
     agent.stop();
@@ -280,7 +288,8 @@ fn shares_are_those_of_the_profiler_of_node() {
     let truth = own_profile(dir.path(), "node");
     let mut compared = 0;
     for (name, share) in &truth {
-        if *share < 0.05 || name.starts_with('(') {
+        // How the functions ask for the time takes more of it under that profiler.
+        if *share < 0.05 || name.starts_with('(') || INNER.contains(&name.as_str()) {
             continue;
         }
         compared += 1;

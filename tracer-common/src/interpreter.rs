@@ -61,7 +61,7 @@ wire! {
         /// [`fold`] of the words that identify it.
         pub cookie: u64,
         /// Position: until 3.10 the index of the last instruction; later bytes from the code object to the instruction. PHP: the
-        /// line. V8: the offset in the bytecode, as the frame has it, if it is [`FRAME_BYTECODE`].
+        /// line. V8: none.
         pub at: u32,
         /// `FRAME_…`, `PYTHON_…`, and the minor version of the interpreter above 8 bits.
         pub flags: u32,
@@ -80,8 +80,6 @@ pub const PYTHON_INDEX: u32 = 8;
 pub const FRAME_PHP: u32 = 16;
 /// [`InterpretedFrame::flags`]: a native frame that runs a function of JavaScript.
 pub const FRAME_V8: u32 = 32;
-/// [`InterpretedFrame::flags`]: V8's frame looks like one of bytecode, which optimised code may do, too.
-pub const FRAME_BYTECODE: u32 = 64;
 /// [`InterpretedFrame::flags`]: V8's native frame, counted from the innermost, this many bits above.
 pub const FRAME_NATIVE_SHIFT: u32 = 24;
 /// Kind of a function that is PHP's own (`ZEND_INTERNAL_FUNCTION`): it has no file.

@@ -9,21 +9,16 @@ use core::ffi::c_void;
 
 use aya_ebpf::helpers::generated::{bpf_loop, bpf_probe_read_user};
 use tracer_common::{
-    interpreter::{
-        FRAME_BYTECODE, FRAME_NATIVE_SHIFT, INTERPRETED_FRAMES_MAX, InterpreterLayout, InterpreterOutcome, fold,
-    },
+    interpreter::{FRAME_NATIVE_SHIFT, INTERPRETED_FRAMES_MAX, InterpreterLayout, InterpreterOutcome, fold},
     limits::FRAMES_MAX,
 };
 
 use super::{INTERPRETER_SCRATCH, Walk, at, set, word};
 use crate::{bound::masked, policy, scratch::SAMPLE_SCRATCH};
 
-/// From the lowest slot that is read to the frame pointer: offset in the bytecode, the bytecode, number of arguments, function,
-/// context.
-const SLOTS: u64 = 40;
-const BYTECODE: u64 = 8;
-const FUNCTION: u64 = 24;
-const CONTEXT: u64 = 32;
+/// Bytes of slots below the frame pointer that are read: function, context.
+const SLOTS: u64 = 16;
+const CONTEXT: u64 = 8;
 /// Bytes of what a function shares with its copies.
 const SHARED: u32 = 48;
 
@@ -79,7 +74,7 @@ extern "C" fn step(index: u32, _: *mut u32) -> i64 {
     if fp == 0 {
         return 0;
     }
-    // SAFETY: 40 bytes; the helper tolerates any address.
+    // SAFETY: 16 bytes; the helper tolerates any address.
     let failed = unsafe {
         bpf_probe_read_user(
             (&raw mut walk.bytes).cast(),
@@ -91,8 +86,7 @@ extern "C" fn step(index: u32, _: *mut u32) -> i64 {
         walk.outcome = InterpreterOutcome::Unreadable as u64;
         return 0;
     }
-    let (offset, bytecode) = (at(walk, 0), at(walk, BYTECODE));
-    let (function, context) = (at(walk, FUNCTION), at(walk, CONTEXT));
+    let (function, context) = (at(walk, 0), at(walk, CONTEXT));
     if !is_object(context) || !is_object(function) {
         // Of V8's own functions and of what leads from C++ to JavaScript: the kind of frame stands in the place of the context.
         return 0;
@@ -110,17 +104,12 @@ extern "C" fn step(index: u32, _: *mut u32) -> i64 {
         return 0;
     }
     let cookie = fold(&[at(walk, 0), at(walk, walk.names), at(walk, walk.position), 0]);
-    let mut flags = walk.flags | (index as u64) << FRAME_NATIVE_SHIFT;
-    let mut position = 0;
-    if is_object(bytecode) && offset & 0xffff_ffff == 0 {
-        flags |= FRAME_BYTECODE as u64;
-        position = offset >> 32;
-    }
+    let flags = walk.flags | (index as u64) << FRAME_NATIVE_SHIFT;
     let n = walk.n;
     if n >= INTERPRETED_FRAMES_MAX as u64 {
         return 1;
     }
-    set(walk, n, shared, cookie, position | (flags & 0xffff_ffff) << 32);
+    set(walk, n, shared, cookie, flags << 32);
     walk.n = n + 1;
     0
 }

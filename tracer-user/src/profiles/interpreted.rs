@@ -441,12 +441,72 @@ pub(super) fn merge(native: &[Native], groups: usize, ends: Ends) -> Vec<Part> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use tracer_common::interpreter::{FRAME_VERSION_SHIFT, fold};
+    use tracer_common::interpreter::{FRAME_PHP, FRAME_V8, FRAME_VERSION_SHIFT, fold};
 
     use Native::{Glue, Loop, Other};
     use Part::{Group as G, Native as N};
 
     const BOTH: Ends = Ends { native: Outcome::Complete, python: InterpreterOutcome::Complete, greenlets: false };
+
+    #[test]
+    fn functions_of_javascript_stand_in_their_native_frames() {
+        let frame = |code, place: u32| InterpretedFrame {
+            code,
+            cookie: 7,
+            at: 0,
+            flags: FRAME_V8 | place << FRAME_NATIVE_SHIFT,
+        };
+        let code = |name: &str, file: &str, first| {
+            Known::Code(Code { name: name.into(), file: file.into(), first, table: Vec::new() })
+        };
+        let known = [
+            ((1, 7), code("work", "file:///srv/shop/lib/work.mjs", 12)),
+            ((5, 7), code("map", "", 0)),
+            ((9, 7), code("emit", "node:events", 0)),
+            ((13, 7), Known::Missed(1)),
+        ];
+        let functions = Functions { known: known.into_iter().collect(), ..Functions::default() };
+        let function = |name: &str, file: Option<&str>| Function { name: name.into(), file: file.map(Into::into) };
+        // The last one is beyond the native frames.
+        let frames = [frame(1, 0), frame(5, 2), frame(9, 3), frame(13, 4), frame(1, 9)];
+        let runs = functions.in_native(&frames, 6);
+        assert_eq!(
+            runs,
+            [
+                Runs::Function(function("work (lib/work.mjs:12)", Some("file:///srv/shop/lib/work.mjs"))),
+                Runs::Itself,
+                Runs::Function(function("map (JavaScript)", None)),
+                Runs::Function(function("emit (node:events)", Some("node:events"))),
+                Runs::Unread(function("[JavaScript function]", None)),
+                Runs::Itself,
+            ]
+        );
+        let names = [UNKNOWN, "Builtins_CEntry_Return1", UNKNOWN, UNKNOWN, UNKNOWN, "main"].map(Some);
+        assert_eq!(glue_of_v8(&runs, names.into_iter()), [false, true, false, false, false, false]);
+    }
+
+    #[test]
+    fn native_functions_without_a_name_are_kept_away_from_javascript() {
+        let function = Runs::Function(Function { name: "f".into(), file: None });
+        for (runs, names, glue) in [
+            // Where the time goes, and a stack without any function of JavaScript.
+            ("nnf", "??f", [false, true, false]),
+            ("nnn", "?b?", [false, false, false]),
+            // What a function calls, and what leads to it.
+            ("nnf", "x?f", [false, true, false]),
+            ("fnn", "f?b", [false, true, true]),
+            ("fnn", "fx?", [false, false, false]),
+        ] {
+            let runs: Vec<Runs> =
+                runs.chars().map(|kind| if kind == 'f' { function.clone() } else { Runs::Itself }).collect();
+            let names = names.chars().map(|name| match name {
+                '?' => Some(UNKNOWN),
+                'b' => Some("Builtins_JSEntry"),
+                _ => Some("uv_run"),
+            });
+            assert_eq!(glue_of_v8(&runs, names), glue);
+        }
+    }
 
     #[test]
     fn groups_stand_where_the_loop_runs_them() {
@@ -527,7 +587,7 @@ mod tests {
             Known::Code(Code { name: name.into(), file: file.into(), first: 3, table: Vec::new() })
         };
         let known = [((0, 1), code("Key::of", "/srv/shop/key.php")), ((0, 2), code("usort", ""))];
-        let functions = Functions { known: known.into_iter().collect(), tables: 0 };
+        let functions = Functions { known: known.into_iter().collect(), ..Functions::default() };
         let frame = |cookie, at, flags| InterpretedFrame { code: 9, cookie, at, flags: FRAME_PHP | flags };
         // A callback, called by a function of PHP's own.
         let frames = [frame(1, 7, FRAME_ENTRY), frame(2, 0, FRAME_ENTRY), frame(1, 0, FRAME_ENTRY)];
@@ -582,7 +642,7 @@ mod tests {
             Known::Code(Code { name: name.into(), file: file.into(), first: 3, table: vec![] })
         };
         let known = [((1, 1), code("a", "/x/a.py")), ((2, 1), code(INIT, INIT)), ((3, 1), Known::Missed(1))];
-        let functions = Functions { known: known.into_iter().collect(), tables: 0 };
+        let functions = Functions { known: known.into_iter().collect(), ..Functions::default() };
         let shim = FRAME_ENTRY | FRAME_SHIM;
         let frames = [frame(0, shim), frame(1, 0), frame(2, 0), frame(9, FRAME_ENTRY), frame(3, 0)];
         let groups = functions.groups(&frames, LINES).unwrap();

@@ -340,7 +340,8 @@ impl Namer {
             missing.map(|reason| self.names.plain(&format!("[{} functions missing: {reason}]", language.name()))),
         );
         let runs = functions.in_native(&stack.interpreted, native.len());
-        let glue: Vec<bool> = interpreted::glue_of_v8(&runs, native.iter().map(|names| names.first().map(Frame::function)));
+        let glue: Vec<bool> =
+            interpreted::glue_of_v8(&runs, native.iter().map(|names| names.first().map(Frame::function)));
         for ((names, runs), is_glue) in native.iter().zip(&runs).zip(glue).rev() {
             match runs {
                 Runs::Function(function) => frames.push(self.names.interpreted(function, language)),

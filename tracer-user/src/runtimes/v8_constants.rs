@@ -103,8 +103,6 @@ const WANTED: &[(&str, Place)] = &[
 const EXPECTED: &[(&str, i32)] = &[
     ("off_fp_context", -8),
     ("off_fp_function", -16),
-    ("off_fp_bytecode_array", -32),
-    ("off_fp_bytecode_offset", -40),
     ("SmiShiftSize", 31),
     ("SmiValueShift", 1),
     ("StringRepresentationMask", 7),

@@ -135,11 +135,8 @@ impl WantedLanguages {
     fn look(self, pid: u32) -> Look {
         let Some(maps) = Maps::read(pid) else { return Look::Nothing };
         // A program that has two runs the one with the library, or the name, of PHP, then of Node.js.
-        let ways: [(bool, fn(&Maps) -> Look); 3] = [
-            (self.php, php_frames::look),
-            (self.javascript, v8_frames::look),
-            (self.python, python_frames::look),
-        ];
+        let ways: [(bool, fn(&Maps) -> Look); 3] =
+            [(self.php, php_frames::look), (self.javascript, v8_frames::look), (self.python, python_frames::look)];
         let found = ways.into_iter().filter(|(wanted, _)| *wanted).map(|(_, look)| look(&maps));
         found.into_iter().find(|look| *look != Look::Nothing).unwrap_or(Look::Nothing)
     }
@@ -309,8 +306,7 @@ mod tests {
 
     #[test]
     fn looks_become_rare() {
-        let mut interpreters =
-            Interpreters::start(Room(HashMap::new(), 1), ALL).expect("a thread");
+        let mut interpreters = Interpreters::start(Room(HashMap::new(), 1), ALL).expect("a thread");
         let start = Instant::now();
         let mut looks = 0;
         let mut before = None;

@@ -117,7 +117,9 @@ impl<M: ProcessMemory> Heap<'_, M> {
             if width == 1 {
                 units.extend(raw.iter().map(|byte| u16::from(*byte)));
             } else {
-                units.extend(raw.chunks_exact(2).filter_map(|pair| pair.first_chunk()).map(|pair| u16::from_le_bytes(*pair)));
+                units.extend(
+                    raw.chunks_exact(2).filter_map(|pair| pair.first_chunk()).map(|pair| u16::from_le_bytes(*pair)),
+                );
             }
             piece(&units);
             done += now;

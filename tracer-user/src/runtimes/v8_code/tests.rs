@@ -164,7 +164,8 @@ fn strings_of_all_kinds_are_read() {
     memory.put(two, 12, &3u32.to_le_bytes());
     let outside = memory.string_of(10, 5, [0, right - 1 + 16]);
     let of = |memory: &mut Memory, string| Heap { memory, constants: &KNOWN }.name(string);
-    for (string, text) in [(cons, "some words"), (thin, "some words"), (sliced, "e wo"), (two, "a\u{e9}0"), (outside, "words")]
+    for (string, text) in
+        [(cons, "some words"), (thin, "some words"), (sliced, "e wo"), (two, "a\u{e9}0"), (outside, "words")]
     {
         assert_eq!(of(&mut memory, string).as_deref(), Some(text));
     }
