@@ -51,7 +51,7 @@ pub fn plans(name: &str, connections: u64, each: u64) -> Vec<Vec<Request>> {
 
 /// Comparison of one end's spans with the sent requests.
 #[derive(Clone, Debug, Default)]
-pub struct Kept {
+pub struct SpanComparison {
     /// Reported whole, with the status and length that the load generator saw.
     pub right: usize,
     /// Reported as without a (whole) reply.
@@ -68,17 +68,17 @@ pub struct Judged {
     /// Requests that were sent.
     pub sent: usize,
     /// The serving end.
-    pub server: Kept,
+    pub server: SpanComparison,
     /// The client's end.
-    pub client: Kept,
+    pub client: SpanComparison,
 }
 
-fn compare(plans: &[Vec<Request>], spans: &[&Span]) -> Kept {
+fn compare(plans: &[Vec<Request>], spans: &[&Span]) -> SpanComparison {
     let mut by_path: HashMap<&str, Vec<&Span>> = HashMap::new();
     for span in spans {
         by_path.entry(span.path.as_str()).or_default().push(span);
     }
-    let mut kept = Kept::default();
+    let mut kept = SpanComparison::default();
     for request in plans.iter().flatten() {
         match by_path.get(request.target.as_str()).map(Vec::as_slice) {
             None => kept.missing += 1,
@@ -106,7 +106,7 @@ pub fn judge(plans: &[Vec<Request>], spans: &[Span]) -> Judged {
 }
 
 impl Judged {
-    fn of(&self, what: impl Fn(&Kept) -> usize) -> usize {
+    fn of(&self, what: impl Fn(&SpanComparison) -> usize) -> usize {
         what(&self.server) + what(&self.client)
     }
 
@@ -287,8 +287,8 @@ impl Figures {
 mod tests {
     use super::*;
 
-    fn kept(right: usize, unfinished: usize, missing: usize) -> Kept {
-        Kept { right, unfinished, missing, wrong: Vec::new() }
+    fn kept(right: usize, unfinished: usize, missing: usize) -> SpanComparison {
+        SpanComparison { right, unfinished, missing, wrong: Vec::new() }
     }
 
     fn refuses(check: impl Fn() + std::panic::UnwindSafe) -> bool {

@@ -118,7 +118,10 @@ fn nginx_and_curl_as_the_access_log_says() {
         assert!(parent.is_some() || call.grade != "certain", "{call:?}");
     }
     assert_eq!(round_trips(&all, port), 0, "text and encrypted bytes were both reported");
-    assert!(metrics.sum("tracer_attribution_gaps_total", &[("reason", "text_unbound")]) < 0.5);
+    for reason in ["text_unbound", "text_missed"] {
+        let gaps = metrics.sum("tracer_attribution_gaps_total", &[("reason", reason)]);
+        assert!(gaps < 0.5, "{reason}: {gaps}");
+    }
 }
 
 #[test]

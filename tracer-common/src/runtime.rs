@@ -421,7 +421,7 @@ pub mod tls {
     /// What an object wrote to a BIO that may keep it for a while, since all of it was last known to have left.
     #[repr(C)]
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub struct Wrote {
+    pub struct UnsentRecords {
         /// Bytes of text.
         pub bytes: u32,
         /// Records; 0: none yet.
@@ -432,7 +432,7 @@ pub mod tls {
         pub overhead: u32,
     }
 
-    impl Wrote {
+    impl UnsentRecords {
         /// Nothing yet.
         pub const NOTHING: Self = Self { bytes: 0, records: 0, at: 0, overhead: 0 };
         /// Most records by which that is judged.
@@ -499,7 +499,7 @@ mod tests {
 
     #[test]
     fn a_record_is_placed_when_all_before_it_has_left() {
-        let mut wrote = tls::Wrote::NOTHING;
+        let mut wrote = tls::UnsentRecords::NOTHING;
         assert!(wrote.is_placed(100, 1000), "nothing was written before");
         assert!(wrote.is_placed(50, 1122), "100 bytes and 22 have left");
         assert!(!wrote.is_placed(30, 1122), "50 bytes have not");
@@ -532,7 +532,7 @@ mod tests {
 
     #[test]
     fn long_text_needs_several_records() {
-        let mut wrote = tls::Wrote::NOTHING;
+        let mut wrote = tls::UnsentRecords::NOTHING;
         assert!(wrote.is_placed(40_000, 0));
         assert!(!wrote.is_placed(16_384, 16_384 + 22), "three records, of which one has left");
         assert!(wrote.is_placed(1, 40_000 + 16_384 + 4 * 22));
@@ -541,7 +541,7 @@ mod tests {
 
     #[test]
     fn what_encryption_adds_is_learnt_from_several_records() {
-        let mut wrote = tls::Wrote::NOTHING;
+        let mut wrote = tls::UnsentRecords::NOTHING;
         assert!(wrote.is_placed(100, u32::MAX - 10));
         assert!(!wrote.is_placed(7, u32::MAX - 10));
         assert!(!wrote.is_placed(1, (u32::MAX - 10).wrapping_add(122)), "the second has not left");

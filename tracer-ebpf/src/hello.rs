@@ -33,7 +33,7 @@ struct HelloSocket {
 }
 
 /// What an object's random number proves.
-pub(crate) struct Proved {
+pub(crate) struct HelloProof {
     pub(crate) sk: u64,
     /// Whether the socket was accepted.
     pub(crate) accepted: bool,
@@ -52,7 +52,7 @@ static HELLOS: LruHashMap<Hello, HelloSocket> = LruHashMap::with_max_entries(TLS
 /// The socket on which the process sent or received the first message of the object's client: two random numbers are
 /// never the same. `to_random`: where the object has the number; 0: not known.
 #[inline(always)]
-pub(crate) fn socket_of(object: u64, to_random: u64, tgid: u32) -> Option<Proved> {
+pub(crate) fn socket_of(object: u64, to_random: u64, tgid: u32) -> Option<HelloProof> {
     if to_random == 0 {
         return None;
     }
@@ -62,7 +62,7 @@ pub(crate) fn socket_of(object: u64, to_random: u64, tgid: u32) -> Option<Proved
     let passed = unsafe { HELLOS.get(hello) }?;
     // The socket may be gone, and its memory another's.
     let is_there = passed.cookie != 0 && peek(passed.sk, OFF_SK_COOKIE.load()) == passed.cookie;
-    is_there.then_some(Proved { sk: passed.sk, accepted: passed.accepted != 0, begins: passed.begins })
+    is_there.then_some(HelloProof { sk: passed.sk, accepted: passed.accepted != 0, begins: passed.begins })
 }
 
 /// Bytes of an operation that show whether a client's first message begins it, and which.

@@ -62,7 +62,7 @@ struct Object {
     begins: u32,
     reserved: u32,
     /// What it wrote of late.
-    wrote: tls::Wrote,
+    wrote: tls::UnsentRecords,
     /// Where frames begin in what it reads and writes.
     frames: [Frames; 2],
 }
@@ -81,7 +81,7 @@ impl Object {
             bio: BIO_UNKNOWN,
             begins: 0,
             reserved: 0,
-            wrote: tls::Wrote::NOTHING,
+            wrote: tls::UnsentRecords::NOTHING,
             frames: [frames; 2],
         }
     }
@@ -315,7 +315,7 @@ pub(crate) fn tls_record(ctx: ProbeContext) -> u32 {
     let pos = found.pos[1];
     found.pos[1] = pos + len;
     let seq = if direct {
-        found.wrote = tls::Wrote { bytes: len as u32, records: 1, at: seq, overhead: 0 };
+        found.wrote = tls::UnsentRecords { bytes: len as u32, records: 1, at: seq, overhead: 0 };
         seq
     } else if found.begins != 0 && has_written(cookie) {
         found.next_written(object, cookie)
@@ -343,13 +343,13 @@ fn find_or_bind(caller: &Caller, object: u64, cookie: u64) -> Option<&'static mu
         return None;
     }
     let (proved, bio) = match descriptor(object, cookie) {
-        Some(fd) => (hello::Proved { sk: caller.task.socket_of(fd), accepted: false, begins: 0 }, BIO_SOCKET),
+        Some(fd) => (hello::HelloProof { sk: caller.task.socket_of(fd), accepted: false, begins: 0 }, BIO_SOCKET),
         None => {
             let to_random = in_cookie(cookie, tls::RANDOM, tls::RANDOM_BITS, 8);
             (hello::socket_of(object, to_random, caller.tgid)?, BIO_OTHER)
         }
     };
-    let hello::Proved { sk, accepted, begins } = proved;
+    let hello::HelloProof { sk, accepted, begins } = proved;
     let socket = peek(sk, OFF_SK_COOKIE.load());
     let made = Object { bio, begins, ..Object::new(socket, sk, accepted, true) };
     if socket == 0 || !put(object, caller.tgid, &made) {

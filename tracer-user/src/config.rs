@@ -23,7 +23,7 @@ use crate::runtimes::declared::Declared;
 use crate::runtimes::tls::Libraries;
 use crate::service_classes::network::PacketPriorities;
 use crate::service_classes::{Mode, ServiceClasses};
-use crate::subsystems::login::Login;
+use crate::subsystems::login::ServerLogin;
 
 mod class_rules;
 mod declared;
@@ -173,7 +173,7 @@ pub struct Config {
     /// Whose names books of databases show.
     pub subsystems: crate::subsystems::Settings,
     /// Database servers that are asked for their own figures.
-    pub database_logins: Vec<Login>,
+    pub database_logins: Vec<ServerLogin>,
     /// Where findings are posted.
     pub webhook: Option<crate::webhook::Settings>,
     /// Finished spans.

@@ -1,6 +1,8 @@
 //! Vocabulary shared by several layers. Plain data: no behaviour beyond naming and formatting.
 
 mod protocol;
+#[cfg(test)]
+pub(crate) mod sample_span;
 
 use std::fmt;
 use std::sync::Arc;

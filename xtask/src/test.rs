@@ -112,9 +112,17 @@ fn machine_less(options: &Options, step: &impl Fn(u8, &str), times: &mut Times, 
 
 /// Package `tracer-tests`: as root, one test at a time, because they look at the whole machine.
 fn kernel(options: &Options, times: &mut Times, tally: &mut Tally) -> Result<()> {
-    let all = times.of("build of kernel tests", programs)?;
-    let mut chosen = Vec::new();
     let named = &options.program;
+    if let Some(unknown) = named.iter().find(|name| !tiers::is_known(name)) {
+        bail!("there are no kernel tests {unknown}; `cargo xtask test --list` names all");
+    }
+    let wanted = match (named.as_slice(), options.full) {
+        ([], true) => Wanted::All,
+        ([], false) => Wanted::These { programs: tiers::quick_programs(), and_library: true },
+        (named, _) => Wanted::These { programs: named.to_vec(), and_library: false },
+    };
+    let all = times.of("build of kernel tests", || programs(&wanted))?;
+    let mut chosen = Vec::new();
     for program in all {
         let name = name_of(&program);
         if !named.is_empty() {
@@ -124,9 +132,6 @@ fn kernel(options: &Options, times: &mut Times, tally: &mut Tally) -> Result<()>
         } else if let Some(only) = tiers::arguments(&name, options.full) {
             chosen.push((program, name, only));
         }
-    }
-    if let Some(unknown) = named.iter().find(|name| !chosen.iter().any(|(_, known, _)| known == *name)) {
-        bail!("there are no kernel tests {unknown}; `cargo xtask test --list` names all");
     }
     let root =
         if options.without_kernel { None } else { Some(Root::obtain("load eBPF programs for the kernel tests")) };
@@ -167,16 +172,33 @@ fn kernel(options: &Options, times: &mut Times, tally: &mut Tally) -> Result<()>
     Ok(())
 }
 
-/// Builds the kernel tests and returns the programs.
-pub(crate) fn programs() -> Result<Vec<PathBuf>> {
+/// Which programs of kernel tests to build.
+pub(crate) enum Wanted {
+    /// All of them.
+    All,
+    /// Those of these files of `tests/tests/`, and perhaps the unit tests of what they share.
+    These { programs: Vec<String>, and_library: bool },
+}
+
+/// Builds kernel tests and returns the programs.
+pub(crate) fn programs(wanted: &Wanted) -> Result<Vec<PathBuf>> {
     let mut command = shell::cargo();
     command.args(["test", "--locked"]);
-    programs_of(command)
+    programs_of(command, wanted)
 }
 
 /// The same with another `cargo test` command.
-pub(crate) fn programs_of(mut command: Command) -> Result<Vec<PathBuf>> {
+pub(crate) fn programs_of(mut command: Command, wanted: &Wanted) -> Result<Vec<PathBuf>> {
+    if let Wanted::These { programs, and_library: false } = wanted
+        && programs.is_empty()
+    {
+        return Ok(Vec::new());
+    }
     command.args(["--package", "tracer-tests", "--no-run"]);
+    if let Wanted::These { programs, and_library } = wanted {
+        command.args(and_library.then_some("--lib"));
+        command.args(programs.iter().flat_map(|program| ["--test", program]));
+    }
     command.args(["--message-format", "json-render-diagnostics"]).stderr(std::process::Stdio::inherit());
     let text = shell::output(&mut command)?;
     let mut programs = Vec::new();

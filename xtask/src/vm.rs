@@ -12,6 +12,7 @@ mod machine;
 mod pair;
 mod report;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -23,6 +24,7 @@ use clap::Args;
 use crate::build_ebpf::Way;
 use crate::packages::{self, Need};
 use crate::programs::{self, Table};
+use crate::test::Wanted;
 use crate::{build_ebpf, doc_tables, shell};
 use guest::Boot;
 use kernels::{SOURCES, Source};
@@ -98,12 +100,15 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
         offered.into_iter().filter(|s| named.is_empty() || named.iter().any(|k| k == s.name)).collect();
     packages::install(&[Need::Guests])?;
     build_ebpf::ready(way)?;
-    let built = machine.build(way)?;
+    let tests = tests(options);
+    let named = tests.iter().filter_map(|test| test.split_once(':')).map(|(program, _)| program);
+    let programs: BTreeSet<&str> = if options.pair.is_some() { [pair::PROGRAM].into() } else { named.collect() };
+    let programs = programs.into_iter().map(str::to_owned).collect();
+    let built = machine.build(way, &Wanted::These { programs, and_library: false })?;
     let base = shell::target_dir()?.join(machine.dir());
     fs::create_dir_all(&base).with_context(|| format!("cannot create {}", base.display()))?;
     let qemu = image::Qemu::ready(&base, machine)?;
     let root = image::root(&base, machine)?;
-    let tests = tests(options);
     let files = files(&base, &built)?;
     let parts = Parts { base: &base, qemu, root, files, append: &options.append };
     if options.pair.is_some() {

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, chan
 use std::time::{Duration, Instant};
 
 use crate::files;
-use crate::subsystems::login::{Address, Login};
+use crate::subsystems::login::{Address, ServerLogin};
 use crate::subsystems::own_figures::{self, OwnFigures};
 
 /// Between two questions to a server.
@@ -31,7 +31,7 @@ pub(super) struct DatabaseFigures {
 
 impl DatabaseFigures {
     /// Starts the thread; `None` without a server to ask.
-    pub(super) fn start(logins: &[Login]) -> io::Result<Option<Self>> {
+    pub(super) fn start(logins: &[ServerLogin]) -> io::Result<Option<Self>> {
         if logins.is_empty() {
             return Ok(None);
         }
@@ -55,7 +55,7 @@ impl DatabaseFigures {
 }
 
 /// Asks each server once; reports a failure when it is another than before. False: the agent ends.
-fn ask_all(servers: &mut [(Login, Option<String>)], send: &SyncSender<OwnFigures>) -> bool {
+fn ask_all(servers: &mut [(ServerLogin, Option<String>)], send: &SyncSender<OwnFigures>) -> bool {
     for (login, failure) in servers {
         let failed = match ask(login) {
             Ok(figures) => match send.try_send(figures) {
@@ -230,7 +230,7 @@ fn connect_unix(path: &Path) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-fn ask(login: &Login) -> io::Result<OwnFigures> {
+fn ask(login: &ServerLogin) -> io::Result<OwnFigures> {
     let password = login.password_file.as_deref().map(|path| files::read_secret(path, PASSWORD)).transpose()?;
     let mut connection = Connection::open(&login.address)?;
     if let Some(password) = &password {
@@ -253,7 +253,7 @@ mod tests {
     use std::net::TcpListener;
 
     /// Answers each command of one connection with the next of `replies`; returns the words it received.
-    fn server(replies: Vec<Vec<u8>>) -> (Login, std::thread::JoinHandle<Vec<String>>) {
+    fn server(replies: Vec<Vec<u8>>) -> (ServerLogin, std::thread::JoinHandle<Vec<String>>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = Address::Tcp(listener.local_addr().unwrap());
         let thread = std::thread::spawn(move || {
@@ -276,7 +276,7 @@ mod tests {
             }
             words
         });
-        (Login { address, user: None, password_file: None }, thread)
+        (ServerLogin { address, user: None, password_file: None }, thread)
     }
 
     fn text(text: &str) -> Vec<u8> {
@@ -292,7 +292,7 @@ mod tests {
         let cpu = text("used_cpu_sys:1.5\r\nused_cpu_user:0.5\r\n");
         let (login, thread) =
             server(vec![b"+OK\r\n".to_vec(), text("process_id:7\r\n"), cpu, text("cmdstat_get:calls=1,usec=9\r\n")]);
-        let login = Login { user: Some("tracer".into()), password_file: Some(path), ..login };
+        let login = ServerLogin { user: Some("tracer".into()), password_file: Some(path), ..login };
         let figures = ask(&login).unwrap();
         assert_eq!((figures.pid, figures.cpu, figures.commands.len()), (7, 2_000_000_000, 1));
         let words = thread.join().unwrap().join(" ");

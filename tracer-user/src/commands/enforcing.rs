@@ -13,7 +13,7 @@ use crate::pipeline::Pipeline;
 use crate::service_classes::decision::{Decision, Order};
 use crate::service_classes::feedback::{self, Feedback, FeedbackActions, FeedbackDecision, LevelChange};
 use crate::service_classes::lever::{self, Actions, Lever, Recovered, Refusal};
-use crate::service_classes::limits::{End, LimitDecision, OpenRequest};
+use crate::service_classes::limits::{LimitDecision, OpenRequest, RequestToEnd};
 use crate::service_classes::network::{
     NetworkActions, NetworkDecision, NetworkOrder, PacketPriorities, SendingRequest,
 };
@@ -117,7 +117,7 @@ impl Ending {
 
     fn decide(&mut self, now: u64, numbers: &Numbers) {
         for end in self.decision.decide(now, &self.open) {
-            let end = End { class: numbers.number_of(end.class), ..end };
+            let end = RequestToEnd { class: numbers.number_of(end.class), ..end };
             let Some(resetter) = &self.resetter else {
                 let Some(actions) = self.dry.get_mut(end.class) else { continue };
                 match endable(&end) {

@@ -17,7 +17,7 @@ use crate::guard::self_process;
 use crate::guard::shed::Level;
 use crate::guard::tables::TableUse;
 use crate::host::stat;
-use crate::instrumentation::{Decision, FunctionId, Hotspot, Instrumentation, Reading, Reason};
+use crate::instrumentation::{CallCounts, Decision, FunctionId, Hotspot, Instrumentation, Reason};
 use crate::kernel::loader::{Kernel, monotonic};
 use crate::kernel::probe_cost::{self, ProbeCost};
 use crate::kernel::uprobes::Prober;
@@ -159,11 +159,11 @@ impl Instrumenting {
         self.counted = counted;
     }
 
-    fn readings(&self, pipeline: &Pipeline, kernel: &Kernel) -> BTreeMap<FunctionId, Reading> {
+    fn readings(&self, pipeline: &Pipeline, kernel: &Kernel) -> BTreeMap<FunctionId, CallCounts> {
         let reading = |(id, counted): (&FunctionId, &Counted)| {
             let sums = pipeline.declared_sums(counted.number);
             let calls = kernel.declared_calls.of(counted.number).saturating_sub(counted.before);
-            (id.clone(), Reading { calls, finished: sums.count, time: sums.time, cpu: sums.cpu })
+            (id.clone(), CallCounts { calls, finished: sums.count, time: sums.time, cpu: sums.cpu })
         };
         self.counted.iter().map(reading).collect()
     }

@@ -5,7 +5,7 @@ use toml::Spanned;
 
 use super::{Config, ConfigError, Source};
 use crate::subsystems::Settings;
-use crate::subsystems::login::{Address, Login};
+use crate::subsystems::login::{Address, ServerLogin};
 
 /// Most servers that are asked.
 const SERVERS: usize = 16;
@@ -53,7 +53,7 @@ impl SubsystemsFile {
                 source.wrong(&server.address.span(), what)
             })?;
             let password_file = source.absolute(server.password_file)?;
-            config.database_logins.push(Login { address, user: server.user, password_file });
+            config.database_logins.push(ServerLogin { address, user: server.user, password_file });
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::params::Params;
 use super::{App, PipelineView, Problem};
 use crate::model::{ClassId, Names};
-use crate::subsystems::{BookView, OwnView, SessionView, UserView};
+use crate::subsystems::{BookView, SelfReport, SessionView, UserView};
 
 /// Most classes of a user, and sessions of an instance, in one answer.
 const CLASSES: usize = 100;
@@ -33,7 +33,7 @@ fn session(session: &SessionView) -> Value {
     json!({ "pid": pid, "user": user, "database": database, "cpu_s": cpu_s, "requests_cpu_s": requests_s })
 }
 
-fn own(own: &OwnView) -> Value {
+fn own(own: &SelfReport) -> Value {
     let command =
         |(name, calls, time_s): &(String, u64, f64)| json!({ "command": name, "calls": calls, "time_s": time_s });
     let commands: Vec<Value> = own.commands.iter().map(command).collect();

@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::metrics::{Attainment, DeclaredReports, Metrics};
+use crate::model::sample_span::span;
 use crate::model::{ClassInfo, ProtocolId, ServiceId, Side, Sink};
 use crate::runtimes::State;
-use crate::runtimes::status_view::{Known, statuses};
-use crate::store::tests::span;
+use crate::runtimes::status_view::{DetectedRuntime, statuses};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 pub(super) async fn start() -> SocketAddr {
@@ -44,7 +44,7 @@ async fn start_with(token: Option<&str>, status: Arc<Status>) -> SocketAddr {
         let one = span(0xabc, 5, 2_000_000, false);
         stats.span(&names, &one);
         store.take(one);
-        let known = Known { name: "tokio", version: "1.54".into(), state: State::NoSymbols, wakes: false };
+        let known = DetectedRuntime { name: "tokio", version: "1.54".into(), state: State::NoSymbols, wakes: false };
         let runtimes = statuses([(ServiceId(0), &known)].into_iter());
         let health = Health { degraded: vec!["<b>".into()], runtimes, ..Health::default() };
         while let Some(job) = queue.blocking_recv() {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{CALLS, GUESS, PERIODS, Reading, Reason, SAME, SECOND};
+use super::{CALLS, CallCounts, GUESS, PERIODS, Reason, SAME, SECOND};
 use crate::model::Nanos;
 
 /// Ticks over which calls a second are counted.
@@ -10,7 +10,7 @@ const TICKS: usize = 6;
 
 /// A function.
 #[derive(Clone, Debug)]
-pub(super) struct Known {
+pub(super) struct KnownFunction {
     /// Share of the host's CPU in it, when the profiler was last looked at.
     pub(super) cpu: f64,
     /// When it was last a hotspot.
@@ -22,14 +22,14 @@ pub(super) struct Known {
     pub(super) state: State,
     pub(super) removals: u32,
     /// What was counted when it was traced last.
-    pub(super) last: Option<Reading>,
+    pub(super) last: Option<CallCounts>,
 }
 
 /// What is done with it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum State {
     Waiting,
-    Traced(Trace),
+    Traced(TracedFunction),
     Resting { until: Nanos, reason: Reason },
     Refused(Reason),
 }
@@ -55,7 +55,7 @@ impl State {
     }
 }
 
-impl Known {
+impl KnownFunction {
     pub(super) fn new() -> Self {
         Self { cpu: 0.0, seen: 0, call_cost: 1, rate: None, state: State::Waiting, removals: 0, last: None }
     }
@@ -74,27 +74,27 @@ impl Known {
 
 /// A function that is traced.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Trace {
+pub(super) struct TracedFunction {
     pub(super) since: Nanos,
     pub(super) max_rate: u32,
-    pub(super) last: Reading,
+    pub(super) last: CallCounts,
     /// Calls at the latest ticks.
     calls: VecDeque<(Nanos, u64)>,
     /// When the current period began, and what had been counted.
-    period: (Nanos, Reading),
+    period: (Nanos, CallCounts),
     /// Mean response times of the latest periods.
     means: VecDeque<f64>,
 }
 
-impl Trace {
+impl TracedFunction {
     pub(super) fn new(since: Nanos, max_rate: u32) -> Self {
         let calls = VecDeque::from([(since, 0)]);
         let means = VecDeque::new();
-        Self { since, max_rate, last: Reading::default(), calls, period: (since, Reading::default()), means }
+        Self { since, max_rate, last: CallCounts::default(), calls, period: (since, CallCounts::default()), means }
     }
 
     /// What has been counted by `now`.
-    pub(super) fn observe(&mut self, now: Nanos, reading: Reading, period: Nanos) {
+    pub(super) fn observe(&mut self, now: Nanos, reading: CallCounts, period: Nanos) {
         self.last = reading;
         if self.calls.len() >= TICKS {
             self.calls.pop_front();

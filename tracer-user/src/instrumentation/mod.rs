@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use known::{Known, State, Trace};
+use known::{KnownFunction, State, TracedFunction};
 
 use crate::classes::rules::Glob;
 use crate::guard::tables::TableUse;
@@ -101,7 +101,7 @@ pub struct Hotspot {
 
 /// What was counted of a function since its probes were attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reading {
+pub struct CallCounts {
     /// Calls that began, by the kernel's count.
     pub calls: u64,
     /// Calls that ended.
@@ -210,7 +210,7 @@ pub struct Traced {
 pub struct Instrumentation {
     settings: Settings,
     cpus: f64,
-    known: BTreeMap<FunctionId, Known>,
+    known: BTreeMap<FunctionId, KnownFunction>,
     decisions: VecDeque<Decision>,
     /// Those of them that were not taken yet.
     fresh: Vec<Decision>,
@@ -249,7 +249,7 @@ impl Instrumentation {
                 self.unknown += 1;
                 continue;
             }
-            let known = self.known.entry(id.clone()).or_insert_with(Known::new);
+            let known = self.known.entry(id.clone()).or_insert_with(KnownFunction::new);
             known.cpu += cpu;
             known.seen = now;
             match call_cost {
@@ -269,7 +269,7 @@ impl Instrumentation {
 
     /// Once a second, with what was counted of the functions that are traced. `shed`: the agent gives up detail. Whether the
     /// functions to trace changed.
-    pub fn tick(&mut self, now: Nanos, readings: &BTreeMap<FunctionId, Reading>, shed: bool) -> bool {
+    pub fn tick(&mut self, now: Nanos, readings: &BTreeMap<FunctionId, CallCounts>, shed: bool) -> bool {
         let period = self.intervals(PERIOD);
         for (id, known) in &mut self.known {
             if let State::Traced(trace) = &mut known.state {
@@ -302,7 +302,7 @@ impl Instrumentation {
         if !shed && let Some((id, max_rate)) = self.next(now) {
             self.last_added = Some(now);
             if let Some(known) = self.known.get_mut(&id) {
-                known.state = State::Traced(Trace::new(now, max_rate));
+                known.state = State::Traced(TracedFunction::new(now, max_rate));
             }
             self.decide(now, id, Action::Added, Reason::Hot);
             changed = true;
@@ -335,7 +335,7 @@ impl Instrumentation {
     }
 
     /// Why a function is not traced any longer, if so.
-    fn ended(&self, now: Nanos, known: &Known, trace: &Trace, shed: bool) -> Option<Reason> {
+    fn ended(&self, now: Nanos, known: &KnownFunction, trace: &TracedFunction, shed: bool) -> Option<Reason> {
         let age = now.saturating_sub(trace.since);
         if shed {
             Some(Reason::LoadShedding)
@@ -367,7 +367,7 @@ impl Instrumentation {
             return None;
         }
         let recent = now.saturating_sub(self.intervals(HOT));
-        let fits = |known: &Known| {
+        let fits = |known: &KnownFunction| {
             matches!(known.state, State::Waiting)
                 && known.cpu >= LEAST
                 && known.seen >= recent
@@ -422,7 +422,7 @@ impl Instrumentation {
 
     /// What is known, for whoever looks.
     pub fn view(&self) -> View {
-        let row = |(id, known): (&FunctionId, &Known)| FunctionView {
+        let row = |(id, known): (&FunctionId, &KnownFunction)| FunctionView {
             id: id.clone(),
             cpu: known.cpu,
             cost: known.cost(self.cpus),
@@ -483,7 +483,7 @@ pub struct FunctionView {
     /// Why it rests, or is refused.
     pub reason: Option<Reason>,
     /// What was counted of it when it was traced last.
-    pub reading: Option<Reading>,
+    pub reading: Option<CallCounts>,
 }
 
 impl FunctionView {

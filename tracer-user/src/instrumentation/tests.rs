@@ -14,11 +14,11 @@ struct Simulated {
     time: fn(u64) -> Nanos,
     /// What the probes of a call cost; 0: it cannot be traced.
     cost: Nanos,
-    reading: Reading,
+    reading: CallCounts,
 }
 
 fn function(name: &'static str, cpu: f64, rate: f64) -> Simulated {
-    Simulated { name, cpu, rate, time: |_| 1_000_000, cost: 10_000, reading: Reading::default() }
+    Simulated { name, cpu, rate, time: |_| 1_000_000, cost: 10_000, reading: CallCounts::default() }
 }
 
 struct Host {
@@ -49,7 +49,7 @@ impl Host {
             let mut spent = 0.0;
             for one in &mut self.functions {
                 let Some(max_rate) = traced.get(&id(one.name)) else {
-                    one.reading = Reading::default();
+                    one.reading = CallCounts::default();
                     continue;
                 };
                 if one.rate > f64::from(*max_rate) {

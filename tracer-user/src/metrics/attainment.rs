@@ -271,7 +271,7 @@ impl Sink for Attainment {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::samples;
+    use crate::model::sample_span::span;
     use crate::model::{Cost, PropagatedContext};
     use crate::service_classes::limits::RequestLimits;
     use crate::service_classes::{Priority, ServiceClass};
@@ -306,7 +306,7 @@ mod tests {
             end,
             outcome: Outcome::Complete,
             error: false,
-            ..samples::span(1, start, 0, false)
+            ..span(1, start, 0, false)
         };
         attainment.span(&Names::default(), &span);
     }
@@ -371,7 +371,7 @@ mod tests {
             side: Side::Server,
             cost: Cost { cpu: 7 * MILLI, ..Cost::default() },
             end: 119_000 * MILLI,
-            ..samples::span(1, 0, 0, false)
+            ..span(1, 0, 0, false)
         };
         all.span(&Names::default(), &span);
         assert_eq!(all.takers().iter().map(|taker| (taker.class, taker.share)).collect::<Vec<_>>(), [(None, 1.0)]);

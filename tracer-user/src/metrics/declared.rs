@@ -242,7 +242,7 @@ impl DeclaredReports {
 mod tests {
     use super::*;
     use crate::model::{Cost, SpanId, TraceId};
-    use crate::runtimes::declared::{Pairing, Target};
+    use crate::runtimes::declared::{CallPairing, Target};
 
     fn reports() -> DeclaredReports {
         let one = Declared {
@@ -273,7 +273,7 @@ mod tests {
             cost: Some(Cost { cpu: time / 2, ..Cost::default() }),
             value: 0,
             go: false,
-            pairing: Pairing::Depth,
+            pairing: CallPairing::Depth,
             entry: None,
             exit: None,
         }

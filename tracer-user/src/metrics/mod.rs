@@ -27,8 +27,6 @@ mod quantile;
 #[cfg(test)]
 mod reference;
 mod request_time;
-#[cfg(test)]
-mod samples;
 mod series_budget;
 mod series_metrics;
 #[cfg(test)]

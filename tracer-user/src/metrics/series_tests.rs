@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::samples::span;
 use super::{Format, Metrics, SeriesLimits};
+use crate::model::sample_span::span;
 use crate::model::{ClassId, ClassInfo, Cost, Names, Nanos, Owner, ProtocolId, ServiceId, Side, Sink, Span};
 
 const SECOND: Nanos = 1_000_000_000;

@@ -332,8 +332,8 @@ impl Sink for ClassStats {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::samples::span;
     use crate::model::ProtocolId;
+    use crate::model::sample_span::span;
     use crate::model::{ClassInfo, Side};
     use std::sync::Arc;
 

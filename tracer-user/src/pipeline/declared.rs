@@ -8,7 +8,7 @@ use crate::model::{
     Accepted, ClassId, DeclaredFacts, Grade, Outcome, Owner, PropagatedContext, ProtocolId, ServiceId, Side, Sink,
     Span, StackSample,
 };
-use crate::runtimes::declared::{Captured, Declared, FailSource, Pairing};
+use crate::runtimes::declared::{CallPairing, Captured, Declared, FailSource};
 use crate::transactions::declared::FinishedCall;
 
 /// Kind of failure of a call that its condition calls failed.
@@ -41,7 +41,7 @@ impl Pipeline {
         let Some(class) = self.declared_class(call.declared, call.service) else { return };
         let Some(declared) = self.declared.get(call.declared) else { return };
         // A USDT probe says the sizes of its arguments; the kernel side has extended them.
-        let wide = call.go || call.pairing != Pairing::Depth;
+        let wide = call.go || call.pairing != CallPairing::Depth;
         let captured = Captured { entry: call.entry.as_deref(), exit: call.exit.as_deref(), result: call.value, wide };
         let (user, values) = (declared.user_of(&captured), declared.values_of(&captured));
         let failed = declared.failed(&captured);
@@ -106,9 +106,9 @@ impl Pipeline {
             grade: Grade::Certain,
             evidence: match (call.cost, call.pairing) {
                 (None, _) => "its goroutine moved to another thread: its CPU is not known",
-                (_, Pairing::Depth) => "entry and return on one stack",
-                (_, Pairing::Thread) => "two USDT probes on one thread",
-                (_, Pairing::None) => "a USDT probe",
+                (_, CallPairing::Depth) => "entry and return on one stack",
+                (_, CallPairing::Thread) => "two USDT probes on one thread",
+                (_, CallPairing::None) => "a USDT probe",
             },
             far: None,
             request_id: None,

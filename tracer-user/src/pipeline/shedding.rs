@@ -30,6 +30,7 @@ impl Pipeline {
             ("reply_without_request", counters.unpaired),
             ("connections_evicted", counters.connections_evicted),
             ("text_unbound", counters.text_unbound),
+            ("text_missed", counters.text_missed),
             ("text_rejoined", counters.text_rejoined),
             ("text_unplaced", counters.text_unplaced),
             ("threads_refused", counters.threads_refused),

@@ -66,7 +66,7 @@ impl Protocol for PostgreSql {
 #[derive(Debug, Default)]
 struct MessageGroup {
     /// Its purpose, by its most significant message.
-    does: Does,
+    purpose: Purpose,
     /// The statement it runs or prepares, if known.
     summary: Option<Arc<Summary>>,
     /// It has bound a portal, which runs `runs`, if known.
@@ -78,7 +78,7 @@ struct MessageGroup {
 
 /// Purpose of a group; the greatest one names it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-enum Does {
+enum Purpose {
     #[default]
     Nothing,
     Close,
@@ -106,37 +106,37 @@ struct Session {
 impl Session {
     /// Ends the group after `used` bytes; `ready`: ReadyForQuery answers it.
     fn finish(&mut self, used: usize, ready: bool, body: Body) -> Step<Box<Request>> {
-        let MessageGroup { does, summary, answers, .. } = std::mem::take(&mut self.group);
+        let MessageGroup { purpose, summary, answers, .. } = std::mem::take(&mut self.group);
         let note = if ready { NOTE_READY } else { NOTE_ANSWERS.saturating_add(answers) };
-        let message = match (does, summary) {
-            (Does::Execute, Some(summary)) => named(Arc::clone(&summary.operation), Arc::clone(&summary.text), note),
-            (Does::Execute, None) => {
+        let message = match (purpose, summary) {
+            (Purpose::Execute, Some(summary)) => named(Arc::clone(&summary.operation), Arc::clone(&summary.text), note),
+            (Purpose::Execute, None) => {
                 let mut request = Request::unnamed();
                 (request.expected.note, request.cut) = (note, false);
                 request
             }
-            (Does::Prepare, Some(summary)) => {
+            (Purpose::Prepare, Some(summary)) => {
                 named(shared("PREPARE"), Arc::from(format!("PREPARE {}", summary.text)), note)
             }
-            (Does::Prepare, None) => plain("PREPARE", note),
-            (Does::Bind, _) => plain("BIND", note),
-            (Does::Describe, _) => plain("DESCRIBE", note),
-            (Does::Close, _) => plain("CLOSE", note),
-            (Does::Nothing, _) => plain("SYNC", NOTE_SYNC),
+            (Purpose::Prepare, None) => plain("PREPARE", note),
+            (Purpose::Bind, _) => plain("BIND", note),
+            (Purpose::Describe, _) => plain("DESCRIBE", note),
+            (Purpose::Close, _) => plain("CLOSE", note),
+            (Purpose::Nothing, _) => plain("SYNC", NOTE_SYNC),
         };
         Step::Head { used, message, body }
     }
 
     /// The rest of a group was not captured.
     fn cut(&mut self, used: usize) -> Step<Box<Request>> {
-        if self.group.does == Does::Nothing {
+        if self.group.purpose == Purpose::Nothing {
             return Step::Head { used, message: Request::unnamed(), body: Body::UntilTurn };
         }
         // A client that binds also executes.
-        if self.group.bound && self.group.does < Does::Execute {
-            (self.group.does, self.group.summary) = (Does::Execute, self.group.runs.take());
+        if self.group.bound && self.group.purpose < Purpose::Execute {
+            (self.group.purpose, self.group.summary) = (Purpose::Execute, self.group.runs.take());
         }
-        let executes = self.group.does == Does::Execute;
+        let executes = self.group.purpose == Purpose::Execute;
         let mut step = self.finish(used, true, Body::UntilTurn);
         if let Step::Head { message, .. } = &mut step {
             message.cut = true;
@@ -148,8 +148,8 @@ impl Session {
         step
     }
 
-    fn does(&mut self, does: Does) {
-        self.group.does = self.group.does.max(does);
+    fn counts_as(&mut self, purpose: Purpose) {
+        self.group.purpose = self.group.purpose.max(purpose);
         self.group.answers = self.group.answers.saturating_add(1).min(u16::MAX / 2);
     }
 
@@ -208,18 +208,18 @@ impl Session {
                 } else {
                     self.group.summary = None;
                 }
-                self.does(Does::Prepare);
+                self.counts_as(Purpose::Prepare);
             }
             b'B' => {
                 let names = name(fields).and_then(|(portal, rest)| Some((portal, name(rest)?.0)));
                 let summary = names.and_then(|(_, statement)| self.statements.get(statement));
                 self.portals.set(names.map_or(b"", |(portal, _)| portal), summary.clone());
                 (self.group.bound, self.group.runs) = (true, summary);
-                self.does(Does::Bind);
+                self.counts_as(Purpose::Bind);
             }
             b'E' => {
                 self.group.summary = name(fields).and_then(|(portal, _)| self.portals.get(portal));
-                self.does(Does::Execute);
+                self.counts_as(Purpose::Execute);
             }
             b'C' => {
                 match fields.split_first().map(|(which, rest)| (which, name(rest))) {
@@ -227,9 +227,9 @@ impl Session {
                     Some((b'P', Some((portal, _)))) => self.portals.remove(portal),
                     _ => {}
                 }
-                self.does(Does::Close);
+                self.counts_as(Purpose::Close);
             }
-            _ => self.does(Does::Describe),
+            _ => self.counts_as(Purpose::Describe),
         }
         let (used, rest) = frame.split();
         Step::Part { used, rest }
@@ -251,15 +251,15 @@ fn plain(method: &str, note: u16) -> Box<Request> {
 
 impl Parser for Session {
     fn request(&mut self, bytes: &[u8], cut: bool, _: &Settings) -> Step<Box<Request>> {
-        let begun = self.group.does != Does::Nothing;
+        let begun = self.group.purpose != Purpose::Nothing;
         match bytes.first() {
             None if cut => return self.cut(0),
             // The server sends errors at once, and rows once there are many.
-            None if self.group.does == Does::Execute => return self.finish(0, false, Body::Length(0)),
+            None if self.group.purpose == Purpose::Execute => return self.finish(0, false, Body::Length(0)),
             None => return Step::NeedMore,
             Some(0) if !begun => return self.begin(bytes, cut),
             // Clients send an Execute together with what follows it, if that can end the group.
-            Some(kind) if self.group.does == Does::Execute && !matches!(kind, b'S' | b'H') => {
+            Some(kind) if self.group.purpose == Purpose::Execute && !matches!(kind, b'S' | b'H') => {
                 return self.finish(0, false, Body::Length(0));
             }
             Some(_) => {}
@@ -290,7 +290,7 @@ impl Parser for Session {
     }
 
     fn request_ends_with(&mut self, bytes: &[u8], last: &[u8]) -> Option<Box<Request>> {
-        let prepares = self.group.does != Does::Nothing && self.group.does < Does::Execute;
+        let prepares = self.group.purpose != Purpose::Nothing && self.group.purpose < Purpose::Execute;
         if !prepares || !matches!(frame(bytes, REQUESTS), Front::Short) || !executes(last) {
             return None;
         }
@@ -298,7 +298,7 @@ impl Parser for Session {
         if self.group.bound {
             self.group.summary = self.group.runs.take();
         }
-        self.group.does = Does::Execute;
+        self.group.purpose = Purpose::Execute;
         match self.finish(0, true, Body::Length(0)) {
             Step::Head { message, .. } => Some(message),
             _ => None,

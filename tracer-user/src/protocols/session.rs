@@ -39,7 +39,7 @@ struct Way {
 /// Compact form of a session between two frames, without the positions of its directions.
 #[derive(Debug)]
 pub(super) struct RestingSession {
-    request: Kept,
+    request: StoredRequest,
     first: Stamp,
     bytes: [u64; 2],
     lost: [bool; 2],
@@ -48,12 +48,12 @@ pub(super) struct RestingSession {
 
 /// A request, stored compactly if it has only the common parts.
 #[derive(Debug)]
-enum Kept {
+enum StoredRequest {
     Plain { method: Arc<str>, path: Arc<str>, version: &'static str, expected: ExpectedReply },
     Whole(Box<Request>),
 }
 
-impl Kept {
+impl StoredRequest {
     fn new(request: Box<Request>) -> Self {
         let plain =
             Self::plain(Arc::clone(&request.method), Arc::clone(&request.path), request.version, request.expected);
@@ -100,7 +100,7 @@ impl Session {
         let Self { request, first, rx, tx, closed } = self;
         let stands = [(rx.pos, rx.last), (tx.pos, tx.last)];
         let (bytes, lost) = ([rx.bytes, tx.bytes], [rx.lost, tx.lost]);
-        (RestingSession { request: Kept::new(request), first, bytes, lost, closed }, stands)
+        (RestingSession { request: StoredRequest::new(request), first, bytes, lost, closed }, stands)
     }
 
     /// Begins at `at`, with both directions at these positions.

@@ -34,7 +34,7 @@ pub struct Clock {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct PeerClock {
     since: Nanos,
     now: Option<Clock>,
     before: Option<Clock>,
@@ -43,7 +43,7 @@ struct Known {
 /// Clocks of other agents' hosts, by agent number.
 #[derive(Debug, Default)]
 pub struct Clocks {
-    known: FxHashMap<u64, Known>,
+    known: FxHashMap<u64, PeerClock>,
 }
 
 impl Clocks {
@@ -64,9 +64,9 @@ impl Clocks {
         {
             self.known.remove(&oldest);
         }
-        let known = self.known.entry(number).or_insert(Known { since: now, now: None, before: None });
+        let known = self.known.entry(number).or_insert(PeerClock { since: now, now: None, before: None });
         if now.saturating_sub(known.since) >= WINDOW {
-            *known = Known { since: now, now: None, before: known.now };
+            *known = PeerClock { since: now, now: None, before: known.now };
         }
         if known.now.is_none_or(|best| clock.error < best.error) {
             known.now = Some(clock);

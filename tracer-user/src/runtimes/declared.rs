@@ -76,7 +76,7 @@ pub enum Target {
 
 /// How the end of a call is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pairing {
+pub enum CallPairing {
     /// By the depth of the stack: code that is entered and left.
     Depth,
     /// By thread: two USDT probes, which need not be in one function.
@@ -87,11 +87,11 @@ pub enum Pairing {
 
 impl Target {
     /// How the end of a call of it is found.
-    pub fn pairing(&self) -> Pairing {
+    pub fn pairing(&self) -> CallPairing {
         match self {
-            Self::Function(_) | Self::Call { .. } | Self::Lines { .. } => Pairing::Depth,
-            Self::Probes { end: Some(_), .. } => Pairing::Thread,
-            Self::Probes { end: None, .. } => Pairing::None,
+            Self::Function(_) | Self::Call { .. } | Self::Lines { .. } => CallPairing::Depth,
+            Self::Probes { end: Some(_), .. } => CallPairing::Thread,
+            Self::Probes { end: None, .. } => CallPairing::None,
         }
     }
 

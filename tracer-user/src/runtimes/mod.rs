@@ -31,7 +31,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use tracer_common::limits::RUNTIMES_MAX;
 use tracer_common::runtime::{Runtime, UserProbe};
 
-use self::status_view::Known;
+use self::status_view::DetectedRuntime;
 use crate::guard::tables::TableUse;
 
 /// Most processes queued for detection.
@@ -204,7 +204,7 @@ pub struct Finder {
     asked: HashMap<u32, u64>,
     /// Processes not examined because the queue was full.
     pub refused: u64,
-    known: HashMap<u32, Known>,
+    known: HashMap<u32, DetectedRuntime>,
 }
 
 impl Finder {
@@ -270,7 +270,7 @@ impl Finder {
     /// Remembers the result for a process.
     pub fn note(&mut self, pid: u32, found: &Found) {
         if self.known.len() < RUNTIMES_MAX as usize || self.known.contains_key(&pid) {
-            self.known.insert(pid, Known::of(found));
+            self.known.insert(pid, DetectedRuntime::of(found));
         } else {
             self.refused += 1;
         }
@@ -285,7 +285,7 @@ impl Finder {
     /// Number of processes by runtime and state.
     pub fn counts(&self) -> Vec<(&'static str, State, u64)> {
         let mut counts: Vec<(&'static str, State, u64)> = Vec::new();
-        for Known { name, state, .. } in self.known.values() {
+        for DetectedRuntime { name, state, .. } in self.known.values() {
             match counts.iter_mut().find(|(n, s, _)| (n, s) == (name, state)) {
                 Some((.., count)) => *count += 1,
                 None => counts.push((*name, *state, 1)),
@@ -296,7 +296,7 @@ impl Finder {
     }
 
     /// Results by process.
-    pub fn known(&self) -> impl Iterator<Item = (u32, &Known)> {
+    pub fn known(&self) -> impl Iterator<Item = (u32, &DetectedRuntime)> {
         self.known.iter().map(|(pid, known)| (*pid, known))
     }
 

@@ -13,7 +13,7 @@ const MOST: usize = 512;
 
 /// The detection result of one process.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Known {
+pub struct DetectedRuntime {
     /// The runtime's name.
     pub name: &'static str,
     /// Its version, if known.
@@ -24,7 +24,7 @@ pub struct Known {
     pub wakes: bool,
 }
 
-impl Known {
+impl DetectedRuntime {
     /// The view of a detection result.
     pub fn of(found: &Found) -> Self {
         // tokio: only if the probes of all wakers are attached.
@@ -55,14 +55,14 @@ pub struct RuntimeStatus {
 }
 
 /// The runtimes of processes, counted by service.
-pub fn statuses<'a>(known: impl Iterator<Item = (ServiceId, &'a Known)>) -> Vec<RuntimeStatus> {
-    let mut counts: BTreeMap<(u32, &Known), u64> = BTreeMap::new();
+pub fn statuses<'a>(known: impl Iterator<Item = (ServiceId, &'a DetectedRuntime)>) -> Vec<RuntimeStatus> {
+    let mut counts: BTreeMap<(u32, &DetectedRuntime), u64> = BTreeMap::new();
     for (service, known) in known {
         if counts.len() < MOST || counts.contains_key(&(service.0, known)) {
             *counts.entry((service.0, known)).or_default() += 1;
         }
     }
-    let one = |((service, known), processes): ((u32, &Known), u64)| RuntimeStatus {
+    let one = |((service, known), processes): ((u32, &DetectedRuntime), u64)| RuntimeStatus {
         service: ServiceId(service),
         name: known.name,
         version: known.version.clone(),
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn processes_of_a_service_are_counted_by_what_runs_in_them() {
-        let known = |name, state| Known { name, version: "1".into(), state, wakes: false };
+        let known = |name, state| DetectedRuntime { name, version: "1".into(), state, wakes: false };
         let (go, old) = (known("go", State::Known), known("go", State::UnknownVersion));
         let of = [(1, &go), (0, &go), (1, &old), (1, &go)];
         let statuses = statuses(of.into_iter().map(|(service, known)| (ServiceId(service), known)));
@@ -90,8 +90,8 @@ mod tests {
 
     #[test]
     fn there_is_a_limit() {
-        let many: Vec<Known> = (0..2 * MOST)
-            .map(|n| Known { name: "go", version: n.to_string().into(), state: State::Known, wakes: false })
+        let many: Vec<DetectedRuntime> = (0..2 * MOST)
+            .map(|n| DetectedRuntime { name: "go", version: n.to_string().into(), state: State::Known, wakes: false })
             .collect();
         assert_eq!(statuses(many.iter().map(|known| (ServiceId(0), known))).len(), MOST);
     }

@@ -85,7 +85,7 @@ impl EndReason {
 
 /// A request that is to be ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct End {
+pub struct RequestToEnd {
     /// Its connection.
     pub connection: ConnectionId,
     /// Index of its service class.
@@ -118,7 +118,7 @@ impl LimitDecision {
     }
 
     /// Decides at `now`, with every request that is open. Each is ended once.
-    pub fn decide(&mut self, now: Nanos, open: &[OpenRequest]) -> Vec<End> {
+    pub fn decide(&mut self, now: Nanos, open: &[OpenRequest]) -> Vec<RequestToEnd> {
         for is_open in self.ended.values_mut() {
             *is_open = false;
         }
@@ -152,7 +152,7 @@ impl LimitDecision {
                 continue;
             }
             self.ended.insert((one.connection.cookie, one.since), true);
-            ends.push(End { connection: one.connection, class: one.class, reason, shared: one.shared });
+            ends.push(RequestToEnd { connection: one.connection, class: one.class, reason, shared: one.shared });
         }
         ends
     }
@@ -178,7 +178,7 @@ mod tests {
         OpenRequest { connection, class, service: ServiceId(0), since, shared: false }
     }
 
-    fn ended(ends: &[End]) -> Vec<(u64, EndReason)> {
+    fn ended(ends: &[RequestToEnd]) -> Vec<(u64, EndReason)> {
         ends.iter().map(|end| (end.connection.cookie, end.reason)).collect()
     }
 

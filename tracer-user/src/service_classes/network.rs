@@ -120,7 +120,7 @@ pub enum NetworkOrder {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct ConnectionPriority {
     class: usize,
     priority: Priority,
     until: Nanos,
@@ -133,7 +133,7 @@ struct Known {
 pub struct NetworkDecision {
     /// By service class.
     priorities: Vec<Priority>,
-    connections: HashMap<u64, Known>,
+    connections: HashMap<u64, ConnectionPriority>,
     refused: u64,
 }
 
@@ -167,9 +167,12 @@ impl NetworkDecision {
                     self.refused += 1;
                     continue;
                 }
-                Entry::Vacant(place) => {
-                    place.insert(Known { class: one.class, priority: Priority::Normal, until: 0, wanted: None })
-                }
+                Entry::Vacant(place) => place.insert(ConnectionPriority {
+                    class: one.class,
+                    priority: Priority::Normal,
+                    until: 0,
+                    wanted: None,
+                }),
             };
             // Open ones count before those that ended, then the higher priority does.
             let wanted = (priority, one.class, one.open);
@@ -197,7 +200,7 @@ impl NetworkDecision {
             let renewed = (known.priority, known.class) == (priority, class);
             if !renewed || known.until.saturating_sub(now) < RENEW {
                 let until = now.saturating_add(LINGER);
-                *known = Known { class, priority, until, wanted: None };
+                *known = ConnectionPriority { class, priority, until, wanted: None };
                 orders.push(NetworkOrder::Set { cookie: *cookie, class, priority, until, renewed });
             }
             true

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use super::limits::{ConnectionId, End, EndReason};
+use super::limits::{ConnectionId, EndReason, RequestToEnd};
 
 /// Ends that may wait.
 const QUEUE: usize = 1024;
@@ -88,7 +88,7 @@ struct Count {
 /// The thread that resets.
 #[derive(Clone, Debug)]
 pub struct Resetter {
-    ends: SyncSender<End>,
+    ends: SyncSender<RequestToEnd>,
     counts: Arc<Vec<Count>>,
 }
 
@@ -112,7 +112,7 @@ impl Resetter {
     }
 
     /// Has a request ended; never waits.
-    pub fn end(&self, end: End) {
+    pub fn end(&self, end: RequestToEnd) {
         if let Err(why) = endable(&end).and_then(|()| self.ends.try_send(end).map_err(|_| ResetRefusal::Limit)) {
             refuse(&self.counts, end.class, why);
         }
@@ -136,7 +136,7 @@ impl Resetter {
 }
 
 /// Whether a reset would end this request and nothing else.
-pub fn endable(end: &End) -> Result<(), ResetRefusal> {
+pub fn endable(end: &RequestToEnd) -> Result<(), ResetRefusal> {
     if end.shared {
         return Err(ResetRefusal::SharedConnection);
     }
@@ -152,7 +152,7 @@ fn refuse(counts: &[Count], class: usize, why: ResetRefusal) {
     }
 }
 
-fn follow(orders: &Receiver<End>, counts: &[Count]) {
+fn follow(orders: &Receiver<RequestToEnd>, counts: &[Count]) {
     for end in orders {
         match enter(end.connection.pid).and_then(|()| reset(&end.connection)) {
             Ok(()) => {
@@ -353,11 +353,11 @@ mod tests {
     #[test]
     fn only_a_connection_of_its_own_is_reset() {
         let connection = ConnectionId { cookie: 1, pid: 1, ports: (80, 1234) };
-        let end = End { connection, class: 0, reason: EndReason::TooLong, shared: false };
+        let end = RequestToEnd { connection, class: 0, reason: EndReason::TooLong, shared: false };
         assert_eq!(endable(&end), Ok(()));
-        assert_eq!(endable(&End { shared: true, ..end }), Err(ResetRefusal::SharedConnection));
+        assert_eq!(endable(&RequestToEnd { shared: true, ..end }), Err(ResetRefusal::SharedConnection));
         let unix = ConnectionId { ports: (0, 0), ..connection };
-        assert_eq!(endable(&End { connection: unix, ..end }), Err(ResetRefusal::NotTcp));
+        assert_eq!(endable(&RequestToEnd { connection: unix, ..end }), Err(ResetRefusal::NotTcp));
     }
 
     proptest! {

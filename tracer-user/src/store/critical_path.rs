@@ -145,14 +145,14 @@ impl Walk<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Names, Side, Span, SpanId};
-    use crate::store::{show, tests};
+    use crate::model::{Names, Side, Span, SpanId, sample_span};
+    use crate::store::show;
     use proptest::prelude::*;
 
     /// A span from `start` to `end`, milliseconds.
     fn span(id: u64, parent: u64, side: Side, (start, end): (u64, u64), queue: u64) -> SpanView {
         const MS: u64 = 1_000_000;
-        let base = tests::span(1, (start + 100) * MS, (end - start) * MS, false);
+        let base = sample_span::span(1, (start + 100) * MS, (end - start) * MS, false);
         let span = Span {
             id: SpanId(id),
             parent: (parent != 0).then_some(SpanId(parent)),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::{Kept, Store, seconds};
+use super::{Store, StoredTransaction, seconds};
 use crate::model::{ClassId, ServiceId, Side, Span, SpanId};
 
 /// Most edges of one answer.
@@ -64,7 +64,7 @@ impl Store {
     }
 }
 
-fn of_transaction(kept: &Kept, found: &mut FxHashMap<EdgeKey, EdgeSample>) {
+fn of_transaction(kept: &StoredTransaction, found: &mut FxHashMap<EdgeKey, EdgeSample>) {
     let calls = kept.spans.iter().filter(|span| span.side == Side::Client);
     let served = || kept.spans.iter().filter(|span| span.side == Side::Server);
     // Transactions have up to hundreds of spans: an index beats a search for each call.
@@ -93,7 +93,7 @@ fn of_transaction(kept: &Kept, found: &mut FxHashMap<EdgeKey, EdgeSample>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::tests::span;
+    use crate::model::sample_span::span;
 
     #[test]
     fn an_edge_joins_the_two_ends_of_a_call() {

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use super::view::{Summary, seconds};
-use super::{Kept, Status, Store};
+use super::{Status, Store, StoredTransaction};
 use crate::model::{Names, Nanos, ServiceId, Side, Span};
 
 /// The order of a list.
@@ -121,7 +121,7 @@ impl Store {
             };
             Cursor { major, span: span.id.0 }
         };
-        let topmost = |kept: &'_ Kept| {
+        let topmost = |kept: &'_ StoredTransaction| {
             // Prefer the user's request to the calls it caused.
             let order = |(_, span): &(usize, &Span)| (span.side == Side::Client, span.parent.is_some(), span.start);
             let spans = kept.spans.iter().enumerate().filter(|(_, span)| fits(span));
@@ -174,8 +174,8 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::sample_span::span;
     use crate::model::{SpanId, TraceId};
-    use crate::store::tests::span;
     use crate::store::{LISTED_FOR, RECENT};
 
     fn filled(count: u128) -> Store {

@@ -91,7 +91,7 @@ impl Status {
 
 /// One transaction.
 #[derive(Debug, Default)]
-struct Kept {
+struct StoredTransaction {
     spans: Vec<Span>,
     /// Number of entries in classes' lists that refer to it.
     wanted: u32,
@@ -104,7 +104,7 @@ struct Kept {
 /// The store.
 #[derive(Debug)]
 pub struct Store {
-    traces: FxHashMap<TraceId, Kept>,
+    traces: FxHashMap<TraceId, StoredTransaction>,
     /// The newest transactions, oldest first, each once.
     recent: VecDeque<TraceId>,
     classes: FxHashMap<ClassId, Class>,

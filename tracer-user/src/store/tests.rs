@@ -1,57 +1,10 @@
 //! What the store keeps and drops, and that its size stays bounded.
 
 use super::*;
-use crate::model::{Accepted, ClassInfo, Cost, Grade, Outcome, ProtocolId, ServiceId, SpanId};
+use crate::model::sample_span::span;
+use crate::model::{ClassInfo, ProtocolId, ServiceId};
 use proptest::prelude::*;
 use std::sync::Arc;
-
-pub(crate) fn span(trace: u128, start: u64, duration: u64, error: bool) -> Span {
-    Span {
-        id: SpanId(start + 1),
-        trace: TraceId(trace),
-        parent: None,
-        linked: None,
-        carrier: "",
-        sampled: None,
-        carried: None,
-        side: Side::Server,
-        protocol: ProtocolId::Http,
-        service: ServiceId(0),
-        class: ClassId(0),
-        pid: 1,
-        tid: 1,
-        cookie: 1,
-        method: Arc::from("GET"),
-        path: Arc::from("/a"),
-        version: "1.1",
-        local_port: 80,
-        peer: Arc::from("127.0.0.1"),
-        peer_port: 5,
-        encrypted: false,
-        arrived: 0,
-        accepted: Accepted::Before,
-        pool_queue: None,
-        after_reply: None,
-        start,
-        first_reply: start,
-        end: start + duration,
-        request_bytes: 1,
-        reply_bytes: 1,
-        reply_body_bytes: Some(0),
-        status: Some(if error { 500 } else { 200 }),
-        failure: None,
-        error,
-        outcome: Outcome::Complete,
-        cost: Cost::default(),
-        downstream: 0,
-        calls: 0,
-        grade: Grade::Certain,
-        evidence: "",
-        far: None,
-        request_id: None,
-        declared: None,
-    }
-}
 
 /// Checks the running counts against recounts.
 fn consistent(store: &Store) {

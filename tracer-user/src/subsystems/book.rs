@@ -122,7 +122,7 @@ pub struct BookView {
     /// The second divided by the first, if there is enough.
     pub capture_ratio: Option<f64>,
     /// What the server says of itself, if it was asked.
-    pub own: Option<OwnView>,
+    pub own: Option<SelfReport>,
     /// Components; their sum is `cpu_s`.
     pub components: Vec<ComponentView>,
     /// Users with their databases, in the order of their first sessions.
@@ -133,7 +133,7 @@ pub struct BookView {
 
 /// What a server says of itself.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct OwnView {
+pub struct SelfReport {
     /// CPU since it was asked first, seconds; and this book's figure for the same time.
     pub cpu_s: f64,
     /// See `cpu_s`.
@@ -376,8 +376,8 @@ impl Book {
 }
 
 impl OwnRecord {
-    fn view(&self) -> OwnView {
-        OwnView {
+    fn view(&self) -> SelfReport {
+        SelfReport {
             cpu_s: seconds(self.last.0.saturating_sub(self.first.0)),
             book_cpu_s: seconds(self.last.1.saturating_sub(self.first.1)),
             commands: self.commands.iter().map(|one| (one.name.clone(), one.calls, seconds(one.time))).collect(),

@@ -34,7 +34,7 @@ impl fmt::Display for Address {
 
 /// A server, and how to log in.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Login {
+pub struct ServerLogin {
     /// Where it listens.
     pub address: Address,
     /// Its name for the agent; `None`: the server's default user.

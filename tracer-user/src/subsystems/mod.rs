@@ -19,7 +19,7 @@ mod postgresql;
 use rustc_hash::FxHashMap;
 
 use self::book::Book;
-pub use self::book::{BookView, ComponentView, OwnView, SessionView, UserView};
+pub use self::book::{BookView, ComponentView, SelfReport, SessionView, UserView};
 use self::own_figures::OwnFigures;
 use self::postgresql::Title;
 use crate::guard::tables::TableUse;

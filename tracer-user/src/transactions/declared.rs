@@ -24,7 +24,7 @@ use super::ids;
 use super::open_span::Slot;
 use crate::guard::tables::TableUse;
 use crate::model::{Cost, Interpreted, Nanos, Owner, ServiceId, Side, SpanId, StackSample, TraceId};
-use crate::runtimes::declared::Pairing;
+use crate::runtimes::declared::CallPairing;
 
 /// Most open calls, over all stacks.
 const OPEN: usize = 65_536;
@@ -71,7 +71,7 @@ pub struct FinishedCall {
     /// Whether it ran on a goroutine.
     pub go: bool,
     /// How its end was found.
-    pub pairing: Pairing,
+    pub pairing: CallPairing,
     /// Registers and texts at its entry, if values of it are declared.
     pub entry: Option<Box<DeclaredValues>>,
     /// Likewise at its return.
@@ -97,7 +97,7 @@ pub struct DeclaredLosses {
 #[derive(Debug)]
 struct OpenCall {
     declared: usize,
-    pairing: Pairing,
+    pairing: CallPairing,
     depth: u64,
     start: Nanos,
     tid: u32,
@@ -127,7 +127,7 @@ pub struct DeclaredCalls {
     /// Number of declared transactions; without any, nothing here costs anything.
     count: usize,
     /// Declared transactions by number. Others were removed.
-    in_use: Vec<Option<Pairing>>,
+    in_use: Vec<Option<CallPairing>>,
     stacks: FxHashMap<StackKey, Vec<OpenCall>>,
     open: usize,
     recent: FxHashMap<u32, VecDeque<Interval>>,
@@ -141,7 +141,7 @@ pub struct DeclaredCalls {
 
 impl DeclaredCalls {
     /// Expects calls of the declared transactions with these numbers. Open calls of others are given up.
-    fn expect(&mut self, in_use: Vec<Option<Pairing>>) {
+    fn expect(&mut self, in_use: Vec<Option<CallPairing>>) {
         self.count = in_use.iter().flatten().count();
         self.in_use = in_use;
         let (in_use, losses, open) = (&self.in_use, &mut self.losses, &mut self.open);
@@ -198,15 +198,16 @@ impl DeclaredCalls {
 
     /// Removes the calls of a stack that are deeper than `depth`. USDT probes end at any depth: of those, only the calls
     /// that `restarted` begins again.
-    fn give_up_deeper(&mut self, key: StackKey, depth: u64, restarted: Option<(usize, Pairing)>) {
+    fn give_up_deeper(&mut self, key: StackKey, depth: u64, restarted: Option<(usize, CallPairing)>) {
         let Some(stack) = self.stacks.get(&key) else { return };
         let restarted_at =
             |call: &OpenCall| restarted.is_some_and(|(of, _)| of == call.declared) && call.depth == depth;
-        let is_over = |call: &OpenCall| call.pairing == Pairing::Depth && (call.depth > depth || restarted_at(call));
-        let stays = |call: &OpenCall| call.pairing == Pairing::Depth && !is_over(call);
+        let is_over =
+            |call: &OpenCall| call.pairing == CallPairing::Depth && (call.depth > depth || restarted_at(call));
+        let stays = |call: &OpenCall| call.pairing == CallPairing::Depth && !is_over(call);
         let from = stack.iter().rposition(stays).map_or(0, |at| at + 1);
         self.give_up(key, from, is_over);
-        if let Some((declared, Pairing::Thread)) = restarted {
+        if let Some((declared, CallPairing::Thread)) = restarted {
             self.give_up(key, 0, |call| call.declared == declared && call.depth >= depth);
         }
     }
@@ -220,12 +221,12 @@ impl DeclaredCalls {
     }
 
     /// Where the call that ends is in its stack.
-    fn ending(&self, key: StackKey, declared: usize, pairing: Pairing, depth: u64) -> Option<usize> {
+    fn ending(&self, key: StackKey, declared: usize, pairing: CallPairing, depth: u64) -> Option<usize> {
         let stack = self.stacks.get(&key)?;
         // A function that ends with a call of another one can leave both at one depth.
         let found = stack.iter().rposition(|open| open.depth == depth && open.declared == declared);
         let innermost = || stack.iter().rposition(|open| open.declared == declared);
-        if pairing == Pairing::Thread { found.or_else(innermost) } else { found }
+        if pairing == CallPairing::Thread { found.or_else(innermost) } else { found }
     }
 }
 
@@ -254,7 +255,7 @@ impl Engine {
         };
         let is_begin = call.header.flags & DECLARED_RETURN == 0;
         let is_open = is_begin && self.entered(call, (declared, pairing), values);
-        if !is_begin || (is_open && pairing == Pairing::None) {
+        if !is_begin || (is_open && pairing == CallPairing::None) {
             self.returned(call, (declared, pairing), values, out);
         }
     }
@@ -263,7 +264,7 @@ impl Engine {
     fn entered(
         &mut self,
         call: &DeclaredCall,
-        (declared, pairing): (usize, Pairing),
+        (declared, pairing): (usize, CallPairing),
         values: Option<&DeclaredValues>,
     ) -> bool {
         let (key, header) = (key(call), &call.header);
@@ -275,7 +276,7 @@ impl Engine {
             return false;
         }
         // USDT probes are nobody's parent: only their end shows whether they were still open.
-        let above = above.and_then(|stack| stack.iter().rfind(|open| open.pairing == Pairing::Depth));
+        let above = above.and_then(|stack| stack.iter().rfind(|open| open.pairing == CallPairing::Depth));
         let around = above.map(|above| (Some(above.span), above.request, Some(above.trace)));
         let (parent, request, trace) = around.unwrap_or_else(|| {
             let request = self.request_around(call);
@@ -315,14 +316,14 @@ impl Engine {
     fn returned(
         &mut self,
         call: &DeclaredCall,
-        (declared, pairing): (usize, Pairing),
+        (declared, pairing): (usize, CallPairing),
         values: Option<&DeclaredValues>,
         out: &mut Vec<Output>,
     ) {
         let (key, header) = (key(call), &call.header);
         self.declared.give_up_deeper(key, call.depth, None);
         let found = self.declared.ending(key, declared, pairing, call.depth);
-        if pairing == Pairing::Thread
+        if pairing == CallPairing::Thread
             && let Some(at) = found
         {
             // Those that began within it have not ended.
@@ -364,7 +365,7 @@ impl Engine {
             go: call.task != 0,
             pairing,
             entry: open.values,
-            exit: values.filter(|_| pairing != Pairing::None).copied().map(Box::new),
+            exit: values.filter(|_| pairing != CallPairing::None).copied().map(Box::new),
         })));
     }
 
@@ -440,7 +441,7 @@ impl Engine {
     }
 
     /// Expects calls of the declared transactions whose numbers are in use, and of no others.
-    pub fn expect_declared(&mut self, in_use: Vec<Option<Pairing>>) {
+    pub fn expect_declared(&mut self, in_use: Vec<Option<CallPairing>>) {
         self.declared.expect(in_use);
     }
 
@@ -483,7 +484,7 @@ mod tests {
     use tracer_common::event::Header;
 
     /// Of the transactions by number.
-    const PAIRINGS: [Pairing; 4] = [Pairing::Depth, Pairing::Depth, Pairing::Thread, Pairing::None];
+    const PAIRINGS: [CallPairing; 4] = [CallPairing::Depth, CallPairing::Depth, CallPairing::Thread, CallPairing::None];
 
     fn call(nanos: u64, flags: u8, (declared, depth): (u64, u64), cpu: u64) -> DeclaredCall {
         DeclaredCall {
@@ -534,12 +535,12 @@ mod tests {
     #[test]
     fn what_is_not_declared_any_more_is_given_up() {
         let mut engine = Engine::new(Settings::default(), Limits::default(), 1);
-        engine.expect_declared(vec![Some(Pairing::Depth); 2]);
+        engine.expect_declared(vec![Some(CallPairing::Depth); 2]);
         let mut out = Vec::new();
         for (nanos, flags, what) in [(10, 0, (0, 100)), (20, 0, (1, 200))] {
             engine.declared_call(&call(nanos, flags, what, 0), None, &mut out);
         }
-        engine.expect_declared(vec![None, Some(Pairing::Depth), Some(Pairing::Depth)]);
+        engine.expect_declared(vec![None, Some(CallPairing::Depth), Some(CallPairing::Depth)]);
         assert_eq!((engine.declared.losses.unreturned, engine.declared.open), (1, 1));
         // The inner call goes on; records of the removed one that are still on the way are no losses; 7 never was.
         for (nanos, flags, what) in [

@@ -80,6 +80,8 @@ pub struct Counters {
     pub text_unbound: u64,
     /// Encrypted connections whose text was lost in between.
     pub text_rejoined: u64,
+    /// TLS records received by servers whose text was not seen.
+    pub text_missed: u64,
     /// Texts received by servers whose TLS record is not known: their requests get no parent from another host.
     pub text_unplaced: u64,
 }
@@ -438,6 +440,7 @@ impl Engine {
         }
         self.follow(&op.header, op.nth);
         self.overtaken(op);
+        self.miss_text(op.header.tid);
         if self.ciphertext(op, carried.0) {
             return;
         }

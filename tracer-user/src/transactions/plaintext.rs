@@ -9,7 +9,11 @@ use std::collections::{BTreeMap, VecDeque};
 use tracer_common::event::{Header, OP_AHEAD, OP_EOF, OP_JOINED, OP_TX, Op};
 use tracer_common::policy::{CapturePolicy, TEXT_UNWANTED, VERDICT_TRACE};
 
+use smallvec::SmallVec;
+
 use super::engine::{Engine, Output};
+use super::open_span::Slot;
+use super::thread::Thread;
 use crate::model::{Direction, Nanos, Side};
 use crate::protocols::tls::records::Records;
 use crate::protocols::{ActiveState, Chunk, Closed, ExchangeEvent, Stamp, Want};
@@ -68,6 +72,11 @@ impl Plaintext {
         texts.push_back(text);
     }
 
+    /// Whether a server's thread has received a whole record with this operation, whose text is to come next.
+    fn awaits_text(&self, op: &Op) -> bool {
+        direction(op) == Direction::Rx && self.records.is_unread(op.pos.saturating_add(u64::from(op.bytes)))
+    }
+
     /// Takes an operation on the socket.
     fn moved(&mut self, op: &Op, head: &[u8]) {
         if direction(op) == Direction::Rx {
@@ -97,6 +106,9 @@ impl Engine {
     /// A TLS library read or wrote text.
     pub(super) fn text(&mut self, op: &Op, carried: (&[u8], &[u8], &[u8]), out: &mut Vec<Output>) {
         self.follow(&op.header, op.nth);
+        if let Some(thread) = self.threads.get_mut(&op.header.tid) {
+            thread.awaits_text = None;
+        }
         let Some(arrived) = self.take_text(op, out) else {
             self.counters.text_unbound += 1;
             return;
@@ -175,6 +187,12 @@ impl Engine {
         connection.last = connection.last.max(op.header.nanos);
         connection.tgid = op.header.tgid;
         plain.moved(op, head);
+        if connection.talk.side() == Some(Side::Server)
+            && plain.awaits_text(op)
+            && let Some(thread) = self.threads.get_mut(&op.header.tid)
+        {
+            thread.awaits_text = Some(op.cookie);
+        }
         let receives = direction(op) == Direction::Rx;
         if let Some((timed, events)) = plain.timed.as_deref_mut()
             && events.len() < EVENTS
@@ -189,6 +207,28 @@ impl Engine {
             self.received_encrypted(op);
         }
         true
+    }
+
+    /// A thread that received a whole record goes on: a library returns its text before anything else, so that text was not
+    /// seen (its library's probes are gone, or it was read in a way that is not traced). Neither, then, may be the replies
+    /// to what is open on that connection: it counts no longer as all that its threads work for.
+    pub(super) fn miss_text(&mut self, tid: u32) {
+        let missed = self.threads.get_mut(&tid).and_then(|thread| thread.awaits_text.take());
+        let Some(connection) = missed.and_then(|cookie| self.connections.get(&cookie)) else { return };
+        self.counters.text_missed += 1;
+        let open: SmallVec<[Slot; 4]> = connection.spans().collect();
+        let mut readers: SmallVec<[u32; 4]> = SmallVec::new();
+        for slot in open {
+            if let Some(live) = self.spans.get_mut(slot).filter(|live| live.end == 0) {
+                live.alone = false;
+                readers.push(live.tid);
+            }
+        }
+        for tid in readers {
+            if let Some(doubted) = self.threads.get_mut(&tid).map(Thread::lose) {
+                self.doubt(tid, doubted);
+            }
+        }
     }
 
     /// Follows the records of a connection that may turn out to have text, and has its process looked at. Called after the
@@ -271,7 +311,7 @@ mod tests {
     use crate::model::ProtocolId;
     use crate::protocols::Settings;
     use crate::transactions::engine::Limits;
-    use tracer_common::event::{FAMILY_INET, Open, ROLE_PASSIVE};
+    use tracer_common::event::{FAMILY_INET, Open, ROLE_ACTIVE, ROLE_PASSIVE};
 
     /// A server's connection, fed record by record.
     struct Server {
@@ -280,6 +320,8 @@ mod tests {
         nanos: u64,
         /// Positions of the socket's bytes and of the text, received and sent.
         pos: [[u64; 2]; 2],
+        /// Operations of its thread.
+        nth: u32,
     }
 
     impl Server {
@@ -289,6 +331,7 @@ mod tests {
                 out: Vec::new(),
                 nanos: 1000,
                 pos: [[0; 2]; 2],
+                nth: 0,
             };
             let header = Header { nanos: 1, tgid: 7, tid: 7, ..Header::default() };
             let open = Open { header, cookie: 1, family: FAMILY_INET, role: ROLE_PASSIVE, ..Open::default() };
@@ -298,11 +341,12 @@ mod tests {
 
         fn moves(&mut self, text: bool, sends: bool, head: &[u8]) {
             self.nanos += 1000;
+            self.nth += 1;
             let flags = if sends { OP_TX } else { 0 };
             let pos = &mut self.pos[usize::from(text)][usize::from(sends)];
             let (bytes, seq) = (head.len() as u32, if text { 0 } else { 5000 + *pos as u32 });
             let header = Header { flags, nanos: self.nanos, tgid: 7, tid: 7, ..Header::default() };
-            let op = Op { header, cookie: 1, pos: *pos, bytes, seq, ..Op::default() };
+            let op = Op { header, cookie: 1, pos: *pos, bytes, seq, nth: self.nth, ..Op::default() };
             *pos += head.len() as u64;
             let record = if text {
                 Record::Text { op, head, tail: &[], fragments: &[] }
@@ -359,6 +403,39 @@ mod tests {
         let mut spans = server.spans();
         spans.sort_by_key(|(protocol, _)| *protocol == ProtocolId::Http);
         assert_eq!(spans, expected.map(|(protocol, name)| (protocol, name.to_owned())));
+    }
+
+    /// Sends a call on a connection in the clear, by the thread that serves; whether its request was its only one.
+    fn calls_for_it_alone(server: &mut Server, cookie: u64) -> Option<bool> {
+        let head = b"GET /down HTTP/1.1\r\nHost: x\r\n\r\n";
+        server.nanos += 1000;
+        server.nth += 1;
+        let header = Header { flags: OP_TX, nanos: server.nanos, tgid: 7, tid: 7, ..Header::default() };
+        let open = Open { header, cookie, family: FAMILY_INET, role: ROLE_ACTIVE, ..Open::default() };
+        server.engine.record(&Record::Open(open), &mut server.out);
+        let op = Op { header, cookie, bytes: head.len() as u32, nth: server.nth, ..Op::default() };
+        server.engine.record(&Record::Op { op, head, tail: &[], fragments: &[] }, &mut server.out);
+        let slot = server.engine.connections.get(&cookie)?.spans().next()?;
+        let cause = &server.engine.span(slot)?.cause;
+        cause.candidate.map(|_| cause.alone)
+    }
+
+    #[test]
+    fn after_text_was_missed_no_call_is_certain_to_be_the_open_requests() {
+        let mut server = Server::new();
+        server.handshake();
+        let request = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n";
+        server.record(false, 23, &[], request.len() + 24);
+        server.moves(true, false, request);
+        assert_eq!(calls_for_it_alone(&mut server, 2), Some(true));
+        // From here on its library has no probes: neither the reply is seen, nor the next request.
+        server.record(true, 23, &[], 200);
+        server.record(false, 23, &[], request.len() + 24);
+        assert_ne!(calls_for_it_alone(&mut server, 3), Some(true));
+        assert_eq!(server.engine.counters.text_missed, 1);
+        server.record(true, 23, &[], 200);
+        server.record(false, 23, &[], request.len() + 24);
+        assert_ne!(calls_for_it_alone(&mut server, 4), Some(true));
     }
 
     #[test]

@@ -141,7 +141,7 @@ const POOL: [u32; 2] = [80, 81];
 
 /// One end of a connection that this host's kernel reports.
 #[derive(Clone, Copy, Debug)]
-struct End {
+struct ConnectionEnd {
     cookie: u64,
     rx: u64,
     tx: u64,
@@ -206,7 +206,7 @@ pub(super) struct Host<'a> {
     choices: Choices<'a>,
     nanos: Nanos,
     next: u64,
-    ends: Vec<End>,
+    ends: Vec<ConnectionEnd>,
     links: Vec<Link>,
     /// Links and idle client connections.
     free_links: Vec<usize>,
@@ -537,7 +537,7 @@ impl<'a> Host<'a> {
             Some(other) => (other.far, other.own),
             None => (isn, isn ^ 0x5555_5555),
         };
-        self.ends.push(End { cookie, rx: 0, tx: 0, opened: false, own, far, reader: 0 });
+        self.ends.push(ConnectionEnd { cookie, rx: 0, tx: 0, opened: false, own, far, reader: 0 });
         self.ends.len() - 1
     }
 
@@ -634,7 +634,7 @@ impl<'a> Host<'a> {
         for new in states.into_iter().skip(usize::from(tid == 0)) {
             let header =
                 Header { flags: if tid == 0 { 0 } else { STATE_OWN }, ..self.header(Kind::State, front(tid), tid) };
-            let End { cookie, rx, tx, .. } = self.ends[end];
+            let ConnectionEnd { cookie, rx, tx, .. } = self.ends[end];
             let counters = self.threads.get(&tid).map(|runs| runs.counters).unwrap_or_default();
             let (last_rx, last_tx) = (self.nanos, self.nanos);
             self.sent.push(Sent::State(State {

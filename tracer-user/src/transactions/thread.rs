@@ -125,6 +125,8 @@ pub struct Thread {
     pub whole: bool,
     /// When a loss of its records was last noticed; 0: never.
     pub lost_at: Nanos,
+    /// The connection of which it received a whole TLS record whose text was not seen yet.
+    pub awaits_text: Option<u64>,
     /// Requests it has yet to answer one at a time before its identity counts again.
     doubt: u8,
     /// When it exited; 0 while it runs.
@@ -161,6 +163,7 @@ impl Thread {
         Self {
             tgid,
             counters: ThreadCounters::default(),
+            awaits_text: None,
             known: false,
             charged_at: 0,
             last_op: 0,

@@ -25,7 +25,7 @@ pub struct WakeupCandidates {
 
 /// What is known of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Known {
+enum Taker {
     /// The first took the result.
     First,
     /// It may become known.
@@ -46,11 +46,11 @@ impl Engine {
     pub(super) fn has_wakeup_candidates(&mut self, call: Slot, now: Nanos) -> bool {
         let known = self.known(call);
         let Some(live) = self.spans.get_mut(call) else { return false };
-        if known == Known::Later && now != Nanos::MAX {
+        if known == Taker::Later && now != Nanos::MAX {
             return true;
         }
         live.wakeup_candidates = None;
-        if known == Known::First
+        if known == Taker::First
             && let Some(handed) = &mut live.cause.handed
             && handed.doubt == Some(SEVERAL)
         {
@@ -59,21 +59,21 @@ impl Engine {
         false
     }
 
-    fn known(&self, call: Slot) -> Known {
-        let Some(live) = self.spans.get(call) else { return Known::Never };
-        let Some(wakeup_candidates) = live.wakeup_candidates.as_deref() else { return Known::Never };
+    fn known(&self, call: Slot) -> Taker {
+        let Some(live) = self.spans.get(call) else { return Taker::Never };
+        let Some(wakeup_candidates) = live.wakeup_candidates.as_deref() else { return Taker::Never };
         let first = live.cause.candidate.and_then(|slot| self.spans.get(slot));
         match first.map(|first| first.answered_after) {
             Some(Some(wakeups_or_calls)) if wakeups_or_calls == wakeup_candidates.own => {}
-            Some(None) => return Known::Later,
-            _ => return Known::Never,
+            Some(None) => return Taker::Later,
+            _ => return Taker::Never,
         }
-        let mut known = Known::First;
+        let mut known = Taker::First;
         for (slot, wakeups_or_calls) in &wakeup_candidates.others {
             match self.spans.get(*slot) {
                 Some(other) if other.wakeups_or_calls > *wakeups_or_calls => {}
-                Some(other) if other.answered_after.is_none() => known = Known::Later,
-                _ => return Known::Never,
+                Some(other) if other.answered_after.is_none() => known = Taker::Later,
+                _ => return Taker::Never,
             }
         }
         known

@@ -8,7 +8,8 @@ use clap::ValueEnum;
 use super::kernels::{extract, filter};
 use crate::build_ebpf::Way;
 use crate::cross::{self, Cross};
-use crate::{build, shell, test};
+use crate::test::{self, Wanted};
+use crate::{build, shell};
 
 /// A guest's processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -100,14 +101,14 @@ impl Machine {
         }
     }
 
-    /// Builds the agent and its tests for it.
-    pub(super) fn build(self, way: Option<Way>) -> Result<Built> {
+    /// Builds the agent and these programs of tests for it.
+    pub(super) fn build(self, way: Option<Way>, wanted: &Wanted) -> Result<Built> {
         match self {
-            Self::X86 => Ok(Built { tracer: build::tracer(way, true)?, tests: test::programs()?, tools: "" }),
+            Self::X86 => Ok(Built { tracer: build::tracer(way, true)?, tests: test::programs(wanted)?, tools: "" }),
             Self::Arm64 => {
                 let cross = Cross::ready()?;
                 let tracer = cross.tracer(way, true)?;
-                let tests = test::programs_of(cross.cargo("test"))?;
+                let tests = test::programs_of(cross.cargo("test"), wanted)?;
                 shell::progress("built for arm64");
                 Ok(Built { tracer, tests, tools: cross::TOOLS })
             }

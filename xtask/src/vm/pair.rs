@@ -11,6 +11,8 @@ use super::machine::Machine;
 use super::{Parts, SCALE};
 use crate::{doc_tables, shell};
 
+/// The program of tests.
+pub(super) const PROGRAM: &str = "pair";
 /// The test, `binary:filter`.
 const TEST: &str = "pair:";
 /// The module of the network card: the only one of QEMU's cards that needs no other module.

@@ -4,7 +4,7 @@ use super::*;
 use crate::guard::shed::Ceilings;
 use crate::guard::tables::TableUse;
 use crate::metrics::Format;
-use crate::metrics::samples::span;
+use crate::model::sample_span::span;
 use crate::model::{Accepted, ClassId, ClassInfo, Grade, HostCpu, Outcome, ProtocolId, ServiceId, Side};
 use std::sync::Arc;
 

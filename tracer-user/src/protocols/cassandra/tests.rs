@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::envelope::segment;
 use super::*;
 use crate::model::Direction;
-use crate::protocols::connection_parser::tests::{Op, cap, play, summary, survive};
+use crate::protocols::connection_parser::tests::{Op, assert_divided, cap, play, summary, survive};
 use crate::protocols::{Chunk, Closed, ConnectionParser, ExchangeEvent, Stamp, Totals};
 
 const NUMBER: &str = "0123456789abcdef";
@@ -215,17 +215,7 @@ fn every_cut_says_the_same() {
     for ops in [[&prepared()[..], &more].concat(), segmented()[..4].to_vec()] {
         let expected = words(&ops);
         assert_eq!(expected.len(), 3);
-        for (which, op) in ops.iter().enumerate() {
-            for cut in 1..op.bytes.len() {
-                let mut cuts = ops.clone();
-                let (front, back) = op.bytes.split_at(cut);
-                cuts[which].bytes = front.to_vec();
-                cuts.insert(which + 1, Op { bytes: back.to_vec(), ..op.clone() });
-                assert_eq!(words(&cuts), expected, "operation {which} at {cut}");
-            }
-        }
-        let single = ops.iter().flat_map(|op| op.bytes.iter().map(|byte| Op { bytes: vec![*byte], ..op.clone() }));
-        assert_eq!(words(&single.collect::<Vec<_>>()), expected);
+        assert_divided(&ops, words, &expected);
     }
 }
 

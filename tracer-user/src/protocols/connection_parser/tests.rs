@@ -78,6 +78,28 @@ pub(crate) fn play_with(conversation: &mut ConnectionParser, ops: &[Op], last: u
     out
 }
 
+/// Asserts that `found` finds the same in a script whichever of its operations is cut in two, and wherever, and when every byte
+/// is an operation of its own.
+pub(crate) fn assert_divided<T: std::fmt::Debug, U: std::fmt::Debug>(
+    ops: &[Op],
+    found: impl Fn(&[Op]) -> T,
+    expected: &U,
+) where
+    T: PartialEq<U>,
+{
+    let piece = |op: &Op, bytes: &[u8]| Op { bytes: bytes.to_vec(), ..op.clone() };
+    for (which, op) in ops.iter().enumerate() {
+        for cut in 1..op.bytes.len() {
+            let (front, back) = op.bytes.split_at(cut);
+            let mut divided = ops.to_vec();
+            divided.splice(which..=which, [piece(op, front), piece(op, back)]);
+            assert_eq!(found(&divided), *expected, "operation {which} cut at {cut}");
+        }
+    }
+    let bytes: Vec<Op> = ops.iter().flat_map(|op| op.bytes.chunks(1).map(|byte| piece(op, byte))).collect();
+    assert_eq!(found(&bytes), *expected, "byte by byte");
+}
+
 /// One line per exchange: `METHOD path -> status outcome req/reply/body bytes @first..last`.
 pub(crate) fn summary(events: &[ExchangeEvent]) -> Vec<String> {
     let mut lines: Vec<(u64, String)> = Vec::new();

@@ -3,7 +3,7 @@
 use super::records::STDIN;
 use super::*;
 use crate::model::Direction;
-use crate::protocols::connection_parser::tests::{Op, cap, check, play, summary, survive};
+use crate::protocols::connection_parser::tests::{Op, assert_divided, cap, check, play, summary, survive};
 use crate::protocols::{Closed, ConnectionParser, ExchangeEvent, Stamp};
 use proptest::prelude::*;
 
@@ -279,18 +279,7 @@ fn every_cut_gives_the_same() {
     let expected = outcomes(&play(&mut ConnectionParser::new(false), &ops));
     assert_eq!(expected.iter().filter(|line| line.contains("Complete")).count(), 2, "{expected:?}");
     assert!(expected.iter().any(|line| line.contains("404")), "{expected:?}");
-    for (which, op) in ops.iter().enumerate() {
-        for cut in 1..op.bytes.len() {
-            let mut cuts = ops.to_vec();
-            let (front, back) = op.bytes.split_at(cut);
-            cuts[which].bytes = front.to_vec();
-            cuts.insert(which + 1, Op { bytes: back.to_vec(), ..op.clone() });
-            assert_eq!(outcomes(&play(&mut ConnectionParser::new(false), &cuts)), expected, "cut {which} at {cut}");
-        }
-    }
-    let bytes = |op: &Op| op.bytes.iter().map(|byte| Op { bytes: vec![*byte], ..op.clone() }).collect::<Vec<_>>();
-    let cuts: Vec<Op> = ops.iter().flat_map(bytes).collect();
-    assert_eq!(outcomes(&play(&mut ConnectionParser::new(false), &cuts)), expected);
+    assert_divided(&ops, |ops| outcomes(&play(&mut ConnectionParser::new(false), ops)), &expected);
 }
 
 proptest! {

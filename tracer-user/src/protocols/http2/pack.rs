@@ -84,7 +84,7 @@ const EACH: u32 = 32;
 /// Values common to the tables of many connections on a host: paths, hosts, content types. Each gets a number for the
 /// agent's lifetime; beyond [`VALUES`], and for longer values, every table stores its own copy.
 #[derive(Debug, Default)]
-struct Known {
+struct SharedValues {
     numbers: HashMap<Arc<[u8]>, u32>,
     values: Vec<Arc<[u8]>>,
 }
@@ -92,12 +92,12 @@ struct Known {
 const VALUES: usize = 4096;
 const LONGEST: usize = 64;
 
-fn known() -> MutexGuard<'static, Known> {
-    static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+fn known() -> MutexGuard<'static, SharedValues> {
+    static KNOWN: LazyLock<Mutex<SharedValues>> = LazyLock::new(Mutex::default);
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Known {
+impl SharedValues {
     /// The number of a value worth sharing.
     fn number(&mut self, name: Name, value: &[u8]) -> Option<u32> {
         if !matches!(name, Name::Path | Name::Authority | Name::ContentType) || !(5..=LONGEST).contains(&value.len()) {
@@ -148,7 +148,7 @@ pub(super) fn unpack(mut bytes: &[u8]) -> VecDeque<TableEntry> {
     entries
 }
 
-fn one<'a>(mut bytes: &'a [u8], known: &Known) -> Option<(TableEntry, &'a [u8])> {
+fn one<'a>(mut bytes: &'a [u8], known: &SharedValues) -> Option<(TableEntry, &'a [u8])> {
     let first = take(&mut bytes)?;
     if first & 1 == 1 {
         return Some((TableEntry { name: Name::Other, value: Box::default(), size: (first >> 1) + EACH }, bytes));

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::model::Direction;
-use crate::protocols::connection_parser::tests::{Op, cap, play, summary, survive};
+use crate::protocols::connection_parser::tests::{Op, assert_divided, cap, play, summary, survive};
 use crate::protocols::{Chunk, Closed, ConnectionParser, ExchangeEvent, Stamp, Totals};
 
 /// Text with a 16-bit length.
@@ -219,17 +219,7 @@ const SESSION_EVENTS: [&str; 3] = [
 fn every_cut_says_the_same() {
     let ops = session();
     assert_eq!(words(&ops), SESSION_EVENTS);
-    for (which, op) in ops.iter().enumerate() {
-        for cut in 1..op.bytes.len() {
-            let mut cuts = ops.clone();
-            let (front, back) = op.bytes.split_at(cut);
-            cuts[which].bytes = front.to_vec();
-            cuts.insert(which + 1, Op { bytes: back.to_vec(), ..op.clone() });
-            assert_eq!(words(&cuts), SESSION_EVENTS, "operation {which} at {cut}");
-        }
-    }
-    let single = ops.iter().flat_map(|op| op.bytes.iter().map(|byte| Op { bytes: vec![*byte], ..op.clone() }));
-    assert_eq!(words(&single.collect::<Vec<_>>()), SESSION_EVENTS);
+    assert_divided(&ops, words, &SESSION_EVENTS);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::model::Direction;
-use crate::protocols::connection_parser::tests::{Op, cap, check, play, rx, summary, survive, tx};
+use crate::protocols::connection_parser::tests::{Op, assert_divided, cap, check, play, rx, summary, survive, tx};
 use crate::protocols::{Closed, ConnectionParser, ExchangeEvent, Stamp};
 use proptest::prelude::*;
 
@@ -333,18 +333,7 @@ fn every_cut_gives_the_same() {
         let expected = outcomes(&play(&mut ConnectionParser::new(false), &ops));
         assert_eq!(expected.iter().filter(|line| line.contains("Complete")).count(), count, "{expected:?}");
         assert!(!expected.iter().any(|line| line.contains("Lost") || line.contains("Unpaired")), "{expected:?}");
-        for (which, op) in ops.iter().enumerate() {
-            for cut in 1..op.bytes.len() {
-                let mut cuts = ops.to_vec();
-                let (front, back) = op.bytes.split_at(cut);
-                cuts[which].bytes = front.to_vec();
-                cuts.insert(which + 1, Op { bytes: back.to_vec(), ..op.clone() });
-                assert_eq!(outcomes(&play(&mut ConnectionParser::new(false), &cuts)), expected, "cut {which} at {cut}");
-            }
-        }
-        let bytes = |op: &Op| op.bytes.iter().map(|byte| Op { bytes: vec![*byte], ..op.clone() }).collect::<Vec<_>>();
-        let cuts: Vec<Op> = ops.iter().flat_map(bytes).collect();
-        assert_eq!(outcomes(&play(&mut ConnectionParser::new(false), &cuts)), expected);
+        assert_divided(&ops, |ops| outcomes(&play(&mut ConnectionParser::new(false), ops)), &expected);
     }
 }
 

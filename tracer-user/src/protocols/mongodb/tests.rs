@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::model::Direction;
-use crate::protocols::connection_parser::tests::{Op, cap, play, summary, survive};
+use crate::protocols::connection_parser::tests::{Op, assert_divided, cap, play, summary, survive};
 use crate::protocols::{Closed, ConnectionParser, ExchangeEvent, Stamp};
 
 /// An element of any type.
@@ -277,17 +277,7 @@ fn every_cut_says_the_same() {
     ];
     let expected = words(&ops);
     assert_eq!(expected.len(), 3);
-    for (which, op) in ops.iter().enumerate() {
-        for cut in 1..op.bytes.len() {
-            let mut cuts = ops.to_vec();
-            let (front, back) = op.bytes.split_at(cut);
-            cuts[which].bytes = front.to_vec();
-            cuts.insert(which + 1, Op { bytes: back.to_vec(), ..op.clone() });
-            assert_eq!(words(&cuts), expected, "operation {which} at {cut}");
-        }
-    }
-    let single = ops.iter().flat_map(|op| op.bytes.iter().map(|byte| Op { bytes: vec![*byte], ..op.clone() }));
-    assert_eq!(words(&single.collect::<Vec<_>>()), expected);
+    assert_divided(&ops, words, &expected);
 }
 
 /// Plays operations, some of which are not reported; `after`: the last stamp.

@@ -61,7 +61,7 @@ pub(super) struct Progress {
 }
 
 /// Effect of a packet on the current reply.
-enum Does {
+enum ReplyEffect {
     GoesOn,
     Ends,
     /// The packet belongs to no reply.
@@ -79,9 +79,9 @@ impl Progress {
             let Some(packet) = packet(rest) else { return self.wait(at, cut) };
             let enough = packet.is_whole() || packet.payload.len() >= FRONT;
             let (begun, stage, continued) = (self.begun, self.stage, self.continued);
-            let does = if enough || cut { self.packet(&packet, note) } else { Does::Needs };
+            let does = if enough || cut { self.packet(&packet, note) } else { ReplyEffect::Needs };
             match does {
-                Does::Needs => {
+                ReplyEffect::Needs => {
                     (self.begun, self.stage, self.continued) = (begun, stage, continued);
                     return self.wait(at, cut);
                 }
@@ -93,7 +93,7 @@ impl Progress {
                 _ => {}
             }
             let (there, rest) = packet.split();
-            if matches!(does, Does::Ends) {
+            if matches!(does, ReplyEffect::Ends) {
                 let message = self.end();
                 return Step::Head { used: at + there, message, body: Body::Length(rest) };
             }
@@ -114,37 +114,37 @@ impl Progress {
         }
     }
 
-    fn packet(&mut self, packet: &Packet<'_>, note: u16) -> Does {
+    fn packet(&mut self, packet: &Packet<'_>, note: u16) -> ReplyEffect {
         let Packet { number, length, payload } = *packet;
         let continued = std::mem::replace(&mut self.continued, length == FULL);
         if continued {
-            return if self.begun { Does::GoesOn } else { Does::Unasked };
+            return if self.begun { ReplyEffect::GoesOn } else { ReplyEffect::Unasked };
         }
         if !self.begun {
             // A reply begins with the command's sequence number plus one; packets of a login in between have higher
             // ones.
             if number == 0 || (number != 1 && note != NOTE_AUTH) {
-                return Does::Unasked;
+                return ReplyEffect::Unasked;
             }
             self.begun = true;
             self.stage = if matches!(note, NOTE_FETCH | NOTE_FIELDS) { Stage::Rows } else { Stage::First };
         }
         let Some(first) = payload.first().copied() else {
-            return if length == 0 { Does::GoesOn } else { Does::Needs };
+            return if length == 0 { ReplyEffect::GoesOn } else { ReplyEffect::Needs };
         };
         if first == ERROR && matches!(self.stage, Stage::First | Stage::Rows | Stage::Between) {
-            let Some(code) = short(payload, 1) else { return Does::Needs };
+            let Some(code) = short(payload, 1) else { return ReplyEffect::Needs };
             if code == PROGRESS {
-                return Does::GoesOn;
+                return ReplyEffect::GoesOn;
             }
             self.failure = Some(name(code));
-            return Does::Ends;
+            return ReplyEffect::Ends;
         }
-        let ends = |over: bool| if over { Does::Ends } else { Does::GoesOn };
+        let ends = |over: bool| if over { ReplyEffect::Ends } else { ReplyEffect::GoesOn };
         match self.stage {
             Stage::First if note == NOTE_AUTH => ends(first == OK),
             Stage::First if note == NOTE_PREPARE => self.prepared(payload),
-            Stage::First if note != NOTE_RESULT => Does::Ends,
+            Stage::First if note != NOTE_RESULT => ReplyEffect::Ends,
             Stage::First => match first {
                 OK => {
                     let status = integer(payload, 1)
@@ -152,9 +152,9 @@ impl Progress {
                         .and_then(|(_, at)| short(payload, at));
                     ends(status.is_none_or(|status| status & MORE == 0))
                 }
-                INFILE => Does::GoesOn,
+                INFILE => ReplyEffect::GoesOn,
                 _ => {
-                    let Some((columns, at)) = integer(payload, 0) else { return Does::Ends };
+                    let Some((columns, at)) = integer(payload, 0) else { return ReplyEffect::Ends };
                     // MariaDB omits columns the client already knows.
                     let known = payload.get(at) == Some(&0) && length == at as u64 + 1;
                     self.stage = match columns {
@@ -162,12 +162,12 @@ impl Progress {
                         _ if known => Stage::Between,
                         columns => Stage::Columns(columns),
                     };
-                    Does::GoesOn
+                    ReplyEffect::GoesOn
                 }
             },
             Stage::Columns(columns) => {
                 self.stage = if columns > 1 { Stage::Columns(columns - 1) } else { Stage::Between };
-                Does::GoesOn
+                ReplyEffect::GoesOn
             }
             Stage::Between | Stage::Rows if first == EOF && length < 9.max(if self.lean { FULL } else { 0 }) => {
                 // The old EOF packet is five bytes long, the new one is an OK packet.
@@ -179,16 +179,16 @@ impl Progress {
                 let status = status.unwrap_or_default();
                 if self.stage == Stage::Between && length == 5 && status & CURSOR == 0 {
                     self.stage = Stage::Rows;
-                    return Does::GoesOn;
+                    return ReplyEffect::GoesOn;
                 }
                 self.stage = Stage::First;
                 ends(status & MORE == 0 || note == NOTE_FETCH)
             }
             Stage::Between => {
                 self.stage = Stage::Rows;
-                Does::GoesOn
+                ReplyEffect::GoesOn
             }
-            Stage::Rows => Does::GoesOn,
+            Stage::Rows => ReplyEffect::GoesOn,
             Stage::Last(left) => {
                 self.stage = Stage::Last(left.saturating_sub(1));
                 ends(left <= 1)
@@ -197,8 +197,8 @@ impl Progress {
     }
 
     /// The first packet of the reply to PREPARE: the statement id, and the number of packets that follow.
-    fn prepared(&mut self, payload: &[u8]) -> Does {
-        let Some(number) = super::packets::long(payload, 1) else { return Does::Ends };
+    fn prepared(&mut self, payload: &[u8]) -> ReplyEffect {
+        let Some(number) = super::packets::long(payload, 1) else { return ReplyEffect::Ends };
         self.prepared = Some(number);
         let block = |at| {
             let count = u64::from(short(payload, at).unwrap_or_default());
@@ -206,7 +206,7 @@ impl Progress {
         };
         let left = block(5) + block(7);
         self.stage = Stage::Last(left);
-        if left == 0 { Does::Ends } else { Does::GoesOn }
+        if left == 0 { ReplyEffect::Ends } else { ReplyEffect::GoesOn }
     }
 
     /// Ends the reply.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::model::{Direction, Side};
-use crate::protocols::connection_parser::tests::{Op, cap, play, summary, survive};
+use crate::protocols::connection_parser::tests::{Op, assert_divided, cap, play, summary, survive};
 use crate::protocols::{ConnectionParser, ExchangeEvent, Verdict};
 use proptest::prelude::*;
 
@@ -365,20 +365,7 @@ fn every_cut_gives_the_same() {
         let expected = outcomes(&play(&mut ConnectionParser::new(false), &ops));
         assert!(!expected.iter().any(|line| line.contains("Unpaired") || line.contains("Lost")), "{expected:#?}");
         assert!(expected.iter().any(|line| line == "4 UPDATE b"), "{expected:#?}");
-        for (which, op) in ops.iter().enumerate() {
-            for cut in 1..op.bytes.len() {
-                let mut cuts = ops.clone();
-                let (front, back) = op.bytes.split_at(cut);
-                cuts[which].bytes = front.to_vec();
-                cuts.insert(which + 1, Op { bytes: back.to_vec(), ..op.clone() });
-                assert_eq!(outcomes(&play(&mut ConnectionParser::new(false), &cuts)), expected, "cut {which} at {cut}");
-            }
-        }
-        // Byte by byte; a greeting is recognised by its first bytes.
-        let bytes =
-            |op: &Op| op.bytes.chunks(1).map(|byte| Op { bytes: byte.to_vec(), ..op.clone() }).collect::<Vec<_>>();
-        let cuts: Vec<Op> = ops.iter().flat_map(bytes).collect();
-        assert_eq!(outcomes(&play(&mut ConnectionParser::new(false), &cuts)), expected);
+        assert_divided(&ops, |ops| outcomes(&play(&mut ConnectionParser::new(false), ops)), &expected);
     }
 }
 

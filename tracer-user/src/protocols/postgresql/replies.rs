@@ -25,7 +25,7 @@ pub(super) struct Progress {
 }
 
 /// Effect of a message on the current reply.
-enum Does {
+enum ReplyEffect {
     /// The reply continues.
     GoesOn,
     Ends,
@@ -52,29 +52,29 @@ impl Progress {
                 Front::Frame(_) | Front::Short | Front::Bad => return self.wait(at, cut),
             };
             let begun = self.begun;
-            let does = self.message(&frame, cut, note);
+            let effect = self.message(&frame, cut, note);
             // The beginning of a reply is a step of its own: its time is that of its first byte.
             if !begun && self.begun && at > 0 {
                 self.begun = false;
                 return Step::Pass { used: at, rest: 0 };
             }
             let (there, rest) = frame.split();
-            match does {
-                Does::Needs => {
+            match effect {
+                ReplyEffect::Needs => {
                     self.begun = begun;
                     return self.wait(at, cut);
                 }
-                Does::Switches => {
+                ReplyEffect::Switches => {
                     let message = self.end();
                     return Step::Head { used: at + there, message, body: Body::Switch };
                 }
-                Does::Ends => {
+                ReplyEffect::Ends => {
                     self.skipping &= note != NOTE_SYNC;
                     self.count(&frame);
                     let message = self.end();
                     return Step::Head { used: at + there, message, body: Body::Length(rest) };
                 }
-                Does::GoesOn | Does::Unasked => self.count(&frame),
+                ReplyEffect::GoesOn | ReplyEffect::Unasked => self.count(&frame),
             }
             at += there;
             if rest > 0 {
@@ -93,26 +93,26 @@ impl Progress {
         }
     }
 
-    fn message(&mut self, frame: &Frame<'_>, cut: bool, note: u16) -> Does {
+    fn message(&mut self, frame: &Frame<'_>, cut: bool, note: u16) -> ReplyEffect {
         let front = frame.fields.get(..frame.fields.len().min(ERROR_FRONT)).unwrap_or_default();
         if !self.begun {
             match frame.kind {
-                b'N' | b'A' | b'S' => return Does::Unasked,
+                b'N' | b'A' | b'S' => return ReplyEffect::Unasked,
                 // Answers a Sync that was counted for no request.
                 b'Z' if !matches!(note, NOTE_READY | NOTE_SYNC) => {
                     self.skipping = false;
-                    return Does::Unasked;
+                    return ReplyEffect::Unasked;
                 }
                 _ => self.begun = true,
             }
         }
         match frame.kind {
-            b'Z' => Does::Ends,
-            b'W' => Does::Switches,
+            b'Z' => ReplyEffect::Ends,
+            b'W' => ReplyEffect::Switches,
             b'E' => {
                 let is_over = error_field(front, b"C").is_some() || frame.is_whole() || front.len() == ERROR_FRONT;
                 if !is_over && !cut {
-                    return Does::Needs;
+                    return ReplyEffect::Needs;
                 }
                 let fatal = [&b"V"[..], b"S"].iter().any(|kind| {
                     matches!(error_field(front, kind), Some(severity) if severity == b"FATAL" || severity == b"PANIC")
@@ -120,15 +120,15 @@ impl Progress {
                 if note == NOTE_UNKNOWN && fatal {
                     // The server ends an idle connection.
                     self.begun = false;
-                    return Does::Unasked;
+                    return ReplyEffect::Unasked;
                 }
-                if matches!(note, NOTE_READY | NOTE_SYNC) && !fatal { Does::GoesOn } else { Does::Ends }
+                if matches!(note, NOTE_READY | NOTE_SYNC) && !fatal { ReplyEffect::GoesOn } else { ReplyEffect::Ends }
             }
-            b'C' | b'I' | b's' if note == NOTE_UNKNOWN => Does::Ends,
+            b'C' | b'I' | b's' if note == NOTE_UNKNOWN => ReplyEffect::Ends,
             b'1' | b'2' | b'3' | b'T' | b'n' | b'C' | b'I' | b's' if note >= NOTE_ANSWERS => {
-                if self.answers + 1 >= note - NOTE_ANSWERS { Does::Ends } else { Does::GoesOn }
+                if self.answers + 1 >= note - NOTE_ANSWERS { ReplyEffect::Ends } else { ReplyEffect::GoesOn }
             }
-            _ => Does::GoesOn,
+            _ => ReplyEffect::GoesOn,
         }
     }
 

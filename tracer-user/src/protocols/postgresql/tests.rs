@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::model::Direction;
-use crate::protocols::connection_parser::tests::{Op, cap, play, summary, survive};
+use crate::protocols::connection_parser::tests::{Op, assert_divided, cap, play, summary, survive};
 use crate::protocols::{Chunk, ConnectionParser, ExchangeEvent, Settings, Stamp, Verdict};
 use proptest::prelude::*;
 
@@ -508,15 +508,7 @@ fn every_cut_gives_the_same() {
         "{expected:#?}"
     );
     assert!(expected.iter().any(|line| line.contains("pipeline_aborted")), "{expected:#?}");
-    for (which, op) in ops.iter().enumerate() {
-        for cut in 1..op.bytes.len() {
-            let mut cuts = ops.clone();
-            let (front, back) = op.bytes.split_at(cut);
-            cuts[which].bytes = front.to_vec();
-            cuts.insert(which + 1, Op { bytes: back.to_vec(), ..op.clone() });
-            assert_eq!(outcomes(&play(&mut ConnectionParser::new(false), &cuts)), expected, "cut {which} at {cut}");
-        }
-    }
+    assert_divided(&ops, |ops| outcomes(&play(&mut ConnectionParser::new(false), ops)), &expected);
     let fragments = |size: usize| -> Vec<Op> {
         let fragments =
             |op: &Op| op.bytes.chunks(size).map(|piece| Op { bytes: piece.to_vec(), ..op.clone() }).collect();

@@ -1,7 +1,7 @@
 //! Commands and replies as scripts; `connection_parser/tests.rs` explains how to read them.
 
 use super::*;
-use crate::protocols::connection_parser::tests::{Op, cap, check, play, rx, summary, survive, tx};
+use crate::protocols::connection_parser::tests::{Op, assert_divided, cap, check, play, rx, summary, survive, tx};
 use crate::protocols::{ConnectionParser, ExchangeEvent, Verdict};
 use proptest::prelude::*;
 
@@ -382,19 +382,7 @@ fn every_cut_gives_the_same() {
         !whole.iter().any(|event| matches!(event, ExchangeEvent::Unpaired { .. } | ExchangeEvent::Lost { .. })),
         "{whole:?}"
     );
-    for (which, op) in ops.iter().enumerate() {
-        for cut in 1..op.bytes.len() {
-            let mut cuts = ops.clone();
-            let (front, back) = op.bytes.split_at(cut);
-            cuts[which].bytes = front.to_vec();
-            cuts.insert(which + 1, Op { bytes: back.to_vec(), ..op.clone() });
-            assert_eq!(outcomes(&play(&mut ConnectionParser::new(false), &cuts)), expected, "cut {which} at {cut}");
-        }
-    }
-    // Byte by byte.
-    let bytes = |op: &Op| op.bytes.iter().map(|byte| Op { bytes: vec![*byte], ..op.clone() }).collect::<Vec<_>>();
-    let cuts: Vec<Op> = ops.iter().flat_map(bytes).collect();
-    assert_eq!(outcomes(&play(&mut ConnectionParser::new(false), &cuts)), expected);
+    assert_divided(&ops, |ops| outcomes(&play(&mut ConnectionParser::new(false), ops)), &expected);
 }
 
 proptest! {

@@ -15,6 +15,8 @@ use super::{CHANGE, DATA, HANDSHAKE, HEADER, Record};
 const RECORDS: usize = 64;
 /// What encryption adds to a text: 16 bytes (ChaCha20 in TLS 1.2) to a full block and a long digest (CBC).
 const OVERHEAD: std::ops::RangeInclusive<u32> = 16..=96;
+/// Longest record of an encrypted alert under TLS 1.3 (RFC 8446 §5.2, §6): level, description, type, 16 bytes of tag.
+const ALERT: u32 = 19;
 /// Record lengths of a client's Finished message under TLS 1.3: with SHA-256 and with SHA-384.
 const FINISHED: [u32; 2] = [53, 69];
 
@@ -106,6 +108,13 @@ impl Records {
         }
     }
 
+    /// Whether a whole record was received whose text has not been read, in bytes that end at stream position `end`. Never
+    /// where records are received ahead of their text, nor for one that may be an alert.
+    pub fn is_unread(&self, end: u64) -> bool {
+        let unread = |record: &Waiting| record.used == 0 && record.end <= end && record.len > ALERT;
+        !self.ahead && self.waiting.iter().any(unread)
+    }
+
     /// Whether records are received before those before them are read.
     pub fn keep(&mut self, ahead: bool) {
         self.ahead = ahead;
@@ -193,6 +202,24 @@ mod tests {
         records.received(pos + 5, 117, 1210 + flight.len() as u32, &next[5..]);
         assert_eq!(records.text(60, 60), Some((1205 + flight.len() as u32, 0)));
         assert_eq!(records.text(40, 60), Some((1205 + flight.len() as u32, 60)));
+    }
+
+    #[test]
+    fn a_whole_record_is_unread_until_its_text_is() {
+        let mut records = Records::default();
+        let request = record(DATA, 117);
+        records.received(0, 5, 1000, &request[..5]);
+        assert!(!records.is_unread(5), "only its header is there");
+        records.received(5, 117, 1005, &request[5..]);
+        assert!(records.is_unread(122));
+        assert!(records.text(100, 4096).is_some());
+        assert!(!records.is_unread(122));
+        let alert = record(DATA, 19);
+        records.received(122, 24, 1122, &alert);
+        assert!(!records.is_unread(146));
+        records.keep(true);
+        records.received(146, 122, 1146, &request);
+        assert!(!records.is_unread(268));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::model::Direction;
-use crate::protocols::connection_parser::tests::{Op, cap, play, rx, summary, tx};
+use crate::protocols::connection_parser::tests::{Op, assert_divided, cap, play, rx, summary, tx};
 use crate::protocols::{Chunk, Closed, ConnectionParser, ExchangeEvent, Stamp};
 use proptest::prelude::*;
 
@@ -180,15 +180,7 @@ fn every_cut_gives_the_same() {
     };
     let expected = lines(&session(&ops));
     assert!(expected[1].contains("4xxx"), "{expected:?}");
-    for (which, op) in ops.iter().enumerate() {
-        for cut in 1..op.bytes.len() {
-            let mut cuts = ops.to_vec();
-            let (front, back) = op.bytes.split_at(cut);
-            cuts[which].bytes = front.to_vec();
-            cuts.insert(which + 1, Op { bytes: back.to_vec(), ..op.clone() });
-            assert_eq!(lines(&session(&cuts)), expected, "cut {which} at {cut}");
-        }
-    }
+    assert_divided(&ops, |ops| lines(&session(ops)), &expected);
 }
 
 proptest! {

@@ -48,15 +48,15 @@ fn write(dir: &Path, by: &Authority, name: &str, trusted: &Authority) -> Files {
     }
 }
 
-struct Known {
+struct TestIdentity {
     dir: tempfile::TempDir,
     identity: Arc<Identity>,
 }
 
-fn identity(by: &Authority, name: &str) -> Known {
+fn identity(by: &Authority, name: &str) -> TestIdentity {
     let dir = tempfile::tempdir().unwrap();
     let identity = Arc::new(Identity::read(write(dir.path(), by, name, by)).unwrap());
-    Known { dir, identity }
+    TestIdentity { dir, identity }
 }
 
 /// The result of a session at each end; both ends send something, because the dialling end only learns of a refusal
@@ -88,7 +88,7 @@ async fn accepted_agents_and_reasons_of_refusals() {
     let (ours, theirs) = (authority(), authority());
     let (one, two) = (identity(&ours, "127.0.0.1"), identity(&ours, "db1.internal"));
     let stranger = identity(&theirs, "127.0.0.1");
-    let trust = |known: &Known| Trust::Certificates(Arc::clone(&known.identity));
+    let trust = |known: &TestIdentity| Trust::Certificates(Arc::clone(&known.identity));
     let met = meet(&trust(&one), "db1.internal:9465", &trust(&two)).await;
     assert!(met.iter().all(Result::is_ok), "{met:?}");
     let met = meet(&trust(&two), "127.0.0.1:9465", &trust(&one)).await;
@@ -145,7 +145,7 @@ async fn older_versions_are_refused() {
 async fn a_renewed_certificate_is_used() {
     let (old, new) = (authority(), authority());
     let (one, two) = (identity(&old, "127.0.0.1"), identity(&new, "127.0.0.1"));
-    let trust = |known: &Known| Trust::Certificates(Arc::clone(&known.identity));
+    let trust = |known: &TestIdentity| Trust::Certificates(Arc::clone(&known.identity));
     assert!(meet(&trust(&one), "127.0.0.1:1", &trust(&two)).await.iter().all(Result::is_err));
     std::fs::write(one.dir.path().join("cert.pem"), "half of a").unwrap();
     let still = meet(&trust(&one), "127.0.0.1:1", &trust(&one)).await;
@@ -195,7 +195,7 @@ async fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-async fn hub(number: u64, known: &Known, peers: &[SocketAddr]) -> Hub {
+async fn hub(number: u64, known: &TestIdentity, peers: &[SocketAddr]) -> Hub {
     let trust = Trust::Certificates(Arc::clone(&known.identity));
     let listen = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
     let peers = peers.iter().map(ToString::to_string).collect();

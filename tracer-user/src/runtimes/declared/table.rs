@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tracer_common::runtime::declared as cookie;
 
-use super::{Declared, Pairing};
+use super::{CallPairing, Declared};
 
 /// Numbers that a probe can carry. At most a third as many transactions are traced at once, so there are always free ones
 /// for those of the next configuration.
@@ -56,7 +56,7 @@ impl DeclaredTable {
     }
 
     /// How the end of a call is found, by number, from 0 to the highest that ever was; `None`: not in use.
-    pub fn pairings(&self) -> Vec<Option<Pairing>> {
+    pub fn pairings(&self) -> Vec<Option<CallPairing>> {
         self.by_number.iter().map(|one| Some(one.as_ref()?.target.pairing())).collect()
     }
 
@@ -126,7 +126,8 @@ mod tests {
         assert_eq!(names, [(1, "b", "t:1"), (2, "a", "t:5"), (3, "c", "t:9")]);
         assert!(
             table.get(0).is_none()
-                && table.pairings() == [None, Some(Pairing::Depth), Some(Pairing::Depth), Some(Pairing::Depth)]
+                && table.pairings()
+                    == [None, Some(CallPairing::Depth), Some(CallPairing::Depth), Some(CallPairing::Depth)]
         );
         assert_eq!(table.replace(&[]).removed, [1, 2, 3]);
         assert!(table.is_empty());

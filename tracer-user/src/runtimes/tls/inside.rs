@@ -29,7 +29,7 @@ const COPIES: usize = 4;
 
 /// What the code of a library shows.
 #[derive(Debug, Default)]
-pub(super) struct Inside {
+pub(super) struct LibrarySites {
     /// Probes where text is copied to its reader: all of the places there are, of which a text passes one. Empty: not
     /// known.
     pub(super) copies: Vec<Site>,
@@ -43,11 +43,11 @@ pub(super) struct Inside {
 }
 
 /// Looks for the places in a library's file.
-pub(super) fn find(path: &Path, image: &Image<'_, File>) -> Inside {
+pub(super) fn find(path: &Path, image: &Image<'_, File>) -> LibrarySites {
     search(path, image).unwrap_or_default()
 }
 
-fn search(path: &Path, image: &Image<'_, File>) -> Option<Inside> {
+fn search(path: &Path, image: &Image<'_, File>) -> Option<LibrarySites> {
     let symbols = [&METHODS[..], &["SSL_get_rbio", "SSL_get_wbio", RANDOM, VERSION], &BIO[..]].concat();
     let program = Program::read(path, &symbols)?;
     let (of_bio, count) = bio(path, image, &program)?;
@@ -68,7 +68,7 @@ fn search(path: &Path, image: &Image<'_, File>) -> Option<Inside> {
         |probe, (address, cookie)| Some(Site { probe, offset: image.place(address)?, cookie: cookie | to_socket });
     let copies = only(copying).unwrap_or_default().into_iter().map(|copy| site(UserProbe::TlsCopy, copy));
     let record = only(records).and_then(|address| site(UserProbe::TlsRecord, (address, written)));
-    Some(Inside { copies: copies.collect::<Option<_>>()?, record, to_socket, written: written | version })
+    Some(LibrarySites { copies: copies.collect::<Option<_>>()?, record, to_socket, written: written | version })
 }
 
 /// The code of an accessor, as far as it goes without calls.

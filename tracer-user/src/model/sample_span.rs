@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use crate::model::{Accepted, ClassId, Cost, Grade, Outcome, ProtocolId, ServiceId, Side, Span, SpanId, TraceId};
 
-pub(super) fn span(trace: u128, start: u64, duration: u64, error: bool) -> Span {
+/// A server's span of `GET /a` that begins at `start` and takes `duration` nanoseconds.
+pub(crate) fn span(trace: u128, start: u64, duration: u64, error: bool) -> Span {
     Span {
         id: SpanId(start + 1),
         trace: TraceId(trace),
