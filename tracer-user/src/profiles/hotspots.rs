@@ -78,6 +78,8 @@ const STANDARD: &[&str] = &[
     "jdk.",
     "sun.",
 ];
+/// What names of source files end with that interpreters run.
+const SOURCES: &[&str] = &["py", "js", "mjs", "cjs"];
 /// What functions of JavaScript end with that V8 has itself.
 const OWN_OF_V8: &str = " (JavaScript)";
 /// Packages of Go's standard library, by the first part of their path.
@@ -162,7 +164,6 @@ impl CodeOwners {
         let is_installed = SYSTEM.iter().any(|directory| file.starts_with(directory))
             || PACKAGES.iter().any(|part| file.contains(part))
             || file.contains("/lib/python3.");
-        const SOURCES: [&str; 4] = ["py", "js", "mjs", "cjs"];
         let is_source = Path::new(program).extension().is_some_and(|end| SOURCES.iter().any(|source| end == *source));
         let runs_others = !is_source && INTERPRETERS.iter().any(|name| is_called(program, name));
         if is_installed || runs_others { CodeOrigin::ThirdParty } else { CodeOrigin::Application }

@@ -30,7 +30,7 @@ fn is_object(word: u64) -> bool {
 
 /// A small number.
 fn small(word: u64) -> Option<u32> {
-    (word & 0xffff_ffff == 0).then_some((word >> 32) as u32)
+    (word as u32 == 0).then_some((word >> 32) as u32)
 }
 
 /// A process's memory, by the constants of its V8.
@@ -188,7 +188,7 @@ pub fn read(
         file = heap.object(script, constants.script_name).and_then(|name| heap.name(name)).unwrap_or_default();
         if file.is_empty() {
             // Made by `eval` or `new Function`.
-            file = ANONYMOUS.to_owned();
+            ANONYMOUS.clone_into(&mut file);
         }
         first = begin.and_then(|begin| heap.line(script, begin, lines)).unwrap_or(0);
     }

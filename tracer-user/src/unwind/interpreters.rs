@@ -131,11 +131,14 @@ pub struct WantedLanguages {
     pub javascript: bool,
 }
 
+/// Looks at a process for one language.
+type Way = fn(&Maps) -> Look;
+
 impl WantedLanguages {
     fn look(self, pid: u32) -> Look {
         let Some(maps) = Maps::read(pid) else { return Look::Nothing };
         // A program that has two runs the one with the library, or the name, of PHP, then of Node.js.
-        let ways: [(bool, fn(&Maps) -> Look); 3] =
+        let ways: [(bool, Way); 3] =
             [(self.php, php_frames::look), (self.javascript, v8_frames::look), (self.python, python_frames::look)];
         let found = ways.into_iter().filter(|(wanted, _)| *wanted).map(|(_, look)| look(&maps));
         found.into_iter().find(|look| *look != Look::Nothing).unwrap_or(Look::Nothing)

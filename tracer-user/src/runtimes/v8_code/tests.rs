@@ -114,8 +114,8 @@ fn shown(code: Option<Code>) -> Option<(String, String, u32)> {
     code.map(|code| (code.name, code.file, code.first))
 }
 
-fn expected(name: &str, file: &str, line: u32) -> Option<(String, String, u32)> {
-    Some((name.into(), file.into(), line))
+fn expected(name: &str, file: &str, line: u32) -> (String, String, u32) {
+    (name.into(), file.into(), line)
 }
 
 const SOURCE_TEXT: &str = "// one\r\n// two\n// three\nfunction work() {}\n";
@@ -136,21 +136,21 @@ fn functions_have_names_files_and_lines() {
         let behind = [name, number(u32::MAX), number(WORK), number(WORK + 5), outside];
         let scope = memory.object(261, &[&scope[..], &behind].concat());
         let shared = memory.shared(scope, script);
-        assert_eq!(shown(memory.code(shared)), expected("work", "/srv/shop/work.js", 4));
+        assert_eq!(shown(memory.code(shared)), Some(expected("work", "/srv/shop/work.js", 4)));
         // A name that was inferred stands apart from the numbers.
         let behind = [name, number(3), name, number(2), number(9), outside];
         let scope = memory.object(261, &[&[number(1), 0, 0][..], &behind].concat());
         let shared = memory.shared(scope, script);
-        assert_eq!(shown(memory.code(shared)), expected("work", "/srv/shop/work.js", 1));
+        assert_eq!(shown(memory.code(shared)), Some(expected("work", "/srv/shop/work.js", 1)));
     }
     // Not compiled yet, without a name, and V8's own.
     let script = memory.script(source, number(0), number(0));
     let shared = memory.shared(name, script);
-    assert_eq!(shown(memory.code(shared)), expected("work", ANONYMOUS, 0));
+    assert_eq!(shown(memory.code(shared)), Some(expected("work", ANONYMOUS, 0)));
     let shared = memory.shared(number(0), script);
-    assert_eq!(shown(memory.code(shared)), expected(ANONYMOUS, ANONYMOUS, 0));
+    assert_eq!(shown(memory.code(shared)), Some(expected(ANONYMOUS, ANONYMOUS, 0)));
     let shared = memory.shared(name, outside);
-    assert_eq!(shown(memory.code(shared)), expected("work", "", 0));
+    assert_eq!(shown(memory.code(shared)), Some(expected("work", "", 0)));
 }
 
 #[test]
