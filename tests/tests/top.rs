@@ -1,9 +1,10 @@
-//! `tracer top` in a real terminal (tmux): classes of a running agent, by keys as a person presses them.
+//! `tracer top` in a real terminal (tmux): classes of a running agent, or of one of its own, by keys as a person presses them.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tracer_tests::agent::{self, Agent};
@@ -18,13 +19,12 @@ struct Terminal {
 }
 
 impl Terminal {
-    fn start(console: SocketAddr) -> Self {
+    fn start(arguments: &[&str]) -> Self {
         let terminal = Self { server: format!("tracer-test-{}", std::process::id()) };
         let program = agent::binary();
         let program = program.to_str().expect("a path");
-        let url = format!("http://{console}");
-        let command = ["new-session", "-d", "-x", "140", "-y", "40", program, "top", "--url", &url, "--interval", "1s"];
-        terminal.tmux(&command);
+        let session = ["new-session", "-d", "-x", "140", "-y", "40", program, "top", "--interval", "1s"];
+        terminal.tmux(&[&session, arguments].concat());
         terminal
     }
 
@@ -64,6 +64,30 @@ impl Drop for Terminal {
     }
 }
 
+/// Clients that ask a server for both its classes until they are stopped.
+struct Load {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl Load {
+    fn start(server: SocketAddr) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                load::until(server, 2, &["/alpha", "/beta"], Instant::now() + Duration::from_secs(1));
+            }
+        });
+        Self { stop, thread }
+    }
+
+    fn stop(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().expect("the load");
+    }
+}
+
 /// Line of the screen on which `text` is first.
 fn line(screen: &str, text: &str) -> Option<usize> {
     screen.lines().position(|line| line.contains(text))
@@ -75,13 +99,7 @@ fn keys_lead_to_the_hottest_function() {
     let dir = scratch();
     let server = Server::c("burn", dir.path());
     let agent = Agent::start(dir.path(), &[]);
-    let stop = Arc::new(AtomicBool::new(false));
-    let (stopped, address) = (Arc::clone(&stop), server.address);
-    let load = std::thread::spawn(move || {
-        while !stopped.load(Ordering::Relaxed) {
-            load::until(address, 2, &["/alpha", "/beta"], Instant::now() + Duration::from_secs(1));
-        }
-    });
+    let load = Load::start(server.address);
     wait("samples", PATIENCE, || {
         // 404 until the first request is reported.
         let reply = http::get(agent.listen, "/profile.folded?service=burn").ok().filter(|reply| reply.status == 200)?;
@@ -89,7 +107,7 @@ fn keys_lead_to_the_hottest_function() {
     });
     let alpha_first =
         |screen: &str| line(screen, "GET /alpha").zip(line(screen, "GET /beta")).map(|(alpha, beta)| alpha < beta);
-    let terminal = Terminal::start(agent.listen);
+    let terminal = Terminal::start(&["--url", &format!("http://{}", agent.listen)]);
     // The one that burns more CPU stands above the other.
     terminal.until("both classes by CPU", |screen| alpha_first(screen) == Some(true));
     terminal.press("n");
@@ -119,7 +137,32 @@ fn keys_lead_to_the_hottest_function() {
     wait("the terminal to end with the program", PATIENCE, || {
         terminal.tmux(&["list-sessions"]).trim().is_empty().then_some(())
     });
-    stop.store(true, Ordering::Relaxed);
-    load.join().expect("the load");
+    load.stop();
     agent.stop();
+}
+
+/// Where an agent listens by default.
+const DEFAULT: ([u8; 4], u16) = ([127, 0, 0, 1], 9464);
+
+#[test]
+fn where_no_agent_runs_it_has_its_own() {
+    let Some(_turn) = begin("top", &["cc", "tmux"]) else { return };
+    let listens = || TcpStream::connect(SocketAddr::from(DEFAULT)).is_ok();
+    assert!(!listens(), "an agent, or something else, is at the default address");
+    let dir = scratch();
+    let server = Server::c("burn", dir.path());
+    let load = Load::start(server.address);
+    let terminal = Terminal::start(&[]);
+    terminal.until("classes", |screen| screen.contains("GET /alpha") && screen.contains("GET /beta"));
+    terminal.press("q");
+    let ended = || terminal.tmux(&["list-sessions"]).trim().is_empty().then_some(());
+    wait("the terminal to end with the program", PATIENCE, ended);
+    assert!(!listens(), "it ended before its agent did");
+    // However it ends, so does its agent.
+    let terminal = Terminal::start(&[]);
+    terminal.until("classes", |screen| screen.contains("GET /alpha"));
+    let pid = terminal.tmux(&["list-panes", "-F", "#{pane_pid}"]).trim().to_owned();
+    assert!(Command::new("kill").args(["-9", &pid]).status().expect("kill").success());
+    wait("its agent to end, too", PATIENCE, || (!listens()).then_some(()));
+    load.stop();
 }

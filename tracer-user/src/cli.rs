@@ -37,11 +37,12 @@ pub enum Command {
     /// The file holds the beginnings of messages as they were sent, possibly with credentials. It is created with mode
     /// 0600; an existing file is never overwritten.
     Record(Record),
-    /// Show the request classes of a running agent in the terminal: CPU, rate, latency, errors, waits.
+    /// Show request classes in the terminal: CPU, rate, latency, errors, waits.
     Top {
-        /// The agent's console.
-        #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9464")]
-        url: String,
+        /// The agent's console. Without it, the agent at http://127.0.0.1:9464; if none listens there, one is started
+        /// with the defaults of `tracer run`, which needs its privileges, and ends with this program.
+        #[arg(long, value_name = "URL")]
+        url: Option<String>,
         /// Time between two looks.
         #[arg(long, value_name = "TIME", value_parser = duration, default_value = "2s")]
         interval: Duration,

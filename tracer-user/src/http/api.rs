@@ -31,21 +31,11 @@ pub(super) async fn metrics(State(app): AppState, headers: HeaderMap) -> Result<
     // One at a time: many that ask leave a thread for everything else.
     let failed = || Problem(StatusCode::INTERNAL_SERVER_ERROR, "gathering metrics failed".into());
     let _turn = app.scrapes.acquire().await.map_err(|_| failed())?;
-    let format = Format::for_accept(&joined(&headers, header::ACCEPT));
+    let format = Format::for_accept(&compress::joined(&headers, header::ACCEPT));
     let bytes = app.shared.metrics.bytes(format);
     let bytes = bytes.map_err(|error| Problem(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
     // Caches between must not give one scraper the format of another.
-    let kind = [(header::CONTENT_TYPE, format.content_type()), (header::VARY, "Accept, Accept-Encoding")];
-    if !compress::takes_gzip(&joined(&headers, header::ACCEPT_ENCODING)) {
-        return Ok((kind, bytes).into_response());
-    }
-    let packed = compress::gzip(&bytes).map_err(|_| failed())?;
-    Ok((kind, [(header::CONTENT_ENCODING, "gzip")], packed).into_response())
-}
-
-/// All values of a header as one list.
-fn joined(headers: &HeaderMap, name: header::HeaderName) -> String {
-    headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect::<Vec<_>>().join(",")
+    Ok(([(header::CONTENT_TYPE, format.content_type()), (header::VARY, "Accept")], bytes).into_response())
 }
 
 pub(super) async fn healthy(State(app): AppState) -> Result<&'static str, Problem> {

@@ -58,7 +58,8 @@ pub(super) async fn asset(Named(name): Named, headers: HeaderMap) -> Result<Resp
     let (_, kind, bytes) = *found.ok_or_else(|| Problem::missing("no such file of the console"))?;
     let mut hasher = DefaultHasher::new();
     bytes.hash(&mut hasher);
-    let tag = format!("\"{:016x}\"", hasher.finish());
+    // Weak: the same content is also sent compressed (RFC 9110 §8.8.3).
+    let tag = format!("W/\"{:016x}\"", hasher.finish());
     let cached = [(header::ETAG, tag.clone()), (header::CACHE_CONTROL, "no-cache".to_owned())];
     if headers.get(header::IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes()) {
         return Ok((StatusCode::NOT_MODIFIED, cached).into_response());

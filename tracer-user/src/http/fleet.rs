@@ -22,7 +22,7 @@ use tokio::net::TcpListener;
 use super::markup::{Encoded, Page, Safe};
 use super::params::{Named, Params};
 use super::range::Range;
-use super::{Console, Health, Problem, assets, findings, guard, listen};
+use super::{Console, Health, Problem, assets, compress, findings, guard, listen};
 
 /// What handlers share.
 #[derive(Debug)]
@@ -75,6 +75,7 @@ fn router(app: Arc<Fleet>) -> Router {
         .method_not_allowed_fallback(|| async {
             Problem(StatusCode::METHOD_NOT_ALLOWED, "this console only reads".into())
         })
+        .layer(axum::middleware::from_fn(compress::answers))
         .layer(axum::middleware::from_fn_with_state(Arc::clone(&app), check))
         .with_state(app)
 }

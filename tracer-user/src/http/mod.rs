@@ -392,6 +392,7 @@ fn router(app: Arc<App>) -> Router {
             Problem(StatusCode::METHOD_NOT_ALLOWED, "this method means nothing here; see the Allow header".into())
         })
         .layer(DefaultBodyLimit::max(BODY))
+        .layer(axum::middleware::from_fn(compress::answers))
         .layer(axum::middleware::from_fn_with_state(Arc::clone(&app), guard::check))
         .with_state(app)
 }

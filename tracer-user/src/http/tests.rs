@@ -229,7 +229,7 @@ async fn every_file_of_the_console_answers_with_the_policy() {
         assert!(!policy.contains("unsafe") && !policy.contains("http"), "{path}: {policy}");
         all += length;
     }
-    // As they are: they are sent without compression.
+    // Before compression.
     assert!(all < 400_000, "the console's files take {all} bytes");
     let etag = |answer: &str| answer.lines().find_map(|line| line.strip_prefix("etag: ").map(str::to_owned));
     let tag = etag(&fetch(listen, "/assets/console.css").await).expect("a tag");
@@ -237,6 +237,18 @@ async fn every_file_of_the_console_answers_with_the_policy() {
         "GET /assets/console.css HTTP/1.1\r\nHost: {listen}\r\nConnection: close\r\nIf-None-Match: {tag}\r\n\r\n"
     );
     assert!(ask(listen, &request).await.starts_with("HTTP/1.1 304"));
+    let compressed = |path: &str| {
+        format!("GET {path} HTTP/1.1\r\nHost: {listen}\r\nConnection: close\r\nAccept-Encoding: gzip, br\r\n\r\n")
+    };
+    for path in ["/", "/assets/console.css", "/api/v1/health", "/metrics"] {
+        let (plain, packed) = (fetch(listen, path).await, ask(listen, &compressed(path)).await);
+        let head = |answer: &str| answer.split_once("\r\n\r\n").expect("a head").0.to_ascii_lowercase();
+        assert!(!head(&plain).contains("content-encoding") && head(&plain).contains("vary: "), "{plain}");
+        let is_long = plain.split_once("\r\n\r\n").is_some_and(|(_, body)| body.len() > 1400);
+        assert_eq!(head(&packed).contains("content-encoding: gzip"), is_long, "{path}: {}", head(&packed));
+    }
+    // What is compressed in itself is sent as it is.
+    assert!(!ask(listen, &compressed("/profile.pb.gz")).await.to_ascii_lowercase().contains("content-encoding"));
 }
 
 /// Every file that a page or script of the console names is served.

@@ -52,6 +52,23 @@ impl Client {
         &self.url
     }
 
+    /// `HOST:PORT`.
+    pub(super) fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// Whether nothing listens there.
+    pub(super) fn is_refused(&self) -> bool {
+        let address = self.host.to_socket_addrs().ok().and_then(|mut all| all.next());
+        let tried = address.map(|address| TcpStream::connect_timeout(&address, PATIENCE));
+        matches!(tried, Some(Err(error)) if error.kind() == ErrorKind::ConnectionRefused)
+    }
+
+    /// Whether the agent traces.
+    pub(super) fn is_ready(&self) -> bool {
+        self.get("/readyz", PATIENCE).is_ok()
+    }
+
     /// Everything the table shows.
     pub(super) fn snapshot(&self) -> Result<Snapshot, String> {
         let Classes { classes } = self.json("/api/v1/classes")?;

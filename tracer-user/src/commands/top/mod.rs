@@ -1,4 +1,4 @@
-//! `tracer top`: the request classes of a running agent in a terminal, by its HTTP API.
+//! `tracer top`: the request classes of a running agent, or of one of its own, in a terminal, by its HTTP API.
 //!
 //! A thread of its own asks the agent, so that keys work while it does; `table` decides what stands where and is pure;
 //! `screen` draws it.
@@ -6,6 +6,7 @@
 mod client;
 mod details;
 mod keys;
+mod own_agent;
 mod screen;
 mod table;
 
@@ -20,6 +21,7 @@ use ratatui::crossterm::event::{self, Event};
 use self::client::Client;
 use self::details::Details;
 use self::keys::Done;
+use self::own_agent::OwnAgent;
 use self::table::{ClassKey, Snapshot, Table};
 use super::Failure;
 
@@ -54,15 +56,27 @@ struct Top {
     help: bool,
 }
 
-/// Shows the agent at `url` until a key or a signal ends it.
-pub fn top(url: &str, interval: Duration) -> Result<(), Failure> {
-    let client = Client::new(url).map_err(Failure::Usage)?;
+/// Where an agent listens unless it is asked not to.
+const DEFAULT_URL: &str = "http://127.0.0.1:9464";
+
+/// Shows the agent at `url` until a key or a signal ends it; without one, this host's agent, or one of its own.
+pub fn top(url: Option<&str>, interval: Duration) -> Result<(), Failure> {
+    let client = Client::new(url.unwrap_or(DEFAULT_URL)).map_err(Failure::Usage)?;
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         return Err(Failure::Usage("top needs a terminal; for programs there is the API: docs/http-api.md".into()));
     }
-    // Before the screen is taken: whoever asks an agent that does not run gets a sentence.
-    let first = client.snapshot().map_err(Failure::Running)?;
     let stop = stop_on_signals()?;
+    // Before the screen is taken: whoever asks an agent that does not run gets a sentence. Dropped after the screen.
+    let mut own = None;
+    let first = if url.is_none() && client.is_refused() {
+        eprintln!("tracer: no agent listens at {DEFAULT_URL}: starting one, which ends with this program");
+        match own.insert(OwnAgent::start(&client)?).ready(&client, &stop)? {
+            Some(first) => first,
+            None => return Ok(()),
+        }
+    } else {
+        client.snapshot().map_err(Failure::Running)?
+    };
     let mut top = Top { url: client.url().to_owned(), ..Top::default() };
     top.table.update(first);
     let (news_sender, news) = mpsc::channel();

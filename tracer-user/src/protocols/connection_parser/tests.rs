@@ -80,12 +80,10 @@ pub(crate) fn play_with(conversation: &mut ConnectionParser, ops: &[Op], last: u
 
 /// Asserts that `found` finds the same in a script whichever of its operations is cut in two, and wherever, and when every byte
 /// is an operation of its own.
-pub(crate) fn assert_divided<T: std::fmt::Debug, U: std::fmt::Debug>(
-    ops: &[Op],
-    found: impl Fn(&[Op]) -> T,
-    expected: &U,
-) where
-    T: PartialEq<U>,
+pub(crate) fn assert_divided<T, U>(ops: &[Op], found: impl Fn(&[Op]) -> T, expected: &U)
+where
+    T: PartialEq<U> + std::fmt::Debug,
+    U: std::fmt::Debug,
 {
     let piece = |op: &Op, bytes: &[u8]| Op { bytes: bytes.to_vec(), ..op.clone() };
     for (which, op) in ops.iter().enumerate() {
