@@ -154,8 +154,21 @@ pub(super) struct Functions {
     known: FxHashMap<(u64, u64), Known>,
     /// Bytes of line tables.
     tables: usize,
-    /// Of V8, once it was looked at: its constants, and where lines of scripts end.
-    v8: Option<(V8Constants, v8_code::Lines)>,
+    /// Once one of JavaScript was looked for.
+    v8: Option<V8>,
+}
+
+/// What is known of V8 in a process: its constants, if they can be read, and where lines of scripts end.
+#[derive(Debug)]
+struct V8 {
+    constants: Option<V8Constants>,
+    lines: v8_code::Lines,
+}
+
+impl V8 {
+    fn of(pid: u32) -> Self {
+        Self { constants: v8_frames::of_process(pid), lines: v8_code::Lines::default() }
+    }
 }
 
 /// What tells functions of a process apart: address and cookie of the code object. Closures of PHP are copies of one function, and
@@ -199,10 +212,8 @@ impl Functions {
                 Language::Python => read(process, frame, lines),
                 Language::Php => php_code::read(process, frame),
                 Language::JavaScript => {
-                    if self.v8.is_none() {
-                        self.v8 = v8_frames::of_process(pid).map(|constants| (constants, v8_code::Lines::default()));
-                    }
-                    self.v8.as_mut().and_then(|(known, lines)| v8_code::read(process, known, frame, lines))
+                    let V8 { constants, lines } = self.v8.get_or_insert_with(|| V8::of(pid));
+                    constants.and_then(|known| v8_code::read(process, &known, frame, lines))
                 }
             };
             let named = code.is_some();

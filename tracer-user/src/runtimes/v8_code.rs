@@ -21,7 +21,7 @@ const LOCALS: u64 = 1 << 12;
 /// Up to so many stand in the description itself, more in a table apart (`kScopeInfoMaxInlinedLocalNamesSize`).
 const LOCALS_INLINE: u64 = 75;
 /// Words behind the variables in which name and place are looked for.
-const BEHIND: usize = 8;
+const BEHIND: u64 = 8;
 
 /// Whether a word points to an object: it is one byte beyond.
 fn is_object(word: u64) -> bool {
@@ -86,10 +86,11 @@ impl<M: ProcessMemory> Heap<'_, M> {
         }
         // Their names, or a table of them, and what they are.
         let behind = locals + if locals > LOCALS_INLINE { 1 } else { locals };
-        let words: [u8; 8 * BEHIND] = self.bytes(name, at(u64::from(known.scope_first) + behind)?)?;
-        let words = words.chunks_exact(8).filter_map(|word| word.first_chunk()).map(|word| u64::from_le_bytes(*word));
+        let first = u64::from(known.scope_first) + behind;
         let (mut found, mut numbers) = (String::new(), Vec::new());
-        for word in words {
+        for index in first..first + BEHIND {
+            // The description may end before, and the page with it.
+            let Some(word) = self.word(name, at(index)?) else { break };
             if let Some(number) = small(word) {
                 numbers.push(number);
                 continue;
