@@ -1,3 +1,5 @@
+//! Functions, strings and lines in a heap that is made for the test.
+
 use tracer_common::interpreter::{FRAME_V8, InterpretedFrame, fold};
 
 use super::*;
