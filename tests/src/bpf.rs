@@ -1,7 +1,7 @@
 //! Which BPF programs the kernel holds.
 
 use std::collections::BTreeSet;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// `BPF_PROG_GET_NEXT_ID` of `bpf(2)`.
@@ -114,4 +114,64 @@ pub fn statistics() -> OwnedFd {
     assert!(fd >= 0, "BPF_ENABLE_STATS: {}", std::io::Error::last_os_error());
     // SAFETY: just opened and owned by nothing else.
     unsafe { OwnedFd::from_raw_fd(fd as i32) }
+}
+
+/// Commands of `bpf(2)` on maps and pins.
+const MAP_CREATE: libc::c_long = 0;
+const MAP_LOOKUP: libc::c_long = 1;
+const MAP_UPDATE: libc::c_long = 2;
+const MAP_NEXT_KEY: libc::c_long = 4;
+const OBJ_PIN: libc::c_long = 6;
+const OBJ_GET: libc::c_long = 7;
+
+fn bpf<const N: usize>(command: libc::c_long, attributes: &[u64; N]) -> std::io::Result<i32> {
+    // SAFETY: the kernel reads as many bytes as given; what the attributes point to outlives the call.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_ptr(), size_of_val(attributes)) };
+    if result < 0 { Err(std::io::Error::last_os_error()) } else { Ok(result as i32) }
+}
+
+/// A map of 8-byte keys and values of `N` bytes, by its pin.
+#[derive(Debug)]
+pub struct PinnedMap<const N: usize>(OwnedFd);
+
+impl<const N: usize> PinnedMap<N> {
+    /// Opens it as any other program does.
+    pub fn open(path: &std::path::Path) -> std::io::Result<Self> {
+        let path = std::ffi::CString::new(path.as_os_str().as_encoded_bytes())?;
+        let fd = bpf(OBJ_GET, &[path.as_ptr() as u64, 0])?;
+        // SAFETY: just opened and owned by nothing else.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Makes a map of this type (`BPF_MAP_TYPE_…`) and pins it.
+    pub fn create(kind: u32, path: &std::path::Path) -> std::io::Result<Self> {
+        let path = std::ffi::CString::new(path.as_os_str().as_encoded_bytes())?;
+        // Type and size of keys; size of values and number of elements.
+        let fd = bpf(MAP_CREATE, &[u64::from(kind) | 8 << 32, N as u64 | 64 << 32])?;
+        // SAFETY: as above.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        bpf(OBJ_PIN, &[path.as_ptr() as u64, fd.as_raw_fd() as u64])?;
+        Ok(Self(fd))
+    }
+
+    /// Writes an element.
+    pub fn write(&self, key: u64, value: [u8; N]) -> std::io::Result<()> {
+        bpf(MAP_UPDATE, &[self.0.as_raw_fd() as u64, &raw const key as u64, value.as_ptr() as u64, 0]).map(|_| ())
+    }
+
+    /// Its elements now.
+    pub fn entries(&self) -> Vec<(u64, [u8; N])> {
+        let (fd, mut found) = (self.0.as_raw_fd() as u64, Vec::new());
+        let (mut at, mut next) = (None::<u64>, 0u64);
+        while bpf(MAP_NEXT_KEY, &[fd, at.as_ref().map_or(0, |key| &raw const *key as u64), &raw mut next as u64])
+            .is_ok()
+        {
+            let mut value = [0; N];
+            if bpf(MAP_LOOKUP, &[fd, &raw const next as u64, value.as_mut_ptr() as u64, 0]).is_ok() {
+                found.push((next, value));
+            }
+            at = Some(next);
+        }
+        found
+    }
 }

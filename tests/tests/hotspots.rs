@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tracer_tests::agent::Agent;
+use tracer_tests::http::Connection;
 use tracer_tests::workload::{Server, source};
 use tracer_tests::{begin, figure, http, load, say, scratch, wait};
 
@@ -120,6 +121,90 @@ fn a_hot_library_names_the_function_of_the_application_that_called_it() {
         [("", 400), ("service=nobody", 404), ("service=burn&limit=0", 400), ("service=burn&x=1", 400)]
     {
         let reply = http::get(agent.listen, &format!("/api/v1/hotspots?{query}")).expect("an answer");
+        assert_eq!(reply.status, status, "{query}: {}", reply.text());
+    }
+    agent.stop();
+}
+
+#[test]
+fn each_tenant_has_hotspots_of_its_own() {
+    let Some(_turn) = begin("hotspots by tenant", &["cc"]) else { return };
+    let dir = scratch();
+    let server = Server::c("burn", dir.path());
+    let config = dir.path().join("tracer.toml");
+    let text = "[[dimension]]\nname = \"tenant\"\nfrom = \"header:X-Tenant\"\nvalues = 2\n";
+    std::fs::write(&config, text).expect("a file");
+    let agent = Agent::start(dir.path(), &["--nice=-10", "--config", &config.display().to_string()]);
+    // One request class, in which each tenant has the server do something else.
+    let mut connection = Connection::open(server.address).expect("a connection");
+    let mut ask = |target: &str, tenant: Option<&str>| {
+        let header = tenant.map_or_else(String::new, |tenant| format!("X-Tenant: {tenant}\r\n"));
+        let request = format!("GET {target} HTTP/1.1\r\nHost: a\r\n{header}\r\n");
+        let reply = connection.send(request.as_bytes()).and_then(|()| connection.reply("GET")).expect("a reply");
+        assert_eq!(reply.status, 200);
+    };
+    // The first request of the server's process is identified late.
+    ask("/light", None);
+    let (mut gold, mut iron) = (0, 0);
+    for _ in 0..8 {
+        for _ in 0..60 {
+            ask("/mixed", Some("gold"));
+            gold += 1;
+        }
+        ask("/mixed?slow", Some("iron"));
+        iron += 1;
+    }
+    for _ in 0..3 {
+        ask("/alpha", Some("lead"));
+    }
+    let known = wait("all requests", Duration::from_secs(30), || {
+        let known = agent.json("/api/v1/dimensions");
+        let values = known["dimensions"][0]["values"].as_array()?.clone();
+        let sum: u64 = values.iter().filter_map(|row| row["requests"].as_u64()).sum();
+        (sum >= gold + iron + 4).then_some(known)
+    });
+    let expected = [("[none]", 1), ("[other]", 3), ("gold", gold), ("iron", iron)];
+    let expected = expected.map(|(value, requests)| serde_json::json!({ "value": value, "requests": requests }));
+    assert_eq!(known["dimensions"][0]["values"], Value::from(expected.to_vec()), "{known}");
+
+    let class = "service=burn&class=GET%20%2Fmixed";
+    for (tenant, own, other) in [("gold", "burn_mixed", "burn_slow"), ("iron", "burn_slow", "burn_mixed")] {
+        let query = format!("{class}&dimension=tenant&value={tenant}");
+        let rows = wait(&format!("{own} of {tenant}"), Duration::from_secs(30), || {
+            let rows = functions(&agent, &format!("{query}&limit=100"));
+            (rows.first()?["function"] == own).then_some(rows)
+        });
+        let of = |name: &str| {
+            let row = rows.iter().find(|row| row["function"] == name);
+            row.and_then(|row| row["self_share"].as_f64()).unwrap_or_default()
+        };
+        say(&format!("hotspots of {tenant}: {own} {:.1} %, {other} {:.1} %", 100.0 * of(own), 100.0 * of(other)));
+        figure(&format!("hotspots of {tenant}"), &format!("{:.1} %", 100.0 * of(own)));
+        assert!(of(own) > 0.9 && of(other) < 0.01, "{}", table(&rows));
+        let svg = agent.text(&format!("/flamegraph.svg?{query}"));
+        assert!(svg.contains(own) && !svg.contains(other) && svg.contains(tenant));
+    }
+    // Both tenants together, and one compared with the other.
+    let both = agent.text(&format!("/profile.folded?{class}"));
+    assert!(both.contains("burn_mixed") && both.contains("burn_slow"));
+    let lines = agent.text(&format!("/profile.folded?{class}&dimension=tenant&value=iron&before_value=gold"));
+    let slow = lines.lines().find(|line| line.contains("burn_slow")).unwrap_or_else(|| panic!("{lines}"));
+    assert!(slow.rsplit(' ').nth(1) == Some("0"), "{slow}");
+    let other = agent.text("/profile.folded?service=burn&dimension=tenant&value=%5Bother%5D");
+    assert!(other.contains("burn_alpha") && !other.contains("burn_mixed"), "{other}");
+
+    // Nobody asked for values in metrics.
+    let metrics = agent.text("/metrics");
+    for value in ["gold", "iron", "lead"] {
+        assert!(!metrics.contains(&format!("\"{value}\"")), "{value}");
+    }
+    for (query, status) in [
+        ("dimension=tenant&value=lead", 404),
+        ("dimension=area&value=gold", 404),
+        ("dimension=tenant", 400),
+        ("value=gold", 400),
+    ] {
+        let reply = http::get(agent.listen, &format!("/api/v1/hotspots?service=burn&{query}")).expect("an answer");
         assert_eq!(reply.status, status, "{query}: {}", reply.text());
     }
     agent.stop();

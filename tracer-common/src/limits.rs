@@ -47,6 +47,11 @@ pub const SAMPLE_RING_BYTES: usize = 1 << 20;
 pub const ASKS_MAX: u32 = 16 * 1024;
 /// Connections whose packets can have another priority than their socket's ([`crate::policy::SendPriority`]).
 pub const SEND_PRIORITIES_MAX: u32 = 8 * 1024;
+/// Threads whose request's context other programs can read, and bytes of one: a trace id and a span id. The size that
+/// OpenTelemetry's eBPF instrumentation and profiler agree on (`traces_ctx_v1`).
+pub const TRACE_CONTEXTS_MAX: u32 = 16 * 1024;
+/// See [`TRACE_CONTEXTS_MAX`].
+pub const TRACE_CONTEXT_BYTES: usize = 24;
 /// `io_uring` requests between submission and completion for which the kernel side keeps the buffer.
 pub const URING_MAX: u32 = 16 * 1024;
 /// Objects of TLS libraries whose socket the kernel side knows.

@@ -31,6 +31,7 @@ mod storage;
 mod thread_pool;
 mod tls;
 mod tls_registers;
+mod trace_context;
 mod unwind;
 
 #[panic_handler]

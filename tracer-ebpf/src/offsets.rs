@@ -88,6 +88,10 @@ pub(crate) static AGENT_TGID: Global<u32> = Global::new(0);
 #[unsafe(no_mangle)]
 pub(crate) static INBAND_NETNS: Global<u64> = Global::new(0);
 
+/// 1: contexts of requests are published for other programs.
+#[unsafe(no_mangle)]
+pub(crate) static PUBLISHES_CONTEXTS: Global<u32> = Global::new(0);
+
 /// HTTP headers carry contexts: scan the head of what is received for one.
 #[unsafe(no_mangle)]
 pub(crate) static INBAND_HEADER: Global<u32> = Global::new(0);

@@ -11,10 +11,12 @@ use toml::Spanned;
 pub use self::profiles::DebugInfo;
 use crate::analysis;
 use crate::classes::ClassConfig;
+use crate::dimensions::Dimension;
 use crate::guard::shed::Ceilings;
 use crate::guard::{overhead_budget, tables};
 use crate::host::services::NamingRules;
 use crate::instrumentation;
+use crate::kernel::trace_contexts::TraceContextMode;
 use crate::metrics::SeriesLimits;
 use crate::profiles::hotspots::CodeOwners;
 use crate::profiles::{Lines, SlowRequests};
@@ -27,6 +29,7 @@ use crate::subsystems::login::ServerLogin;
 
 mod class_rules;
 mod declared;
+mod dimensions;
 mod findings;
 mod history;
 mod hosts;
@@ -76,6 +79,7 @@ struct File {
     service_class: Vec<service_class::ServiceClassFile>,
     fleet: policies::FleetFile,
     enforcement: service_class::EnforcementFile,
+    dimension: Vec<dimensions::DimensionFile>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -164,6 +168,8 @@ pub struct Config {
     pub code_owners: CodeOwners,
     /// What is read of debug information.
     pub debug_info: DebugInfo,
+    /// Whether other programs are shown which request a thread holds.
+    pub trace_contexts: TraceContextMode,
     /// Length of a window of cost.
     pub window: Duration,
     /// Files of these windows.
@@ -190,6 +196,8 @@ pub struct Config {
     pub declared: Arc<[Declared]>,
     /// Hotspots that are traced as functions without being declared.
     pub instrument: instrumentation::Settings,
+    /// Declared dimensions of requests, in the order of the file.
+    pub dimensions: Arc<[Dimension]>,
     /// Service classes.
     pub service_classes: Arc<ServiceClasses>,
     /// Whether their priorities are enforced.
@@ -247,6 +255,7 @@ impl Default for Config {
             slow_requests: SlowRequests::default(),
             code_owners: CodeOwners::default(),
             debug_info: DebugInfo::default(),
+            trace_contexts: TraceContextMode::default(),
             window: Duration::from_secs(10),
             history: History::default(),
             analysis: analysis::detector::Settings::default(),
@@ -260,6 +269,7 @@ impl Default for Config {
             services: Vec::new(),
             declared: Arc::from([]),
             instrument: instrumentation::Settings::default(),
+            dimensions: Arc::from([]),
             service_classes: Arc::default(),
             enforce: Mode::default(),
             state_dir: service_class::state_dir(),
@@ -302,6 +312,7 @@ impl Config {
         config.all_hooks = file.agent.all_hooks;
         config.reload_on_change = file.agent.reload_on_change;
         file.sampling.apply(&source, &mut config)?;
+        config.trace_contexts = profiles::trace_contexts(&source, &file.profiles)?;
         config.debug_info = profiles::debug_info(&source, &file.profiles)?;
         config.code_owners = profiles::owners(&source, file.profiles)?;
         file.history.apply(&source, &mut config)?;
@@ -328,6 +339,7 @@ impl Config {
             config.classes.rules.push(class_rules::check(&source, rule)?);
         }
         config.declared = declared::check(&source, file.transaction)?;
+        config.dimensions = dimensions::check(&source, &file.dimension)?;
         config.instrument = file.instrument.check(&source)?;
         config.service_classes = Arc::new(service_class::check(&source, file.service_class, &file.class)?);
         if let Some(dir) = source.absolute(file.enforcement.state_dir)? {

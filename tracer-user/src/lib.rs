@@ -25,8 +25,9 @@ pub mod unwind;
 pub mod transactions;
 // Layer 7: spans to request classes.
 pub mod classes;
-// Layer 8: what changes of cost mean; which hotspots are traced; which policy a request gets; whose CPU processes use.
+// Layer 8: what changes of cost mean; by what requests are divided; which hotspots are traced; which policy a request gets; whose CPU processes use.
 pub mod analysis;
+pub mod dimensions;
 pub mod instrumentation;
 pub mod service_classes;
 pub mod subsystems;
@@ -44,6 +45,7 @@ pub mod bucket;
 pub mod cli;
 pub mod commands;
 pub mod config;
+pub mod debuginfod;
 pub mod otlp;
 pub mod pipeline;
 pub mod webhook;

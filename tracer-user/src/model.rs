@@ -459,6 +459,13 @@ pub enum Owner {
     Kernel,
 }
 
+/// Most dimensions of requests that can be declared.
+pub const DIMENSIONS_MAX: usize = 4;
+
+/// Values of the declared dimensions of a request, by their numbers ([`crate::dimensions`]); 0: none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct DimensionValues(pub [u16; DIMENSIONS_MAX]);
+
 /// Interpreted frames of a stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interpreted {
@@ -495,6 +502,8 @@ pub struct StackSample {
     pub owner: Owner,
     /// The span it was taken in, if any.
     pub span: Option<SpanId>,
+    /// What that request has of the declared dimensions.
+    pub dimensions: DimensionValues,
     /// Taken by a clock of its thread alone, because a request was slow: it counts for that request's own profile and for no
     /// class, whose samples are taken by the clocks of the CPUs.
     pub ad_hoc: bool,

@@ -82,6 +82,7 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("memcached", "memcached", Need::Programs, "a server that keeps its own statistics of commands"),
     package("python3-pymemcache", "", Need::Programs, "a client library as applications use it"),
     package("python3-websockets", "", Need::Programs, "WebSocket server and client"),
+    package("debuginfod", "debuginfod", Need::Programs, "serves debug files by build id"),
     package("nghttp2-server", "nghttpd", Need::Programs, "an HTTP/2 server"),
     package("nghttp2-client", "h2load", Need::Programs, "HTTP/2 load that reports what it got"),
     package("nghttp2-proxy", "nghttpx", Need::Programs, "a proxy that takes upgrades to HTTP/2"),

@@ -89,6 +89,7 @@ const TABLE: &[(&str, Quick)] = &[
     // Eleven programs beside perf.
     ("perf_agreement", Nothing),
     ("node_frames", Only(&["a_server_shows_its_functions_with_file_and_line"])),
+    ("trace_contexts", All),
     ("php_frames", Only(&["a_program_shows_its_functions_with_their_lines"])),
     ("python_frames", Only(&["every_version_shows_its_functions_with_their_lines"])),
     ("unwind", Only(&["nginx_and_redis_are_walked_to_the_end"])),

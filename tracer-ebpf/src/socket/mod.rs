@@ -56,7 +56,7 @@ use crate::{
         SOCK_ACTIVE, SOCK_DECIDED, SOCK_EOF, SOCK_FRAMES, SOCK_IGNORED, SOCK_OPENED, SOCK_PASSIVE, SOCK_SENDING,
         SOCK_TURNS, SOCKS, Sock, THREADS, Thread,
     },
-    thread_pool,
+    thread_pool, trace_context,
 };
 
 const MSG_PEEK: i32 = 2;
@@ -194,6 +194,9 @@ fn moved<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, b
     // What a call of a TLS library moves, it moves here.
     (thread.io_cookie, thread.io_sk, thread.io_flags) = (sock.cookie, sk.0 as u64, sock.flags as u64);
     let turned = (sock.flags & SOCK_SENDING != 0) != TX;
+    if !TX {
+        trace_context::received(sock, turned, tgid, task.tid());
+    }
     if turned {
         sock.run_before = sock.run;
         sock.run = 0;

@@ -20,6 +20,7 @@ use super::loss_watch::Noticed;
 use super::netns::OwnNetns;
 use super::past_windows::PastWindows;
 use super::poll_interval::Found;
+use super::publishing::Contexts;
 use super::relaying::Relaying;
 use super::reloading::Reloading;
 use super::sampling::{Sampling, timed};
@@ -28,6 +29,7 @@ use super::sweep::Sweep;
 use super::thread_clocks::ThreadClocks;
 use super::traced_processes::Introducer;
 use crate::config::Config;
+use crate::debuginfod::Debuginfod;
 use crate::guard::loss_log::LossLog;
 use crate::guard::status::Status;
 use crate::host::stat::HostCpuSource;
@@ -79,6 +81,8 @@ pub(super) struct Agent {
     pub(super) metric_export: Option<MetricExport>,
     pub(super) finding_export: Option<FindingExport>,
     pub(super) profile_export: Option<ProfileExport>,
+    /// Fetches debug files.
+    pub(super) debuginfod: Option<Debuginfod>,
     /// Posts findings.
     pub(super) webhook: Option<Webhook>,
     pub(super) saver: Option<Saver>,
@@ -106,6 +110,8 @@ pub(super) struct Agent {
     pub(super) fleet_policies: Option<FleetPolicies>,
     /// Enforces service classes.
     pub(super) enforcing: Enforcing,
+    /// Contexts of the requests that threads hold, if they are published.
+    pub(super) thread_contexts: Contexts,
     /// Attaches the probes of TLS libraries.
     pub(super) decrypting: Option<Decrypting>,
     /// Makes unwind tables, where stacks are walked by them.
@@ -173,9 +179,10 @@ impl Agent {
         if self.drained {
             pipeline.catch_up(now);
         }
+        let mut stirred = self.publish_contexts(pipeline);
         self.enforcing.decide(pipeline, monotonic(), self.kernel.send_priorities.as_mut());
         // Each is as late as the next drain.
-        let mut stirred = !allowed.is_empty() || pipeline.expects_service_classes();
+        stirred |= !allowed.is_empty() || pipeline.expects_service_classes();
         for pid in allowed {
             if let Err(error) = self.kernel.policy.process(pid, true) {
                 log::warn!("{error}");

@@ -8,6 +8,7 @@ use super::instrumenting::Instrumenting;
 use crate::guard::tables::{AgentTables, TableUse};
 use crate::kernel::header::Headers;
 use crate::kernel::ring_occupancy::RingLevel;
+use crate::kernel::trace_contexts::TraceContexts;
 use crate::otlp::Export;
 use crate::record::Waiting;
 use crate::runtimes::Finder;
@@ -55,6 +56,11 @@ impl Agent {
             priority_connections: self.enforcing.connections(),
             ended_requests: self.enforcing.ended(),
             hotspots: self.instrumenting.as_ref().map_or_else(TableUse::default, Instrumenting::table_use),
+            trace_contexts: self
+                .kernel
+                .trace_contexts
+                .as_ref()
+                .map_or_else(TableUse::default, TraceContexts::table_use),
         }
     }
 

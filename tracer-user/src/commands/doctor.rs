@@ -14,6 +14,7 @@ use crate::kernel::inband::InBand;
 use crate::kernel::loader::{self, Attached, LoadError, Options};
 use crate::kernel::probes::plan;
 use crate::kernel::send_priority::SendPriorityMode;
+use crate::kernel::trace_contexts::TraceContextMode;
 use crate::kernel::{offsets, selftest};
 use crate::service_classes::{reset, thread_priority};
 
@@ -55,6 +56,7 @@ pub fn doctor(as_json: bool, config: Option<&Path>) -> Result<(), Failure> {
             log_level: 0,
             inband: InBand::Tried,
             send_priority: SendPriorityMode::Tried,
+            trace_contexts: TraceContextMode::Tried,
         }) {
             Ok((mut kernel, mut rings)) => {
                 // What it finds is in `no_unwind`.

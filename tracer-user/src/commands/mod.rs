@@ -24,6 +24,7 @@ mod netns;
 mod past_windows;
 mod poll_interval;
 mod process_looks;
+mod publishing;
 mod relaying;
 mod reloading;
 pub mod replay;

@@ -35,6 +35,7 @@ use super::transactions_file::Lines;
 use super::{Failure, clock, descriptors, host_name, signals, summary};
 use crate::cli::AgentOptions;
 use crate::config::{Config, ConfigError, History, OOM_SCORE_ADJ, Sections};
+use crate::debuginfod::Debuginfod;
 use crate::guard::loss_log::LossLog;
 use crate::guard::self_process;
 use crate::guard::service_manager::ServiceManager;
@@ -155,6 +156,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         }
         None => None,
     };
+    let debuginfod = debuginfod(&config, &pipeline)?;
     let saver = config.transactions.save.as_ref().map(|dir| Saver::new(dir, &config.transactions)).transpose()?;
     if saver.is_some() {
         pipeline.store.hand_out();
@@ -192,7 +194,11 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         log_level: options.bpf_log as u8,
         inband,
         send_priority: enforcing::send_priority_mode(&config),
+        trace_contexts: config.trace_contexts.clone(),
     })?;
+    if kernel.trace_contexts.is_some() {
+        pipeline.publish_contexts();
+    }
     enforcing::check_network(&kernel.attached)?;
     let at_start = kernel.since;
     let attachments = kernel.attachments();
@@ -259,6 +265,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         metric_export,
         finding_export,
         profile_export,
+        debuginfod,
         webhook,
         saver,
         history,
@@ -275,6 +282,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         reloading,
         fleet_policies,
         enforcing,
+        thread_contexts: Vec::new(),
         decrypting,
         unwinder,
         interpreters,
@@ -384,6 +392,15 @@ fn past_windows(settings: &History, host: &str) -> Option<PastWindows> {
     };
     let past = PastWindows::start(dir, host);
     past.inspect_err(|error| log::warn!("no thread for the windows of earlier runs: {error}")).ok()
+}
+
+/// Fetches debug files, if servers are configured.
+fn debuginfod(config: &Config, pipeline: &Pipeline) -> Result<Option<Debuginfod>, Failure> {
+    let (Some(settings), Some(requests)) = (&config.debug_info.debuginfod, &pipeline.debug_requests) else {
+        return Ok(None);
+    };
+    let failed = |why| Failure::Running(format!("[profiles] debuginfod: {why}"));
+    Debuginfod::start(settings, requests.clone()).map(Some).map_err(failed)
 }
 
 /// Has hotspots traced as functions, if that is wanted.
@@ -563,6 +580,9 @@ fn check(kernel: &mut Kernel, rings: &mut Rings, host: String) -> Result<Health,
     }
     if let Some(why) = &kernel.no_unwind {
         health.degraded.push(format!("stacks are followed by frame pointers only: {why}"));
+    }
+    if let Some(why) = &kernel.no_trace_contexts {
+        health.degraded.push(format!("trace contexts are not published: {why}"));
     }
     if kernel.headers.is_some() {
         let line = |limit: &String| format!("traceparent headers, self-test: {limit}");

@@ -221,6 +221,10 @@ impl Agent {
             let (version, looks) = policies.status();
             pipeline.metrics.set_fleet_policies(version, &looks);
         }
+        if let Some(debuginfod) = &self.debuginfod {
+            let (outcomes, bytes) = debuginfod.counts();
+            pipeline.metrics.set_debuginfod(&outcomes, bytes);
+        }
         if let Some(webhook) = &mut self.webhook {
             webhook.notify(pipeline.detector.own_findings());
             pipeline.metrics.set_notifications(&webhook.counts().by_outcome());

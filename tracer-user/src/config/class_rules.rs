@@ -35,15 +35,19 @@ pub(super) struct HeaderFile {
 /// Longest name of a header, bytes.
 const HEADER: usize = 256;
 
+/// The name of a header, lower case; `None` if it cannot be one.
+pub(super) fn header_name(name: &str) -> Option<Box<str>> {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    let is_name = !name.is_empty() && name.len() <= HEADER && name.bytes().all(is_token);
+    is_name.then(|| name.to_ascii_lowercase().into())
+}
+
 /// Checks a condition on a header.
 pub(super) fn header(source: &Source<'_>, header: &Spanned<HeaderFile>) -> Result<HeaderMatch, ConfigError> {
     let HeaderFile { name, value } = header.get_ref();
-    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    if name.is_empty() || name.len() > HEADER || !name.bytes().all(is_token) {
-        let what = "expected the name of a header, such as { name = \"X-Tenant\", value = \"gold*\" }";
-        return Err(source.wrong(&header.span(), what));
-    }
-    Ok(HeaderMatch { name: name.to_ascii_lowercase().into(), value: Glob::new(value) })
+    let what = "expected the name of a header, such as { name = \"X-Tenant\", value = \"gold*\" }";
+    let name = header_name(name).ok_or_else(|| source.wrong(&header.span(), what))?;
+    Ok(HeaderMatch { name, value: Glob::new(value) })
 }
 
 /// Checks one rule.

@@ -8,6 +8,8 @@ use toml::Spanned;
 
 use super::sampling::SamplingFile;
 use super::{ConfigError, Source};
+use crate::debuginfod;
+use crate::kernel::trace_contexts::TraceContextMode;
 use crate::profiles::SlowRequests;
 use crate::profiles::hotspots::CodeOwners;
 
@@ -26,6 +28,26 @@ pub(super) struct ProfilesFile {
     third_party: Vec<Spanned<String>>,
     lines: bool,
     debug_dirs: Option<Vec<Spanned<String>>>,
+    debuginfod: Vec<Spanned<String>>,
+    debuginfod_environment: bool,
+    debuginfod_cache: Option<Spanned<String>>,
+    debuginfod_max_size: Option<Spanned<String>>,
+    debuginfod_max_age: Option<Spanned<String>>,
+    publish_trace_context: bool,
+    bpffs: Option<Spanned<String>>,
+}
+
+/// The BPF file system.
+const BPFFS: &str = "/sys/fs/bpf";
+
+/// Whether other programs are shown which request a thread holds, and where.
+pub(super) fn trace_contexts(source: &Source<'_>, file: &ProfilesFile) -> Result<TraceContextMode, ConfigError> {
+    let path = file.bpffs.as_ref().map_or(BPFFS, |path| path.get_ref());
+    match &file.bpffs {
+        Some(bpffs) if !path.starts_with('/') => Err(source.wrong(&bpffs.span(), "expected an absolute path")),
+        _ if file.publish_trace_context => Ok(TraceContextMode::On(path.into())),
+        _ => Ok(TraceContextMode::Off),
+    }
 }
 
 /// What is read of the debug information of compiled programs.
@@ -35,6 +57,50 @@ pub struct DebugInfo {
     pub lines: bool,
     /// Directories with separate debug files; empty: where distributions install them.
     pub directories: Vec<PathBuf>,
+    /// Where those come from that are in none of them.
+    pub debuginfod: Option<debuginfod::Settings>,
+}
+
+/// Most debuginfod servers.
+const SERVERS: usize = 8;
+/// Where their files go.
+const CACHE: &str = "/var/cache/tracer/debuginfod";
+const CACHE_SIZE: u64 = 1 << 30;
+const CACHE_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// Servers of debug files; `environment` is the value of `DEBUGINFOD_URLS`, of which those count that can be used.
+fn debuginfod(
+    source: &Source<'_>,
+    file: &ProfilesFile,
+    environment: Option<String>,
+) -> Result<Option<debuginfod::Settings>, ConfigError> {
+    let server = |text: &str| {
+        let uri = text.parse::<hyper::Uri>().ok()?;
+        let is_fine =
+            matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some_and(|host| !host.is_empty());
+        is_fine.then_some(uri)
+    };
+    let mut servers = Vec::new();
+    for text in &file.debuginfod {
+        let expected =
+            || source.wrong(&text.span(), format!("expected http:// or https:// addresses, {SERVERS} at most"));
+        servers.push(server(text.get_ref()).filter(|_| servers.len() < SERVERS).ok_or_else(expected)?);
+    }
+    if file.debuginfod_environment {
+        servers.extend(environment.unwrap_or_default().split_whitespace().filter_map(server));
+        servers.truncate(SERVERS);
+    }
+    let mut settings = debuginfod::Settings { servers, cache: CACHE.into(), max_size: CACHE_SIZE, max_age: CACHE_AGE };
+    if let Some(cache) = source.absolute(file.debuginfod_cache.clone())? {
+        settings.cache = cache;
+    }
+    if let Some(size) = &file.debuginfod_max_size {
+        settings.max_size = source.size(size)?;
+    }
+    if let Some(age) = &file.debuginfod_max_age {
+        settings.max_age = source.time(age, Duration::from_secs(60)..=Duration::from_secs(366 * 24 * 3600))?;
+    }
+    Ok((!settings.servers.is_empty()).then_some(settings))
 }
 
 /// What is read of debug information.
@@ -47,6 +113,7 @@ pub(super) fn debug_info(source: &Source<'_>, file: &ProfilesFile) -> Result<Deb
         }
         info.directories.push(path);
     }
+    info.debuginfod = debuginfod(source, file, std::env::var("DEBUGINFOD_URLS").ok())?;
     Ok(info)
 }
 
@@ -94,6 +161,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn servers_of_the_environment_count_where_they_are_wanted() {
+        let source = Source { path: "t.toml", text: "" };
+        let given = || Some("https://a.example not-one http://b:8002".to_owned());
+        let mut file = ProfilesFile::default();
+        assert_eq!(debuginfod(&source, &file, given()).unwrap(), None);
+        file.debuginfod_environment = true;
+        let servers = debuginfod(&source, &file, given()).unwrap().unwrap().servers;
+        assert_eq!(servers.iter().filter_map(hyper::Uri::host).collect::<Vec<_>>(), ["a.example", "b"]);
+        assert_eq!(debuginfod(&source, &file, None).unwrap(), None);
+    }
+
+    #[test]
     fn prefixes_and_thresholds_are_checked() {
         let text = "[sampling]\nslow_factor = 3\nslow_after = \"250ms\"\n[profiles]\napplication = [\"/srv/\"]\nthird_party = [\"tokio::\"]\n";
         let config = Config::parse("t.toml", text).unwrap();
@@ -101,8 +180,19 @@ mod tests {
         let owners = CodeOwners { application: vec!["/srv/".into()], third_party: vec!["tokio::".into()] };
         assert_eq!(config.code_owners, owners);
         let text = "[profiles]\nlines = true\ndebug_dirs = [\"/srv/debug\"]\n";
-        let info = DebugInfo { lines: true, directories: vec!["/srv/debug".into()] };
+        let info = DebugInfo { lines: true, directories: vec!["/srv/debug".into()], debuginfod: None };
         assert_eq!(Config::parse("t.toml", text).unwrap().debug_info, info);
+        let text = "[profiles]\ndebuginfod = [\"https://debug.example/\"]\ndebuginfod_max_size = \"10M\"\n";
+        let info = Config::parse("t.toml", text).unwrap().debug_info.debuginfod.unwrap();
+        assert_eq!((info.servers[0].host(), info.max_size, info.max_age), (Some("debug.example"), 10 << 20, CACHE_AGE));
+        assert_eq!(info.cache, PathBuf::from(CACHE));
+        let text = "[profiles]\npublish_trace_context = true\n";
+        let on = |path: &str| TraceContextMode::On(path.into());
+        assert_eq!(Config::parse("t.toml", text).unwrap().trace_contexts, on("/sys/fs/bpf"));
+        let text = format!("{text}bpffs = \"/run/bpf\"\n");
+        assert_eq!(Config::parse("t.toml", &text).unwrap().trace_contexts, on("/run/bpf"));
+        let text = "[profiles]\nbpffs = \"/run/bpf\"\n";
+        assert_eq!(Config::parse("t.toml", text).unwrap().trace_contexts, TraceContextMode::Off);
         let off = Config::parse("t.toml", "[sampling]\nslow_factor = 0\nslow_after = \"\"\n").unwrap();
         assert!(off.slow_requests.is_off());
         let many = format!("[profiles]\napplication = [{}]\n", "\"a\",".repeat(65));
@@ -112,6 +202,9 @@ mod tests {
             ("[sampling]\nslow_after = \"2h\"\n", "expected a time of at most 1h"),
             ("[profiles]\napplication = [\"\"]\n", "expected the beginning of a path or name"),
             ("[profiles]\ndebug_dirs = [\"debug\"]\n", "expected absolute paths, 8 at most"),
+            ("[profiles]\ndebuginfod = [\"debug.example\"]\n", "expected http:// or https:// addresses"),
+            ("[profiles]\ndebuginfod_max_age = \"1s\"\n", "expected a time from 60s"),
+            ("[profiles]\nbpffs = \"bpf\"\n", "expected an absolute path"),
             (&*many, "expected 64 prefixes at most"),
         ] {
             let error = Config::parse("t.toml", text).unwrap_err().to_string();

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::policies::{Policies, PoliciesError};
 use super::{Config, ConfigError, FILE};
+use crate::dimensions::{Dimension, Origin};
 use crate::files;
 
 /// Sections that are taken up when the file is read again.
@@ -34,7 +35,12 @@ impl Config {
     /// Headers whose values rules look at, lower case; those of request classes first.
     pub fn header_names(&self) -> Vec<Box<str>> {
         let mut names = self.classes.header_names();
-        for name in self.service_classes.header_names() {
+        let of_dimension = |dimension: &Dimension| match &dimension.from {
+            Origin::Header(name) => Some(name.clone()),
+            Origin::Host | Origin::Segment(_) => None,
+        };
+        let of_dimensions: Vec<Box<str>> = self.dimensions.iter().filter_map(of_dimension).collect();
+        for name in self.service_classes.header_names().chain(of_dimensions.iter().map(|name| &**name)) {
             if !names.iter().any(|known| **known == *name) {
                 names.push(name.into());
             }
@@ -44,7 +50,8 @@ impl Config {
 
     /// Whether a rule looks at the host that requests name.
     pub fn wants_host(&self) -> bool {
-        self.classes.wants_host() || self.service_classes.wants_host()
+        let of_dimension = self.dimensions.iter().any(|dimension| dimension.from == Origin::Host);
+        of_dimension || self.classes.wants_host() || self.service_classes.wants_host()
     }
 
     /// Reads and checks a file, with the fleet's policies that were kept last if it asks for them, and says what stands there.

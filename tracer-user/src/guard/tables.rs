@@ -139,6 +139,10 @@ table_use! {
         perf_map_bytes,
         /// Open requests of service classes for which a priority may be changed.
         service_class_requests,
+        /// Values of declared dimensions; reached: requests of others.
+        dimension_values,
+        /// Open requests whose threads' contexts are published.
+        trace_context_requests,
         /// Service classes by service whose attainment is measured.
         service_class_rows,
     }
@@ -185,6 +189,8 @@ table_use! {
         ended_requests,
         /// Hotspots whose instrumentation is decided about.
         hotspots,
+        /// Threads whose request's context is published for other programs.
+        trace_contexts,
     }
 }
 
@@ -222,9 +228,10 @@ mod tests {
             priority_connections: fill(17),
             ended_requests: fill(18),
             hotspots: fill(19),
+            trace_contexts: fill(20),
         };
         let all = agent.all();
         assert_eq!((all[0], all[14]), (("ring_event_bytes", fill(1)), ("http_connections", fill(9))));
-        assert_eq!(all.len(), 19);
+        assert_eq!(all.len(), 20);
     }
 }

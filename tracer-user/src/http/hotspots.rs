@@ -6,6 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};
 
+use super::dimensions::{self, Asked};
 use super::known::find;
 use super::params::Params;
 use super::profiles::{monotonic, profile_filter, ranges, render};
@@ -39,22 +40,25 @@ fn profiles(view: &PipelineView<'_>, filter: &Filter) -> Option<Profiles> {
 }
 
 /// Parameters: those of a profile without a comparison, and a limit.
-const PARAMS: [&str; 10] = ["service", "class", "kind", "since", "from", "to", "from_ns", "until_ns", "span", "limit"];
+const PARAMS: [&str; 12] =
+    ["service", "class", "kind", "since", "from", "to", "from_ns", "until_ns", "span", "limit", "dimension", "value"];
 
 pub(super) async fn list(State(app): State<Arc<App>>, params: Params) -> Result<Json<Value>, Problem> {
     let params = params.only(&PARAMS)?;
     let limit = params.number("limit", 1..=LIST_MOST, "a number, at least 1 and at most 500")?.unwrap_or(LIST);
     let (range, _) = ranges(&params)?;
     let kind = params.string("kind").unwrap_or_else(|| "cpu".into());
+    let asked = dimensions::asked(&params)?;
     let (filter, _) = profile_filter(params.without(&["limit"]))?;
     if filter.service.is_none() && filter.span.is_none() {
         return Err(Problem::bad("service: expected the name of a service, or span"));
     }
     let (service, class) = (filter.service.clone(), filter.class.clone());
     let found = app.shared.ask(move |view| {
-        find(view, filter.service.as_deref(), filter.class.as_deref())?;
-        let filter = Filter { range: range.map(|range| monotonic(view, range)), ..filter };
-        Ok::<_, super::known::Unknown>((profiles(view, &filter), view.profiles.owners()))
+        find(view, filter.service.as_deref(), filter.class.as_deref()).map_err(Problem::from)?;
+        let mut filter = Filter { range: range.map(|range| monotonic(view, range)), ..filter };
+        Asked::select(asked.as_ref(), view, &mut filter)?;
+        Ok::<_, Problem>((profiles(view, &filter), view.profiles.owners()))
     });
     let (found, owners) = found.await??;
     let (whole, classes) = found.ok_or_else(|| Problem::missing(slow_requests::NOT_KEPT))?;

@@ -9,6 +9,7 @@ mod arm;
 mod assets;
 mod compress;
 mod console;
+mod dimensions;
 mod durations;
 mod edges;
 mod findings;
@@ -186,6 +187,8 @@ pub struct PipelineView<'a> {
     pub subsystems: &'a Subsystems,
     /// What changes between them mean.
     pub detector: &'a Detector,
+    /// Declared dimensions.
+    pub dimensions: &'a crate::dimensions::Dimensions,
     /// The agent itself.
     pub health: &'a Health,
     /// Wall clock minus `CLOCK_MONOTONIC`, nanoseconds.
@@ -376,6 +379,7 @@ fn router(app: Arc<App>) -> Router {
         .route("/api/v1/findings/{id}", get(findings::one))
         .route("/api/v1/transactions", get(transactions::list))
         .route("/api/v1/transactions/{trace_id}", get(transactions::one))
+        .route("/api/v1/dimensions", get(dimensions::list))
         .route("/api/v1/hotspots", get(hotspots::list))
         .route("/api/v1/slow-requests", get(slow_requests::list))
         .route("/api/v1/slow-requests/{span_id}", get(slow_requests::one))

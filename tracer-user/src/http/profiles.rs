@@ -6,6 +6,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
+use super::dimensions::{self, Asked};
 use super::known::find;
 use super::params::Params;
 use super::range::{Range, SINCE};
@@ -16,7 +17,7 @@ use crate::profiles::{self, Filter, Snapshot};
 type AppState = State<Arc<App>>;
 
 /// Parameters of profiles. Those of `_ns` are the names that `from` and `to` had before.
-const PROFILE: [&str; 15] = [
+const PROFILE: [&str; 18] = [
     "service",
     "class",
     "kind",
@@ -32,6 +33,9 @@ const PROFILE: [&str; 15] = [
     "before_from_ns",
     "before_until_ns",
     "span",
+    "dimension",
+    "value",
+    "before_value",
 ];
 
 /// What a profile is compared with. What is not given is as in the profile itself.
@@ -39,6 +43,8 @@ const PROFILE: [&str; 15] = [
 pub(super) struct Before {
     service: Option<String>,
     class: Option<String>,
+    /// Another value of the dimension that the profile itself is of.
+    value: Option<String>,
     range: Option<Range>,
 }
 
@@ -51,14 +57,18 @@ pub(super) fn ranges(params: &Params) -> Result<Ranges, Problem> {
         return Err(Problem::bad("since: expected either it or from and to"));
     }
     let (service, class) = (params.string("before_service"), params.string("before_class"));
+    let value = params.string("before_value");
+    if value.is_some() && params.text("dimension").is_none() {
+        return Err(Problem::bad("before_value: expected dimension, too: whose value it is"));
+    }
     let before = Range::between(params, "before_")?;
-    if service.is_none() && class.is_none() && before.is_none() {
+    if service.is_none() && class.is_none() && before.is_none() && value.is_none() {
         return Ok((range, None));
     }
     if before.is_some() && range.is_none() {
         return Err(Problem::bad("before_from: expected from or to, too: what to compare with it"));
     }
-    Ok((range, Some(Before { service, class, range: before })))
+    Ok((range, Some(Before { service, class, value, range: before })))
 }
 
 /// Requests of a class, or of all classes of a service, in windows that begin within a range by the records' clock.
@@ -91,6 +101,7 @@ type Compared = (Snapshot, Option<(Snapshot, f64)>, String);
 /// The stacks that a query selects; refuses unknown names.
 async fn compared(shared: &Shared, params: Params) -> Result<Compared, Problem> {
     let (range, before) = ranges(&params)?;
+    let asked = dimensions::asked(&params)?;
     let (filter, title) = profile_filter(params)?;
     if let Some(span) = filter.span {
         let found = shared.ask(move |view| view.profiles.snapshot_of(span, filter.view)).await?;
@@ -98,17 +109,20 @@ async fn compared(shared: &Shared, params: Params) -> Result<Compared, Problem> 
         return Ok((snapshot, None, title));
     }
     let found = shared.ask(move |view| {
-        find(view, filter.service.as_deref(), filter.class.as_deref())?;
+        find(view, filter.service.as_deref(), filter.class.as_deref()).map_err(Problem::from)?;
         let clock = |range: Option<Range>| range.map(|range| monotonic(view, range));
-        let now = Filter { range: clock(range), ..filter.clone() };
+        let mut now = Filter { range: clock(range), ..filter.clone() };
+        Asked::select(asked.as_ref(), view, &mut now)?;
         let earlier = match before {
             None => None,
-            Some(Before { service, class, range: before }) => {
+            Some(Before { service, class, value, range: before }) => {
                 let service = service.or_else(|| filter.service.clone());
                 // Another service has other classes: without a class all of it is meant.
                 let class = class.or_else(|| filter.class.clone().filter(|_| service == filter.service));
-                find(view, service.as_deref(), class.as_deref())?;
-                let then = Filter { service, class, range: clock(before.or(range)), ..filter.clone() };
+                find(view, service.as_deref(), class.as_deref()).map_err(Problem::from)?;
+                let mut then = Filter { service, class, range: clock(before.or(range)), ..filter.clone() };
+                let of_value = asked.map(|asked| value.map_or_else(|| asked.clone(), |value| asked.with(value)));
+                Asked::select(of_value.as_ref(), view, &mut then)?;
                 // Requests of just the time that has samples.
                 let requests = |filter: &Filter| {
                     let range = filter.range.unwrap_or((0, u64::MAX));
@@ -119,7 +133,7 @@ async fn compared(shared: &Shared, params: Params) -> Result<Compared, Problem> 
                 Some((view.profiles.snapshot(view.names, &then), scale))
             }
         };
-        Ok::<_, super::known::Unknown>((view.profiles.snapshot(view.names, &now), earlier))
+        Ok::<_, Problem>((view.profiles.snapshot(view.names, &now), earlier))
     });
     let (snapshot, earlier) = found.await??;
     Ok((snapshot, earlier, title))
@@ -142,9 +156,12 @@ pub(super) fn profile_filter(params: Params) -> Result<(Filter, String), Problem
         let filter = Filter { view, span, ..Filter::default() };
         return Ok((filter, format!("span {id}")));
     }
-    let filter = Filter { service, class, since, range: None, view, span };
-    let mut title =
-        [params.text("service"), params.text("class")].into_iter().flatten().collect::<Vec<_>>().join(" · ");
+    let filter = Filter { service, class, since, range: None, view, span, value: None };
+    let mut title = [params.text("service"), params.text("class"), params.text("value")]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>()
+        .join(" · ");
     if title.is_empty() {
         title.push_str("all services");
     }

@@ -58,6 +58,7 @@ async fn start_with(token: Option<&str>, status: Arc<Status>) -> SocketAddr {
                 profiles: &profiles,
                 history: &history,
                 detector: &detector,
+                dimensions: &crate::dimensions::Dimensions::default(),
                 activity: &crate::analysis::activity::Activity::for_memory(1 << 28),
                 workloads: &crate::workloads::Workloads::for_memory(1 << 28),
                 subsystems: &crate::subsystems::Subsystems::default(),

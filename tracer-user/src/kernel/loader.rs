@@ -27,6 +27,7 @@ use super::ring::Events;
 use super::rings::Rings;
 use super::sampler::{Sampler, SamplerError};
 use super::send_priority::{self, SendPriorities, SendPriorityMode};
+use super::trace_contexts::{self, TraceContextMode, TraceContexts};
 use super::uprobes;
 use super::{interpreter, unwind, usdt};
 use crate::guard::overhead_budget::Costs;
@@ -171,6 +172,10 @@ pub struct Kernel {
     pub header_limits: Vec<String>,
     /// Priorities of connections, if they are in use.
     pub send_priorities: Option<SendPriorities>,
+    /// Contexts of requests by thread, if they are published.
+    pub trace_contexts: Option<TraceContexts>,
+    /// Why they are not although they are to be.
+    pub no_trace_contexts: Option<String>,
     cpus: PerCpuArray<MapData, Pod<CpuBooks>>,
     profiler_cost: PerCpuArray<MapData, Pod<ProfilerCost>>,
     /// Where unwind tables go, until whoever makes them takes it.
@@ -228,6 +233,8 @@ pub struct Options {
     pub inband: InBand,
     /// Whether packets can get another priority.
     pub send_priority: SendPriorityMode,
+    /// Whether contexts of requests are published.
+    pub trace_contexts: TraceContextMode,
 }
 
 /// Loads and attaches everything. Socket I/O is only reported once [`Policy`] enables it.
@@ -265,6 +272,15 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
         with_kind(&object, header::MEMBERS, HASH)
             .map_err(|why| refused("the BPF object is not what this agent was built with", &why))?
     };
+    let (trace_contexts, no_trace_contexts) = match &options.trace_contexts {
+        TraceContextMode::On(bpffs) => match TraceContexts::open(bpffs) {
+            Ok(contexts) => (Some(contexts), None),
+            Err(why) => (None, Some(why)),
+        },
+        TraceContextMode::Off | TraceContextMode::Tried => (None, None),
+    };
+    let unpublish = trace_contexts.as_ref().map(TraceContexts::remover);
+    let publishes = u32::from(trace_contexts.is_some() || options.trace_contexts == TraceContextMode::Tried);
     let netns = options.inband.netns().map_err(|why| refused("contexts in band", &why))?;
     let mut loader = EbpfLoader::new();
     loader.btf(Some(&btf)).allow_unsupported_maps();
@@ -275,6 +291,11 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
     loader.map_max_entries(header::MEMBERS, sockets).map_max_entries(header::DESTINATIONS, destinations);
     loader.override_global("INBAND_NETNS", &netns, false);
     let by_header = u32::from(options.inband.header());
+    match &trace_contexts {
+        Some(contexts) => loader.map_pin_path(trace_contexts::MAP, contexts.path()),
+        None => loader.map_max_entries(trace_contexts::MAP, 1),
+    };
+    loader.override_global("PUBLISHES_CONTEXTS", &publishes, false);
     loader.override_global("INBAND_HEADER", &by_header, false);
     loader.override_global("RING_MASK", &ring_mask, true);
     loader.override_global("RING_LAST", &ring_last, true);
@@ -328,6 +349,9 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
     let attachments = Attachments::default();
     // From here on any failure detaches what was attached before.
     let held = DetachOnDrop(attachments.clone());
+    if let Some(remover) = unpublish {
+        attachments.link(remover);
+    }
     // In-band programs first, because their events must precede those of the request; headers before the option,
     // because a request with a header needs no option.
     let header::Loaded { attached: by_header, headers, limits: header_limits } =
@@ -420,6 +444,8 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
             headers,
             header_limits,
             send_priorities,
+            trace_contexts,
+            no_trace_contexts,
             cpus,
             profiler_cost,
             tables: Some(tables),

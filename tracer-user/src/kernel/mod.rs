@@ -4,7 +4,7 @@
 //! interpreters' frames ([`interpreter`]),
 //! probes in user programs ([`uprobes`], [`probe_cost`], [`declared_calls`]), the test at start ([`selftest`]) and the resulting features ([`features`]).
 //!
-//! Invariant: after start only [`policy`], and [`send_priority`] on its own map, write kernel maps. Only this layer may use `unsafe`.
+//! Invariant: after start only [`policy`], and [`send_priority`] and [`trace_contexts`] on their own maps, write kernel maps. Only this layer may use `unsafe`.
 
 pub mod attachments;
 pub mod btf;
@@ -30,6 +30,7 @@ pub mod sampler;
 pub mod selftest;
 pub mod send_priority;
 pub mod skips;
+pub mod trace_contexts;
 pub mod unwind;
 mod unwind_selftest;
 pub mod uprobes;

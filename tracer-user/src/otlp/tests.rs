@@ -242,6 +242,7 @@ fn take_samples(pipeline: &mut Pipeline, stacks: std::ops::Range<u64>) {
             off_cpu: None,
             owner: Owner::Overhead(ServiceId(0)),
             span: None,
+            dimensions: crate::model::DimensionValues::default(),
             ad_hoc: false,
         };
         pipeline.profiles.sample(&names, &sample);

@@ -17,7 +17,7 @@ impl Pipeline {
         self.engine.settle(&live, class);
         self.session_began(&live);
         for mut sample in std::mem::take(&mut live.samples) {
-            sample.owner = Owner::Class(class);
+            (sample.owner, sample.dimensions) = (Owner::Class(class), live.dimensions);
             self.profiles.sample(&self.names, &sample);
         }
         let calls = std::mem::take(&mut live.declared);

@@ -19,6 +19,7 @@ use crate::analysis::detector::Detector;
 use crate::classes::{Bounds, Classifier};
 use crate::config::Config;
 use crate::decode::{self, Malformed, Record};
+use crate::dimensions::Dimensions;
 use crate::guard::shed::Level;
 use crate::guard::shrink::ShrinkExcess;
 use crate::history::collector::Collector;
@@ -27,7 +28,7 @@ use crate::host::process::ProcessFacts;
 use crate::http::{Health, PipelineView};
 use crate::metrics::{Attainment, ClassStats, DeclaredReports, Metrics};
 use crate::model::{ClassId, Cost, Names, Nanos, Owner, ServiceId, Sink, Span};
-use crate::profiles::{self, Profiles, ShownLines, UnsentSamples};
+use crate::profiles::{self, DebugRequests, Profiles, ShownLines, UnsentSamples};
 use crate::protocols::Settings;
 use crate::relay::Outgoing;
 use crate::runtimes::declared::DeclaredTable;
@@ -41,6 +42,7 @@ use crate::workloads::Workloads;
 mod activity;
 mod classes;
 mod declared;
+mod dimensions;
 mod finished;
 mod relay;
 mod reload;
@@ -48,12 +50,14 @@ mod service_classes;
 mod services;
 mod shedding;
 mod slow_requests;
+mod trace_contexts;
 
 use self::classes::{classify_early, classify_late, provisional};
 use self::service_classes::Policies;
 pub use self::service_classes::Unserved;
 use self::slow_requests::Slow;
 pub use self::slow_requests::SlowThread;
+use self::trace_contexts::OpenRequests;
 
 /// Interval between reports of finished spans, in record time.
 const REPORT_EVERY: Nanos = 10_000_000;
@@ -141,7 +145,12 @@ pub struct Pipeline {
     /// Sums of declared transactions by service and user.
     declared_reports: DeclaredReports,
     policies: Policies,
+    /// Declared dimensions, and their values so far.
+    pub dimensions: Dimensions,
     slow: Slow,
+    open_requests: OpenRequests,
+    /// Debug files that are not on this host, if they are to be fetched.
+    pub debug_requests: Option<DebugRequests>,
     /// How well service classes reach their goals.
     pub attainment: Attainment,
     wall_offset: i64,
@@ -186,6 +195,8 @@ impl Pipeline {
             ..Limits::for_memory(memory)
         };
         let mut engine = Engine::new(settings, limits, seed);
+        let debug_requests = config.debug_info.debuginfod.as_ref().map(|settings| settings.cache.clone());
+        let debug_requests = debug_requests.map(DebugRequests::into_directory);
         let declared = DeclaredTable::new(&config.declared);
         engine.expect_declared(declared.pairings());
         Self {
@@ -204,7 +215,7 @@ impl Pipeline {
             metrics: Metrics::new().for_memory(memory).with_series(config.series).at(wall_offset),
             stats: ClassStats::new(),
             store: Store::new(wall_offset, host, config.transactions.keep).for_memory(memory),
-            profiles: Profiles::with_debug_dirs(&config.debug_info.directories)
+            profiles: Profiles::with_debug_files(&config.debug_info.directories, debug_requests.clone())
                 .within(profiles::Bounds::for_memory(memory))
                 .with_lines(ShownLines {
                     python: config.python.unwrap_or_default(),
@@ -225,7 +236,10 @@ impl Pipeline {
             declared,
             declared_not_kept: 0,
             policies: Policies::new(&config.service_classes, config.enforce),
+            dimensions: Dimensions::new(&config.dimensions),
             slow: Slow::new(config.slow_requests),
+            open_requests: OpenRequests::default(),
+            debug_requests,
             attainment: Attainment::new(&config.service_classes),
             wall_offset,
             reported: 0,
@@ -304,6 +318,7 @@ impl Pipeline {
             workloads: &self.workloads,
             subsystems: &self.subsystems,
             detector: &self.detector,
+            dimensions: &self.dimensions,
             wall_offset: self.wall_offset,
             health,
         }
@@ -498,10 +513,13 @@ impl Pipeline {
                 Output::Begun(slot) => {
                     self.classify_early(slot);
                     self.decide_service_class(slot);
+                    self.decide_dimensions(slot, true);
+                    self.watch_thread(slot);
                     self.tell(slot);
                 }
                 Output::Settled(slot) => {
                     self.decide_service_class(slot);
+                    self.decide_dimensions(slot, false);
                     self.tell(slot);
                 }
                 Output::Answered(slot) => self.answer(slot),

@@ -123,6 +123,11 @@ impl Pipeline {
             processes_leaving: TableUse::new(self.leaving.len(), LEAVING, self.left_early),
             processes_forked: TableUse::new(self.forked.len(), LEAVING, self.forked_refused),
             service_class_requests: self.policies.table_use(),
+            dimension_values: {
+                let (values, most, others) = self.dimensions.fill();
+                TableUse::new(values, most, others)
+            },
+            trace_context_requests: self.open_requests.table_use(),
             service_class_rows: self.attainment.table_use(),
             activity_classes: self.activity.table_use(),
             process_costs,

@@ -427,6 +427,7 @@ mod tests {
             off_cpu: None,
             owner: Owner::Kernel,
             span: None,
+            dimensions: crate::model::DimensionValues::default(),
             ad_hoc,
         }
     }

@@ -11,11 +11,12 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use object::LittleEndian;
-use object::elf::{ELFCOMPRESS_ZLIB, FileHeader64, SHF_COMPRESSED, SHT_NOTE};
+use object::elf::{ELFCOMPRESS_ZLIB, ELFCOMPRESS_ZSTD, FileHeader64, PT_LOAD, SHF_COMPRESSED, SHT_NOTE};
 use object::read::ReadCache;
-use object::read::elf::{FileHeader, SectionHeader};
+use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
 use rustc_hash::FxHashMap;
 
+use super::debug_requests::DebugRequests;
 use crate::unwind::BoundedFile;
 
 /// Files whose debug information is remembered.
@@ -55,14 +56,33 @@ impl DebugFiles {
     }
 }
 
+/// A part of a file that is mapped: where it is in the file, its length, and where the file wants it in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Segment {
+    offset: u64,
+    len: u64,
+    address: u64,
+}
+
+impl Segment {
+    /// The address of what is at `offset` of the file.
+    pub(super) fn address(self, offset: u64) -> Option<u64> {
+        let within = offset.checked_sub(self.offset).filter(|within| *within < self.len)?;
+        self.address.checked_add(within)
+    }
+}
+
 /// What a file says of debug information.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct About {
+pub(super) struct About {
     /// Memory that reading it takes.
     bytes: u64,
+    /// Whether it describes functions: lines alone do not count.
+    pub(super) has_functions: bool,
     /// Whether it has any that cannot be read.
     unreadable: bool,
-    build_id: Vec<u8>,
+    pub(super) build_id: Vec<u8>,
+    pub(super) segments: Vec<Segment>,
     /// Name of its separate file.
     link: Option<PathBuf>,
     /// Path and build id of a file that several of them share.
@@ -73,6 +93,8 @@ struct About {
 #[derive(Debug)]
 pub(super) struct DebugInfo {
     directories: Vec<PathBuf>,
+    /// Who is asked for files that are not there.
+    requests: Option<DebugRequests>,
     files: FxHashMap<Version, Option<About>>,
 }
 
@@ -81,7 +103,14 @@ impl DebugInfo {
     pub(super) fn new(directories: &[PathBuf]) -> Self {
         let usual = || DIRECTORIES.map(PathBuf::from).to_vec();
         let directories = if directories.is_empty() { usual() } else { directories.to_vec() };
-        Self { directories, files: FxHashMap::default() }
+        Self { directories, requests: None, files: FxHashMap::default() }
+    }
+
+    /// The same; files that are not there are asked for, and come to a directory that is looked into last.
+    pub(super) fn asking(mut self, requests: DebugRequests) -> Self {
+        self.directories.push(requests.directory());
+        self.requests = Some(requests);
+        self
     }
 
     /// Where separate files are looked for.
@@ -98,23 +127,39 @@ impl DebugInfo {
             let mut packed = path.clone().into_os_string();
             packed.push(".dwp");
             self.if_there(Path::new(&packed), &mut all)?;
-            let Some(link) = &about.link else { continue };
-            for separate in self.candidates(link, &about.build_id, path) {
+            let separate = match &about.link {
+                Some(link) => self.candidates(link, &about.build_id, path),
+                None if about.has_functions => Vec::new(),
+                None => self.by_build_id(&about.build_id).collect(),
+            };
+            let mut is_there = about.has_functions;
+            for separate in separate {
                 let found = self.if_there(&separate, &mut all)?;
+                is_there |= found.has_functions;
                 if let Some((name, build_id)) = &found.shared {
                     for shared in self.candidates(name, build_id, &separate) {
                         self.if_there(&shared, &mut all)?;
                     }
                 }
             }
+            if let Some(requests) =
+                self.requests.as_ref().filter(|_| !is_there && by_build_id(&about.build_id).is_some())
+            {
+                requests.ask(&about.build_id);
+            }
         }
         Some(all)
     }
 
+    /// Where the debug file of a build id may be.
+    fn by_build_id(&self, build_id: &[u8]) -> impl Iterator<Item = PathBuf> {
+        let place = by_build_id(build_id);
+        self.directories.iter().filter_map(move |directory| Some(directory.join(place.as_ref()?)))
+    }
+
     /// Where a file that `from` names may be.
     fn candidates(&self, name: &Path, build_id: &[u8], from: &Path) -> Vec<PathBuf> {
-        let mut all: Vec<PathBuf> =
-            self.directories.iter().filter_map(|directory| Some(directory.join(by_build_id(build_id)?))).collect();
+        let mut all: Vec<PathBuf> = self.by_build_id(build_id).collect();
         all.extend(self.directories.iter().map(|directory| directory.join(name)));
         let from = std::fs::canonicalize(from).unwrap_or_else(|_| from.to_owned());
         all.push(from.with_file_name(name));
@@ -136,14 +181,8 @@ impl DebugInfo {
     /// What a file says, with its bytes among `all`; `None` where that is nothing to read: no regular file, of another user,
     /// unreadable.
     fn about(&mut self, path: &Path, all: &mut DebugFiles) -> Option<About> {
-        // A FIFO must not stop this.
-        let file = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
+        let file = trusted(path)?;
         let found = file.metadata().ok()?;
-        // SAFETY: takes nothing, cannot fail.
-        let own = unsafe { libc::geteuid() };
-        if !found.is_file() || (found.uid() != 0 && found.uid() != own) {
-            return None;
-        }
         let version = (found.dev(), found.ino(), found.len(), found.mtime());
         if !self.files.contains_key(&version) {
             if self.files.len() >= FILES {
@@ -157,8 +196,23 @@ impl DebugInfo {
     }
 }
 
+/// Opens a regular file of root or of our own user.
+pub(super) fn trusted(path: &(impl AsRef<Path> + ?Sized)) -> Option<File> {
+    // A FIFO must not stop this.
+    let file = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
+    let found = file.metadata().ok()?;
+    // SAFETY: takes nothing, cannot fail.
+    let own = unsafe { libc::geteuid() };
+    (found.is_file() && (found.uid() == 0 || found.uid() == own)).then_some(file)
+}
+
+/// The build id of a debug file that describes functions.
+pub fn debug_file_id(path: &Path) -> Option<Vec<u8>> {
+    read(trusted(path)?).filter(|about| about.has_functions && !about.unreadable).map(|about| about.build_id)
+}
+
 /// The path of a debug file below a directory of them.
-pub(super) fn by_build_id(build_id: &[u8]) -> Option<PathBuf> {
+pub fn by_build_id(build_id: &[u8]) -> Option<PathBuf> {
     // Shorter ones are none.
     let (first, rest) = build_id.split_first().filter(|_| (8..=64).contains(&build_id.len()))?;
     let mut name = String::new();
@@ -170,7 +224,7 @@ pub(super) fn by_build_id(build_id: &[u8]) -> Option<PathBuf> {
 }
 
 /// Reads what a file says of debug information; nothing of one that is no program, `None` of one that is broken.
-fn read(file: File) -> Option<About> {
+pub(super) fn read(file: File) -> Option<About> {
     let data = ReadCache::new(BoundedFile::new(file));
     let data = &data;
     let magic: &[u8] = object::ReadRef::read_bytes_at(data, 0, 4).unwrap_or_default();
@@ -181,6 +235,12 @@ fn read(file: File) -> Option<About> {
     let endian = LittleEndian;
     let sections = header.sections(endian, data).ok()?;
     let mut about = About::default();
+    let segments = header.program_headers(endian, data).ok()?.iter().take(SECTIONS);
+    about.segments.extend(segments.filter(|segment| segment.p_type(endian) == PT_LOAD).map(|segment| Segment {
+        offset: segment.p_offset(endian),
+        len: segment.p_filesz(endian),
+        address: segment.p_vaddr(endian),
+    }));
     for (nth, section) in sections.iter().enumerate() {
         if nth >= SECTIONS {
             return None;
@@ -190,10 +250,11 @@ fn read(file: File) -> Option<About> {
         let is_plain = section.sh_size(endian) <= LINK && section.sh_flags(endian) & u64::from(SHF_COMPRESSED) == 0;
         let content = || section.data(endian, data).ok().filter(|_| is_plain);
         if name.starts_with(b".debug_") || name.starts_with(b".zdebug_") {
+            about.has_functions |= name == b".debug_info" || name == b".zdebug_info";
             about.bytes = about.bytes.saturating_add(match section.compression(endian, data).ok()? {
                 Some((compression, ..)) => {
-                    about.unreadable |=
-                        object::read::elf::CompressionHeader::ch_type(compression, endian) != ELFCOMPRESS_ZLIB;
+                    let kind = object::read::elf::CompressionHeader::ch_type(compression, endian);
+                    about.unreadable |= kind != ELFCOMPRESS_ZLIB && kind != ELFCOMPRESS_ZSTD;
                     object::read::elf::CompressionHeader::ch_size(compression, endian).saturating_mul(MEMORY_COMPRESSED)
                 }
                 None => section.sh_size(endian).saturating_mul(MEMORY),
@@ -253,6 +314,14 @@ mod tests {
         let packed = compile("packed", &["-g", "-gz=zlib"]);
         let unpacked = bytes(&mut info, &packed).unwrap();
         assert!((all..2 * all).contains(&unpacked), "{unpacked} {all}");
+        let mut compress = Command::new("objcopy");
+        compress.arg("--compress-debug-sections=zstd").arg(at("plain")).arg(at("zstd"));
+        // Before binutils 2.40 there is no such way.
+        if compress.status().unwrap().success() {
+            // Small sections may stay as they are.
+            let unpacked = bytes(&mut info, &(at("zstd"), at("zstd"))).unwrap();
+            assert!((all..2 * all).contains(&unpacked), "{unpacked} {all}");
+        }
         assert_eq!(bytes(&mut info, &compile("none", &["-s"])), Some(0));
 
         // A separate file, by its build id and beside the program.

@@ -4,6 +4,7 @@
 mod ad_hoc;
 mod bounds;
 mod debug_info;
+mod debug_requests;
 mod fault;
 mod frame;
 pub mod hotspots;
@@ -13,6 +14,7 @@ mod mapped;
 mod naming;
 mod pprof;
 mod queries;
+mod separate_debug;
 mod shared_names;
 mod snapshot;
 mod symbolize;
@@ -34,7 +36,9 @@ pub use bounds::{Bounds, ProfileTables};
 
 use crate::guard::shrink::ShrinkExcess;
 use crate::guard::tables::TableUse;
-use crate::model::{Names, Nanos, Owner, Sink, SpanId, StackSample, TraceId};
+use crate::model::{DimensionValues, Names, Nanos, Owner, Sink, SpanId, StackSample, TraceId};
+pub use debug_info::{by_build_id, debug_file_id};
+pub use debug_requests::DebugRequests;
 pub use frame::{Frame, FrameOrigin, FrameParts};
 use hotspots::CodeOwners;
 pub use interpreted::{Lines, ShownLines};
@@ -90,7 +94,9 @@ impl Hash for Shape {
     }
 }
 
-type Counts = FxHashMap<(Owner, u32), (u64, u64)>;
+/// What a stack was charged to: whose it was, and of which values of the declared dimensions; and the stack.
+type Key = ((Owner, DimensionValues), u32);
+type Counts = FxHashMap<Key, (u64, u64)>;
 
 /// Samples and nanoseconds by stack.
 type Sums = FxHashMap<u32, (u64, u64)>;
@@ -143,11 +149,12 @@ pub struct Profiles {
 impl Profiles {
     /// Empty; starts the thread that names addresses.
     pub fn new() -> Self {
-        Self::with_debug_dirs(&[])
+        Self::with_debug_files(&[], None)
     }
 
-    /// The same with separate debug files in these directories; empty: where distributions install them.
-    pub fn with_debug_dirs(directories: &[PathBuf]) -> Self {
+    /// The same with separate debug files in these directories; empty: where distributions install them. Those that are
+    /// not there are asked for.
+    pub fn with_debug_files(directories: &[PathBuf], requests: Option<DebugRequests>) -> Self {
         Self {
             bounds: Bounds::default(),
             part: 1,
@@ -162,7 +169,7 @@ impl Profiles {
             names: FxHashMap::default(),
             periods: VecDeque::new(),
             now: 0,
-            symbols: Symbols::start(directories),
+            symbols: Symbols::start(directories, requests),
             shown: ShownLines::default(),
             owners: Arc::default(),
             ad_hoc: AdHoc::within(Bounds::default().ad_hoc()),
@@ -335,7 +342,7 @@ impl Profiles {
             unsent.same(&same);
         }
         for Period { counts, .. } in self.periods.iter_mut().filter(|period| period.end > from) {
-            let moved: Vec<(Owner, u32)> = counts.keys().filter(|(_, id)| same.contains_key(id)).copied().collect();
+            let moved: Vec<Key> = counts.keys().filter(|(_, id)| same.contains_key(id)).copied().collect();
             self.pairs -= counts.len();
             for (owner, id) in moved {
                 let (Some((count, nanos)), Some(first)) = (counts.remove(&(owner, id)), same.get(&id)) else {
@@ -497,7 +504,7 @@ impl Sink for Profiles {
             self.periods_dropped += 1;
         }
         let Some(Period { counts, .. }) = self.periods.back_mut() else { return };
-        let key = (sample.owner, id);
+        let key = ((sample.owner, sample.dimensions), id);
         if !counts.contains_key(&key) {
             if counts.len() >= PAIRS.min(self.bounds.part(self.part).pairs) {
                 self.refused += 1;

@@ -5,8 +5,10 @@
 //! and tables are opened again only for addresses that were never seen. What is kept of a process is believed as long
 //! as it maps the same files at the same places.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,10 +21,12 @@ use tracer_common::off_cpu;
 use tracer_common::unwind::Outcome;
 
 use super::debug_info::{DebugFiles, DebugInfo};
+use super::debug_requests::DebugRequests;
 use super::frame::{Frame, KERNEL};
 use super::interpreted::{self, Ends, Functions, Native, Part, Runs, ShownLines, UNKNOWN};
 use super::jit;
 use super::mapped::{mapped, trusted_code};
+use super::separate_debug::by_build_id;
 use super::shared_names::SharedNames;
 
 /// Frames of a stack, outermost first.
@@ -99,6 +103,11 @@ pub(super) struct Namer {
     /// Times they did not fit, or others had to go for them.
     pub(super) maps_cut: u64,
     debug_info: DebugInfo,
+    /// Files that may come later, and how many had come when that was last looked at.
+    requests: Option<DebugRequests>,
+    came: u64,
+    /// Whether debug information is being read: what `user` opens meanwhile may have it.
+    reads_debug: Rc<Cell<bool>>,
     /// Debug information that is open in `user`.
     open: DebugFiles,
     /// Whether functions of compiled programs are shown with the line that runs.
@@ -132,10 +141,37 @@ impl Namer {
             maps_most: 0,
             maps_cut: 0,
             debug_info: DebugInfo::new(directories),
+            requests: None,
+            came: 0,
+            reads_debug: Rc::default(),
             open: DebugFiles::default(),
             native_lines: false,
             lines: ShownLines::default(),
             functions: Default::default(),
+        }
+    }
+
+    /// The same; debug files that are not there are asked for.
+    pub(super) fn asking(mut self, requests: Option<DebugRequests>) -> Self {
+        if let Some(requests) = requests.clone() {
+            self.debug_info = self.debug_info.asking(requests);
+        }
+        self.requests = requests;
+        self
+    }
+
+    /// Looks at everything again if debug files have come.
+    fn look_again(&mut self) {
+        let came = self.requests.as_ref().map_or(0, DebugRequests::files);
+        if came == self.came {
+            return;
+        }
+        self.came = came;
+        self.user = None;
+        for known in self.processes.values_mut() {
+            self.addresses -= known.frames.len();
+            known.frames = FxHashMap::default();
+            known.files = 0;
         }
     }
 
@@ -235,6 +271,7 @@ impl Namer {
     /// Names of stacks of process `pid`, in their order, from debug information too where its files have `debug` bytes at
     /// most. At most `processes` are kept in mind.
     pub(super) fn name(&mut self, pid: u32, stacks: &[Arc<Stack>], debug: u64, processes: usize) -> Vec<Frames> {
+        self.look_again();
         if self.processes.len() >= processes && !self.processes.contains_key(&pid) {
             // Start over rather than keep every program ever seen in memory.
             self.processes_dropped += 1;
@@ -367,7 +404,12 @@ impl Namer {
             }
         }
         self.open = open;
-        self.user.take().map_or_else(|| builder(self.debug_info.directories()).build(), |(symbolizer, _)| symbolizer)
+        if let Some((symbolizer, _)) = self.user.take() {
+            return symbolizer;
+        }
+        let directories = self.debug_info.directories();
+        let separate = by_build_id(directories.to_vec(), Rc::clone(&self.reads_debug));
+        builder(directories).set_process_dispatcher(separate).build()
     }
 
     /// Finds the names of the addresses that have none yet; what was found of those that get none.
@@ -401,7 +443,9 @@ impl Namer {
         // Debug information that cannot be read must not hide the symbols that can.
         let mut found = None;
         if wanted.is_some() {
+            self.reads_debug.set(true);
             found = ask(true);
+            self.reads_debug.set(false);
             if found.is_none() {
                 // Once is enough.
                 known.debug = None;

@@ -63,8 +63,11 @@ impl Profiles {
             info.is_some_and(|info| service.is_none_or(|name| *info.service_name == *name))
         };
         let mut sums: FxHashMap<ClassId, (u64, Sums)> = FxHashMap::default();
-        for ((owner, id), (count, nanos)) in self.periods_of(filter).flat_map(|period| &period.counts) {
+        for (((owner, values), id), (count, nanos)) in self.periods_of(filter).flat_map(|period| &period.counts) {
             let Owner::Class(class) = owner else { continue };
+            if !filter.has(*values) {
+                continue;
+            }
             let shown = |(_, _, off_cpu): &(Kept, Arc<str>, bool)| filter.view.shows(*off_cpu);
             if (Some(*class) != first && !fits(*class)) || !self.stacks.get(id).is_some_and(shown) {
                 continue;
@@ -123,7 +126,8 @@ impl Profiles {
         };
         let mut sums = Sums::default();
         for period in self.periods_of(filter) {
-            for ((_, id), (count, nanos)) in period.counts.iter().filter(|((owner, _), _)| fits(*owner)) {
+            let counts = period.counts.iter().filter(|(((owner, values), _), _)| fits(*owner) && filter.has(*values));
+            for ((_, id), (count, nanos)) in counts {
                 let sum = sums.entry(*id).or_default();
                 sum.0 += count;
                 sum.1 += nanos;

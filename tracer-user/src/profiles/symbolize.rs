@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use tracer_common::interpreter::Language;
 
+use super::debug_requests::DebugRequests;
 use super::frame::Frame;
 use super::interpreted::{Lines, ShownLines};
 use super::naming::{ADDRESSES, Frames, Namer, Stack};
@@ -150,6 +151,8 @@ pub(super) struct Symbols {
     levels: Arc<Levels>,
     /// Directories with separate debug files.
     debug_directories: Arc<[PathBuf]>,
+    /// Who is asked for debug files that are not there.
+    requests: Option<DebugRequests>,
 }
 
 /// Whose turn it is to name stacks, and since when it is busy with some.
@@ -165,7 +168,7 @@ struct Turn {
 
 impl Symbols {
     /// Starts the thread; it ends when the last handle is gone.
-    pub(super) fn start(debug_directories: &[PathBuf]) -> Self {
+    pub(super) fn start(debug_directories: &[PathBuf], requests: Option<DebugRequests>) -> Self {
         let (jobs, queue) = sync_channel(QUEUE);
         let turn = Turn {
             queue: Mutex::new(queue),
@@ -179,6 +182,7 @@ impl Symbols {
             turn: Arc::new(turn),
             levels: Arc::default(),
             debug_directories: debug_directories.into(),
+            requests,
         };
         symbols.spawn();
         symbols
@@ -187,10 +191,10 @@ impl Symbols {
     fn spawn(&self) {
         let (turn, results, levels) = (Arc::clone(&self.turn), Arc::clone(&self.named), Arc::clone(&self.levels));
         let number = turn.number.load(Ordering::Acquire);
-        let directories = Arc::clone(&self.debug_directories);
+        let (directories, requests) = (Arc::clone(&self.debug_directories), self.requests.clone());
         let run = move || {
             super::fault::survive();
-            let namer = Namer::new(&directories);
+            let namer = Namer::new(&directories).asking(requests);
             Worker { turn: &turn, number, results: &results, levels: &levels, namer }.work();
         };
         if let Err(error) = std::thread::Builder::new().name("tracer-symbols".into()).spawn(run) {

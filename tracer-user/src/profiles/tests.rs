@@ -34,6 +34,7 @@ fn sample(owner: Owner, user: Vec<u64>) -> StackSample {
         off_cpu: None,
         owner,
         span: None,
+        dimensions: crate::model::DimensionValues::default(),
         ad_hoc: false,
     }
 }

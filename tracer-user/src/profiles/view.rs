@@ -4,7 +4,7 @@ use std::time::Duration;
 
 #[cfg(doc)]
 use super::Profiles;
-use crate::model::{Nanos, SpanId};
+use crate::model::{DimensionValues, Nanos, SpanId};
 
 /// What time is looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,4 +54,12 @@ pub struct Filter {
     pub view: ProfileKind,
     /// Only this slow request: [`Profiles::snapshot_of`].
     pub span: Option<SpanId>,
+    /// Only requests with this value of a dimension, both by number.
+    pub value: Option<(usize, u16)>,
+}
+
+impl Filter {
+    pub(super) fn has(&self, values: DimensionValues) -> bool {
+        self.value.is_none_or(|(dimension, value)| values.0.get(dimension) == Some(&value))
+    }
 }

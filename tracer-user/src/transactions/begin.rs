@@ -14,7 +14,7 @@ use super::pools::JobEnd;
 use super::round_trips::UNKNOWN;
 use super::task_table::is_unique;
 use super::thread::{IntervalOwner, Thread};
-use crate::model::{Cost, Direction, Nanos, ProtocolId, Side, TraceId};
+use crate::model::{Cost, DimensionValues, Direction, Nanos, ProtocolId, Side, TraceId};
 use crate::protocols::framed::NO_STATUS;
 use crate::protocols::{Conventions, NOWHERE, Request, Stamp};
 use crate::relay;
@@ -127,6 +127,7 @@ impl Engine {
             sampled: None,
             passed: None,
             service_class_fixed: false,
+            dimensions: DimensionValues::default(),
         });
         let timed = live.request.expected.timed;
         live.alone &= !timed;

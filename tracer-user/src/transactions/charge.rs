@@ -13,7 +13,7 @@ use super::engine::{Engine, Output, read_group};
 use super::open_span::{OpenSpan, Slot};
 use super::process_costs::ProcessWork;
 use super::thread::{HELD_SAMPLES, PENDING_SAMPLES, Pending, Target};
-use crate::model::{Cost, Direction, Interpreted, Nanos, Owner, ServiceId, Side, StackSample};
+use crate::model::{Cost, DimensionValues, Direction, Interpreted, Nanos, Owner, ServiceId, Side, SpanId, StackSample};
 use crate::protocols::ExchangeEvent;
 
 /// The operations of a thread that does socket I/O charge it; counter reports count only after this long without one,
@@ -345,7 +345,8 @@ impl Engine {
             ad_hoc: header.flags & SAMPLE_AD_HOC != 0,
         };
         if header.flags & SAMPLE_KERNEL_THREAD != 0 {
-            out.push(Output::Sample(self::stack(pending, Owner::Kernel, None, header.tgid, header.tid)));
+            let nothing = (None, DimensionValues::default());
+            out.push(Output::Sample(self::stack(pending, Owner::Kernel, nothing, header.tgid, header.tid)));
             return;
         }
         self.assign(pending, header, out);
@@ -402,28 +403,30 @@ impl Engine {
     }
 
     fn place(&mut self, sample: Pending, target: Target, tid: u32, tgid: u32, out: &mut Vec<Output>) {
-        let (owner, span) = match target {
-            Target::Overhead => (Owner::Overhead(self.service(tgid)), None),
+        let none = DimensionValues::default();
+        let (owner, span, dimensions) = match target {
+            Target::Overhead => (Owner::Overhead(self.service(tgid)), None, none),
             Target::Span { slot, class, service } => match self.spans.get_mut(self.works_for(slot)) {
                 Some(live) => {
                     if let Some(class) = live.class.filter(|_| live.side == Side::Server) {
-                        (Owner::Class(class), Some(live.id))
+                        (Owner::Class(class), Some(live.id), live.dimensions)
                     } else {
                         // Samples of its own must not keep those that count for its class from it.
                         let most = if sample.ad_hoc { SPAN_SAMPLES / 2 } else { SPAN_SAMPLES };
                         if live.samples.len() < most {
                             let owner = Owner::Overhead(service);
-                            live.samples.push(stack(sample, owner, Some(live.id), tgid, tid));
+                            let sample = stack(sample, owner, (Some(live.id), live.dimensions), tgid, tid);
+                            live.samples.push(sample);
                         } else {
                             self.counters.samples_dropped += 1;
                         }
                         return;
                     }
                 }
-                None => (class.map_or(Owner::Overhead(service), Owner::Class), None),
+                None => (class.map_or(Owner::Overhead(service), Owner::Class), None, none),
             },
         };
-        out.push(Output::Sample(stack(sample, owner, span, tgid, tid)));
+        out.push(Output::Sample(stack(sample, owner, (span, dimensions), tgid, tid)));
     }
 
     /// Takes the costs charged since the last call, by class and by service. Open spans with a class post what they
@@ -456,9 +459,29 @@ impl Engine {
 /// Costs of classes and overhead of services since last taken.
 pub(super) type Charged = (Vec<(u32, Cost)>, Vec<(ServiceId, Cost)>);
 
-fn stack(sample: Pending, owner: Owner, span: Option<crate::model::SpanId>, pid: u32, tid: u32) -> StackSample {
+fn stack(
+    sample: Pending,
+    owner: Owner,
+    (span, dimensions): (Option<SpanId>, DimensionValues),
+    pid: u32,
+    tid: u32,
+) -> StackSample {
     let Pending { nanos, weight, user, kernel, outcome, interpreted, off_cpu, ad_hoc } = sample;
-    StackSample { nanos, pid, tid, weight, user, kernel, outcome, interpreted, off_cpu, owner, span, ad_hoc }
+    StackSample {
+        nanos,
+        pid,
+        tid,
+        weight,
+        user,
+        kernel,
+        outcome,
+        interpreted,
+        off_cpu,
+        owner,
+        span,
+        dimensions,
+        ad_hoc,
+    }
 }
 
 /// Adds to the element `index`, growing the list: ids are dense and bounded by the number of classes and services.

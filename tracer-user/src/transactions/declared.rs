@@ -396,6 +396,7 @@ impl Engine {
             off_cpu: None,
             owner: Owner::Kernel,
             span: None,
+            dimensions: crate::model::DimensionValues::default(),
             ad_hoc: false,
         });
     }

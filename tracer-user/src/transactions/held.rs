@@ -1,6 +1,8 @@
 //! The request that a thread holds now.
 
 use super::engine::Engine;
+use super::open_span::Slot;
+use super::task_table::is_python;
 use crate::model::{ClassId, Nanos, Side, SpanId};
 
 /// An open request that a thread holds alone.
@@ -20,5 +22,17 @@ impl Engine {
         let live = self.spans.get(self.threads.get(&tid)?.holder()?)?;
         let open = live.side == Side::Server && live.end == 0;
         open.then_some(HeldRequest { span: live.id, class: live.class, start: live.start })
+    }
+
+    /// Thread and process that work for an open request and for no other. Unlike [`Engine::serves_alone`] it takes threads of
+    /// Python, whose tasks may interleave, as long as one request is open: tasks there do not change threads.
+    pub fn thread_of(&self, slot: Slot) -> Option<(u32, u32)> {
+        let live = self.spans.get(slot).filter(|live| live.side == Side::Server && live.end == 0)?;
+        if live.multiplexed || !(live.read_as == 0 || is_python(live.read_as)) {
+            return None;
+        }
+        let thread = self.threads.get(&live.tid).filter(|thread| thread.tgid == live.pid && thread.died == 0)?;
+        let alone = thread.lap.is_none() && thread.open.len() == 1 && thread.holder() == Some(slot);
+        alone.then_some((live.tid, live.pid))
     }
 }

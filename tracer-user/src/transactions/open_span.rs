@@ -11,8 +11,8 @@ use super::task_table::Answer;
 use super::trace_ids::Bound;
 use super::wakeup_candidates::WakeupCandidates;
 use crate::model::{
-    Accepted, AfterReply, ClassId, Cost, Grade, Linked, Nanos, Outcome, PropagatedContext, ProtocolId, ServiceId, Side,
-    SpanId, StackSample, TraceId,
+    Accepted, AfterReply, ClassId, Cost, DimensionValues, Grade, Linked, Nanos, Outcome, PropagatedContext, ProtocolId,
+    ServiceId, Side, SpanId, StackSample, TraceId,
 };
 use crate::protocols::Request;
 
@@ -312,6 +312,8 @@ pub struct OpenSpan {
     pub passed: Option<Arc<PropagatedContext>>,
     /// A rule of this host fixes its service class, whatever its context says.
     pub service_class_fixed: bool,
+    /// Server side: what it has of the declared dimensions.
+    pub dimensions: DimensionValues,
 }
 
 impl OpenSpan {

@@ -72,9 +72,11 @@ impl Plaintext {
         texts.push_back(text);
     }
 
-    /// Whether a server's thread has received a whole record with this operation, whose text is to come next.
+    /// Whether a server's thread has received a whole record with this operation, whose text is to come next. A task may
+    /// go on to another thread in between.
     fn awaits_text(&self, op: &Op) -> bool {
-        direction(op) == Direction::Rx && self.records.is_unread(op.pos.saturating_add(u64::from(op.bytes)))
+        let end = op.pos.saturating_add(u64::from(op.bytes));
+        direction(op) == Direction::Rx && op.entity == 0 && self.records.is_unread(end)
     }
 
     /// Takes an operation on the socket.
@@ -213,8 +215,8 @@ impl Engine {
     /// seen (its library's probes are gone, or it was read in a way that is not traced). Neither, then, may be the replies
     /// to what is open on that connection: it counts no longer as all that its threads work for.
     pub(super) fn miss_text(&mut self, tid: u32) {
-        let missed = self.threads.get_mut(&tid).and_then(|thread| thread.awaits_text.take());
-        let Some(connection) = missed.and_then(|cookie| self.connections.get(&cookie)) else { return };
+        let awaited = self.threads.get_mut(&tid).and_then(|thread| thread.awaits_text.take());
+        let Some(connection) = awaited.and_then(|cookie| self.connections.get(&cookie)) else { return };
         self.counters.text_missed += 1;
         let open: SmallVec<[Slot; 4]> = connection.spans().collect();
         let mut readers: SmallVec<[u32; 4]> = SmallVec::new();

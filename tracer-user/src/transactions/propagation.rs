@@ -8,7 +8,7 @@ use tracer_common::inband_context::SAMPLED;
 
 use super::engine::Engine;
 use super::open_span::{OpenSpan, Slot};
-use crate::model::{ClassId, PropagatedContext, ServiceId, Side};
+use crate::model::{ClassId, DimensionValues, PropagatedContext, ServiceId, Side};
 use crate::protocols::Conventions;
 
 impl Engine {
@@ -59,6 +59,21 @@ impl Engine {
         }
         let given = &live.relay.as_ref()?.given.as_ref()?.context;
         Some(Caller { service: None, remote: Arc::clone(&given.service), class: None })
+    }
+
+    /// Sets what a request has of the declared dimensions.
+    pub fn set_dimensions(&mut self, slot: Slot, dimensions: DimensionValues) {
+        if let Some(live) = self.spans.get_mut(slot) {
+            live.dimensions = dimensions;
+        }
+    }
+
+    /// What the request has that serves with the call that caused this one, on this host.
+    pub fn dimensions_of_caller(&self, slot: Slot) -> DimensionValues {
+        let live = self.spans.get(slot);
+        let call = live.and_then(|live| self.spans.get(live.caller?.0));
+        let request = call.and_then(|call| self.spans.get(self.grade(call).0?));
+        request.map(|request| request.dimensions).unwrap_or_default()
     }
 
     /// Thread and process of an open request, if that thread certainly serves it and nothing else.

@@ -88,7 +88,7 @@ impl Engine {
         let Some(request) = self.spans.get_mut(request) else { return };
         request.cost.add(cost);
         for mut sample in samples {
-            sample.span = Some(request.id);
+            (sample.span, sample.dimensions) = (Some(request.id), request.dimensions);
             if let Some(class) = request.class {
                 sample.owner = Owner::Class(class);
                 out.push(Output::Sample(sample));

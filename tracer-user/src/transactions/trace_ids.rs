@@ -113,7 +113,7 @@ impl Engine {
 
     /// The same for use before the span is reported: its children may have been reported already, and a parent that may
     /// still change passes nothing on.
-    pub(super) fn trace_so_far(&self, live: &OpenSpan) -> TraceId {
+    pub fn trace_so_far(&self, live: &OpenSpan) -> TraceId {
         match live.reported_as {
             Some(bound) => bound.trace,
             None if live.side == Side::Client && self.may_change(live) => live.trace,

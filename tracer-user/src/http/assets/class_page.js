@@ -19,6 +19,7 @@ export class ClassPage {
     this.service = asked.get("name");
     this.name = asked.get("class");
     this.mode = MODES.some(([mode]) => mode === asked.get("mode")) ? asked.get("mode") : "cpu";
+    this.part = asked.get("dimension") && asked.get("value") ? { dimension: asked.get("dimension"), value: asked.get("value") } : {};
     this.links = h("p", { class: "presets" });
     this.kpi = h("div", { class: "kpi" });
     this.findings = h("div", { class: "findings" });
@@ -27,6 +28,7 @@ export class ClassPage {
     this.where = new Chart({ stacked: true });
     this.flame = new FlameGraph();
     this.modes = h("span", { class: "seg", role: "group", "aria-label": "Kind of profile" }, MODES.map(([mode, words]) => h("button", { type: "button", "data-mode": mode, onclick: () => this.choose(mode) }, words)));
+    this.parts = h("select", { "aria-label": "Requests that count", hidden: true, onchange: () => this.divide(this.parts.value) });
     this.hot = new Table({ name: "hot", sort: "-self", key: (one) => `${one.function} ${one.file}`, columns: HOTSPOTS, rowsMost: 100, first: narrow() ? 6 : 20 });
     this.hot.element.classList.add("cards");
     this.noHot = h("div");
@@ -39,7 +41,7 @@ export class ClassPage {
     this.noCallees = h("div");
     this.file = h("a", null, "as SVG");
     this.pprof = h("a", null, "as pprof");
-    const flame = h("section", { class: "card" }, h("h2", null, "Flame graph", h("small", null, this.file, " · ", this.pprof), this.modes), this.flame.element);
+    const flame = h("section", { class: "card" }, h("h2", null, "Flame graph", h("small", null, this.file, " · ", this.pprof), this.parts, this.modes), this.flame.element);
     show(place, h("p", { class: "crumb" }, h("a", { href: link("/", {}) }, "services"), " / ", h("a", { href: serviceLink(this.service) }, this.service)), h("h1", null, this.name),
       this.links, this.findings,
       card("", null, this.kpi),
@@ -64,29 +66,50 @@ export class ClassPage {
     this.profile();
   }
 
+  /** Shows only requests with one value of a declared dimension, or all again. */
+  divide(text) {
+    this.part = text ? JSON.parse(text) : {};
+    this.flame.remember("dimension", this.part.dimension ?? null);
+    this.flame.remember("value", this.part.value ?? null);
+    this.profile();
+  }
+
+  async offer() {
+    const { dimensions } = await optional("/api/v1/dimensions", {}, { dimensions: [] });
+    const seen = ({ requests }) => requests > 0;
+    const options = dimensions.flatMap(({ name, values }) => values.filter(seen).map(({ value }) => ({ dimension: name, value })));
+    this.parts.hidden = options.length === 0;
+    const key = JSON.stringify(options);
+    if (key === this.offered) return;
+    this.offered = key;
+    const option = (part) => h("option", { value: JSON.stringify(part) }, `${part.dimension}: ${part.value}`);
+    show(this.parts, h("option", { value: "" }, "all requests"), options.map(option));
+    this.parts.value = this.part.value ? JSON.stringify(this.part) : "";
+  }
+
   async profile() {
     const [, , seconds] = range();
     // Profiles go back an hour.
     const when = asked().since ? { since: `${Math.min(seconds, 3600)}s` } : asked();
-    const wanted = Object.fromEntries(Object.entries({ service: this.service, class: this.name, ...when, kind: this.mode }).filter(([, value]) => value));
+    const wanted = Object.fromEntries(Object.entries({ service: this.service, class: this.name, ...when, ...this.part, kind: this.mode }).filter(([, value]) => value));
     const query = new URLSearchParams(wanted).toString();
     this.file.setAttribute("href", `/flamegraph.svg?${query}`);
     this.pprof.setAttribute("href", `/profile.pb.gz?${query}`);
-    const { mode } = this;
+    const { mode, part } = this;
     this.hotspots(wanted);
     try {
       const text = await (await get("/profile.folded", { ...wanted, annotate: "code" })).text();
       // Another kind may have been chosen meanwhile.
-      if (mode === this.mode) this.flame.show(text, this.hertz === 0 ? "Sampling is off: start the agent with --hertz 99." : "Samples come with CPU that requests of this class use; rare or cheap ones need a while.");
+      if (mode === this.mode && part === this.part) this.flame.show(text, this.hertz === 0 ? "Sampling is off: start the agent with --hertz 99." : "Samples come with CPU that requests of this class use; rare or cheap ones need a while.");
     } catch (error) {
-      if (mode === this.mode) this.flame.show("", error.status === 400 ? `This agent does not record such stacks (${error.message}).` : error.message);
+      if (mode === this.mode && part === this.part) this.flame.show("", error.status === 400 ? `This agent does not record such stacks (${error.message}).` : error.message);
     }
   }
 
   async hotspots(wanted) {
-    const { mode } = this;
+    const { mode, part } = this;
     const found = await optional("/api/v1/hotspots", { ...wanted, limit: 100 }, { functions: [] });
-    if (mode !== this.mode) return;
+    if (mode !== this.mode || part !== this.part) return;
     this.hot.show(named(found.functions));
     show(this.noHot, found.functions.length ? [] : empty("No samples yet.", "Functions appear with the first samples of this class."));
   }
@@ -98,7 +121,7 @@ export class ClassPage {
     const pick = { service, class: name };
     const [all, { edges }, newest, slowest, found] = await Promise.all([
       classes(service), optional("/api/v1/edges", { service }, { edges: [] }), json("/api/v1/transactions", { ...pick, limit: 10 }),
-      json("/api/v1/transactions", { ...pick, limit: 10, sort: "slowest" }), findings(pick), this.profile(), this.usual.refresh(service, name),
+      json("/api/v1/transactions", { ...pick, limit: 10, sort: "slowest" }), findings(pick), this.profile(), this.usual.refresh(service, name), this.offer(),
     ]);
     const durations = await optional("/api/v1/durations", { ...pick, ...asked() }, null);
     if (durations) this.heatmap.show(durations);

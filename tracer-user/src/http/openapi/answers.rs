@@ -199,6 +199,14 @@ pub(super) const HOTSPOTS: Shape = Object(&[
     ("functions", List(&FUNCTION)),
     ("classes", List(&Object(&[("request_class", Text), ("seconds", Number)]))),
 ]);
+pub(super) const DIMENSIONS: Shape = Object(&[(
+    "dimensions",
+    List(&Object(&[
+        ("name", Text),
+        ("values", List(&Object(&[("value", Text), ("requests", Count)]))),
+        ("values_max", Count),
+    ])),
+)]);
 pub(super) const SLOW: Shape = Object(&[
     ("span_id", Text),
     ("trace_id", Text),

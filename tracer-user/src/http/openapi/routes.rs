@@ -1,9 +1,9 @@
 //! The table of routes.
 
 use super::answers::{
-    ACTIVITY, ASKED, BUILD, CLASS_ROW, DURATIONS, EDGE, EVIDENCE, FINDING, HEALTH, HOTSPOTS, INSTANT_OR_NULL,
-    INSTRUMENTATION, KEPT, PEERS, REPORT, SAMPLING, SERIES, SERVICE_CLASSES, SERVICE_ROW, SLOW, SUBSYSTEM, TAKEN,
-    TEXT_OR_NULL, TRANSACTION, TRANSACTIONS, WORKLOADS,
+    ACTIVITY, ASKED, BUILD, CLASS_ROW, DIMENSIONS, DURATIONS, EDGE, EVIDENCE, FINDING, HEALTH, HOTSPOTS,
+    INSTANT_OR_NULL, INSTRUMENTATION, KEPT, PEERS, REPORT, SAMPLING, SERIES, SERVICE_CLASSES, SERVICE_ROW, SLOW,
+    SUBSYSTEM, TAKEN, TEXT_OR_NULL, TRANSACTION, TRANSACTIONS, WORKLOADS,
 };
 use super::shape::Shape::{Any, Between, Both, Count, Hex, List, Map, Nullable, Number, Object, Text, Word};
 use super::{Answer, Parameter, Route};
@@ -47,6 +47,9 @@ parameters! {
     STATUS "status" Text, "ok, error, unfinished, a code such as 404, or 5xx";
     SORT "sort" Word(&["newest", "slowest"]), "order of the list";
     KIND "kind" Word(&["cpu", "offcpu", "wall"]), "which time";
+    DIMENSION "dimension" Text, "name of a declared dimension: only requests with one value of it";
+    VALUE "value" Text, "that value";
+    BEFORE_VALUE "before_value" Text, "the value to compare with; the same if missing";
     SPAN "span" Text, "id of a slow request: only its own samples";
     ANNOTATE "annotate" Word(&["code"]), "functions of libraries and runtimes end with _[l], those without a symbol name their file; not in a comparison";
     BY "by" Word(&["command", "user", "cgroup", "unit"]), "how processes are grouped";
@@ -77,6 +80,9 @@ const PROFILE: &[&Parameter] = &[
     BEFORE_TO,
     BEFORE_FROM_NS,
     BEFORE_UNTIL_NS,
+    DIMENSION,
+    VALUE,
+    BEFORE_VALUE,
     SPAN,
 ];
 const FOLDED: &[&Parameter] = &[
@@ -94,10 +100,14 @@ const FOLDED: &[&Parameter] = &[
     BEFORE_TO,
     BEFORE_FROM_NS,
     BEFORE_UNTIL_NS,
+    DIMENSION,
+    VALUE,
+    BEFORE_VALUE,
     SPAN,
     ANNOTATE,
 ];
-const HOTSPOT: &[&Parameter] = &[SERVICE, CLASS, KIND, SINCE, FROM, TO, FROM_NS, UNTIL_NS, SPAN, LIMIT_500];
+const HOTSPOT: &[&Parameter] =
+    &[SERVICE, CLASS, DIMENSION, VALUE, KIND, SINCE, FROM, TO, FROM_NS, UNTIL_NS, SPAN, LIMIT_500];
 
 const fn get(
     path: &'static str,
@@ -207,6 +217,7 @@ pub(super) const ROUTES: &[Route] = &[
         &[TRACE_ID],
         Answer::Json(TRANSACTION),
     ),
+    get("/api/v1/dimensions", "declared dimensions and their values", &[], Answer::Json(DIMENSIONS)),
     get("/api/v1/hotspots", "functions by their time", HOTSPOT, Answer::Json(HOTSPOTS)),
     get(
         "/api/v1/slow-requests",

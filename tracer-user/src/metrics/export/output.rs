@@ -22,6 +22,8 @@ pub(super) struct Output {
     history_waiting_bytes: Gauge,
     findings: Totals,
     notifications: Totals,
+    debug_files: Totals,
+    debug_files_bytes: Gauge,
 }
 
 impl Output {
@@ -86,6 +88,16 @@ impl Output {
                 "Findings so far by kind: anomaly, application_change, workload_change, environment.",
                 "kind",
             ),
+            debug_files: outcomes(
+                "tracer_debuginfod_requests_total",
+                "Debug files asked for by outcome: fetched, cached (there already), missing (no server has it, as far as was \
+                 known), failed (a server could not be reached, or took too long), refused (too large, or not that file), \
+                 queue_full (asked for again later).",
+            ),
+            debug_files_bytes: vec(
+                r,
+                Gauge::new("tracer_debuginfod_cache_bytes", "Bytes of debug files from debuginfod servers."),
+            ),
             notifications: outcomes(
                 "tracer_webhook_notifications_total",
                 "Findings posted to the webhook by outcome: sent, queue_full (offered again a second later), rejected (the \
@@ -140,6 +152,12 @@ impl Metrics {
     /// Findings so far by kind, absolute.
     pub fn set_findings(&self, counts: &[(&str, u64)]) {
         self.output.findings.set_all(counts.iter().copied());
+    }
+
+    /// Debug files asked for by outcome, absolute, and bytes that are kept.
+    pub fn set_debuginfod(&self, outcomes: &[(&str, u64)], bytes: u64) {
+        self.output.debug_files.set_all(outcomes.iter().copied());
+        self.output.debug_files_bytes.set(bytes as f64);
     }
 
     /// Findings posted to the webhook by outcome, absolute.

@@ -129,6 +129,11 @@ fn sections(path: &Path) -> Option<(Vec<u8>, Vec<u8>)> {
                 flate2::read::ZlibDecoder::new(data.data).take(BYTES).read_to_end(&mut out).ok()?;
                 Some(out)
             }
+            object::CompressionFormat::Zstandard => {
+                let mut out = Vec::new();
+                zstd::Decoder::with_buffer(data.data).ok()?.take(BYTES).read_to_end(&mut out).ok()?;
+                Some(out)
+            }
             _ => None,
         }
     };

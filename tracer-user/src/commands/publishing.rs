@@ -1,0 +1,21 @@
+//! Publishes which request each thread holds, for profilers of others.
+
+use super::agent::Agent;
+use crate::kernel::loader::monotonic;
+use crate::kernel::trace_contexts::ThreadContext;
+use crate::pipeline::Pipeline;
+
+impl Agent {
+    /// Publishes what the records drained so far say; whether the next drain should come soon.
+    pub(super) fn publish_contexts(&mut self, pipeline: &mut Pipeline) -> bool {
+        let Some(contexts) = &self.kernel.trace_contexts else { return false };
+        self.thread_contexts.clear();
+        pipeline.thread_contexts(&mut self.thread_contexts);
+        contexts.publish(&self.thread_contexts, monotonic());
+        // Each is as late as the next drain.
+        pipeline.expects_thread_contexts()
+    }
+}
+
+/// Contexts of one drain, kept for their memory.
+pub(super) type Contexts = Vec<ThreadContext>;
