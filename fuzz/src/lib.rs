@@ -67,5 +67,6 @@ targets! {
     unwind,
     usdt,
     uwsgi,
+    v8_code,
     websocket,
 }

@@ -1,7 +1,8 @@
-//! Frames of interpreters in a stack, `CPython`'s and PHP's: what the kernel side must know of a process to find them, and what
-//! it reports.
+//! Frames of interpreters in a stack, `CPython`'s, PHP's and V8's: what the kernel side must know of a process to find them, and
+//! what it reports.
 //!
-//! An interpreter keeps a chain of frames per thread, innermost first. One run of its loop executes several of them (Python's
+//! V8's frames are native ones, whose slots say which function they run: each stands in the place of that native frame. Of the
+//! others an interpreter keeps a chain of frames per thread, innermost first. One run of its loop executes several of them (Python's
 //! since 3.11); a *group* is the frames of one run, so each group stands in the place of one native frame of the loop.
 
 use crate::wire::wire;
@@ -14,7 +15,8 @@ pub const INTERPRETERS_MAX: u32 = 4096;
 pub const FRAME_BYTES: usize = 120;
 
 wire! {
-    /// Where an interpreter keeps what a walk needs; the value of a map by process id. Offsets in bytes.
+    /// Where an interpreter keeps what a walk needs; the value of a map by process id. Offsets in bytes. V8 has `code`, `names`,
+    /// `position` and `flags` only.
     pub struct InterpreterLayout {
         /// Python: offset of the pointer to a thread's state, from the thread's own thread-local data. PHP: address of the pointer
         /// to the current frame.
@@ -26,18 +28,18 @@ wire! {
         /// 3.11 and 3.12: 1 + offset of the current frame in the record of the loop's run, which the state points to; the
         /// next word there is the record of the run outside. 0: the state points to the frame.
         pub cframe: u32,
-        /// In a frame: its code object, or function.
+        /// In a frame: its code object, or function. V8: in a function, what it shares with its copies (`SharedFunctionInfo`).
         pub code: u32,
         /// In a frame: the frame that called it.
         pub previous: u32,
-        /// In a frame: its position; PHP: its instruction, which has the line.
+        /// In a frame: its position; PHP: its instruction, which has the line. V8: in the shared part, its script.
         pub position: u32,
         /// In a frame: whether it ends a group.
         pub owner: u32,
         /// The value of that byte, of the bits of `owner_mask`, that says so; [`OWNER_ANY`]: every frame is a group of its own.
         pub owner_entry: u32,
         /// In a code object: the four words that tell it from another one at the same address. PHP: the file's name, behind which
-        /// stand the lines.
+        /// stand the lines. V8: in the shared part, its name.
         pub names: u32,
         /// `FRAME_…`, `PYTHON_…` and the minor version, as in [`InterpretedFrame::flags`]; of all frames of the process.
         pub flags: u32,
@@ -54,12 +56,12 @@ pub const OWNER_ANY: u32 = 256;
 wire! {
     /// A frame.
     pub struct InterpretedFrame {
-        /// Address of its code object; PHP: of its function.
+        /// Address of its code object; PHP: of its function; V8: of what the function shares with its copies, tagged.
         pub code: u64,
         /// [`fold`] of the words that identify it.
         pub cookie: u64,
         /// Position: until 3.10 the index of the last instruction; later bytes from the code object to the instruction. PHP: the
-        /// line.
+        /// line. V8: none.
         pub at: u32,
         /// `FRAME_…`, `PYTHON_…`, and the minor version of the interpreter above 8 bits.
         pub flags: u32,
@@ -76,6 +78,10 @@ pub const PYTHON_GREENLETS: u32 = 4;
 pub const PYTHON_INDEX: u32 = 8;
 /// [`InterpretedFrame::flags`]: a frame of PHP 8.
 pub const FRAME_PHP: u32 = 16;
+/// [`InterpretedFrame::flags`]: a native frame that runs a function of JavaScript.
+pub const FRAME_V8: u32 = 32;
+/// [`InterpretedFrame::flags`]: V8's native frame, counted from the innermost, this many bits above.
+pub const FRAME_NATIVE_SHIFT: u32 = 24;
 /// Kind of a function that is PHP's own (`ZEND_INTERNAL_FUNCTION`): it has no file.
 pub const PHP_INTERNAL: u8 = 1;
 /// [`InterpretedFrame::flags`]: the minor version is this many bits above.
@@ -90,23 +96,30 @@ pub enum Language {
     Python = 0,
     /// PHP.
     Php = 1,
+    /// JavaScript, by V8.
+    JavaScript = 2,
 }
 
 impl Language {
     /// Every language.
-    pub const ALL: [Self; 2] = [Self::Python, Self::Php];
+    pub const ALL: [Self; 3] = [Self::Python, Self::Php, Self::JavaScript];
 
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Python => "Python",
             Self::Php => "PHP",
+            Self::JavaScript => "JavaScript",
         }
     }
 
     /// Whose frames have these flags.
     pub fn of_flags(flags: u32) -> Self {
-        if flags & FRAME_PHP == 0 { Self::Python } else { Self::Php }
+        match flags & (FRAME_PHP | FRAME_V8) {
+            0 => Self::Python,
+            FRAME_PHP => Self::Php,
+            _ => Self::JavaScript,
+        }
     }
 }
 
@@ -154,7 +167,7 @@ impl InterpreterOutcome {
         (outcome.unwrap_or_default(), language.unwrap_or_default())
     }
 
-    /// Label value of `tracer_python_stack_walks_total{outcome}` and `tracer_php_stack_walks_total{outcome}`.
+    /// Label value of `tracer_python_stack_walks_total{outcome}` and those of other languages.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -187,7 +200,7 @@ pub const LANGUAGE_SHIFT: u32 = 3;
 pub const OUTCOMES: u32 = 1 << LANGUAGE_SHIFT;
 
 /// One number for the words that identify a code object: pointers to its file's name, its own names and its line table. The
-/// memory of a code object that was freed and used for another has other words. Of PHP's functions hashes of their names.
+/// memory of a code object that was freed and used for another has other words. Of PHP's functions hashes of their names; of V8's the map, name and script.
 #[inline(always)]
 pub fn fold(words: &[u64; 4]) -> u64 {
     // Rotations by numbers that have no small common multiple; pointers differ in their low 48 bits.

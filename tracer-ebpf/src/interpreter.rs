@@ -1,7 +1,9 @@
-//! Walks the frames of `CPython` and PHP, by a layout that user space wrote for the process: the interpreter does not take part.
+//! Walks the frames of `CPython`, PHP and V8, by a layout that user space wrote for the process: the interpreter does not take part.
 //!
 //! The running thread reads its own memory, so nothing changes it meanwhile, and pages that are not present end the walk.
 //! The state of a walk lies in map memory, for the reason `unwind` has.
+
+mod v8;
 
 use core::ffi::c_void;
 
@@ -11,7 +13,7 @@ use aya_ebpf::{
     maps::{HashMap, PerCpuArray},
 };
 use tracer_common::interpreter::{
-    FRAME_BYTES, FRAME_ENTRY, FRAME_PHP, FRAME_SHIM, INTERPRETED_FRAMES_MAX, INTERPRETERS_MAX, InterpretedFrame,
+    FRAME_BYTES, FRAME_ENTRY, FRAME_PHP, FRAME_SHIM, FRAME_V8, INTERPRETED_FRAMES_MAX, INTERPRETERS_MAX, InterpretedFrame,
     InterpreterLayout, InterpreterOutcome, LANGUAGE_SHIFT, Language, OUTCOMES, OWNER_ANY, PHP_INTERNAL, PYTHON_INDEX,
     fold,
 };
@@ -92,7 +94,7 @@ fn word(at: u64) -> u64 {
     word
 }
 
-/// Walks the interpreted frames of `task`, which runs here, if its process has any: their number in the low half, how it ended and
+/// Walks the interpreted frames of `task`, which runs here and whose native frames were walked just now, if its process has any: their number in the low half, how it ended and
 /// of which language in the high one. A function of its own: its stack does not count beside that of the other walk.
 #[inline(never)]
 pub(crate) fn walk(task: Task) -> u64 {
@@ -106,7 +108,7 @@ pub(crate) fn walk(task: Task) -> u64 {
     let Some(walk) = INTERPRETER_SCRATCH.get_ptr_mut(0) else { return 0 };
     // SAFETY: a per-CPU area that only this program uses.
     let (n, outcome) = unsafe { begin(task, layout, walk) };
-    let language = if layout.flags & FRAME_PHP == 0 { Language::Python } else { Language::Php };
+    let language = Language::of_flags(layout.flags);
     let outcome = outcome | (language as u64) << LANGUAGE_SHIFT;
     count(outcome);
     n | outcome << 32
@@ -118,6 +120,10 @@ pub(crate) fn walk(task: Task) -> u64 {
 unsafe fn begin(task: Task, layout: &InterpreterLayout, walk: *mut Walk) -> (u64, u64) {
     if layout.refused != 0 {
         return (0, layout.refused as u64);
+    }
+    if layout.flags & FRAME_V8 != 0 {
+        // SAFETY: the caller's promise.
+        return unsafe { v8::begin(layout, walk) };
     }
     let (mut frame, mut outer, mut checked) = (0, 0, 1);
     if layout.flags & FRAME_PHP != 0 {

@@ -160,6 +160,8 @@ pub struct Config {
     pub python: Option<Lines>,
     /// The same of PHP.
     pub php: Option<Lines>,
+    /// Whether those of JavaScript are read.
+    pub javascript: bool,
     /// Which requests keep their own samples.
     pub slow_requests: SlowRequests,
     /// Whose code functions are.
@@ -249,6 +251,7 @@ impl Default for Config {
             off_cpu_micros: 100,
             python: Some(Lines::Definition),
             php: Some(Lines::Definition),
+            javascript: true,
             slow_requests: SlowRequests::default(),
             code_owners: CodeOwners::default(),
             debug_info: DebugInfo::default(),
@@ -381,6 +384,7 @@ mod tests {
             ("[sampling]\nhertz = \"x\"\n", "t.toml:2:9: invalid type"),
             ("[sampling]\npython = \"x\"\n", "t.toml:2:10: expected \"functions\""),
             ("[sampling]\nphp = \"x\"\n", "t.toml:2:7: expected \"functions\""),
+            ("[sampling]\njavascript = \"lines\"\n", "t.toml:2:14: expected \"functions\" or \"off\""),
             ("[[class]]\nname = \"a\"\npath = \"b\"\n", "t.toml:3:8: bad path pattern: expected"),
             ("[[class]]\nname = \"a\"\nstatus = [\"6x\"]\n", "t.toml:3:11: expected a status"),
             ("[[service]]\nname = \"a\"\n", "t.toml:2:8: a [[service]] needs"),

@@ -35,4 +35,5 @@ pub(crate) mod turns;
 pub(crate) mod unwind;
 pub(crate) mod usdt;
 pub(crate) mod uwsgi;
+pub(crate) mod v8_code;
 pub(crate) mod websocket;

@@ -16,7 +16,7 @@ use aya_ebpf::{
 use tracer_common::{
     limits::FRAMES_MAX,
     unwind::{
-        ADDRESS_END, FILE_FRAME_POINTERS, FILE_PENDING, FILE_TABLE, FileKey, Frame, Outcome, Stack, call,
+        ADDRESS_END, CFA_NONE, FILE_FRAME_POINTERS, FILE_PENDING, FILE_TABLE, FileKey, Frame, Outcome, Stack, call,
         call_by_frame_pointer,
     },
 };
@@ -40,7 +40,7 @@ const NO_FILE: u64 = FILE_FRAME_POINTERS as u64;
 pub(crate) struct Walk {
     frame: Frame,
     /// Frames found.
-    n: u64,
+    pub(crate) n: u64,
     /// [`Outcome`]; only its end sets it.
     outcome: u64,
     /// The mapping of the last frame, and its file: `FILE_…`.
@@ -58,6 +58,8 @@ pub(crate) struct Walk {
     mm: u64,
     /// The descent through its tree of mappings.
     tree: mapping::Descent,
+    /// The frame pointer of each frame that has one; 0 where a table led on.
+    pub(crate) frame_pointers: [u64; FRAMES_MAX + 1],
 }
 
 /// Counts how a walk ended.
@@ -142,6 +144,16 @@ pub(crate) fn walk(task: Task, mut which: u32, now: u64) -> (u64, u64) {
     }
 }
 
+/// Notes the frame pointer of frame `n`; 0: it has none.
+#[inline(always)]
+fn note(walk: &mut Walk, n: u64, fp: u64) {
+    // SAFETY: the mask keeps it within the frames of one stack.
+    unsafe {
+        let all = (&raw mut walk.frame_pointers).cast::<u8>();
+        all.add((masked::<{ FRAMES_MAX as i32 }>(n) << 3) as usize).cast::<u64>().write_volatile(fp);
+    }
+}
+
 /// One frame: notes its address and goes to its caller; 1 ends the walk.
 #[inline(never)]
 extern "C" fn step(_: u32, which: *mut u32) -> i64 {
@@ -156,6 +168,7 @@ extern "C" fn step(_: u32, which: *mut u32) -> i64 {
         frames.add((masked::<{ FRAMES_MAX as i32 }>(n) << 3) as usize).cast::<u64>().write_volatile(walk.frame.pc);
     }
     walk.n = n + 1;
+    note(walk, n, 0);
     let place = walk.frame.place();
     if place < walk.start || place >= walk.end {
         // SAFETY: the area looked up above.
@@ -168,10 +181,19 @@ extern "C" fn step(_: u32, which: *mut u32) -> i64 {
     }
     let stepped = match walk.state as u32 {
         FILE_TABLE => match tables::rule(walk, place) {
-            Some(rule) => call(&mut walk.frame, rule, &mut User),
+            Some(rule) => {
+                // Nothing is known of it, as of code that V8 has in its program.
+                if rule.cfa == CFA_NONE {
+                    note(walk, n, walk.frame.fp);
+                }
+                call(&mut walk.frame, rule, &mut User)
+            }
             None => Err(Outcome::TableMismatch),
         },
-        FILE_FRAME_POINTERS => call_by_frame_pointer(&mut walk.frame, &mut User),
+        FILE_FRAME_POINTERS => {
+            note(walk, n, walk.frame.fp);
+            call_by_frame_pointer(&mut walk.frame, &mut User)
+        }
         FILE_PENDING => Err(Outcome::TablePending),
         _ => Err(Outcome::TableRefused),
     };

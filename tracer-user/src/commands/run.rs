@@ -558,8 +558,9 @@ fn unwinding(kernel: &mut Kernel, rings: &mut Rings, config: &Config) -> Option<
 
 /// Has interpreters' frames read, where the settings allow it.
 fn interpreting(kernel: &mut Kernel, config: &Config) -> Option<Interpreters> {
-    let wanted = WantedLanguages { python: config.python.is_some(), php: config.php.is_some() };
-    if !(wanted.python || wanted.php) {
+    let wanted =
+        WantedLanguages { python: config.python.is_some(), php: config.php.is_some(), javascript: config.javascript };
+    if !(wanted.python || wanted.php || wanted.javascript) {
         return None;
     }
     Interpreters::start(kernel.interpreters.take()?, wanted)

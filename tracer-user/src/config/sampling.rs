@@ -16,6 +16,7 @@ pub(super) struct SamplingFile {
     off_cpu_microseconds: Option<Spanned<i64>>,
     python: Option<Spanned<String>>,
     php: Option<Spanned<String>>,
+    javascript: Option<Spanned<String>>,
     pub(super) slow_factor: Option<Spanned<f64>>,
     pub(super) slow_after: Option<Spanned<String>>,
 }
@@ -44,6 +45,13 @@ impl SamplingFile {
                 "lines" => Some(Lines::Running),
                 "off" => None,
                 _ => return Err(source.wrong(&given.span(), "expected \"functions\", \"lines\" or \"off\"")),
+            };
+        }
+        if let Some(given) = &self.javascript {
+            config.javascript = match given.get_ref().as_str() {
+                "functions" => true,
+                "off" => false,
+                _ => return Err(source.wrong(&given.span(), "expected \"functions\" or \"off\"")),
             };
         }
         config.slow_requests = profiles::slow_requests(source, self)?;

@@ -197,6 +197,7 @@ fn frame_type(origin: FrameOrigin) -> Option<&'static str> {
         FrameOrigin::Mapped => Some("native"),
         FrameOrigin::Interpreted(Language::Python) => Some("cpython"),
         FrameOrigin::Interpreted(Language::Php) => Some("php"),
+        FrameOrigin::Interpreted(Language::JavaScript) => Some("v8js"),
         FrameOrigin::Other => None,
     }
 }
@@ -287,6 +288,7 @@ impl Tables {
         let shown = match origin {
             FrameOrigin::Interpreted(Language::Python) => self.lines.python,
             FrameOrigin::Interpreted(Language::Php) => self.lines.php,
+            FrameOrigin::Interpreted(Language::JavaScript) => Lines::Definition,
             _ => return false,
         };
         shown == Lines::Definition

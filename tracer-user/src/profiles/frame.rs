@@ -112,7 +112,11 @@ impl Frame {
             let origin = FrameOrigin::Interpreted(*language);
             // The name ends with the place.
             let place = |file| {
-                let (head, line) = name.strip_suffix(')')?.rsplit_once(':')?;
+                let name = name.strip_suffix(')')?;
+                if let Some(function) = name.strip_suffix(short(file)).and_then(|head| head.strip_suffix(SOURCE)) {
+                    return Some((function, (file, 0)));
+                }
+                let (head, line) = name.rsplit_once(':')?;
                 let function = head.strip_suffix(short(file))?.strip_suffix(SOURCE)?;
                 Some((function, (file, line.parse().ok()?)))
             };
@@ -179,6 +183,13 @@ mod tests {
                 interpreted,
                 None,
                 Some(("/srv/app/x.py", 0)),
+            ),
+            (
+                Frame::interpreted("f (app/x.js)", file("/srv/app/x.js"), Language::JavaScript),
+                "f",
+                FrameOrigin::Interpreted(Language::JavaScript),
+                None,
+                Some(("/srv/app/x.js", 0)),
             ),
             (
                 Frame::interpreted("usort (PHP)", None, Language::Php),

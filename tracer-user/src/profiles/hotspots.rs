@@ -51,6 +51,7 @@ const SYSTEM: &[&str] = &[
     "/nix/store/",
     "[vdso]",
     "<frozen ",
+    "node:",
 ];
 /// Directories that package managers install into, wherever they are.
 const PACKAGES: &[&str] =
@@ -77,6 +78,10 @@ const STANDARD: &[&str] = &[
     "jdk.",
     "sun.",
 ];
+/// What names of source files end with that interpreters run.
+const SOURCES: &[&str] = &["py", "js", "mjs", "cjs"];
+/// What functions of JavaScript end with that V8 has itself.
+const OWN_OF_V8: &str = " (JavaScript)";
 /// Packages of Go's standard library, by the first part of their path.
 const GO: &[&str] = &[
     "archive",
@@ -150,7 +155,7 @@ impl CodeOwners {
         if is_word(frame) || (frame.file().is_none() && frame.starts_with('[') && frame.ends_with(']')) {
             return CodeOrigin::Unknown;
         }
-        if STANDARD.iter().any(|prefix| frame.starts_with(prefix)) || is_of_go(frame) {
+        if STANDARD.iter().any(|prefix| frame.starts_with(prefix)) || is_of_go(frame) || frame.ends_with(OWN_OF_V8) {
             return CodeOrigin::ThirdParty;
         }
         // Code made while running has no file: a virtual machine makes it of the application's, mostly.
@@ -159,7 +164,7 @@ impl CodeOwners {
         let is_installed = SYSTEM.iter().any(|directory| file.starts_with(directory))
             || PACKAGES.iter().any(|part| file.contains(part))
             || file.contains("/lib/python3.");
-        let is_source = Path::new(program).extension().is_some_and(|extension| extension == "py");
+        let is_source = Path::new(program).extension().is_some_and(|end| SOURCES.iter().any(|source| end == *source));
         let runs_others = !is_source && INTERPRETERS.iter().any(|name| is_called(program, name));
         if is_installed || runs_others { CodeOrigin::ThirdParty } else { CodeOrigin::Application }
     }
@@ -181,6 +186,7 @@ fn is_word(frame: &str) -> bool {
         "[callers unknown",
         "[Python functions missing",
         "[PHP functions missing",
+        "[JavaScript functions missing",
         "[not named",
     ]
     .iter()

@@ -1,16 +1,17 @@
-//! Interpreted functions in stacks, Python's and PHP's: what they are called, and where they stand between native frames.
+//! Interpreted functions in stacks, Python's, PHP's and JavaScript's: what they are called, and where they stand between native frames.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use rustc_hash::FxHashMap;
 use tracer_common::interpreter::{
-    FRAME_ENTRY, FRAME_PHP, FRAME_SHIM, InterpretedFrame, InterpreterOutcome, Language, PYTHON_GREENLETS,
+    FRAME_ENTRY, FRAME_NATIVE_SHIFT, FRAME_SHIM, InterpretedFrame, InterpreterOutcome, Language, PYTHON_GREENLETS,
 };
 use tracer_common::unwind::Outcome;
 
-use crate::runtimes::php_code;
 use crate::runtimes::python_code::{Code, ProcessMemory, line, read};
+use crate::runtimes::v8_constants::V8Constants;
+use crate::runtimes::{php_code, v8_code, v8_frames};
 
 /// The interpreters' loops: one native frame of it runs one group of frames.
 const LOOPS: &[&str] = &["_PyEval_EvalFrameDefault", "execute_ex"];
@@ -33,7 +34,7 @@ const GLUE: &[&str] = &[
     "PyObject_CallFunctionObjArgs",
     "PyObject_Vectorcall",
     "PyVectorcall_Call",
-    "[unknown]",
+    UNKNOWN,
     "call_function",
     "do_call_core",
     "function_code_fastcall",
@@ -45,11 +46,15 @@ const GLUE: &[&str] = &[
     "zend_generator_resume",
 ];
 
+/// A native function without a name.
+pub(super) const UNKNOWN: &str = "[unknown]";
+
 /// What a function is called that could not be read.
 fn nameless(language: Language) -> &'static str {
     match language {
         Language::Python => "[Python function]",
         Language::Php => "[PHP function]",
+        Language::JavaScript => "[JavaScript function]",
     }
 }
 
@@ -84,6 +89,7 @@ impl ShownLines {
         match Language::of_flags(frame.flags) {
             Language::Python => self.python,
             Language::Php => self.php,
+            Language::JavaScript => Lines::Definition,
         }
     }
 }
@@ -104,6 +110,17 @@ pub(super) struct Function {
     pub(super) name: String,
     /// The file it is from; `None` = it could not be read, or the function is the interpreter's own.
     pub(super) file: Option<String>,
+}
+
+/// What a native frame runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Runs {
+    /// Its own code.
+    Itself,
+    /// A function of JavaScript.
+    Function(Function),
+    /// One that could not be read.
+    Unread(Function),
 }
 
 /// What a frame stands for.
@@ -137,13 +154,28 @@ pub(super) struct Functions {
     known: FxHashMap<(u64, u64), Known>,
     /// Bytes of line tables.
     tables: usize,
+    /// Once one of JavaScript was looked for.
+    v8: Option<V8>,
+}
+
+/// What is known of V8 in a process: its constants, if they can be read, and where lines of scripts end.
+#[derive(Debug)]
+struct V8 {
+    constants: Option<V8Constants>,
+    lines: v8_code::Lines,
+}
+
+impl V8 {
+    fn of(pid: u32) -> Self {
+        Self { constants: v8_frames::of_process(pid), lines: v8_code::Lines::default() }
+    }
 }
 
 /// What tells functions of a process apart: address and cookie of the code object. Closures of PHP are copies of one function, and
 /// its cookie is made of what it says of itself.
 fn key(frame: &InterpretedFrame) -> (u64, u64) {
     match Language::of_flags(frame.flags) {
-        Language::Python => (frame.code, frame.cookie),
+        Language::Python | Language::JavaScript => (frame.code, frame.cookie),
         Language::Php => (0, frame.cookie),
     }
 }
@@ -179,6 +211,10 @@ impl Functions {
             let code = match Language::of_flags(frame.flags) {
                 Language::Python => read(process, frame, lines),
                 Language::Php => php_code::read(process, frame),
+                Language::JavaScript => {
+                    let V8 { constants, lines } = self.v8.get_or_insert_with(|| V8::of(pid));
+                    constants.and_then(|known| v8_code::read(process, &known, frame, lines))
+                }
             };
             let named = code.is_some();
             self.tables += code.as_ref().map_or(0, |code| code.table.len());
@@ -192,12 +228,14 @@ impl Functions {
     fn name(&self, frame: &InterpretedFrame, shown: ShownLines) -> Named {
         let Some(Known::Code(code)) = self.known.get(&key(frame)) else { return Named::Unknown };
         let lines = shown.of(frame);
-        if frame.flags & FRAME_PHP != 0 {
+        let language = Language::of_flags(frame.flags);
+        if language != Language::Python {
             if code.file.is_empty() {
-                return Named::Own(Function { name: format!("{} (PHP)", code.name), file: None });
+                return Named::Own(Function { name: format!("{} ({})", code.name, language.name()), file: None });
             }
             let line = if lines == Lines::Running && frame.at != 0 { frame.at } else { code.first };
-            let name = format!("{} ({}:{line})", code.name, short(&code.file));
+            let place = if line == 0 { String::new() } else { format!(":{line}") };
+            let name = format!("{} ({}{place})", code.name, short(&code.file));
             return Named::Function(Function { name, file: Some(code.file.clone()) });
         }
         if code.name == INIT && code.file == INIT {
@@ -209,6 +247,21 @@ impl Functions {
             name: format!("{name} ({}:{})", short(file), running.unwrap_or(*first)),
             file: Some(file.clone()),
         })
+    }
+
+    /// What each of `native` frames runs, where that is known from V8.
+    pub(super) fn in_native(&self, frames: &[InterpretedFrame], native: usize) -> Vec<Runs> {
+        let mut found = vec![Runs::Itself; native];
+        for frame in frames.iter().filter(|frame| Language::of_flags(frame.flags) == Language::JavaScript) {
+            let Some(place) = found.get_mut((frame.flags >> FRAME_NATIVE_SHIFT) as usize) else { continue };
+            *place = match self.name(frame, ShownLines::default()) {
+                Named::Function(function) | Named::Own(function) => Runs::Function(function),
+                Named::Nothing | Named::Unknown => {
+                    Runs::Unread(Function { name: nameless(Language::JavaScript).into(), file: None })
+                }
+            };
+        }
+        found
     }
 
     /// The functions of each group of frames, innermost first; `None` if no function has a name: then they are none.
@@ -247,9 +300,49 @@ impl Functions {
     }
 }
 
+/// Functions of V8 in its program that only lead from one function to another, by how their names begin.
+const GLUE_OF_V8: &[&str] = &[
+    "Builtins_CEntry_",
+    "Builtins_Call",
+    "Builtins_Construct",
+    "Builtins_InterpreterEntryTrampoline",
+    "Builtins_InterpreterPush",
+    "Builtins_JSBuiltinsConstructStub",
+    "Builtins_JSConstructStub",
+    "Builtins_JSEntry",
+    "Builtins_JSRunMicrotasksEntry",
+    "Builtins_ReflectApply",
+    "construct_stub_",
+    UNKNOWN,
+];
+
+/// Which native frames say nothing: functions of V8 that only lead to functions of JavaScript or from there. `names` of the frames,
+/// innermost first.
+pub(super) fn glue_of_v8<'a>(runs: &[Runs], names: impl Iterator<Item = Option<&'a str>>) -> Vec<bool> {
+    let leads = |name: Option<&str>| name.is_some_and(|name| GLUE_OF_V8.iter().any(|begin| name.starts_with(begin)));
+    let mut glue: Vec<bool> = runs.iter().zip(names).map(|(runs, name)| *runs == Runs::Itself && leads(name)).collect();
+    // Only runs of them beside a function of JavaScript: elsewhere a function without a name may be anything.
+    let is_function = |at: Option<&Runs>| at.is_some_and(|runs| *runs != Runs::Itself);
+    let mut at = 0;
+    while at < glue.len() {
+        let end = glue.iter().skip(at).position(|leads| !leads).map_or(glue.len(), |count| at + count);
+        let beside = is_function(at.checked_sub(1).and_then(|before| runs.get(before))) || is_function(runs.get(end));
+        // The innermost frame is where the time goes.
+        let from = if at == 0 { 1 } else { at };
+        for (place, leads) in glue.iter_mut().enumerate().take(end).skip(at) {
+            *leads = beside && place >= from;
+        }
+        at = end + 1;
+    }
+    glue
+}
+
 /// The end of a path that tells a file from others: below where libraries are installed, else with its directory.
 pub(super) fn short(path: &str) -> &str {
-    for installed in ["/site-packages/", "/dist-packages/"] {
+    if path.starts_with("node:") {
+        return path;
+    }
+    for installed in ["/site-packages/", "/dist-packages/", "/node_modules/"] {
         if let Some((_, rest)) = path.rsplit_once(installed) {
             return rest;
         }
@@ -359,12 +452,72 @@ pub(super) fn merge(native: &[Native], groups: usize, ends: Ends) -> Vec<Part> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use tracer_common::interpreter::{FRAME_VERSION_SHIFT, fold};
+    use tracer_common::interpreter::{FRAME_PHP, FRAME_V8, FRAME_VERSION_SHIFT, fold};
 
     use Native::{Glue, Loop, Other};
     use Part::{Group as G, Native as N};
 
     const BOTH: Ends = Ends { native: Outcome::Complete, python: InterpreterOutcome::Complete, greenlets: false };
+
+    #[test]
+    fn functions_of_javascript_stand_in_their_native_frames() {
+        let frame = |code, place: u32| InterpretedFrame {
+            code,
+            cookie: 7,
+            at: 0,
+            flags: FRAME_V8 | place << FRAME_NATIVE_SHIFT,
+        };
+        let code = |name: &str, file: &str, first| {
+            Known::Code(Code { name: name.into(), file: file.into(), first, table: Vec::new() })
+        };
+        let known = [
+            ((1, 7), code("work", "file:///srv/shop/lib/work.mjs", 12)),
+            ((5, 7), code("map", "", 0)),
+            ((9, 7), code("emit", "node:events", 0)),
+            ((13, 7), Known::Missed(1)),
+        ];
+        let functions = Functions { known: known.into_iter().collect(), ..Functions::default() };
+        let function = |name: &str, file: Option<&str>| Function { name: name.into(), file: file.map(Into::into) };
+        // The last one is beyond the native frames.
+        let frames = [frame(1, 0), frame(5, 2), frame(9, 3), frame(13, 4), frame(1, 9)];
+        let runs = functions.in_native(&frames, 6);
+        assert_eq!(
+            runs,
+            [
+                Runs::Function(function("work (lib/work.mjs:12)", Some("file:///srv/shop/lib/work.mjs"))),
+                Runs::Itself,
+                Runs::Function(function("map (JavaScript)", None)),
+                Runs::Function(function("emit (node:events)", Some("node:events"))),
+                Runs::Unread(function("[JavaScript function]", None)),
+                Runs::Itself,
+            ]
+        );
+        let names = [UNKNOWN, "Builtins_CEntry_Return1", UNKNOWN, UNKNOWN, UNKNOWN, "main"].map(Some);
+        assert_eq!(glue_of_v8(&runs, names.into_iter()), [false, true, false, false, false, false]);
+    }
+
+    #[test]
+    fn native_functions_without_a_name_are_kept_away_from_javascript() {
+        let function = Runs::Function(Function { name: "f".into(), file: None });
+        for (runs, names, glue) in [
+            // Where the time goes, and a stack without any function of JavaScript.
+            ("nnf", "??f", [false, true, false]),
+            ("nnn", "?b?", [false, false, false]),
+            // What a function calls, and what leads to it.
+            ("nnf", "x?f", [false, true, false]),
+            ("fnn", "f?b", [false, true, true]),
+            ("fnn", "fx?", [false, false, false]),
+        ] {
+            let runs: Vec<Runs> =
+                runs.chars().map(|kind| if kind == 'f' { function.clone() } else { Runs::Itself }).collect();
+            let names = names.chars().map(|name| match name {
+                '?' => Some(UNKNOWN),
+                'b' => Some("Builtins_JSEntry"),
+                _ => Some("uv_run"),
+            });
+            assert_eq!(glue_of_v8(&runs, names), glue);
+        }
+    }
 
     #[test]
     fn groups_stand_where_the_loop_runs_them() {
@@ -445,7 +598,7 @@ mod tests {
             Known::Code(Code { name: name.into(), file: file.into(), first: 3, table: Vec::new() })
         };
         let known = [((0, 1), code("Key::of", "/srv/shop/key.php")), ((0, 2), code("usort", ""))];
-        let functions = Functions { known: known.into_iter().collect(), tables: 0 };
+        let functions = Functions { known: known.into_iter().collect(), ..Functions::default() };
         let frame = |cookie, at, flags| InterpretedFrame { code: 9, cookie, at, flags: FRAME_PHP | flags };
         // A callback, called by a function of PHP's own.
         let frames = [frame(1, 7, FRAME_ENTRY), frame(2, 0, FRAME_ENTRY), frame(1, 0, FRAME_ENTRY)];
@@ -500,7 +653,7 @@ mod tests {
             Known::Code(Code { name: name.into(), file: file.into(), first: 3, table: vec![] })
         };
         let known = [((1, 1), code("a", "/x/a.py")), ((2, 1), code(INIT, INIT)), ((3, 1), Known::Missed(1))];
-        let functions = Functions { known: known.into_iter().collect(), tables: 0 };
+        let functions = Functions { known: known.into_iter().collect(), ..Functions::default() };
         let shim = FRAME_ENTRY | FRAME_SHIM;
         let frames = [frame(0, shim), frame(1, 0), frame(2, 0), frame(9, FRAME_ENTRY), frame(3, 0)];
         let groups = functions.groups(&frames, LINES).unwrap();

@@ -23,7 +23,7 @@ use tracer_common::unwind::Outcome;
 use super::debug_info::{DebugFiles, DebugInfo};
 use super::debug_requests::DebugRequests;
 use super::frame::{Frame, KERNEL};
-use super::interpreted::{self, Ends, Functions, Native, Part, ShownLines};
+use super::interpreted::{self, Ends, Functions, Native, Part, Runs, ShownLines, UNKNOWN};
 use super::jit;
 use super::mapped::{mapped, trusted_code};
 use super::separate_debug::by_build_id;
@@ -309,7 +309,7 @@ impl Namer {
                 native.push(match (known.frames.get(call), odd.get(call)) {
                     (Some(found), _) => Arc::clone(found),
                     (None, Some(Nameless::Mapped(Some(name)))) => Arc::from([name.clone()]),
-                    (None, _) => Arc::from([self.names.plain("[unknown]")]),
+                    (None, _) => Arc::from([self.names.plain(UNKNOWN)]),
                 });
             }
             self.put_together(&native, stack, &known.functions, &mut frames);
@@ -332,6 +332,9 @@ impl Namer {
 
     /// Puts native frames (innermost first) and interpreted functions together, outermost first.
     fn put_together(&mut self, native: &[Frames], stack: &Stack, functions: &Functions, frames: &mut Vec<Frame>) {
+        if stack.language == Language::JavaScript {
+            return self.put_in_place(native, stack, functions, frames);
+        }
         let groups = functions.groups(&stack.interpreted, self.lines);
         let missing = match (stack.interpreter_outcome, &groups) {
             (outcome, Some(_)) => outcome.missing(),
@@ -361,6 +364,30 @@ impl Namer {
                         frames.push(self.names.interpreted(function, stack.language));
                     }
                 }
+            }
+        }
+    }
+
+    /// Puts functions of JavaScript in the place of the native frames that run them; native frames innermost first, the result
+    /// outermost first.
+    fn put_in_place(&mut self, native: &[Frames], stack: &Stack, functions: &Functions, frames: &mut Vec<Frame>) {
+        let missing = stack.interpreter_outcome.missing();
+        let language = stack.language;
+        frames.extend(
+            missing.map(|reason| self.names.plain(&format!("[{} functions missing: {reason}]", language.name()))),
+        );
+        let runs = functions.in_native(&stack.interpreted, native.len());
+        let glue: Vec<bool> =
+            interpreted::glue_of_v8(&runs, native.iter().map(|names| names.first().map(Frame::function)));
+        for ((names, runs), is_glue) in native.iter().zip(&runs).zip(glue).rev() {
+            match runs {
+                Runs::Function(function) => frames.push(self.names.interpreted(function, language)),
+                // The process may have written its name into a file.
+                Runs::Unread(function) if names.iter().all(|name| name.function() == UNKNOWN) => {
+                    frames.push(self.names.interpreted(function, language));
+                }
+                Runs::Itself if is_glue => {}
+                Runs::Itself | Runs::Unread(_) => frames.extend(names.iter().cloned()),
             }
         }
     }
@@ -447,7 +474,7 @@ impl Namer {
                     known.jit = Some(jit);
                     // A function without a symbol is of its file all the same.
                     let file = mapped.as_ref().and_then(|mapped| mapped.file(*call));
-                    let made = made.or_else(|| file.map(|file| self.names.in_file("[unknown]", Some(file))));
+                    let made = made.or_else(|| file.map(|file| self.names.in_file(UNKNOWN, Some(file))));
                     odd.insert(*call, Nameless::Mapped(made));
                 }
             }

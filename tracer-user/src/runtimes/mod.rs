@@ -20,6 +20,9 @@ pub mod return_instructions;
 pub mod status_view;
 pub mod tls;
 pub mod tokio;
+pub mod v8_code;
+pub mod v8_constants;
+pub mod v8_frames;
 
 use std::collections::HashMap;
 use std::path::PathBuf;

@@ -100,7 +100,7 @@ pub(super) fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
 }
 
 /// Whether a program's name means Node.js: `node`, `nodejs`, `node-22`.
-fn is_node(name: &str) -> bool {
+pub(super) fn is_node(name: &str) -> bool {
     let rest = name.strip_prefix("nodejs").or_else(|| name.strip_prefix("node"));
     rest.is_some_and(|rest| rest.trim_start_matches(['-', '.']).bytes().all(|b| b.is_ascii_digit() || b == b'.'))
 }

@@ -17,7 +17,7 @@ use crate::guard::tables::TableUse;
 use crate::kernel::interpreter::InterpreterMap;
 use crate::runtimes::maps::Maps;
 use crate::runtimes::python_frames::{Look, refused};
-use crate::runtimes::{php_frames, python_frames};
+use crate::runtimes::{php_frames, python_frames, v8_frames};
 
 /// Most looks that wait.
 const QUEUE: usize = 256;
@@ -127,14 +127,21 @@ pub struct WantedLanguages {
     pub python: bool,
     /// PHP.
     pub php: bool,
+    /// JavaScript, by Node.js.
+    pub javascript: bool,
 }
+
+/// Looks at a process for one language.
+type Way = fn(&Maps) -> Look;
 
 impl WantedLanguages {
     fn look(self, pid: u32) -> Look {
         let Some(maps) = Maps::read(pid) else { return Look::Nothing };
-        let php = if self.php { php_frames::look(&maps) } else { Look::Nothing };
-        // A program that has both runs the one with the library, or the name, of PHP.
-        if php == Look::Nothing && self.python { python_frames::look(&maps) } else { php }
+        // A program that has two runs the one with the library, or the name, of PHP, then of Node.js.
+        let ways: [(bool, Way); 3] =
+            [(self.php, php_frames::look), (self.javascript, v8_frames::look), (self.python, python_frames::look)];
+        let found = ways.into_iter().filter(|(wanted, _)| *wanted).map(|(_, look)| look(&maps));
+        found.into_iter().find(|look| *look != Look::Nothing).unwrap_or(Look::Nothing)
     }
 }
 
@@ -244,8 +251,10 @@ mod tests {
         }
     }
 
+    const ALL: WantedLanguages = WantedLanguages { python: true, php: true, javascript: true };
+
     fn worker(room: usize) -> Worker<Room> {
-        let wanted = WantedLanguages { python: true, php: true };
+        let wanted = ALL;
         Worker { layouts: Room(HashMap::new(), room), wanted, known: HashMap::new(), figures: Arc::default() }
     }
 
@@ -300,9 +309,7 @@ mod tests {
 
     #[test]
     fn looks_become_rare() {
-        let mut interpreters =
-            Interpreters::start(Room(HashMap::new(), 1), WantedLanguages { python: true, php: true })
-                .expect("a thread");
+        let mut interpreters = Interpreters::start(Room(HashMap::new(), 1), ALL).expect("a thread");
         let start = Instant::now();
         let mut looks = 0;
         let mut before = None;

@@ -12,6 +12,7 @@ pub(super) struct Stacks {
     walks: Totals,
     python: Interpreted,
     php: Interpreted,
+    javascript: Interpreted,
 }
 
 /// Those of a language.
@@ -57,6 +58,19 @@ impl Stacks {
                      unnamed (freed before it was read).",
                 ),
             },
+            javascript: Interpreted {
+                walks: outcomes(
+                    "tracer_javascript_stack_walks_total",
+                    "Sampled stacks of Node.js in which functions of JavaScript were looked for, by how that ended: complete read \
+                     all that the native frames run, no_thread_state is a thread that runs no JavaScript at the moment; every \
+                     other outcome is a stack that lacks functions.",
+                ),
+                functions: outcomes(
+                    "tracer_javascript_functions_total",
+                    "Readings of JavaScript functions in stacks, of each process until the function has a name, by outcome: \
+                     named, unnamed (freed or moved before it was read).",
+                ),
+            },
         }
     }
 }
@@ -77,6 +91,7 @@ impl Metrics {
         let families = match language {
             Language::Python => &self.stacks.python,
             Language::Php => &self.stacks.php,
+            Language::JavaScript => &self.stacks.javascript,
         };
         families.walks.set_all(walks);
         families.functions.set_all([("named", named), ("unnamed", unnamed)]);
