@@ -1,7 +1,7 @@
 //! Text inside encrypted connections: as many requests, with the same statuses, as the servers say, by OpenSSL and Go,
 //! at both ends, and no wrong parent; and nothing of them by round trips.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -49,7 +49,14 @@ fn round_trips(spans: &[Span], port: u16) -> usize {
 /// Checks the parents of served requests (the call at the other end, with the same path) and of calls, by their paths;
 /// returns how many served requests have theirs.
 fn check_parents(all: &[Span], port: u16) -> (u64, u64) {
+    let ids: HashMap<&str, &Span> = all.iter().map(|span| (span.id.as_str(), span)).collect();
     let served = all.iter().filter(|span| span.server && span.port == port && span.protocol == "http");
+    for request in served.clone() {
+        let parent = request.parent.as_deref().and_then(|id| ids.get(id));
+        if let Some(parent) = parent.filter(|parent| parent.path != request.path) {
+            say(&format!("wrong: {request:?}\n  is not caused by {parent:?}"));
+        }
+    }
     let (count, right, wrong, _) = report_parents("served", &parents(all, served));
     assert_eq!(wrong, 0, "parents of served requests");
     (right, count)

@@ -51,6 +51,8 @@ pub(super) struct Plaintext {
     arrived: Nanos,
     /// The latest texts received and sent.
     texts: [VecDeque<Text>; 2],
+    /// Position after the last text received, if there was one.
+    read_up_to: Option<u64>,
     /// What times the encrypted bytes, until the text's protocol is known, and what it found since the first text.
     timed: Option<Box<(ActiveState, Vec<ExchangeEvent>)>>,
 }
@@ -62,6 +64,21 @@ impl Plaintext {
         let text = texts.iter().rev().find(|text| (text.pos..text.pos.saturating_add(text.bytes)).contains(&pos))?;
         let into = pos - text.pos;
         (dir == Direction::Rx || into < FIRST_RECORD).then(|| text.seq.wrapping_add(into as u32))
+    }
+
+    /// Where a text was received: sequence number of its record's header, plus its offset there. Unknown for one that is
+    /// reported late, and for those behind one that is missing until more is received: sizes alone do not tell them apart.
+    fn received_at(&mut self, op: &Op) -> Option<u32> {
+        let (begin, end) = (op.pos, op.pos.saturating_add(u64::from(op.bytes)));
+        let expected = self.read_up_to.replace(self.read_up_to.unwrap_or(0).max(end)).unwrap_or(begin);
+        if begin < expected {
+            return None;
+        }
+        if begin > expected {
+            self.records.forget_waiting();
+        }
+        let asked = u32::try_from(op.arrived).unwrap_or(0);
+        self.records.text(op.bytes, asked, op.header.nanos).map(|(seq, into)| seq.wrapping_add(into))
     }
 
     fn note(&mut self, dir: Direction, text: Text) {
@@ -163,13 +180,12 @@ impl Engine {
         let plain = connection.plain.as_mut()?;
         plain.records.keep(op.header.flags & OP_AHEAD != 0);
         let (dir, bytes) = (direction(op), u64::from(op.bytes));
-        let asked = u32::try_from(op.arrived).unwrap_or(0);
         let seq = match dir {
             // A library that gathers texts writes several at one place.
             Direction::Tx => {
                 (op.seq != 0 && plain.texts[1].back().is_none_or(|last| last.seq != op.seq)).then_some(op.seq)
             }
-            Direction::Rx => plain.records.text(op.bytes, asked, nanos).map(|(seq, into)| seq.wrapping_add(into)),
+            Direction::Rx => plain.received_at(op),
         };
         match seq {
             Some(seq) => plain.note(dir, Text { pos: op.pos, bytes, seq }),
@@ -438,6 +454,37 @@ mod tests {
         server.record(true, 23, &[], 200);
         server.record(false, 23, &[], request.len() + 24);
         assert_ne!(calls_for_it_alone(&mut server, 4), Some(true));
+    }
+
+    #[test]
+    fn behind_a_missing_text_no_record_is_taken_for_anothers() {
+        let mut server = Server::new();
+        server.handshake();
+        let request = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").into_bytes();
+        let record = request("/a").len() + 24;
+        server.record(false, 23, &[], record);
+        server.moves(true, false, &request("/z"));
+        // Two records in one receive, as long as each other; of the first the text is reported after that of the second.
+        let mut both = Vec::new();
+        for _ in 0..2 {
+            both.extend([23, 3, 3, 0, record as u8]);
+            both.resize(both.len() + record, 0);
+        }
+        server.moves(false, false, &both);
+        let (first, second) = (server.pos[1][0], server.pos[1][0] + request("/a").len() as u64);
+        server.pos[1][0] = second;
+        server.moves(true, false, &request("/b"));
+        server.pos[1][0] = first;
+        server.moves(true, false, &request("/a"));
+        let seq =
+            |server: &Server, at| server.engine.connections.get(&1).and_then(|known| known.seq(Direction::Rx, at));
+        assert_eq!((seq(&server, first), seq(&server, second)), (None, None));
+        // What is received next has its place again.
+        server.pos[1][0] = second + request("/b").len() as u64;
+        let at = server.pos[0][0] as u32;
+        server.record(false, 23, &[], record);
+        server.moves(true, false, &request("/c"));
+        assert_eq!(seq(&server, second + request("/b").len() as u64), Some(5000 + at));
     }
 
     #[test]

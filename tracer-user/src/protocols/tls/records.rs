@@ -119,6 +119,11 @@ impl Records {
         !self.ahead && self.waiting.iter().any(unread)
     }
 
+    /// Which of the records received so far wait for their text is not known any more.
+    pub fn forget_waiting(&mut self) {
+        self.waiting.clear();
+    }
+
     /// Whether records are received before those before them are read.
     pub fn keep(&mut self, ahead: bool) {
         self.ahead = ahead;
