@@ -53,7 +53,7 @@ pub struct Facts<'a> {
 }
 
 #[derive(Clone, Debug)]
-struct Known {
+struct DimensionState {
     dimension: Dimension,
     /// Names of values by number.
     values: Vec<Arc<str>>,
@@ -64,12 +64,12 @@ struct Known {
 
 /// Dimensions, and their values so far.
 #[derive(Clone, Debug, Default)]
-pub struct Dimensions(Vec<Known>);
+pub struct Dimensions(Vec<DimensionState>);
 
 impl Dimensions {
     /// Without values.
     pub fn new(all: &[Dimension]) -> Self {
-        let known = |dimension: &Dimension| Known {
+        let known = |dimension: &Dimension| DimensionState {
             dimension: dimension.clone(),
             values: NAMES.map(Arc::from).into(),
             numbers: HashMap::new(),
@@ -136,7 +136,7 @@ impl Dimensions {
     }
 }
 
-impl Known {
+impl DimensionState {
     fn number(&mut self, text: &str) -> u16 {
         if let Some(number) = self.numbers.get(text) {
             return *number;

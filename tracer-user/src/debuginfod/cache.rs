@@ -15,7 +15,7 @@ const PART: &str = "part";
 const FILES: usize = 65_536;
 
 #[derive(Debug)]
-struct Kept {
+struct CachedFile {
     path: PathBuf,
     bytes: u64,
     fetched: SystemTime,
@@ -28,7 +28,7 @@ pub(super) struct Cache {
     max_size: u64,
     max_age: Duration,
     /// Oldest first.
-    files: Vec<Kept>,
+    files: Vec<CachedFile>,
     part: Option<File>,
 }
 
@@ -53,7 +53,7 @@ impl Cache {
             let Ok(about) = fs::symlink_metadata(&path) else { continue };
             if about.is_file() {
                 let fetched = about.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-                self.files.push(Kept { path, bytes: about.len(), fetched });
+                self.files.push(CachedFile { path, bytes: about.len(), fetched });
             }
         }
         self.files.sort_by_key(|kept| kept.fetched);
@@ -94,7 +94,7 @@ impl Cache {
             Ok::<_, io::Error>(bytes)
         };
         let bytes = moved().map_err(|error| format!("{}: {error}", place.display()))?;
-        self.files.push(Kept { path: place, bytes, fetched: SystemTime::now() });
+        self.files.push(CachedFile { path: place, bytes, fetched: SystemTime::now() });
         self.sweep();
         Ok(())
     }

@@ -137,7 +137,7 @@ enum Named {
 
 /// A function that was looked for.
 #[derive(Debug)]
-enum Known {
+enum FunctionLookup {
     Code(Code),
     /// It could not be read, this many times it was seen. PHP frees functions at the end of each request and has the same ones
     /// again in the next, so one that was gone when it was read may be read another time.
@@ -151,7 +151,7 @@ const ALWAYS_TRIED: u32 = 16;
 #[derive(Debug, Default)]
 pub(super) struct Functions {
     /// By [`key`].
-    known: FxHashMap<(u64, u64), Known>,
+    known: FxHashMap<(u64, u64), FunctionLookup>,
     /// Bytes of line tables.
     tables: usize,
     /// Once one of JavaScript was looked for.
@@ -192,8 +192,8 @@ impl Functions {
         for frame in frames.iter().filter(|frame| frame.flags & FRAME_SHIM == 0) {
             let key = key(frame);
             let missed = match self.known.get_mut(&key) {
-                Some(Known::Code(_)) => continue,
-                Some(Known::Missed(times)) => {
+                Some(FunctionLookup::Code(_)) => continue,
+                Some(FunctionLookup::Missed(times)) => {
                     *times = times.saturating_add(1);
                     if *times > ALWAYS_TRIED && !times.is_multiple_of(ALWAYS_TRIED) {
                         continue;
@@ -219,14 +219,14 @@ impl Functions {
             let named = code.is_some();
             self.tables += code.as_ref().map_or(0, |code| code.table.len());
             counts = (counts.0 + u64::from(named), counts.1 + u64::from(!named));
-            self.known.insert(key, code.map_or(Known::Missed(missed), Known::Code));
+            self.known.insert(key, code.map_or(FunctionLookup::Missed(missed), FunctionLookup::Code));
         }
         counts
     }
 
     /// What a frame stands for.
     fn name(&self, frame: &InterpretedFrame, shown: ShownLines) -> Named {
-        let Some(Known::Code(code)) = self.known.get(&key(frame)) else { return Named::Unknown };
+        let Some(FunctionLookup::Code(code)) = self.known.get(&key(frame)) else { return Named::Unknown };
         let lines = shown.of(frame);
         let language = Language::of_flags(frame.flags);
         if language != Language::Python {
@@ -468,13 +468,13 @@ mod tests {
             flags: FRAME_V8 | place << FRAME_NATIVE_SHIFT,
         };
         let code = |name: &str, file: &str, first| {
-            Known::Code(Code { name: name.into(), file: file.into(), first, table: Vec::new() })
+            FunctionLookup::Code(Code { name: name.into(), file: file.into(), first, table: Vec::new() })
         };
         let known = [
             ((1, 7), code("work", "file:///srv/shop/lib/work.mjs", 12)),
             ((5, 7), code("map", "", 0)),
             ((9, 7), code("emit", "node:events", 0)),
-            ((13, 7), Known::Missed(1)),
+            ((13, 7), FunctionLookup::Missed(1)),
         ];
         let functions = Functions { known: known.into_iter().collect(), ..Functions::default() };
         let function = |name: &str, file: Option<&str>| Function { name: name.into(), file: file.map(Into::into) };
@@ -595,7 +595,7 @@ mod tests {
     #[test]
     fn functions_of_php_are_shown_with_their_class() {
         let code = |name: &str, file: &str| {
-            Known::Code(Code { name: name.into(), file: file.into(), first: 3, table: Vec::new() })
+            FunctionLookup::Code(Code { name: name.into(), file: file.into(), first: 3, table: Vec::new() })
         };
         let known = [((0, 1), code("Key::of", "/srv/shop/key.php")), ((0, 2), code("usort", ""))];
         let functions = Functions { known: known.into_iter().collect(), ..Functions::default() };
@@ -650,9 +650,9 @@ mod tests {
     #[test]
     fn frames_without_names_are_shown_beside_those_with() {
         let code = |name: &str, file: &str| {
-            Known::Code(Code { name: name.into(), file: file.into(), first: 3, table: vec![] })
+            FunctionLookup::Code(Code { name: name.into(), file: file.into(), first: 3, table: vec![] })
         };
-        let known = [((1, 1), code("a", "/x/a.py")), ((2, 1), code(INIT, INIT)), ((3, 1), Known::Missed(1))];
+        let known = [((1, 1), code("a", "/x/a.py")), ((2, 1), code(INIT, INIT)), ((3, 1), FunctionLookup::Missed(1))];
         let functions = Functions { known: known.into_iter().collect(), ..Functions::default() };
         let shim = FRAME_ENTRY | FRAME_SHIM;
         let frames = [frame(0, shim), frame(1, 0), frame(2, 0), frame(9, FRAME_ENTRY), frame(3, 0)];

@@ -13,6 +13,7 @@ pub mod jit;
 mod mapped;
 mod naming;
 mod pprof;
+mod process_names;
 mod queries;
 mod separate_debug;
 mod shared_names;
@@ -63,7 +64,7 @@ const PROCESSES: usize = 65_536;
 
 /// A stack that is kept: by its addresses until it has names, and from then on by those.
 #[derive(Clone, Debug)]
-enum Kept {
+enum StoredStack {
     /// And when it was first seen.
     Seen(Arc<Stack>, Nanos),
     Named(Frames),
@@ -117,7 +118,7 @@ pub struct Profiles {
     part: usize,
     ids: HashMap<Arc<Stack>, u32>,
     /// With the name at their root, and whether the thread was off the CPU. Ids are never used twice: names arrive late.
-    stacks: FxHashMap<u32, (Kept, Arc<str>, bool)>,
+    stacks: FxHashMap<u32, (StoredStack, Arc<str>, bool)>,
     /// Those that have names: stacks of one function differ in addresses by the dozen, and are one to whoever looks.
     shapes: FxHashMap<Shape, u32>,
     next: u32,
@@ -318,14 +319,14 @@ impl Profiles {
         let (mut same, mut from): (FxHashMap<u32, u32>, Nanos) = (FxHashMap::default(), Nanos::MAX);
         for (id, frames) in self.symbols.take_named() {
             let Some((kept, process, _)) = self.stacks.get_mut(&id) else { continue };
-            let Kept::Seen(stack, since) = kept else { continue };
+            let StoredStack::Seen(stack, since) = kept else { continue };
             let since = *since;
             self.ids.remove(stack);
             let shape = Shape(Arc::clone(process), Arc::clone(&frames));
             match self.shapes.entry(shape) {
                 Entry::Vacant(place) => {
                     place.insert(id);
-                    *kept = Kept::Named(frames);
+                    *kept = StoredStack::Named(frames);
                 }
                 Entry::Occupied(first) => {
                     same.insert(id, *first.get());
@@ -435,7 +436,7 @@ impl Profiles {
         // At once: a process of a second must be read while it lives.
         self.symbols.want(id, &stack);
         let name = self.names.get(&sample.pid).cloned().unwrap_or_else(|| Arc::from("kernel"));
-        self.stacks.insert(id, (Kept::Seen(Arc::clone(&stack), self.now), name, sample.off_cpu.is_some()));
+        self.stacks.insert(id, (StoredStack::Seen(Arc::clone(&stack), self.now), name, sample.off_cpu.is_some()));
         self.ids.insert(stack, id);
         Some(id)
     }

@@ -26,6 +26,7 @@ use super::frame::{Frame, KERNEL};
 use super::interpreted::{self, Ends, Functions, Native, Part, Runs, ShownLines, UNKNOWN};
 use super::jit;
 use super::mapped::{mapped, trusted_code};
+use super::process_names::ProcessNames;
 use super::separate_debug::by_build_id;
 use super::shared_names::SharedNames;
 
@@ -55,28 +56,6 @@ pub(super) struct Stack {
     pub(super) off_cpu: Option<off_cpu::Reason>,
 }
 
-/// What is known of a process.
-#[derive(Debug, Default)]
-struct Known {
-    /// What it wrote of its own code, once that was needed.
-    jit: Option<jit::Names>,
-    /// Names found, outermost first where functions were inlined.
-    frames: FxHashMap<u64, Frames>,
-    /// Functions of interpreted languages.
-    functions: Functions,
-    /// Fingerprint of the files it maps, 0 before they were looked at; and their debug information, where all of it can be read
-    /// and is root's or our own.
-    files: u64,
-    debug: Option<DebugFiles>,
-}
-
-impl Known {
-    /// Addresses whose names are kept.
-    fn addresses(&self) -> usize {
-        self.frames.len() + self.functions.len()
-    }
-}
-
 /// What an address without a name is.
 #[derive(Clone, Debug)]
 enum Nameless {
@@ -91,7 +70,7 @@ pub(super) struct Namer {
     user: Option<(Symbolizer, Instant)>,
     kernel: Option<(Symbolizer, Instant)>,
     kernel_frames: FxHashMap<u64, Frames>,
-    processes: HashMap<u32, Known>,
+    processes: HashMap<u32, ProcessNames>,
     pub(super) names: SharedNames,
     /// Addresses in all tables.
     addresses: usize,
@@ -186,7 +165,7 @@ impl Namer {
         let names = jit::Names::of(pid, self.maps_most / MAPS_EACH).unwrap_or_default();
         self.maps_cut += u64::from(names.is_cut);
         while self.maps_bytes() + names.bytes() > self.maps_most {
-            let bytes = |known: &Known| known.jit.as_ref().map_or(0, jit::Names::bytes);
+            let bytes = |known: &ProcessNames| known.jit.as_ref().map_or(0, jit::Names::bytes);
             let Some(largest) = self.processes.values_mut().max_by_key(|known| bytes(known)) else { break };
             if largest.jit.take().is_none() {
                 break;
@@ -413,7 +392,13 @@ impl Namer {
     }
 
     /// Finds the names of the addresses that have none yet; what was found of those that get none.
-    fn find_user(&mut self, pid: u32, known: &mut Known, stacks: &[Vec<u64>], debug: u64) -> FxHashMap<u64, Nameless> {
+    fn find_user(
+        &mut self,
+        pid: u32,
+        known: &mut ProcessNames,
+        stacks: &[Vec<u64>],
+        debug: u64,
+    ) -> FxHashMap<u64, Nameless> {
         let mut odd = FxHashMap::default();
         if unnamed(stacks, &known.frames).is_empty() {
             return odd;

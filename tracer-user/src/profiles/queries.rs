@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustc_hash::FxHashMap;
 
 use super::snapshot::Sum;
-use super::{Filter, Kept, Period, ProfileKind, Profiles, RequestSamples, Snapshot, Sums, TimedSample, ad_hoc};
+use super::{Filter, Period, ProfileKind, Profiles, RequestSamples, Snapshot, StoredStack, Sums, TimedSample, ad_hoc};
 use crate::model::{ClassId, Names, Nanos, Owner, ProtocolId, SpanId};
 
 impl Profiles {
@@ -68,7 +68,7 @@ impl Profiles {
             if !filter.has(*values) {
                 continue;
             }
-            let shown = |(_, _, off_cpu): &(Kept, Arc<str>, bool)| filter.view.shows(*off_cpu);
+            let shown = |(_, _, off_cpu): &(StoredStack, Arc<str>, bool)| filter.view.shows(*off_cpu);
             if (Some(*class) != first && !fits(*class)) || !self.stacks.get(id).is_some_and(shown) {
                 continue;
             }

@@ -10,7 +10,7 @@ use super::Frame;
 use super::hotspots::{CodeOrigin, CodeOwners};
 use super::naming::{Frames, Stack, incomplete};
 use super::symbolize::Symbols;
-use super::{Kept, ProfileKind, pprof};
+use super::{ProfileKind, StoredStack, pprof};
 use crate::text;
 
 /// The name of a function without a symbol.
@@ -21,7 +21,7 @@ const LIBRARY: &str = "_[l]";
 /// One stack of a snapshot.
 #[derive(Debug)]
 pub(super) struct Sum {
-    pub(super) stack: Kept,
+    pub(super) stack: StoredStack,
     pub(super) process: Arc<str>,
     pub(super) count: u64,
     pub(super) nanos: u64,
@@ -81,8 +81,8 @@ impl Snapshot {
     /// Names of every stack, outermost frame first, with its count and nanoseconds.
     pub(super) fn named(&self) -> Vec<(Vec<Frame>, u64, u64)> {
         let seen = |entry: &Sum| match &entry.stack {
-            Kept::Seen(stack, _) => Some(Arc::clone(stack)),
-            Kept::Named(_) => None,
+            StoredStack::Seen(stack, _) => Some(Arc::clone(stack)),
+            StoredStack::Named(_) => None,
         };
         let missing: Vec<Arc<Stack>> = self.entries.iter().filter_map(seen).collect();
         let mut found = self.symbols.names(&missing).into_iter();
@@ -90,8 +90,8 @@ impl Snapshot {
             .iter()
             .map(|entry| {
                 let frames = match &entry.stack {
-                    Kept::Named(frames) => Some(Arc::clone(frames)),
-                    Kept::Seen(..) => found.next().flatten(),
+                    StoredStack::Named(frames) => Some(Arc::clone(frames)),
+                    StoredStack::Seen(..) => found.next().flatten(),
                 };
                 let frames = frames.unwrap_or_else(|| unnamed(&entry.stack));
                 let names = std::iter::once(Frame::plain(&entry.process)).chain(frames.iter().cloned()).collect();
@@ -228,10 +228,10 @@ fn annotated(frame: &Frame, mut name: String, owners: &CodeOwners) -> String {
 }
 
 /// What is shown of a stack that has no names yet.
-fn unnamed(stack: &Kept) -> Frames {
+fn unnamed(stack: &StoredStack) -> Frames {
     let (outcome, off_cpu) = match stack {
-        Kept::Seen(stack, _) => (stack.outcome, stack.off_cpu),
-        Kept::Named(_) => (Outcome::default(), None),
+        StoredStack::Seen(stack, _) => (stack.outcome, stack.off_cpu),
+        StoredStack::Named(_) => (Outcome::default(), None),
     };
     let root =
         incomplete(outcome).map(|why| Frame::plain(&why)).into_iter().chain([Frame::plain("[not named in time]")]);

@@ -47,7 +47,7 @@ const REPLACED: u64 = 8;
 
 /// The receiver of the names.
 #[derive(Debug)]
-enum For {
+enum NameReceiver {
     /// Those who keep the stack, by its id: [`Symbols::take_named`].
     Keeper(u32),
     /// Somebody who waits, by the place in the list that was asked for.
@@ -56,14 +56,14 @@ enum For {
 
 /// A stack to be named.
 #[derive(Debug)]
-struct Wanted {
+struct NamingRequest {
     stack: Arc<Stack>,
-    receiver: For,
+    receiver: NameReceiver,
 }
 
 #[derive(Debug)]
 enum Job {
-    Name(Wanted),
+    Name(NamingRequest),
     Forget(u32),
     /// Wakes the thread, for it to see how much memory there is, and to name what it put together.
     Wake,
@@ -277,10 +277,10 @@ impl Symbols {
 
     /// Asks for the names of stack `id`; never waits. What finds no place is asked for again when it is rendered.
     pub(super) fn want(&self, id: u32, stack: &Arc<Stack>) {
-        self.send(Wanted { stack: Arc::clone(stack), receiver: For::Keeper(id) });
+        self.send(NamingRequest { stack: Arc::clone(stack), receiver: NameReceiver::Keeper(id) });
     }
 
-    fn send(&self, wanted: Wanted) {
+    fn send(&self, wanted: NamingRequest) {
         self.check();
         // Counted first: the thread may take it at once.
         self.levels.queue.fetch_add(1, Ordering::Relaxed);
@@ -308,7 +308,7 @@ impl Symbols {
         let mut found: Vec<Option<Frames>> = vec![None; stacks.len()];
         let (answer, answers) = sync_channel(stacks.len());
         for (index, stack) in stacks.iter().enumerate() {
-            self.send(Wanted { stack: Arc::clone(stack), receiver: For::Asker(index, answer.clone()) });
+            self.send(NamingRequest { stack: Arc::clone(stack), receiver: NameReceiver::Asker(index, answer.clone()) });
         }
         drop(answer);
         let _ = self.jobs.try_send(Job::Wake);
@@ -349,7 +349,7 @@ struct Worker<'a> {
 impl Worker<'_> {
     fn work(mut self) {
         // Stacks put together, by process; and when they are named.
-        let mut together: HashMap<u32, Vec<Wanted>> = HashMap::new();
+        let mut together: HashMap<u32, Vec<NamingRequest>> = HashMap::new();
         let mut due: Option<Instant> = None;
         let mut means = Means::Ample;
         while self.turn.is(self.number) {
@@ -419,7 +419,7 @@ impl Worker<'_> {
     }
 
     /// Names stacks of one process; `false` when this thread was taken for lost meanwhile.
-    fn name(&mut self, pid: u32, wanted: Vec<Wanted>, means: Means) -> bool {
+    fn name(&mut self, pid: u32, wanted: Vec<NamingRequest>, means: Means) -> bool {
         let stacks: Vec<Arc<Stack>> = wanted.iter().map(|wanted| Arc::clone(&wanted.stack)).collect();
         let processes = if means == Means::Ample { PROCESSES } else { PROCESSES_FRUGAL };
         let debug = if means == Means::Ample { self.levels.debug_most.load(Ordering::Relaxed) } else { 0 };
@@ -438,12 +438,12 @@ impl Worker<'_> {
         });
         for (wanted, frames) in wanted.into_iter().zip(found) {
             match wanted.receiver {
-                For::Keeper(id) => {
+                NameReceiver::Keeper(id) => {
                     if let Ok(mut results) = self.results.lock() {
                         results.push((id, frames));
                     }
                 }
-                For::Asker(index, answer) => {
+                NameReceiver::Asker(index, answer) => {
                     // It has room for all of them; whoever asked may be gone.
                     let _ = answer.try_send((index, frames));
                 }

@@ -96,10 +96,14 @@ impl Plaintext {
         direction(op) == Direction::Rx && op.entity == 0 && self.records.is_unread(end)
     }
 
-    /// Takes an operation on the socket.
-    fn moved(&mut self, op: &Op, head: &[u8]) {
+    /// Takes an operation on the socket. `late`: later ones of its connection were reported before it.
+    fn moved(&mut self, op: &Op, head: &[u8], late: bool) {
         if direction(op) == Direction::Rx {
             self.records.received(op.pos, u64::from(op.bytes), op.seq, head, op.header.nanos);
+            if late {
+                // Texts of these records may have been reported already.
+                self.records.forget_waiting();
+            }
             self.arrived = op.arrived;
         }
     }
@@ -202,9 +206,10 @@ impl Engine {
         let Some(connection) = self.connections.get_mut(&op.cookie) else { return false };
         let Some(plain) = connection.plain.as_mut().filter(|_| op.header.flags & OP_EOF == 0) else { return false };
         self.now = self.now.max(op.header.nanos);
+        let late = connection.last > op.header.nanos;
         connection.last = connection.last.max(op.header.nanos);
         connection.tgid = op.header.tgid;
-        plain.moved(op, head);
+        plain.moved(op, head, late);
         if connection.talk.side() == Some(Side::Server)
             && plain.awaits_text(op)
             && let Some(thread) = self.threads.get_mut(&op.header.tid)
@@ -261,7 +266,7 @@ impl Engine {
             return;
         }
         let first = connection.before_text.is_none();
-        connection.before_text.get_or_insert_default().moved(op, head);
+        connection.before_text.get_or_insert_default().moved(op, head, false);
         let (tgid, now) = (op.header.tgid, op.header.nanos);
         let has_room = self.encrypting.len() < self.limits.processes || self.encrypting.contains_key(&tgid);
         let is_due = self.encrypting.get(&tgid).is_none_or(|at| now.saturating_sub(*at) >= LOOK_AGAIN);
@@ -485,6 +490,32 @@ mod tests {
         server.record(false, 23, &[], record);
         server.moves(true, false, &request("/c"));
         assert_eq!(seq(&server, second + request("/b").len() as u64), Some(5000 + at));
+    }
+
+    #[test]
+    fn records_reported_after_their_text_wait_for_none() {
+        let mut server = Server::new();
+        server.handshake();
+        let request = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n";
+        let record = request.len() + 24;
+        server.record(false, 23, &[], record);
+        server.moves(true, false, request);
+        let second = server.pos[1][0];
+        server.nanos += 10_000;
+        server.moves(true, false, request);
+        // Received before that, with another record behind it.
+        server.nanos -= 10_000;
+        let mut both = Vec::new();
+        for _ in 0..2 {
+            both.extend([23, 3, 3, 0, record as u8]);
+            both.resize(both.len() + record, 0);
+        }
+        server.moves(false, false, &both);
+        server.nanos += 20_000;
+        let third = server.pos[1][0];
+        server.moves(true, false, request);
+        let seq = |at| server.engine.connections.get(&1).and_then(|known| known.seq(Direction::Rx, at));
+        assert_eq!((seq(second), seq(third)), (None, None));
     }
 
     #[test]

@@ -147,7 +147,7 @@ impl WantedLanguages {
 
 /// What is known of a process with an interpreter.
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct InterpreterState {
     /// What the kernel side has; `None` = nothing yet.
     layout: Option<InterpreterLayout>,
     /// Looks that found one that has not begun.
@@ -157,7 +157,7 @@ struct Known {
 struct Worker<L> {
     layouts: L,
     wanted: WantedLanguages,
-    known: HashMap<u32, Known>,
+    known: HashMap<u32, InterpreterState>,
     figures: Arc<Figures>,
 }
 
@@ -190,7 +190,7 @@ impl<L: Layouts> Worker<L> {
                 return;
             }
             Look::NotYet => {
-                let known = self.known.entry(pid).or_insert(Known { layout: None, tries: 0 });
+                let known = self.known.entry(pid).or_insert(InterpreterState { layout: None, tries: 0 });
                 known.tries += 1;
                 if known.tries < PATIENCE || known.layout.is_some() {
                     return;
@@ -199,7 +199,7 @@ impl<L: Layouts> Worker<L> {
             }
             Look::Known(layout) => layout,
         };
-        let known = self.known.entry(pid).or_insert(Known { layout: None, tries: 0 });
+        let known = self.known.entry(pid).or_insert(InterpreterState { layout: None, tries: 0 });
         if known.layout == Some(layout) {
             return;
         }

@@ -17,6 +17,9 @@ use super::{CHANGE, DATA, HANDSHAKE, HEADER, Record};
 const RECORDS: usize = 64;
 /// What encryption adds to a text: 16 bytes (ChaCha20 in TLS 1.2) to a full block and a long digest (CBC).
 const OVERHEAD: std::ops::RangeInclusive<u32> = 16..=96;
+/// The same without block ciphers: up to 24 bytes (GCM in TLS 1.2). Where the length of the reader's buffer is unknown, what is
+/// more may be text that it has no room for.
+const OVERHEAD_OF_STREAMS: std::ops::RangeInclusive<u32> = 16..=24;
 /// Longest record of an encrypted alert under TLS 1.3 (RFC 8446 §5.2, §6): level, description, type, 16 bytes of tag.
 const ALERT: u32 = 19;
 /// Record lengths of a client's Finished message under TLS 1.3: with SHA-256 and with SHA-384.
@@ -160,6 +163,7 @@ impl Records {
             let over = left.saturating_sub(bytes);
             let ends = match self.overhead {
                 Some(overhead) => over == overhead,
+                None if asked == 0 => OVERHEAD_OF_STREAMS.contains(&over),
                 None => OVERHEAD.contains(&over) && asked != bytes,
             };
             let goes_on = !ends && over > *OVERHEAD.start() && (asked == bytes || asked == 0);
@@ -171,7 +175,7 @@ impl Records {
             let found = (record.seq, record.used);
             if ends {
                 // Block ciphers pad: then no single number fits.
-                self.overhead = Some(over).filter(|over| *over <= 24);
+                self.overhead = Some(over).filter(|over| OVERHEAD_OF_STREAMS.contains(over));
                 self.waiting.pop_front();
             } else {
                 record.used += bytes;
@@ -223,6 +227,18 @@ mod tests {
         records.received(122, 122, 1122, &request, 30);
         assert_eq!(records.text(100, 4096, 20), None);
         assert_eq!(records.text(100, 4096, 40), Some((1122, 0)));
+    }
+
+    #[test]
+    fn a_part_of_a_record_is_none_where_the_readers_buffer_is_unknown() {
+        let mut records = Records::default();
+        let mut flight = record(DATA, 81);
+        flight.extend(record(DATA, 81));
+        records.received(0, 172, 1000, &flight, 1);
+        // As Go reads the preface of HTTP/2, then the rest.
+        assert_eq!(records.text(24, 0, 1), Some((1000, 0)));
+        assert_eq!(records.text(40, 0, 1), Some((1000, 24)));
+        assert_eq!(records.text(64, 0, 1), Some((1086, 0)));
     }
 
     #[test]

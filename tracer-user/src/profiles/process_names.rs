@@ -1,0 +1,30 @@
+//! Names found so far of the code of a process.
+
+use rustc_hash::FxHashMap;
+
+use super::debug_info::DebugFiles;
+use super::interpreted::Functions;
+use super::jit;
+use super::naming::Frames;
+
+/// What is known of a process.
+#[derive(Debug, Default)]
+pub(super) struct ProcessNames {
+    /// What it wrote of its own code, once that was needed.
+    pub(super) jit: Option<jit::Names>,
+    /// Names found, outermost first where functions were inlined.
+    pub(super) frames: FxHashMap<u64, Frames>,
+    /// Functions of interpreted languages.
+    pub(super) functions: Functions,
+    /// Fingerprint of the files it maps, 0 before they were looked at; and their debug information, where all of it can be read
+    /// and is root's or our own.
+    pub(super) files: u64,
+    pub(super) debug: Option<DebugFiles>,
+}
+
+impl ProcessNames {
+    /// Addresses whose names are kept.
+    pub(super) fn addresses(&self) -> usize {
+        self.frames.len() + self.functions.len()
+    }
+}
