@@ -32,7 +32,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("http2", Only(&["h2load_counts_what_is_found", "grpc_calls_and_what_came_of_them", "joined_in_the_middle"])),
     ("http2_bodies", Nothing),
     ("matrix", Only(&["tcp_over_ipv4", "unix_sockets"])),
-    ("proxy", Only(&["haproxy_to_nginx_as_if_there_were_no_header"])),
+    ("proxy", Nothing),
     ("websocket", Only(&["sessions_of_pythons_websockets"])),
     // Other protocols: one program each. Those whose servers take longest to start are left to `--full`; what they send was
     // recorded, and is among the unit tests.
@@ -82,14 +82,14 @@ const TABLE: &[(&str, Quick)] = &[
     ("declared_values", Only(&["users_and_metrics_of_a_go_program_are_what_it_counted"])),
     ("flame", All),
     ("hotspots", All),
-    ("instrumentation", All),
+    ("instrumentation", Only(&["a_hot_function_becomes_a_class_and_one_that_costs_too_much_does_not"])),
     ("moved", Nothing),
     ("off_cpu", Nothing),
     ("overhead_budget", Only(&["a_step_in_load_is_within_budget_in_two_seconds"])),
     // Eleven programs beside perf.
     ("perf_agreement", Nothing),
     ("node_frames", Only(&["a_server_shows_its_functions_with_file_and_line"])),
-    ("trace_contexts", All),
+    ("trace_contexts", Only(&["each_thread_shows_the_request_it_holds_and_none_afterwards"])),
     ("php_frames", Only(&["a_program_shows_its_functions_with_their_lines"])),
     ("python_frames", Only(&["every_version_shows_its_functions_with_their_lines"])),
     ("unwind", Only(&["nginx_and_redis_are_walked_to_the_end"])),
@@ -146,7 +146,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("service_manager", All),
     // Several hosts.
     ("inband", Only(&["options_alone_link_hosts"])),
-    ("inband_callers", Only(&["loops_and_goroutines_pass_on_no_other_requests_id"])),
+    ("inband_callers", Nothing),
     ("inband_header", Only(&["programs_get_headers_and_nothing_else_changes"])),
     ("inband_kept", Nothing),
     ("inband_wire", Nothing),
