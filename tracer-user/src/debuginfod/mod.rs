@@ -2,7 +2,7 @@
 //! host. Off unless servers are configured: they learn which programs run here.
 //!
 //! A thread of its own takes the requests of whoever names stacks, one after the other, and puts the files into a bounded
-//! directory. Nobody waits for it.
+//! directory. Nothing waits for it.
 
 mod cache;
 mod fetch;

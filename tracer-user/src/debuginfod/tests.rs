@@ -1,4 +1,4 @@
-//! A server that answers what it is told, and a directory that stays bounded.
+//! A server that gives prepared answers, and a directory that stays bounded.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -96,7 +96,7 @@ fn what_is_not_that_file_is_not_kept() {
     }
     assert_eq!(counts(&worker), [0, 0, 0, 2, 2]);
     assert!(worker.cache.bytes() == 0 && !dir.path().join("cache/part").exists());
-    // Nobody listens.
+    // Nothing listens there.
     let mut away = self::worker(dir.path(), vec!["http://127.0.0.1:1".parse().unwrap()], 1 << 30);
     runtime.block_on(away.get(&id));
     assert_eq!(counts(&away), [0, 0, 0, 1, 0]);
