@@ -21,6 +21,7 @@ pub mod haproxy;
 pub mod hosts;
 pub mod http;
 pub mod http2;
+pub mod interpreted;
 pub mod jars;
 pub mod load;
 pub mod mariadb;

@@ -11,15 +11,13 @@ use std::time::Duration;
 use tracer_tests::agent::Agent;
 use tracer_tests::folded::{self, Stacks, function, named, since};
 use tracer_tests::go::node_of;
-use tracer_tests::load::Request;
+use tracer_tests::interpreted::{self, ask};
 use tracer_tests::process::Process;
 use tracer_tests::workload::{source, wait_for_listener};
-use tracer_tests::{begin, figure, find, free_port, http, load, say, scratch, wait};
+use tracer_tests::{begin, figure, find, free_port, http, say, scratch, wait};
 
 /// Samples a second and CPU.
 const HERTZ: f64 = 499.0;
-/// Samples that each route is judged by, and how long they may take on a machine that is busy with something else.
-const SAMPLES: f64 = 250.0;
 const PATIENCE: Duration = Duration::from_secs(240);
 
 /// A route and the functions below the one that chooses it; what is V8's own is marked with its language.
@@ -109,37 +107,11 @@ fn stacks(agent: &Agent, service: &str, path: &str) -> Stacks {
     folded::stacks(agent, service, path, "cpu", HERTZ)
 }
 
-/// Asks for every path some times, in turn.
-fn ask(address: SocketAddr, paths: &[&str], times: usize) {
-    let plan = (0..times).flat_map(|_| paths.iter().map(|path| Request::get((*path).to_owned()))).collect();
-    let loaded = load::run(address, vec![plan]);
-    assert!(loaded.broken().is_empty(), "{:?}", loaded.broken().first());
-}
-
 /// Asks for all `paths` in turn until each has enough samples that know of unwind tables and functions; their stacks from before
 /// that.
 fn load_until_sampled(agent: &Agent, service: &str, address: SocketAddr, paths: &[&str]) -> Vec<Stacks> {
-    let all = || paths.iter().map(|path| stacks(agent, service, path)).collect::<Vec<_>>();
-    let mut before = all();
-    wait("tables and functions", PATIENCE, || {
-        ask(address, paths, 2);
-        let now = all();
-        let is_known = |(now, before): (&Stacks, &Stacks)| {
-            let seen = since(now, before);
-            !seen.is_empty()
-                && !seen.keys().any(|stack| stack.contains("not ready"))
-                && seen.keys().any(|stack| stack.contains("frames.js:"))
-        };
-        let are_known = now.iter().zip(&before).all(is_known);
-        before = now;
-        are_known.then_some(())
-    });
-    wait("samples", PATIENCE, || {
-        ask(address, paths, 2);
-        let enough = |(now, before): (&Stacks, &Stacks)| since(now, before).values().sum::<f64>() >= SAMPLES;
-        all().iter().zip(&before).all(enough).then_some(())
-    });
-    before
+    let all = || paths.iter().map(|path| stacks(agent, service, path)).collect();
+    interpreted::load_until_sampled(address, paths, "frames.js:", all)
 }
 
 /// A server with these options of V8, judged route by route; it still runs.

@@ -4,20 +4,16 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use tracer_tests::agent::Agent;
-use tracer_tests::folded::{self, Stacks, function, named, since};
-use tracer_tests::load::Request;
+use tracer_tests::folded::{self, Stacks, function, named};
+use tracer_tests::interpreted::{self, ask};
 use tracer_tests::process::Process;
 use tracer_tests::workload::{Server, source, wait_for_listener};
-use tracer_tests::{begin, figure, find, free_port, load, python, say, scratch, wait};
+use tracer_tests::{begin, figure, find, free_port, python, say, scratch};
 
 /// Samples a second and CPU.
 const HERTZ: f64 = 499.0;
-/// Samples that each route is judged by, and how long they may take on a machine that is busy with something else.
-const SAMPLES: f64 = 250.0;
-const PATIENCE: Duration = Duration::from_secs(240);
 
 /// The folded stacks of a class.
 fn stacks(agent: &Agent, service: &str, path: &str, kind: &str) -> Stacks {
@@ -146,37 +142,11 @@ fn some(wrong: &[String]) -> String {
     wrong.iter().take(12).flat_map(|line| [line, "\n"]).collect()
 }
 
-/// Asks for every path some times, in turn.
-fn ask(address: SocketAddr, paths: &[&str], times: usize) {
-    let plan = (0..times).flat_map(|_| paths.iter().map(|path| Request::get((*path).to_owned()))).collect();
-    let loaded = load::run(address, vec![plan]);
-    assert!(loaded.broken().is_empty(), "{:?}", loaded.broken().first());
-}
-
 /// Asks for all `paths` in turn until each of the first `judged` has enough samples that know of unwind tables and functions;
 /// their stacks from before that.
 fn load_until_sampled(agent: &Agent, service: &str, address: SocketAddr, paths: &[&str], judged: usize) -> Vec<Stacks> {
-    let all = || paths.iter().take(judged).map(|path| stacks(agent, service, path, "cpu")).collect::<Vec<_>>();
-    let new = |before: &[Stacks]| -> Vec<Stacks> {
-        all().iter().zip(before).map(|(now, before)| since(now, before)).collect()
-    };
-    let mut before = all();
-    wait("tables and functions", PATIENCE, || {
-        ask(address, paths, 2);
-        let seen = new(&before);
-        before = all();
-        let is_known = |stacks: &Stacks| {
-            !stacks.is_empty()
-                && !stacks.keys().any(|stack| stack.contains("not ready"))
-                && stacks.keys().any(|stack| stack.contains(".py:"))
-        };
-        seen.iter().all(is_known).then_some(())
-    });
-    wait("samples", PATIENCE, || {
-        ask(address, paths, 2);
-        new(&before).iter().all(|stacks| stacks.values().sum::<f64>() >= SAMPLES).then_some(())
-    });
-    before
+    let all = || paths.iter().take(judged).map(|path| stacks(agent, service, path, "cpu")).collect();
+    interpreted::load_until_sampled(address, paths, ".py:", all)
 }
 
 fn agent(dir: &Path, mode: &str) -> Agent {

@@ -19,7 +19,7 @@ const NAMES: [&str; 2] = ["[none]", "[other]"];
 
 /// Where a request's value is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum ValueSource {
     /// A header; its name, lower case.
     Header(Box<str>),
     /// The host that the request names.
@@ -34,7 +34,7 @@ pub struct Dimension {
     /// Its name.
     pub name: Arc<str>,
     /// Where values are.
-    pub from: Origin,
+    pub from: ValueSource,
     /// Most values with a name of their own.
     pub most: usize,
 }
@@ -154,7 +154,7 @@ impl DimensionState {
     }
 }
 
-impl Origin {
+impl ValueSource {
     fn value<'a>(&self, facts: &Facts<'a>) -> Option<&'a str> {
         let text = match self {
             Self::Header(name) => {
@@ -187,16 +187,16 @@ pub fn inherited(own: DimensionValues, above: DimensionValues) -> DimensionValue
 mod tests {
     use super::*;
 
-    fn dimension(name: &str, from: Origin, most: usize) -> Dimension {
+    fn dimension(name: &str, from: ValueSource, most: usize) -> Dimension {
         Dimension { name: name.into(), from, most }
     }
 
     #[test]
     fn values_are_those_of_requests_and_bounded() {
         let mut all = Dimensions::new(&[
-            dimension("tenant", Origin::Header("x-tenant".into()), 2),
-            dimension("area", Origin::Segment(2), 10),
-            dimension("host", Origin::Host, 10),
+            dimension("tenant", ValueSource::Header("x-tenant".into()), 2),
+            dimension("area", ValueSource::Segment(2), 10),
+            dimension("host", ValueSource::Host, 10),
         ]);
         let names: [Box<str>; 2] = ["x-other".into(), "x-tenant".into()];
         let mut of = |tenant: Option<&str>, path: &str, host: Option<&str>| {

@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::build_ebpf::Way;
 use crate::shell::{self, Root};
 use crate::tally::Tally;
-use crate::test::{self, Wanted};
+use crate::test::{self, ProgramChoice};
 use crate::{build, build_ebpf, doc_tables, setup};
 
 /// `cargo xtask faults`.
@@ -43,7 +43,7 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     let dir = tempfile::Builder::new().prefix("tracer-faults-").tempdir().context("cannot create a directory")?;
     let file = dir.path().join("figures");
     let mut tally = Tally::default();
-    for program in test::programs(&Wanted::All)? {
+    for program in test::programs(&ProgramChoice::All)? {
         let name = program.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         if !name.starts_with("faults_") {
             continue;

@@ -117,9 +117,9 @@ fn kernel(options: &Options, times: &mut Times, tally: &mut Tally) -> Result<()>
         bail!("there are no kernel tests {unknown}; `cargo xtask test --list` names all");
     }
     let wanted = match (named.as_slice(), options.full) {
-        ([], true) => Wanted::All,
-        ([], false) => Wanted::These { programs: tiers::quick_programs(), and_library: true },
-        (named, _) => Wanted::These { programs: named.to_vec(), and_library: false },
+        ([], true) => ProgramChoice::All,
+        ([], false) => ProgramChoice::These { programs: tiers::quick_programs(), and_library: true },
+        (named, _) => ProgramChoice::These { programs: named.to_vec(), and_library: false },
     };
     let all = times.of("build of kernel tests", || programs(&wanted))?;
     let mut chosen = Vec::new();
@@ -173,7 +173,7 @@ fn kernel(options: &Options, times: &mut Times, tally: &mut Tally) -> Result<()>
 }
 
 /// Which programs of kernel tests to build.
-pub(crate) enum Wanted {
+pub(crate) enum ProgramChoice {
     /// All of them.
     All,
     /// Those of these files of `tests/tests/`, and perhaps the unit tests of what they share.
@@ -181,21 +181,21 @@ pub(crate) enum Wanted {
 }
 
 /// Builds kernel tests and returns the programs.
-pub(crate) fn programs(wanted: &Wanted) -> Result<Vec<PathBuf>> {
+pub(crate) fn programs(wanted: &ProgramChoice) -> Result<Vec<PathBuf>> {
     let mut command = shell::cargo();
     command.args(["test", "--locked"]);
     programs_of(command, wanted)
 }
 
 /// The same with another `cargo test` command.
-pub(crate) fn programs_of(mut command: Command, wanted: &Wanted) -> Result<Vec<PathBuf>> {
-    if let Wanted::These { programs, and_library: false } = wanted
+pub(crate) fn programs_of(mut command: Command, wanted: &ProgramChoice) -> Result<Vec<PathBuf>> {
+    if let ProgramChoice::These { programs, and_library: false } = wanted
         && programs.is_empty()
     {
         return Ok(Vec::new());
     }
     command.args(["--package", "tracer-tests", "--no-run"]);
-    if let Wanted::These { programs, and_library } = wanted {
+    if let ProgramChoice::These { programs, and_library } = wanted {
         command.args(and_library.then_some("--lib"));
         command.args(programs.iter().flat_map(|program| ["--test", program]));
     }

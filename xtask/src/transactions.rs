@@ -14,7 +14,7 @@ use crate::attribution::{self, AttributionRow};
 use crate::build_ebpf::Way;
 use crate::shell::{self, Root};
 use crate::tally::Tally;
-use crate::test::{self, Wanted};
+use crate::test::{self, ProgramChoice};
 use crate::{build, build_ebpf, doc_tables, setup, wheels, workloads};
 
 /// `cargo xtask transactions`.
@@ -67,7 +67,7 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     let file = dir.path().join("scores");
     let mut tally = Tally::default();
     let mut cases = Vec::new();
-    for program in test::programs(&Wanted::All)? {
+    for program in test::programs(&ProgramChoice::All)? {
         let name = program.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         if options.costs {
             let of = |(of, ..): &&(&str, &str, &str)| name == *of || name.starts_with(&format!("{of}-"));

@@ -24,7 +24,7 @@ use clap::Args;
 use crate::build_ebpf::Way;
 use crate::packages::{self, Need};
 use crate::programs::{self, Table};
-use crate::test::Wanted;
+use crate::test::ProgramChoice;
 use crate::{build_ebpf, doc_tables, shell};
 use guest::Boot;
 use kernels::{SOURCES, Source};
@@ -104,7 +104,7 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     let named = tests.iter().filter_map(|test| test.split_once(':')).map(|(program, _)| program);
     let programs: BTreeSet<&str> = if options.pair.is_some() { [pair::PROGRAM].into() } else { named.collect() };
     let programs = programs.into_iter().map(str::to_owned).collect();
-    let built = machine.build(way, &Wanted::These { programs, and_library: false })?;
+    let built = machine.build(way, &ProgramChoice::These { programs, and_library: false })?;
     let base = shell::target_dir()?.join(machine.dir());
     fs::create_dir_all(&base).with_context(|| format!("cannot create {}", base.display()))?;
     let qemu = image::Qemu::ready(&base, machine)?;

@@ -20,7 +20,6 @@ use super::loss_watch::Noticed;
 use super::netns::OwnNetns;
 use super::past_windows::PastWindows;
 use super::poll_interval::Found;
-use super::publishing::Contexts;
 use super::relaying::Relaying;
 use super::reloading::Reloading;
 use super::sampling::{Sampling, timed};
@@ -40,6 +39,7 @@ use crate::kernel::probes::Until;
 use crate::kernel::ring_occupancy::RingLevel;
 use crate::kernel::rings::Rings;
 use crate::kernel::skips::Skips;
+use crate::kernel::trace_contexts::ThreadContext;
 use crate::otlp::{Export, FindingExport, MetricExport, ProfileExport};
 use crate::pipeline::Pipeline;
 use crate::record::{Kind, Waiting, Writer};
@@ -110,8 +110,8 @@ pub(super) struct Agent {
     pub(super) fleet_policies: Option<FleetPolicies>,
     /// Enforces service classes.
     pub(super) enforcing: Enforcing,
-    /// Contexts of the requests that threads hold, if they are published.
-    pub(super) thread_contexts: Contexts,
+    /// Contexts of the requests that threads hold, if they are published; kept between drains for its memory.
+    pub(super) thread_contexts: Vec<ThreadContext>,
     /// Attaches the probes of TLS libraries.
     pub(super) decrypting: Option<Decrypting>,
     /// Makes unwind tables, where stacks are walked by them.

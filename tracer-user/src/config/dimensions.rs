@@ -6,7 +6,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::{ConfigError, Source};
-use crate::dimensions::{Dimension, Origin};
+use crate::dimensions::{Dimension, ValueSource};
 use crate::model::DIMENSIONS_MAX;
 
 /// Values with names of their own: by default, and at most.
@@ -46,11 +46,11 @@ pub(super) fn check(source: &Source<'_>, all: &[DimensionFile]) -> Result<Arc<[D
     Ok(checked.into())
 }
 
-fn origin(text: &str) -> Option<Origin> {
+fn origin(text: &str) -> Option<ValueSource> {
     match text.split_once(':') {
-        None if text == "host" => Some(Origin::Host),
-        Some(("header", name)) => super::class_rules::header_name(name).map(Origin::Header),
-        Some(("path", nth)) => nth.parse().ok().filter(|nth| (1..=SEGMENT).contains(nth)).map(Origin::Segment),
+        None if text == "host" => Some(ValueSource::Host),
+        Some(("header", name)) => super::class_rules::header_name(name).map(ValueSource::Header),
+        Some(("path", nth)) => nth.parse().ok().filter(|nth| (1..=SEGMENT).contains(nth)).map(ValueSource::Segment),
         _ => None,
     }
 }
@@ -65,8 +65,8 @@ mod tests {
         let text = "[[dimension]]\nname = \"tenant\"\nfrom = \"header:X-Tenant\"\nvalues = 7\n\
                     [[dimension]]\nname = \"area\"\nfrom = \"path:2\"\n";
         let config = Config::parse("t.toml", text).unwrap();
-        let tenant = Dimension { name: "tenant".into(), from: Origin::Header("x-tenant".into()), most: 7 };
-        let area = Dimension { name: "area".into(), from: Origin::Segment(2), most: VALUES };
+        let tenant = Dimension { name: "tenant".into(), from: ValueSource::Header("x-tenant".into()), most: 7 };
+        let area = Dimension { name: "area".into(), from: ValueSource::Segment(2), most: VALUES };
         assert_eq!(*config.dimensions, [tenant, area]);
         assert_eq!(config.header_names(), [Box::from("x-tenant")]);
         assert!(!config.wants_host());

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::policies::{Policies, PoliciesError};
 use super::{Config, ConfigError, FILE};
-use crate::dimensions::{Dimension, Origin};
+use crate::dimensions::{Dimension, ValueSource};
 use crate::files;
 
 /// Sections that are taken up when the file is read again.
@@ -36,8 +36,8 @@ impl Config {
     pub fn header_names(&self) -> Vec<Box<str>> {
         let mut names = self.classes.header_names();
         let of_dimension = |dimension: &Dimension| match &dimension.from {
-            Origin::Header(name) => Some(name.clone()),
-            Origin::Host | Origin::Segment(_) => None,
+            ValueSource::Header(name) => Some(name.clone()),
+            ValueSource::Host | ValueSource::Segment(_) => None,
         };
         let of_dimensions: Vec<Box<str>> = self.dimensions.iter().filter_map(of_dimension).collect();
         for name in self.service_classes.header_names().chain(of_dimensions.iter().map(|name| &**name)) {
@@ -50,7 +50,7 @@ impl Config {
 
     /// Whether a rule looks at the host that requests name.
     pub fn wants_host(&self) -> bool {
-        let of_dimension = self.dimensions.iter().any(|dimension| dimension.from == Origin::Host);
+        let of_dimension = self.dimensions.iter().any(|dimension| dimension.from == ValueSource::Host);
         of_dimension || self.classes.wants_host() || self.service_classes.wants_host()
     }
 

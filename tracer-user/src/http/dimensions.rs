@@ -25,22 +25,22 @@ pub(super) async fn list(State(app): State<Arc<App>>, params: Params) -> Result<
 
 /// The dimension and the value that a query asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct DimensionQuery {
     dimension: String,
     value: String,
 }
 
 /// Reads `dimension` and `value`; both or none.
-pub(super) fn asked(params: &Params) -> Result<Option<Asked>, Problem> {
+pub(super) fn asked(params: &Params) -> Result<Option<DimensionQuery>, Problem> {
     match (params.string("dimension"), params.string("value")) {
         (None, None) => Ok(None),
-        (Some(dimension), Some(value)) => Ok(Some(Asked { dimension, value })),
+        (Some(dimension), Some(value)) => Ok(Some(DimensionQuery { dimension, value })),
         (Some(_), None) => Err(Problem::bad("value: expected with dimension; /api/v1/dimensions lists them")),
         (None, Some(_)) => Err(Problem::bad("dimension: expected with value; /api/v1/dimensions lists them")),
     }
 }
 
-impl Asked {
+impl DimensionQuery {
     /// The same dimension with another value.
     pub(super) fn with(&self, value: String) -> Self {
         Self { value, ..self.clone() }

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};
 
-use super::dimensions::{self, Asked};
+use super::dimensions::{self, DimensionQuery};
 use super::known::find;
 use super::params::Params;
 use super::profiles::{monotonic, profile_filter, ranges, render};
@@ -57,7 +57,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, params: Params) -> Result<
     let found = app.shared.ask(move |view| {
         find(view, filter.service.as_deref(), filter.class.as_deref()).map_err(Problem::from)?;
         let mut filter = Filter { range: range.map(|range| monotonic(view, range)), ..filter };
-        Asked::select(asked.as_ref(), view, &mut filter)?;
+        DimensionQuery::select(asked.as_ref(), view, &mut filter)?;
         Ok::<_, Problem>((profiles(view, &filter), view.profiles.owners()))
     });
     let (found, owners) = found.await??;

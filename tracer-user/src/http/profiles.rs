@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
-use super::dimensions::{self, Asked};
+use super::dimensions::{self, DimensionQuery};
 use super::known::find;
 use super::params::Params;
 use super::range::{Range, SINCE};
@@ -112,7 +112,7 @@ async fn compared(shared: &Shared, params: Params) -> Result<Compared, Problem> 
         find(view, filter.service.as_deref(), filter.class.as_deref()).map_err(Problem::from)?;
         let clock = |range: Option<Range>| range.map(|range| monotonic(view, range));
         let mut now = Filter { range: clock(range), ..filter.clone() };
-        Asked::select(asked.as_ref(), view, &mut now)?;
+        DimensionQuery::select(asked.as_ref(), view, &mut now)?;
         let earlier = match before {
             None => None,
             Some(Before { service, class, value, range: before }) => {
@@ -122,7 +122,7 @@ async fn compared(shared: &Shared, params: Params) -> Result<Compared, Problem> 
                 find(view, service.as_deref(), class.as_deref()).map_err(Problem::from)?;
                 let mut then = Filter { service, class, range: clock(before.or(range)), ..filter.clone() };
                 let of_value = asked.map(|asked| value.map_or_else(|| asked.clone(), |value| asked.with(value)));
-                Asked::select(of_value.as_ref(), view, &mut then)?;
+                DimensionQuery::select(of_value.as_ref(), view, &mut then)?;
                 // Requests of just the time that has samples.
                 let requests = |filter: &Filter| {
                     let range = filter.range.unwrap_or((0, u64::MAX));

@@ -259,8 +259,8 @@ impl TraceContexts {
     }
 
     /// What removes them when it is dropped, from whichever thread.
-    pub(super) fn remover(&self) -> Remover {
-        Remover(Arc::clone(&self.0))
+    pub(super) fn remover(&self) -> CleanupOnDrop {
+        CleanupOnDrop(Arc::clone(&self.0))
     }
 }
 
@@ -273,9 +273,9 @@ fn clear(map: &mut BpfMap<MapData, u64, [u8; TRACE_CONTEXT_BYTES]>) {
 
 /// Removes what is published when it is dropped.
 #[derive(Debug)]
-pub(super) struct Remover(Arc<Mutex<Inner>>);
+pub(super) struct CleanupOnDrop(Arc<Mutex<Inner>>);
 
-impl Drop for Remover {
+impl Drop for CleanupOnDrop {
     fn drop(&mut self) {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Inner { map, published, over, path, made, made_directory, .. } = &mut *inner;

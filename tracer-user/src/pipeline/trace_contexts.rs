@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 
+use tracer_common::limits::TRACE_CONTEXT_BYTES;
+
 use super::Pipeline;
 use crate::guard::tables::TableUse;
 use crate::kernel::trace_contexts::ThreadContext;
@@ -56,7 +58,7 @@ impl Pipeline {
         open_requests.slots.retain(|slot| {
             let Some(live) = engine.span(*slot).filter(|live| live.end == 0) else { return false };
             if let Some((tid, tgid)) = engine.thread_of(*slot) {
-                let mut ids = [0; _];
+                let mut ids = [0; TRACE_CONTEXT_BYTES];
                 let (trace, span) = ids.split_at_mut(16);
                 trace.copy_from_slice(&engine.trace_so_far(live).0.to_be_bytes());
                 span.copy_from_slice(&live.id.0.to_be_bytes());

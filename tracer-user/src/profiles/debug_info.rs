@@ -74,7 +74,7 @@ impl Segment {
 
 /// What a file says of debug information.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct About {
+pub(super) struct DebugSections {
     /// Memory that reading it takes.
     bytes: u64,
     /// Whether it describes functions: lines alone do not count.
@@ -95,7 +95,7 @@ pub(super) struct DebugInfo {
     directories: Vec<PathBuf>,
     /// Who is asked for files that are not there.
     requests: Option<DebugRequests>,
-    files: FxHashMap<Version, Option<About>>,
+    files: FxHashMap<Version, Option<DebugSections>>,
 }
 
 impl DebugInfo {
@@ -174,13 +174,13 @@ impl DebugInfo {
     }
 
     /// What a file says that need not exist; `None` of one that is nothing to read.
-    fn if_there(&mut self, path: &Path, all: &mut DebugFiles) -> Option<About> {
-        if path.exists() { self.about(path, all) } else { Some(About::default()) }
+    fn if_there(&mut self, path: &Path, all: &mut DebugFiles) -> Option<DebugSections> {
+        if path.exists() { self.about(path, all) } else { Some(DebugSections::default()) }
     }
 
     /// What a file says, with its bytes among `all`; `None` where that is nothing to read: no regular file, of another user,
     /// unreadable.
-    fn about(&mut self, path: &Path, all: &mut DebugFiles) -> Option<About> {
+    fn about(&mut self, path: &Path, all: &mut DebugFiles) -> Option<DebugSections> {
         let file = trusted(path)?;
         let found = file.metadata().ok()?;
         let version = (found.dev(), found.ino(), found.len(), found.mtime());
@@ -224,17 +224,17 @@ pub fn by_build_id(build_id: &[u8]) -> Option<PathBuf> {
 }
 
 /// Reads what a file says of debug information; nothing of one that is no program, `None` of one that is broken.
-pub(super) fn read(file: File) -> Option<About> {
+pub(super) fn read(file: File) -> Option<DebugSections> {
     let data = ReadCache::new(BoundedFile::new(file));
     let data = &data;
     let magic: &[u8] = object::ReadRef::read_bytes_at(data, 0, 4).unwrap_or_default();
     if magic != object::elf::ELFMAG {
-        return Some(About::default());
+        return Some(DebugSections::default());
     }
     let header = FileHeader64::<LittleEndian>::parse(data).ok()?;
     let endian = LittleEndian;
     let sections = header.sections(endian, data).ok()?;
-    let mut about = About::default();
+    let mut about = DebugSections::default();
     let segments = header.program_headers(endian, data).ok()?.iter().take(SECTIONS);
     about.segments.extend(segments.filter(|segment| segment.p_type(endian) == PT_LOAD).map(|segment| Segment {
         offset: segment.p_offset(endian),

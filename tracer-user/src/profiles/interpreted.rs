@@ -114,7 +114,7 @@ pub(super) struct Function {
 
 /// What a native frame runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Runs {
+pub(super) enum NativeCode {
     /// Its own code.
     Itself,
     /// A function of JavaScript.
@@ -162,12 +162,12 @@ pub(super) struct Functions {
 #[derive(Debug)]
 struct V8 {
     constants: Option<V8Constants>,
-    lines: v8_code::Lines,
+    lines: v8_code::ScriptLines,
 }
 
 impl V8 {
     fn of(pid: u32) -> Self {
-        Self { constants: v8_frames::of_process(pid), lines: v8_code::Lines::default() }
+        Self { constants: v8_frames::of_process(pid), lines: v8_code::ScriptLines::default() }
     }
 }
 
@@ -250,14 +250,14 @@ impl Functions {
     }
 
     /// What each of `native` frames runs, where that is known from V8.
-    pub(super) fn in_native(&self, frames: &[InterpretedFrame], native: usize) -> Vec<Runs> {
-        let mut found = vec![Runs::Itself; native];
+    pub(super) fn in_native(&self, frames: &[InterpretedFrame], native: usize) -> Vec<NativeCode> {
+        let mut found = vec![NativeCode::Itself; native];
         for frame in frames.iter().filter(|frame| Language::of_flags(frame.flags) == Language::JavaScript) {
             let Some(place) = found.get_mut((frame.flags >> FRAME_NATIVE_SHIFT) as usize) else { continue };
             *place = match self.name(frame, ShownLines::default()) {
-                Named::Function(function) | Named::Own(function) => Runs::Function(function),
+                Named::Function(function) | Named::Own(function) => NativeCode::Function(function),
                 Named::Nothing | Named::Unknown => {
-                    Runs::Unread(Function { name: nameless(Language::JavaScript).into(), file: None })
+                    NativeCode::Unread(Function { name: nameless(Language::JavaScript).into(), file: None })
                 }
             };
         }
@@ -318,11 +318,12 @@ const GLUE_OF_V8: &[&str] = &[
 
 /// Which native frames say nothing: functions of V8 that only lead to functions of JavaScript or from there. `names` of the frames,
 /// innermost first.
-pub(super) fn glue_of_v8<'a>(runs: &[Runs], names: impl Iterator<Item = Option<&'a str>>) -> Vec<bool> {
+pub(super) fn glue_of_v8<'a>(runs: &[NativeCode], names: impl Iterator<Item = Option<&'a str>>) -> Vec<bool> {
     let leads = |name: Option<&str>| name.is_some_and(|name| GLUE_OF_V8.iter().any(|begin| name.starts_with(begin)));
-    let mut glue: Vec<bool> = runs.iter().zip(names).map(|(runs, name)| *runs == Runs::Itself && leads(name)).collect();
+    let mut glue: Vec<bool> =
+        runs.iter().zip(names).map(|(runs, name)| *runs == NativeCode::Itself && leads(name)).collect();
     // Only runs of them beside a function of JavaScript: elsewhere a function without a name may be anything.
-    let is_function = |at: Option<&Runs>| at.is_some_and(|runs| *runs != Runs::Itself);
+    let is_function = |at: Option<&NativeCode>| at.is_some_and(|runs| *runs != NativeCode::Itself);
     let mut at = 0;
     while at < glue.len() {
         let end = glue.iter().skip(at).position(|leads| !leads).map_or(glue.len(), |count| at + count);
@@ -484,12 +485,12 @@ mod tests {
         assert_eq!(
             runs,
             [
-                Runs::Function(function("work (lib/work.mjs:12)", Some("file:///srv/shop/lib/work.mjs"))),
-                Runs::Itself,
-                Runs::Function(function("map (JavaScript)", None)),
-                Runs::Function(function("emit (node:events)", Some("node:events"))),
-                Runs::Unread(function("[JavaScript function]", None)),
-                Runs::Itself,
+                NativeCode::Function(function("work (lib/work.mjs:12)", Some("file:///srv/shop/lib/work.mjs"))),
+                NativeCode::Itself,
+                NativeCode::Function(function("map (JavaScript)", None)),
+                NativeCode::Function(function("emit (node:events)", Some("node:events"))),
+                NativeCode::Unread(function("[JavaScript function]", None)),
+                NativeCode::Itself,
             ]
         );
         let names = [UNKNOWN, "Builtins_CEntry_Return1", UNKNOWN, UNKNOWN, UNKNOWN, "main"].map(Some);
@@ -498,7 +499,7 @@ mod tests {
 
     #[test]
     fn native_functions_without_a_name_are_kept_away_from_javascript() {
-        let function = Runs::Function(Function { name: "f".into(), file: None });
+        let function = NativeCode::Function(Function { name: "f".into(), file: None });
         for (runs, names, glue) in [
             // Where the time goes, and a stack without any function of JavaScript.
             ("nnf", "??f", [false, true, false]),
@@ -508,8 +509,8 @@ mod tests {
             ("fnn", "f?b", [false, true, true]),
             ("fnn", "fx?", [false, false, false]),
         ] {
-            let runs: Vec<Runs> =
-                runs.chars().map(|kind| if kind == 'f' { function.clone() } else { Runs::Itself }).collect();
+            let runs: Vec<NativeCode> =
+                runs.chars().map(|kind| if kind == 'f' { function.clone() } else { NativeCode::Itself }).collect();
             let names = names.chars().map(|name| match name {
                 '?' => Some(UNKNOWN),
                 'b' => Some("Builtins_JSEntry"),

@@ -23,7 +23,7 @@ use tracer_common::unwind::Outcome;
 use super::debug_info::{DebugFiles, DebugInfo};
 use super::debug_requests::DebugRequests;
 use super::frame::{Frame, KERNEL};
-use super::interpreted::{self, Ends, Functions, Native, Part, Runs, ShownLines, UNKNOWN};
+use super::interpreted::{self, Ends, Functions, Native, NativeCode, Part, ShownLines, UNKNOWN};
 use super::jit;
 use super::mapped::{mapped, trusted_code};
 use super::process_names::ProcessNames;
@@ -360,13 +360,13 @@ impl Namer {
             interpreted::glue_of_v8(&runs, native.iter().map(|names| names.first().map(Frame::function)));
         for ((names, runs), is_glue) in native.iter().zip(&runs).zip(glue).rev() {
             match runs {
-                Runs::Function(function) => frames.push(self.names.interpreted(function, language)),
+                NativeCode::Function(function) => frames.push(self.names.interpreted(function, language)),
                 // The process may have written its name into a file.
-                Runs::Unread(function) if names.iter().all(|name| name.function() == UNKNOWN) => {
+                NativeCode::Unread(function) if names.iter().all(|name| name.function() == UNKNOWN) => {
                     frames.push(self.names.interpreted(function, language));
                 }
-                Runs::Itself if is_glue => {}
-                Runs::Itself | Runs::Unread(_) => frames.extend(names.iter().cloned()),
+                NativeCode::Itself if is_glue => {}
+                NativeCode::Itself | NativeCode::Unread(_) => frames.extend(names.iter().cloned()),
             }
         }
     }

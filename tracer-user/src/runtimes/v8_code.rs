@@ -112,7 +112,7 @@ impl<M: ProcessMemory> Heap<'_, M> {
     }
 
     /// The line, counted from 1, of a place in a script.
-    fn line(&mut self, script: u64, place: u32, lines: &mut Lines) -> Option<u32> {
+    fn line(&mut self, script: u64, place: u32, lines: &mut ScriptLines) -> Option<u32> {
         let known = self.constants;
         if let Some(ends) = self.object_of_kind(script, known.script_line_ends, known.kind_array) {
             return self.line_by_ends(ends, place);
@@ -146,13 +146,13 @@ impl<M: ProcessMemory> Heap<'_, M> {
 
 /// Where lines of scripts end, of those for which V8 has made no table. Of one process.
 #[derive(Debug, Default)]
-pub struct Lines {
+pub struct ScriptLines {
     /// By script and source.
     scripts: FxHashMap<(u64, u64), Box<[u32]>>,
     ends: usize,
 }
 
-impl Lines {
+impl ScriptLines {
     fn keep(&mut self, script: (u64, u64), ends: Vec<u32>) {
         if self.ends + ends.len() > ENDS || self.scripts.len() > ENDS {
             *self = Self::default();
@@ -171,7 +171,7 @@ pub fn read(
     memory: &mut impl ProcessMemory,
     constants: &V8Constants,
     frame: &InterpretedFrame,
-    lines: &mut Lines,
+    lines: &mut ScriptLines,
 ) -> Option<Code> {
     let mut heap = Heap { memory, constants };
     let shared = frame.code;

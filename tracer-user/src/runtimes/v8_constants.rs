@@ -68,6 +68,37 @@ pub struct V8Constants {
     pub scope_first: u16,
 }
 
+impl V8Constants {
+    /// Plausible ones, for tests and fuzz targets: those of Node.js have the same places and similar kinds.
+    pub const SAMPLE: Self = Self {
+        map_kind: 12,
+        function_shared: 24,
+        shared_name: 16,
+        shared_script: 32,
+        script_source: 8,
+        script_name: 16,
+        script_line_ends: 56,
+        string_length: 12,
+        string_one_byte: 16,
+        string_two_byte: 16,
+        cons_first: 16,
+        cons_second: 24,
+        thin_actual: 16,
+        sliced_parent: 16,
+        sliced_offset: 24,
+        external_resource: 16,
+        array_length: 8,
+        array_data: 16,
+        kind_shared: 262,
+        kind_scope: 261,
+        kind_script: 167,
+        kind_array: 175,
+        first_no_string: 128,
+        scope_locals: 2,
+        scope_first: 3,
+    };
+}
+
 /// Names of constants, or their beginnings where they end with `__`, and where they go.
 type Place = fn(&mut V8Constants) -> &mut u16;
 const WANTED: &[(&str, Place)] = &[
@@ -116,7 +147,7 @@ const EXPECTED: &[(&str, i32)] = &[
 
 /// Why a program's V8 cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoConstants {
+pub enum ConstantsError {
     /// It has none of these symbols.
     Missing,
     /// It has, but not those that are needed, or they are others.
@@ -124,8 +155,8 @@ pub enum NoConstants {
 }
 
 /// The constants of a program's file. Total: any bytes.
-pub fn constants<S: Source + ?Sized>(file: &S) -> Result<V8Constants, NoConstants> {
-    let image = Image::read(file).ok_or(NoConstants::Missing)?;
+pub fn constants<S: Source + ?Sized>(file: &S) -> Result<V8Constants, ConstantsError> {
+    let image = Image::read(file).ok_or(ConstantsError::Missing)?;
     for (symbols, names) in [(".dynsym", ".dynstr"), (".symtab", ".strtab")] {
         let bytes = |section| image.bytes(image.section(section)?, SYMBOLS);
         let (Some(symbols), Some(names)) = (bytes(symbols), bytes(names)) else { continue };
@@ -149,7 +180,7 @@ pub fn constants<S: Source + ?Sized>(file: &S) -> Result<V8Constants, NoConstant
             }
             if let Some((_, known)) = EXPECTED.iter().find(|(known, _)| *known == name) {
                 if value() != Some(*known) {
-                    return Err(NoConstants::Unknown);
+                    return Err(ConstantsError::Unknown);
                 }
                 expected += 1;
             }
@@ -158,10 +189,10 @@ pub fn constants<S: Source + ?Sized>(file: &S) -> Result<V8Constants, NoConstant
             // The script has one of two names.
             let missing = wanted.iter().filter(|found| !**found).count();
             let whole = missing == 1 && found.shared_script != 0 && expected == EXPECTED.len();
-            return if whole { Ok(found) } else { Err(NoConstants::Unknown) };
+            return if whole { Ok(found) } else { Err(ConstantsError::Unknown) };
         }
     }
-    Err(NoConstants::Missing)
+    Err(ConstantsError::Missing)
 }
 
 /// The name of a symbol, behind what all begin with; `None` if it is another's.
@@ -186,9 +217,9 @@ mod tests {
             assert_eq!((found.script_name, found.first_no_string, found.scope_first), (16, 128, 3));
         }
         let own = File::open("/proc/self/exe").expect("this program");
-        assert_eq!(constants(&own), Err(NoConstants::Missing));
+        assert_eq!(constants(&own), Err(ConstantsError::Missing));
         for bytes in [&b""[..], b"\x7fELF", &[0; 4096]] {
-            assert_eq!(constants(bytes), Err(NoConstants::Missing));
+            assert_eq!(constants(bytes), Err(ConstantsError::Missing));
         }
     }
 }

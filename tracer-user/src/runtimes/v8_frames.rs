@@ -9,7 +9,7 @@ use tracer_common::interpreter::{FRAME_V8, InterpreterLayout, InterpreterOutcome
 use super::maps::{Maps, name};
 use super::node::is_node;
 use super::python_frames::{Look, refused};
-use super::v8_constants::{NoConstants, V8Constants, constants};
+use super::v8_constants::{ConstantsError, V8Constants, constants};
 
 /// Where the last word begins that the walk reads of what a function shares with its copies.
 const SHARED: u16 = 40;
@@ -30,7 +30,7 @@ fn open(maps: &Maps, path: &str) -> Option<File> {
 /// A file, by file system, number, size and time of the last change.
 type FileId = (u64, u64, u64, i64, i64);
 /// The constants of a program.
-type Read = Result<V8Constants, NoConstants>;
+type Read = Result<V8Constants, ConstantsError>;
 /// Programs that were read: all processes of a host run a few of them, and each is looked at again and again.
 static KNOWN: Mutex<Vec<(FileId, Read)>> = Mutex::new(Vec::new());
 /// Most of them.
@@ -38,7 +38,7 @@ const PROGRAMS: usize = 64;
 
 /// The constants of a file, read once.
 fn known(file: &File) -> Read {
-    let Ok(about) = file.metadata() else { return Err(NoConstants::Missing) };
+    let Ok(about) = file.metadata() else { return Err(ConstantsError::Missing) };
     let id = (about.dev(), about.ino(), about.len(), about.mtime(), about.mtime_nsec());
     let found = KNOWN.lock().ok().and_then(|all| all.iter().find(|(known, _)| *known == id).map(|(_, read)| *read));
     found.unwrap_or_else(|| {
@@ -79,8 +79,8 @@ pub fn look(maps: &Maps) -> Look {
             flags: FRAME_V8,
             ..InterpreterLayout::default()
         }),
-        Err(NoConstants::Missing) => no(InterpreterOutcome::Unsupported),
-        Err(NoConstants::Unknown) => no(InterpreterOutcome::UnknownVersion),
+        Err(ConstantsError::Missing) => no(InterpreterOutcome::Unsupported),
+        Err(ConstantsError::Unknown) => no(InterpreterOutcome::UnknownVersion),
     }
 }
 

@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use super::kernels::{extract, filter};
 use crate::build_ebpf::Way;
 use crate::cross::{self, Cross};
-use crate::test::{self, Wanted};
+use crate::test::{self, ProgramChoice};
 use crate::{build, shell};
 
 /// A guest's processor.
@@ -102,7 +102,7 @@ impl Machine {
     }
 
     /// Builds the agent and these programs of tests for it.
-    pub(super) fn build(self, way: Option<Way>, wanted: &Wanted) -> Result<Built> {
+    pub(super) fn build(self, way: Option<Way>, wanted: &ProgramChoice) -> Result<Built> {
         match self {
             Self::X86 => Ok(Built { tracer: build::tracer(way, true)?, tests: test::programs(wanted)?, tools: "" }),
             Self::Arm64 => {

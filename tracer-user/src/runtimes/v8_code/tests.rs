@@ -4,33 +4,7 @@ use tracer_common::interpreter::{FRAME_V8, InterpretedFrame, fold};
 
 use super::*;
 
-const KNOWN: V8Constants = V8Constants {
-    map_kind: 12,
-    function_shared: 24,
-    shared_name: 16,
-    shared_script: 32,
-    script_source: 8,
-    script_name: 16,
-    script_line_ends: 56,
-    string_length: 12,
-    string_one_byte: 16,
-    string_two_byte: 16,
-    cons_first: 16,
-    cons_second: 24,
-    thin_actual: 16,
-    sliced_parent: 16,
-    sliced_offset: 24,
-    external_resource: 16,
-    array_length: 8,
-    array_data: 16,
-    kind_shared: 262,
-    kind_scope: 261,
-    kind_script: 167,
-    kind_array: 175,
-    first_no_string: 128,
-    scope_locals: 2,
-    scope_first: 3,
-};
+const KNOWN: V8Constants = V8Constants::SAMPLE;
 
 /// Memory from `BASE` on, in which objects are made one behind the other.
 struct Memory {
@@ -108,7 +82,7 @@ impl Memory {
 
     fn code(&mut self, shared: u64) -> Option<Code> {
         let frame = self.frame(shared);
-        read(self, &KNOWN, &frame, &mut Lines::default())
+        read(self, &KNOWN, &frame, &mut ScriptLines::default())
     }
 }
 
@@ -217,19 +191,19 @@ fn what_moved_is_not_taken_for_it() {
     let shared = memory.shared(name, number(0));
     let frame = memory.frame(shared);
     memory.word(shared, 16, other);
-    assert_eq!(read(&mut memory, &KNOWN, &frame, &mut Lines::default()), None);
+    assert_eq!(read(&mut memory, &KNOWN, &frame, &mut ScriptLines::default()), None);
     // Of another kind.
     let object = memory.object(175, &[0, name, 0, 0, 0]);
     assert_eq!(memory.code(object), None);
     let nowhere = InterpretedFrame { code: 7, ..frame };
-    assert_eq!(read(&mut memory, &KNOWN, &nowhere, &mut Lines::default()), None);
+    assert_eq!(read(&mut memory, &KNOWN, &nowhere, &mut ScriptLines::default()), None);
 }
 
 #[test]
 fn ends_of_lines_are_kept_within_bounds() {
     let mut memory = Memory::new();
     let sources: Vec<u64> = (0..8).map(|_| memory.string(SOURCE_TEXT)).collect();
-    let mut lines = Lines::default();
+    let mut lines = ScriptLines::default();
     for source in &sources {
         let script = memory.script(*source, number(0), number(0));
         let mut heap = Heap { memory: &mut memory, constants: &KNOWN };

@@ -2,7 +2,6 @@
 
 use super::agent::Agent;
 use crate::kernel::loader::monotonic;
-use crate::kernel::trace_contexts::ThreadContext;
 use crate::pipeline::Pipeline;
 
 impl Agent {
@@ -16,6 +15,3 @@ impl Agent {
         pipeline.expects_thread_contexts()
     }
 }
-
-/// Contexts of one drain, kept for their memory.
-pub(super) type Contexts = Vec<ThreadContext>;
