@@ -4,7 +4,6 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use tracer_tests::agent::Agent;
 use tracer_tests::folded::{self, Stacks, function, named};
