@@ -13,9 +13,9 @@ use aya_ebpf::{
     maps::{HashMap, PerCpuArray},
 };
 use tracer_common::interpreter::{
-    FRAME_BYTES, FRAME_ENTRY, FRAME_PHP, FRAME_SHIM, FRAME_V8, INTERPRETED_FRAMES_MAX, INTERPRETERS_MAX, InterpretedFrame,
-    InterpreterLayout, InterpreterOutcome, LANGUAGE_SHIFT, Language, OUTCOMES, OWNER_ANY, PHP_INTERNAL, PYTHON_INDEX,
-    fold,
+    FRAME_BYTES, FRAME_ENTRY, FRAME_PHP, FRAME_SHIM, FRAME_V8, INTERPRETED_FRAMES_MAX, INTERPRETERS_MAX,
+    InterpretedFrame, InterpreterLayout, InterpreterOutcome, LANGUAGE_SHIFT, Language, OUTCOMES, OWNER_ANY,
+    PHP_INTERNAL, PYTHON_INDEX, fold,
 };
 
 use crate::{bound::masked, kernel::task::Task, unwind};

@@ -76,11 +76,7 @@ extern "C" fn step(index: u32, _: *mut u32) -> i64 {
     }
     // SAFETY: 16 bytes; the helper tolerates any address.
     let failed = unsafe {
-        bpf_probe_read_user(
-            (&raw mut walk.bytes).cast(),
-            SLOTS as u32,
-            fp.wrapping_sub(SLOTS) as *const c_void,
-        ) != 0
+        bpf_probe_read_user((&raw mut walk.bytes).cast(), SLOTS as u32, fp.wrapping_sub(SLOTS) as *const c_void) != 0
     };
     if failed {
         walk.outcome = InterpreterOutcome::Unreadable as u64;
