@@ -6,8 +6,10 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tracer_tests::agent::{self, Agent};
+use tracer_tests::nginx::Nginx;
+use tracer_tests::tls::certificate;
 use tracer_tests::workload::Server;
-use tracer_tests::{begin, load, say, scratch, spans, wait};
+use tracer_tests::{begin, free_port, load, say, scratch, spans, wait};
 
 /// Without these, tracing is impossible.
 const LEAST: &[&str] = &["bpf", "perfmon"];
@@ -22,6 +24,8 @@ const NUMBERS: [(&str, u32); 6] = [
     ("dac_read_search", 2),
     ("syslog", 34),
 ];
+/// Requests over TLS.
+const REQUESTS: usize = 20;
 /// The user nobody.
 const USER: u32 = 65534;
 
@@ -94,6 +98,36 @@ fn two_capabilities_trace_every_request() {
         assert_eq!(outcome.code, Some(77), "without {left_out}: {outcome:?}");
         assert!(outcome.out.contains("CAP_BPF") && outcome.out.contains("CAP_PERFMON"), "{outcome:?}");
     }
+}
+
+/// Probes in programs need no capability beyond those: the kernel gives the descriptor of a loaded program to those with
+/// `CAP_SYS_ADMIN` only, so the agent has to keep the one it has.
+#[test]
+fn six_capabilities_read_inside_tls() {
+    let Some(_turn) = begin("privileges_tls", &["nginx", "curl", "openssl", "setpriv"]) else { return };
+    let ((own, copy), dir) = (home(), scratch());
+    let port = free_port();
+    let (certificate, key) = certificate(dir.path());
+    let server = format!(
+        "listen 127.0.0.1:{port} ssl; ssl_certificate {certificate}; ssl_certificate_key {key};
+         location / {{ return 200 \"ok\\n\"; }}"
+    );
+    let _nginx = Nginx::start(dir.path(), "", &server);
+    let mut agent = {
+        let file = own.path().join("agent.ndjson");
+        Agent::launch_by(with(FULL, &copy), "agent", own.path(), &file, &[]).ready()
+    };
+    wait("probes in OpenSSL", Duration::from_secs(20), || {
+        let attached = agent.metrics().sum("tracer_uprobe_attachments_total", &[("outcome", "attached")]);
+        (attached > 0.0).then_some(())
+    });
+    let url = format!("https://127.0.0.1:{port}/inside/[1-{REQUESTS}]");
+    let code = Command::new("curl").args(["-sk", "--fail", "-o", "/dev/null", &url]).status().expect("curl");
+    assert!(code.success(), "curl: {code}");
+    let mut tail = spans::Tail::new(&agent.transactions);
+    let inside = |span: &spans::Span| span.server && span.port == port && span.path.starts_with("/inside/");
+    assert_eq!(tail.until(REQUESTS, Duration::from_secs(10), inside), REQUESTS, "requests over TLS");
+    agent.stop();
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use super::sampler::ThreadClock;
+use super::user_links;
 
 /// How long detaching waits for a thread that is changing the sampling rate.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -99,22 +100,26 @@ impl Attachments {
         let links = clear(&self.0.links, end);
         let clocks = clear(&self.0.clocks, end);
         let threads = clear(&self.0.thread_clocks, end);
-        clear(&self.0.users, end) && clocks && links && threads
+        let users = taken(&self.0.users, end);
+        let all = users.is_some() && clocks && links && threads;
+        user_links::detach(users.into_iter().flatten().map(|(_, link)| link).collect());
+        all
     }
 }
 
 fn clear<T>(all: &Mutex<Vec<T>>, end: Instant) -> bool {
+    taken(all, end).is_some()
+}
+
+/// Takes out all; `None` if the lock stays taken until `end`.
+fn taken<T>(all: &Mutex<Vec<T>>, end: Instant) -> Option<Vec<T>> {
     loop {
         match all.try_lock() {
-            Ok(mut all) => all.clear(),
-            Err(TryLockError::Poisoned(all)) => all.into_inner().clear(),
-            Err(TryLockError::WouldBlock) if Instant::now() < end => {
-                std::thread::sleep(Duration::from_millis(1));
-                continue;
-            }
-            Err(TryLockError::WouldBlock) => return false,
+            Ok(mut all) => return Some(std::mem::take(&mut all)),
+            Err(TryLockError::Poisoned(all)) => return Some(std::mem::take(&mut all.into_inner())),
+            Err(TryLockError::WouldBlock) if Instant::now() < end => std::thread::sleep(Duration::from_millis(1)),
+            Err(TryLockError::WouldBlock) => return None,
         }
-        return true;
     }
 }
 

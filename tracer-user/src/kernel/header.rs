@@ -19,7 +19,7 @@ use super::header_selftest::{self, Bench, Verdict};
 use super::inband::{self, InBand};
 use super::load_retry;
 use super::loader::{Attached, Built, When, chain};
-use super::loading::built;
+use super::loading::built_of;
 use crate::guard::tables::TableUse;
 
 /// The program that runs on sent messages.
@@ -219,7 +219,7 @@ fn sock_ops(ebpf: &mut Ebpf) -> Result<Built, String> {
     let program = program.ok_or("the BPF object has no such program")?;
     let begin = Instant::now();
     load_retry::load(|| program.load()).map_err(|error| chain(&error))?;
-    Ok(built(program.fd(), begin.elapsed()))
+    Ok(built_of(program.fd(), begin.elapsed()))
 }
 
 fn sk_msg(ebpf: &mut Ebpf) -> Result<Built, String> {
@@ -227,7 +227,7 @@ fn sk_msg(ebpf: &mut Ebpf) -> Result<Built, String> {
     let program = program.ok_or("the BPF object has no such program")?;
     let begin = Instant::now();
     load_retry::load(|| program.load()).map_err(|error| chain(&error))?;
-    Ok(built(program.fd(), begin.elapsed()))
+    Ok(built_of(program.fd(), begin.elapsed()))
 }
 
 /// What the test hands on for use.

@@ -12,7 +12,7 @@ use super::attachments::Attachments;
 use super::header::Destination;
 use super::load_retry;
 use super::loader::{Attached, Built, When, chain};
-use super::loading::built;
+use super::loading::built_of;
 
 /// Mode of in-band contexts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -181,7 +181,7 @@ fn at_segments(ebpf: &mut Ebpf) -> Result<Built, String> {
     let program = program.ok_or("the BPF object has no such program")?;
     let begin = Instant::now();
     load_retry::load(|| program.load()).map_err(|error| chain(&error))?;
-    Ok(built(program.fd(), begin.elapsed()))
+    Ok(built_of(program.fd(), begin.elapsed()))
 }
 
 fn at_operations(ebpf: &mut Ebpf, name: &str, hook: &str, btf: &aya::Btf, tracepoint: bool) -> Result<Built, String> {
@@ -191,11 +191,11 @@ fn at_operations(ebpf: &mut Ebpf, name: &str, hook: &str, btf: &aya::Btf, tracep
     if tracepoint {
         let program: &mut BtfTracePoint = program.try_into().map_err(|_| wrong)?;
         load_retry::load(|| program.load(hook, btf)).map_err(|error| chain(&error))?;
-        Ok(built(program.fd(), begin.elapsed()))
+        Ok(built_of(program.fd(), begin.elapsed()))
     } else {
         let program: &mut FExit = program.try_into().map_err(|_| wrong)?;
         load_retry::load(|| program.load(hook, btf)).map_err(|error| chain(&error))?;
-        Ok(built(program.fd(), begin.elapsed()))
+        Ok(built_of(program.fd(), begin.elapsed()))
     }
 }
 

@@ -14,7 +14,8 @@ pub(super) fn load(load: impl FnMut() -> Result<(), ProgramError>) -> Result<(),
     })
 }
 
-fn repeat<T, E>(mut work: impl FnMut() -> Result<T, E>, interrupted: impl Fn(&E) -> bool) -> Result<T, E> {
+/// Repeats `work` while its error says that it was interrupted.
+pub(super) fn repeat<T, E>(mut work: impl FnMut() -> Result<T, E>, interrupted: impl Fn(&E) -> bool) -> Result<T, E> {
     let mut done = work();
     for _ in 1..TIMES {
         if !done.as_ref().is_err_and(&interrupted) {

@@ -18,7 +18,7 @@ use super::declared_calls::DeclaredCalls;
 use super::header::{self, Headers};
 use super::inband::{self, InBand};
 use super::load_retry;
-use super::loading::{Calls, attach, built, load_all};
+use super::loading::{Calls, attach, built_of, load_all};
 use super::object::{OBJECT, with_kind, with_value_size};
 use super::offsets;
 use super::policy::Policy;
@@ -29,6 +29,7 @@ use super::sampler::{Sampler, SamplerError};
 use super::send_priority::{self, SendPriorities, SendPriorityMode};
 use super::trace_contexts::{self, TraceContextMode, TraceContexts};
 use super::uprobes;
+use super::user_programs::{self, Maps, UserPrograms};
 use super::{interpreter, unwind, usdt};
 use crate::guard::overhead_budget::Costs;
 use crate::guard::self_process::release_memory;
@@ -162,6 +163,7 @@ pub struct Kernel {
     /// Hits of user-space probes.
     pub(super) hits: PerCpuArray<MapData, u64>,
     pub(super) attempts: Arc<uprobes::Counts>,
+    pub(super) user_programs: Arc<UserPrograms>,
     /// Where the arguments of USDT probes are.
     pub(super) operands: Arc<Mutex<usdt::OperandMap>>,
     /// Calls of declared transactions.
@@ -254,6 +256,7 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
     }
     let tracepoints = plan.iter().any(|plan| plan.probe.program == "tx" && plan.hook.is_some());
     let no_unwind = offsets::without_unwinding(&kernel_btf, &members);
+    let multi = user_programs::multi(&kernel_btf);
     drop(kernel_btf); // some 50 MB with its index: not needed while running
 
     // aya's own copy, needed only while loading; some tens of megabytes, dropped at the end of this function.
@@ -309,6 +312,7 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
     }
     let mut ebpf =
         loader.load(&object).map_err(|error| refused("the BPF object could not be loaded", &chain(&error)))?;
+    let maps = Maps::of(&ebpf).map_err(|error| refused("more descriptors of maps", &error))?;
     let mut logger = None;
     if options.log_level > 0 {
         match aya_log::EbpfLogger::init(&mut ebpf) {
@@ -411,10 +415,11 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
         .ok_or_else(|| refused("the BPF object has no sampler", &"rebuild it"))?;
     let begin = Instant::now();
     load_retry::load(|| program.load()).map_err(|error| refused("the sampling program was refused", &chain(&error)))?;
-    let built = built(program.fd(), begin.elapsed());
+    let built = built_of(program.fd(), begin.elapsed());
     let fd = program.fd().map_err(|error| refused("the sampling program has no descriptor", &chain(&error)))?;
     let sampler = Sampler::start(fd, options.hertz, &attachments)?;
-    attached.extend(uprobes::load(&mut ebpf, &mut calls));
+    let (user_programs, in_programs) = user_programs::load(&object, &maps, multi);
+    attached.extend(in_programs);
     drop(btf);
     release_memory(); // Loading used memory that is not needed any more.
     attached.push(Attached {
@@ -439,6 +444,7 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
             lost,
             hits,
             attempts: Arc::default(),
+            user_programs: Arc::new(user_programs),
             operands,
             declared_calls,
             headers,
@@ -550,7 +556,7 @@ impl Kernel {
 
     /// Run count and run time (nanoseconds) of every program; only counted while kernel statistics are on.
     pub fn usage(&self) -> BTreeMap<String, super::usage::Usage> {
-        super::usage::of(&self.ebpf)
+        super::usage::of(&self.ebpf, &self.user_programs)
     }
 }
 

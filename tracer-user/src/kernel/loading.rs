@@ -1,6 +1,6 @@
 //! Loads programs into the kernel and attaches them to their hooks.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,6 @@ impl Calls {
         let fd = match program {
             Program::BtfTracePoint(program) => program.fd(),
             Program::FExit(program) => program.fd(),
-            Program::UProbe(program) => program.fd(),
             _ => return Err(format!("the BPF object's program {name} is of another kind")),
         };
         let fd = fd.map_err(|error| chain(&error))?;
@@ -115,7 +114,7 @@ pub(super) fn attach(
                 let link = $program.attach().and_then(|id| $program.take_link(id)).map_err(|error| chain(&error))?;
                 attachments.link(link);
             }
-            Ok(built($program.fd(), took))
+            Ok(built_of($program.fd(), took))
         }};
     }
     match program {
@@ -126,8 +125,13 @@ pub(super) fn attach(
     }
 }
 
-pub(super) fn built<E>(fd: Result<&ProgramFd, E>, load: Duration) -> Built {
-    let size = fd.ok().and_then(|fd| usage::size(fd.as_fd().as_raw_fd()));
+pub(super) fn built_of<E>(fd: Result<&ProgramFd, E>, load: Duration) -> Built {
+    fd.map_or_else(|_| Built { load, ..Built::default() }, |fd| built(fd.as_fd(), load))
+}
+
+/// What became of a loaded program.
+pub(super) fn built(fd: BorrowedFd<'_>, load: Duration) -> Built {
+    let size = usage::size(fd.as_raw_fd());
     let (verified, jited) = size.unwrap_or_default();
     Built { verified, jited, load }
 }

@@ -1,12 +1,13 @@
 //! The kernel boundary: events come up ([`rings`]), policy goes down ([`policy`]). Behind both: the embedded object
 //! ([`object`]), the running kernel's types ([`btf`], [`offsets`]), loading and attaching ([`loader`], [`probes`]), links
 //! that any thread can release ([`attachments`]), the stack sampler ([`sampler`], [`clock_cost`]), its unwind tables ([`unwind`]) and
-//! interpreters' frames ([`interpreter`]),
-//! probes in user programs ([`uprobes`], [`probe_cost`], [`declared_calls`]), the test at start ([`selftest`]) and the resulting features ([`features`]).
+//! interpreters' frames ([`interpreter`]), probes in user programs ([`uprobes`], loaded by [`user_programs`] and attached by
+//! [`user_links`]; [`probe_cost`], [`declared_calls`]), the test at start ([`selftest`]) and the resulting features ([`features`]).
 //!
 //! Invariant: after start only [`policy`], and [`send_priority`] and [`trace_contexts`] on their own maps, write kernel maps. Only this layer may use `unsafe`.
 
 pub mod attachments;
+mod bpf_call;
 pub mod btf;
 pub mod clock_cost;
 pub mod declared_calls;
@@ -36,3 +37,5 @@ mod unwind_selftest;
 pub mod uprobes;
 pub mod usage;
 mod usdt;
+mod user_links;
+mod user_programs;

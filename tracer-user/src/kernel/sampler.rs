@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use aya::programs::ProgramFd;
 
 use super::attachments::Attachments;
+use super::bpf_call::{self, bpf_open};
 
 /// The program also reports threads that never leave the CPU, so it runs at least this often.
 const MIN_HERTZ: u32 = 1;
@@ -26,7 +27,6 @@ const IOC_DISABLE: libc::c_ulong = 0x2401;
 const IOC_PERIOD: libc::c_ulong = 0x4008_2404;
 const IOC_SET_BPF: libc::c_ulong = 0x4004_2408;
 // include/uapi/linux/bpf.h
-const BPF_LINK_CREATE: libc::c_long = 28;
 const BPF_PERF_EVENT: u32 = 41;
 
 /// `union bpf_attr` of `BPF_LINK_CREATE` for a perf event.
@@ -203,13 +203,8 @@ pub(super) fn link(program: BorrowedFd<'_>, event: &OwnedFd, cookie: u64) -> io:
         flags: 0,
         cookie,
     };
-    // SAFETY: the kernel reads as many bytes as `attr` has, and both descriptors are open.
-    let link = unsafe { libc::syscall(libc::SYS_bpf, BPF_LINK_CREATE, &raw const attr, size_of::<LinkAttr>()) };
-    if link < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: just opened and owned by nothing else.
-    Ok(unsafe { OwnedFd::from_raw_fd(link as i32) })
+    // SAFETY: without pointers; both descriptors are open.
+    unsafe { bpf_open(bpf_call::LINK_CREATE, &attr) }
 }
 
 /// Starts an event.

@@ -14,7 +14,7 @@ use super::attachments::Attachments;
 use super::inband;
 use super::load_retry;
 use super::loader::{Attached, Built, Pod, When, chain};
-use super::loading::built;
+use super::loading::built_of;
 
 /// Whether packets can get another priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,7 +88,7 @@ fn program(
     let program = program.ok_or("the BPF object has no such program")?;
     let begin = Instant::now();
     load_retry::load(|| program.load()).map_err(|error| chain(&error))?;
-    *made = built(program.fd(), begin.elapsed());
+    *made = built_of(program.fd(), begin.elapsed());
     if mode == SendPriorityMode::Tried {
         return Ok(None);
     }

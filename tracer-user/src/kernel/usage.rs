@@ -6,6 +6,9 @@ use std::os::fd::{AsFd, AsRawFd};
 use aya::Ebpf;
 use aya::programs::Program;
 
+use super::bpf_call::{self, bpf};
+use super::user_programs::UserPrograms;
+
 /// Usage of one program so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
@@ -24,7 +27,6 @@ const RUN_COUNT: usize = 200;
 const MISSES: usize = 208;
 const JITED_LEN: usize = 16;
 const VERIFIED: usize = 216;
-const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
 
 /// `union bpf_attr` of `BPF_OBJ_GET_INFO_BY_FD`.
 #[repr(C)]
@@ -35,15 +37,17 @@ struct Attr {
 }
 
 /// Usage by program name.
-pub(super) fn of(ebpf: &Ebpf) -> BTreeMap<String, Usage> {
+pub(super) fn of(ebpf: &Ebpf, user_programs: &UserPrograms) -> BTreeMap<String, Usage> {
     let mut all = BTreeMap::new();
+    for (name, fd) in user_programs.all() {
+        all.extend(info(fd.as_raw_fd()).map(|usage| (name.to_owned(), usage)));
+    }
     for (name, program) in ebpf.programs() {
         let fd = match program {
             Program::BtfTracePoint(program) => program.fd(),
             Program::FEntry(program) => program.fd(),
             Program::FExit(program) => program.fd(),
             Program::PerfEvent(program) => program.fd(),
-            Program::UProbe(program) => program.fd(),
             Program::SockOps(program) => program.fd(),
             _ => continue,
         };
@@ -71,6 +75,5 @@ fn ask(fd: i32) -> Option<[u8; INFO_LEN]> {
     let mut bytes = [0u8; INFO_LEN];
     let attr = Attr { fd: fd as u32, len: INFO_LEN as u32, info: bytes.as_mut_ptr() as u64 };
     // SAFETY: `attr` names a buffer of the length it says; the kernel writes at most that much.
-    let refused = unsafe { libc::syscall(libc::SYS_bpf, BPF_OBJ_GET_INFO_BY_FD, &raw const attr, size_of::<Attr>()) };
-    (refused == 0).then_some(bytes)
+    unsafe { bpf(bpf_call::OBJECT_INFO, &attr) }.ok().map(|_| bytes)
 }

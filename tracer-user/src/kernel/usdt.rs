@@ -1,31 +1,16 @@
 //! USDT probes of declared transactions: uprobes with a semaphore, a counter in the program that is zero while nobody
-//! traces and lets the program skip the probe. The kernel raises it in every process that has the file mapped, and lowers it
-//! when the probe goes; aya 0.14 cannot say where it is, so the event is opened here.
+//! traces and lets the program skip the probe.
 
-use std::ffi::CString;
-use std::fs;
-use std::io;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use aya::Ebpf;
 use aya::maps::{Array, MapData};
-use aya::programs::UProbe;
 use tracer_common::runtime::{Operands, UserProbe, declared as cookie};
 
 use super::loader::{LoadError, Pod, chain, refused, take};
-use super::sampler::{self, EventAttr};
-use super::uprobes::{EVERY_PROCESS, PLACES, Prober};
+use super::uprobes::Prober;
 use crate::runtimes::declared::ProbePlace;
-
-// include/uapi/linux/perf_event.h
-const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
-/// Where the kernel's type of a uprobe event is, and its bits of the configuration for the semaphore.
-const TYPE: &str = "/sys/bus/event_source/devices/uprobe/type";
-const SEMAPHORE: &str = "/sys/bus/event_source/devices/uprobe/format/ref_ctr_offset";
-const SEMAPHORE_BITS: &str = "config:32-63";
 
 /// Where the arguments of probes are: a map that the kernel side reads, and the visit that each element is of.
 pub(super) struct OperandMap {
@@ -72,63 +57,6 @@ impl Prober {
             }
             None => (UserProbe::DeclaredPlace, cookie),
         };
-        let Some(semaphore) = place.semaphore else {
-            return self.attach_file(probe, visit, (file, place.at), cookie);
-        };
-        let done = self.attach_with_semaphore(probe, visit, file, (place.at, semaphore), cookie);
-        self.count(done.is_ok());
-        done
+        self.attach_with_semaphore(probe, visit, (file, place.at, place.semaphore), cookie)
     }
-
-    fn attach_with_semaphore(
-        &mut self,
-        probe: UserProbe,
-        visit: u64,
-        file: &Path,
-        place: (u64, u64),
-        cookie: u64,
-    ) -> Result<(), String> {
-        if self.attachments.users() >= PLACES {
-            return Err(format!("{PLACES} places in programs are watched already"));
-        }
-        let program = self.programs.get(&probe).ok_or("its program was refused when it was loaded")?;
-        let link = attach(program, file, place, cookie)?;
-        self.attachments.user((EVERY_PROCESS, visit), link);
-        Ok(())
-    }
-}
-
-/// Dropping both detaches: the link first.
-fn attach(
-    program: &UProbe,
-    file: &Path,
-    (offset, semaphore): (u64, u64),
-    cookie: u64,
-) -> Result<(OwnedFd, OwnedFd), String> {
-    let kind = fs::read_to_string(TYPE).ok().and_then(|text| text.trim().parse().ok());
-    let kind = kind.ok_or("the kernel has no uprobes (CONFIG_UPROBE_EVENTS)")?;
-    if fs::read_to_string(SEMAPHORE).map_or(true, |bits| bits.trim() != SEMAPHORE_BITS) {
-        return Err("the probe has a semaphore, which this kernel cannot raise".into());
-    }
-    let path = CString::new(file.as_os_str().as_bytes()).map_err(|_| "its path has a zero byte")?;
-    let attr = EventAttr {
-        kind,
-        size: size_of::<EventAttr>() as u32,
-        config: semaphore << 32,
-        config1: path.as_ptr() as u64,
-        config2: offset,
-        ..EventAttr::default()
-    };
-    // SAFETY: `attr` says its own size, and its path lives until the call is over. All processes; for a uprobe the CPU says
-    // nothing.
-    let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attr, -1, 0, -1, PERF_FLAG_FD_CLOEXEC) };
-    if fd < 0 {
-        return Err(format!("perf_event_open: {}", io::Error::last_os_error()));
-    }
-    // SAFETY: just opened and owned by nothing else.
-    let event = unsafe { OwnedFd::from_raw_fd(fd as i32) };
-    let program = program.fd().map_err(|error| chain(&error))?;
-    let link = sampler::link(program.as_fd(), &event, cookie).map_err(|error| format!("BPF_LINK_CREATE: {error}"))?;
-    sampler::enable(&event).map_err(|error| format!("the probe could not be enabled: {error}"))?;
-    Ok((link, event))
 }
