@@ -81,7 +81,7 @@ const TABLE: &[(&str, Quick)] = &[
     ),
     ("declared_values", Only(&["users_and_metrics_of_a_go_program_are_what_it_counted"])),
     ("flame", All),
-    ("hotspots", All),
+    ("hotspots", Only(&["a_hot_library_names_the_function_of_the_application_that_called_it"])),
     ("instrumentation", Only(&["a_hot_function_becomes_a_class_and_one_that_costs_too_much_does_not"])),
     ("moved", Nothing),
     ("off_cpu", Nothing),
@@ -118,7 +118,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("otlp", Only(&["a_collector_reads_them_by_grpc"])),
     // Two intervals of export take half a minute.
     ("otlp_profiles", Nothing),
-    ("privileges", Only(&["two_capabilities_trace_every_request"])),
+    ("privileges", Only(&["two_capabilities_trace_every_request", "six_capabilities_read_inside_tls"])),
     ("findings", Only(&["a_class_that_costs_half_more_is_named_within_twelve_windows"])),
     // Twelve minutes.
     ("findings_seeds", Nothing),
