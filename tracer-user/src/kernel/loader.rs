@@ -29,7 +29,7 @@ use super::sampler::{Sampler, SamplerError};
 use super::send_priority::{self, SendPriorities, SendPriorityMode};
 use super::trace_contexts::{self, TraceContextMode, TraceContexts};
 use super::uprobes;
-use super::user_programs::{self, Maps, UserPrograms};
+use super::user_programs::{self, ObjectMaps, UserPrograms};
 use super::{interpreter, unwind, usdt};
 use crate::guard::overhead_budget::Costs;
 use crate::guard::self_process::release_memory;
@@ -312,7 +312,7 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
     }
     let mut ebpf =
         loader.load(&object).map_err(|error| refused("the BPF object could not be loaded", &chain(&error)))?;
-    let maps = Maps::of(&ebpf).map_err(|error| refused("more descriptors of maps", &error))?;
+    let maps = ObjectMaps::of(&ebpf).map_err(|error| refused("more descriptors of maps", &error))?;
     let mut logger = None;
     if options.log_level > 0 {
         match aya_log::EbpfLogger::init(&mut ebpf) {

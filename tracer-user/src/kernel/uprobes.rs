@@ -62,7 +62,9 @@ impl Prober {
     }
 
     fn try_attach(&mut self, probe: UserProbe, visit: Visit, file: &Path, offset: u64) -> Result<(), String> {
-        let process = Some(visit.0);
+        // The kernel takes 0 for every process.
+        let process = Some(visit.0).filter(|pid| *pid != EVERY_PROCESS);
+        process.ok_or("no such process")?;
         self.place(probe, visit, Place { file, offset, semaphore: None, process, cookie: 0 })
     }
 

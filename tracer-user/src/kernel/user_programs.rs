@@ -64,9 +64,9 @@ impl UserPrograms {
 }
 
 /// The maps of a loaded object, by name, with descriptors of their own.
-pub(super) struct Maps(Vec<(String, OwnedFd)>);
+pub(super) struct ObjectMaps(Vec<(String, OwnedFd)>);
 
-impl Maps {
+impl ObjectMaps {
     /// Those that nothing has taken out yet.
     pub(super) fn of(ebpf: &Ebpf) -> io::Result<Self> {
         let own = |(name, map)| Ok((String::from(name), data(map).fd().as_fd().try_clone_to_owned()?));
@@ -119,7 +119,7 @@ pub(super) fn multi(btf: &Btf) -> bool {
 }
 
 /// Loads the program of each probe, for `multi` or not; missing ones say why.
-pub(super) fn load(object: &[u8], maps: &Maps, multi: bool) -> (UserPrograms, Vec<Attached>) {
+pub(super) fn load(object: &[u8], maps: &ObjectMaps, multi: bool) -> (UserPrograms, Vec<Attached>) {
     let mut programs = FxHashMap::default();
     let linked = Linked::of(object, maps);
     let probes = UserProbe::ALL.map(|probe| (probe.name(), probe.place(), When::Needed, probe.without()));
@@ -152,7 +152,7 @@ struct Linked {
 }
 
 impl Linked {
-    fn of(object: &[u8], maps: &Maps) -> Result<Self, String> {
+    fn of(object: &[u8], maps: &ObjectMaps) -> Result<Self, String> {
         let mut object = Object::parse(object).map_err(|error| chain(&error))?;
         if object.has_btf_relocations() {
             return Err("the BPF object has relocations by type, which nothing does here".into());
@@ -244,7 +244,7 @@ fn load_types(object: &mut Object) -> Result<Option<OwnedFd>, String> {
 }
 
 /// Puts the program into the array it is tail-called from.
-fn put(maps: &Maps, program: &str, fd: BorrowedFd<'_>) -> Result<(), String> {
+fn put(maps: &ObjectMaps, program: &str, fd: BorrowedFd<'_>) -> Result<(), String> {
     let array = CALLED.iter().find(|(name, _)| *name == program).and_then(|(_, array)| maps.get(array));
     let array = array.ok_or("the BPF object has no array for it")?;
     let (key, value) = (0_u32, fd.as_raw_fd());
@@ -327,7 +327,7 @@ mod tests {
     #[test]
     fn what_is_no_object_is_refused() {
         for bytes in [&b""[..], b"\x7fELF", &[0; 4096]] {
-            let (programs, attached) = load(bytes, &Maps(Vec::new()), false);
+            let (programs, attached) = load(bytes, &ObjectMaps(Vec::new()), false);
             assert!(programs.programs.is_empty() && attached.iter().all(|entry| entry.missing.is_some()));
         }
     }

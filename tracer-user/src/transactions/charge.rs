@@ -390,7 +390,10 @@ impl Engine {
         }
         thread.put_off(pending);
         let waiting = thread.pending();
-        if thread.last_op == 0 && waiting > 4 || waiting > PENDING_SAMPLES {
+        // A thread that runs several requests at once shows by its next operation which one it worked for.
+        let undecided = thread.several() && !thread.open.is_empty();
+        let most = if undecided { HELD_SAMPLES } else { PENDING_SAMPLES };
+        if thread.last_op == 0 && waiting > 4 || waiting > most {
             // No further operation is expected, or too many samples wait: charge the held request, else overhead. That holds
             // only for the time whose operations are known: after a stall, later samples may be of requests yet to be read.
             let until = if waiting > HELD_SAMPLES { Nanos::MAX } else { caught_up };

@@ -365,6 +365,25 @@ fn samples_that_come_before_their_operations_wait_for_them() {
 }
 
 #[test]
+fn a_long_request_of_an_event_loop_keeps_the_samples_of_its_beginning() {
+    let mut host = Host::new(Limits::default());
+    // It holds two requests at once: from here on only its operations show which one it works for.
+    host.opens(1, (0, 0)).opens(2, (0, 0)).reads(5, 1, GET).reads(5, 2, GET).sends(5, 1, OK).sends(5, 2, OK);
+    host.reads(5, 1, GET);
+    let begin = host.nanos;
+    for nanos in begin..begin + 500 {
+        host.engine.catch_up(nanos);
+        let header = Header { kind: Kind::Sample as u8, nanos, tgid: 1, tid: 5, ..Header::default() };
+        let sample = Sample { header, period: 1, ..Sample::default() };
+        let (user, kernel, interpreted) = (vec![1], Vec::new(), Interpreted::default());
+        host.engine.record(&Record::Sample { sample, user, kernel, interpreted }, &mut host.out);
+    }
+    host.works(5, 500).sends(5, 1, OK);
+    let found: Vec<usize> = host.finish().iter().map(|(live, _)| live.samples.len()).collect();
+    assert_eq!(found, [0, 0, 500]);
+}
+
+#[test]
 fn what_is_too_much_is_reported_early_and_once() {
     let limits = Limits { spans: 4, connections: 6, threads: 3, ..Limits::default() };
     let mut host = Host::new(limits);

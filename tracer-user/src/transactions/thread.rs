@@ -14,7 +14,8 @@ use crate::model::{ClassId, Cost, Nanos, ServiceId};
 
 /// Samples kept per thread until the target of its work is known, while the records of their time are.
 pub const PENDING_SAMPLES: usize = 128;
-/// Samples kept per thread whose time's records are yet to be read: two seconds at the highest usual rate.
+/// Samples kept per thread that runs several requests at once, or whose time's records are yet to be read: two seconds at the
+/// highest usual rate.
 pub const HELD_SAMPLES: usize = 1024;
 /// Requests a thread must answer one at a time after records were missing, before its identity counts again.
 const PROBATION: u8 = 16;
