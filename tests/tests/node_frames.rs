@@ -14,7 +14,7 @@ use tracer_tests::go::node_of;
 use tracer_tests::interpreted::{self, ask};
 use tracer_tests::process::Process;
 use tracer_tests::workload::{source, wait_for_listener};
-use tracer_tests::{begin, figure, find, free_port, http, say, scratch, wait};
+use tracer_tests::{begin, figure, find, free_port, say, scratch, wait};
 
 /// Samples a second and CPU.
 const HERTZ: f64 = 499.0;
@@ -252,26 +252,18 @@ fn shares_are_those_of_the_profiler_of_node() {
     let mut server = Process::start("node", &mut command, &dir.path().join("node.log"));
     wait_for_listener(&mut server, address);
     load_until_sampled(&agent, "nodeshares", address, &["/shares"]);
-    // Of the whole process: how much of a request's beginning is its class's depends on what else the machine does.
-    let of_process = || {
-        let reply = http::get(agent.listen, "/profile.folded?service=nodeshares&kind=cpu").ok();
-        let text = reply.filter(|reply| reply.status == 200).map_or_else(String::new, |reply| reply.text());
-        let line = |line: &str| {
-            let (stack, micros) = line.rsplit_once(' ')?;
-            let burns = stack.split(';').filter_map(name).any(|name| name == "both");
-            burns.then_some((stack.to_owned(), micros.parse::<f64>().ok()? * HERTZ / 1e6))
-        };
-        text.lines().filter_map(line).fold(Stacks::new(), |mut sums, (stack, weight)| {
-            *sums.entry(stack).or_default() += weight;
-            sums
-        })
+    let of_class = || {
+        let burns = |stack: &str| stack.split(';').filter_map(name).any(|name| name == "both");
+        let mut all = stacks(&agent, "nodeshares", "/shares");
+        all.retain(|stack, _| burns(stack));
+        all
     };
-    let before = of_process();
+    let before = of_class();
     wait("more samples", PATIENCE, || {
         ask(address, &["/shares"], 2);
-        (since(&of_process(), &before).values().sum::<f64>() >= 1000.0).then_some(())
+        (since(&of_class(), &before).values().sum::<f64>() >= 1000.0).then_some(())
     });
-    let all = named(&before, of_process);
+    let all = named(&before, of_class);
     agent.stop();
     let sum: f64 = all.values().sum();
     let mut own: BTreeMap<&str, f64> = BTreeMap::new();

@@ -113,7 +113,7 @@ fn six_capabilities_read_inside_tls() {
          location / {{ return 200 \"ok\\n\"; }}"
     );
     let _nginx = Nginx::start(dir.path(), "", &server);
-    let mut agent = {
+    let agent = {
         let file = own.path().join("agent.ndjson");
         Agent::launch_by(with(FULL, &copy), "agent", own.path(), &file, &[]).ready()
     };
