@@ -1,8 +1,8 @@
 //! The kernel boundary: events come up ([`rings`]), policy goes down ([`policy`]). Behind both: the embedded object
 //! ([`object`]), the running kernel's types ([`btf`], [`offsets`]), loading and attaching ([`loader`], [`probes`]), links
 //! that any thread can release ([`attachments`]), the stack sampler ([`sampler`], [`clock_cost`]), its unwind tables ([`unwind`]) and
-//! interpreters' frames ([`interpreter`]), probes in user programs ([`uprobes`], loaded by [`user_programs`] and attached by
-//! [`user_links`]; [`probe_cost`], [`declared_calls`]), the test at start ([`selftest`]) and the resulting features ([`features`]).
+//! interpreters' frames ([`interpreter`]), probes in user programs ([`uprobes`], loaded by `user_programs` and attached by
+//! `user_links`; [`probe_cost`], [`declared_calls`]), the test at start ([`selftest`]) and the resulting features ([`features`]).
 //!
 //! Invariant: after start only [`policy`], and [`send_priority`] and [`trace_contexts`] on their own maps, write kernel maps. Only this layer may use `unsafe`.
 
