@@ -21,7 +21,8 @@ pub fn printable(text: &str) -> Cow<'_, str> {
 
 /// The same, where the backslash needs one of its own.
 pub fn written_with<'a>(escape: &str, text: &'a str) -> Cow<'a, str> {
-    if !text.chars().any(is_unsafe) {
+    // Most texts are plain, and that is quick to see.
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) || !text.chars().any(is_unsafe) {
         return Cow::Borrowed(text);
     }
     let mut out = String::with_capacity(text.len() + 16);

@@ -52,8 +52,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("postgresql", Only(&["statements_errors_and_durations_are_what_the_server_logs"])),
     ("postgresql_notify", Nothing),
     ("postgresql_portals", Nothing),
-    // How many commands of a burst are seen depends on the machine (2026-11-26: events lost while the agent slept).
-    ("redis", Only(&["long_pipelines_are_counted_to_the_last_command"])),
+    ("redis", Only(&["commands_errors_and_cpu_are_what_the_server_says"])),
     ("stomp", Nothing),
     ("tls", Only(&["nginx_and_curl_as_the_access_log_says"])),
     ("tls_libraries", Nothing),

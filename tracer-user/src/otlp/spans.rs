@@ -13,7 +13,7 @@ use crate::host::container_names::NamesCache;
 use crate::host::instance::Instance;
 use crate::model::{ClassInfo, ProtocolId, Queues, Side, Span, SpanId, TraceId};
 use crate::protocols::{Conventions, messaging};
-use crate::store::attributes;
+use crate::store::{AttributeValue, Attributes};
 use crate::text::printable;
 
 /// Version of the semantic conventions that the attributes follow.
@@ -66,8 +66,8 @@ fn to_otlp(finished: &Finished, host: &HostFacts) -> OtlpSpan {
     let wall = |nanos: u64| u64::try_from((nanos as i64).saturating_add(*wall_offset)).unwrap_or(0);
     let seconds = |nanos: u64| Value::Double(nanos as f64 / 1e9);
     let name = class.as_ref().map_or_else(|| span.method.to_string(), |class| class.name.to_string());
-    let mut all: Vec<KeyValue> =
-        attributes(class.as_ref(), span).iter().filter_map(|(key, value)| attribute(key, value)).collect();
+    let mut all: Vec<KeyValue> = Vec::new();
+    Attributes { class: class.as_ref(), span }.each(&mut |name, value| all.push(attribute(name, value)));
     // The name a client used is not kept, so a server's address is its host's name.
     let is_http = matches!(span.protocol.conventions(), Conventions::Http | Conventions::Rpc);
     if span.side == Side::Server && is_http && span.local_port != 0 {
@@ -145,17 +145,15 @@ fn flags(span: &Span) -> u32 {
     u32::from(span.sampled != Some(false)) | REMOTE_KNOWN | remote
 }
 
-fn attribute(key: &str, value: &serde_json::Value) -> Option<KeyValue> {
+fn attribute(name: &str, value: AttributeValue<'_>) -> KeyValue {
     let value = match value {
-        serde_json::Value::String(text) => Value::Text(bounded(text)),
-        serde_json::Value::Bool(flag) => Value::Bool(*flag),
-        serde_json::Value::Number(number) => match number.as_i64() {
-            Some(int) => Value::Int(int),
-            None => Value::Double(number.as_f64()?),
-        },
-        _ => return None,
+        AttributeValue::Text(text) => Value::Text(bounded(text)),
+        AttributeValue::Count(count) => i64::try_from(count).map_or(Value::Double(count as f64), Value::Int),
+        AttributeValue::Int(number) => Value::Int(number),
+        AttributeValue::Seconds(seconds) => Value::Double(seconds),
+        AttributeValue::Bool(flag) => Value::Bool(flag),
     };
-    Some(KeyValue::of(key, value))
+    KeyValue::of(name, value)
 }
 
 pub(super) fn bounded(text: &str) -> String {

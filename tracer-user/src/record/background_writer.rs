@@ -202,7 +202,7 @@ impl Behind {
 
     /// Number of items dropped: writes that failed, or a full queue.
     pub fn dropped(&self) -> u64 {
-        self.state.failed.load(Ordering::Relaxed) + self.state.no_room.load(Ordering::Relaxed)
+        self.state.failed.load(Ordering::Acquire) + self.state.no_room.load(Ordering::Relaxed)
     }
 
     /// A gauge of the queue.
@@ -286,8 +286,10 @@ fn settle(written: io::Result<()>, holds: u64, state: &State, words: &Words) {
             }
         }
         Err(error) => {
-            state.failed.fetch_add(holds, Ordering::Relaxed);
-            if !state.failing.swap(true, Ordering::Relaxed) {
+            // Before the count: a caller that sees the loss also sees that writing fails.
+            let failing = state.failing.swap(true, Ordering::Relaxed);
+            state.failed.fetch_add(holds, Ordering::Release);
+            if !failing {
                 log::error!("{place}: {error}: {what} {meaning}, tracing goes on");
             }
         }

@@ -5,6 +5,7 @@
 //! keeps every transaction for a while (the newest [`RECENT`]) and those that a class selects for longer. Spans that
 //! finished more than that many transactions before their transaction's first noteworthy span are lost.
 
+mod attributes;
 mod class;
 pub mod critical_path;
 mod edges;
@@ -18,10 +19,11 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
+pub use attributes::{AttributeValue, Attributes};
 pub use edges::{Callee, EdgeKey, EdgeSample};
 pub use list::{Cursor, Filter, ListOrder, Retention, TransactionList};
 pub use listed::LISTED_FOR;
-pub use view::{SpanView, Summary, attributes, show};
+pub use view::{SpanView, Summary, show, show_once};
 
 use crate::guard::tables::TableUse;
 use crate::model::{ClassId, Names, Nanos, Outcome, Side, Span, SpanId, TraceId};

@@ -104,6 +104,7 @@ impl Engine {
             calls: Vec::new(),
             cause: Cause::none("no request held"),
             fingerprint,
+            in_forwarding: None,
             forwards: SmallVec::new(),
             looks_shared: false,
             provisional_parent: None,

@@ -20,7 +20,7 @@ use super::event_loop::is_looped;
 use super::open_span::{Handed, OpenSpan, Slab, Slot, Vote};
 use super::thread::Thread;
 use crate::guard::shrink::ShrinkExcess;
-use crate::model::{Nanos, ProtocolId, Side};
+use crate::model::{Nanos, ProtocolId};
 use crate::protocols::{Conventions, Request};
 
 /// Matching calls a process needs to count as a proxy.
@@ -31,6 +31,9 @@ const OWN_CALLS: u32 = 500;
 const COUNTED: u32 = 8192;
 /// Calls remembered per request.
 const FORWARDS: usize = 4;
+/// Open requests remembered per thread and fingerprint; more are only counted. Two are ambiguous already, and the long
+/// pipelines that some protocols send would be searched from end to end for each of their requests.
+const ALIKE: usize = 16;
 
 /// Evidence for a forwarded call.
 pub(super) const SENT_ON: &str = "the only open request with its method and target, and its reply was the answer";
@@ -68,28 +71,68 @@ impl Calls {
     }
 }
 
+/// Requests of a thread with one fingerprint.
+#[derive(Debug, Default)]
+struct Alike {
+    /// At most [`ALIKE`].
+    listed: SmallVec<[Slot; 2]>,
+    /// Further ones that are open, answered or not.
+    unlisted: usize,
+}
+
+impl Alike {
+    fn is_empty(&self) -> bool {
+        self.listed.is_empty() && self.unlisted == 0
+    }
+
+    /// The only one.
+    fn one(&self) -> Option<Slot> {
+        match self.listed[..] {
+            [slot] if self.unlisted == 0 => Some(slot),
+            _ => None,
+        }
+    }
+}
+
 /// Open requests by fingerprint, and statistics of the processes that may forward them.
 #[derive(Debug, Default)]
 pub(super) struct Forwarding {
     /// By thread and fingerprint.
-    requests: FxHashMap<(u32, u64), SmallVec<[Slot; 2]>>,
+    requests: FxHashMap<(u32, u64), Alike>,
     processes: FxHashMap<u32, Calls>,
     /// How often the two sides of calls name the same request, by process.
     sides: FxHashMap<u32, Calls>,
 }
 
 impl Forwarding {
-    /// Requests of thread `tid` with this fingerprint that have no answer yet.
-    fn open(&mut self, tid: u32, fingerprint: u64, spans: &Slab) -> &[Slot] {
-        let Some(slots) = self.requests.get_mut(&(tid, fingerprint)) else { return &[] };
-        slots.retain(|slot| spans.get(*slot).is_some_and(|live| live.end == 0 && live.first_reply == 0));
-        slots
+    /// Requests of thread `tid` with this fingerprint; those listed have no answer yet.
+    fn open(&mut self, tid: u32, fingerprint: u64, spans: &Slab) -> Option<&Alike> {
+        let alike = self.requests.get_mut(&(tid, fingerprint))?;
+        alike.listed.retain(|slot| spans.get(*slot).is_some_and(|live| live.end == 0 && live.first_reply == 0));
+        Some(alike).filter(|alike| !alike.is_empty()).map(|alike| &*alike)
     }
 
-    fn remove(&mut self, key: (u32, u64), slot: Slot) {
-        if let Some(slots) = self.requests.get_mut(&key) {
-            slots.retain(|other| *other != slot);
-            if slots.is_empty() {
+    /// Adds a request; whether it is listed.
+    fn add(&mut self, key: (u32, u64), slot: Slot) -> bool {
+        // Bounded by the number of open spans: each removes its own entry.
+        let alike = self.requests.entry(key).or_default();
+        let listed = alike.listed.len() < ALIKE;
+        if listed {
+            alike.listed.push(slot);
+        } else {
+            alike.unlisted += 1;
+        }
+        listed
+    }
+
+    fn remove(&mut self, key: (u32, u64), slot: Slot, listed: bool) {
+        if let Some(alike) = self.requests.get_mut(&key) {
+            if listed {
+                alike.listed.retain(|other| *other != slot);
+            } else {
+                alike.unlisted = alike.unlisted.saturating_sub(1);
+            }
+            if alike.is_empty() {
                 self.requests.remove(&key);
             }
         }
@@ -136,15 +179,14 @@ impl Engine {
         if is_looped(op) || self.is_tasked(op) {
             return;
         }
-        let Some(live) = self.spans.get(slot) else { return };
-        // Bounded by the number of open spans: each removes its own entry.
-        self.forwarding.requests.entry((live.tid, live.fingerprint)).or_default().push(slot);
+        let Some(live) = self.spans.get_mut(slot) else { return };
+        live.in_forwarding = Some(self.forwarding.add((live.tid, live.fingerprint), slot));
     }
 
     /// A span is reported.
     pub(super) fn forget_forward(&mut self, slot: Slot, live: &OpenSpan) {
-        if live.side == Side::Server {
-            self.forwarding.remove((live.tid, live.fingerprint), slot);
+        if let Some(listed) = live.in_forwarding {
+            self.forwarding.remove((live.tid, live.fingerprint), slot, listed);
         }
     }
 
@@ -162,10 +204,11 @@ impl Engine {
         let Some(thread) = self.threads.get(&tid).filter(|thread| !thread.open.is_empty()) else { return };
         let multiplexer = thread.several();
         let several = thread.open.len() > 1;
-        let nameless = !self.forwarding.open(tid, 0, &self.spans).is_empty();
-        let alike: SmallVec<[Slot; 2]> = self.forwarding.open(tid, fingerprint, &self.spans).into();
-        let one = if let [request] = alike[..] { Some(request).filter(|_| !nameless) } else { None };
-        if (one.is_some() || alike.is_empty())
+        let nameless = self.forwarding.open(tid, 0, &self.spans).is_some();
+        let open = self.forwarding.open(tid, fingerprint, &self.spans);
+        let (one, none) = (open.and_then(Alike::one).filter(|_| !nameless), open.is_none());
+        let alike: SmallVec<[Slot; 2]> = open.map(|alike| alike.listed.clone()).unwrap_or_default();
+        if (one.is_some() || none)
             && (self.forwarding.processes.len() < self.limits.processes
                 || self.forwarding.processes.contains_key(&tgid))
         {
@@ -179,7 +222,7 @@ impl Engine {
                 }
             }
             let other = candidate.is_some_and(|candidate| !alike.contains(&candidate));
-            if trusted && multiplexer && several && other && !alike.is_empty() {
+            if trusted && multiplexer && several && other && !none {
                 self.doubt_call(slot, CONTRADICTED);
             }
             return;

@@ -268,6 +268,8 @@ pub struct OpenSpan {
     pub cause: Cause,
     /// Hash of what a proxy leaves unchanged; 0: unknown.
     pub fingerprint: u64,
+    /// Server side: whether it is listed by its fingerprint or only counted; none: neither.
+    pub in_forwarding: Option<bool>,
     /// Server side: the first few calls that match it and no other open request.
     pub forwards: SmallVec<[Slot; 1]>,
     /// Server side: a call matched both this and another open request.

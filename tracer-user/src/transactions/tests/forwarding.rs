@@ -79,6 +79,28 @@ fn queries_tell_requests_apart_and_like_ones_stay_ambiguous() {
     }
 }
 
+/// More alike requests than are listed: those that are only counted keep the listed ones ambiguous.
+#[test]
+fn a_long_pipeline_of_like_requests_stays_ambiguous() {
+    let mut host = Host::new(Limits::default());
+    // It is a proxy.
+    rounds(&mut host, 10, |round, client| format!("/{round}/{client}"));
+    let many = 50;
+    host.reads(PROXY, 1, get("/same").repeat(many)).reads(PROXY, 2, get("/other")).works(PROXY, 10);
+    for _ in 0..many {
+        host.sends(PROXY, 101, get("/same")).reads(PROXY, 101, OK).sends(PROXY, 1, OK);
+    }
+    host.sends(PROXY, 2, OK).waits(PROXY, true);
+    let spans = host.finish();
+    let calls = calls(&spans);
+    let same: Vec<_> = calls.iter().filter(|(call, ..)| &*call.request.path == "/same").collect();
+    assert_eq!(same.len(), many);
+    // The last ones are the only request that is still open.
+    let sure = same.iter().filter(|(_, verdicts, _)| verdicts.evidence == SENT_ON).count();
+    assert!(sure <= 1, "{sure} calls whose request was one of {many}");
+    assert!(host.engine.forwarding.is_empty());
+}
+
 #[test]
 fn who_makes_calls_of_its_own_is_no_proxy() {
     let mut host = Host::new(Limits::default());
