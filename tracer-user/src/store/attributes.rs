@@ -242,7 +242,7 @@ fn each(class: Option<&ClassInfo>, span: &Span, all: &mut Attribute<'_>) {
         (true, Outcome::Aborted, _) => all.set("error.type", span.outcome.name()),
         (true, _, Some(status)) => all.set("error.type", &*status.to_string()),
         (true, _, None) => all.set("error.type", span.failure.unwrap_or(span.outcome.name())),
-    };
+    }
     if span.first_reply != 0 {
         all.set("tracer.first_reply.time", seconds(span.first_reply.saturating_sub(span.start)));
     }
