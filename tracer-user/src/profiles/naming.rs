@@ -33,7 +33,8 @@ use super::shared_names::SharedNames;
 /// Frames of a stack, outermost first.
 pub(super) type Frames = Arc<[Frame]>;
 
-/// Addresses whose names are kept, of all processes and the kernel; beyond it all are forgotten.
+/// Addresses whose names are kept, of all processes and the kernel; beyond it the processes go that were not asked for for
+/// longest, until half of it is free.
 pub(super) const ADDRESSES: usize = 65_536;
 /// Symbol tables are let go when nothing was asked of them for this long: the kernel's take a while to read.
 const REST: Duration = Duration::from_secs(4);
@@ -71,10 +72,12 @@ pub(super) struct Namer {
     kernel: Option<(Symbolizer, Instant)>,
     kernel_frames: FxHashMap<u64, Frames>,
     processes: HashMap<u32, ProcessNames>,
+    /// Counts calls, for which process was not asked for for longest.
+    turn: u64,
     pub(super) names: SharedNames,
     /// Addresses in all tables.
     addresses: usize,
-    /// Times the processes and the addresses were forgotten because there were too many.
+    /// Processes forgotten because there were too many, and times there were too many addresses.
     pub(super) processes_dropped: u64,
     pub(super) addresses_dropped: u64,
     /// Most bytes that names from files of all processes take; see [`Self::made`].
@@ -113,6 +116,7 @@ impl Namer {
             kernel: None,
             kernel_frames: FxHashMap::default(),
             processes: HashMap::new(),
+            turn: 0,
             names: SharedNames::default(),
             addresses: 0,
             processes_dropped: 0,
@@ -175,9 +179,9 @@ impl Namer {
         names
     }
 
-    /// Whether anything of the process was read before.
-    pub(super) fn knows(&self, pid: u32) -> bool {
-        self.processes.contains_key(&pid)
+    /// How long ago something of the process was first read; none: it was not.
+    pub(super) fn known_for(&self, pid: u32) -> Option<Duration> {
+        self.processes.get(&pid).map(|known| known.since.map_or(Duration::ZERO, |since| since.elapsed()))
     }
 
     /// Names, processes and addresses that are kept.
@@ -187,18 +191,24 @@ impl Namer {
 
     /// Forgets everything.
     pub(super) fn clear(&mut self) {
-        self.forget_tables();
+        self.user = None;
+        self.processes = HashMap::new();
         self.kernel = None;
         self.names.clear();
         self.kernel_frames = FxHashMap::default();
         self.addresses = 0;
     }
 
-    /// Forgets all processes and their tables.
-    pub(super) fn forget_tables(&mut self) {
-        self.user = None;
-        self.processes = HashMap::new();
-        self.addresses = self.kernel_frames.len();
+    /// Forgets the processes that were not asked for for longest, until at most so many are left, with so many addresses.
+    fn forget_oldest(&mut self, most: usize, addresses: usize) {
+        let mut by_use: Vec<(u64, u32)> = self.processes.iter().map(|(pid, known)| (known.used, *pid)).collect();
+        by_use.sort_unstable();
+        for (_, pid) in by_use {
+            if self.processes.len() <= most && self.addresses <= addresses {
+                return;
+            }
+            self.forget(pid);
+        }
     }
 
     /// The process is gone, or another program.
@@ -252,17 +262,21 @@ impl Namer {
     pub(super) fn name(&mut self, pid: u32, stacks: &[Arc<Stack>], debug: u64, processes: usize) -> Vec<Frames> {
         self.look_again();
         if self.processes.len() >= processes && !self.processes.contains_key(&pid) {
-            // Start over rather than keep every program ever seen in memory.
             self.processes_dropped += 1;
-            self.forget_tables();
+            self.forget_oldest(processes.saturating_sub(1), usize::MAX);
         }
         if self.addresses >= ADDRESSES {
             self.addresses_dropped += 1;
-            self.forget_tables();
-            self.kernel_frames = FxHashMap::default();
-            self.addresses = 0;
+            self.forget_oldest(usize::MAX, ADDRESSES / 2);
+            if self.addresses > ADDRESSES / 2 {
+                self.addresses -= self.kernel_frames.len();
+                self.kernel_frames = FxHashMap::default();
+            }
         }
-        self.processes.entry(pid).or_default();
+        self.turn += 1;
+        let known = self.processes.entry(pid).or_default();
+        known.since.get_or_insert_with(Instant::now);
+        known.used = self.turn;
         for stack in stacks {
             self.learn(pid, stack);
         }
@@ -457,10 +471,16 @@ impl Namer {
                     let jit = known.jit.take().unwrap_or_else(|| self.made(pid));
                     let made = jit.find(*call).map(|name| self.names.plain(name));
                     known.jit = Some(jit);
-                    // A function without a symbol is of its file all the same.
                     let file = mapped.as_ref().and_then(|mapped| mapped.file(*call));
-                    let made = made.or_else(|| file.map(|file| self.names.in_file(UNKNOWN, Some(file))));
-                    odd.insert(*call, Nameless::Mapped(made));
+                    match (made, file) {
+                        // A function without a symbol is of its file all the same, and stays so: asking again would open
+                        // the file's tables for every stack of a stripped program.
+                        (None, Some(file)) => {
+                            let unnamed = self.names.in_file(UNKNOWN, Some(file));
+                            known.frames.insert(*call, Arc::from([unnamed]));
+                        }
+                        (made, _) => _ = odd.insert(*call, Nameless::Mapped(made)),
+                    }
                 }
             }
         }
@@ -527,157 +547,4 @@ pub fn name_in_file(path: &Path, offsets: &[u64]) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[inline(never)]
-    fn landmark() -> u64 {
-        std::hint::black_box(7)
-    }
-
-    fn stack(user: &[u64]) -> Arc<Stack> {
-        Arc::new(Stack {
-            process: (std::process::id(), 0),
-            user: user.into(),
-            kernel: Box::default(),
-            outcome: Outcome::FramePointers,
-            interpreted: Box::default(),
-            interpreter_outcome: InterpreterOutcome::None,
-            language: Language::Python,
-            off_cpu: None,
-        })
-    }
-
-    /// A child with a file of names; both go with it.
-    struct Child(std::process::Child);
-
-    impl Child {
-        fn with(names: &str) -> Self {
-            let child = Self(std::process::Command::new("sleep").arg("60").spawn().unwrap());
-            std::fs::write(child.path(), names).unwrap();
-            child
-        }
-
-        fn path(&self) -> String {
-            format!("/tmp/perf-{}.map", self.0.id())
-        }
-    }
-
-    impl Drop for Child {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_file(self.path());
-            let _ = self.0.kill();
-            let _ = self.0.wait();
-        }
-    }
-
-    #[test]
-    fn names_that_processes_wrote_stay_within_their_room() {
-        let lines: Vec<String> = (0..5000).map(|n| format!("{n:x} 1 {}{n}\n", "x".repeat(80))).collect();
-        let text = lines.concat();
-        let children = [(); 5].map(|()| Child::with(&text));
-        let mut namer = Namer::new(&[]);
-        namer.maps_most = 200_000;
-        for child in children.iter().chain(&children) {
-            let pid = child.0.id();
-            let mut known = namer.processes.remove(&pid).unwrap_or_default();
-            let names = known.jit.take().unwrap_or_else(|| namer.made(pid));
-            assert!(names.is_cut && names.bytes() <= 100_000 && names.find(7).is_some(), "{}", names.bytes());
-            known.jit = Some(names);
-            namer.processes.insert(pid, known);
-            assert!(namer.maps_bytes() <= 200_000, "{}", namer.maps_bytes());
-        }
-        let kept = namer.processes.values().filter(|known| known.jit.is_some()).count();
-        assert!((1..=2).contains(&kept) && namer.maps_cut > 10, "{kept} {}", namer.maps_cut);
-        namer.clear();
-        assert_eq!(namer.maps_bytes(), 0);
-    }
-
-    #[test]
-    fn what_was_found_once_is_not_looked_for_again() {
-        assert_eq!(landmark(), 7);
-        let (pid, here) = (std::process::id(), landmark as *const () as u64 + 1);
-        let mut namer = Namer::new(&[]);
-        let first = namer.name(pid, &[stack(&[here]), stack(&[here, 1]), stack(&[])], u64::MAX, 4);
-        assert!(first[0].len() == 1 && first[0][0].contains("landmark"), "{first:?}");
-        assert_eq!((&*first[1][0], first[1].len()), ("[callers unknown]", 2));
-        assert_eq!(&*first[2][0], "[no stack]");
-        assert_eq!(namer.sizes().2, 1, "an address that nothing is mapped at may be something tomorrow");
-        assert!(namer.next_rest().is_some());
-        assert!(namer.rest(Instant::now() + REST_KERNEL) && namer.next_rest().is_none());
-        // Without any table open: the name itself is the same one.
-        let again = namer.name(pid, &[stack(&[here])], u64::MAX, 4);
-        assert!(namer.next_rest().is_none(), "tables were opened");
-        assert_eq!(again[0][0].address(), first[0][0].address());
-        assert!(first[0][0].file().is_some_and(|file| file.contains("tracer_user")), "{first:?}");
-        namer.forget(pid);
-        assert_eq!(namer.sizes().2, 0);
-        // Unused names go with the tables.
-        drop((first, again));
-        namer.name(pid, &[stack(&[1])], u64::MAX, 4);
-        namer.rest(Instant::now() + REST_KERNEL);
-        assert_eq!(namer.sizes().0, 0);
-        for other in 0..5 {
-            namer.name(u32::MAX - other, &[stack(&[2])], u64::MAX, 4);
-        }
-        assert_eq!((namer.processes_dropped, namer.sizes().1), (1, 2));
-    }
-
-    #[test]
-    fn lines_are_shown_where_they_are_wanted() {
-        let (pid, here) = (std::process::id(), landmark as *const () as u64 + 1);
-        let mut namer = Namer::new(&[]);
-        namer.native_lines = true;
-        let named = namer.name(pid, &[stack(&[here])], u64::MAX, 4);
-        let frame = named[0].last().unwrap();
-        assert!(frame.contains("(profiles/naming.rs:") && frame.function().ends_with("landmark"), "{frame:?}");
-        let source = frame.source().unwrap();
-        assert!(frame.ends_with(&format!(":{})", source.line)) && source.path.ends_with("/naming.rs"), "{frame:?}");
-        // Without debug information there are none.
-        let mut little = Namer::new(&[]);
-        little.native_lines = true;
-        assert!(little.name(pid, &[stack(&[here])], 0, 4)[0].last().unwrap().source().is_none());
-    }
-
-    #[test]
-    fn debug_information_that_is_open_stays_within_its_bound() {
-        let one = |n: u64| DebugFiles::test(&[(n, 60)]);
-        let mut namer = Namer::new(&[]);
-        for n in [1, 1, 2, 3] {
-            let symbolizer = namer.symbolizer(Some(&one(n)), 125);
-            namer.user = Some((symbolizer, Instant::now()));
-            assert!(namer.open.bytes() <= 125);
-        }
-        // The third did not fit beside the others.
-        assert_eq!(namer.open, one(3));
-        namer.symbolizer(None, 125);
-        assert_eq!(namer.open, one(3));
-        // Taken away, and nothing in its place.
-        namer.symbolizer(None, 125);
-        assert_eq!(namer.open, DebugFiles::default());
-    }
-
-    #[test]
-    fn an_incomplete_stack_says_so_at_its_root() {
-        let here = landmark as *const () as u64 + 1;
-        let of = |outcome| {
-            let process = (std::process::id(), 0);
-            Arc::new(Stack {
-                process,
-                user: [here, 1].into(),
-                kernel: Box::default(),
-                outcome,
-                interpreted: Box::default(),
-                interpreter_outcome: InterpreterOutcome::None,
-                language: Language::Python,
-                off_cpu: None,
-            })
-        };
-        let stacks = [Outcome::NoRule, Outcome::Complete, Outcome::FramePointers].map(of);
-        let named = Namer::new(&[]).name(std::process::id(), &stacks, u64::MAX, 4);
-        let roots: Vec<&str> = named.iter().map(|frames| &*frames[0]).collect();
-        // A walk has found mappings at all its addresses; of a chain of frame pointers that is unknown.
-        assert_eq!(roots, ["[stack incomplete: no unwind information]", "[unknown]", "[callers unknown]"]);
-        assert_eq!(named[0].len(), 3);
-    }
-}
+mod tests;

@@ -1,5 +1,7 @@
 //! Names found so far of the code of a process.
 
+use std::time::Instant;
+
 use rustc_hash::FxHashMap;
 
 use super::debug_info::DebugFiles;
@@ -20,6 +22,9 @@ pub(super) struct ProcessNames {
     /// and is root's or our own.
     pub(super) files: u64,
     pub(super) debug: Option<DebugFiles>,
+    /// When it was first seen, and the turn at which a name of it was last asked for.
+    pub(super) since: Option<Instant>,
+    pub(super) used: u64,
 }
 
 impl ProcessNames {

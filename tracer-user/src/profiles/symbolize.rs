@@ -6,7 +6,8 @@
 //! few times; debug information, the largest and most intricate part, is read of files of root and the agent's user only.
 //!
 //! Stacks of a process seen for the first time are named at once: it may live for a second. Those of others are put
-//! together for a while, because asking for one name costs as much as asking for a hundred.
+//! together for a while, because asking for one name costs as much as asking for a hundred; for longer where the process has
+//! lived for longer. Whoever reads a profile does not wait for that.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,12 +29,14 @@ use crate::guard::tables::TableUse;
 
 /// Stacks waiting to be named.
 const QUEUE: usize = 8192;
-/// Processes whose symbol tables are kept open.
-const PROCESSES: usize = 24;
+/// Processes whose names are kept.
+const PROCESSES: usize = 1024;
 /// The same while memory is short.
 const PROCESSES_FRUGAL: usize = 2;
-/// How long stacks of a process that is known are put together, and how many at most.
+/// How long stacks of a process are put together that is known, and of one that has been for [`SETTLED`]; and how many at most.
 const TOGETHER: Duration = Duration::from_millis(500);
+const TOGETHER_SETTLED: Duration = Duration::from_secs(3);
+const SETTLED: Duration = Duration::from_secs(20);
 const BATCH: usize = 256;
 /// How long a renderer waits for names.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -379,16 +382,23 @@ impl Worker<'_> {
                         continue;
                     }
                     let pid = wanted.stack.process.0;
-                    let known = self.namer.knows(pid);
+                    let known = self.namer.known_for(pid);
                     self.namer.lines = self.levels.lines();
                     self.namer.native_lines = self.levels.native_lines.load(Ordering::Relaxed);
                     self.namer.learn(pid, &wanted.stack);
                     let stacks = together.entry(pid).or_default();
                     stacks.push(wanted);
-                    if !known || stacks.len() >= BATCH {
-                        let stacks = together.remove(&pid).unwrap_or_default();
-                        if !self.name(pid, stacks, means) {
-                            return;
+                    match known.filter(|_| stacks.len() < BATCH) {
+                        Some(known) => {
+                            let wait = if known < SETTLED { TOGETHER } else { TOGETHER_SETTLED };
+                            let at = Instant::now() + wait;
+                            due = Some(due.map_or(at, |due| due.min(at)));
+                        }
+                        None => {
+                            let stacks = together.remove(&pid).unwrap_or_default();
+                            if !self.name(pid, stacks, means) {
+                                return;
+                            }
                         }
                     }
                     false
@@ -414,7 +424,7 @@ impl Worker<'_> {
                     }
                 }
             }
-            due = if together.is_empty() { None } else { due.or_else(|| Some(Instant::now() + TOGETHER)) };
+            due = due.filter(|_| !together.is_empty());
         }
     }
 
