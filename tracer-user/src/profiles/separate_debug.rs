@@ -29,14 +29,14 @@ struct Separate {
 }
 
 /// Debug files that are open, by path.
-type Open = RefCell<HashMap<PathBuf, Rc<ElfResolver>>>;
+type OpenFiles = RefCell<HashMap<PathBuf, Rc<ElfResolver>>>;
 
 /// What gives programs without debug information the debug file of their build id in one of `directories`, while `is_allowed`.
 pub(super) fn by_build_id(
     directories: Vec<PathBuf>,
     is_allowed: Rc<Cell<bool>>,
 ) -> impl Fn(ProcessMemberInfo<'_>) -> Result<Option<Box<dyn Resolve>>> {
-    let open = Open::default();
+    let open = OpenFiles::default();
     move |member| {
         let ProcessMemberType::Path(entry) = member.member_entry else { return Ok(None) };
         if !is_allowed.get() {
@@ -49,7 +49,7 @@ pub(super) fn by_build_id(
 
 impl Separate {
     /// Opens the debug file of the program `file`, which the process knows as `path`.
-    fn open(file: &Path, path: &Path, directories: &[PathBuf], open: &Open) -> Option<Self> {
+    fn open(file: &Path, path: &Path, directories: &[PathBuf], open: &OpenFiles) -> Option<Self> {
         let about = debug_info::read(File::open(file).ok()?).filter(|about| !about.has_functions)?;
         let place = debug_info::by_build_id(&about.build_id)?;
         let of_program = |debug: &PathBuf| {
@@ -59,13 +59,12 @@ impl Separate {
         let debug = directories.iter().map(|directory| directory.join(&place)).find(of_program)?;
         let nowhere: [&Path; 0] = [];
         let known = open.borrow().get(&debug).map(Rc::clone);
-        let debug = match known {
-            Some(known) => known,
-            None => {
-                let opened = Rc::new(ElfResolver::open_with_debug_dirs(&debug, directories).ok()?);
-                open.borrow_mut().insert(debug, Rc::clone(&opened));
-                opened
-            }
+        let debug = if let Some(known) = known {
+            known
+        } else {
+            let opened = Rc::new(ElfResolver::open_with_debug_dirs(&debug, directories).ok()?);
+            open.borrow_mut().insert(debug, Rc::clone(&opened));
+            opened
         };
         Some(Self {
             debug,

@@ -388,17 +388,14 @@ impl Worker<'_> {
                     self.namer.learn(pid, &wanted.stack);
                     let stacks = together.entry(pid).or_default();
                     stacks.push(wanted);
-                    match known.filter(|_| stacks.len() < BATCH) {
-                        Some(known) => {
-                            let wait = if known < SETTLED { TOGETHER } else { TOGETHER_SETTLED };
-                            let at = Instant::now() + wait;
-                            due = Some(due.map_or(at, |due| due.min(at)));
-                        }
-                        None => {
-                            let stacks = together.remove(&pid).unwrap_or_default();
-                            if !self.name(pid, stacks, means) {
-                                return;
-                            }
+                    if let Some(known) = known.filter(|_| stacks.len() < BATCH) {
+                        let wait = if known < SETTLED { TOGETHER } else { TOGETHER_SETTLED };
+                        let at = Instant::now() + wait;
+                        due = Some(due.map_or(at, |due| due.min(at)));
+                    } else {
+                        let stacks = together.remove(&pid).unwrap_or_default();
+                        if !self.name(pid, stacks, means) {
+                            return;
                         }
                     }
                     false

@@ -1,3 +1,5 @@
+//! Names of the test program's own functions, and what is kept of them.
+
 use super::*;
 
 #[inline(never)]
