@@ -112,8 +112,8 @@ fn inlined_functions_and_their_lines_are_shown() {
                 100.0 * hottest / all
             ),
         );
-        // 85 % in truth: a second of samples differs from it by 3 (standard deviation).
-        assert!(inside / all > 0.95 && hottest / all > 0.7, "{service}: {inside} {hottest} of {all}\n{}", folded());
+        // The loop's own line takes the rest, 11 to 35 % of a second of samples on one machine.
+        assert!(inside / all > 0.95 && hottest / all > 0.5, "{service}: {inside} {hottest} of {all}\n{}", folded());
         // One row for the line of the function, whoever it was inlined into.
         let rows = agent.json(&format!("/api/v1/hotspots?service={service}"));
         assert_eq!(rows["functions"][0]["function"], inlined, "{rows}");

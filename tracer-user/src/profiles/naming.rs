@@ -6,7 +6,7 @@
 //! as it maps the same files at the same places.
 
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -36,6 +36,8 @@ pub(super) type Frames = Arc<[Frame]>;
 /// Addresses whose names are kept, of all processes and the kernel; beyond it the processes go that were not asked for for
 /// longest, until half of it is free.
 pub(super) const ADDRESSES: usize = 65_536;
+/// Processes whose names are kept; beyond it the one goes that was not asked for for longest.
+pub(super) const PROCESSES: usize = 1024;
 /// Symbol tables are let go when nothing was asked of them for this long: the kernel's take a while to read.
 const REST: Duration = Duration::from_secs(4);
 const REST_KERNEL: Duration = Duration::from_secs(60);
@@ -69,9 +71,12 @@ enum Nameless {
 /// Names addresses.
 pub(super) struct Namer {
     user: Option<(Symbolizer, Instant)>,
+    /// Processes whose files `user` may have open.
+    opened_for: HashSet<u32>,
     kernel: Option<(Symbolizer, Instant)>,
     kernel_frames: FxHashMap<u64, Frames>,
     processes: HashMap<u32, ProcessNames>,
+    processes_most: usize,
     /// Counts calls, for which process was not asked for for longest.
     turn: u64,
     pub(super) names: SharedNames,
@@ -113,9 +118,11 @@ impl Namer {
     pub(super) fn new(directories: &[PathBuf]) -> Self {
         Self {
             user: None,
+            opened_for: HashSet::new(),
             kernel: None,
             kernel_frames: FxHashMap::default(),
             processes: HashMap::new(),
+            processes_most: PROCESSES,
             turn: 0,
             names: SharedNames::default(),
             addresses: 0,
@@ -258,12 +265,12 @@ impl Namer {
     }
 
     /// Names of stacks of process `pid`, in their order, from debug information too where its files have `debug` bytes at
-    /// most. At most `processes` are kept in mind.
-    pub(super) fn name(&mut self, pid: u32, stacks: &[Arc<Stack>], debug: u64, processes: usize) -> Vec<Frames> {
+    /// most. Symbol tables of at most `tables` processes are open at a time.
+    pub(super) fn name(&mut self, pid: u32, stacks: &[Arc<Stack>], debug: u64, tables: usize) -> Vec<Frames> {
         self.look_again();
-        if self.processes.len() >= processes && !self.processes.contains_key(&pid) {
+        if self.processes.len() >= self.processes_most && !self.processes.contains_key(&pid) {
             self.processes_dropped += 1;
-            self.forget_oldest(processes.saturating_sub(1), usize::MAX);
+            self.forget_oldest(self.processes_most.saturating_sub(1), usize::MAX);
         }
         if self.addresses >= ADDRESSES {
             self.addresses_dropped += 1;
@@ -284,7 +291,7 @@ impl Namer {
         self.addresses -= known.addresses();
         let users: Vec<Vec<u64>> = stacks.iter().map(|stack| calls(&stack.user)).collect();
         let kernels: Vec<Vec<u64>> = stacks.iter().map(|stack| calls(&stack.kernel)).collect();
-        let odd = self.find_user(pid, &mut known, &users, debug);
+        let odd = self.find_user(pid, &mut known, &users, debug, tables);
         self.find_kernel(&kernels);
         let mut named = Vec::with_capacity(stacks.len());
         for ((user, kernel), stack) in users.iter().zip(&kernels).zip(stacks) {
@@ -385,6 +392,17 @@ impl Namer {
         }
     }
 
+    /// Lets all tables go where those of process `pid` would be too many.
+    fn makes_room(&mut self, pid: u32, tables: usize) {
+        if self.opened_for.len() >= tables && !self.opened_for.contains(&pid) {
+            self.user = None;
+        }
+        if self.user.is_none() {
+            self.opened_for.clear();
+        }
+        self.opened_for.insert(pid);
+    }
+
     /// What opens files. It keeps the debug information of all it has opened, so another one takes its place where that of the
     /// `wanted` files does not fit beside it into `most` bytes.
     fn symbolizer(&mut self, wanted: Option<&DebugFiles>, most: u64) -> Symbolizer {
@@ -412,6 +430,7 @@ impl Namer {
         known: &mut ProcessNames,
         stacks: &[Vec<u64>],
         debug: u64,
+        tables: usize,
     ) -> FxHashMap<u64, Nameless> {
         let mut odd = FxHashMap::default();
         if unnamed(stacks, &known.frames).is_empty() {
@@ -431,6 +450,7 @@ impl Namer {
             Source::Process(Process { map_files: true, perf_map: false, debug_syms, ..Process::new(Pid::from(pid)) })
         };
         let wanted = known.debug.clone().filter(|files| (1..=debug).contains(&files.bytes()));
+        self.makes_room(pid, tables);
         let symbolizer = self.symbolizer(wanted.as_ref(), debug);
         let ask = |debug| match symbolizer.symbolize(&process(debug), Input::AbsAddr(&missing)) {
             Ok(found) => Some(found),

@@ -22,17 +22,17 @@ use tracer_common::interpreter::Language;
 use super::debug_requests::DebugRequests;
 use super::frame::Frame;
 use super::interpreted::{Lines, ShownLines};
-use super::naming::{ADDRESSES, Frames, Namer, Stack};
+use super::naming::{ADDRESSES, Frames, Namer, PROCESSES, Stack};
 use super::shared_names::NAMES;
 use crate::guard::self_process::release_memory;
 use crate::guard::tables::TableUse;
 
 /// Stacks waiting to be named.
 const QUEUE: usize = 8192;
-/// Processes whose names are kept.
-const PROCESSES: usize = 1024;
+/// Processes whose symbol tables are open at a time.
+const OPEN: usize = 24;
 /// The same while memory is short.
-const PROCESSES_FRUGAL: usize = 2;
+const OPEN_FRUGAL: usize = 2;
 /// How long stacks of a process are put together that is known, and of one that has been for [`SETTLED`]; and how many at most.
 const TOGETHER: Duration = Duration::from_millis(500);
 const TOGETHER_SETTLED: Duration = Duration::from_secs(3);
@@ -226,7 +226,7 @@ impl Symbols {
         }
     }
 
-    /// How full they are: stacks that wait, shared names, processes whose tables are open, addresses with names, names that
+    /// How full they are: stacks that wait, shared names, processes that have some, addresses with names, names that
     /// processes wrote into files.
     pub(super) fn table_use(&self) -> [TableUse; 5] {
         let of = |entries: &AtomicUsize, limit, reached: &AtomicU64| {
@@ -428,12 +428,12 @@ impl Worker<'_> {
     /// Names stacks of one process; `false` when this thread was taken for lost meanwhile.
     fn name(&mut self, pid: u32, wanted: Vec<NamingRequest>, means: Means) -> bool {
         let stacks: Vec<Arc<Stack>> = wanted.iter().map(|wanted| Arc::clone(&wanted.stack)).collect();
-        let processes = if means == Means::Ample { PROCESSES } else { PROCESSES_FRUGAL };
+        let tables = if means == Means::Ample { OPEN } else { OPEN_FRUGAL };
         let debug = if means == Means::Ample { self.levels.debug_most.load(Ordering::Relaxed) } else { 0 };
         let (turn, namer) = (self.turn, &mut self.namer);
         namer.maps_most = self.levels.maps_most.load(Ordering::Relaxed);
         turn.busy.store(turn.since().max(1), Ordering::Release);
-        let found = catch_unwind(AssertUnwindSafe(|| namer.name(pid, &stacks, debug, processes)));
+        let found = catch_unwind(AssertUnwindSafe(|| namer.name(pid, &stacks, debug, tables)));
         if !turn.is(self.number) {
             return false;
         }

@@ -470,7 +470,8 @@ impl Decoder {
             }
             MEMBER => {
                 let (name, value) = (self.name(fields.number()?)?, plain(fields.0, VALUE_MOST));
-                if !name.is_empty() {
+                let twice = self.more.baggage.iter().any(|(known, _)| *known == name);
+                if !name.is_empty() && !twice {
                     self.more.len += name.len() + value.len();
                     self.more.baggage.push((name, Box::from(&*value)));
                 }

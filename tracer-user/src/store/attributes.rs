@@ -85,7 +85,7 @@ pub struct Attributes<'a> {
 impl Attributes<'_> {
     /// Hands every attribute to `give`; no name comes twice.
     pub fn each(&self, give: &mut dyn FnMut(&str, AttributeValue<'_>)) {
-        each(self.class, self.span, &mut Attribute { give });
+        each(self.class, self.span, &mut Setter { give });
     }
 
     /// The same as a map.
@@ -120,11 +120,11 @@ impl Serialize for Attributes<'_> {
 }
 
 /// Where attributes go.
-struct Attribute<'a> {
+struct Setter<'a> {
     give: &'a mut dyn FnMut(&str, AttributeValue<'_>),
 }
 
-impl Attribute<'_> {
+impl Setter<'_> {
     /// Makes both safe to display.
     fn set<'v>(&mut self, name: &str, value: impl Into<AttributeValue<'v>>) {
         match value.into() {
@@ -149,7 +149,7 @@ fn full_url(span: &Span) -> Option<String> {
     Some(format!("{}://{address}{}", scheme(span), span.path))
 }
 
-fn each(class: Option<&ClassInfo>, span: &Span, all: &mut Attribute<'_>) {
+fn each(class: Option<&ClassInfo>, span: &Span, all: &mut Setter<'_>) {
     let conventions = span.protocol.conventions();
     if conventions == Conventions::Database {
         all.set("db.system.name", span.protocol);

@@ -23,7 +23,7 @@ pub use attributes::{AttributeValue, Attributes};
 pub use edges::{Callee, EdgeKey, EdgeSample};
 pub use list::{Cursor, Filter, ListOrder, Retention, TransactionList};
 pub use listed::LISTED_FOR;
-pub use view::{SpanView, Summary, show, show_once};
+pub use view::{SpanView, Summary, show, show_to_write};
 
 use crate::guard::tables::TableUse;
 use crate::model::{ClassId, Names, Nanos, Outcome, Side, Span, SpanId, TraceId};

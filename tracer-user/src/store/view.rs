@@ -143,7 +143,7 @@ pub fn show(names: &Names, span: &Span, wall_offset: i64, host: &str) -> SpanVie
 }
 
 /// The same, to be written only.
-pub fn show_once<'a>(names: &'a Names, span: &'a Span, wall_offset: i64, host: &str) -> SpanView<Attributes<'a>> {
+pub fn show_to_write<'a>(names: &'a Names, span: &'a Span, wall_offset: i64, host: &str) -> SpanView<Attributes<'a>> {
     let class = names.class(span.class);
     view(names, span, wall_offset, host, Attributes { class, span })
 }

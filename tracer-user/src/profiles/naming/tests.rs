@@ -89,6 +89,7 @@ fn what_was_found_once_is_not_looked_for_again() {
     namer.name(pid, &[stack(&[1])], u64::MAX, 4);
     namer.rest(Instant::now() + REST_KERNEL);
     assert_eq!(namer.sizes().0, 0);
+    namer.processes_most = 4;
     for other in 0..5 {
         namer.name(u32::MAX - other, &[stack(&[2])], u64::MAX, 4);
     }
@@ -112,6 +113,20 @@ fn lines_are_shown_where_they_are_wanted() {
     let mut little = Namer::new(&[]);
     little.native_lines = true;
     assert!(little.name(pid, &[stack(&[here])], 0, 4)[0].last().unwrap().source().is_none());
+}
+
+#[test]
+fn tables_of_few_processes_are_open() {
+    let mut namer = Namer::new(&[]);
+    for (pid, open) in [(1, 1), (2, 2), (1, 2), (3, 1), (2, 2)] {
+        namer.makes_room(pid, 2);
+        assert_eq!(namer.opened_for.len(), open, "{pid}");
+        let symbolizer = namer.symbolizer(None, 0);
+        namer.user = Some((symbolizer, Instant::now()));
+    }
+    namer.rest(Instant::now() + REST);
+    namer.makes_room(4, 2);
+    assert_eq!(namer.opened_for.len(), 1, "those let go are not counted");
 }
 
 #[test]
