@@ -30,7 +30,7 @@ use crate::guard::tables::TableUse;
 /// Stacks waiting to be named.
 const QUEUE: usize = 8192;
 /// Processes whose symbol tables are open at a time.
-const OPEN: usize = 24;
+const OPEN: usize = 64;
 /// The same while memory is short.
 const OPEN_FRUGAL: usize = 2;
 /// How long stacks of a process are put together that is known, and of one that has been for [`SETTLED`]; and how many at most.
