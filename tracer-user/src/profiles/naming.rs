@@ -393,7 +393,7 @@ impl Namer {
     }
 
     /// Lets all tables go where those of process `pid` would be too many.
-    fn makes_room(&mut self, pid: u32, tables: usize) {
+    fn make_room(&mut self, pid: u32, tables: usize) {
         if self.opened_for.len() >= tables && !self.opened_for.contains(&pid) {
             self.user = None;
         }
@@ -450,7 +450,7 @@ impl Namer {
             Source::Process(Process { map_files: true, perf_map: false, debug_syms, ..Process::new(Pid::from(pid)) })
         };
         let wanted = known.debug.clone().filter(|files| (1..=debug).contains(&files.bytes()));
-        self.makes_room(pid, tables);
+        self.make_room(pid, tables);
         let symbolizer = self.symbolizer(wanted.as_ref(), debug);
         let ask = |debug| match symbolizer.symbolize(&process(debug), Input::AbsAddr(&missing)) {
             Ok(found) => Some(found),

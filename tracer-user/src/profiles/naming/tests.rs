@@ -119,13 +119,13 @@ fn lines_are_shown_where_they_are_wanted() {
 fn tables_of_few_processes_are_open() {
     let mut namer = Namer::new(&[]);
     for (pid, open) in [(1, 1), (2, 2), (1, 2), (3, 1), (2, 2)] {
-        namer.makes_room(pid, 2);
+        namer.make_room(pid, 2);
         assert_eq!(namer.opened_for.len(), open, "{pid}");
         let symbolizer = namer.symbolizer(None, 0);
         namer.user = Some((symbolizer, Instant::now()));
     }
     namer.rest(Instant::now() + REST);
-    namer.makes_room(4, 2);
+    namer.make_room(4, 2);
     assert_eq!(namer.opened_for.len(), 1, "those let go are not counted");
 }
 
