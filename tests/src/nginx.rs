@@ -50,13 +50,19 @@ impl Nginx {
     /// `epoll_events 1` makes nginx read the clock before each event it handles: `$request_time` uses its cached time,
     /// which would otherwise be as old as its last wait.
     pub fn start(dir: &Path, http: &str, server: &str) -> Self {
+        Self::with_priority(dir, -10, http, server)
+    }
+
+    /// As [`Self::start`], its workers at this nice value: one that waits for a CPU between two events logs a time that
+    /// has passed.
+    pub fn with_priority(dir: &Path, nice: i32, http: &str, server: &str) -> Self {
         let address = SocketAddr::from(([127, 0, 0, 1], crate::free_port()));
         let access_log = dir.join("access.log");
         let base = dir.display();
         let configuration = format!(
             r"user root;
 worker_processes 2;
-worker_priority -10;
+worker_priority {nice};
 pid {base}/nginx.pid;
 error_log {base}/error.log warn;
 events {{ worker_connections 1024; use epoll; epoll_events 1; }}

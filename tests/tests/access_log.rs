@@ -197,7 +197,8 @@ fn every_logged_request_is_reported_once() {
         File::create(www.join(name)).and_then(|file| file.set_len(size)).expect("a file of www");
     }
     let origin = Server::c("origin", dir.path());
-    let nginx = Nginx::start(dir.path(), "", &server(origin.address));
+    // Ahead of its clients: at nice -10 its clock was late for 0.08 to 0.17 % of requests, at -20 for 0.04 %.
+    let nginx = Nginx::with_priority(dir.path(), -20, "", &server(origin.address));
     let recording = dir.path().join("recording");
     // Below nginx's priority: a turn of the agent between nginx's reading of its clock and of the request would make the log
     // late, not the agent. An emulated processor needs the agent to run at all.
