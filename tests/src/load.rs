@@ -65,6 +65,8 @@ pub struct Answer {
     pub status: Result<u16, String>,
     /// Bytes of the reply's body.
     pub body: u64,
+    /// From before its first byte was sent until its reply was read whole.
+    pub took: Duration,
 }
 
 /// The result of a load.
@@ -132,13 +134,14 @@ fn follow(address: SocketAddr, plan: &[Request]) -> Vec<Answer> {
 }
 
 fn one(address: SocketAddr, kept: &mut Option<Connection>, request: &Request) -> Option<Answer> {
-    let exchange = |kept: &mut Option<Connection>| -> std::io::Result<Option<(u16, u64)>> {
+    let exchange = |kept: &mut Option<Connection>| -> std::io::Result<Option<(u16, u64, Duration)>> {
         let mut connection = match kept.take() {
             Some(connection) => connection,
             None => Connection::open(address)?.keeping(0),
         };
         let bytes = request.bytes();
         std::thread::sleep(request.pause);
+        let begin = Instant::now();
         match request.ending {
             Ending::Whole => {
                 connection.send(&bytes)?;
@@ -146,7 +149,7 @@ fn one(address: SocketAddr, kept: &mut Option<Connection>, request: &Request) ->
                 if request.keep_alive && !reply.closes {
                     *kept = Some(connection);
                 }
-                Ok(Some((reply.status, reply.wire_body)))
+                Ok(Some((reply.status, reply.wire_body, begin.elapsed())))
             }
             Ending::AfterBytes(n) => {
                 connection.send(&bytes)?;
@@ -168,10 +171,10 @@ fn one(address: SocketAddr, kept: &mut Option<Connection>, request: &Request) ->
     if request.ending != Ending::Whole {
         return None;
     }
-    let (status, body) = match result {
-        Ok(Some((status, body))) => (Ok(status), body),
+    let (status, body, took) = match result {
+        Ok(Some((status, body, took))) => (Ok(status), body, took),
         Ok(None) => return None,
-        Err(error) => (Err(error.to_string()), 0),
+        Err(error) => (Err(error.to_string()), 0, Duration::ZERO),
     };
-    Some(Answer { target: request.target.clone(), status, body })
+    Some(Answer { target: request.target.clone(), status, body, took })
 }
