@@ -249,8 +249,8 @@ fn every_logged_request_is_reported_once() {
     let all = spans::read(&transactions);
     let spans: Vec<&Span> = all.iter().filter(|span| ours(span)).collect();
     let waited = |answer: &load::Answer| answer.status.is_ok().then_some(answer.took.as_secs_f64());
-    let path = |answer: &'_ load::Answer| answer.target.find('?').unwrap_or(answer.target.len());
-    let waited = loaded.answers.iter().filter_map(|answer| Some((&answer.target[..path(answer)], waited(answer)?)));
+    let path_end = |answer: &load::Answer| answer.target.find('?').unwrap_or(answer.target.len());
+    let waited = loaded.answers.iter().filter_map(|answer| Some((&answer.target[..path_end(answer)], waited(answer)?)));
     let result = compare(&logged, &spans, &waited.collect());
     let total_lost = lost.iter().fold(0.0, |sum, (_, count)| sum + count);
     say(&format!(
