@@ -65,8 +65,6 @@ pub struct Answer {
     pub status: Result<u16, String>,
     /// Bytes of the reply's body.
     pub body: u64,
-    /// From before its first byte was sent until its reply was read whole.
-    pub took: Duration,
 }
 
 /// The result of a load.
@@ -134,14 +132,13 @@ fn follow(address: SocketAddr, plan: &[Request]) -> Vec<Answer> {
 }
 
 fn one(address: SocketAddr, kept: &mut Option<Connection>, request: &Request) -> Option<Answer> {
-    let exchange = |kept: &mut Option<Connection>| -> std::io::Result<Option<(u16, u64, Duration)>> {
+    let exchange = |kept: &mut Option<Connection>| -> std::io::Result<Option<(u16, u64)>> {
         let mut connection = match kept.take() {
             Some(connection) => connection,
             None => Connection::open(address)?.keeping(0),
         };
         let bytes = request.bytes();
         std::thread::sleep(request.pause);
-        let begin = Instant::now();
         match request.ending {
             Ending::Whole => {
                 connection.send(&bytes)?;
@@ -149,7 +146,7 @@ fn one(address: SocketAddr, kept: &mut Option<Connection>, request: &Request) ->
                 if request.keep_alive && !reply.closes {
                     *kept = Some(connection);
                 }
-                Ok(Some((reply.status, reply.wire_body, begin.elapsed())))
+                Ok(Some((reply.status, reply.wire_body)))
             }
             Ending::AfterBytes(n) => {
                 connection.send(&bytes)?;
@@ -171,10 +168,10 @@ fn one(address: SocketAddr, kept: &mut Option<Connection>, request: &Request) ->
     if request.ending != Ending::Whole {
         return None;
     }
-    let (status, body, took) = match result {
-        Ok(Some((status, body, took))) => (Ok(status), body, took),
+    let (status, body) = match result {
+        Ok(Some((status, body))) => (Ok(status), body),
         Ok(None) => return None,
-        Err(error) => (Err(error.to_string()), 0, Duration::ZERO),
+        Err(error) => (Err(error.to_string()), 0),
     };
-    Some(Answer { target: request.target.clone(), status, body, took })
+    Some(Answer { target: request.target.clone(), status, body })
 }
