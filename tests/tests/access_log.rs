@@ -98,8 +98,8 @@ fn request(numbers: &mut Numbers, connection: usize, at: usize) -> Request {
             format!("/u/{id}/200")
         }
     };
-    // About 3000 requests per second: losses with both cores saturated are the benchmark's subject.
-    request.pause = Duration::from_micros(numbers.below(40_000)).div_f64(scale());
+    // About 2000 requests per second: losses with both cores saturated are the benchmark's subject.
+    request.pause = Duration::from_micros(numbers.below(60_000)).div_f64(scale());
     request
 }
 
@@ -197,7 +197,7 @@ fn every_logged_request_is_reported_once() {
         File::create(www.join(name)).and_then(|file| file.set_len(size)).expect("a file of www");
     }
     let origin = Server::c("origin", dir.path());
-    // Ahead of its clients: at nice -10 its clock was late for 0.08 to 0.17 % of requests, at -20 for 0.04 to 0.07 %.
+    // Ahead of its clients: at nice -10 its clock was late for 0.08 to 0.17 % of requests, at -20 for 0.04 to 0.10 %.
     let nginx = Nginx::with_priority(dir.path(), -20, "", &server(origin.address));
     let recording = dir.path().join("recording");
     // Below nginx's priority: a turn of the agent between nginx's reading of its clock and of the request would make the log
