@@ -112,6 +112,7 @@ impl Mode {
     }
 
     /// The same where only one request at a time precedes the measured ones.
+    #[must_use]
     pub const fn warmed_up_alone(self) -> Self {
         Self { warm_up: 1, ..self }
     }
