@@ -93,8 +93,6 @@ pub struct Mode {
     /// Least share of calls that must name the right request and be graded certain or confirmed: with 1, 8, 64 and 256
     /// concurrent requests. Each floor is below the published figure by the spread between runs of that row.
     pub floors: Floors,
-    /// Concurrent requests before the measured ones, which show the agent how the process behaves.
-    pub warm_up: u64,
 }
 
 /// Least shares, as fractions, with 1, 8, 64 and 256 concurrent requests ([`sizes`]).
@@ -108,13 +106,7 @@ impl Mode {
 
     /// The same if the share depends on the concurrency.
     pub const fn by_load(name: &'static str, title: &'static str, floors: Floors) -> Self {
-        Self { name, title, floors, warm_up: 8 }
-    }
-
-    /// The same where only one request at a time precedes the measured ones.
-    #[must_use]
-    pub const fn warmed_up_alone(self) -> Self {
-        Self { warm_up: 1, ..self }
+        Self { name, title, floors }
     }
 
     /// The floor at this concurrency.
@@ -267,7 +259,7 @@ pub fn run(
         let looks = agent.metrics().sum("tracer_runtime_detections_total", &[]);
         let server = begun(application, upstream, dir);
         let mut warm = |prefix: &str| {
-            let warm = load::run(server.address, plans(mode.name, prefix, mode.warm_up, 320 / mode.warm_up));
+            let warm = load::run(server.address, plans(mode.name, prefix, 8, 40));
             assert!(warm.broken().is_empty(), "{}: {:?}", mode.name, warm.broken().first());
             sent.push((*mode, 0, prefix.to_owned(), warm.answers.len()));
         };
