@@ -71,6 +71,14 @@ impl Calls {
     }
 }
 
+/// How often the two sides of a process's calls name the same request.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sides {
+    all: Calls,
+    /// Of these, calls with one message in hand at both sides.
+    one_in_hand: Calls,
+}
+
 /// Requests of a thread with one fingerprint.
 #[derive(Debug, Default)]
 struct Alike {
@@ -101,7 +109,7 @@ pub(super) struct Forwarding {
     requests: FxHashMap<(u32, u64), Alike>,
     processes: FxHashMap<u32, Calls>,
     /// How often the two sides of calls name the same request, by process.
-    sides: FxHashMap<u32, Calls>,
+    sides: FxHashMap<u32, Sides>,
 }
 
 impl Forwarding {
@@ -278,10 +286,10 @@ impl Engine {
         let cause = &call.cause;
         let Some(since) = cause.forwarded else {
             let grouped = call.group_membership.is_none() && cause.handed.is_none() && !cause.tasked;
-            return if grouped { self.doubt_of_group(call.pid) } else { None };
+            return if grouped { self.doubt_of_group(call) } else { None };
         };
         let doubt = self.doubt_of_forward(call, since)?;
-        if cause.by_group { self.doubt_of_group(call.pid) } else { Some(doubt) }
+        if cause.by_group { self.doubt_of_group(call) } else { Some(doubt) }
     }
 
     /// Why it is doubtful that a call forwards the request it matches, which was read at `since`.
@@ -293,22 +301,30 @@ impl Engine {
     }
 
     /// Why it is doubtful that a call was made for its group's request although both sides agree: they agree by chance
-    /// in a process that reads several requests before it sends calls for them.
-    fn doubt_of_group(&self, tgid: u32) -> Option<&'static str> {
-        self.forwarding.sides.get(&tgid).filter(|sides| !sides.is_consistent()).map(|_| BATCHES)
+    /// in a process that reads several requests before it sends calls for them. Of such a process only those calls are
+    /// sure at which its thread had nothing else in hand.
+    fn doubt_of_group(&self, call: &OpenSpan) -> Option<&'static str> {
+        let sides = self.forwarding.sides.get(&call.pid)?;
+        let sure = call.cause.one_in_hand.at_both() && sides.one_in_hand.is_consistent();
+        (!sure && !sides.all.is_consistent()).then_some(BATCHES)
     }
 
     /// The answer of `request` began in the group of `call`'s reply: counts whether the group that sent the call names
-    /// the same request.
-    pub(super) fn sides_met(&mut self, call: Slot, request: Slot) {
-        let Some(live) = self.spans.get(call).filter(|live| live.group_membership.is_none() && !live.cause.tasked)
+    /// the same request. `one_in_hand`: the thread had read nothing else when it answered.
+    pub(super) fn sides_met(&mut self, call: Slot, request: Slot, one_in_hand: bool) {
+        let Some(live) = self.spans.get_mut(call).filter(|live| live.group_membership.is_none() && !live.cause.tasked)
         else {
             return;
         };
+        live.cause.one_in_hand.answered(one_in_hand);
         let Some(candidate) = live.cause.candidate.filter(|_| !live.cause.alone) else { return };
         let (sides, tgid) = (&mut self.forwarding.sides, live.pid);
         if sides.len() < self.limits.processes || sides.contains_key(&tgid) {
-            sides.entry(tgid).or_default().count(candidate == request);
+            let sides = sides.entry(tgid).or_default();
+            sides.all.count(candidate == request);
+            if live.cause.one_in_hand.at_both() {
+                sides.one_in_hand.count(candidate == request);
+            }
         }
     }
 

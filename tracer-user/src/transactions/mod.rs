@@ -21,6 +21,7 @@ pub mod event_loop;
 mod forwarding;
 pub mod held;
 pub mod ids;
+pub mod in_hand;
 pub mod inband_context;
 pub mod join;
 mod last_hit_map;

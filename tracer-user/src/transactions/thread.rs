@@ -7,6 +7,7 @@ use tracer_common::event::ThreadCounters;
 
 use super::after_reply::{Answered, Serving};
 use super::event_loop::EventLoop;
+use super::in_hand::InHand;
 use super::open_span::Slot;
 use super::pools::Kind;
 use super::thread_pool::DetachedCalls;
@@ -134,6 +135,8 @@ pub struct Thread {
     pub died: Nanos,
     /// Its current callback group.
     pub group: ReadInterval,
+    /// What it read and has not sent anything for.
+    pub in_hand: InHand,
     /// Its callback state, if it runs an event loop with distinguishable callbacks.
     pub lap: Option<Box<EventLoop>>,
     /// Calls it made while it held no request.
@@ -177,6 +180,7 @@ impl Thread {
             doubt: 0,
             died: 0,
             group: ReadInterval::default(),
+            in_hand: InHand::default(),
             lap: None,
             detached_calls: DetachedCalls::default(),
             works: false,

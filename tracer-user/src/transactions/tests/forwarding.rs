@@ -272,3 +272,47 @@ proptest! {
         sound(&bytes, true)?;
     }
 }
+
+/// A proxy that changes what it forwards, in the same order: only its callback groups show which request a call is for.
+fn rewrites(host: &mut Host, clients: std::ops::Range<u64>, back: &[u64]) {
+    for client in clients.clone() {
+        host.reads(PROXY, 1 + client, get(&format!("/{client}"))).works(PROXY, 10);
+    }
+    for client in clients {
+        host.works(PROXY, 5).sends(PROXY, 101 + client, get(&format!("/rewritten/{client}")));
+    }
+    host.waits(PROXY, true);
+    for client in back {
+        host.reads(PROXY, 101 + client, OK).works(PROXY, 7).sends(PROXY, 1 + client, OK).waits(PROXY, true);
+    }
+}
+
+#[test]
+fn a_proxy_that_reads_several_at_once_is_sure_where_it_has_one_in_hand() {
+    let mut host = Host::new(Limits::default());
+    for client in 0..2 {
+        host.opens(1 + client, (0, 0)).opens(101 + client, (0, 0));
+    }
+    for _ in 0..10 {
+        rewrites(&mut host, 0..2, &[1, 0]);
+    }
+    for _ in 0..10 {
+        rewrites(&mut host, 0..1, &[]);
+        rewrites(&mut host, 1..2, &[1, 0]);
+    }
+    let spans = host.finish();
+    let calls = calls(&spans);
+    let (several, one) = calls.split_at(20);
+    // The first round's second call agrees at both sides before any disagreement was seen.
+    for (_, verdicts, parent) in &several[2..] {
+        assert_eq!((verdicts.grade, *parent), (Grade::Ambiguous, None), "{verdicts:?}");
+    }
+    for (call, verdicts, parent) in one {
+        let rewritten = parent.map(|path| format!("/rewritten{path}"));
+        assert_eq!(
+            (verdicts.grade, rewritten.as_deref()),
+            (Grade::Confirmed, Some(&*call.request.path)),
+            "{verdicts:?}"
+        );
+    }
+}
