@@ -74,6 +74,11 @@ impl MariaDb {
         Self { process, address, data }
     }
 
+    /// Its UNIX socket.
+    pub fn socket(&self) -> PathBuf {
+        self.data.join("socket")
+    }
+
     /// The client, configured for the server.
     pub fn client(&self) -> Command {
         self.client_by(self.address)

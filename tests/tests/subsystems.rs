@@ -1,6 +1,7 @@
 //! Books of PostgreSQL: users with known shares of work against what the kernel says of the processes that served them, and the
-//! whole against all processes of the server.
+//! whole against all processes of the server; beside them what the server says of itself.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -68,6 +69,18 @@ fn of<'a>(book: &'a Value, user: &str) -> &'a Value {
     users.iter().find(|one| one["user"] == user).unwrap_or_else(|| panic!("no {user}: {book}"))
 }
 
+/// Statements of a user and the seconds in them, as the server counts them.
+fn counted(server: &Postgres, user: &str) -> (u64, f64) {
+    let query = format!(
+        "SELECT sum(calls) || ' ' || sum(total_exec_time) / 1000 FROM pg_stat_statements s \
+         JOIN pg_roles r ON r.oid = s.userid WHERE r.rolname = '{user}' AND toplevel"
+    );
+    let done = server.psql().args(["-A", "-t", "-c", &query]).output().expect("psql");
+    let text = String::from_utf8_lossy(&done.stdout).into_owned();
+    let (calls, seconds) = text.trim().split_once(' ').unwrap_or_else(|| panic!("{user}: {done:?}"));
+    (calls.parse().expect("a number"), seconds.parse().expect("seconds"))
+}
+
 fn number(value: &Value, field: &str) -> f64 {
     value[field].as_f64().unwrap_or_else(|| panic!("{field}: {value}"))
 }
@@ -84,9 +97,10 @@ fn postgresqls_users_sessions_and_processes_add_up() {
         return say("SKIPPED subsystems: needs psycopg for Python");
     }
     let dir = scratch();
-    let server = Postgres::start(dir.path());
+    let server = Postgres::start_with(dir.path(), &["shared_preload_libraries=pg_stat_statements".into()]);
     let setup = "CREATE DATABASE shop; CREATE ROLE alice LOGIN PASSWORD 'pw'; CREATE ROLE bob LOGIN PASSWORD 'pw'; \
-                 CREATE ROLE carol LOGIN PASSWORD 'pw'";
+                 CREATE ROLE carol LOGIN PASSWORD 'pw'; CREATE EXTENSION pg_stat_statements; \
+                 CREATE ROLE watcher LOGIN PASSWORD 'planted-secret'; GRANT pg_monitor TO watcher";
     for statement in setup.split(';') {
         let done = server.psql().args(["-c", statement]).output().expect("psql");
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
@@ -95,8 +109,16 @@ fn postgresqls_users_sessions_and_processes_add_up() {
     let mut client = python(&server, dir.path(), &go);
     client.line("READY", Duration::from_secs(30));
 
-    let config = dir.path().join("tracer.toml");
-    std::fs::write(&config, "[subsystems]\nuser_metrics = true\n").expect("a file");
+    let (config, password) = (dir.path().join("tracer.toml"), dir.path().join("secret"));
+    std::fs::write(&password, "planted-secret\n").expect("a file");
+    std::fs::set_permissions(&password, std::fs::Permissions::from_mode(0o600)).expect("a mode");
+    let text = format!(
+        "[subsystems]\nuser_metrics = true\n[[subsystems.server]]\nsystem = \"postgresql\"\naddress = \"{}\"\n\
+         user = \"watcher\"\npassword_file = \"{}\"\n",
+        server.address,
+        password.display()
+    );
+    std::fs::write(&config, text).expect("a file");
     let agent = Agent::start(dir.path(), &["--nice=-10", "--config", config.to_str().expect("a path")]);
     // The book begins with the server's next activity, the check of it with that.
     server.psql().args(["-c", "SELECT 1"]).output().expect("psql");
@@ -152,6 +174,27 @@ fn postgresqls_users_sessions_and_processes_add_up() {
         assert!(classes.iter().any(|class| class["request_class"] == "SELECT"), "{classes:?}");
         assert_eq!(of(&book, user)["sessions"], 2);
     }
+    // What the server says of itself: the same users, whose sessions stay open and whose work is over.
+    let own = wait("the server's own figures of the work", Duration::from_secs(60), || {
+        let book = self::book(&agent, &server)?;
+        let users = book["own"]["users"].as_array()?.clone();
+        let of = |user: &str| users.iter().find(|one| one["user"] == user && one["database"] == "shop").cloned();
+        let (alice, bob) = (of("alice")?, of("bob")?);
+        let is_all = |own: &Value, user: &str| {
+            let (statements, seconds) = counted(&server, user);
+            own["statements"] == statements && (number(own, "time_s") - seconds).abs() < 1e-3 && own["sessions"] == 2
+        };
+        (is_all(&alice, "alice") && is_all(&bob, "bob")).then_some([alice, bob])
+    });
+    for (own, user) in own.iter().zip(["alice", "bob"]) {
+        let (time, cpu) = (number(own, "time_s"), number(of(&book, user), "requests_cpu_s"));
+        say(&format!(
+            "  {user}: {} statements, {time:.3} s by the server, CPU of requests {cpu:.3} s",
+            own["statements"]
+        ));
+    }
+    assert!(book["own"]["cpu_s"].is_null(), "PostgreSQL counts no CPU");
+    assert!(!agent.text("/api/v1/subsystems").contains("planted-secret"));
     // Whoever the server did not accept has no name.
     let text = agent.text("/api/v1/subsystems") + &agent.text("/metrics");
     assert!(!text.contains("mallory"), "a user that was refused shows");

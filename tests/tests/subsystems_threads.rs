@@ -106,7 +106,20 @@ fn mariadbs_clients_cost_what_their_threads_used() {
     let dir = scratch();
     let server = MariaDb::start_with(dir.path(), &["--performance-schema=ON"]);
     let pid = server.process.pid();
-    let agent = Agent::start(dir.path(), &["--nice=-10"]);
+    // The agent asks the server, too, at its UNIX socket.
+    let (config, password) = (dir.path().join("tracer.toml"), dir.path().join("secret"));
+    std::fs::write(&password, "planted-secret\n").expect("a file");
+    std::fs::set_permissions(&password, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("a mode");
+    let grants = "CREATE USER watcher@localhost IDENTIFIED BY 'planted-secret'; \
+                  GRANT SELECT ON performance_schema.* TO watcher@localhost";
+    by_socket(&server, "root", "", grants);
+    let text = format!(
+        "[[subsystems.server]]\nsystem = \"mariadb\"\naddress = \"unix:{}\"\nuser = \"watcher\"\npassword_file = \"{}\"\n",
+        server.socket().display(),
+        password.display()
+    );
+    std::fs::write(&config, text).expect("a file");
+    let agent = Agent::start(dir.path(), &["--nice=-10", "--config", config.to_str().expect("text")]);
     let go = dir.path().join("go");
     let mut clients = clients(&server, dir.path(), &go);
     clients.line("READY", Duration::from_secs(30));
@@ -140,8 +153,47 @@ fn mariadbs_clients_cost_what_their_threads_used() {
     assert!((parts - number(&book, "cpu_s")).abs() < 1e-6, "{book}");
     let shares = of_class(&book, "SELECT t_alice") / of_class(&book, "SELECT t_bob");
     assert!((2.7..=3.3).contains(&shares), "{shares}");
+    let own = wait("the server's own figures of the work", Duration::from_secs(60), || {
+        let own = self::book(&agent, "mariadb")?["own"].clone();
+        let user = own["users"].as_array()?.iter().find(|one| one["user"] == "planted_user").cloned()?;
+        let select = own["commands"].as_array()?.iter().find(|one| one["command"] == "SELECT").cloned()?;
+        // Only the clients are this user now, and both keep their sessions.
+        let (statements, seconds) = counted(&server);
+        let all = user["statements"] == statements && (number(&user, "time_s") - seconds).abs() < 1e-3;
+        (all && user["sessions"] == 2).then_some((user, select))
+    });
+    let (user, select) = own;
+    say(&format!(
+        "  the server: {} statements of the user, {:.3} s; SELECT {:.3} s; CPU of both {:.3} s",
+        user["statements"],
+        number(&user, "time_s"),
+        number(&select, "time_s"),
+        alice + bob
+    ));
+    assert!(number(&select, "time_s") >= 0.97 * (alice + bob), "{select}: on the CPU all the time");
+    assert!(!agent.text("/api/v1/subsystems").contains("planted-secret"));
     drop(clients);
     agent.stop();
+}
+
+/// What the server answers to this user, who comes by its UNIX socket.
+fn by_socket(server: &MariaDb, user: &str, password: &str, query: &str) -> String {
+    let mut client = Command::new(find("mariadb").expect("mariadb"));
+    client.args(["--no-defaults", "-N", "-e", query]).arg(format!("--user={user}"));
+    client.arg(format!("--password={password}")).arg(format!("--socket={}", server.socket().display()));
+    let done = client.output().expect("a client");
+    assert!(done.status.success(), "{done:?}");
+    String::from_utf8_lossy(&done.stdout).into_owned()
+}
+
+/// Statements of the clients' user and the seconds in them, as the server counts them. Asked by another user.
+fn counted(server: &MariaDb) -> (u64, f64) {
+    let query = "SELECT SUM(COUNT_STAR), SUM(SUM_TIMER_WAIT) / 1e12 \
+                 FROM performance_schema.events_statements_summary_by_user_by_event_name \
+                 WHERE USER = 'planted_user' AND EVENT_NAME LIKE 'statement/sql/%'";
+    let text = by_socket(server, "watcher", "planted-secret", query);
+    let (calls, seconds) = text.trim().split_once('\t').unwrap_or_else(|| panic!("{text}"));
+    (calls.parse().expect("a number"), seconds.parse().expect("seconds"))
 }
 
 /// CPU that Redis says it used, seconds.

@@ -4,8 +4,8 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::{Config, ConfigError, Source};
-use crate::subsystems::Settings;
 use crate::subsystems::login::{Address, ServerLogin};
+use crate::subsystems::{DatabaseSystem, Settings};
 
 /// Most servers that are asked.
 const SERVERS: usize = 16;
@@ -31,6 +31,7 @@ struct ServerFile {
     system: Spanned<String>,
     address: Spanned<String>,
     user: Option<String>,
+    database: Option<Spanned<String>>,
     password_file: Option<Spanned<String>>,
 }
 
@@ -41,11 +42,21 @@ impl SubsystemsFile {
             return Err(source.wrong(&more.span(), format!("expected at most {SERVERS} servers")));
         }
         for server in self.server {
+            let whole = server.span();
             let server = server.into_inner();
-            if server.system.get_ref() != "redis" {
-                return Err(source.wrong(&server.system.span(), "expected \"redis\""));
+            let systems = [DatabaseSystem::Redis, DatabaseSystem::PostgreSql, DatabaseSystem::MariaDb];
+            let system = systems.into_iter().find(|system| system.name() == server.system.get_ref());
+            let system = system.ok_or_else(|| {
+                let what = "expected \"redis\", \"postgresql\" or \"mariadb\", which is MySQL as well";
+                source.wrong(&server.system.span(), what)
+            })?;
+            if system != DatabaseSystem::Redis && server.user.is_none() {
+                return Err(source.wrong(&whole, "expected a `user`: the name of the agent's role in this server"));
             }
-            // Passwords travel in the clear.
+            if let Some(database) = server.database.as_ref().filter(|_| system != DatabaseSystem::PostgreSql) {
+                return Err(source.wrong(&database.span(), "only PostgreSQL is asked in a database"));
+            }
+            // Passwords and answers travel in the clear.
             let address = Address::parse(server.address.get_ref());
             let near = |address: &Address| !matches!(address, Address::Tcp(to) if !to.ip().is_loopback());
             let address = address.filter(near).ok_or_else(|| {
@@ -53,7 +64,8 @@ impl SubsystemsFile {
                 source.wrong(&server.address.span(), what)
             })?;
             let password_file = source.absolute(server.password_file)?;
-            config.database_logins.push(ServerLogin { address, user: server.user, password_file });
+            let database = server.database.map(Spanned::into_inner);
+            config.database_logins.push(ServerLogin { system, address, user: server.user, database, password_file });
         }
         Ok(())
     }

@@ -79,6 +79,13 @@ pub fn read(pid: u32) -> Option<ProcessFacts> {
     facts(pid, &files).map(|facts| ProcessFacts { cwd, files: version, user, ..facts })
 }
 
+/// The process of a thread; `None` if it is gone.
+pub fn of_thread(tid: u32) -> Option<u32> {
+    let status = bytes(&format!("/proc/{tid}/status"))?;
+    let status = String::from_utf8_lossy(&status);
+    status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
+}
+
 /// Checks that there is a process of this id: the id of one that has ended may come back as another's.
 pub fn check(pid: u32) -> Result<(), String> {
     let missing = || format!("there is no process {pid}: it has ended, or never was");

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::params::Params;
 use super::{App, PipelineView, Problem};
 use crate::model::{ClassId, Names};
+use crate::subsystems::own_figures::OwnUser;
 use crate::subsystems::{BookView, SelfReport, SessionView, UserView};
 
 /// Most classes of a user, and sessions of an instance, in one answer.
@@ -37,7 +38,14 @@ fn own(own: &SelfReport) -> Value {
     let command =
         |(name, calls, time_s): &(String, u64, f64)| json!({ "command": name, "calls": calls, "time_s": time_s });
     let commands: Vec<Value> = own.commands.iter().map(command).collect();
-    json!({ "cpu_s": own.cpu_s, "book_cpu_s": own.book_cpu_s, "commands": commands })
+    let user = |OwnUser { user, database, sessions, statements, time }: &OwnUser| {
+        json!({
+            "user": user, "database": database, "sessions": sessions, "statements": statements,
+            "time_s": time.map(|time| time as f64 / 1e9),
+        })
+    };
+    let users: Vec<Value> = own.users.iter().map(user).collect();
+    json!({ "cpu_s": own.cpu_s, "book_cpu_s": own.book_cpu_s, "commands": commands, "users": users })
 }
 
 fn subsystem(names: &Names, book: &BookView) -> Value {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::own_figures::{OwnCommand, OwnFigures};
+use super::own_figures::{OwnCommand, OwnFigures, OwnUser};
 use super::{DatabaseSystem, Member, Role, Spent};
 use crate::model::ClassId;
 
@@ -94,10 +94,10 @@ pub(super) struct Book {
 /// What a server says of itself, and this book's figures of the same moments.
 #[derive(Debug)]
 struct OwnRecord {
-    /// CPU by the server and by this book: when it was asked first, and last.
-    first: (u64, u64),
-    last: (u64, u64),
+    /// CPU by the server, if it counts that, and by this book: when it was asked first, and last.
+    cpu: Option<[(u64, u64); 2]>,
     commands: Vec<OwnCommand>,
+    users: Vec<OwnUser>,
 }
 
 /// A book as the API and metrics show it. CPU in seconds.
@@ -134,12 +134,14 @@ pub struct BookView {
 /// What a server says of itself.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SelfReport {
-    /// CPU since it was asked first, seconds; and this book's figure for the same time.
-    pub cpu_s: f64,
+    /// CPU since it was asked first, seconds, if it counts that; and this book's figure for the same time.
+    pub cpu_s: Option<f64>,
     /// See `cpu_s`.
-    pub book_cpu_s: f64,
+    pub book_cpu_s: Option<f64>,
     /// Name, number and seconds of its commands, since it counts them.
     pub commands: Vec<(String, u64, f64)>,
+    /// Its users.
+    pub users: Vec<OwnUser>,
 }
 
 /// CPU of a component.
@@ -216,10 +218,15 @@ impl Book {
 
     /// The server says this of itself.
     pub(super) fn compare(&mut self, figures: OwnFigures) {
-        let now = (figures.cpu, self.cpu);
-        // Less than before: it is another run of the server.
-        let first = self.own.as_ref().filter(|own| own.last.0 <= figures.cpu).map_or(now, |own| own.first);
-        self.own = Some(OwnRecord { first, last: now, commands: figures.commands });
+        let OwnFigures { cpu, commands, users, .. } = figures;
+        let before = self.own.as_ref().and_then(|own| own.cpu);
+        let cpu = cpu.map(|cpu| {
+            let now = (cpu, self.cpu);
+            // Less than before: it is another run of the server.
+            let first = before.filter(|[_, last]| last.0 <= cpu).map_or(now, |[first, _]| first);
+            [first, now]
+        });
+        self.own = Some(OwnRecord { cpu, commands, users });
     }
 
     /// A process ended. What a worker did is its leader's, whose role is given.
@@ -378,9 +385,10 @@ impl Book {
 impl OwnRecord {
     fn view(&self) -> SelfReport {
         SelfReport {
-            cpu_s: seconds(self.last.0.saturating_sub(self.first.0)),
-            book_cpu_s: seconds(self.last.1.saturating_sub(self.first.1)),
+            cpu_s: self.cpu.map(|[first, last]| seconds(last.0.saturating_sub(first.0))),
+            book_cpu_s: self.cpu.map(|[first, last]| seconds(last.1.saturating_sub(first.1))),
             commands: self.commands.iter().map(|one| (one.name.clone(), one.calls, seconds(one.time))).collect(),
+            users: self.users.clone(),
         }
     }
 }

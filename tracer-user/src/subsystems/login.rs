@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use super::DatabaseSystem;
+
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
@@ -35,10 +37,14 @@ impl fmt::Display for Address {
 /// A server, and how to log in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerLogin {
+    /// What it is.
+    pub system: DatabaseSystem,
     /// Where it listens.
     pub address: Address,
-    /// Its name for the agent; `None`: the server's default user.
+    /// Its name for the agent; `None`: the server's default user, which only Redis has.
     pub user: Option<String>,
+    /// PostgreSQL: the database where `pg_stat_statements` is installed; `None`: `postgres`.
+    pub database: Option<String>,
     /// File with the password; `None`: none is sent.
     pub password_file: Option<PathBuf>,
 }

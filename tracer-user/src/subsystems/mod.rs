@@ -353,8 +353,12 @@ impl Subsystems {
     }
 
     /// A server says this of itself; one that is in no book is passed over.
-    pub fn compare(&mut self, figures: OwnFigures) {
-        if let Some(book) = self.books.iter_mut().find(|book| book.root == figures.pid && book.root != 0) {
+    pub fn compare(&mut self, mut figures: OwnFigures) {
+        if !self.settings.users {
+            figures.users.clear();
+        }
+        let is_it = |book: &&mut Book| book.root == figures.pid && book.root != 0 && book.system == figures.system;
+        if let Some(book) = self.books.iter_mut().find(is_it) {
             book.compare(figures);
         }
     }

@@ -452,9 +452,19 @@ pub(super) const SUBSYSTEM: Shape = Object(&[
     (
         "own",
         Nullable(&Object(&[
-            ("cpu_s", Number),
-            ("book_cpu_s", Number),
+            ("cpu_s", NUMBER_OR_NULL),
+            ("book_cpu_s", NUMBER_OR_NULL),
             ("commands", List(&Object(&[("command", Text), ("calls", Count), ("time_s", Number)]))),
+            (
+                "users",
+                List(&Object(&[
+                    ("user", Text),
+                    ("database", Text),
+                    ("sessions", Count),
+                    ("statements", Nullable(&Count)),
+                    ("time_s", NUMBER_OR_NULL),
+                ])),
+            ),
         ])),
     ),
     (
