@@ -3,6 +3,8 @@
 use std::time::{Duration, Instant};
 
 use tracer_tests::agent::Agent;
+use tracer_tests::postgresql::{Postgres, programs};
+use tracer_tests::process::Process;
 use tracer_tests::workload::Server;
 use tracer_tests::{begin, explained, figure, http, load, say, scale, scratch, wait};
 
@@ -79,5 +81,30 @@ fn each_class_waits_in_its_own_function() {
     }
     let svg = agent.text("/flamegraph.svg?service=waits&class=GET%20%2Flock&kind=offcpu");
     assert!(svg.contains("wait_for_lock") && svg.contains("off CPU: futex") && svg.contains(" s off the CPU"), "{svg}");
+    agent.stop();
+}
+
+#[test]
+fn a_server_behind_a_unix_socket_has_stacks_too() {
+    let Some(_turn) = begin("off_cpu_unix", &["setpriv"]) else { return };
+    if programs().is_none() {
+        return say("SKIPPED off_cpu_unix: needs PostgreSQL");
+    }
+    let dir = scratch();
+    let server = Postgres::start(dir.path());
+    let agent = Agent::start(dir.path(), &["--nice=-10"]);
+    let mut client = server.psql();
+    client.env("PGHOST", &server.data).args(["-c", &"SELECT pg_sleep(0.05);".repeat(2000)]);
+    let client = Process::start("psql", &mut client, &dir.path().join("psql.log"));
+    let begin = Instant::now();
+    let asleep = wait("stacks of the server's sleep", Duration::from_secs(60), || {
+        let folded = agent.text("/profile.folded?service=postgres&kind=offcpu");
+        let asleep = seconds(&folded, |stack| stack.contains(";pg_sleep;") && stack.ends_with("[off CPU: poll]"));
+        (asleep >= 2.0).then_some(asleep)
+    });
+    let whole = begin.elapsed().as_secs_f64();
+    say(&format!("  {asleep:.3} s of stacks in pg_sleep within {whole:.3} s"));
+    assert!(asleep <= whole);
+    drop(client);
     agent.stop();
 }

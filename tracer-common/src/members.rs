@@ -63,6 +63,7 @@ pub const MEMBERS: &[Member] = &[
     need("OFF_TCP_BYTES_ACKED", "tcp_sock", "bytes_acked"),
     need("OFF_TCP_BYTES_RECEIVED", "tcp_sock", "bytes_received"),
     need("OFF_UNIX_PEER", "unix_sock", "peer"),
+    need("OFF_UNIX_ADDR", "unix_sock", "addr"),
     need("OFF_TASK_PID", "task_struct", "pid"),
     need("OFF_TASK_TGID", "task_struct", "tgid"),
     need("OFF_TASK_FLAGS", "task_struct", "flags"),

@@ -10,7 +10,8 @@ use crate::offsets::{
     MASK_SK_ZEROCOPY, OFF_FILE_FLAGS, OFF_NET_INUM, OFF_SK_DADDR, OFF_SK_DPORT, OFF_SK_FAMILY, OFF_SK_FLAGS,
     OFF_SK_NET, OFF_SK_NUM, OFF_SK_PROTOCOL, OFF_SK_RCV_SADDR, OFF_SK_SHUTDOWN, OFF_SK_SOCKET, OFF_SK_STATE,
     OFF_SK_TYPE, OFF_SK_V6_DADDR, OFF_SK_V6_RCV_SADDR, OFF_SOCKET_FILE, OFF_SOCKET_SK, OFF_TCP_BYTES_ACKED,
-    OFF_TCP_BYTES_RECEIVED, OFF_TCP_COPIED_SEQ, OFF_TCP_RCV_NXT, OFF_TCP_SND_UNA, OFF_TCP_WRITE_SEQ, OFF_UNIX_PEER,
+    OFF_TCP_BYTES_RECEIVED, OFF_TCP_COPIED_SEQ, OFF_TCP_RCV_NXT, OFF_TCP_SND_UNA, OFF_TCP_WRITE_SEQ, OFF_UNIX_ADDR,
+    OFF_UNIX_PEER,
 };
 
 const SOCK_STREAM: u16 = 1;
@@ -127,6 +128,15 @@ impl SockPtr {
     pub(crate) fn unix_peer(self) -> u64 {
         // A `sock` is the first member of its `unix_sock`; the helper reads beyond what BTF allows for `sock`.
         peek(self.0 as u64, OFF_UNIX_PEER.load())
+    }
+
+    /// Which end of a connection a UNIX socket is: (it accepted, it connected). An accepted socket has its listener's address, one
+    /// that connected mostly has none; of a pair neither has one. Only for [`What::UnixStream`].
+    #[inline(always)]
+    pub(crate) fn unix_ends(self) -> (bool, bool) {
+        let (own, far) = (self.0 as u64, self.unix_peer());
+        let (own, far) = (peek(own, OFF_UNIX_ADDR.load()) != 0, peek(far, OFF_UNIX_ADDR.load()) != 0);
+        (own & !far, far & !own)
     }
 
     #[inline(always)]

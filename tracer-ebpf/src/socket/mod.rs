@@ -182,6 +182,10 @@ fn moved<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, b
         }
         sock.flags |= SOCK_EOF;
     }
+    if what == What::UnixStream && sock.flags & SOCK_OPENED == 0 {
+        let (accepted, connected) = sk.unix_ends();
+        sock.flags |= accepted as u32 * SOCK_PASSIVE | connected as u32 * SOCK_ACTIVE;
+    }
     thread_pool::noted::<TX>(thread, sock.flags);
     runtime::counted(thread, tgid);
     // SAFETY: no argument.
