@@ -98,6 +98,8 @@ fn a_server_behind_a_unix_socket_has_stacks_too() {
     let client = Process::start("psql", &mut client, &dir.path().join("psql.log"));
     let begin = Instant::now();
     let asleep = wait("stacks of the server's sleep", Duration::from_secs(60), || {
+        let services = agent.json("/api/v1/services");
+        services["services"].as_array()?.iter().find(|one| one["service_name"] == "postgres")?;
         let folded = agent.text("/profile.folded?service=postgres&kind=offcpu");
         let asleep = seconds(&folded, |stack| stack.contains(";pg_sleep;") && stack.ends_with("[off CPU: poll]"));
         (asleep >= 2.0).then_some(asleep)

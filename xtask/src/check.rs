@@ -4,13 +4,53 @@
 use std::env;
 
 use anyhow::{Result, anyhow, bail};
+use clap::Args;
 
 use crate::build_ebpf::{self, Way};
-use crate::{deny, shell, tidy};
+use crate::{deny, setup, shell, tidy};
 
-/// Runs every check, then says which failed. Without `ebpf`, only what a stable toolchain can do.
-pub(crate) fn run(way: Option<Way>, ebpf: bool) -> Result<()> {
-    let objects = || {
+/// `cargo xtask check`.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Install meanwhile what `cargo xtask setup` does; only the last check needs it.
+    #[arg(long)]
+    with_setup: bool,
+}
+
+/// A check by its name.
+type Check<'a> = (&'static str, Box<dyn FnOnce() -> Result<()> + 'a>);
+
+/// Runs every check, and names those that failed.
+pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
+    if !options.with_setup {
+        return every(way, true);
+    }
+    setup::components()?;
+    std::thread::scope(|scope| {
+        let setting_up = scope.spawn(|| setup::run(way));
+        let wait = || setting_up.join().unwrap_or_else(|_| bail!("it ended without a result"));
+        let last: [Check<'_>; 2] = [("set-up", Box::new(wait)), objects(way)];
+        all(stable().into_iter().chain(last).collect())
+    })
+}
+
+/// Runs every check of what is set up. Without `ebpf`, only what a stable toolchain can do.
+pub(crate) fn every(way: Option<Way>, ebpf: bool) -> Result<()> {
+    all(stable().into_iter().chain(ebpf.then(|| objects(way))).collect())
+}
+
+fn stable() -> [Check<'static>; 5] {
+    [
+        ("format", Box::new(format)),
+        ("tidy", Box::new(tidy::run)),
+        ("lints", Box::new(lints)),
+        ("documentation", Box::new(documentation)),
+        ("dependencies", Box::new(deny::run)),
+    ]
+}
+
+fn objects(way: Option<Way>) -> Check<'static> {
+    let compile = move || {
         build_ebpf::ready(way)?;
         // Side by side, because a link uses one core; the build of `tracer` finds this machine's.
         std::thread::scope(|scope| {
@@ -19,22 +59,17 @@ pub(crate) fn run(way: Option<Way>, ebpf: bool) -> Result<()> {
             others.join().map_err(|_| anyhow!("the build for aarch64 ended without a result"))?.and(own).map(drop)
         })
     };
-    let mut checks: Vec<(&str, &dyn Fn() -> Result<()>)> = vec![
-        ("format", &format),
-        ("tidy", &tidy::run),
-        ("lints", &lints),
-        ("documentation", &documentation),
-        ("dependencies", &deny::run),
-    ];
-    if ebpf {
-        checks.push(("eBPF objects", &objects));
-    }
+    ("eBPF objects", Box::new(compile))
+}
+
+fn all(checks: Vec<Check<'_>>) -> Result<()> {
     let mut failed = Vec::new();
-    for (n, (name, check)) in checks.iter().enumerate() {
-        shell::progress(format!("check {}/{}: {name}", n + 1, checks.len()));
+    let count = checks.len();
+    for (n, (name, check)) in checks.into_iter().enumerate() {
+        shell::progress(format!("check {}/{count}: {name}", n + 1));
         if let Err(error) = check() {
             eprintln!("error: {name}: {error:#}");
-            failed.push(*name);
+            failed.push(name);
         }
     }
     if !failed.is_empty() {

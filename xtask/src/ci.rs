@@ -10,7 +10,7 @@ pub(crate) fn run(way: Option<Way>, options: &test::Options) -> Result<()> {
     if !options.without_kernel {
         setup::run(way)?;
     }
-    let checked = check::run(way, !options.without_kernel);
+    let checked = check::every(way, !options.without_kernel);
     let tested = test::run(way, options);
     match (checked, tested) {
         (Ok(()), tested) => tested,

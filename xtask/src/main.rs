@@ -64,7 +64,7 @@ enum Task {
     /// Make the Debian package, the archive and their checksums (target/package/).
     Package(package::Options),
     /// Format, tidy, lints and documentation: every check without a run.
-    Check,
+    Check(check::Options),
     /// Set-up, release build, then the quick tier of tests; `--full`: every test.
     Test(test::Options),
     /// What CI does: `check`, then `test`.
@@ -107,7 +107,7 @@ fn main() -> ExitCode {
         Task::BuildEbpf(options) => build_ebpf::run(way, &options),
         Task::Build(options) => build::run(way, &options),
         Task::Package(options) => package::run(way, &options),
-        Task::Check => check::run(way, true),
+        Task::Check(options) => check::run(way, &options),
         Task::Test(options) => test::run(way, &options),
         Task::Ci(options) => ci::run(way, &options),
         Task::Demo(options) => demo::run(way, &options),

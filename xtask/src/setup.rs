@@ -35,7 +35,7 @@ pub(crate) fn programs() -> Result<()> {
 }
 
 /// rustfmt and clippy, which minimal rustup installations lack.
-fn components() -> Result<()> {
+pub(crate) fn components() -> Result<()> {
     let missing: Vec<&str> = [("rustfmt", "fmt"), ("clippy", "clippy")]
         .into_iter()
         .filter(|(_, command)| shell::output(shell::cargo().args([command, "--version"])).is_err())
