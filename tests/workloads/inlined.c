@@ -1,10 +1,15 @@
 /* Uses CPU in a function that is inlined into its caller. */
 static volatile unsigned long sink;
 
+/* Several on the line that samples are to show: processors let an interrupt wait until the loop's own instructions, which
+   are of another line. On one processor every fourth sample of a single step was. */
+#define STEP sink = sink * 6364136223846793005UL + x;
+
 static inline __attribute__((always_inline)) unsigned long inlined_hot(unsigned long x)
 {
-    for (unsigned long i = 0; i < 100000; i++)
-        sink = sink * 6364136223846793005UL + x; /* HOT */
+    for (unsigned long i = 0; i < 12500; i++) {
+        STEP STEP STEP STEP STEP STEP STEP STEP /* HOT */
+    }
     return x + 1;
 }
 
