@@ -239,9 +239,11 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     let instrumenting = instrumenting(&config, &kernel, recorder.is_some());
     let decrypting = Decrypting::start(&config.tls, kernel.prober())
         .map_err(|error| Failure::Running(format!("no thread for TLS libraries: {error}")))?;
+    // A rate that nothing samples at would be shown.
+    let hertz = if kernel.sampler.forbidden().is_some() { 0 } else { config.hertz };
     let mut agent = Agent {
         thread_clocks: ThreadClocks::default(),
-        sampling: Sampling::new(config.hertz, config.overhead_budget, kernel.sampler.clocks()),
+        sampling: Sampling::new(hertz, config.overhead_budget, kernel.sampler.clocks()),
         config,
         kernel,
         rings,

@@ -427,8 +427,8 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
         hook: "perf_event cpu-clock",
         when: When::Start,
         built,
-        missing: None,
-        without: "no stacks",
+        missing: sampler.forbidden().map(str::to_owned),
+        without: "no stacks, and a thread that never leaves the CPU is charged late",
     });
     Ok((
         Kernel {

@@ -17,6 +17,8 @@ const MIN_HERTZ: u32 = 1;
 /// Highest sampling rate; the clock's own minimum period is 10 µs.
 pub const MAX_HERTZ: u32 = 10_000;
 
+const PARANOID: &str = "/proc/sys/kernel/perf_event_paranoid";
+
 // include/uapi/linux/perf_event.h
 const PERF_TYPE_SOFTWARE: u32 = 1;
 const PERF_COUNT_SW_CPU_CLOCK: u64 = 0;
@@ -109,6 +111,7 @@ pub struct Sampler {
     attachments: Attachments,
     program: OwnedFd,
     hertz: u32,
+    forbidden: Option<String>,
 }
 
 /// The clock of one thread: its program and its event. Dropping it stops it.
@@ -123,14 +126,25 @@ fn period(hertz: u32) -> u64 {
 }
 
 impl Sampler {
+    /// Starts the clocks. Where the kernel permits none, there is no sampling, and [`Self::forbidden`] says why.
     pub(super) fn start(program: &ProgramFd, hertz: u32, attachments: &Attachments) -> Result<Self, SamplerError> {
+        let mut forbidden = None;
         for cpu in aya::util::online_cpus().map_err(|(_, error)| SamplerError::Cpus(error))? {
-            let clock = open(program, On::Cpu(cpu), period(hertz))?;
-            attachments.clocks().push((cpu, clock));
+            match open(program, On::Cpu(cpu), period(hertz)) {
+                Ok(clock) => attachments.clocks().push((cpu, clock)),
+                Err(SamplerError::Refused { source, .. })
+                    if source.kind() == io::ErrorKind::PermissionDenied && attachments.clocks().is_empty() =>
+                {
+                    forbidden = Some(why_forbidden(&source, &std::fs::read_to_string(PARANOID).unwrap_or_default()));
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
         }
         let refused = |source| SamplerError::Refused { what: "a second descriptor was refused", cpu: 0, source };
         let program = program.as_fd().try_clone_to_owned().map_err(refused)?;
-        Ok(Self { attachments: attachments.clone(), program, hertz })
+        let hertz = if forbidden.is_some() { 0 } else { hertz };
+        Ok(Self { attachments: attachments.clone(), program, hertz, forbidden })
     }
 
     /// Samples the thread by a clock of its own, too: `hertz` times a second of its CPU time, until [`Self::leave_thread`].
@@ -148,6 +162,11 @@ impl Sampler {
     /// Samples per second and CPU; 0 if no stacks are taken.
     pub fn hertz(&self) -> u32 {
         self.hertz
+    }
+
+    /// Why the kernel permits no clock, and what to do; `None`: it does.
+    pub fn forbidden(&self) -> Option<&str> {
+        self.forbidden.as_deref()
     }
 
     /// Number of clocks: one for each CPU.
@@ -170,8 +189,20 @@ impl Sampler {
                 return Err(SamplerError::Refused { what: "the sampling period was refused", cpu: *cpu, source });
             }
         }
-        self.hertz = hertz.min(MAX_HERTZ);
+        self.hertz = if self.forbidden.is_some() { 0 } else { hertz.min(MAX_HERTZ) };
         Ok(())
+    }
+}
+
+/// What to do about the refusal of a clock. `paranoid`: what the file says. Kernels of Debian and Ubuntu have levels above 2, at
+/// which only CAP_SYS_ADMIN may open an event.
+fn why_forbidden(error: &io::Error, paranoid: &str) -> String {
+    match paranoid.trim().parse::<i32>() {
+        Ok(level) if level > 2 => format!(
+            "perf events are refused: {error}; kernel.perf_event_paranoid is {level}, where this kernel wants CAP_SYS_ADMIN: \
+             'sysctl kernel.perf_event_paranoid=2', then restart the agent, or add that capability (docs/install.md)"
+        ),
+        _ => format!("perf events are refused: {error}; CAP_PERFMON is needed"),
     }
 }
 
@@ -260,6 +291,15 @@ fn clock(on: On, nanos: u64) -> Result<OwnedFd, SamplerError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refusal_says_what_to_do() {
+        let error = io::Error::from_raw_os_error(libc::EACCES);
+        assert!(why_forbidden(&error, "3\n").contains("sysctl kernel.perf_event_paranoid=2"));
+        for level in ["2", "-1", "", "x"] {
+            assert!(why_forbidden(&error, level).ends_with("CAP_PERFMON is needed"), "{level}");
+        }
+    }
 
     #[test]
     fn periods_are_nanoseconds() {
