@@ -1,8 +1,8 @@
 /* Uses CPU in a function that is inlined into its caller. */
 static volatile unsigned long sink;
 
-/* Several on the line that samples are to show: processors let an interrupt wait until the loop's own instructions, which
-   are of another line. On one processor every fourth sample of a single step was. */
+/* Several on the line that samples are to show. On some processors every fourth sample of a loop with one step falls on the
+   loop's own instructions, which are of another line. */
 #define STEP sink = sink * 6364136223846793005UL + x;
 
 static inline __attribute__((always_inline)) unsigned long inlined_hot(unsigned long x)

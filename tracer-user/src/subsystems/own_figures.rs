@@ -28,7 +28,7 @@ pub struct OwnFigures {
 }
 
 impl OwnFigures {
-    /// A server that has said nothing yet.
+    /// A server of which nothing else is known yet.
     pub fn new(system: DatabaseSystem, pid: u32) -> Self {
         Self { system, pid, cpu: None, commands: Vec::new(), users: Vec::new() }
     }
