@@ -12,7 +12,7 @@ use crate::{deny, setup, shell, tidy};
 /// `cargo xtask check`.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Install meanwhile what `cargo xtask setup` does; only the last check needs it.
+    /// Install meanwhile what `cargo xtask setup` does; only the last two checks need it.
     #[arg(long)]
     with_setup: bool,
 }
@@ -29,24 +29,28 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     std::thread::scope(|scope| {
         let setting_up = scope.spawn(|| setup::run(way));
         let wait = || setting_up.join().unwrap_or_else(|_| bail!("it ended without a result"));
-        let last: [Check<'_>; 2] = [("set-up", Box::new(wait)), objects(way)];
-        all(stable().into_iter().chain(last).collect())
+        let last: [Check<'_>; 3] = [("set-up", Box::new(wait)), dependencies(), objects(way)];
+        all(bare().into_iter().chain(last).collect())
     })
 }
 
 /// Runs every check of what is set up. Without `ebpf`, only what a stable toolchain can do.
 pub(crate) fn every(way: Option<Way>, ebpf: bool) -> Result<()> {
-    all(stable().into_iter().chain(ebpf.then(|| objects(way))).collect())
+    all(bare().into_iter().chain([dependencies()]).chain(ebpf.then(|| objects(way))).collect())
 }
 
-fn stable() -> [Check<'static>; 5] {
+/// What needs no more than a Rust toolchain.
+fn bare() -> [Check<'static>; 4] {
     [
         ("format", Box::new(format)),
         ("tidy", Box::new(tidy::run)),
         ("lints", Box::new(lints)),
         ("documentation", Box::new(documentation)),
-        ("dependencies", Box::new(deny::run)),
     ]
+}
+
+fn dependencies() -> Check<'static> {
+    ("dependencies", Box::new(deny::run))
 }
 
 fn objects(way: Option<Way>) -> Check<'static> {
