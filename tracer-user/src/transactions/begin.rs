@@ -32,8 +32,8 @@ pub(super) struct During<'a> {
     pub(super) own: Option<Slot>,
     /// The request the thread has answered but still works for.
     pub(super) after: Option<Slot>,
-    /// On a send that begins one message: the thread had exactly one in hand.
-    pub(super) one_in_hand: bool,
+    /// On a send that begins one message: the thread had exactly one pending read.
+    pub(super) one_pending_read: bool,
 }
 
 /// The start of a request as the connection parser reports it.
@@ -166,7 +166,7 @@ impl Engine {
                 None if timed => Cause::none(UNKNOWN),
                 _ => self.cause_of(opener, op),
             };
-            live.cause.one_in_hand.at_call = op.is_some_and(|during| during.one_in_hand);
+            live.cause.one_pending_read.at_call = op.is_some_and(|during| during.one_pending_read);
         }
         // A message carries its producer's context itself.
         if protocol.conventions() != Conventions::Messaging {
@@ -440,8 +440,8 @@ impl Engine {
             self.answered_by_task(slot, op);
         }
         // The group that reads a call's reply writes the answer: evidence from the other side of the call.
-        if let Some(During { group: Some(IntervalOwner::Call(call)), one_in_hand, .. }) = op {
-            self.sides_met(call, slot, one_in_hand);
+        if let Some(During { group: Some(IntervalOwner::Call(call)), one_pending_read, .. }) = op {
+            self.sides_met(call, slot, one_pending_read);
         }
         if let Some(During { group: Some(IntervalOwner::Call(call)), .. }) = op
             && let Some(call) = self.spans.get_mut(call)

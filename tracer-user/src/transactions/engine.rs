@@ -508,8 +508,8 @@ impl Engine {
         let holder = thread.and_then(Thread::holder);
         let own = if dir == Direction::Tx { self.callback(op, group) } else { None };
         let after = self.still_after(op, dir, before, continues);
-        let one_in_hand = self.one_in_hand(op, dir, before.is_some(), &events);
-        let during = During { op, group, holder, own, after, one_in_hand };
+        let one_pending_read = self.one_pending_read(op, dir, before.is_some(), &events);
+        let during = During { op, group, holder, own, after, one_pending_read };
         let spoken = self.spoken_of(op, &events);
         let batch = if together.is_empty() { self.batch(cookie, &events) } else { Vec::new() };
         let behind = if header.flags & OP_EOF != 0 { self.behind(cookie, before) } else { None };

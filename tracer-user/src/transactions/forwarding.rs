@@ -75,8 +75,8 @@ impl Calls {
 #[derive(Clone, Copy, Debug, Default)]
 struct Sides {
     all: Calls,
-    /// Of these, calls with one message in hand at both sides.
-    one_in_hand: Calls,
+    /// Of these, calls with one pending read at both sides.
+    one_pending_read: Calls,
 }
 
 /// Requests of a thread with one fingerprint.
@@ -302,28 +302,28 @@ impl Engine {
 
     /// Why it is doubtful that a call was made for its group's request although both sides agree: they agree by chance
     /// in a process that reads several requests before it sends calls for them. Of such a process only those calls are
-    /// sure at which its thread had nothing else in hand.
+    /// sure at which its thread had no other pending read.
     fn doubt_of_group(&self, call: &OpenSpan) -> Option<&'static str> {
         let sides = self.forwarding.sides.get(&call.pid)?;
-        let sure = call.cause.one_in_hand.at_both() && sides.one_in_hand.is_consistent();
+        let sure = call.cause.one_pending_read.at_both() && sides.one_pending_read.is_consistent();
         (!sure && !sides.all.is_consistent()).then_some(BATCHES)
     }
 
     /// The answer of `request` began in the group of `call`'s reply: counts whether the group that sent the call names
-    /// the same request. `one_in_hand`: the thread had read nothing else when it answered.
-    pub(super) fn sides_met(&mut self, call: Slot, request: Slot, one_in_hand: bool) {
+    /// the same request. `one_pending_read`: the thread had read nothing else when it answered.
+    pub(super) fn sides_met(&mut self, call: Slot, request: Slot, one_pending_read: bool) {
         let Some(live) = self.spans.get_mut(call).filter(|live| live.group_membership.is_none() && !live.cause.tasked)
         else {
             return;
         };
-        live.cause.one_in_hand.answered(one_in_hand);
+        live.cause.one_pending_read.answered(one_pending_read);
         let Some(candidate) = live.cause.candidate.filter(|_| !live.cause.alone) else { return };
         let (sides, tgid) = (&mut self.forwarding.sides, live.pid);
         if sides.len() < self.limits.processes || sides.contains_key(&tgid) {
             let sides = sides.entry(tgid).or_default();
             sides.all.count(candidate == request);
-            if live.cause.one_in_hand.at_both() {
-                sides.one_in_hand.count(candidate == request);
+            if live.cause.one_pending_read.at_both() {
+                sides.one_pending_read.count(candidate == request);
             }
         }
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::callback_groups::CallbackGroup;
-use super::in_hand::OneInHand;
 use super::inband_context::InbandIds;
+use super::pending_reads::OnePendingRead;
 use super::relayed::Relayed;
 use super::task_table::Answer;
 use super::trace_ids::Bound;
@@ -81,8 +81,8 @@ pub struct Cause {
     pub forwarded: Option<Nanos>,
     /// Both sides of its callback groups name that parent, too.
     pub by_group: bool,
-    /// Its thread had one message in hand when it sent the call, and one when it answered by the call's reply.
-    pub one_in_hand: OneInHand,
+    /// Its thread had one pending read when it sent the call, and one when it answered by the call's reply.
+    pub one_pending_read: OnePendingRead,
     /// The tasks mostly act right after their wake-up: the callback group counts until the task's evidence decides.
     pub grouped: bool,
 }
@@ -107,7 +107,7 @@ impl Cause {
             doubt: None,
             forwarded: None,
             by_group: false,
-            one_in_hand: OneInHand::default(),
+            one_pending_read: OnePendingRead::default(),
             grouped: false,
         }
     }

@@ -7,8 +7,8 @@ use tracer_common::event::ThreadCounters;
 
 use super::after_reply::{Answered, Serving};
 use super::event_loop::EventLoop;
-use super::in_hand::InHand;
 use super::open_span::Slot;
+use super::pending_reads::PendingReads;
 use super::pools::Kind;
 use super::thread_pool::DetachedCalls;
 use crate::model::{ClassId, Cost, Nanos, ServiceId};
@@ -136,7 +136,7 @@ pub struct Thread {
     /// Its current callback group.
     pub group: ReadInterval,
     /// What it read and has not sent anything for.
-    pub in_hand: InHand,
+    pub pending_reads: PendingReads,
     /// Its callback state, if it runs an event loop with distinguishable callbacks.
     pub lap: Option<Box<EventLoop>>,
     /// Calls it made while it held no request.
@@ -180,7 +180,7 @@ impl Thread {
             doubt: 0,
             died: 0,
             group: ReadInterval::default(),
-            in_hand: InHand::default(),
+            pending_reads: PendingReads::default(),
             lap: None,
             detached_calls: DetachedCalls::default(),
             works: false,

@@ -296,14 +296,22 @@ mod tests {
         ask(&mut answered(answers), &login(DatabaseSystem::MariaDb), Some("planted"))
     }
 
-    #[test]
-    fn sessions_users_and_statements_are_read() {
-        let all = [
+    /// A login, and the first answers.
+    fn begun() -> Vec<u8> {
+        [
             greeting("mysql_native_password"),
             with(2, &[OK, 0, 0, 2, 0, 0, 0]),
             answer(1, &[&["1"]]),
             answer(1, &[&["4242"]]),
             answer(2, &[&["alice", "2"]]),
+        ]
+        .concat()
+    }
+
+    #[test]
+    fn sessions_users_and_statements_are_read() {
+        let all = [
+            begun(),
             answer(3, &[&["alice", "7", "5000000"], &["bob", "1", "3000"]]),
             answer(3, &[&["statement/sql/create_table", "1", "9000"], &["statement/sql/select", "7", "80000"]]),
         ]
@@ -356,14 +364,7 @@ mod tests {
     proptest! {
         #[test]
         fn never_panics_on_arbitrary_answers(tail in proptest::collection::vec(any::<u8>(), 0..200), keep in 0usize..400) {
-            let all = [
-                greeting("mysql_native_password"),
-                with(2, &[OK, 0, 0, 2, 0, 0, 0]),
-                answer(1, &[&["1"]]),
-                answer(1, &[&["4242"]]),
-                answer(2, &[&["alice", "2"]]),
-            ]
-            .concat();
+            let all = begun();
             let _ = asked(&[&all[..keep.min(all.len())], &tail].concat());
         }
     }

@@ -288,7 +288,7 @@ fn rewrites(host: &mut Host, clients: std::ops::Range<u64>, back: &[u64]) {
 }
 
 #[test]
-fn a_proxy_that_reads_several_at_once_is_sure_where_it_has_one_in_hand() {
+fn a_proxy_that_reads_several_at_once_is_sure_where_it_has_one_pending_read() {
     let mut host = Host::new(Limits::default());
     for client in 0..2 {
         host.opens(1 + client, (0, 0)).opens(101 + client, (0, 0));

@@ -1,4 +1,4 @@
-//! Whether a thread had one message in hand: the strongest evidence about calls of threads that run several requests.
+//! Whether a thread had one pending read: the strongest evidence about calls of threads that run several requests.
 //!
 //! A thread that reads several requests and then sends for all of them sends for another one than it read last. Both sides
 //! of such a call can still agree on a wrong request by chance. If the thread had read one message since it last slept or
@@ -12,13 +12,13 @@ use crate::protocols::ExchangeEvent;
 
 /// Messages that a thread has read and sent nothing for.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct InHand {
+pub struct PendingReads {
     messages: u32,
     /// The thread's poll count when it read them.
     polls: u32,
 }
 
-impl InHand {
+impl PendingReads {
     /// Records are missing: their number is unknown.
     const UNKNOWN: u32 = u32::MAX;
 
@@ -29,7 +29,7 @@ impl InHand {
         self.polls = counters.polls;
     }
 
-    /// The thread sends a message: whether it had exactly one in hand, which this one is for.
+    /// The thread sends a message: whether it had exactly one pending read, which this one is for.
     fn sent(&mut self, counters: &ThreadCounters, whole: bool) -> bool {
         let one = whole && self.messages == 1 && self.polls == counters.polls;
         if one {
@@ -39,16 +39,16 @@ impl InHand {
     }
 }
 
-/// Whether a call's thread had exactly one message in hand.
+/// Whether a call's thread had exactly one pending read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OneInHand {
+pub struct OnePendingRead {
     /// When it sent the call.
     pub at_call: bool,
     /// When it began the answer in the group of the call's reply; none: it has not.
     at_answer: Option<bool>,
 }
 
-impl OneInHand {
+impl OnePendingRead {
     /// An answer begins in the group of the call's reply. Of several, each must have been the only one possible.
     pub fn answered(&mut self, one: bool) {
         self.at_answer = Some(one && self.at_answer != Some(false));
@@ -61,9 +61,15 @@ impl OneInHand {
 }
 
 impl Engine {
-    /// Counts what the operation's thread has in hand. On a send that begins one message: whether that was exactly one.
+    /// Counts what the operation's thread has read and sent nothing for. On a send that begins one message: whether that was exactly one.
     /// `continues`: the operation is of an exchange that began before.
-    pub(super) fn one_in_hand(&mut self, op: &Op, dir: Direction, continues: bool, events: &[ExchangeEvent]) -> bool {
+    pub(super) fn one_pending_read(
+        &mut self,
+        op: &Op,
+        dir: Direction,
+        continues: bool,
+        events: &[ExchangeEvent],
+    ) -> bool {
         let begins =
             |event: &&ExchangeEvent| matches!(event, ExchangeEvent::Begun { .. } | ExchangeEvent::Replied { .. });
         let begun = events.iter().filter(begins).count() as u32;
@@ -72,10 +78,10 @@ impl Engine {
         match dir {
             // What goes on with an earlier message comes between the others, too.
             Direction::Rx if continues || begun > 0 => {
-                thread.in_hand.read(begun.max(1), &op.counters, whole);
+                thread.pending_reads.read(begun.max(1), &op.counters, whole);
                 false
             }
-            Direction::Tx if begun > 0 => thread.in_hand.sent(&op.counters, whole) && begun == 1,
+            Direction::Tx if begun > 0 => thread.pending_reads.sent(&op.counters, whole) && begun == 1,
             Direction::Rx | Direction::Tx => false,
         }
     }
@@ -91,43 +97,43 @@ mod tests {
 
     #[test]
     fn one_message_is_in_hand_until_the_thread_sends_or_polls() {
-        let mut in_hand = InHand::default();
-        assert!(!in_hand.sent(&at(1), true), "it has read nothing");
-        in_hand.read(1, &at(1), true);
-        assert!(in_hand.sent(&at(1), true));
-        assert!(!in_hand.sent(&at(1), true), "the second is for something else");
-        in_hand.read(1, &at(1), true);
-        assert!(in_hand.sent(&at(1), true), "one after the other");
-        in_hand.read(1, &at(1), true);
-        assert!(!in_hand.sent(&at(2), true), "it has slept since");
+        let mut pending_reads = PendingReads::default();
+        assert!(!pending_reads.sent(&at(1), true), "it has read nothing");
+        pending_reads.read(1, &at(1), true);
+        assert!(pending_reads.sent(&at(1), true));
+        assert!(!pending_reads.sent(&at(1), true), "the second is for something else");
+        pending_reads.read(1, &at(1), true);
+        assert!(pending_reads.sent(&at(1), true), "one after the other");
+        pending_reads.read(1, &at(1), true);
+        assert!(!pending_reads.sent(&at(2), true), "it has slept since");
     }
 
     #[test]
     fn of_several_none_is_the_only_one_before_the_next_poll() {
-        let mut in_hand = InHand::default();
-        in_hand.read(1, &at(1), true);
-        in_hand.read(1, &at(1), true);
-        assert_eq!([in_hand.sent(&at(1), true), in_hand.sent(&at(1), true)], [false, false]);
-        in_hand.read(2, &at(2), true);
-        assert!(!in_hand.sent(&at(2), true), "two requests in one read");
-        in_hand.read(1, &at(3), true);
-        assert!(in_hand.sent(&at(3), true));
+        let mut pending_reads = PendingReads::default();
+        pending_reads.read(1, &at(1), true);
+        pending_reads.read(1, &at(1), true);
+        assert_eq!([pending_reads.sent(&at(1), true), pending_reads.sent(&at(1), true)], [false, false]);
+        pending_reads.read(2, &at(2), true);
+        assert!(!pending_reads.sent(&at(2), true), "two requests in one read");
+        pending_reads.read(1, &at(3), true);
+        assert!(pending_reads.sent(&at(3), true));
     }
 
     #[test]
     fn missing_records_leave_the_number_unknown() {
-        let mut in_hand = InHand::default();
-        in_hand.read(1, &at(1), false);
-        assert!(!in_hand.sent(&at(1), true));
-        in_hand.read(1, &at(1), true);
-        assert!(!in_hand.sent(&at(1), true), "still unknown");
-        in_hand.read(1, &at(2), true);
-        assert!(!in_hand.sent(&at(2), false), "what is missing may be another read");
+        let mut pending_reads = PendingReads::default();
+        pending_reads.read(1, &at(1), false);
+        assert!(!pending_reads.sent(&at(1), true));
+        pending_reads.read(1, &at(1), true);
+        assert!(!pending_reads.sent(&at(1), true), "still unknown");
+        pending_reads.read(1, &at(2), true);
+        assert!(!pending_reads.sent(&at(2), false), "what is missing may be another read");
     }
 
     #[test]
     fn a_second_answer_for_one_reply_is_no_evidence() {
-        let mut one = OneInHand { at_call: true, ..OneInHand::default() };
+        let mut one = OnePendingRead { at_call: true, ..OnePendingRead::default() };
         assert!(!one.at_both());
         one.answered(true);
         assert!(one.at_both());
