@@ -16,13 +16,14 @@ const LEAST: &[&str] = &["bpf", "perfmon"];
 /// With these, everything works as for root: service names from environments, and names of code.
 const FULL: &[&str] = &["bpf", "perfmon", "sys_ptrace", "checkpoint_restore", "dac_read_search", "syslog"];
 /// Their numbers (`include/uapi/linux/capability.h`).
-const NUMBERS: [(&str, u32); 6] = [
+const NUMBERS: [(&str, u32); 7] = [
     ("bpf", 39),
     ("perfmon", 38),
     ("sys_ptrace", 19),
     ("checkpoint_restore", 40),
     ("dac_read_search", 2),
     ("syslog", 34),
+    ("sys_admin", 21),
 ];
 /// Requests over TLS.
 const REQUESTS: usize = 20;
@@ -57,6 +58,12 @@ fn status(agent: &mut Agent, field: &str) -> String {
     line.split_whitespace().next().unwrap_or_default().to_owned()
 }
 
+/// As in `/proc/PID/status`.
+fn mask(capabilities: &[&str]) -> u64 {
+    let numbers = capabilities.iter().filter_map(|name| NUMBERS.iter().find(|(known, _)| known == name));
+    numbers.fold(0, |mask, (_, number)| mask | 1 << number)
+}
+
 /// Runs the agent with `capabilities` beside root's server and returns the folded stacks it saw.
 fn traces(capabilities: &[&str], named: bool) {
     let ((own, copy), dir) = (home(), scratch());
@@ -66,9 +73,7 @@ fn traces(capabilities: &[&str], named: bool) {
         let file = own.path().join("agent.ndjson");
         Agent::launch_by(with(capabilities, &copy), "agent", own.path(), &file, &[]).ready()
     };
-    let numbers = capabilities.iter().filter_map(|name| NUMBERS.iter().find(|(known, _)| known == name));
-    let mask = numbers.fold(0u64, |mask, (_, number)| mask | 1 << number);
-    assert_eq!(status(&mut agent, "CapEff:"), format!("{mask:016x}"));
+    assert_eq!(status(&mut agent, "CapEff:"), format!("{:016x}", mask(capabilities)));
     assert_eq!(status(&mut agent, "Uid:"), USER.to_string());
     let (good, bad) = load::until(server.address, 2, &["/alpha"], Instant::now() + Duration::from_secs(4));
     assert!(good > 0 && bad == 0, "{good} good, {bad} bad");
@@ -134,4 +139,37 @@ fn six_capabilities_read_inside_tls() {
 fn six_capabilities_name_everything_too() {
     let Some(_turn) = begin("privileges_full", &["cc", "setpriv"]) else { return };
     traces(FULL, true);
+}
+
+/// What the kernel asks for: perf events at levels that only Debian's and Ubuntu's kernels have, and probes by perf events where
+/// it has no links of many probes that close at once.
+fn kernel_asks_for_admin() -> bool {
+    let level = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").expect("a level");
+    let symbols = std::fs::read_to_string("/proc/kallsyms").expect("symbols");
+    let multi = symbols.lines().any(|line| line.split_whitespace().nth(2) == Some("uprobe_unregister_nosync"));
+    level.trim().parse::<i32>().expect("a number") > 2 || !multi
+}
+
+#[test]
+fn the_seventh_is_given_up_unless_the_kernel_asks_for_it() {
+    let Some(_turn) = begin("privileges_admin", &["setpriv"]) else { return };
+    let (own, copy) = home();
+    let service = [FULL, &["sys_admin"]].concat();
+    let file = own.path().join("agent.ndjson");
+    let mut agent = Agent::launch_by(with(&service, &copy), "agent", own.path(), &file, &["--log", "info"]).ready();
+    let kept = kernel_asks_for_admin();
+    let expected = mask(if kept { &service } else { FULL });
+    let pid = agent.process().pid();
+    let tasks: Vec<_> = std::fs::read_dir(format!("/proc/{pid}/task")).expect("threads").flatten().collect();
+    assert!(tasks.len() > 3, "{tasks:?}");
+    for task in tasks {
+        let text = std::fs::read_to_string(task.path().join("status")).expect("status");
+        for field in ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"] {
+            let line = text.lines().find_map(|line| line.strip_prefix(field)).expect("capabilities");
+            assert_eq!(line.trim(), format!("{expected:016x}"), "{field} of {task:?}");
+        }
+    }
+    let named = agent.output().contains(if kept { "CAP_SYS_ADMIN is kept" } else { "CAP_SYS_ADMIN is given up" });
+    assert!(named, "{}", agent.output());
+    agent.stop();
 }

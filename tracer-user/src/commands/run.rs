@@ -46,6 +46,7 @@ use crate::history::place::HistoryPlace;
 use crate::host::process;
 use crate::http::token::Token;
 use crate::http::{self, Command, Health, Job, Shared};
+use crate::kernel::admin_capability;
 use crate::kernel::inband::InBand;
 use crate::kernel::loader::{self, Kernel, Options, monotonic};
 use crate::kernel::policy::Scope;
@@ -69,6 +70,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     env_logger::Builder::new().filter_level(options.log).format_timestamp_millis().init();
     let (config, sections) = configure(options)?;
     enforcing::allow(&config, options.config.as_deref())?;
+    admin_capability::give_up_if_unneeded(enforcing::why_admin(&config));
     let token = config.token_file.as_deref().map(Token::of).transpose()?;
     self_process::keep_little_freed();
     // Threads inherit it.

@@ -18,6 +18,9 @@ const MIN_HERTZ: u32 = 1;
 pub const MAX_HERTZ: u32 = 10_000;
 
 const PARANOID: &str = "/proc/sys/kernel/perf_event_paranoid";
+/// Its highest level in the kernel as published. Those of Debian and Ubuntu have levels above, at which only CAP_SYS_ADMIN may
+/// open an event.
+pub(super) const HIGHEST_COMMON_LEVEL: i32 = 2;
 
 // include/uapi/linux/perf_event.h
 const PERF_TYPE_SOFTWARE: u32 = 1;
@@ -135,7 +138,7 @@ impl Sampler {
                 Err(SamplerError::Refused { source, .. })
                     if source.kind() == io::ErrorKind::PermissionDenied && attachments.clocks().is_empty() =>
                 {
-                    forbidden = Some(why_forbidden(&source, &std::fs::read_to_string(PARANOID).unwrap_or_default()));
+                    forbidden = Some(why_forbidden(&source, paranoid_level()));
                     break;
                 }
                 Err(error) => return Err(error),
@@ -194,11 +197,15 @@ impl Sampler {
     }
 }
 
-/// What to do about the refusal of a clock. `paranoid`: what the file says. Kernels of Debian and Ubuntu have levels above 2, at
-/// which only CAP_SYS_ADMIN may open an event.
-fn why_forbidden(error: &io::Error, paranoid: &str) -> String {
-    match paranoid.trim().parse::<i32>() {
-        Ok(level) if level > 2 => format!(
+/// `kernel.perf_event_paranoid`; `None` if it cannot be read.
+pub(super) fn paranoid_level() -> Option<i32> {
+    std::fs::read_to_string(PARANOID).ok()?.trim().parse().ok()
+}
+
+/// What to do about the refusal of a clock at this level.
+fn why_forbidden(error: &io::Error, level: Option<i32>) -> String {
+    match level {
+        Some(level) if level > HIGHEST_COMMON_LEVEL => format!(
             "perf events are refused: {error}; kernel.perf_event_paranoid is {level}, where this kernel wants CAP_SYS_ADMIN: \
              'sysctl kernel.perf_event_paranoid=2', then restart the agent, or add that capability (docs/install.md)"
         ),
@@ -295,9 +302,9 @@ mod tests {
     #[test]
     fn a_refusal_says_what_to_do() {
         let error = io::Error::from_raw_os_error(libc::EACCES);
-        assert!(why_forbidden(&error, "3\n").contains("sysctl kernel.perf_event_paranoid=2"));
-        for level in ["2", "-1", "", "x"] {
-            assert!(why_forbidden(&error, level).ends_with("CAP_PERFMON is needed"), "{level}");
+        assert!(why_forbidden(&error, Some(3)).contains("sysctl kernel.perf_event_paranoid=2"));
+        for level in [Some(2), Some(-1), None] {
+            assert!(why_forbidden(&error, level).ends_with("CAP_PERFMON is needed"), "{level:?}");
         }
     }
 
