@@ -125,9 +125,10 @@ fn openssl_inside_a_program() {
     assert!(line.contains("text is traced"), "{line}");
 }
 
-#[test]
-fn gnutls_as_a_client() {
-    let Some(_turn) = begin("tls_gnutls", &["wget", "nginx", "openssl"]) else { return };
+/// `client` asks nginx for each list of addresses on one connection, by TLS 1.2 and 1.3: the agent must see at both ends what
+/// the access log has, and each request with its call. `programs`: what the test needs.
+fn client_of_nginx(name: &str, programs: &[&str], client: impl Fn(&str, &[String])) {
+    let Some(_turn) = begin(name, programs) else { return };
     let dir = scratch();
     let port = free_port();
     let (certificate, key) = certificate(dir.path());
@@ -139,18 +140,13 @@ fn gnutls_as_a_client() {
     let nginx = Nginx::start(dir.path(), "", &server);
     let agent = agent(dir.path(), &["--port", &port.to_string()]);
     let connections = 12;
-    for version in ["TLSv1_2", "TLSv1_3"] {
+    for version in ["1.2", "1.3"] {
         for connection in 0..connections {
-            let mut command = Command::new(find("wget").expect("wget"));
-            command.args(["-q", "--no-check-certificate", "--tries=1", "-O", "/dev/null"]);
-            let secure = if version == "TLSv1_2" { "NORMAL:-VERS-TLS1.3" } else { "NORMAL" };
-            command.arg(format!("--ciphers={secure}"));
-            for (place, kind) in ["ok", "e", "ok"].into_iter().enumerate() {
-                let path = format!("/{kind}/{version}-{connection}-{place}");
-                command.arg(format!("https://127.0.0.1:{port}{path}?secret=hunter2"));
-            }
-            // 8: the server answered with an error.
-            assert_eq!(outcome(&mut command, "wget").code, Some(8));
+            let paths = ["ok", "e", "ok"].into_iter().enumerate();
+            let url = |(place, kind)| {
+                format!("https://127.0.0.1:{port}/{kind}/{version}-{connection}-{place}?secret=hunter2")
+            };
+            client(version, &paths.map(url).collect::<Vec<_>>());
         }
     }
     let sent = 2 * 3 * connections;
@@ -175,6 +171,79 @@ fn gnutls_as_a_client() {
     }
     let served = all.iter().filter(|span| is_http(span) && span.server);
     let (count, right, wrong, _) = report_parents("served", &parents(&all, served));
-    figure("GnuTLS as a client", &format!("{count} of {}, {right} with their call", logged.len()));
+    figure(name, &format!("{count} of {}, {right} with their call", logged.len()));
+    assert_eq!((wrong, right), (0, count));
+}
+
+#[test]
+fn gnutls_as_a_client() {
+    client_of_nginx("tls_gnutls", &["wget", "nginx", "openssl"], |version, urls| {
+        let mut command = Command::new(find("wget").expect("wget"));
+        command.args(["-q", "--no-check-certificate", "--tries=1", "-O", "/dev/null"]);
+        let secure = if version == "1.2" { "NORMAL:-VERS-TLS1.3" } else { "NORMAL" };
+        command.arg(format!("--ciphers={secure}")).args(urls);
+        // 8: the server answered with an error.
+        assert_eq!(outcome(&mut command, "wget").code, Some(8));
+    });
+}
+
+#[test]
+fn nss_as_a_client() {
+    client_of_nginx("tls_nss", &["python3", "nginx", "openssl"], |version, urls| {
+        let mut command = Command::new("python3");
+        let ended = outcome(command.arg(source("nss_client.py")).arg(version).args(urls), "nss_client.py");
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+    });
+}
+
+/// NSS' own server, which writes by `PR_Writev`, closes each connection after its reply, and replies what it was asked for.
+#[test]
+fn nss_as_a_server() {
+    let Some(_turn) = begin("tls_nss_server", &["selfserv", "certutil", "curl"]) else { return };
+    let dir = scratch();
+    let database = format!("sql:{}", dir.path().display());
+    let noise = dir.path().join("noise");
+    std::fs::write(&noise, [7; 64]).expect("noise");
+    for arguments in [
+        &["-N", "--empty-password"][..],
+        &["-S", "-s", "CN=localhost", "-n", "server", "-x", "-t", "CT,,", "-z", noise.to_str().expect("a path")],
+    ] {
+        let made = outcome(Command::new("certutil").args(["-d", &database]).args(arguments), "certutil");
+        assert_eq!(made.code, Some(0), "{made:?}");
+    }
+    let port = free_port();
+    let log = dir.path().join("selfserv.log");
+    let mut command = Command::new("selfserv");
+    command.args(["-n", "server", "-p", &port.to_string(), "-d", &database, "-V", "tls1.2:tls1.3", "-t", "4"]);
+    let _server = Process::start("selfserv", &mut command, &log);
+    let ask = |version: &str, path: &str| {
+        let mut command = Command::new("curl");
+        command.args(["-sk", "--http1.1", "--tls-max", version]);
+        outcome(command.arg(format!("https://127.0.0.1:{port}{path}")), "curl").out
+    };
+    let is_answered = |version: &str, path: &str| ask(version, path).contains(&format!("GET {path} "));
+    wait("the server to answer", Duration::from_secs(20), || is_answered("1.3", "/warm").then_some(()));
+    let agent = agent(dir.path(), &["--port", &port.to_string()]);
+    let mut truth = Counts::new();
+    for version in ["1.2", "1.3"] {
+        for number in 0..30 {
+            let path = format!("/page/{version}-{number}");
+            assert!(is_answered(version, &path), "{path}");
+            truth.insert((path, 200), 1);
+        }
+    }
+    let mut tail = Tail::new(&agent.transactions);
+    let is_http = |span: &Span| (span.port == port || span.peer_port == port) && span.protocol == "http";
+    tail.until(2 * truth.len(), Duration::from_secs(20), is_http);
+    let lost = agent.metrics().lost();
+    agent.stop();
+    for server in [true, false] {
+        let found = counts(tail.spans.iter().filter(|span| is_http(span) && span.server == server));
+        let differ = differences(&truth, &found);
+        assert!(differ.is_empty(), "server {server}: {differ:?}; lost {lost:?}");
+    }
+    let served = tail.spans.iter().filter(|span| is_http(span) && span.server);
+    let (count, right, wrong, _) = report_parents("served", &parents(&tail.spans, served));
+    figure("NSS as a server", &format!("{count} of {}, {right} with their call", truth.len()));
     assert_eq!((wrong, right), (0, count));
 }

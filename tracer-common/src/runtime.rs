@@ -298,6 +298,14 @@ pub mod tls {
     pub const STORES: u64 = 1 << 2;
     /// The function's third argument, the length, is an `int`.
     pub const INT: u64 = 1 << 3;
+    /// The function's fourth argument has flags, as [`LOOKS_AHEAD`].
+    pub const FLAGS: u64 = 1 << 4;
+    /// `PR_MSG_PEEK`: what is read is read again later.
+    pub const LOOKS_AHEAD: u64 = 2;
+    /// The function's first argument is not the object: its second word, at [`SECOND_WORD`] bytes, points to it.
+    pub const POINTS: u64 = 1 << 5;
+    /// See [`POINTS`].
+    pub const SECOND_WORD: u64 = 8;
 
     /// Cookie of a probe inside a function (`UserProbe::TlsCopy`, `UserProbe::TlsRecord`): where the object, the type of
     /// the record, the flag of a look ahead and the length of the reader's buffer are, as [`register`] or [`stack`]; 0:

@@ -155,7 +155,11 @@ pub(crate) fn tls_enter(ctx: ProbeContext) -> u32 {
     let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
     let Some(caller) = caller() else { return 0 };
     let [object, buffer, len, count] = arguments(&ctx);
+    let object = if cookie & tls::POINTS != 0 { user(object + tls::SECOND_WORD) } else { object };
     let len = if cookie & tls::INT != 0 { len as i32 as i64 } else { len as i64 };
+    // What is looked at ahead is no text: no room for any.
+    let looks_ahead = cookie & tls::FLAGS != 0 && count & tls::LOOKS_AHEAD != 0;
+    let len = if looks_ahead { 0 } else { len };
     let thread = &mut *caller.thread;
     (thread.io_cookie, thread.tls.object) = (0, object);
     (thread.tls.buffer, thread.tls.len) = (buffer, if len > 0 { len as u64 } else { 0 });

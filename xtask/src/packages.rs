@@ -136,6 +136,8 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("runc", "runc", Need::Programs, "its runtime on machines with both versions of control groups"),
     package("curl", "curl", Need::Programs, "single requests with a known answer"),
     package("wget", "wget", Need::Programs, "a client that uses GnuTLS"),
+    package("libcurl3-nss", "", Need::Programs, "clients that use NSS"),
+    package("libnss3-tools", "selfserv", Need::Programs, "a server that does"),
     package("libssl-dev", "", Need::Programs, "OpenSSL to be contained in a program"),
 ];
 

@@ -1,5 +1,5 @@
-//! Arbitrary bytes as the program of a traced process: for the places of probes, and for symbol names. blazesym reads
-//! the latter; the target calls it as the agent does.
+//! Arbitrary bytes as the program of a traced process: for the places of probes, those in TLS libraries included, and for symbol
+//! names. blazesym reads the latter; the target calls it as the agent does.
 //!
 //! The agent survives a library's panic here and only loses one stack's names (`profiles/symbolize.rs`), so such a
 //! panic is not a finding. A panic of our own code is, and so is anything else that ends or hangs the process.
@@ -9,6 +9,7 @@ use std::sync::Once;
 
 use tracer_user::profiles::name_in_file;
 use tracer_user::runtimes::elf::Program;
+use tracer_user::runtimes::tls::{Candidate, Library, inspect};
 
 /// libFuzzer's hook ends the process at every panic; this one skips panics in libraries.
 static HOOK: Once = Once::new();
@@ -29,5 +30,10 @@ pub(crate) fn run(data: &[u8]) {
     // A new file each time: the reader caches by inode.
     let mut file = tempfile::Builder::new().tempfile_in("/dev/shm").expect("a file in memory");
     file.write_all(data).expect("room");
+    for library in Library::ALL {
+        for program in [false, true] {
+            let _ = inspect(&Candidate { library, path: String::new(), open_by: file.path().into(), program });
+        }
+    }
     let _ = catch_unwind(AssertUnwindSafe(|| name_in_file(file.path(), &[0, 0x10, 0x1000, 0x401000, u64::MAX])));
 }

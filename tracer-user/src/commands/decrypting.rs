@@ -16,12 +16,12 @@ use std::time::{Duration, Instant};
 use super::declaring::expand;
 use crate::kernel::uprobes::Prober;
 use crate::runtimes::maps::Maps;
-use crate::runtimes::tls::{Candidate, Libraries, Library, Refusal, Sites, candidates, inspect, shared};
+use crate::runtimes::tls::{Candidate, Libraries, Library, NSS, Refusal, Sites, candidates, inspect, shared};
 
 /// Where systems have their libraries: programs that run briefly are traced from their beginning.
 const SYSTEM: [&str; 5] = ["/usr/lib/*/", "/usr/lib64/", "/usr/lib/", "/lib/", "/lib64/"];
 /// The beginnings of their names.
-const NAMES: [&str; 2] = ["libssl.so.*", "libgnutls.so.*"];
+const NAMES: [&str; 3] = ["libssl.so.*", "libgnutls.so.*", NSS];
 /// Between two looks whether files are unused, and two attempts to attach where the kernel refused it.
 const LEAVE_EVERY: Duration = Duration::from_secs(10);
 /// Processes that wait to be looked at.

@@ -150,7 +150,7 @@ pub fn relative(path: &Path, addresses: Range<u64>) -> BTreeMap<u64, u64> {
 }
 
 /// Most pointers that are read at once.
-const POINTERS: usize = 1024;
+const POINTERS: usize = 16_384;
 
 /// Whether the debug information of a file contains `name`.
 pub fn debug_names(file: &File, name: &str) -> bool {

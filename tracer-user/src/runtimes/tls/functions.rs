@@ -34,10 +34,15 @@ impl Reader<'_> {
     pub(super) fn forgets(&mut self, names: &[&str]) -> Result<(), Refusal> {
         for name in names {
             if let Some(address) = self.program.address(name) {
-                self.entry(UserProbe::TlsFree, address, 1, 0)?;
+                self.forgets_by(address)?;
             }
         }
         Ok(())
+    }
+
+    /// As [`Self::forgets`], by address.
+    pub(super) fn forgets_by(&mut self, address: u64) -> Result<(), Refusal> {
+        self.entry(UserProbe::TlsFree, address, 1, 0)
     }
 
     /// The beginning of a function's code.

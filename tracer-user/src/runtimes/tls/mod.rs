@@ -9,6 +9,7 @@ mod functions;
 mod gnutls;
 mod go;
 mod inside;
+mod nss;
 mod openssl;
 mod rustls;
 
@@ -25,6 +26,9 @@ const LIBRARIES: usize = 16;
 /// Least size of a program that contains a TLS library, bytes: OpenSSL alone has more.
 const STATIC: u64 = 1 << 20;
 
+/// The file of NSS with its TLS.
+pub const NSS: &str = "libssl3.so";
+
 /// Most bytes of a program's constants that are searched.
 const CONSTANTS: usize = 64 << 20;
 
@@ -37,11 +41,13 @@ pub enum Library {
     Go,
     /// GnuTLS 3 as a shared library.
     GnuTls,
+    /// NSS 3 as a shared library.
+    Nss,
 }
 
 impl Library {
     /// Every library.
-    pub const ALL: [Self; 3] = [Self::OpenSsl, Self::Go, Self::GnuTls];
+    pub const ALL: [Self; 4] = [Self::OpenSsl, Self::Go, Self::GnuTls, Self::Nss];
 
     /// Its name in settings, metrics and messages.
     pub fn name(self) -> &'static str {
@@ -49,6 +55,7 @@ impl Library {
             Self::OpenSsl => "openssl",
             Self::Go => "go",
             Self::GnuTls => "gnutls",
+            Self::Nss => "nss",
         }
     }
 }
@@ -184,6 +191,9 @@ pub fn shared(path: &str) -> Option<Library> {
     if rest("libssl").is_some_and(|rest| rest.starts_with(['.', '-'])) {
         return Some(Library::OpenSsl);
     }
+    if name(path) == NSS {
+        return Some(Library::Nss);
+    }
     // `libgnutls-dane` and others like it are no part of it.
     rest("libgnutls").is_some_and(|rest| rest.starts_with('.')).then_some(Library::GnuTls)
 }
@@ -194,7 +204,6 @@ pub fn untraced(maps: &Maps) -> Vec<(&'static str, &str)> {
     for mapping in &maps.files {
         let base = name(&mapping.path);
         let library = match base {
-            "libssl3.so" => "nss",
             "libjvm.so" => "jsse",
             _ => continue,
         };
@@ -222,6 +231,7 @@ pub fn inspect(candidate: &Candidate) -> Result<Sites, Refusal> {
         Library::OpenSsl => openssl::inspect(path, &file),
         Library::Go => go::inspect(&file),
         Library::GnuTls => gnutls::inspect(path, &file),
+        Library::Nss => nss::inspect(path, &file),
     }
 }
 
@@ -249,9 +259,9 @@ mod tests {
     fn libraries_are_chosen_by_name() {
         assert!(Libraries::parse("off").unwrap().is_empty());
         assert_eq!(Libraries::parse("auto"), Ok(Libraries::default()));
-        assert_eq!(Libraries::parse("go, gnutls,openssl"), Ok(Libraries::default()));
+        assert_eq!(Libraries::parse("go, nss, gnutls,openssl"), Ok(Libraries::default()));
         assert!(!Libraries::parse("go").unwrap().has(Library::OpenSsl));
-        for text in ["", "nss", "go,", "on"] {
+        for text in ["", "jsse", "go,", "on"] {
             assert!(Libraries::parse(text).unwrap_err().contains("expected auto"), "{text}");
         }
     }
@@ -264,7 +274,7 @@ mod tests {
             ("/venv/psycopg2_binary.libs/libssl-8bd944e8.so.3.5.8", Some(Library::OpenSsl)),
             ("/usr/lib/x86_64-linux-gnu/libgnutls.so.30.34.3", Some(Library::GnuTls)),
             ("/usr/lib/libgnutls-dane.so.0", None),
-            ("/usr/lib/libssl3.so", None),
+            ("/usr/lib/libssl3.so", Some(Library::Nss)),
             ("/usr/lib/libsslcommon.so", None),
             ("/usr/lib/libcrypto.so.3", None),
         ] {
