@@ -1,5 +1,5 @@
 //! Books of MariaDB and Redis, each of which is one process: what clients caused, against what the kernel says of the server's
-//! threads; the whole against `/proc`, and against the server's own figures (`performance_schema`, `INFO`).
+//! threads; each as a user; the whole against `/proc`, and against the server's own figures (`performance_schema`, `INFO`).
 
 use std::path::Path;
 use std::process::Command;
@@ -18,8 +18,8 @@ const CLIENTS: &str = r#"
 import os, sys, time, pymysql
 port, server, go, scale = int(sys.argv[1]), sys.argv[2], sys.argv[3], float(sys.argv[4])
 class Client:
-    def __init__(self, table, work):
-        c = pymysql.connect(host="127.0.0.1", port=port, user="planted_user", password="planted-password",
+    def __init__(self, user, table, work):
+        c = pymysql.connect(host="127.0.0.1", port=port, user=user, password="planted-password",
             database="planted_db", autocommit=True)
         self.cursor, self.work = c.cursor(), work
         self.cursor.execute(f"CREATE TABLE {table} AS SELECT 1 AS n")
@@ -31,7 +31,7 @@ class Client:
         self.cursor.fetchall()
     def used(self):
         return int(open(f"/proc/{server}/task/{self.thread}/schedstat").read().split()[0]) / 1e9
-clients = [Client("t_alice", 3), Client("t_bob", 1)]
+clients = [Client("planted_user", "t_alice", 3), Client("bob", "t_bob", 1)]
 print("READY", flush=True)
 while not os.path.exists(go):
     time.sleep(0.01)
@@ -57,10 +57,15 @@ fn number(value: &Value, field: &str) -> f64 {
     value[field].as_f64().unwrap_or_else(|| panic!("{field}: {value}"))
 }
 
-/// CPU of the requests of a class; there are no users.
+/// CPU of the requests of a user.
+fn of_user(book: &Value, user: &str) -> f64 {
+    let users = book["users"].as_array().expect("users").iter();
+    users.filter(|one| one["user"] == user).map(|one| number(one, "requests_cpu_s")).sum()
+}
+
+/// CPU of the requests of a class, whoever's.
 fn of_class(book: &Value, class: &str) -> f64 {
     let users = book["users"].as_array().expect("users");
-    assert!(users.iter().all(|user| user["user"] == ""), "{book}");
     let classes = users.iter().filter_map(|user| user["classes"].as_array()).flatten();
     classes.filter(|one| one["request_class"] == class).map(|one| number(one, "cpu_s")).sum()
 }
@@ -111,7 +116,8 @@ fn mariadbs_clients_cost_what_their_threads_used() {
     std::fs::write(&password, "planted-secret\n").expect("a file");
     std::fs::set_permissions(&password, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("a mode");
     let grants = "CREATE USER watcher@localhost IDENTIFIED BY 'planted-secret'; \
-                  GRANT SELECT ON performance_schema.* TO watcher@localhost";
+                  GRANT SELECT ON performance_schema.* TO watcher@localhost; \
+                  CREATE USER bob@'%' IDENTIFIED BY 'planted-password'; GRANT ALL ON *.* TO bob@'%'";
     by_socket(&server, "root", "", grants);
     let text = format!(
         "[[subsystems.server]]\nsystem = \"mariadb\"\naddress = \"unix:{}\"\nuser = \"watcher\"\npassword_file = \"{}\"\n",
@@ -137,13 +143,16 @@ fn mariadbs_clients_cost_what_their_threads_used() {
         wake();
         let book = book(&agent, "mariadb")?;
         let [seen_alice, seen_bob] = ["SELECT t_alice", "SELECT t_bob"].map(|class| of_class(&book, class));
+        let users = ["planted_user", "bob"].map(|user| of_user(&book, user) - of_user(&before, user));
         let (ours, proc) = (number(&book, "cpu_s") - number(&before, "cpu_s"), used(pid) - proc_before);
         let ratio = book["capture_ratio"].as_f64()?;
         last = format!(
-            "  alice {seen_alice:.3} of {alice:.3} s, bob {seen_bob:.3} of {bob:.3} s; all {ours:.3} of {proc:.3} s by /proc, \
-             capture ratio {ratio:.4}"
+            "  alice {seen_alice:.3} of {alice:.3} s, bob {seen_bob:.3} of {bob:.3} s; as users {:.3} and {:.3} s; all {ours:.3} of \
+             {proc:.3} s by /proc, capture ratio {ratio:.4}",
+            users[0], users[1]
         );
         let all = near(seen_alice, alice) && near(seen_bob, bob) && near(ours, proc);
+        let all = all && near(users[0], alice) && near(users[1], bob);
         (all && (0.97..=1.03).contains(&ratio)).then_some(book)
     });
     say(&last);
@@ -157,10 +166,10 @@ fn mariadbs_clients_cost_what_their_threads_used() {
         let own = self::book(&agent, "mariadb")?["own"].clone();
         let user = own["users"].as_array()?.iter().find(|one| one["user"] == "planted_user").cloned()?;
         let select = own["commands"].as_array()?.iter().find(|one| one["command"] == "SELECT").cloned()?;
-        // Only the clients are this user now, and both keep their sessions.
+        // Only one client is this user now, and keeps its session.
         let (statements, seconds) = counted(&server);
         let all = user["statements"] == statements && (number(&user, "time_s") - seconds).abs() < 1e-3;
-        (all && user["sessions"] == 2).then_some((user, select))
+        (all && user["sessions"] == 1).then_some((user, select))
     });
     let (user, select) = own;
     say(&format!(
@@ -217,12 +226,15 @@ fn rediss_commands_cost_what_the_server_used() {
     client.ask(&["SETBIT", "bits", "134217727", "1"]);
     client.ask(&["EVAL", "for i = 1, 200000 do redis.call('RPUSH', 'list', i) end", "0"]);
     // The agent asks the server, too, as a user who may do nothing else.
-    client.ask(&["ACL", "SETUSER", "planted_user", "on", ">planted-password", "+info"]);
+    client.ask(&["ACL", "SETUSER", "watcher", "on", ">planted-password", "+info"]);
+    for user in ["alice", "bob"] {
+        client.ask(&["ACL", "SETUSER", user, "on", ">planted-password", "~*", "+@all"]);
+    }
     let (password, config) = (dir.path().join("password"), dir.path().join("tracer.toml"));
     std::fs::write(&password, "planted-password\n").expect("a file");
     std::fs::set_permissions(&password, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("a mode");
     let (address, password) = (redis.address, password.display());
-    let server = format!("system = \"redis\"\naddress = \"{address}\"\nuser = \"planted_user\"\n");
+    let server = format!("system = \"redis\"\naddress = \"{address}\"\nuser = \"watcher\"\n");
     let server = format!("[[subsystems.server]]\n{server}password_file = \"{password}\"\n");
     std::fs::write(&config, server).expect("a file");
     let agent = Agent::start(dir.path(), &["--nice=-10", "--config", config.to_str().expect("text")]);
@@ -238,27 +250,32 @@ fn rediss_commands_cost_what_the_server_used() {
     let says_before = says_used(&redis);
     // One after the other: what the process uses meanwhile is the client's.
     let rounds = (400.0 * scale()).max(20.0) as usize;
-    let mut phase = |words: &[&str]| {
+    let phase = |login: &[&str], words: &[&str]| {
+        let mut client = redis.client();
+        client.ask(login);
         let begin = redis.cpu_s();
         for _ in 0..rounds {
             client.ask(words);
         }
         redis.cpu_s() - begin
     };
-    let (bits, search) = (phase(&["BITCOUNT", "bits"]), phase(&["LPOS", "list", "missing"]));
+    let bits = phase(&["AUTH", "alice", "planted-password"], &["BITCOUNT", "bits"]);
+    let search = phase(&["HELLO", "3", "AUTH", "bob", "planted-password"], &["LPOS", "list", "missing"]);
     let mut last = String::new();
     let checked = wait("the book to be what the kernel says", Duration::from_secs(30), || {
         wake();
         let book = book(&agent, "redis")?;
         let [seen_bits, seen_search] = ["BITCOUNT", "LPOS"].map(|class| of_class(&book, class));
+        let [alice, bob] = ["alice", "bob"].map(|user| of_user(&book, user));
         let (ours, proc) = (number(&book, "cpu_s") - number(&before, "cpu_s"), used(pid) - proc_before);
         let says = says_used(&redis) - says_before;
         let ratio = book["capture_ratio"].as_f64()?;
         last = format!(
-            "  BITCOUNT {seen_bits:.3} of {bits:.3} s, LPOS {seen_search:.3} of {search:.3} s; all {ours:.3} of {proc:.3} s by \
+            "  BITCOUNT {seen_bits:.3} of {bits:.3} s, LPOS {seen_search:.3} of {search:.3} s; alice {alice:.3} s, bob {bob:.3} s; all {ours:.3} of {proc:.3} s by \
              /proc and {says:.3} s by INFO, capture ratio {ratio:.4}"
         );
         let all = near(seen_bits, bits) && near(seen_search, search) && near(ours, proc) && near(ours, says);
+        let all = all && near(alice, bits) && near(bob, search);
         (all && (0.97..=1.03).contains(&ratio)).then_some(book)
     });
     say(&last);
@@ -274,7 +291,7 @@ fn rediss_commands_cost_what_the_server_used() {
         (all && near(number(&own, "book_cpu_s"), number(&own, "cpu_s"))).then_some(own)
     });
     say(&format!("  by INFO {:.3} s, by the book {:.3} s", number(&own, "cpu_s"), number(&own, "book_cpu_s")));
-    assert!(!agent.text("/api/v1/subsystems").contains("planted"), "{own}");
+    assert!(!agent.text("/api/v1/subsystems").contains("planted-password"), "{own}");
     let calls = client.commandstats();
     assert_eq!((calls.get("BITCOUNT"), calls.get("LPOS")), (Some(&(rounds as u64)), Some(&(rounds as u64))));
     agent.stop();

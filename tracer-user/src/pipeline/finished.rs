@@ -25,6 +25,9 @@ impl Pipeline {
             self.write_declared(Span { trace: verdicts.trace, ..*span });
         }
         self.last_word(&live, class, &verdicts);
+        if live.side == Side::Server {
+            self.subsystems.request(live.pid, live.cookie, class, live.cost.cpu);
+        }
         let span = Self::span(live, class, &verdicts);
         let mut threshold = || self.slow.threshold(&self.stats, class, self.engine.now);
         let over = |threshold: &Nanos| span.side == Side::Server && span.duration() > *threshold;
@@ -49,7 +52,7 @@ impl Pipeline {
             && outcome == Outcome::Complete
             && !is_error(live.protocol, live.side, live.status, live.failure, outcome)
         {
-            self.subsystems.session(live.pid, &session.user, &session.database);
+            self.subsystems.session(live.pid, live.cookie, &session.user, &session.database);
         }
     }
 

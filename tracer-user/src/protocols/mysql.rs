@@ -4,6 +4,7 @@
 //! number; parameters, rows, passwords and files are skipped unread.
 
 mod detect;
+mod login;
 mod packets;
 mod replies;
 
@@ -145,7 +146,9 @@ impl Session {
         if client & TLS != 0 && packet.length == 32 {
             return Step::Tls;
         }
-        Step::Head { used, message: plain("CONNECT", NOTE_AUTH), body: Body::Length(rest) }
+        let mut message = plain("CONNECT", NOTE_AUTH);
+        message.session = login::identity(packet.payload);
+        Step::Head { used, message, body: Body::Length(rest) }
     }
 
     /// The text of a query, after its attributes; `None` if it has some.
@@ -164,7 +167,11 @@ impl Session {
             return if cut { Step::Invalid } else { Step::NeedMore };
         };
         // Including the bytes before the text, and one byte beyond the part read.
-        let wanted = if matches!(command, QUERY | PREPARE) { SQL_LIMIT + 32 } else { 16 };
+        let wanted = match command {
+            QUERY | PREPARE => SQL_LIMIT + 32,
+            CHANGE_USER => login::LIMIT,
+            _ => 16,
+        };
         if !cut && !packet.is_whole() && packet.payload.len() < wanted {
             return Step::NeedMore;
         }
@@ -206,7 +213,11 @@ impl Session {
             LONG_DATA | QUIT => return Step::Pass { used, rest },
             FETCH => plain("FETCH", NOTE_FETCH),
             FIELD_LIST => plain("FIELD LIST", NOTE_FIELDS),
-            CHANGE_USER => plain("CHANGE USER", NOTE_AUTH),
+            CHANGE_USER => {
+                let mut message = plain("CHANGE USER", NOTE_AUTH);
+                message.session = login::changed(packet.payload);
+                message
+            }
             // A replication stream follows.
             BINLOG_DUMP | BINLOG_DUMP_GTID => return Step::Leave,
             PING => plain("PING", NOTE_ONE),

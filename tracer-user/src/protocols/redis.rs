@@ -5,6 +5,7 @@
 
 mod commands;
 mod detect;
+mod login;
 mod read;
 
 use memchr::memchr;
@@ -234,6 +235,8 @@ impl Values {
             }
         }
         let mut message = named(command, words[0], words[1], count - 1);
+        // Of these two, no word after the first was read.
+        message.session = command.and_then(|command| login::identity(&command.name, count - 1, bytes, at));
         self.arrays |= !self.inline;
         self.mute(&mut message.expected);
         if read == count {

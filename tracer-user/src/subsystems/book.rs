@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::own_figures::{OwnCommand, OwnFigures, OwnUser};
 use super::{DatabaseSystem, Member, Role, Spent};
 use crate::model::ClassId;
+use crate::transactions::process_costs::ProcessWork;
 
 /// Limit of users with databases that have sums of their own.
 const USERS: usize = 256;
@@ -229,6 +230,13 @@ impl Book {
         self.own = Some(OwnRecord { cpu, commands, users });
     }
 
+    /// A process that serves several users worked for this one.
+    pub(super) fn serve(&mut self, user: usize, work: ProcessWork, cpu: u64) {
+        if let Some(user) = self.users.get_mut(user) {
+            user.spent.add(work, cpu);
+        }
+    }
+
     /// A process ended. What a worker did is its leader's, whose role is given.
     pub(super) fn close(&mut self, role: Role, spent: &Spent, leader: Option<Role>) {
         let (user, worker) = match (role, leader) {
@@ -325,7 +333,7 @@ impl Book {
                 (Role::Server, _) => {
                     add(&mut components, OUTSIDE, spent.other);
                     if let Some(user) = users.get_mut(UNKNOWN) {
-                        user.spent.merge_requests(spent);
+                        user.spent.merge_requests(&spent.without_requests(&member.of_users));
                     }
                     continue;
                 }

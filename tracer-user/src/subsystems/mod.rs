@@ -5,13 +5,15 @@
 //! for its connection. Who the session is for is in the message that began it, once the server accepted it, or in the process's title
 //! if the session is older than the agent. Processes without a session are components by their titles.
 //!
-//! MariaDB and Redis are one process: their books tell requests, by class, from everything else.
+//! MariaDB and Redis are one process: their books tell requests, by class, from everything else. A request is the user's who logged
+//! in on its connection (`connections`).
 //!
 //! Beside them stands what a server says of itself (`own_figures`), where the operator let the agent ask it.
 //!
 //! The sum over all of it, divided by what `/proc` says of the same processes, is the capture ratio of the subsystem.
 
 mod book;
+mod connections;
 pub mod login;
 pub mod own_figures;
 mod postgresql;
@@ -19,6 +21,7 @@ mod postgresql;
 use rustc_hash::FxHashMap;
 
 use self::book::Book;
+use self::connections::{Connections, InstanceUser};
 pub use self::book::{BookView, ComponentView, SelfReport, SessionView, UserView};
 use self::own_figures::OwnFigures;
 use self::postgresql::Title;
@@ -165,6 +168,16 @@ impl Spent {
         }
     }
 
+    /// Without the requests of a part of it.
+    fn without_requests(&self, part: &Self) -> Self {
+        let left = |(class, cpu): (&ClassId, &u64)| {
+            let part = part.classes.get(class).copied().unwrap_or(0);
+            (*class, cpu.saturating_sub(part))
+        };
+        let classes = self.classes.iter().map(left).filter(|(_, cpu)| *cpu > 0).collect();
+        Self { requests: self.requests.saturating_sub(part.requests), other: self.other, classes }
+    }
+
     fn cpu(&self) -> u64 {
         self.requests + self.other
     }
@@ -176,6 +189,8 @@ pub(crate) struct Member {
     instance: usize,
     role: Role,
     spent: Spent,
+    /// Of one that does everything: the part of its requests that is a user's.
+    of_users: Spent,
     tries: u8,
     /// It may have used CPU before it was known.
     is_older: bool,
@@ -187,6 +202,7 @@ pub struct Subsystems {
     settings: Settings,
     books: Vec<Book>,
     members: FxHashMap<u32, Member>,
+    connections: Connections,
     refused: u64,
     /// Labels of instances that made room for others, not yet removed from metrics.
     removed: Vec<(&'static str, String)>,
@@ -249,17 +265,28 @@ impl Subsystems {
         }
     }
 
-    /// The server accepted a session of `user` with `database` that process `tgid` serves.
-    pub fn session(&mut self, tgid: u32, user: &str, database: &str) {
-        if let Some(member) = self.members.get_mut(&tgid)
-            && matches!(member.role, Role::Unknown | Role::Session(_))
+    /// The server accepted a session of `user` with `database` that process `tgid` serves on the connection with this cookie.
+    pub fn session(&mut self, tgid: u32, cookie: u64, user: &str, database: &str) {
+        let Some(member) = self.members.get_mut(&tgid) else { return };
+        let Some(book) = self.books.get_mut(member.instance) else { return };
+        let user = if self.settings.users { book.user(user, database) } else { book::UNKNOWN };
+        match &mut member.role {
+            role @ (Role::Unknown | Role::Session(_)) => *role = Role::Session(user),
+            Role::Server => self.connections.log_in(cookie, InstanceUser { instance: member.instance, user }),
+            _ => {}
+        }
+    }
+
+    /// Process `tgid` served a request on this connection, with `cpu` nanoseconds that it is charged for by [`Self::spend`].
+    pub fn request(&mut self, tgid: u32, cookie: u64, class: ClassId, cpu: u64) {
+        if let Some(member) = self.members.get_mut(&tgid).filter(|member| member.role == Role::Server)
+            && let Some(InstanceUser { instance, user }) = self.connections.user(cookie)
+            && instance == member.instance
             && let Some(book) = self.books.get_mut(member.instance)
         {
-            member.role = if self.settings.users {
-                Role::Session(book.user(user, database))
-            } else {
-                Role::Session(book::UNKNOWN)
-            };
+            let work = ProcessWork::Request(Some(class));
+            member.of_users.add(work, cpu);
+            book.serve(user, work, cpu);
         }
     }
 
@@ -302,7 +329,7 @@ impl Subsystems {
         let leader = if let Role::Worker(leader) = member.role { self.members.get(&leader) } else { None };
         let leader = leader.map(|leader| leader.role);
         let Some(book) = self.books.get_mut(member.instance) else { return };
-        book.close(member.role, &member.spent, leader);
+        book.close(member.role, &member.spent.without_requests(&member.of_users), leader);
         if book.root == tgid {
             book.root = 0;
         }
@@ -445,10 +472,12 @@ impl Subsystems {
         let new = std::mem::replace(new, Book::new(system, 0, ""));
         let Some(book) = self.books.get_mut(before) else { return };
         let users = book.resume(new);
+        let place = |user: usize| users.get(user).copied().unwrap_or(book::UNKNOWN);
+        self.connections.merge(instance, before, place);
         for member in self.members.values_mut().filter(|member| member.instance == instance) {
             member.instance = before;
             if let Role::Session(user) = &mut member.role {
-                *user = users.get(*user).copied().unwrap_or(book::UNKNOWN);
+                *user = place(*user);
             }
         }
     }

@@ -49,7 +49,7 @@ fn users_sessions_and_components() {
     books.forked(10, 20);
     books.process(20, &facts(20, 10, SERVER), "postgres");
     books.spend(20, ProcessWork::Other, SECOND);
-    books.session(20, "alice", "shop");
+    books.session(20, 5, "alice", "shop");
     books.spend(20, ProcessWork::Request(Some(class)), 5 * SECOND);
     // An older one, known by its title, with a worker that computes for it.
     books.process(21, &facts(21, 10, &["postgres: 15/main: bob shop 127.0.0.1(5) idle"]), "postgres");
@@ -67,7 +67,7 @@ fn users_sessions_and_components() {
     books.spend(30, ProcessWork::Other, SECOND / 8);
     // The record of a fork comes late: nothing is counted twice.
     books.forked(10, 23);
-    books.session(23, "carol", "shop");
+    books.session(23, 6, "carol", "shop");
     books.forked(10, 23);
     books.spend(23, ProcessWork::Other, SECOND / 16);
     books.gone(23);
@@ -133,7 +133,7 @@ fn the_ratio_is_of_the_time_between_checks() {
     }
     books.process(40, &facts(40, 1, SERVER), "postgres");
     books.forked(40, 41);
-    books.session(41, "alice", "shop");
+    books.session(41, 5, "alice", "shop");
     books.spend(41, ProcessWork::Other, SECOND);
     check(&mut books, &[(40, 4), (41, 1)]);
     books.spend(41, ProcessWork::Other, SECOND);
@@ -170,7 +170,7 @@ fn everything_is_bounded() {
     let mut books = server();
     for n in 0..300u32 {
         books.forked(10, 1000 + n);
-        books.session(1000 + n, &format!("u{n}"), "d");
+        books.session(1000 + n, u64::from(n), &format!("u{n}"), "d");
         books.spend(1000 + n, ProcessWork::Request(Some(ClassId(n))), SECOND);
     }
     let view = only(&books);
@@ -218,4 +218,40 @@ fn servers_of_one_process() {
     // Somebody checks a file.
     books.process(30, &ProcessFacts { comm: "redis-check-rdb".into(), ..redis(30, 1, "redis-check-rdb x") }, "x");
     assert_eq!(books.views().len(), 2);
+}
+
+#[test]
+fn users_of_a_server_of_one_process() {
+    let mut books = Subsystems::default();
+    let maria = ProcessFacts { exe: "/usr/sbin/mariadbd".into(), ..facts(20, 1, &["mariadbd", "--datadir=/data"]) };
+    books.process(20, &maria, "mariadb");
+    books.session(20, 100, "alice", "shop");
+    books.session(20, 101, "bob", "");
+    let (first, second) = (ClassId(1), ClassId(2));
+    books.spend(20, ProcessWork::Request(Some(first)), 6 * SECOND);
+    books.spend(20, ProcessWork::Request(Some(second)), 2 * SECOND);
+    books.spend(20, ProcessWork::Other, SECOND);
+    books.request(20, 100, first, 3 * SECOND);
+    books.request(20, 101, first, SECOND);
+    books.request(20, 101, second, 2 * SECOND);
+    // Older than the agent, or another process.
+    books.request(20, 102, first, SECOND);
+    books.request(21, 100, first, SECOND);
+    let view = only(&books);
+    let alice = ("alice", "shop", 3.0, 0, 0);
+    assert_eq!(users(&view), [("", "", 2.0, 0, 0), alice, ("bob", "", 3.0, 0, 0)]);
+    assert_eq!(view.users.last().unwrap().classes, [(second, 2.0), (first, 1.0)]);
+    assert_eq!(components(&view), [("requests", 8.0), ("outside requests", 1.0)]);
+    // Another user on the same connection (`COM_CHANGE_USER`).
+    books.session(20, 101, "alice", "shop");
+    books.request(20, 101, first, SECOND);
+    // It is restarted: the book goes on, with what is no user's.
+    books.gone(20);
+    books.process(30, &ProcessFacts { pid: 30, ..maria }, "mariadb");
+    books.spend(30, ProcessWork::Request(Some(first)), SECOND);
+    books.session(30, 200, "bob", "");
+    books.request(30, 200, first, SECOND);
+    let view = books.views().into_iter().find(|view| view.instance == "/data").unwrap();
+    assert_eq!(users(&view), [("", "", 1.0, 0, 0), ("alice", "shop", 4.0, 0, 0), ("bob", "", 4.0, 0, 0)]);
+    assert_eq!(components(&view), [("requests", 9.0), ("outside requests", 1.0)]);
 }

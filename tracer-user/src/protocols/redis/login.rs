@@ -1,0 +1,66 @@
+//! Who logs in by `AUTH user password` or `HELLO version AUTH user password`. Passwords are passed over.
+
+use super::read::{Read, word};
+use crate::protocols::SessionIdentity;
+
+/// Words of `HELLO` among which `AUTH` is looked for.
+const WORDS: usize = 4;
+
+/// The user, from the words of a command after its first one, of which there are `count`, at `at`; `None` if it names none, or not
+/// within what was captured. Redis has no databases with names.
+pub(super) fn identity(command: &str, count: u64, bytes: &[u8], at: usize) -> Option<Box<SessionIdentity>> {
+    let mut at = at;
+    let mut next = || match word(bytes, at) {
+        Read::Got((found, after)) if after > at => {
+            at = after;
+            found
+        }
+        _ => None,
+    };
+    match command {
+        "AUTH" if count == 2 => {}
+        "HELLO" => {
+            let is_auth = |word: &[u8]| word.eq_ignore_ascii_case(b"AUTH");
+            (0..WORDS).map_while(|_| next()).find(|word| is_auth(word))?;
+        }
+        _ => return None,
+    }
+    let user = std::str::from_utf8(next()?).ok().filter(|user| !user.is_empty())?;
+    Some(Box::new(SessionIdentity { user: user.into(), database: "".into() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Values;
+    use crate::protocols::{Parser, Settings, Step};
+
+    fn user(words: &[&str]) -> Option<String> {
+        let words: Vec<String> = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+        let bytes = format!("*{}\r\n{}", words.len(), words.concat()).into_bytes();
+        match Values::default().request(&bytes, false, &Settings::default()) {
+            Step::Head { message, .. } => message.session.map(|session| session.user.into_string()),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn a_user_is_named_by_who_logs_in() {
+        let alice = Some("alice".to_owned());
+        assert_eq!(user(&["AUTH", "alice", "secret"]), alice);
+        assert_eq!(user(&["auth", "alice", "secret"]), alice);
+        assert_eq!(user(&["HELLO", "3", "AUTH", "alice", "secret"]), alice);
+        assert_eq!(user(&["HELLO", "3", "auth", "alice", "secret", "SETNAME", "x"]), alice);
+        assert_eq!(user(&["HELLO", "3", "SETNAME", "x", "AUTH", "alice", "secret"]), alice);
+        for none in [
+            &["AUTH", "secret"][..],
+            &["HELLO", "3"],
+            &["HELLO"],
+            &["HELLO", "3", "AUTH"],
+            &["AUTH", "", "secret"],
+            &["AUTH", "a-name-that-is-longer-than-any-that-is-read", "secret"],
+            &["GET", "alice", "secret"],
+        ] {
+            assert_eq!(user(none), None, "{none:?}");
+        }
+    }
+}
