@@ -23,6 +23,8 @@ const LINK: u64 = 50_000_000;
 /// Bodies of the two classes, bytes.
 const GOLD: usize = 200_000;
 const BRONZE: usize = 1_000_000;
+/// What bronze may have of the link where it is paced, bits a second.
+const PACE: u64 = 10_000_000;
 /// Connections of the class that saturates the link.
 const DOWNLOADS: usize = 8;
 
@@ -315,4 +317,45 @@ fn gold_keeps_its_latency_on_a_full_link() {
         assert!(ratios[1] < 1.2, "{ratios:?}");
         assert!(ratios[0] > 2.0, "without it {ratios:?}");
     }
+}
+
+#[test]
+fn a_ceiling_of_its_queue_paces_a_class() {
+    let Some(_turn) = begin("network_priority_pace", &["ip", "tc", "nft", "nsenter", "nginx"]) else { return };
+    let dir = scratch();
+    let server = Server::start(dir.path());
+    let limits = format!("rate {PACE}bit ceil {PACE}bit burst 4k cburst 4k");
+    let change = format!("-n {} class change dev eth0 parent 1:1 classid 1:30 htb {limits}", server.star.name(SERVER));
+    run("tc", &change.split(' ').collect::<Vec<_>>());
+    // Bytes of each priority in so many seconds of downloads.
+    const SECONDS: u64 = 3;
+    let downloaded = |is_paced: bool| {
+        let since = |before: [u64; 3]| {
+            let after = server.sent_by_class();
+            [0, 1, 2].map(|class| after[class] - before[class])
+        };
+        let act = || {
+            // The first reply of each connection began before its class was known.
+            wait("first replies to be over", LIMIT, || {
+                let before = server.sent_by_class();
+                std::thread::sleep(Duration::from_millis(200));
+                (!is_paced || since(before)[1] < OTHER).then_some(())
+            });
+            let before = server.sent_by_class();
+            std::thread::sleep(Duration::from_secs(SECONDS));
+            since(before)
+        };
+        server.near(|| beside(server.address, act)).0
+    };
+    let bits = |bytes: u64| (bytes * 8 / SECONDS) as f64;
+    let dry = agent(dir.path(), "dry-run");
+    let [_, normal, low] = downloaded(false);
+    dry.stop();
+    assert!(low < OTHER && bits(normal) > 0.7 * LINK as f64, "without it the link is the limit: {normal} {low}");
+    let on = agent(dir.path(), "on");
+    let [_, normal, low] = downloaded(true);
+    on.stop();
+    figure("bronze's rate / its ceiling", &format!("{:.2}", bits(low) / PACE as f64));
+    assert!(normal < OTHER, "{normal}");
+    assert!((0.8..1.1).contains(&(bits(low) / PACE as f64)), "{low}");
 }

@@ -1,7 +1,8 @@
 //! Which connections send with another packet priority, and for how long. Pure: time and facts in, orders out.
 //!
 //! The rule in one sentence: a connection that carries a request of a class with `network = "high"` or `"low"` sends with
-//! that priority from when the request was read until [`LINGER`] after its end, or until it carries one of another class.
+//! that priority from when the request was read until [`LINGER`] or [`LINGER_LOW`] after its end, or until it carries one of another
+//! class.
 //!
 //! - *The connection is known before the reply is.* A request that is over before it was looked at counts, too: the next
 //!   one on its connection is most likely of the same class, and is sent with the priority from its first byte on.
@@ -18,8 +19,11 @@ use super::Priority;
 use crate::guard::tables::TableUse;
 use crate::model::Nanos;
 
-/// How long a connection keeps its priority after the last request of its class, nanoseconds.
+/// How long a connection keeps high priority after the last request of its class, nanoseconds. Also how long a priority lasts that
+/// is not put off.
 pub const LINGER: Nanos = 1_000_000_000;
+/// The same of low priority: what the server has written may take this long to leave by a narrow link.
+pub const LINGER_LOW: Nanos = 10_000_000_000;
 /// The end of a priority is put off when it is nearer than this, nanoseconds.
 const RENEW: Nanos = LINGER / 2;
 /// From this age on a request has no high priority any more, nanoseconds.
@@ -124,6 +128,8 @@ struct ConnectionPriority {
     class: usize,
     priority: Priority,
     until: Nanos,
+    /// When a request last wanted it.
+    last: Nanos,
     /// What the requests of this round want: priority, class, and whether the request is open.
     wanted: Option<(Priority, usize, bool)>,
 }
@@ -171,6 +177,7 @@ impl NetworkDecision {
                     class: one.class,
                     priority: Priority::Normal,
                     until: 0,
+                    last: now,
                     wanted: None,
                 }),
             };
@@ -183,12 +190,17 @@ impl NetworkDecision {
         }
         self.connections.retain(|cookie, known| {
             let clear = NetworkOrder::Clear { cookie: *cookie, class: known.class };
-            let Some((priority, class, _)) = known.wanted.take() else {
-                let keep = now < known.until;
-                if !keep {
-                    orders.push(clear);
+            let lingering = if known.priority == Priority::Low { LINGER_LOW } else { LINGER };
+            let (priority, class) = match known.wanted.take() {
+                Some((priority, class, _)) => {
+                    known.last = now;
+                    (priority, class)
                 }
-                return keep;
+                None if now.saturating_sub(known.last) < lingering => (known.priority, known.class),
+                None => {
+                    orders.push(clear);
+                    return false;
+                }
             };
             if priority == Priority::Normal {
                 // Unless it came up in this very round.
@@ -200,7 +212,7 @@ impl NetworkDecision {
             let renewed = (known.priority, known.class) == (priority, class);
             if !renewed || known.until.saturating_sub(now) < RENEW {
                 let until = now.saturating_add(LINGER);
-                *known = ConnectionPriority { class, priority, until, wanted: None };
+                *known = ConnectionPriority { class, priority, until, last: known.last, wanted: None };
                 orders.push(NetworkOrder::Set { cookie: *cookie, class, priority, until, renewed });
             }
             true
@@ -242,11 +254,25 @@ mod tests {
         let mut decision = decision();
         let brief = request(7, GOLD, SECOND, false);
         assert_eq!(at(&mut decision, SECOND, &[brief]), [set(7, GOLD, Priority::High, SECOND, false)]);
-        for now in 1..1000 {
+        for now in 1..500 {
             assert_eq!(at(&mut decision, SECOND + now * MILLI, &[]), []);
         }
+        let put_off = SECOND + 501 * MILLI;
+        assert_eq!(at(&mut decision, put_off, &[]), [set(7, GOLD, Priority::High, put_off, true)]);
         assert_eq!(at(&mut decision, 2 * SECOND, &[]), [NetworkOrder::Clear { cookie: 7, class: GOLD }]);
         assert_eq!(decision.table_use().entries, 0);
+    }
+
+    #[test]
+    fn what_is_of_low_priority_stays_so_until_it_has_left() {
+        let mut decision = decision();
+        assert_eq!(at(&mut decision, SECOND, &[request(7, BRONZE, SECOND, false)]).len(), 1);
+        for now in 1..10_000 {
+            for order in at(&mut decision, SECOND + now * MILLI, &[]) {
+                assert!(matches!(order, NetworkOrder::Set { renewed: true, priority: Priority::Low, .. }), "{order:?}");
+            }
+        }
+        assert_eq!(at(&mut decision, 11 * SECOND, &[]), [NetworkOrder::Clear { cookie: 7, class: BRONZE }]);
     }
 
     #[test]
@@ -344,7 +370,7 @@ mod tests {
                 let left = apply(at(&mut decision, now * MILLI, &sending));
                 prop_assert_eq!(left, decision.connections.len());
             }
-            prop_assert_eq!(apply(at(&mut decision, now * MILLI + LINGER, &[])), 0);
+            prop_assert_eq!(apply(at(&mut decision, now * MILLI + LINGER_LOW, &[])), 0);
         }
     }
 }
