@@ -242,3 +242,74 @@ fn haproxy_between_two_encrypted_connections() {
     figure("HAProxy between two TLS connections", &format!("{count} calls, {right} with their request, {wrong} wrong"));
     assert_eq!(wrong, 0);
 }
+
+/// Apache writes to memory and sends from there itself; its threads are those of its event loop.
+#[test]
+fn apache_with_an_event_loop() {
+    let Some(_turn) = begin("tls_apache", &["apache2", "curl", "openssl"]) else { return };
+    let dir = scratch();
+    let base = dir.path().display();
+    // Its workers are another user's.
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).expect("permissions");
+    let www = dir.path().join("www");
+    std::fs::create_dir(&www).expect("a directory");
+    std::fs::write(www.join("index.html"), "yes\n").expect("a file");
+    let (certificate, key) = certificate(dir.path());
+    let (port, log) = (free_port(), dir.path().join("requests"));
+    let modules = ["mpm_event", "authz_core", "dir", "alias", "log_config", "ssl", "http2"];
+    let modules = modules.map(|name| format!("LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so\n"));
+    let text = format!(
+        "ServerName localhost\nUser nobody\nGroup nogroup\nListen 127.0.0.1:{port}\nPidFile {base}/pid\nErrorLog {base}/errors\n\
+         Mutex posixsem\n{}LogFormat \"%U %>s\" brief\nCustomLog {} brief\nProtocols h2 http/1.1\nDocumentRoot {}\n\
+         FallbackResource /index.html\nRedirectMatch 403 ^/e/\nSSLEngine on\nSSLCertificateFile {certificate}\n\
+         SSLCertificateKeyFile {key}\nSSLSessionCache none\n",
+        modules.concat(),
+        log.display(),
+        www.display()
+    );
+    let configuration = dir.path().join("apache.conf");
+    std::fs::write(&configuration, text).expect("a file");
+    let mut command = Command::new(find("apache2").expect("apache2"));
+    command.args(["-D", "FOREGROUND", "-f"]).arg(&configuration).env("OTEL_SERVICE_NAME", "apache");
+    let mut process = Process::start("apache2", &mut command, &dir.path().join("apache.log"));
+    wait_for_listener(&mut process, SocketAddr::from(([127, 0, 0, 1], port)));
+    let agent = agent(dir.path(), &[port]);
+    let connections = 10;
+    for (n, (version, protocol)) in
+        [("1.2", "--http1.1"), ("1.2", "--http2"), ("1.3", "--http1.1"), ("1.3", "--http2")].into_iter().enumerate()
+    {
+        for connection in 0..connections {
+            let mut command = Command::new("curl");
+            command.args(["-sk", protocol, "--tls-max", version]);
+            for (place, kind) in ["ok", "e", "ok"].into_iter().enumerate() {
+                let url = format!("https://127.0.0.1:{port}/{kind}/{n}-{connection}-{place}?secret=hunter2");
+                command.args(["-o", "/dev/null"]).arg(url);
+            }
+            assert_eq!(outcome(&mut command, "curl").code, Some(0));
+        }
+    }
+    let sent = 4 * 3 * connections;
+    let logged = wait("the access log", Duration::from_secs(10), || {
+        Some(std::fs::read_to_string(&log).expect("a log")).filter(|text| text.lines().count() >= sent)
+    });
+    let mut truth = Counts::new();
+    for line in logged.lines() {
+        let (path, status) = line.rsplit_once(' ').expect("a path and a status");
+        *truth.entry((path.to_owned(), status.parse().expect("a number"))).or_default() += 1;
+    }
+    let mut tail = Tail::new(&agent.transactions);
+    let at = |span: &Span, server: bool| span.protocol == "http" && span.port == port && span.server == server;
+    tail.until(2 * sent, Duration::from_secs(20), |span| at(span, true) || at(span, false));
+    let lost = agent.metrics().lost();
+    agent.stop();
+    let all = tail.spans;
+    for server in [true, false] {
+        let found = counts(all.iter().filter(|span| at(span, server)));
+        let differ = differences(&truth, &found);
+        assert!(differ.is_empty(), "server {server}: {differ:?}; lost {lost:?}");
+    }
+    let served = all.iter().filter(|span| at(span, true));
+    let (count, right, wrong, _) = report_parents("served", &parents(&all, served));
+    figure("Apache with an event loop", &format!("{count} of {sent}, {right} with their call, {wrong} wrong"));
+    assert_eq!((wrong, right), (0, count));
+}
