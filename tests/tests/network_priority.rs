@@ -25,6 +25,8 @@ const GOLD: usize = 200_000;
 const BRONZE: usize = 1_000_000;
 /// What bronze may have of the link where it is paced, bits a second.
 const PACE: u64 = 10_000_000;
+/// How long downloads are watched there.
+const SECONDS: u64 = 3;
 /// Connections of the class that saturates the link.
 const DOWNLOADS: usize = 8;
 
@@ -327,8 +329,7 @@ fn a_ceiling_of_its_queue_paces_a_class() {
     let limits = format!("rate {PACE}bit ceil {PACE}bit burst 4k cburst 4k");
     let change = format!("-n {} class change dev eth0 parent 1:1 classid 1:30 htb {limits}", server.star.name(SERVER));
     run("tc", &change.split(' ').collect::<Vec<_>>());
-    // Bytes of each priority in so many seconds of downloads.
-    const SECONDS: u64 = 3;
+    // Bytes of each priority meanwhile.
     let downloaded = |is_paced: bool| {
         let since = |before: [u64; 3]| {
             let after = server.sent_by_class();

@@ -256,15 +256,16 @@ fn apache_with_an_event_loop() {
     std::fs::write(www.join("index.html"), "yes\n").expect("a file");
     let (certificate, key) = certificate(dir.path());
     let (port, log) = (free_port(), dir.path().join("requests"));
-    let modules = ["mpm_event", "authz_core", "dir", "alias", "log_config", "ssl", "http2"];
+    let modules = ["mpm_event", "authz_core", "alias", "ssl", "http2"];
     let modules = modules.map(|name| format!("LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so\n"));
     let text = format!(
         "ServerName localhost\nUser nobody\nGroup nogroup\nListen 127.0.0.1:{port}\nPidFile {base}/pid\nErrorLog {base}/errors\n\
          Mutex posixsem\n{}LogFormat \"%U %>s\" brief\nCustomLog {} brief\nProtocols h2 http/1.1\nDocumentRoot {}\n\
-         FallbackResource /index.html\nRedirectMatch 403 ^/e/\nSSLEngine on\nSSLCertificateFile {certificate}\n\
+         AliasMatch ^/ok/ {}/index.html\nRedirectMatch 403 ^/e/\nSSLEngine on\nSSLCertificateFile {certificate}\n\
          SSLCertificateKeyFile {key}\nSSLSessionCache none\n",
         modules.concat(),
         log.display(),
+        www.display(),
         www.display()
     );
     let configuration = dir.path().join("apache.conf");

@@ -37,7 +37,8 @@ fn kernel_reason() -> Option<String> {
         return Some(format!("kernel.perf_event_paranoid is {level}, where stacks may need it"));
     }
     let multi = Btf::of_kernel().is_ok_and(|btf| user_programs::multi(&btf));
-    (!multi).then(|| "this kernel attaches probes in programs (TLS, tasks, declared functions) as perf events".to_owned())
+    (!multi)
+        .then(|| "this kernel attaches probes in programs (TLS, tasks, declared functions) as perf events".to_owned())
 }
 
 /// Whether the capability is there, and not all others with it. `last`: what the file says.

@@ -21,8 +21,8 @@ mod postgresql;
 use rustc_hash::FxHashMap;
 
 use self::book::Book;
-use self::connections::{Connections, InstanceUser};
 pub use self::book::{BookView, ComponentView, SelfReport, SessionView, UserView};
+use self::connections::{Connections, InstanceUser};
 use self::own_figures::OwnFigures;
 use self::postgresql::Title;
 use crate::guard::tables::TableUse;
