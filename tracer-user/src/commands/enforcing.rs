@@ -252,7 +252,7 @@ pub(super) fn allow(config: &Config, file: Option<&std::path::Path>) -> Result<(
 }
 
 /// Why enforcement needs `CAP_SYS_ADMIN`; `None`: it does not.
-pub(super) fn why_admin(config: &Config) -> Option<&'static str> {
+pub(super) fn why_admin_capability(config: &Config) -> Option<&'static str> {
     (config.enforce == Mode::On)
         .then_some("--enforce on may end requests of services in network namespaces of their own")
 }

@@ -70,7 +70,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     env_logger::Builder::new().filter_level(options.log).format_timestamp_millis().init();
     let (config, sections) = configure(options)?;
     enforcing::allow(&config, options.config.as_deref())?;
-    admin_capability::give_up_if_unneeded(enforcing::why_admin(&config));
+    admin_capability::give_up_if_unneeded(enforcing::why_admin_capability(&config));
     let token = config.token_file.as_deref().map(Token::of).transpose()?;
     self_process::keep_little_freed();
     // Threads inherit it.

@@ -9,14 +9,14 @@ use super::btf::Btf;
 use super::{sampler, user_programs};
 
 /// The highest number of a capability that the kernel knows.
-const LAST: &str = "/proc/sys/kernel/cap_last_cap";
+const LAST_CAPABILITY: &str = "/proc/sys/kernel/cap_last_cap";
 
 /// Gives `CAP_SYS_ADMIN` up for the calling thread and those it starts, unless the kernel or `settings`, which names the
 /// setting, needs it. Leaves an agent alone that has every capability, as root's, and one that does not have this one.
 pub fn give_up_if_unneeded(settings: Option<&'static str>) {
-    // Outside Linux' own interface (a filter of system calls) nothing is known, and nothing is changed.
+    // Where a filter of system calls refuses to tell, nothing is changed.
     let Ok(sets) = capabilities(None) else { return };
-    if !was_chosen(&sets, &fs::read_to_string(LAST).unwrap_or_default()) {
+    if !was_chosen(&sets, &fs::read_to_string(LAST_CAPABILITY).unwrap_or_default()) {
         return;
     }
     let reason = if stands_in(&sets) { Some("it stands in for CAP_BPF or CAP_PERFMON") } else { settings };

@@ -235,7 +235,7 @@ impl Values {
             }
         }
         let mut message = named(command, words[0], words[1], count - 1);
-        // Of these two, no word after the first was read.
+        // Of the commands that log in, no word after the first was read.
         message.session = command.and_then(|command| login::identity(&command.name, count - 1, bytes, at));
         self.arrays |= !self.inline;
         self.mute(&mut message.expected);

@@ -267,13 +267,16 @@ impl Subsystems {
 
     /// The server accepted a session of `user` with `database` that process `tgid` serves on the connection with this cookie.
     pub fn session(&mut self, tgid: u32, cookie: u64, user: &str, database: &str) {
-        let Some(member) = self.members.get_mut(&tgid) else { return };
-        let Some(book) = self.books.get_mut(member.instance) else { return };
-        let user = if self.settings.users { book.user(user, database) } else { book::UNKNOWN };
-        match &mut member.role {
-            role @ (Role::Unknown | Role::Session(_)) => *role = Role::Session(user),
-            Role::Server => self.connections.log_in(cookie, InstanceUser { instance: member.instance, user }),
-            _ => {}
+        if let Some(member) = self.members.get_mut(&tgid)
+            && matches!(member.role, Role::Unknown | Role::Session(_) | Role::Server)
+            && let Some(book) = self.books.get_mut(member.instance)
+        {
+            let user = if self.settings.users { book.user(user, database) } else { book::UNKNOWN };
+            if member.role == Role::Server {
+                self.connections.log_in(cookie, InstanceUser { instance: member.instance, user });
+            } else {
+                member.role = Role::Session(user);
+            }
         }
     }
 

@@ -1,8 +1,11 @@
-//! Who logs in by `AUTH user password` or `HELLO version AUTH user password`. Passwords are passed over.
+//! Who logs in by `AUTH user password` or `HELLO version AUTH user password`. Passwords are passed over. `RESET` makes the connection
+//! the default user's again.
 
 use super::read::{Read, word};
 use crate::protocols::SessionIdentity;
 
+/// The user of connections that have not logged in.
+const DEFAULT: &str = "default";
 /// Words of `HELLO` among which `AUTH` is looked for.
 const WORDS: usize = 4;
 
@@ -18,6 +21,7 @@ pub(super) fn identity(command: &str, count: u64, bytes: &[u8], at: usize) -> Op
         _ => None,
     };
     match command {
+        "RESET" => return of(DEFAULT),
         "AUTH" if count == 2 => {}
         "HELLO" => {
             let is_auth = |word: &[u8]| word.eq_ignore_ascii_case(b"AUTH");
@@ -25,8 +29,11 @@ pub(super) fn identity(command: &str, count: u64, bytes: &[u8], at: usize) -> Op
         }
         _ => return None,
     }
-    let user = std::str::from_utf8(next()?).ok().filter(|user| !user.is_empty())?;
-    Some(Box::new(SessionIdentity { user: user.into(), database: "".into() }))
+    of(std::str::from_utf8(next()?).ok()?)
+}
+
+fn of(user: &str) -> Option<Box<SessionIdentity>> {
+    (!user.is_empty()).then(|| Box::new(SessionIdentity { user: user.into(), database: "".into() }))
 }
 
 #[cfg(test)]
@@ -51,6 +58,7 @@ mod tests {
         assert_eq!(user(&["HELLO", "3", "AUTH", "alice", "secret"]), alice);
         assert_eq!(user(&["HELLO", "3", "auth", "alice", "secret", "SETNAME", "x"]), alice);
         assert_eq!(user(&["HELLO", "3", "SETNAME", "x", "AUTH", "alice", "secret"]), alice);
+        assert_eq!(user(&["RESET"]), Some("default".to_owned()));
         for none in [
             &["AUTH", "secret"][..],
             &["HELLO", "3"],
