@@ -251,7 +251,7 @@ wire! {
         pub nth: u32,
         /// Bytes without payload (sendfile) that this thread sent on this socket before and has not reported yet; 0 =
         /// none. With [`OP_TURN`]: bytes that moved the other way. 0 for a sent datagram, whose other `sent_…` fields
-        /// hold its destination ([`Op::far`]); a later record reports what its thread sent before.
+        /// hold its destination ([`Op::remote`]); a later record reports what its thread sent before.
         pub sent_cookie: u64,
         /// Position of their first byte. Datagrams: the first half of the address.
         pub sent_pos: u64,
@@ -277,7 +277,7 @@ wire! {
 impl Op {
     /// A sent datagram's destination, when its system call named one: family, address (IPv4 in the first four bytes)
     /// and port.
-    pub fn far(&self) -> Option<(u16, [u8; 16], u16)> {
+    pub fn remote(&self) -> Option<(u16, [u8; 16], u16)> {
         let (family, port) = ((self.sent_at >> 16) as u16, self.sent_at as u16);
         let named = self.header.flags & (OP_DATAGRAM | OP_TX) == OP_DATAGRAM | OP_TX
             && self.sent_cookie == 0

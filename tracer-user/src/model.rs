@@ -393,7 +393,7 @@ pub struct Span {
     /// The evidence for `grade`.
     pub evidence: &'static str,
     /// The other end, if that is on another host with an agent.
-    pub far: Option<Box<Remote>>,
+    pub remote: Option<Box<Remote>>,
     /// `X-Request-ID`, bounded, if the configuration asks for it.
     pub request_id: Option<Arc<str>>,
     /// Values of a declared call, if any are declared.

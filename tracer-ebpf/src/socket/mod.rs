@@ -316,7 +316,7 @@ fn moved<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, b
         (sock.cookie, other_end.saturating_sub(u32::MAX as u64), other_end, other_at)
     } else if TX && flags & OP_DATAGRAM != 0 {
         // What the thread sent before waits for its next record.
-        let (low, high, ends) = names::far(regs, thread);
+        let (low, high, ends) = names::remote(regs, thread);
         (0, low, high, ends)
     } else {
         let own = (thread.sent_cookie, thread.sent_pos, thread.sent_end, thread.sent_at);

@@ -84,7 +84,7 @@ pub(super) fn destination() -> u16 {
 /// Destination of the datagram whose payload was copied, in the form of a record: the address, and family and port; all
 /// zero if its system call names none.
 #[inline(always)]
-pub(super) fn far(regs: Regs, thread: &Thread) -> (u64, u64, u64) {
+pub(super) fn remote(regs: Regs, thread: &Thread) -> (u64, u64, u64) {
     const NONE: (u64, u64, u64) = (0, 0, 0);
     // The copy of a `sendmmsg` payload has advanced the index already.
     let address = address(regs, thread.mmsg_next.wrapping_sub(1));

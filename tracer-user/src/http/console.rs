@@ -321,7 +321,7 @@ fn depths(spans: &[SpanView]) -> Vec<usize> {
 }
 
 /// Where the other end of a span is, when that is another host; of a call also what its time went for.
-fn far(span: &SpanView) -> String {
+fn remote(span: &SpanView) -> String {
     let Some(host) = span.attributes.get("tracer.remote.host").and_then(|host| host.as_str()) else {
         return String::new();
     };
@@ -411,12 +411,12 @@ pub(super) async fn transaction(State(app): AppState, query: PageQuery) -> PageR
         let (path, outcome) = (text("url.path"), text("tracer.outcome"));
         let _ = write!(
             body,
-            "<tr><td class=depth{depth} title=\"{path}\">{call}<b>{service}</b> {class}{far}<td class=n>{duration}<td class=n>{cpu}<td class=\"n{bad}\">{status}<td title=\"{evidence}\">{grade}<td class=wide>{lane}",
+            "<tr><td class=depth{depth} title=\"{path}\">{call}<b>{service}</b> {class}{remote}<td class=n>{duration}<td class=n>{cpu}<td class=\"n{bad}\">{status}<td title=\"{evidence}\">{grade}<td class=wide>{lane}",
             depth = depth.min(8),
             path = Safe(path),
             service = Safe(&span.service_name),
             class = Safe(&span.request_class),
-            far = far(span),
+            remote = remote(span),
             duration = Time(span.duration_s),
             cpu = Time(span.cpu_s),
             bad = if span.error { " bad" } else { "" },

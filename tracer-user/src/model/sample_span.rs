@@ -47,7 +47,7 @@ pub(crate) fn span(trace: u128, start: u64, duration: u64, error: bool) -> Span 
         calls: 0,
         grade: Grade::Certain,
         evidence: "",
-        far: None,
+        remote: None,
         request_id: None,
         declared: None,
     }

@@ -211,7 +211,7 @@ pub(super) mod tests {
             calls: 0,
             grade: Grade::Certain,
             evidence: "its own thread",
-            far: None,
+            remote: None,
             request_id: None,
             declared: None,
         };

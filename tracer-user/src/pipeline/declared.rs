@@ -110,7 +110,7 @@ impl Pipeline {
                 (_, CallPairing::Thread) => "two USDT probes on one thread",
                 (_, CallPairing::None) => "a USDT probe",
             },
-            far: None,
+            remote: None,
             request_id: None,
             declared: facts,
         });

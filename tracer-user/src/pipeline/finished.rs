@@ -107,7 +107,7 @@ impl Pipeline {
             calls,
             grade: verdicts.grade,
             evidence: verdicts.evidence,
-            far: relay::far(live.relay.as_deref(), live.end.saturating_sub(live.start)),
+            remote: relay::remote(live.relay.as_deref(), live.end.saturating_sub(live.start)),
             request_id: live.request.request_id,
             declared: None,
         }

@@ -99,7 +99,7 @@ impl Pipeline {
                 self.send(outgoing);
             }
         } else if relay.sent.is_some_and(|sent| sent != (verdicts.trace, true)) {
-            let sent = CallContext { key: relay.key, far: relay.far, trace: verdicts.trace, settled: true };
+            let sent = CallContext { key: relay.key, remote: relay.remote, trace: verdicts.trace, settled: true };
             let outgoing = context(&self.names, sent, live, class_name(&self.names, class));
             self.send(outgoing);
         }
@@ -111,7 +111,7 @@ fn class_name(names: &Names, class: ClassId) -> Arc<str> {
 }
 
 fn context(names: &Names, sent: CallContext, live: &OpenSpan, class: Arc<str>) -> Outgoing {
-    let CallContext { key, far, trace, settled } = sent;
+    let CallContext { key, remote, trace, settled } = sent;
     let context = Context {
         key,
         trace,
@@ -123,7 +123,7 @@ fn context(names: &Names, sent: CallContext, live: &OpenSpan, class: Arc<str>) -
         class,
         carried: live.passed.clone(),
     };
-    Outgoing::Context { far, context }
+    Outgoing::Context { remote, context }
 }
 
 fn summary(live: &OpenSpan, wall_offset: i64) -> Option<Outgoing> {
@@ -158,7 +158,7 @@ pub(super) fn carrier(context: Option<TraceParent>, parent: Option<SpanId>, live
 }
 
 /// The remote end of a span that took `duration` nanoseconds.
-pub(super) fn far(relay: Option<&Relayed>, duration: u64) -> Option<Box<Remote>> {
+pub(super) fn remote(relay: Option<&Relayed>, duration: u64) -> Option<Box<Remote>> {
     let relay = relay?;
     if let Some(given) = &relay.given {
         let (service, class) = (given.context.service.clone(), given.context.class.clone());

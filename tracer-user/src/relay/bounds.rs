@@ -183,12 +183,13 @@ impl Bounds {
         }
     }
 
-    /// Whether `agent` may report on connections whose remote address is `far`, as this host sees it.
-    pub fn may(&self, now: Nanos, agent: u64, far: IpAddr) -> bool {
-        let far = far.to_canonical();
-        let holds = |networks: &[Prefix]| networks.iter().any(|network| network.contains(far));
+    /// Whether `agent` may report on connections whose remote address is `remote`, as this host sees it.
+    pub fn may(&self, now: Nanos, agent: u64, remote: IpAddr) -> bool {
+        let remote = remote.to_canonical();
+        let holds = |networks: &[Prefix]| networks.iter().any(|network| network.contains(remote));
         let end = self.ends.get(&agent);
-        if holds(&self.policy.translated) || end.is_some_and(|end| end.addresses.contains(&far) || holds(&end.declared))
+        if holds(&self.policy.translated)
+            || end.is_some_and(|end| end.addresses.contains(&remote) || holds(&end.declared))
         {
             return true;
         }
@@ -196,7 +197,8 @@ impl Bounds {
             return false;
         }
         // Recordings of earlier versions hold no agent locations.
-        let is_owned = |end: &Peer| self.owned.get(&(end.dialled, far)).is_some_and(|o| o.there > 0 || o.until > now);
+        let is_owned =
+            |end: &Peer| self.owned.get(&(end.dialled, remote)).is_some_and(|o| o.there > 0 || o.until > now);
         !end.is_some_and(is_owned)
     }
 }
@@ -296,10 +298,10 @@ mod tests {
     #[test]
     fn they_are_bounded() {
         let mut bounds = Bounds::default();
-        let far = (1..=255u8).map(|n| IpAddr::from([10, 0, 1, n])).collect::<Vec<_>>();
+        let remote = (1..=255u8).map(|n| IpAddr::from([10, 0, 1, n])).collect::<Vec<_>>();
         bounds.learn(1, &session(0, "10.0.0.1"));
         for n in 1..=2 * ENDS as u64 {
-            let session = SessionChange { addresses: far.clone(), ..session(n, "10.0.0.2") };
+            let session = SessionChange { addresses: remote.clone(), ..session(n, "10.0.0.2") };
             bounds.learn(n, &session);
             bounds.learn(n, &SessionChange { up: false, ..session });
         }

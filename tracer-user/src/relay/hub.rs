@@ -243,11 +243,11 @@ impl Common {
         (&self.inbox.0, &self.inbox.1)
     }
 
-    /// Whether `dialler` is connected to an agent that may report on connections with `far`: other agents receive no
+    /// Whether `dialler` is connected to an agent that may report on connections with `remote`: other agents receive no
     /// contexts of them either.
-    fn may(&self, dialler: &Dialler, far: IpAddr) -> bool {
+    fn may(&self, dialler: &Dialler, remote: IpAddr) -> bool {
         let agent = dialler.reached.load(Ordering::Relaxed);
-        agent != 0 && lock(&self.state.bounds).may(self.now(), agent, far)
+        agent != 0 && lock(&self.state.bounds).may(self.now(), agent, remote)
     }
 
     fn now(&self) -> Nanos {
@@ -437,14 +437,14 @@ impl Common {
         }
         let stream = tokio::time::timeout(DIAL, TcpStream::connect(place)).await.map_err(|_| Broken::Slow)?;
         let stream = stream.map_err(Broken::Io)?;
-        let far = stream.peer_addr().map_err(Broken::Io)?;
-        if settings.trust.is_blind() && !settings.insecure && !far.ip().is_loopback() {
+        let remote = stream.peer_addr().map_err(Broken::Io)?;
+        if settings.trust.is_blind() && !settings.insecure && !remote.ip().is_loopback() {
             let why = "without a key or certificates only agents on loopback are spoken to";
             return Err(Broken::Io(io::Error::other(why)).into());
         }
         stream.set_nodelay(true).map_err(Broken::Io)?;
         let mut session = Session::begin(stream, settings, end, &self.own).await?;
-        session.addresses.insert(0, far.ip());
+        session.addresses.insert(0, remote.ip());
         Ok(session)
     }
 
@@ -521,7 +521,7 @@ impl Router {
         while let Some(batch) = waiting.recv().await {
             for outgoing in batch {
                 match outgoing {
-                    Outgoing::Context { far, context } => self.context(far, context),
+                    Outgoing::Context { remote, context } => self.context(remote, context),
                     Outgoing::Summary { to, summary } => {
                         let accepted = lock(&self.common.state.accepted);
                         let message = Message::Summary(summary);
@@ -537,23 +537,23 @@ impl Router {
         }
     }
 
-    fn context(&mut self, far: IpAddr, mut context: super::message::Context) {
+    fn context(&mut self, remote: IpAddr, mut context: super::message::Context) {
         let known = lock(&self.common.state.routes).of(context.key.connection());
         if let Some(way) = known
             && let Some(dialler) = self.diallers.values().find(|dialler| dialler.id == way)
-            && self.common.may(dialler, far)
+            && self.common.may(dialler, remote)
         {
             Self::put(&self.common.state, dialler, Message::Context(context));
             return;
         }
         let settings = &self.common.settings;
-        let place = SocketAddr::new(far, settings.port).to_string();
-        if settings.discover && is_private(far) && !self.diallers.contains_key(&place) {
+        let place = SocketAddr::new(remote, settings.port).to_string();
+        if settings.discover && is_private(remote) && !self.diallers.contains_key(&place) {
             self.dial(place.clone(), false);
         }
         // A newly discovered agent may be connected in a moment.
         let wanted =
-            |(at, dialler): (&String, &Dialler)| *at == place || (dialler.named && self.common.may(dialler, far));
+            |(at, dialler): (&String, &Dialler)| *at == place || (dialler.named && self.common.may(dialler, remote));
         let mut targets: Vec<&Dialler> =
             self.diallers.iter().filter(|at| wanted(*at)).map(|(_, dialler)| dialler).collect();
         context.broadcast = targets.len() > 1;

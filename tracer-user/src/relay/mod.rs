@@ -64,7 +64,7 @@ pub enum Outgoing {
     /// To the agent that sees the other end of the connection to this address.
     Context {
         /// The call's remote address, as its caller sees it.
-        far: IpAddr,
+        remote: IpAddr,
         /// The context.
         context: Context,
     },

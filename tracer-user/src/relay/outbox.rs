@@ -53,7 +53,7 @@ impl Outbox {
                 self.held.remove(&context.key);
                 self.contexts.push(outgoing);
             }
-            Outgoing::Context { far, context } => {
+            Outgoing::Context { remote, context } => {
                 let key = context.key;
                 let mut since = now;
                 if let Some((first, ..)) = self.held.get(&key) {
@@ -61,7 +61,7 @@ impl Outbox {
                 } else {
                     self.order.push_back((now, key));
                 }
-                self.held.insert(key, (since, far, context));
+                self.held.insert(key, (since, remote, context));
             }
         }
     }
@@ -85,9 +85,9 @@ impl Outbox {
             {
                 self.order.pop_front();
                 if self.held.get(&key).is_some_and(|(held, ..)| *held == since)
-                    && let Some((_, far, context)) = self.held.remove(&key)
+                    && let Some((_, remote, context)) = self.held.remove(&key)
                 {
-                    batch.push(Outgoing::Context { far, context });
+                    batch.push(Outgoing::Context { remote, context });
                 }
             }
             if !batch.is_empty() {
@@ -130,7 +130,7 @@ mod tests {
             class: "".into(),
             carried: None,
         };
-        Outgoing::Context { far: IpAddr::from([10, 0, 0, 1]), context }
+        Outgoing::Context { remote: IpAddr::from([10, 0, 0, 1]), context }
     }
 
     fn summary() -> Outgoing {

@@ -268,13 +268,13 @@ fn each(class: Option<&ClassInfo>, span: &Span, all: &mut Setter<'_>) {
     for (name, value) in span.carried.iter().flat_map(|carried| &carried.baggage) {
         all.set(&format!("baggage.{name}"), &**value);
     }
-    if let Some(far) = &span.far {
-        all.set("tracer.remote.host", &*far.host);
-        if !far.service.is_empty() {
-            all.set("tracer.caller.service", &*far.service);
-            all.set("tracer.caller.class", &*far.class);
+    if let Some(remote) = &span.remote {
+        all.set("tracer.remote.host", &*remote.host);
+        if !remote.service.is_empty() {
+            all.set("tracer.caller.service", &*remote.service);
+            all.set("tracer.caller.class", &*remote.class);
         }
-        if let Some(end) = &far.end {
+        if let Some(end) = &remote.end {
             all.set("tracer.remote.span_id", &*end.span.to_string());
             all.set("tracer.remote.time", seconds(end.duration));
             all.set("tracer.remote.queue.time", seconds(end.queue));

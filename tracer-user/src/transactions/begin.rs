@@ -152,10 +152,10 @@ impl Engine {
             }
         };
         let between_hosts = match key {
-            Some(Key::Tcp(seq, _)) => connection.far().and_then(|far| {
+            Some(Key::Tcp(seq, _)) => connection.remote_address().and_then(|address| {
                 let (local, remote) = connection.isn;
                 let opened = role.unwrap_or(side) == Side::Client;
-                Some((relay::key::Key::new(local, remote, opened, seq)?, far))
+                Some((relay::key::Key::new(local, remote, opened, seq)?, address))
             }),
             _ => None,
         };

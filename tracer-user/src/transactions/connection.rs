@@ -262,8 +262,8 @@ impl Connection {
     }
 
     /// The remote address, if it may be another host's.
-    pub fn far(&self) -> Option<IpAddr> {
-        address(self.family, self.remote).filter(|far| !far.is_loopback() && !far.is_unspecified())
+    pub fn remote_address(&self) -> Option<IpAddr> {
+        address(self.family, self.remote).filter(|remote| !remote.is_loopback() && !remote.is_unspecified())
     }
 
     /// UNIX: kernel addresses of this end and the other.
@@ -284,8 +284,8 @@ impl Connection {
 
     /// Destination of a datagram sent on it.
     pub fn sent_to(&self, op: &Op) -> Option<(IpAddr, u16)> {
-        match op.far() {
-            Some((family, far, port)) => Some((address(family, far)?, port)),
+        match op.remote() {
+            Some((family, remote, port)) => Some((address(family, remote)?, port)),
             None => Some((address(self.family, self.remote)?, self.peer_port)),
         }
         .filter(|(_, port)| *port != 0)
@@ -294,7 +294,7 @@ impl Connection {
     /// The remote address as text; `empty` if there is none.
     pub fn peer(&mut self, empty: &Arc<str>) -> Arc<str> {
         let (family, remote) = (self.family, self.remote);
-        let made = || address(family, remote).map_or_else(|| Arc::clone(empty), |far| Arc::from(far.to_string()));
+        let made = || address(family, remote).map_or_else(|| Arc::clone(empty), |remote| Arc::from(remote.to_string()));
         Arc::clone(self.busy().peer.get_or_insert_with(made))
     }
 

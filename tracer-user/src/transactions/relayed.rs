@@ -54,7 +54,7 @@ pub struct Relayed {
     /// The request's key between hosts.
     pub key: Key,
     /// The connection's remote address.
-    pub far: IpAddr,
+    pub remote: IpAddr,
     /// Server side: how long to wait for the caller's context; 0: no wait.
     pub until: Nanos,
     /// Server side: the context of its call.
@@ -70,10 +70,10 @@ pub struct Relayed {
 }
 
 impl Relayed {
-    fn new(key: Key, far: IpAddr, until: Nanos) -> Self {
+    fn new(key: Key, remote: IpAddr, until: Nanos) -> Self {
         let nothing = (None, None, None);
         let (given, sent, summary) = nothing;
-        Self { key, far, until, given, delay: 0, answered: false, sent, summary }
+        Self { key, remote, until, given, delay: 0, answered: false, sent, summary }
     }
 }
 
@@ -86,7 +86,7 @@ pub(super) struct Served {
     /// The trace id before any other agent's context.
     pub(super) trace: TraceId,
     /// The connection's remote address.
-    pub(super) far: IpAddr,
+    pub(super) remote: IpAddr,
 }
 
 /// The engine's part of the relay.
@@ -196,7 +196,7 @@ pub struct CallContext {
     /// The request.
     pub key: Key,
     /// The connection's remote address.
-    pub far: IpAddr,
+    pub remote: IpAddr,
     /// Its transaction.
     pub trace: TraceId,
     /// Whether the trace id is final.
@@ -221,7 +221,7 @@ impl Engine {
             Event::Mode(mode) => self.relays.mode = mode,
             Event::Message(from, Message::Context(context)) => {
                 let Relays { bounds, matches, .. } = &mut self.relays;
-                let may = |served: Served, given: &Given| bounds.may(now, given.from.number, served.far);
+                let may = |served: Served, given: &Given| bounds.may(now, given.from.number, served.remote);
                 match matches.context(self.now, Given { context: context.clone(), from: from.clone() }, may) {
                     Effect::Met(served) | Effect::More(served) => {
                         self.adopt(served.slot, Given { context, from });
@@ -255,7 +255,7 @@ impl Engine {
 
     /// A request or call begins on a connection to another host.
     pub(super) fn relay(&mut self, slot: Slot, key: Option<(Key, IpAddr)>) {
-        let Some((key, far)) = key.filter(|_| self.relays.mode != Mode::Off) else { return };
+        let Some((key, remote)) = key.filter(|_| self.relays.mode != Mode::Off) else { return };
         let now = self.now;
         let Some(live) = self.spans.get_mut(slot) else { return };
         let contact = self.connections.get(&live.cookie).map_or(Contact::No, |connection| connection.contact);
@@ -265,11 +265,11 @@ impl Engine {
             && live.remote_parent.is_none();
         let wait = if contact == Contact::Yes { KNOWN_WAIT } else { WAIT };
         let until = if waits { now + wait } else { 0 };
-        live.relay = Some(Box::new(Relayed::new(key, far, until)));
+        live.relay = Some(Box::new(Relayed::new(key, remote, until)));
         if live.side == Side::Server {
-            let served = Served { slot, cookie: live.cookie, id: live.id, trace: live.trace, far };
+            let served = Served { slot, cookie: live.cookie, id: live.id, trace: live.trace, remote };
             let Relays { bounds, matches, .. } = &mut self.relays;
-            let may = |given: &Given| bounds.may(now, given.from.number, far);
+            let may = |given: &Given| bounds.may(now, given.from.number, remote);
             if let Some(given) = matches.span(now, key, served, may).cloned() {
                 self.adopt(slot, given);
             }
@@ -306,8 +306,11 @@ impl Engine {
         let Some(slot) = self.relays.calls.of(summary.key) else {
             self.relays.late_answers += 1;
             let cookie = self.relays.callers.get(&summary.key.connection());
-            let far = cookie.and_then(|cookie| self.connections.get(cookie)).and_then(|connection| connection.far());
-            let cookie = cookie.filter(|_| far.is_some_and(|far| self.relays.bounds.may(self.now, from.number, far)));
+            let remote = cookie
+                .and_then(|cookie| self.connections.get(cookie))
+                .and_then(|connection| connection.remote_address());
+            let cookie =
+                cookie.filter(|_| remote.is_some_and(|remote| self.relays.bounds.may(self.now, from.number, remote)));
             if let Some(connection) = cookie.and_then(|cookie| self.connections.get_mut(cookie)) {
                 // Later calls on it wait again.
                 connection.contact = Contact::Yes;
@@ -315,7 +318,7 @@ impl Engine {
             return;
         };
         let Some(live) = self.spans.get_mut(slot) else { return };
-        if live.relay.as_ref().is_some_and(|relay| !self.relays.bounds.may(self.now, from.number, relay.far)) {
+        if live.relay.as_ref().is_some_and(|relay| !self.relays.bounds.may(self.now, from.number, relay.remote)) {
             self.relays.matches.outcomes.refused += 1;
             return;
         }
@@ -407,11 +410,11 @@ impl Engine {
                 }
                 Side::Client => {
                     if let Some((summary, agent)) = relay.summary.as_ref().filter(|(summary, _)| summary.start != 0) {
-                        let far = |since: u64| summary.start.saturating_add(i64::try_from(since).unwrap_or(i64::MAX));
+                        let there = |since: u64| summary.start.saturating_add(i64::try_from(since).unwrap_or(i64::MAX));
                         let queue = i64::try_from(summary.queue).unwrap_or(i64::MAX);
                         let (sent, replied) = (live.start as i64, live.end as i64);
                         let arrived = summary.start.saturating_sub(queue);
-                        let pair = Pair { sent, replied, arrived, answered: far(summary.duration) };
+                        let pair = Pair { sent, replied, arrived, answered: there(summary.duration) };
                         if live.end != 0 {
                             self.relays.clocks.learn(self.now, agent.number, pair);
                         }
@@ -439,7 +442,7 @@ impl Engine {
     pub fn context(&mut self, slot: Slot) -> Option<CallContext> {
         let live = self.spans.get(slot)?;
         let relay = live.relay.as_ref().filter(|_| live.side == Side::Client && live.callee.is_none())?;
-        let (key, far, sent) = (relay.key, relay.far, relay.sent);
+        let (key, remote, sent) = (relay.key, relay.remote, relay.sent);
         let trace = self.relays.name(self.trace_so_far(live));
         let (settled, cookie) = (self.settled(live, DEPTH), live.cookie);
         if sent == Some((trace, settled)) {
@@ -459,7 +462,7 @@ impl Engine {
         if let Some(relay) = self.spans.get_mut(slot).and_then(|live| live.relay.as_mut()) {
             relay.sent = Some((trace, settled));
         }
-        Some(CallContext { key, far, trace, settled })
+        Some(CallContext { key, remote, trace, settled })
     }
 
     /// Returns an ended request whose summary is due, once.

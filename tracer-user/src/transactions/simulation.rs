@@ -147,7 +147,7 @@ struct ConnectionEnd {
     tx: u64,
     opened: bool,
     own: u32,
-    far: u32,
+    remote: u32,
     /// The task that reads it, where there are tasks.
     reader: u64,
 }
@@ -533,11 +533,11 @@ impl<'a> Host<'a> {
     fn end(&mut self, other: Option<usize>) -> usize {
         let cookie = self.number();
         let isn = (cookie as u32).wrapping_mul(0x9e37_79b9);
-        let (own, far) = match other.and_then(|other| self.ends.get(other)) {
-            Some(other) => (other.far, other.own),
+        let (own, remote) = match other.and_then(|other| self.ends.get(other)) {
+            Some(other) => (other.remote, other.own),
             None => (isn, isn ^ 0x5555_5555),
         };
-        self.ends.push(ConnectionEnd { cookie, rx: 0, tx: 0, opened: false, own, far, reader: 0 });
+        self.ends.push(ConnectionEnd { cookie, rx: 0, tx: 0, opened: false, own, remote, reader: 0 });
         self.ends.len() - 1
     }
 
@@ -610,13 +610,13 @@ impl<'a> Host<'a> {
             end.opened = true;
             let flags = if self.choices.once_in(16) { OPEN_MIDSTREAM } else { 0 };
             let header = Header { kind: Kind::Open as u8, flags, ..header };
-            let (isn_local, isn_remote) = (end.own, end.far);
+            let (isn_local, isn_remote) = (end.own, end.remote);
             let open =
                 Open { header, cookie: end.cookie, family: FAMILY_INET, isn_local, isn_remote, ..Open::default() };
             self.sent.push(Sent::Open(open));
         }
         let pos = if sends { &mut end.tx } else { &mut end.rx };
-        let isn = if sends { end.own } else { end.far };
+        let isn = if sends { end.own } else { end.remote };
         let seq = isn.wrapping_add(1).wrapping_add(*pos as u32);
         let header = Header { flags: if sends { OP_TX } else { 0 }, ..header };
         let bytes = text.len() as u32;
@@ -629,7 +629,7 @@ impl<'a> Host<'a> {
     }
 
     fn closes(&mut self, tid: u32, end: usize) {
-        // The far end's reset shows as the last state alone.
+        // The remote end's reset shows as the last state alone.
         let states = [tcp_state::FIN_WAIT1, tcp_state::CLOSE];
         for new in states.into_iter().skip(usize::from(tid == 0)) {
             let header =

@@ -60,7 +60,7 @@ fn context(seq: u32) -> Outgoing {
         class: "GET /".into(),
         carried: None,
     };
-    Outgoing::Context { far: IpAddr::from([127, 0, 0, 1]), context }
+    Outgoing::Context { remote: IpAddr::from([127, 0, 0, 1]), context }
 }
 
 fn summary(to: u64, seq: u32) -> Outgoing {
@@ -129,17 +129,17 @@ fn a_connection_belongs_to_whoever_answered_for_it() {
 #[test]
 fn an_agent_elsewhere_than_the_remote_address_receives_nothing() {
     runs(async {
-        let far = [127, 0, 0, 5];
+        let remote = [127, 0, 0, 5];
         for (forwards, receivers) in [(false, 1), (true, 2)] {
             // One agent is at the called address, the other is configured.
-            let listen = Some(SocketAddr::from((far, 0)));
+            let listen = Some(SocketAddr::from((remote, 0)));
             let own = Agent { number: 1, host: "host1".into() };
             let there = Settings { listen, forwards, ..settings(Some(5), Vec::new()) };
             let (mut there, mut named) = (Hub::start(there, own).await.unwrap(), hub(3, Some(5), &[]).await);
             let caller = hub(2, Some(5), &[there.listen.unwrap(), named.listen.unwrap()]).await;
             until("two sessions", || caller.peers().iter().filter(|peer| peer.state == "up").count() == 2).await;
             let Outgoing::Context { context: one, .. } = context(10) else { return };
-            caller.send(vec![Outgoing::Context { far: far.into(), context: one }]);
+            caller.send(vec![Outgoing::Context { remote: remote.into(), context: one }]);
             let got = next(&mut there).await;
             assert!(matches!(&got.messages[..], [Message::Context(context)] if context.broadcast == (receivers == 2)));
             if receivers == 2 {
@@ -147,7 +147,7 @@ fn an_agent_elsewhere_than_the_remote_address_receives_nothing() {
             }
             // To an address without an agent: both get it, and the other agent got nothing before.
             let Outgoing::Context { context: one, .. } = context(20) else { return };
-            caller.send(vec![Outgoing::Context { far: [127, 0, 0, 77].into(), context: one }]);
+            caller.send(vec![Outgoing::Context { remote: [127, 0, 0, 77].into(), context: one }]);
             for hub in [&mut named, &mut there] {
                 assert!(matches!(&next(hub).await.messages[..], [Message::Context(context)] if context.key.seq == 20));
             }

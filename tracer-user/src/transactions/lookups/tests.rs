@@ -7,7 +7,7 @@ use super::*;
 const KEY: Key = (99, 4000);
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-fn far(last: u8) -> IpAddr {
+fn remote(last: u8) -> IpAddr {
     Ipv4Addr::new(10, 0, 0, last).into()
 }
 
@@ -53,18 +53,18 @@ fn addresses_have_to_agree_and_one_has_to_tell() {
     let (nowhere, elsewhere) = (place(None, 1), place(None, 2));
     for (call, answer, joined, unclear) in [
         // Each is where the other says.
-        (asks(place(Some(far(1)), 1), far(2)), answers(place(Some(far(2)), 2), far(1)), true, 0),
-        (asks(nowhere, far(2)), answers(place(Some(far(2)), 2), far(1)), true, 0),
-        (asks(place(Some(far(1)), 1), far(2)), answers(elsewhere, far(1)), true, 0),
-        (asks(nowhere, far(2)), answers(nowhere, far(2)), true, 0),
+        (asks(place(Some(remote(1)), 1), remote(2)), answers(place(Some(remote(2)), 2), remote(1)), true, 0),
+        (asks(nowhere, remote(2)), answers(place(Some(remote(2)), 2), remote(1)), true, 0),
+        (asks(place(Some(remote(1)), 1), remote(2)), answers(elsewhere, remote(1)), true, 0),
+        (asks(nowhere, remote(2)), answers(nowhere, remote(2)), true, 0),
         (asks(nowhere, LOOPBACK), answers(nowhere, LOOPBACK), true, 0),
         // Nothing says that it is the same.
-        (asks(nowhere, far(2)), answers(nowhere, far(1)), false, 1),
+        (asks(nowhere, remote(2)), answers(nowhere, remote(1)), false, 1),
         // Something says that it is not.
-        (asks(place(Some(far(3)), 1), far(2)), answers(nowhere, far(1)), false, 0),
-        (asks(nowhere, far(3)), answers(place(Some(far(2)), 1), far(1)), false, 0),
+        (asks(place(Some(remote(3)), 1), remote(2)), answers(nowhere, remote(1)), false, 0),
+        (asks(nowhere, remote(3)), answers(place(Some(remote(2)), 1), remote(1)), false, 0),
         (asks(nowhere, LOOPBACK), answers(elsewhere, LOOPBACK), false, 0),
-        (asks(nowhere, far(2)), Answer { port: 54, ..answers(nowhere, far(2)) }, false, 0),
+        (asks(nowhere, remote(2)), Answer { port: 54, ..answers(nowhere, remote(2)) }, false, 0),
     ] {
         let shown = format!("{call:?} {answer:?}");
         let mut lookups = Lookups::default();
