@@ -166,7 +166,7 @@ fn turns_are_as_many_and_as_long_as_they_were() {
         ("TLS turns", 2 * connections * turns + number("mail_tls"), "tls", "TLS"),
         ("SMTP turns", number("mail"), "smtp", "SMTP"),
         // The first exchange of a connection shows that its protocol is unknown.
-        ("turns of its own", connections * (turns - 1), "unknown", "turn"),
+        ("turns of its own", connections * (turns - 1), "unknown", "round trip"),
         ("LDAP turns", 5 * 2, "ldap", "LDAP"),
     ];
     let mut tail = Tail::new(&agent.transactions);

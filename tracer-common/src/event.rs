@@ -88,7 +88,7 @@ pub const OP_MORE: u8 = 1 << 4;
 /// [`Op`]: receive: earlier bytes left the socket in a way no attached hook sees (splice).
 pub const OP_UNSEEN: u8 = 1 << 5;
 /// [`Op`]: the operation reversed the direction on a socket that reports only such operations
-/// ([`crate::policy::VERDICT_TURNS`]): its `sent_…` fields say how far the other direction came, and when, not what its
+/// ([`crate::policy::VERDICT_ROUND_TRIPS`]): its `sent_…` fields say how far the other direction came, and when, not what its
 /// thread sent.
 pub const OP_TURN: u8 = 1 << 6;
 /// [`Op`]: a datagram.

@@ -9,7 +9,7 @@ pub const VERDICT_TRACE: u8 = 1;
 /// [`CapturePolicy::verdict`]: count this connection's bytes and report nothing more about it.
 pub const VERDICT_IGNORE: u8 = 2;
 /// [`CapturePolicy::verdict`]: report only operations that reverse the direction, and the connection's end.
-pub const VERDICT_TURNS: u8 = 3;
+pub const VERDICT_ROUND_TRIPS: u8 = 3;
 
 /// [`Control::flags`]: report every UDP socket (only the self-test uses it), not only those of [`Control::names`].
 pub const CONTROL_UDP: u32 = 1 << 0;

@@ -9,14 +9,14 @@ use tracer_common::{
     limits::{ASKS_MAX, PROCESSES_MAX},
     policy::{
         CONTROL_DEFAULT_IGNORE, CONTROL_OWN, CONTROL_PORTS, CONTROL_SOCKETS, CONTROL_UNWIND, CapturePolicy, Control,
-        PROCESS_IGNORE, PROCESS_TRACE, TEXT_UNWANTED, VERDICT_IGNORE, VERDICT_NONE, VERDICT_TRACE, VERDICT_TURNS,
+        PROCESS_IGNORE, PROCESS_TRACE, TEXT_UNWANTED, VERDICT_IGNORE, VERDICT_NONE, VERDICT_TRACE, VERDICT_ROUND_TRIPS,
     },
 };
 
 use crate::{
     offsets::AGENT_TGID,
     runtime,
-    storage::{SOCK_ACTIVE, SOCK_DECIDED, SOCK_FRAMES, SOCK_IGNORED, SOCK_PASSIVE, SOCK_TURNS, Sock, Thread},
+    storage::{SOCK_ACTIVE, SOCK_DECIDED, SOCK_FRAMES, SOCK_IGNORED, SOCK_PASSIVE, SOCK_ROUND_TRIPS, Sock, Thread},
 };
 
 #[map]
@@ -151,11 +151,11 @@ pub(crate) fn refresh(sock: &mut Sock) {
     if ask.frames != 0 {
         sock.flags |= SOCK_FRAMES;
     }
-    if ask.verdict == VERDICT_TURNS {
-        sock.flags |= SOCK_TURNS;
+    if ask.verdict == VERDICT_ROUND_TRIPS {
+        sock.flags |= SOCK_ROUND_TRIPS;
     } else if ask.verdict == VERDICT_TRACE {
         // Text took the place of its encrypted bytes.
-        sock.flags &= !SOCK_TURNS;
+        sock.flags &= !SOCK_ROUND_TRIPS;
     }
     if ask.verdict == VERDICT_IGNORE {
         sock.flags |= SOCK_IGNORED;

@@ -268,7 +268,7 @@ pub(crate) const SOCK_EOF: u32 = 1 << 6;
 /// [`Sock::flags`]: its first bytes are those of a protocol with many messages in one operation.
 pub(crate) const SOCK_FRAMES: u32 = 1 << 7;
 /// [`Sock::flags`]: report only operations that reverse the direction.
-pub(crate) const SOCK_TURNS: u32 = 1 << 8;
+pub(crate) const SOCK_ROUND_TRIPS: u32 = 1 << 8;
 /// [`Sock::flags`]: a UDP socket without a peer of its own that sends to a name server port.
 pub(crate) const SOCK_NAMES: u32 = 1 << 9;
 /// [`Sock::flags`]: its first bytes arrived before it was accepted.

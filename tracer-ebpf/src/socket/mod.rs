@@ -54,7 +54,7 @@ use crate::{
     sched::counters,
     storage::{
         SOCK_ACTIVE, SOCK_DECIDED, SOCK_EOF, SOCK_FRAMES, SOCK_IGNORED, SOCK_OPENED, SOCK_PASSIVE, SOCK_SENDING,
-        SOCK_TURNS, SOCKS, Sock, THREADS, Thread,
+        SOCK_ROUND_TRIPS, SOCKS, Sock, THREADS, Thread,
     },
     thread_pool, trace_context,
 };
@@ -210,7 +210,7 @@ fn moved<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, b
     sock.ops += 1;
     policy::refresh(sock);
     // On such a connection, only the operation that reverses the direction reports how far the other direction came.
-    let turns = sock.flags & SOCK_TURNS != 0;
+    let round_trips = sock.flags & SOCK_ROUND_TRIPS != 0;
     let (other_end, other_at) = if TX { (sock.rx, sock.last_rx) } else { (sock.tx, sock.last_tx) };
     let (pos, arrived, skip) = if TX {
         sock.flags |= SOCK_SENDING;
@@ -234,7 +234,7 @@ fn moved<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, b
             (pos, arrived, sock.rx < sock.rx_skip)
         }
     };
-    if skip || sock.flags & SOCK_IGNORED != 0 || (turns && !turned && bytes != 0) {
+    if skip || sock.flags & SOCK_IGNORED != 0 || (round_trips && !turned && bytes != 0) {
         return;
     }
     let early = if more { OP_MORE } else { 0 } | if !TX && unseen != 0 { OP_UNSEEN } else { 0 };
@@ -254,7 +254,7 @@ fn moved<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, b
     let shape = arch::shape(unsafe { (&raw const thread.walk.first[0]).read_volatile() } as _);
     let (early, asked) = match what {
         What::Udp => (OP_DATAGRAM, names::HEAD),
-        _ if turns && turned && other_at != 0 => (OP_TURN, head_cap::<TX>(sock, bytes)),
+        _ if round_trips && turned && other_at != 0 => (OP_TURN, head_cap::<TX>(sock, bytes)),
         _ => (0, head_cap::<TX>(sock, bytes)),
     };
     // Through memory for the same reason as the bytes to carry, below.

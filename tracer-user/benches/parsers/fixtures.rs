@@ -315,5 +315,6 @@ impl Records {
 /// Whether a protocol's messages are read: not where only turns are timed, and of names most go as datagrams, which are not
 /// captured by connections.
 fn is_parsed(name: &str) -> bool {
-    ProtocolId::from_name(name).is_none_or(|id| !matches!(id.conventions(), Conventions::Turns | Conventions::Names))
+    ProtocolId::from_name(name)
+        .is_none_or(|id| !matches!(id.conventions(), Conventions::RoundTrips | Conventions::Names))
 }

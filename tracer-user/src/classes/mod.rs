@@ -371,7 +371,7 @@ impl Classifier {
             Some((Arc::from(UNNAMED), ""))
         } else if conventions == Conventions::Rpc {
             Some((Arc::from(grpc::method(facts.path)), ""))
-        } else if matches!(conventions, Conventions::Database | Conventions::Names | Conventions::Turns) {
+        } else if matches!(conventions, Conventions::Database | Conventions::Names | Conventions::RoundTrips) {
             // The protocol itself names requests: from a list that ends, or by a summary.
             Some((Arc::from(if facts.path.is_empty() { facts.method } else { facts.path }), ""))
         } else if conventions == Conventions::Messaging && facts.path.is_empty() {

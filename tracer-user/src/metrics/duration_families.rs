@@ -28,7 +28,7 @@ pub(super) struct DurationFamilies {
     messaging_process: HistogramVec,
     messaging_server: HistogramVec,
     lookups: [HistogramVec; 2],
-    turns: [HistogramVec; 2],
+    round_trips: [HistogramVec; 2],
     /// Calls of declared functions.
     functions: HistogramVec,
 }
@@ -112,7 +112,7 @@ impl DurationFamilies {
                     &LOOKUP_LABELS,
                 ),
             ],
-            turns: [
+            round_trips: [
                 operations(
                     "tracer_server_round_trip_duration_seconds",
                     "Seconds that round trips took on connections whose protocol is not decoded, on the server.",
@@ -171,10 +171,10 @@ impl ClassDurations {
                 };
                 messages::observe(&mut self.messages, family, class, info, span, observation)
             }
-            simple @ (Conventions::Names | Conventions::Turns | Conventions::Function) => {
+            simple @ (Conventions::Names | Conventions::RoundTrips | Conventions::Function) => {
                 let family = match simple {
                     Conventions::Names => &families.lookups[side],
-                    Conventions::Turns => &families.turns[side],
+                    Conventions::RoundTrips => &families.round_trips[side],
                     _ => &families.functions,
                 };
                 low_cardinality::observe(&mut self.simple, family, class, span, simple, observation)

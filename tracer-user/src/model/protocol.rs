@@ -20,7 +20,7 @@ pub enum Conventions {
     /// Code: a function that the configuration declares.
     Function,
     /// None: round trips on a connection whose protocol is not decoded.
-    Turns,
+    RoundTrips,
 }
 
 /// Declares [`ProtocolId`]. A line a protocol: its name and the conventions that describe its requests.
@@ -101,15 +101,15 @@ protocols! {
     /// DNS.
     Dns = "dns", Names;
     /// TLS whose text is not seen: round trips.
-    Tls = "tls", Turns;
+    Tls = "tls", RoundTrips;
     /// SSH: round trips.
-    Ssh = "ssh", Turns;
+    Ssh = "ssh", RoundTrips;
     /// SMTP: round trips.
-    Smtp = "smtp", Turns;
+    Smtp = "smtp", RoundTrips;
     /// LDAP: round trips.
-    Ldap = "ldap", Turns;
+    Ldap = "ldap", RoundTrips;
     /// Not recognised: round trips.
-    Unknown = "unknown", Turns;
+    Unknown = "unknown", RoundTrips;
     /// Declared transactions: functions that the configuration names.
     Declared = "declared", Function;
 }

@@ -38,7 +38,7 @@ impl ConnectionParser {
         }
         let held: usize = self.held.iter().map(|held| held.head.capacity()).sum();
         let parser = self.parser.as_ref().map_or(0, |parser| parser.kept_bytes());
-        self.rx.buffer.capacity() + self.tx.buffer.capacity() + held + parser + self.turns_kept()
+        self.rx.buffer.capacity() + self.tx.buffer.capacity() + held + parser + self.round_trips_kept()
     }
 
     /// Drops them: the messages they would have begun go unseen, as if their bytes had been lost.
@@ -172,9 +172,9 @@ impl ConnectionParser {
             }
             return;
         }
-        if self.turns.is_some() {
+        if self.round_trips.is_some() {
             if how == Closed::Both {
-                self.turns_over(totals, out);
+                self.round_trips_over(totals, out);
             }
             return;
         }
@@ -373,7 +373,7 @@ impl ConnectionParser {
             return;
         }
         self.session_ended(true, out);
-        self.turns_over(None, out);
+        self.round_trips_over(None, out);
         self.release(out);
         let replies = requests.flip();
         let stream = self.stream(replies);

@@ -4,7 +4,7 @@
 use super::connection_parser::ConnectionParser;
 use super::dns::Datagrams;
 use super::multiplex::RestingLanes;
-use super::round_trips::Turns;
+use super::round_trips::RoundTrips;
 use super::session::RestingSession;
 use super::stream::{State, Stream};
 use super::{PROTOCOLS, Parser, Protocol, Stamp, Verdict};
@@ -45,7 +45,7 @@ enum Memory {
     Parser(Box<dyn Parser>),
     Session(Box<RestingSession>),
     Lanes(Box<RestingLanes>),
-    Turns(Box<Turns>),
+    RoundTrips(Box<RoundTrips>),
     Datagrams(Box<Datagrams>),
 }
 
@@ -151,7 +151,7 @@ impl ActiveState {
         match (&self.awake, &self.resting) {
             (Some(conversation), _) => conversation.kept_bytes(),
             (None, Some(resting)) => match &resting.memory {
-                Memory::None | Memory::Session(_) | Memory::Turns(_) | Memory::Datagrams(_) => 0,
+                Memory::None | Memory::Session(_) | Memory::RoundTrips(_) | Memory::Datagrams(_) => 0,
                 Memory::Parser(parser) => parser.kept_bytes(),
                 Memory::Lanes(lanes) => lanes.kept_bytes(),
             },
@@ -160,15 +160,15 @@ impl ActiveState {
     }
 
     /// Whether a round trip began with the latest operation.
-    pub fn turn_began(&self) -> bool {
-        self.awake.as_ref().is_some_and(|conversation| conversation.turn_began())
+    pub fn round_trip_began(&self) -> bool {
+        self.awake.as_ref().is_some_and(|conversation| conversation.round_trip_began())
     }
 
     /// When the round trip under way began, and when its answer last continued.
-    pub fn turn_so_far(&self) -> Option<(Nanos, Nanos)> {
+    pub fn round_trip_so_far(&self) -> Option<(Nanos, Nanos)> {
         match (&self.awake, self.resting.as_ref().map(|resting| &resting.memory)) {
-            (Some(conversation), _) => conversation.turn_so_far(),
-            (None, Some(Memory::Turns(turns))) => turns.so_far(),
+            (Some(conversation), _) => conversation.round_trip_so_far(),
+            (None, Some(Memory::RoundTrips(round_trips))) => round_trips.so_far(),
             _ => None,
         }
     }
@@ -209,7 +209,7 @@ impl ConnectionParser {
             return None;
         }
         let busy = self.session.as_ref().is_some_and(|session| !session.is_quiet())
-            || self.turns.as_ref().is_some_and(|turns| turns.is_reading())
+            || self.round_trips.as_ref().is_some_and(|round_trips| round_trips.is_reading())
             || self.datagrams.as_ref().is_some_and(|datagrams| !datagrams.is_quiet());
         if busy {
             return None;
@@ -219,8 +219,8 @@ impl ConnectionParser {
             let lanes;
             (lanes, next, rx, tx) = multiplexed.rest();
             Memory::Lanes(Box::new(lanes))
-        } else if let Some(turns) = self.turns.take() {
-            Memory::Turns(turns)
+        } else if let Some(round_trips) = self.round_trips.take() {
+            Memory::RoundTrips(round_trips)
         } else if let Some(datagrams) = self.datagrams.take() {
             Memory::Datagrams(datagrams)
         } else if let Some(session) = self.session.take() {
@@ -282,7 +282,7 @@ impl ConnectionParser {
                 let at = |position: RestingPosition| (position.pos, position.parts().1);
                 made.session = Some(session.wake(at(rx), at(tx)));
             }
-            Memory::Turns(turns) => made.turns = Some(turns),
+            Memory::RoundTrips(round_trips) => made.round_trips = Some(round_trips),
             Memory::Datagrams(datagrams) => made.datagrams = Some(datagrams),
             Memory::Lanes(lanes) => made.multiplexed = Some(Box::new(lanes.wake(next, requests, rx, tx))),
         }

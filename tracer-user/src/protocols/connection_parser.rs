@@ -4,7 +4,7 @@ use super::closing::give_up;
 use super::dns::Datagrams;
 use super::multiplex::Multiplexed;
 use super::pair::Pair;
-use super::round_trips::Turns;
+use super::round_trips::RoundTrips;
 use super::session::Session;
 use super::stream::{State, Stream};
 use super::{Body, Chunk, ExchangeEvent, Parser, Protocol, Request, Settings, Stamp, Step, Touched, Verdict, Want};
@@ -65,7 +65,7 @@ pub struct ConnectionParser {
     /// Takes over all operations once the protocol turns out to number its exchanges.
     pub(super) multiplexed: Option<Box<Multiplexed>>,
     /// Takes over all operations once the connection is timed by round trips.
-    pub(super) turns: Option<Box<Turns>>,
+    pub(super) round_trips: Option<Box<RoundTrips>>,
     /// The datagrams of a DNS socket.
     pub(super) datagrams: Option<Box<Datagrams>>,
     /// This end's side, if the tracer saw it connect or accept.
@@ -95,7 +95,7 @@ impl ConnectionParser {
             upgrade: None,
             session: None,
             multiplexed: None,
-            turns: None,
+            round_trips: None,
             datagrams: None,
             connected: None,
             timed: false,
@@ -134,7 +134,7 @@ impl ConnectionParser {
     /// Stream position up to which this end's incoming requests are known: read, or accounted for when the connection
     /// ended. `None` if the parser does not read bytes in sequence, or ignores them.
     pub fn read_up_to(&self) -> Option<u64> {
-        let plain = self.multiplexed.is_none() && self.turns.is_none() && self.session.is_none();
+        let plain = self.multiplexed.is_none() && self.round_trips.is_none() && self.session.is_none();
         let reads = plain && self.verdict != Verdict::Ignore && self.requests == Some(Direction::Rx);
         reads.then_some(self.rx.pos)
     }
@@ -159,7 +159,7 @@ impl ConnectionParser {
         if let Some(multiplexed) = &self.multiplexed {
             return multiplexed.want();
         }
-        if let Some(want) = self.turns_want() {
+        if let Some(want) = self.round_trips_want() {
             return want;
         }
         Want {
@@ -190,7 +190,7 @@ impl ConnectionParser {
         if self.session.is_some() {
             return self.session_bytes(chunk, out);
         }
-        if self.turns.is_some() {
+        if self.round_trips.is_some() {
             return self.turn_bytes(chunk, out);
         }
         let Some(chunk) = &chunk.beyond(self.stream(chunk.dir).pos) else { return Touched::default() };
@@ -209,8 +209,8 @@ impl ConnectionParser {
         if self.multiplexed.is_some() {
             return self.hand_over(chunk, settings, out);
         }
-        if self.turns.is_some() {
-            return self.turns_begin(chunk, out);
+        if self.round_trips.is_some() {
+            return self.round_trips_begin(chunk, out);
         }
         if chunk.dir != requests && requests == Direction::Tx && self.early(chunk) {
             return Touched::default();
@@ -277,7 +277,7 @@ impl ConnectionParser {
         let mut stalls = 0;
         // A step may change the state only, taking no bytes; the bound on consecutive such steps prevents an endless
         // loop.
-        while at < chunk.len && self.verdict != Verdict::Ignore && self.turns.is_none() && stalls < 3 {
+        while at < chunk.len && self.verdict != Verdict::Ignore && self.round_trips.is_none() && stalls < 3 {
             let stream = self.stream(chunk.dir);
             stream.last = chunk.at;
             let captured = chunk.front(at);
@@ -350,7 +350,10 @@ impl ConnectionParser {
 
     /// Whether the parser still pairs replies with requests in order.
     fn is_paired(&self) -> bool {
-        self.verdict != Verdict::Ignore && self.turns.is_none() && self.session.is_none() && self.multiplexed.is_none()
+        self.verdict != Verdict::Ignore
+            && self.round_trips.is_none()
+            && self.session.is_none()
+            && self.multiplexed.is_none()
     }
 
     /// The exchange that the next bytes of a direction belong to.

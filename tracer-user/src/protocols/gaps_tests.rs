@@ -92,7 +92,7 @@ fn a_gap_is_reported_invents_nothing_and_ends() {
     let mut tried = 0;
     for (file, ops) in connections() {
         let name = Path::new(&file).parent().and_then(Path::file_name).unwrap().to_string_lossy().into_owned();
-        if PROTOCOLS.iter().any(|protocol| protocol.name() == name && protocol.turns()) {
+        if PROTOCOLS.iter().any(|protocol| protocol.name() == name && protocol.round_trips()) {
             continue;
         }
         let all = count(&ops, None);

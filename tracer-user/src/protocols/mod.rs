@@ -124,7 +124,7 @@ pub trait Protocol: Sync + fmt::Debug {
         false
     }
     /// Whether the tracer only times this protocol's round trips.
-    fn turns(&self) -> bool {
+    fn round_trips(&self) -> bool {
         false
     }
     /// Opens one connection of a protocol that answers in order. [`Protocol::framed`] opens the others.
@@ -601,7 +601,7 @@ pub enum Verdict {
     /// A known protocol.
     Trace,
     /// Only changes of direction matter.
-    Turns,
+    RoundTrips,
     /// Not worth following.
     Ignore,
 }

@@ -45,7 +45,7 @@ impl Protocol for Ssh {
         }
     }
 
-    fn turns(&self) -> bool {
+    fn round_trips(&self) -> bool {
         true
     }
 }
@@ -78,7 +78,7 @@ impl Protocol for Smtp {
         if answered.is_none() || asked.contains(&None) { Detected::NeedMore } else { Detected::No }
     }
 
-    fn turns(&self) -> bool {
+    fn round_trips(&self) -> bool {
         true
     }
 }
@@ -96,7 +96,7 @@ impl Protocol for Ldap {
         }
     }
 
-    fn turns(&self) -> bool {
+    fn round_trips(&self) -> bool {
         true
     }
 }
@@ -184,7 +184,7 @@ impl Protocol for Unknown {
         Detected::No
     }
 
-    fn turns(&self) -> bool {
+    fn round_trips(&self) -> bool {
         true
     }
 }

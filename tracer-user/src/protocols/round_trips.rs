@@ -6,7 +6,7 @@
 //! first is the handshake, which includes the client's messages up to its first data.
 //!
 //! The kernel need only report which operation changes the direction, and the position the other direction had reached
-//! ([`Verdict::Turns`]); long transfers cost nothing.
+//! ([`Verdict::RoundTrips`]); long transfers cost nothing.
 
 mod handshake;
 
@@ -26,14 +26,14 @@ const HEAD: u16 = tls::HEADER as u16;
 
 /// State of a connection timed by round trips.
 #[derive(Debug)]
-pub(super) struct Turns {
+pub(super) struct RoundTrips {
     protocol: &'static dyn Protocol,
     requests: Direction,
     /// Name of its round trips, if more is known than the protocol.
     name: Option<Arc<Name>>,
     requesting: Way,
     answered: Way,
-    turn: Option<Turn>,
+    round_trip: Option<RoundTrip>,
     stage: Stage,
     next: u64,
     /// A round trip began with the latest operation.
@@ -76,7 +76,7 @@ struct Way {
 
 /// A round trip under way.
 #[derive(Debug)]
-struct Turn {
+struct RoundTrip {
     is_handshake: bool,
     /// It began in the operation that ended the handshake.
     is_early: bool,
@@ -113,7 +113,7 @@ impl Front {
     }
 }
 
-impl Turns {
+impl RoundTrips {
     /// A connection with requests in direction `requests` and both directions at these positions (receive, send).
     /// `joined`: it may be in the middle of anything.
     pub(super) fn new(
@@ -135,7 +135,7 @@ impl Turns {
             name: None,
             requesting: Way { pos: requesting },
             answered: Way { pos: answered },
-            turn: None,
+            round_trip: None,
             stage,
             next: 0,
             began: false,
@@ -148,8 +148,9 @@ impl Turns {
     pub(super) fn encrypted(&self) -> Option<bool> {
         let agreed = matches!(self.stage, Stage::Before { agreed: true });
         // The answer to what came with the end of the handshake may be the rest of the server's (session tickets).
-        let replied = |turn: &Turn| !turn.is_handshake && !turn.is_early && turn.reply.is_some();
-        let replied = self.turn.as_ref().is_some_and(replied);
+        let replied =
+            |round_trip: &RoundTrip| !round_trip.is_handshake && !round_trip.is_early && round_trip.reply.is_some();
+        let replied = self.round_trip.as_ref().is_some_and(replied);
         (agreed || self.protocol.id() == ProtocolId::Tls).then_some(self.joined || replied)
     }
 
@@ -173,17 +174,17 @@ impl Turns {
 
     /// When the round trip under way began, and when its answer last continued.
     pub(super) fn so_far(&self) -> Option<(Nanos, Nanos)> {
-        let turn = self.turn.as_ref()?;
-        turn.reply.map(|(_, last)| (turn.first.nanos, last.nanos))
+        let round_trip = self.round_trip.as_ref()?;
+        round_trip.reply.map(|(_, last)| (round_trip.first.nanos, last.nanos))
     }
 
     /// What it wants the kernel to report.
     fn want(&self) -> Want {
         let settled = matches!(self.stage, Stage::Settled);
         let (verdict, head) = match self.stage {
-            Stage::Settled => (Verdict::Turns, HEAD),
+            Stage::Settled => (Verdict::RoundTrips, HEAD),
             // Commands in the clear are short, and one of them may lead to TLS.
-            Stage::Before { agreed: false } => (Verdict::Turns, 0),
+            Stage::Before { agreed: false } => (Verdict::RoundTrips, 0),
             _ => (Verdict::Trace, 0),
         };
         debug_assert!(settled || head == 0, "what is read is wanted");
@@ -212,15 +213,15 @@ impl Turns {
             if let Stage::Handshake(handshake) = &mut self.stage {
                 handshake.answered(chunk, gap);
             }
-            if let Some(turn) = &mut self.turn {
-                turn.fronts[1].take(chunk.head);
-                let (first, _) = turn.reply.unwrap_or((chunk.at, chunk.at));
-                turn.reply = Some((first, chunk.at));
-                turn.reply_bytes = turn.reply_bytes.saturating_add(bytes);
+            if let Some(round_trip) = &mut self.round_trip {
+                round_trip.fronts[1].take(chunk.head);
+                let (first, _) = round_trip.reply.unwrap_or((chunk.at, chunk.at));
+                round_trip.reply = Some((first, chunk.at));
+                round_trip.reply_bytes = round_trip.reply_bytes.saturating_add(bytes);
             }
             return true;
         }
-        let begins = self.turn.as_ref().is_none_or(|turn| turn.reply.is_some());
+        let begins = self.round_trip.as_ref().is_none_or(|round_trip| round_trip.reply.is_some());
         if let Stage::Before { agreed } = self.stage
             && begins
             && let Some(first) = chunk.head.first()
@@ -242,8 +243,8 @@ impl Turns {
                 }
                 Took::Part(part) => {
                     used = part;
-                    if let Some(turn) = &mut self.turn {
-                        turn.request_bytes = turn.request_bytes.saturating_add(gap).saturating_add(part);
+                    if let Some(round_trip) = &mut self.round_trip {
+                        round_trip.request_bytes = round_trip.request_bytes.saturating_add(gap).saturating_add(part);
                     }
                     let hello = handshake.hello();
                     certified(handshake, &hello, out);
@@ -263,24 +264,24 @@ impl Turns {
 
     /// Accounts for bytes of the client's part of the handshake.
     fn handshake_goes_on(&mut self, chunk: &Chunk<'_>, bytes: u64) {
-        let turn = self.turn.get_or_insert_with(|| {
+        let round_trip = self.round_trip.get_or_insert_with(|| {
             self.began = true;
-            Turn::new(true, chunk, 0)
+            RoundTrip::new(true, chunk, 0)
         });
-        turn.request_bytes = turn.request_bytes.saturating_add(bytes);
+        round_trip.request_bytes = round_trip.request_bytes.saturating_add(bytes);
     }
 
     /// The requesting end speaks, after the first `used` bytes of an operation.
     fn speaks(&mut self, chunk: &Chunk<'_>, used: u64, bytes: u64, out: &mut Vec<ExchangeEvent>) {
-        if self.turn.as_ref().is_some_and(|turn| turn.reply.is_some()) {
+        if self.round_trip.as_ref().is_some_and(|round_trip| round_trip.reply.is_some()) {
             self.end(out);
         }
-        let turn = self.turn.get_or_insert_with(|| {
+        let round_trip = self.round_trip.get_or_insert_with(|| {
             self.began = true;
-            Turn::new(false, chunk, used)
+            RoundTrip::new(false, chunk, used)
         });
-        turn.fronts[0].take(chunk.head.get(used as usize..).unwrap_or_default());
-        turn.request_bytes = turn.request_bytes.saturating_add(bytes);
+        round_trip.fronts[0].take(chunk.head.get(used as usize..).unwrap_or_default());
+        round_trip.request_bytes = round_trip.request_bytes.saturating_add(bytes);
     }
 
     /// Takes the name from the client's first message.
@@ -291,8 +292,9 @@ impl Turns {
 
     /// Ends the round trip under way, and reports it if it was answered.
     fn end(&mut self, out: &mut Vec<ExchangeEvent>) {
-        let Some(turn) = self.turn.take() else { return };
-        let Turn { is_handshake, is_early: _, first, arrived, pos, request_bytes, reply, reply_bytes, fronts } = turn;
+        let Some(round_trip) = self.round_trip.take() else { return };
+        let RoundTrip { is_handshake, is_early: _, first, arrived, pos, request_bytes, reply, reply_bytes, fronts } =
+            round_trip;
         let Some((replied, last)) = reply else { return };
         let [requested, answered] = fronts;
         let tls = self.protocol.id() == ProtocolId::Tls && !is_handshake;
@@ -309,7 +311,7 @@ impl Turns {
             ProtocolId::Ssh => "SSH",
             ProtocolId::Smtp => "SMTP",
             ProtocolId::Ldap => "LDAP",
-            _ => "turn",
+            _ => "round trip",
         };
         let request = Box::new(Request {
             method: Arc::from(word),
@@ -364,7 +366,7 @@ fn certified(handshake: &Handshake, hello: &Hello, out: &mut Vec<ExchangeEvent>)
     }
 }
 
-impl Turn {
+impl RoundTrip {
     fn new(is_handshake: bool, chunk: &Chunk<'_>, used: u64) -> Self {
         Self {
             is_handshake,
@@ -382,13 +384,13 @@ impl Turn {
 
 impl ConnectionParser {
     /// Whether a round trip began with the latest operation.
-    pub fn turn_began(&self) -> bool {
-        self.turns.as_ref().is_some_and(|turns| turns.began())
+    pub fn round_trip_began(&self) -> bool {
+        self.round_trips.as_ref().is_some_and(|round_trips| round_trips.began())
     }
 
     /// When the round trip under way began, and when its answer last continued.
-    pub fn turn_so_far(&self) -> Option<(Nanos, Nanos)> {
-        self.turns.as_ref()?.so_far()
+    pub fn round_trip_so_far(&self) -> Option<(Nanos, Nanos)> {
+        self.round_trips.as_ref()?.so_far()
     }
 
     /// Sets which end connected, if known; `timed`: round trips are timed whatever the protocol.
@@ -398,22 +400,22 @@ impl ConnectionParser {
     }
 
     /// Times the connection by round trips from here on. False if the requesting end is unknown.
-    pub(super) fn time_turns(&mut self, protocol: &'static dyn Protocol, requests: Option<Direction>) -> bool {
+    pub(super) fn time_round_trips(&mut self, protocol: &'static dyn Protocol, requests: Option<Direction>) -> bool {
         let connected = self.connected.map(|side| match side {
             Side::Server => Direction::Rx,
             Side::Client => Direction::Tx,
         });
         let Some(requests) = requests.or(connected) else { return false };
-        let turns = Turns::new(protocol, requests, (self.rx.pos, self.tx.pos), self.midstream);
-        self.become_timed(turns);
+        let round_trips = RoundTrips::new(protocol, requests, (self.rx.pos, self.tx.pos), self.midstream);
+        self.become_timed(round_trips);
         true
     }
 
     /// Whether the bytes of the connection are TLS's, so that its text can take their place: `None` if they are not;
     /// else whether text may have passed already.
     pub fn encrypted(&self) -> Option<bool> {
-        match &self.turns {
-            Some(turns) => turns.encrypted(),
+        match &self.round_trips {
+            Some(round_trips) => round_trips.encrypted(),
             // Joined in mid-stream, and no protocol was recognised so far.
             None if self.protocol.is_none() && self.multiplexed.is_none() => Some(true),
             None => None,
@@ -422,17 +424,17 @@ impl ConnectionParser {
 
     /// Whether the connection is timed by round trips, and encrypted by TLS or about to be.
     pub fn is_timed_tls(&self) -> bool {
-        self.turns.as_ref().is_some_and(|turns| turns.encrypted().is_some())
+        self.round_trips.as_ref().is_some_and(|round_trips| round_trips.encrypted().is_some())
     }
 
     /// Text comes to take the place of the connection's encrypted bytes: reports the handshake, which is over, and gives
     /// the state of a parser of the text. `joined`: text may have passed already.
     pub fn begin_text(&mut self, joined: bool, out: &mut Vec<ExchangeEvent>) -> ActiveState {
         let mut upcoming = self.pair.upcoming();
-        if let Some(turns) = &mut self.turns {
-            turns.end_handshake(out);
-            upcoming = upcoming.max(turns.next);
-            self.protocol = Some(turns.protocol());
+        if let Some(round_trips) = &mut self.round_trips {
+            round_trips.end_handshake(out);
+            upcoming = upcoming.max(round_trips.next);
+            self.protocol = Some(round_trips.protocol());
         }
         let mut text = ActiveState::new(joined);
         let parser = text.awake();
@@ -451,32 +453,32 @@ impl ConnectionParser {
     pub(super) fn time_tls(&mut self, chunk: &Chunk<'_>, left: u64) -> u64 {
         let Some(requests) = self.requests else { return left };
         self.stream(chunk.dir).pos = chunk.end();
-        let mut turns = Turns::new(&Tls, requests, (self.rx.pos, self.tx.pos), false);
-        turns.stage = Stage::Before { agreed: true };
-        turns.next = self.pair.upcoming();
-        self.become_timed(turns);
+        let mut round_trips = RoundTrips::new(&Tls, requests, (self.rx.pos, self.tx.pos), false);
+        round_trips.stage = Stage::Before { agreed: true };
+        round_trips.next = self.pair.upcoming();
+        self.become_timed(round_trips);
         left
     }
 
-    fn become_timed(&mut self, turns: Turns) {
+    fn become_timed(&mut self, round_trips: RoundTrips) {
         self.verdict = Verdict::Trace;
-        self.protocol = Some(turns.protocol());
-        self.requests = Some(turns.requests);
+        self.protocol = Some(round_trips.protocol());
+        self.requests = Some(round_trips.requests);
         self.parser = None;
         self.held = Vec::new();
-        self.turns = Some(Box::new(turns));
+        self.round_trips = Some(Box::new(round_trips));
     }
 
     /// Takes the operation that revealed the protocol, and the fragments before it.
-    pub(super) fn turns_begin(&mut self, chunk: &Chunk<'_>, out: &mut Vec<ExchangeEvent>) -> Touched {
+    pub(super) fn round_trips_begin(&mut self, chunk: &Chunk<'_>, out: &mut Vec<ExchangeEvent>) -> Touched {
         let Chunk { dir, .. } = *chunk;
         let stream = self.stream(dir);
         let (fragments, start) = (std::mem::take(&mut stream.buffer), stream.start.take());
         self.rx.restart();
         self.tx.restart();
         let pos = start.map_or(chunk.pos, |(_, _, pos)| pos);
-        if let Some(turns) = &mut self.turns {
-            let way = if dir == turns.requests { &mut turns.requesting } else { &mut turns.answered };
+        if let Some(round_trips) = &mut self.round_trips {
+            let way = if dir == round_trips.requests { &mut round_trips.requesting } else { &mut round_trips.answered };
             way.pos = pos;
         }
         if let Some((at, arrived, pos)) = start {
@@ -488,16 +490,16 @@ impl ConnectionParser {
 
     /// No known protocol: times the connection all the same if configured.
     pub(super) fn time_unknown(&mut self) -> bool {
-        self.timed && self.time_turns(&Unknown, self.last_dir.filter(|_| self.connected.is_none()))
+        self.timed && self.time_round_trips(&Unknown, self.last_dir.filter(|_| self.connected.is_none()))
     }
 
     /// Takes an operation of a connection timed by round trips.
     pub(super) fn turn_bytes(&mut self, chunk: &Chunk<'_>, out: &mut Vec<ExchangeEvent>) -> Touched {
-        if let Some(turns) = &mut self.turns {
-            if turns.bytes(chunk, out) {
-                self.protocol = Some(turns.protocol());
+        if let Some(round_trips) = &mut self.round_trips {
+            if round_trips.bytes(chunk, out) {
+                self.protocol = Some(round_trips.protocol());
             } else {
-                self.turns = None;
+                self.round_trips = None;
                 self.verdict = Verdict::Ignore;
             }
         }
@@ -505,34 +507,34 @@ impl ConnectionParser {
     }
 
     /// What round trips need the kernel to report.
-    pub(super) fn turns_want(&self) -> Option<Want> {
-        self.turns.as_ref().filter(|_| self.verdict != Verdict::Ignore).map(|turns| turns.want())
+    pub(super) fn round_trips_want(&self) -> Option<Want> {
+        self.round_trips.as_ref().filter(|_| self.verdict != Verdict::Ignore).map(|round_trips| round_trips.want())
     }
 
     /// Bytes kept for round trips.
-    pub(super) fn turns_kept(&self) -> usize {
-        self.turns.as_ref().map_or(0, |turns| turns.kept_bytes())
+    pub(super) fn round_trips_kept(&self) -> usize {
+        self.round_trips.as_ref().map_or(0, |round_trips| round_trips.kept_bytes())
     }
 
     /// No more round trips come; `totals` give the final stream positions.
-    pub(super) fn turns_over(&mut self, totals: Option<Totals>, out: &mut Vec<ExchangeEvent>) {
-        let Some(mut turns) = self.turns.take() else { return };
+    pub(super) fn round_trips_over(&mut self, totals: Option<Totals>, out: &mut Vec<ExchangeEvent>) {
+        let Some(mut round_trips) = self.round_trips.take() else { return };
         self.verdict = Verdict::Ignore;
         if let Some(totals) = totals {
-            let (replies, end, last) = match turns.requests {
+            let (replies, end, last) = match round_trips.requests {
                 Direction::Rx => (Direction::Tx, totals.tx, totals.last_tx),
                 Direction::Tx => (Direction::Rx, totals.rx, totals.last_rx),
             };
-            let missed = end.saturating_sub(turns.answered.pos);
+            let missed = end.saturating_sub(round_trips.answered.pos);
             if missed > 0 && last > 0 {
                 let at = Stamp { nanos: last, ..Stamp::default() };
-                let pos = turns.answered.pos;
+                let pos = round_trips.answered.pos;
                 let rest =
                     Chunk { dir: replies, pos, len: missed, head: &[], tail: &[], fragments: &[], at, arrived: 0 };
-                turns.bytes(&rest, out);
+                round_trips.bytes(&rest, out);
             }
         }
-        turns.over(out);
+        round_trips.over(out);
         // Requests of the protocol spoken before.
         self.give_up_all(self.rx.last, out);
     }

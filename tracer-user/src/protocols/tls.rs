@@ -61,7 +61,7 @@ impl Protocol for Tls {
         }
     }
 
-    fn turns(&self) -> bool {
+    fn round_trips(&self) -> bool {
         true
     }
 }

@@ -180,7 +180,7 @@ fn each(class: Option<&ClassInfo>, span: &Span, all: &mut Setter<'_>) {
         }
         all.set("tracer.request.size", span.request_bytes);
         all.set("tracer.response.size", span.reply_bytes);
-    } else if matches!(conventions, Conventions::Names | Conventions::Turns) {
+    } else if matches!(conventions, Conventions::Names | Conventions::RoundTrips) {
         if conventions == Conventions::Names {
             all.set("dns.question.type", &*span.method);
             if let Some(name) = span.collection() {

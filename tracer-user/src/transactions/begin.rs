@@ -134,7 +134,7 @@ impl Engine {
         });
         let timed = live.request.expected.timed;
         live.alone &= !timed;
-        let turn = if timed { connection.take_turn() } else { None };
+        let round_trip = if timed { connection.take_round_trip() } else { None };
         let first_use = !std::mem::replace(&mut connection.used, true);
         // The opener caused only the first bytes of the connection.
         let opener = connection.opener().filter(|_| first_use && pos == 0);
@@ -160,7 +160,7 @@ impl Engine {
             _ => None,
         };
         if side == Side::Client {
-            live.cause = match turn {
+            live.cause = match round_trip {
                 _ if role == Some(Side::Server) => Cause::delivered(),
                 Some(cause) if timed => *cause,
                 None if timed => Cause::none(UNKNOWN),

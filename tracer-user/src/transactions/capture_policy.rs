@@ -1,7 +1,9 @@
 //! What the kernel is to capture of a connection.
 
 use tracer_common::event::{ROLE_ACTIVE, ROLE_PASSIVE, ROLE_UNKNOWN};
-use tracer_common::policy::{CapturePolicy, TEXT_UNWANTED, VERDICT_IGNORE, VERDICT_NONE, VERDICT_TRACE, VERDICT_TURNS};
+use tracer_common::policy::{
+    CapturePolicy, TEXT_UNWANTED, VERDICT_IGNORE, VERDICT_NONE, VERDICT_ROUND_TRIPS, VERDICT_TRACE,
+};
 
 use super::engine::Engine;
 use super::plaintext::Plaintext;
@@ -16,7 +18,7 @@ impl Engine {
         let verdict = match want.verdict {
             Verdict::Unknown => VERDICT_NONE,
             Verdict::Trace => VERDICT_TRACE,
-            Verdict::Turns => VERDICT_TURNS,
+            Verdict::RoundTrips => VERDICT_ROUND_TRIPS,
             Verdict::Ignore => VERDICT_IGNORE,
         };
         let heads = (want.head_rx, want.head_tx);
@@ -27,7 +29,7 @@ impl Engine {
         let decrypted = connection.plain.is_some() && connection.talk.side().is_some() && before == VERDICT_NONE;
         let changed = settled
             || decrypted
-            || (matches!(verdict, VERDICT_IGNORE | VERDICT_TURNS) && before != verdict)
+            || (matches!(verdict, VERDICT_IGNORE | VERDICT_ROUND_TRIPS) && before != verdict)
             || want.rx_skip > rx
             || want.tx_skip > tx
             || (heads != (head_rx, head_tx) && heads != (0, 0));
@@ -48,8 +50,9 @@ impl Engine {
                 frames: want.frames.into(),
                 text: if connection.no_text { TEXT_UNWANTED } else { 0 },
             };
-            let expects =
-                verdict == VERDICT_TURNS && connection.before_text.is_some() && self.texting.contains(&connection.tgid);
+            let expects = verdict == VERDICT_ROUND_TRIPS
+                && connection.before_text.is_some()
+                && self.texting.contains(&connection.tgid);
             let side = connection.talk.side();
             let by_loop = self.threads.get(&connection.tgid).is_some_and(|thread| thread.lap.is_some());
             let ask = match &connection.plain {

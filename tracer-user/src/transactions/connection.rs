@@ -104,7 +104,7 @@ struct Busy {
     /// at a time.
     opener: Option<(Slot, Option<u32>)>,
     /// Cause of the current round trip, if this end sends the requests.
-    turn: Option<Box<Cause>>,
+    round_trip: Option<Box<Cause>>,
     /// Positions the kernel was asked to skip to.
     skips: (u64, u64),
     /// The task that sent last (0: unknown), and the first few calls it sent since another task did.
@@ -224,18 +224,18 @@ impl Connection {
     }
 
     /// Cause of the current round trip, if this end sends the requests.
-    pub fn turn(&self) -> Option<&Cause> {
-        self.busy.as_ref()?.turn.as_deref()
+    pub fn round_trip(&self) -> Option<&Cause> {
+        self.busy.as_ref()?.round_trip.as_deref()
     }
 
     /// A round trip begins.
     pub fn set_turn(&mut self, cause: Cause) {
-        self.busy().turn = Some(Box::new(cause));
+        self.busy().round_trip = Some(Box::new(cause));
     }
 
     /// A round trip ends: takes its cause.
-    pub fn take_turn(&mut self) -> Option<Box<Cause>> {
-        self.busy.as_mut()?.turn.take()
+    pub fn take_round_trip(&mut self) -> Option<Box<Cause>> {
+        self.busy.as_mut()?.round_trip.take()
     }
 
     /// Positions (receive, send) the kernel was last asked to skip to.
@@ -302,7 +302,7 @@ impl Connection {
     pub fn rest(&mut self) {
         self.talk.rest();
         let used = self.used;
-        let idle = |busy: &Busy| busy.spans.is_empty() && busy.turn.is_none() && (used || busy.opener.is_none());
+        let idle = |busy: &Busy| busy.spans.is_empty() && busy.round_trip.is_none() && (used || busy.opener.is_none());
         if self.busy.as_deref().is_some_and(idle) {
             self.busy = None;
         }

@@ -109,7 +109,7 @@ impl Engine {
             Side::Server => {
                 let parent = live.named_parent();
                 let (grade, evidence) = if live.request.expected.timed {
-                    (Grade::Ambiguous, "a turn: what it cost is not known")
+                    (Grade::Ambiguous, "a round trip: what it cost is not known")
                 } else if live.shared {
                     (Grade::Ambiguous, "sent at once with other streams: even shares of their cost")
                 } else if live.batch {

@@ -19,12 +19,13 @@ impl Engine {
 
     /// If this operation begins a round trip on `cookie`: notes its cause.
     pub(super) fn turn_begins(&mut self, cookie: u64, during: During<'_>) {
-        let Some(connection) = self.connections.get_mut(&cookie).filter(|connection| connection.talk.turn_began())
+        let Some(connection) =
+            self.connections.get_mut(&cookie).filter(|connection| connection.talk.round_trip_began())
         else {
             return;
         };
         if connection.side() != Some(Side::Client) {
-            connection.take_turn();
+            connection.take_round_trip();
             return;
         }
         let opener = connection.opener().filter(|_| !connection.used);

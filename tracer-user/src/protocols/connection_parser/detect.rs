@@ -37,9 +37,9 @@ impl ConnectionParser {
             let requests = match protocol.detect(bytes) {
                 Detected::Request => chunk.dir,
                 Detected::Reply => chunk.dir.flip(),
-                Detected::Either if protocol.turns() => {
+                Detected::Either if protocol.round_trips() => {
                     // The bytes do not show which end is the client.
-                    if self.time_turns(*protocol, None) {
+                    if self.time_round_trips(*protocol, None) {
                         return true;
                     }
                     self.verdict = Verdict::Ignore;
@@ -59,8 +59,8 @@ impl ConnectionParser {
                     return false;
                 }
             };
-            if protocol.turns() {
-                return self.time_turns(*protocol, Some(requests));
+            if protocol.round_trips() {
+                return self.time_round_trips(*protocol, Some(requests));
             }
             self.protocol = Some(*protocol);
             self.requests = Some(requests);

@@ -87,11 +87,11 @@ fn only_what_turns_the_direction_is_wanted_once_nothing_is_read() {
     conversation.opened(Some(Side::Server), false);
     let _ = play(&mut conversation, &[rx(HELLO)]);
     let want = conversation.want();
-    assert_eq!((want.verdict, want.head_rx, want.head_tx), (Verdict::Turns, HEAD, HEAD));
+    assert_eq!((want.verdict, want.head_rx, want.head_tx), (Verdict::RoundTrips, HEAD, HEAD));
     let mut mail = ConnectionParser::new(false);
     let _ = play(&mut mail, &[tx(b"220 a ESMTP\r\n"), rx(b"EHLO b\r\n")]);
     let want = mail.want();
-    assert_eq!((want.verdict, want.head_rx), (Verdict::Turns, 0), "a command may lead to TLS");
+    assert_eq!((want.verdict, want.head_rx), (Verdict::RoundTrips, 0), "a command may lead to TLS");
 }
 
 /// The kernel's reduced reports for round trips give the same events as reports of every operation.
