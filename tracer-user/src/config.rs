@@ -390,7 +390,7 @@ mod tests {
             ("[[service]]\nname = \"a\"\n", "t.toml:2:8: a [[service]] needs"),
             ("[protocols]\ndns_ports = [53, 54, 55]\n", "t.toml:2:13: expected ports"),
             ("[protocols]\ntimed_ports = [0]\n", "t.toml:2:15: expected ports"),
-            ("[tls]\nlibraries = \"nss\"\n", "t.toml:2:13: 'nss' is no choice of TLS libraries"),
+            ("[tls]\nlibraries = \"jsse\"\n", "t.toml:2:13: 'jsse' is no choice of TLS libraries"),
             ("[relay]\nlisten = \"here\"\n", "t.toml:2:10: expected an address"),
             ("[relay]\npeers = [\"db1\"]\n", "t.toml:2:10: expected a host and a port"),
             ("[relay]\nnats = \"bus\"\n", "t.toml:2:8: expected a NATS server"),

@@ -53,8 +53,8 @@ use crate::{
     policy, ring, runtime,
     sched::counters,
     storage::{
-        SOCK_ACTIVE, SOCK_DECIDED, SOCK_EOF, SOCK_FRAMES, SOCK_IGNORED, SOCK_OPENED, SOCK_PASSIVE, SOCK_SENDING,
-        SOCK_ROUND_TRIPS, SOCKS, Sock, THREADS, Thread,
+        SOCK_ACTIVE, SOCK_DECIDED, SOCK_EOF, SOCK_FRAMES, SOCK_IGNORED, SOCK_OPENED, SOCK_PASSIVE, SOCK_ROUND_TRIPS,
+        SOCK_SENDING, SOCKS, Sock, THREADS, Thread,
     },
     thread_pool, trace_context,
 };
