@@ -169,6 +169,24 @@ fn redis_over_tls() {
     assert_eq!(with_call, all);
 }
 
+/// Has curl ask a server for three pages on each of ten connections, by HTTP/1.1 and HTTP/2, TLS 1.2 and 1.3; how many it asked for.
+fn ask(port: u16) -> usize {
+    let connections = 10;
+    let kinds = [("1.2", "--http1.1"), ("1.2", "--http2"), ("1.3", "--http1.1"), ("1.3", "--http2")];
+    for (n, (version, protocol)) in kinds.into_iter().enumerate() {
+        for connection in 0..connections {
+            let mut command = Command::new("curl");
+            command.args(["-sk", protocol, "--tls-max", version]);
+            for (place, kind) in ["ok", "e", "ok"].into_iter().enumerate() {
+                let url = format!("https://127.0.0.1:{port}/{kind}/{n}-{connection}-{place}?secret=hunter2");
+                command.args(["-o", "/dev/null"]).arg(url);
+            }
+            assert_eq!(outcome(&mut command, "curl").code, Some(0));
+        }
+    }
+    kinds.len() * 3 * connections
+}
+
 #[test]
 fn haproxy_between_two_encrypted_connections() {
     let Some(_turn) = begin("tls_haproxy", &["haproxy", "nginx", "curl", "openssl"]) else { return };
@@ -195,21 +213,7 @@ fn haproxy_between_two_encrypted_connections() {
     let mut process = Process::start("haproxy", &mut command, &dir.path().join("haproxy.log"));
     wait_for_listener(&mut process, SocketAddr::from(([127, 0, 0, 1], front)));
     let agent = agent(dir.path(), &[front, back]);
-    let connections = 10;
-    for (n, (version, protocol)) in
-        [("1.2", "--http1.1"), ("1.2", "--http2"), ("1.3", "--http1.1"), ("1.3", "--http2")].into_iter().enumerate()
-    {
-        for connection in 0..connections {
-            let mut command = Command::new("curl");
-            command.args(["-sk", protocol, "--tls-max", version]);
-            for (place, kind) in ["ok", "e", "ok"].into_iter().enumerate() {
-                let url = format!("https://127.0.0.1:{front}/{kind}/{n}-{connection}-{place}?secret=hunter2");
-                command.args(["-o", "/dev/null"]).arg(url);
-            }
-            assert_eq!(outcome(&mut command, "curl").code, Some(0));
-        }
-    }
-    let sent = 4 * 3 * connections;
+    let sent = ask(front);
     let logged =
         wait("the access log", Duration::from_secs(10), || Some(nginx.logged()).filter(|all| all.len() >= sent));
     let mut truth = Counts::new();
@@ -275,21 +279,7 @@ fn apache_with_an_event_loop() {
     let mut process = Process::start("apache2", &mut command, &dir.path().join("apache.log"));
     wait_for_listener(&mut process, SocketAddr::from(([127, 0, 0, 1], port)));
     let agent = agent(dir.path(), &[port]);
-    let connections = 10;
-    for (n, (version, protocol)) in
-        [("1.2", "--http1.1"), ("1.2", "--http2"), ("1.3", "--http1.1"), ("1.3", "--http2")].into_iter().enumerate()
-    {
-        for connection in 0..connections {
-            let mut command = Command::new("curl");
-            command.args(["-sk", protocol, "--tls-max", version]);
-            for (place, kind) in ["ok", "e", "ok"].into_iter().enumerate() {
-                let url = format!("https://127.0.0.1:{port}/{kind}/{n}-{connection}-{place}?secret=hunter2");
-                command.args(["-o", "/dev/null"]).arg(url);
-            }
-            assert_eq!(outcome(&mut command, "curl").code, Some(0));
-        }
-    }
-    let sent = 4 * 3 * connections;
+    let sent = ask(port);
     let logged = wait("the access log", Duration::from_secs(10), || {
         Some(std::fs::read_to_string(&log).expect("a log")).filter(|text| text.lines().count() >= sent)
     });

@@ -6,14 +6,14 @@
 //! if the session is older than the agent. Processes without a session are components by their titles.
 //!
 //! MariaDB and Redis are one process: their books tell requests, by class, from everything else. A request is the user's who logged
-//! in on its connection (`connections`).
+//! in on its connection (`connection_users`).
 //!
 //! Beside them stands what a server says of itself (`own_figures`), where the operator let the agent ask it.
 //!
 //! The sum over all of it, divided by what `/proc` says of the same processes, is the capture ratio of the subsystem.
 
 mod book;
-mod connections;
+mod connection_users;
 pub mod login;
 pub mod own_figures;
 mod postgresql;
@@ -22,7 +22,7 @@ use rustc_hash::FxHashMap;
 
 use self::book::Book;
 pub use self::book::{BookView, ComponentView, SelfReport, SessionView, UserView};
-use self::connections::{Connections, InstanceUser};
+use self::connection_users::{ConnectionUsers, InstanceUser};
 use self::own_figures::OwnFigures;
 use self::postgresql::Title;
 use crate::guard::tables::TableUse;
@@ -202,7 +202,7 @@ pub struct Subsystems {
     settings: Settings,
     books: Vec<Book>,
     members: FxHashMap<u32, Member>,
-    connections: Connections,
+    connections: ConnectionUsers,
     refused: u64,
     /// Labels of instances that made room for others, not yet removed from metrics.
     removed: Vec<(&'static str, String)>,

@@ -15,12 +15,12 @@ pub(super) struct InstanceUser {
 
 /// Users by connection, in two halves: what is used moves to the recent one.
 #[derive(Debug, Default)]
-pub(super) struct Connections {
+pub(super) struct ConnectionUsers {
     recent: FxHashMap<u64, InstanceUser>,
     older: FxHashMap<u64, InstanceUser>,
 }
 
-impl Connections {
+impl ConnectionUsers {
     /// The connection with this cookie is this user's from now on.
     pub(super) fn log_in(&mut self, cookie: u64, user: InstanceUser) {
         if self.recent.len() >= CONNECTIONS / 2 {
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn what_is_used_is_remembered() {
-        let mut connections = Connections::default();
+        let mut connections = ConnectionUsers::default();
         connections.log_in(0, user(1));
         connections.log_in(1, user(2));
         for cookie in 2..3 * CONNECTIONS as u64 {
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn users_go_on_at_other_places() {
-        let mut connections = Connections::default();
+        let mut connections = ConnectionUsers::default();
         connections.log_in(1, user(2));
         connections.log_in(2, InstanceUser { instance: 8, user: 2 });
         connections.merge(7, 3, |place| place + 10);
