@@ -21,17 +21,39 @@ pub fn logged(log: &Path) -> Counts {
     found
 }
 
-/// A server and clients by the same program, each in a process of its own: `program` is an interpreter, its options and a
-/// workload's source, `asks` are the clients' arguments behind the port. How many served requests have the other end's
-/// call as parent, of how many.
-pub fn both_ends(name: &str, program: &[&str], asks: &[&[&str]], requests: usize) -> (u64, u64) {
+/// A program that is a server and clients.
+pub struct Program<'a> {
+    /// The interpreter and its options, or the program itself.
+    pub run: &'a [&'a str],
+    /// The workload's source, if it has an interpreter.
+    pub source: Option<&'a str>,
+    /// A probe that its text hits.
+    pub probe: &'a str,
+}
+
+impl<'a> Program<'a> {
+    /// One that OpenSSL encrypts for.
+    pub fn interpreted(run: &'a [&'a str], source: &'a str) -> Self {
+        Self { run, source: Some(source), probe: "tls_copy" }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let [program, options @ ..] = self.run else { panic!("no program") };
+        let mut command = Command::new(find(program).unwrap_or_else(|| panic!("no {program}")));
+        command.args(options).args(self.source.map(source)).args(arguments);
+        command
+    }
+}
+
+/// A server and clients by the same program, each in a process of its own; `asks` are the clients' arguments behind the port. How
+/// many served requests have the other end's call as parent, of how many.
+pub fn both_ends(name: &str, program: &Program<'_>, asks: &[&[&str]], requests: usize) -> (u64, u64) {
     let dir = scratch();
     let (certificate, key) = certificate(dir.path());
     let log = dir.path().join("served.log");
     let run = |arguments: &[&str]| {
-        let [interpreter, options @ .., workload] = program else { panic!("{program:?}") };
-        let mut command = Command::new(find(interpreter).unwrap_or_else(|| panic!("no {interpreter}")));
-        command.args(options).arg(source(workload)).args(arguments).env("OTEL_SERVICE_NAME", name);
+        let mut command = program.command(arguments);
+        command.env("OTEL_SERVICE_NAME", name);
         command
     };
     let log_path = log.display().to_string();
@@ -39,11 +61,11 @@ pub fn both_ends(name: &str, program: &[&str], asks: &[&[&str]], requests: usize
         Process::start("server", &mut run(&["serve", &certificate, &key, &log_path]), &dir.path().join("server.log"));
     let port: u16 = server.line("PORT", Duration::from_secs(20)).trim().parse().expect("a port");
     let agent = Agent::start(dir.path(), &["--nice=-10", "--max-cpu", "400%", "--port", &port.to_string()]);
-    // A program with OpenSSL inside is searched once nothing else is to be done.
+    // A program with a library inside is searched once nothing else is to be done.
     wait("its file to be traced", Duration::from_secs(120), || {
         let asked = outcome(&mut run(&[&["ask", &port.to_string()], &["warm", "1.2", "1", "1"][..]].concat()), "ask");
         assert_eq!(asked.code, Some(0), "{}", asked.err);
-        let hits = agent.metrics().sum("tracer_uprobe_hits_total", &[("probe", "tls_copy")]);
+        let hits = agent.metrics().sum("tracer_uprobe_hits_total", &[("probe", program.probe)]);
         (hits > 0.0).then_some(())
     });
     for ask in asks {
@@ -64,7 +86,8 @@ pub fn both_ends(name: &str, program: &[&str], asks: &[&[&str]], requests: usize
     for server in [true, false] {
         let found = counts(all.iter().filter(|span| is_http(span) && span.server == server));
         let differ = differences(&truth, &found);
-        assert!(differ.is_empty(), "{name}, server {server}: {} differ: {differ:?}; lost {lost:?}", differ.len());
+        let some = &differ[..differ.len().min(8)];
+        assert!(differ.is_empty(), "{name}, server {server}: {} differ: {some:?}; lost {lost:?}", differ.len());
     }
     let served = all.iter().filter(|span| is_http(span) && span.server);
     let (count, right, wrong, _) = report_parents("served", &parents(&all, served));

@@ -94,11 +94,15 @@ pub enum UserProbe {
     TlsRecord = 22,
     /// A USDT probe of a declared transaction whose arguments are wanted.
     DeclaredArguments = 23,
+    /// Where rustls encrypts text.
+    TlsRustlsWrite = 24,
+    /// Where rustls keeps decrypted text for its reader.
+    TlsRustlsRead = 25,
 }
 
 impl UserProbe {
     /// Every probe.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 26] = [
         Self::PythonContext,
         Self::GoCreated,
         Self::GoRoundTrip,
@@ -123,6 +127,8 @@ impl UserProbe {
         Self::TlsCopy,
         Self::TlsRecord,
         Self::DeclaredArguments,
+        Self::TlsRustlsWrite,
+        Self::TlsRustlsRead,
     ];
 
     /// The program's name in the object, also the label of its metrics.
@@ -152,6 +158,8 @@ impl UserProbe {
             Self::TlsCopy => "tls_copy",
             Self::TlsRecord => "tls_record",
             Self::DeclaredArguments => "declared_arguments",
+            Self::TlsRustlsWrite => "tls_rustls_write",
+            Self::TlsRustlsRead => "tls_rustls_read",
         }
     }
 
@@ -182,6 +190,8 @@ impl UserProbe {
             Self::TlsCopy => "uprobe in ssl3_read_bytes",
             Self::TlsRecord => "uprobe in ssl3_write_bytes",
             Self::DeclaredArguments => "uprobes of declared USDT probes",
+            Self::TlsRustlsWrite => "uprobe rustls::common_state::CommonState::buffer_plaintext",
+            Self::TlsRustlsRead => "uprobe rustls::common_state::CommonState::take_received_plaintext",
         }
     }
 
@@ -203,6 +213,7 @@ impl UserProbe {
                 "connections encrypted by OpenSSL show round trips only"
             }
             Self::TlsGoWrite | Self::TlsGoRead => "connections encrypted by Go show round trips only",
+            Self::TlsRustlsWrite | Self::TlsRustlsRead => "connections encrypted by rustls show round trips only",
             Self::GoRoundTrip => "calls of net/http's client are orphans",
             Self::NodeTimers
             | Self::NodeImmediates
@@ -399,8 +410,11 @@ pub mod tls {
     }
 
     /// Longest text of a record.
-    const LONGEST: u32 = 1 << 14;
-    /// What encryption adds to a record, its header included, by ciphers that authenticate: least and most.
+    pub const LONGEST: u32 = 1 << 14;
+    /// Instead of the length of a reader's buffer: the text is that of a whole record.
+    pub const WHOLE_RECORD: u64 = u32::MAX as u64;
+    /// What encryption adds to a record, its header included, by ciphers that authenticate: least (ChaCha20 under TLS 1.2, RFC
+    /// 7905) and most (GCM under TLS 1.2, RFC 5288).
     const ADDED: [u32; 2] = [5 + 16, 5 + 24];
 
     /// Records that text of `bytes` bytes needs.
@@ -420,6 +434,26 @@ pub mod tls {
         }
         let least = records.wrapping_mul(ADDED_13);
         if version == TLS_13 && added >= least && added < 1 << 20 { Some(added - least) } else { None }
+    }
+
+    /// How much of a write of `most` bytes left with an operation that sent `sent` bytes and nothing else, and what encryption
+    /// added to each record, its header included: all of it, or as many of the longest records as there was room for. `added`:
+    /// known from an earlier write; else 0. `None`: other bytes, or not only these.
+    #[inline(always)]
+    pub fn text_in(sent: u32, most: u32, added: u32) -> Option<(u32, u32)> {
+        let fits = |each: u32| {
+            let records = sent / (LONGEST + each);
+            if added != 0 && added != each {
+                None
+            } else if sent.wrapping_sub(most) == records_of(most).wrapping_mul(each) {
+                Some((most, each))
+            } else if records != 0 && records * (LONGEST + each) == sent && records * LONGEST < most {
+                Some((records * LONGEST, each))
+            } else {
+                None
+            }
+        };
+        fits(ADDED_13).or_else(|| fits(ADDED[1])).or_else(|| fits(ADDED[0]))
     }
 
     /// TLS 1.3, as OpenSSL numbers it, and what it adds to a record, its header included.
@@ -562,6 +596,26 @@ mod tests {
         for (i, probe) in UserProbe::ALL.into_iter().enumerate() {
             assert_eq!(probe as usize, i);
             assert!(UserProbe::ALL[..i].iter().all(|other| other.name() != probe.name()));
+        }
+    }
+
+    #[test]
+    fn text_is_in_what_was_sent_if_the_sizes_fit() {
+        let sent = |len: u32, each: u32| len + (len.saturating_sub(1) / tls::LONGEST + 1) * each;
+        for each in [22, 29, 21] {
+            for len in [1, 100, tls::LONGEST, tls::LONGEST + 1, 65_536] {
+                assert_eq!(tls::text_in(sent(len, each), len, 0), Some((len, each)));
+                assert_eq!(tls::text_in(sent(len, each), len, each), Some((len, each)));
+                // More or less than that, as another connection's would be.
+                assert_eq!(tls::text_in(sent(len, each) + 11, len, 0), None);
+            }
+            // There was room for four records.
+            assert_eq!(tls::text_in(sent(65_536, each), 300_000, 0), Some((65_536, each)));
+            assert_eq!(tls::text_in(sent(65_536, each) - 10, 300_000, 0), None);
+        }
+        assert_eq!(tls::text_in(122, 100, 29), None);
+        for sent in [0, 21, u32::MAX] {
+            assert_eq!(tls::text_in(sent, u32::MAX, 0), None);
         }
     }
 }

@@ -30,7 +30,6 @@ mod socket;
 mod storage;
 mod thread_pool;
 mod tls;
-mod tls_registers;
 mod trace_context;
 mod unwind;
 

@@ -143,11 +143,30 @@ pub(crate) struct Thread {
     pub(crate) io_cookie: u64,
     pub(crate) io_sk: u64,
     pub(crate) io_flags: u64,
+    /// 1: that operation sent; else it received.
+    pub(crate) io_sent: u64,
+    /// The connection of rustls that took text from what that operation received; 0: none yet.
+    pub(crate) io_reader: u64,
+    /// Text that it gave to rustls and that its next send has to carry.
+    pub(crate) unsent: UnsentText,
     /// The call of a TLS library it is in.
     pub(crate) tls: TlsCall,
     /// The operation whose frames are being searched.
     pub(crate) walk: FrameWalk,
 }
+
+/// Text between the call of rustls that encrypts it and the send.
+#[repr(C)]
+pub(crate) struct UnsentText {
+    /// Its length; 0: none.
+    pub(crate) len: u64,
+    /// How many pieces it is in, and where they are, as I/O vectors: the program's own list is gone when it is sent.
+    pub(crate) count: u64,
+    pub(crate) pieces: [[u64; 2]; PIECES],
+}
+
+/// Most pieces of a text: hyper writes as many at once.
+pub(crate) const PIECES: usize = 16;
 
 /// A call of a TLS library, between its entry and its return.
 #[repr(C)]

@@ -248,7 +248,7 @@ pub struct AgentOptions {
     #[arg(long, value_name = "MODE", value_enum, default_value_t)]
     pub enforce: Mode,
     /// TLS libraries whose text is traced, so that encrypted connections show requests: auto (every known one), off, or
-    /// a list (openssl,go,gnutls,nss). See docs/tls.md. [default: auto]
+    /// a list (openssl,go,gnutls,nss,rustls). See docs/tls.md. [default: auto]
     #[arg(long, value_name = "LIBRARIES", value_parser = Libraries::parse)]
     pub tls: Option<Libraries>,
     /// Trace only sockets of the agent's own network namespace.

@@ -8,8 +8,8 @@ use anyhow::{Context, Result};
 
 use crate::shell;
 
-/// The only one so far: a server of tokio and hyper.
-const TOKIO: &str = "tree-tokio";
+/// A server of tokio and hyper, and a server and clients by rustls.
+const WORKLOADS: [&str; 2] = ["tree-tokio", "tls-pair"];
 
 /// Builds missing workloads, each with and without its symbol names.
 pub(crate) fn build() -> Result<()> {
@@ -23,12 +23,14 @@ pub(crate) fn build() -> Result<()> {
         shell::progress(format!("{error:#}; once more"));
         shell::run(&mut command, remedy)
     })?;
-    let built = target.join("release").join(TOKIO);
-    let mut command = Command::new("strip");
-    command.arg("-o").arg(target.join(format!("{TOKIO}-stripped"))).arg(&built);
-    shell::run(&mut command, "install binutils")?;
-    // Where tests look for both.
-    std::fs::copy(&built, target.join(TOKIO)).with_context(|| format!("cannot copy {}", built.display()))?;
+    for name in WORKLOADS {
+        let built = target.join("release").join(name);
+        let mut command = Command::new("strip");
+        command.arg("-o").arg(target.join(format!("{name}-stripped"))).arg(&built);
+        shell::run(&mut command, "install binutils")?;
+        // Where tests look for both.
+        std::fs::copy(&built, target.join(name)).with_context(|| format!("cannot copy {}", built.display()))?;
+    }
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use std::sync::Once;
 
 use tracer_user::profiles::name_in_file;
 use tracer_user::runtimes::elf::Program;
-use tracer_user::runtimes::tls::{Candidate, Library, inspect};
+use tracer_user::runtimes::tls::{Candidate, Libraries, Library, inspect};
 
 /// libFuzzer's hook ends the process at every panic; this one skips panics in libraries.
 static HOOK: Once = Once::new();
@@ -30,10 +30,9 @@ pub(crate) fn run(data: &[u8]) {
     // A new file each time: the reader caches by inode.
     let mut file = tempfile::Builder::new().tempfile_in("/dev/shm").expect("a file in memory");
     file.write_all(data).expect("room");
-    for library in Library::ALL {
-        for program in [false, true] {
-            let _ = inspect(&Candidate { library, path: String::new(), open_by: file.path().into(), program });
-        }
+    for library in Library::ALL.into_iter().map(Some).chain([None]) {
+        let candidate = Candidate { library, path: String::new(), open_by: file.path().into() };
+        let _ = inspect(&candidate, &Libraries::default());
     }
     let _ = catch_unwind(AssertUnwindSafe(|| name_in_file(file.path(), &[0, 0x10, 0x1000, 0x401000, u64::MAX])));
 }

@@ -22,7 +22,10 @@ use tracer_common::{
     limits::{FRAME_MAX, FRAMES_BYTES, HEAD_MAX, TAIL_MAX},
 };
 
-use super::ALONE_UNIX;
+use super::{
+    ALONE_UNIX,
+    payload::{OWN, element},
+};
 use crate::{
     bound,
     kernel::{sock::SockPtr, task::Task},
@@ -55,7 +58,7 @@ const NONE: u64 = u64::MAX;
 
 /// Tail-called after a send.
 #[map]
-static FRAMES_TX: ProgramArray = ProgramArray::with_max_entries(1, 0);
+pub(crate) static FRAMES_TX: ProgramArray = ProgramArray::with_max_entries(1, 0);
 /// Tail-called after a receive.
 #[map]
 static FRAMES_RX: ProgramArray = ProgramArray::with_max_entries(1, 0);
@@ -258,25 +261,25 @@ extern "C" fn step(_: u32, following: *mut Following) -> i64 {
         unsafe { (&raw mut (*frames).known).write_volatile(1) };
         return 1;
     }
-    let (element, len) = (get!(walk, element), get!(walk, vector[1]));
-    if cur >= element + len {
+    let (begin, len) = (get!(walk, element), get!(walk, vector[1]));
+    if cur >= begin + len {
         let count = get!(walk, source[1]);
-        if count == 0 {
+        if count & (OWN - 1) == 0 {
             return 1;
         }
         set!(walk, count - 1, source[1]);
         let vec = get!(walk, source[0]);
         set!(walk, vec + 16, source[0]);
-        set!(walk, element + len, element);
-        // SAFETY: 16 bytes of the thread's record; the helper tolerates any user address.
-        unsafe { bpf_probe_read_user((&raw mut (*walk).vector).cast(), 16, vec as *const c_void) };
+        set!(walk, begin + len, element);
+        // SAFETY: a field of the thread's record.
+        element(unsafe { &raw mut (*walk).vector }, vec, count & OWN != 0);
         return 0;
     }
-    let there = element + len - cur;
+    let there = begin + len - cur;
     let there = if there < end - cur { there } else { end - cur };
     let n = bound::at_most::<{ HEADER + CARRIED }>(if left < there { left } else { there });
     let out = bound::at_most::<{ FRAMES_BYTES as u64 + PIECE }>(get!(walk, out));
-    let from = get!(walk, vector[0]) + (cur - element);
+    let from = get!(walk, vector[0]) + (cur - begin);
     // SAFETY: there is room for a fragment behind FRAMES_BYTES.
     if unsafe { bpf_probe_read_user(area(record).add(out as usize).cast(), n as u32, from as *const c_void) } != 0 {
         return 1;

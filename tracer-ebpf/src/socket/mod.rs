@@ -56,7 +56,9 @@ use crate::{
         SOCK_ACTIVE, SOCK_DECIDED, SOCK_EOF, SOCK_FRAMES, SOCK_IGNORED, SOCK_OPENED, SOCK_PASSIVE, SOCK_ROUND_TRIPS,
         SOCK_SENDING, SOCKS, Sock, THREADS, Thread,
     },
-    thread_pool, trace_context,
+    thread_pool,
+    tls::rustls,
+    trace_context,
 };
 
 const MSG_PEEK: i32 = 2;
@@ -174,7 +176,19 @@ fn seen<const TX: bool, const WHICH: u8>(sk: SockPtr) -> Option<Seen> {
 /// One operation moved `bytes` bytes.
 #[inline(always)]
 fn moved<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, bytes: u32) {
-    let Some(Seen { control, task, tgid, thread, sock, what }) = seen::<TX, WHICH>(sk) else { return };
+    let Some(seen) = seen::<TX, WHICH>(sk) else { return };
+    let unsent = &raw const seen.thread.unsent.len;
+    report::<TX, WHICH>(ctx, sk, bytes, seen);
+    // SAFETY: the current thread's own record.
+    if TX && WHICH != ALONE_UNIX && WHICH != ALONE_PAGES && unsafe { unsent.read_volatile() } != 0 {
+        rustls::carried(ctx);
+    }
+}
+
+/// Reports it, or decides not to.
+#[inline(always)]
+fn report<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, bytes: u32, seen: Seen) {
+    let Seen { control, task, tgid, thread, sock, what } = seen;
     if bytes == 0 {
         // End of stream: report once, and only for a socket with a reported opening.
         if what == What::Udp || sock.flags & (SOCK_OPENED | SOCK_EOF) != SOCK_OPENED {
@@ -197,6 +211,7 @@ fn moved<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, b
     }
     // What a call of a TLS library moves, it moves here.
     (thread.io_cookie, thread.io_sk, thread.io_flags) = (sock.cookie, sk.0 as u64, sock.flags as u64);
+    (thread.io_sent, thread.io_reader) = (TX as u64, 0);
     let turned = (sock.flags & SOCK_SENDING != 0) != TX;
     if !TX {
         trace_context::received(sock, turned, tgid, task.tid());

@@ -2,7 +2,7 @@
 
 use core::{ffi::c_void, mem::MaybeUninit};
 
-use aya_ebpf::helpers::generated::{bpf_loop, bpf_probe_read_user};
+use aya_ebpf::helpers::generated::{bpf_loop, bpf_probe_read_kernel, bpf_probe_read_user};
 use tracer_common::{
     arch::Shape,
     event::Op,
@@ -28,6 +28,8 @@ const MMSG_LEN: u64 = 56;
 const TAIL_PIECES: u32 = 8;
 /// Instead of an array's length: there is no array but one buffer.
 const BUFFER: u64 = u64::MAX;
+/// Bit of an array's length: the array is in the thread's own record, not in user memory.
+pub(super) const OWN: u64 = 1 << 32;
 
 /// Which of an operation's payload was copied behind its record.
 #[derive(Clone, Copy, Default)]
@@ -96,8 +98,12 @@ pub(super) unsafe fn copy(
         // SAFETY: behind `op` there is room for a head and a tail.
         unsafe { one(op, source, at, bytes, cap) }
     } else {
+        let count = count & (OWN - 1);
         // SAFETY: as above.
-        unsafe { vectors(op, at, count, bytes, cap, tx) }
+        unsafe {
+            source.write_volatile([at, count]);
+            vectors(op, at, count, bytes, cap, tx)
+        }
     }
 }
 
@@ -146,6 +152,33 @@ pub(crate) unsafe fn one(op: *mut Op, source: *mut [u64; 2], buffer: u64, bytes:
     unsafe { with_tail(payload, head, buffer + bytes as u64, bytes) }
 }
 
+/// An array of I/O vectors in the thread's own record.
+///
+/// # Safety
+/// As for [`copy`].
+#[inline(always)]
+pub(crate) unsafe fn own(op: *mut Op, thread: &mut Thread, bytes: u32, cap: u32) -> Found {
+    let (vec, count) = ((&raw const thread.unsent.pieces) as u64, thread.unsent.count | OWN);
+    // SAFETY: the thread's record; behind `op` there is room for a head and a tail.
+    unsafe {
+        (&raw mut thread.walk.source).write_volatile([vec, count]);
+        vectors(op, vec, count, bytes, cap, true)
+    }
+}
+
+/// Reads a piece's address and length.
+#[inline(always)]
+pub(super) fn element(to: *mut [u64; 2], at: u64, is_own: bool) {
+    // SAFETY: 16 bytes of the caller's; the helpers tolerate any address.
+    unsafe {
+        if is_own {
+            bpf_probe_read_kernel(to.cast(), 16, at as *const c_void);
+        } else {
+            bpf_probe_read_user(to.cast(), 16, at as *const c_void);
+        }
+    }
+}
+
 /// Adds the last bytes before user address `end` if `head` bytes do not cover all `bytes`.
 ///
 /// # Safety
@@ -168,13 +201,15 @@ struct Gathering {
     op: *mut Op,
     vec: u64,
     count: u64,
+    /// The array is in the thread's own record.
+    is_own: bool,
     /// Bytes of the head at most.
     cap: u64,
     /// Bytes of the finished head: the tail goes behind it.
     head: u64,
 }
 
-/// An array of `count` I/O vectors at user address `vec`: gathers the front, and the tail if the last few elements hold
+/// An array of `count` I/O vectors at `vec`, which may be [`OWN`]: gathers the front, and the tail if the last few elements hold
 /// it.
 ///
 /// # Safety
@@ -185,7 +220,8 @@ unsafe fn vectors(op: *mut Op, vec: u64, count: u64, bytes: u32, cap: u32, tx: b
     set!(walk, 0, head);
     set!(walk, bytes as u64, left);
     set!(walk, 0, fault);
-    let mut gathering = Gathering { op, vec, count, cap: cap as u64, head: 0 };
+    let (is_own, count) = (count & OWN != 0, count & (OWN - 1));
+    let mut gathering = Gathering { op, vec, count, is_own, cap: cap as u64, head: 0 };
     let most = if tx { IOVECS_SENT_MAX } else { IOVECS_MAX } as u32;
     // SAFETY: `gather` takes such an argument.
     unsafe { bpf_loop(most, gather as *mut c_void, (&raw mut gathering).cast(), 0) };
@@ -216,9 +252,9 @@ extern "C" fn gather(i: u32, gathering: *mut Gathering) -> i64 {
     if i as u64 >= count || left == 0 {
         return 1;
     }
-    let element = vec + i as u64 * 16;
-    // SAFETY: 16 bytes of the caller's area; the helper tolerates any user address.
-    unsafe { bpf_probe_read_user((&raw mut (*walk).vector).cast(), 16, element as *const c_void) };
+    let place = vec + i as u64 * 16;
+    // SAFETY: the caller's area, and the argument `vectors` passed.
+    unsafe { element(&raw mut (*walk).vector, place, (*gathering).is_own) };
     let (base, len) = (get!(walk, vector[0]), get!(walk, vector[1]));
     let len = if len < left { len } else { left };
     let head = get!(walk, head);
@@ -238,7 +274,7 @@ extern "C" fn gather(i: u32, gathering: *mut Gathering) -> i64 {
         set!(walk, at + n, head);
     }
     set!(walk, left - len, left);
-    set!(walk, element, last);
+    set!(walk, place, last);
     set!(walk, len, used);
     0
 }
@@ -247,11 +283,11 @@ extern "C" fn gather(i: u32, gathering: *mut Gathering) -> i64 {
 #[inline(never)]
 extern "C" fn gather_tail(_: u32, gathering: *mut Gathering) -> i64 {
     // SAFETY: the argument `vectors` passed.
-    let (op, head) = unsafe { ((*gathering).op, (*gathering).head) };
+    let (op, head, is_own) = unsafe { ((*gathering).op, (*gathering).head, (*gathering).is_own) };
     let walk = op.cast::<Walk>();
     let (last, used, due) = (get!(walk, last), get!(walk, used), get!(walk, due));
     // SAFETY: as above; the walk never goes before the first element, because the elements from there on hold all bytes.
-    unsafe { bpf_probe_read_user((&raw mut (*walk).vector).cast(), 8, last as *const c_void) };
+    unsafe { element(&raw mut (*walk).vector, last, is_own) };
     let n = bound::at_most::<{ TAIL_MAX as u64 }>(if used < due { used } else { due });
     let at = bound::at_most::<{ HEAD_MAX as u64 }>(head) + bound::at_most::<{ TAIL_MAX as u64 }>(due - n);
     let from = get!(walk, vector[0]) + used - n;
@@ -269,6 +305,8 @@ extern "C" fn gather_tail(_: u32, gathering: *mut Gathering) -> i64 {
     }
     // The elements before it were used whole.
     set!(walk, last - 16, last);
-    set!(walk, user(last - 16 + 8), used);
+    // SAFETY: as above.
+    unsafe { element(&raw mut (*walk).vector, last - 16, is_own) };
+    set!(walk, get!(walk, vector[1]), used);
     0
 }

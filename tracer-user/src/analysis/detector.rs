@@ -540,7 +540,8 @@ impl Detector {
         let recent = s.totals(t + 1 - K, t + 1, false);
         let mean = |k: usize| recent.iter().map(|row| row[k]).sum::<f64>() / K as f64;
         let (overhead, expected, bias) = (mean(0), mean(1), mean(3));
-        let excess = overhead - level - (slope + bias) * expected;
+        let excess_of = |overhead, expected| overhead - level - (slope + bias) * expected;
+        let excess = excess_of(overhead, expected);
         let limit = (self.settings.overhead * expected).max(s.one_percent()).max(6.0 * sd / (K as f64).sqrt());
         let mine = |f: &&Finding| f.service_name == s.service && f.cause == Cause::Overhead && f.until.is_none();
         let mine = self.findings.iter().find(mine).map(|f| f.id);
@@ -554,7 +555,7 @@ impl Detector {
                         service: &s.service,
                         classes: Vec::new(),
                         resource: "cpu",
-                        since: t + 1 - K,
+                        since: t + 1 - K + step(recent.iter().map(|row| excess_of(row[0], row[1]))),
                         cause: Cause::Overhead,
                         ratio: ratio.min(1000.0),
                         confidence: 0.9,
@@ -589,6 +590,20 @@ fn line(rows: &[[f64; 4]]) -> (f64, f64, f64) {
     let level = overhead - slope * expected;
     let sd = (rows.iter().map(|row| (row[0] - level - slope * row[1]).powi(2)).sum::<f64>() / n).sqrt();
     (slope, level, sd)
+}
+
+/// Where values that end above zero most likely stepped up to there: the number of the first.
+fn step(values: impl DoubleEndedIterator<Item = f64> + ExactSizeIterator) -> usize {
+    let last = values.len().saturating_sub(1);
+    let (mut sum, mut best) = (0.0, (f64::MIN, last));
+    for (n, value) in values.rev().enumerate() {
+        sum += value;
+        let likelihood = sum * sum.abs() / (n + 1) as f64;
+        if likelihood > best.0 {
+            best = (likelihood, last - n);
+        }
+    }
+    best.1
 }
 
 fn merge(into: &mut Vec<String>, more: Vec<String>) {

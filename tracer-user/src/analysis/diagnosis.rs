@@ -74,7 +74,7 @@ impl Detector {
         }
         let Some(hit) = lead else { return };
         s.alarm_at = Some(t);
-        let since = s.change_point(hit.stat, hit.class, t, hit.length);
+        let since = s.change_point(hit.stat, hit.class, &[hit.class], t, hit.length);
         self.diagnose(s, t, &hit, since, deployed, h);
     }
 
@@ -148,7 +148,9 @@ impl Detector {
         }
         if specific.is_empty() {
             if common {
-                self.common_shift(s, stat, shared, &moment);
+                // All of them say when it began.
+                let began = s.change_point(stat, hit.class, &fine, t, hit.length);
+                self.common_shift(s, stat, shared, &moment, began);
             }
             return;
         }
@@ -254,8 +256,8 @@ impl Detector {
         hold(s, specific, id, since, &c);
     }
 
-    /// One factor for all classes: not one class's code.
-    fn common_shift(&mut self, s: &mut Series, stat: Stat, g: f64, m: &Moment) {
+    /// One factor for all classes, since window `began`: not one class's code.
+    fn common_shift(&mut self, s: &mut Series, stat: Stat, g: f64, m: &Moment, began: usize) {
         let Moment { since, t, lasted, deployed, restarted, .. } = *m;
         let c = self.settings.clone();
         let unsettled = restarted && !deployed && lasted < c.settle_shared;
@@ -281,10 +283,10 @@ impl Detector {
             Stat::Blocked | Stat::Queue => (kind, service.as_str(), Vec::new(), stat.resource(), build, 0.7),
         };
         let (ratio, confidence) = (1.0 + g, m.confidence(worth));
-        let opening = Opening { kind, service: name, classes, resource, since, cause, ratio, confidence };
+        let opening = Opening { kind, service: name, classes, resource, since: began, cause, ratio, confidence };
         let id = self.open(t, opening);
         let everything: Vec<usize> = (0..s.classes.len()).collect();
-        hold(s, &everything, id, since, &c);
+        hold(s, &everything, id, began, &c);
     }
 
     /// Whether a service of this host that `s` calls explains the time that calls of `which` take: its requests got

@@ -427,21 +427,24 @@ impl Series {
         Deviation { z, effect: (sums.raw / x - before.effect) / was, count: sums.requests }
     }
 
-    /// The most likely start of a step in one cost of a class that a test over `length` windows found.
-    pub(super) fn change_point(&self, stat: Stat, class: usize, t: usize, length: usize) -> usize {
-        let lo = self.classes[class].floor.max((t + 1).saturating_sub(length + length / 2 + 8)).max(self.base);
+    /// The most likely start of a step in one cost of the classes `which`, which a test of class `lead` over `length` windows
+    /// found. Each may step by a factor of its own: the start is where their likelihoods together are greatest.
+    pub(super) fn change_point(&self, stat: Stat, lead: usize, which: &[usize], t: usize, length: usize) -> usize {
+        let lo = self.classes[lead].floor.max((t + 1).saturating_sub(length + length / 2 + 8)).max(self.base);
         let last = t.saturating_sub(2);
-        let level = self.before(stat, class, (t + 1).saturating_sub(length)).unwrap_or_default().clipped;
-        let (mut e, mut v, mut best) = (0.0, 0.0, (f64::MIN, last));
-        for at in (lo..=t).rev() {
-            let [de, dx, dv, _] = self.sums(stat, at, at + 1, |i| i == class);
-            (e, v) = (e + de - level * dx, v + dv);
-            let likelihood = e * e / v.max(1e-18);
-            if at < last && likelihood > best.0 {
-                best = (likelihood, at);
+        let mut likelihoods = vec![0.0; (t + 1).saturating_sub(lo)];
+        for class in which {
+            let level = self.before(stat, *class, (t + 1).saturating_sub(length)).unwrap_or_default().clipped;
+            let (mut e, mut v) = (0.0, 0.0);
+            for at in (lo..=t).rev() {
+                let [de, dx, dv, _] = self.sums(stat, at, at + 1, |i| i == *class);
+                (e, v) = (e + de - level * dx, v + dv);
+                likelihoods[at - lo] += e * e / f64::max(v, 1e-18);
             }
         }
-        best.1
+        let starts = likelihoods.iter().enumerate().map(|(at, likelihood)| (lo + at, likelihood));
+        let best = starts.filter(|(at, _)| *at < last).max_by(|a, b| a.1.total_cmp(b.1));
+        best.map_or(last, |(at, _)| at)
     }
 
     /// Expected CPU of each class over windows `from` to `to`, without `to`, and their number.

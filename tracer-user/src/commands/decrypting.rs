@@ -108,7 +108,7 @@ struct Watched {
     /// The number its probes are kept under; `None`: it was refused.
     visit: Option<u64>,
     /// The kernel refused the probes, which may not last: to be tried again.
-    again: Option<Box<(Candidate, Sites)>>,
+    again: Option<Box<(Library, Candidate, Sites)>>,
     /// It belongs to the system: its probes stay.
     system: bool,
     /// Processes that were seen to have it.
@@ -156,7 +156,7 @@ impl Watch {
         for path in patterns.flat_map(|pattern| expand(&pattern)) {
             let name = path.display().to_string();
             if let Some(library) = shared(&name).filter(|library| self.libraries.has(*library)) {
-                self.consider(&Candidate { library, path: name, open_by: path, program: false }, None);
+                self.consider(&Candidate { library: Some(library), path: name, open_by: path }, None);
             }
         }
     }
@@ -175,7 +175,7 @@ impl Watch {
         }
         let Some(maps) = Maps::read(pid) else { return };
         for candidate in candidates(&maps, &self.libraries) {
-            if !candidate.program || candidate.library != Library::OpenSsl {
+            if candidate.library.is_some() {
                 self.consider(&candidate, Some(pid));
             } else if self.later.len() < QUEUE {
                 self.later.push_back((candidate, pid));
@@ -192,11 +192,11 @@ impl Watch {
             watched.uses(user);
             return;
         }
-        if candidate.program && self.without.contains(&inode) {
+        if candidate.library.is_none() && self.without.contains(&inode) {
             return;
         }
-        let inspected = inspect(candidate);
-        if candidate.program && inspected == Err(Refusal::Absent) {
+        let inspected = inspect(candidate, &self.libraries);
+        if inspected == Err(Refusal::Absent) {
             if self.without.len() >= PROGRAMS {
                 self.without.clear();
             }
@@ -209,13 +209,13 @@ impl Watch {
         }
         let (mut visit, mut again) = (None, None);
         match inspected {
-            Ok(sites) => match self.attach(candidate, &sites) {
+            Ok((library, sites)) => match self.attach(library, candidate, &sites) {
                 Ok(number) => visit = Some(number),
                 Err(why) => {
                     self.refuse(&why, candidate);
-                    let (library, path) = (candidate.library.name(), &candidate.path);
-                    log::warn!("text of {library} is not traced in {path} for now, which is tried again: {why}");
-                    again = Some(Box::new((candidate.clone(), sites)));
+                    let (name, path) = (library.name(), &candidate.path);
+                    log::warn!("text of {name} is not traced in {path} for now, which is tried again: {why}");
+                    again = Some(Box::new((library, candidate.clone(), sites)));
                 }
             },
             Err(why) => self.refuse(&why.to_string(), candidate),
@@ -227,12 +227,12 @@ impl Watch {
 
     fn refuse(&self, why: &str, candidate: &Candidate) {
         // Most Go programs do not use TLS. `tracer doctor` shows the reasons.
-        log::debug!("text of {} is not traced in {}: {why}", candidate.library.name(), candidate.path);
+        log::debug!("text of {} is not traced in {}: {why}", candidate.name(), candidate.path);
         self.counts.refused.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Attaches the probes of a file, all or none; the number they are kept under.
-    fn attach(&mut self, candidate: &Candidate, sites: &Sites) -> Result<u64, String> {
+    fn attach(&mut self, library: Library, candidate: &Candidate, sites: &Sites) -> Result<u64, String> {
         self.visits += 1;
         let visit = self.visits;
         for site in &sites.sites {
@@ -252,7 +252,7 @@ impl Watch {
             }
         }
         let dear = if sites.stepped > 0 { ", at some cost: its code has no cheap place" } else { "" };
-        log::info!("text of {} is traced in {}{dear}", candidate.library.name(), candidate.path);
+        log::info!("text of {} is traced in {}{dear}", library.name(), candidate.path);
         self.counts.files.fetch_add(1, Ordering::Relaxed);
         Ok(visit)
     }
@@ -263,7 +263,7 @@ impl Watch {
         let waiting: Vec<Inode> = self.files.iter().filter_map(waits).collect();
         for inode in waiting {
             let Some(again) = self.files.get_mut(&inode).and_then(|watched| watched.again.take()) else { continue };
-            let done = self.attach(&again.0, &again.1);
+            let done = self.attach(again.0, &again.1, &again.2);
             if done.is_ok() {
                 self.counts.refused.fetch_sub(1, Ordering::Relaxed);
             }

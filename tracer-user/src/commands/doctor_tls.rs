@@ -38,20 +38,21 @@ struct Seen {
 impl Seen {
     /// The library that a candidate is, and why its text is not traced.
     fn inspect(candidate: &Candidate) -> Option<(&'static str, Option<String>)> {
-        match inspect(candidate) {
-            Err(Refusal::Absent) => {
-                let version = rustls(candidate)?;
-                Some(("rustls", Some(format!("rustls {version} inside the program, {UNSUPPORTED}"))))
+        match (inspect(candidate, &Libraries::default()), candidate.library) {
+            (Ok((library, _)), _) => Some((library.name(), None)),
+            // A program without TLS.
+            (Err(Refusal::Absent), _) | (Err(_), Some(Library::Go)) => None,
+            (Err(why @ (Refusal::RustlsStripped | Refusal::RustlsUnknown)), _) => {
+                let version = rustls(candidate).unwrap_or_default();
+                Some((Library::Rustls.name(), Some(format!("rustls {version}: {why}"))))
             }
-            // A Go program without TLS.
-            Err(_) if candidate.library == Library::Go => None,
-            done => Some((candidate.library.name(), done.err().map(|why| why.to_string()))),
+            (Err(why), library) => Some((library.unwrap_or(Library::OpenSsl).name(), Some(why.to_string()))),
         }
     }
 
     /// A program has it.
     fn candidate(&mut self, candidate: &Candidate, program: &str) {
-        let key = (candidate.library.name(), candidate.path.clone());
+        let key = (candidate.name(), candidate.path.clone());
         if !self.known.contains_key(&key) {
             if self.found.len() >= LINES {
                 return;

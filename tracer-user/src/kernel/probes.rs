@@ -102,6 +102,8 @@ const fn second(program: &'static str, hooks: &'static [Hook]) -> Probe {
 
 const ACCEPT: &str = "time in the accept queue is not distinguished from time in the socket queue";
 
+const RUSTLS: &str = "what programs send by rustls shows round trips only";
+
 const fn called(program: &'static str, hooks: &'static [Hook]) -> Probe {
     let without = "of several long bodies at once on one HTTP/2 connection the ends are not seen";
     Probe { until: Some(Until::Called), ..at(program, hooks, false, without) }
@@ -187,10 +189,12 @@ pub const PROBES: &[Probe] = &[
     called("frames_rx", &[Hook::Tracepoint("sock_recv_length")]),
     called_instead("frames_rx", "frames_received", &[Hook::Exit("inet_recvmsg")]),
     called_instead("frames_rx", "frames_unix_received", &[Hook::Exit("unix_stream_recvmsg")]),
+    Probe { without: RUSTLS, ..called("text_sent", &[Hook::Tracepoint("sock_send_length")]) },
+    Probe { without: RUSTLS, ..called_instead("text_sent", "text_sent_exit", &[Hook::Exit("inet_sendmsg")]) },
 ];
 
 /// Tail-called programs and their program arrays.
-pub const CALLED: [(&str, &str); 7] = [
+pub const CALLED: [(&str, &str); 9] = [
     (FRAMES_TEXT, "FRAMES_TEXT"),
     ("frames_tx", "FRAMES_TX"),
     ("frames_sent", "FRAMES_TX"),
@@ -198,6 +202,8 @@ pub const CALLED: [(&str, &str); 7] = [
     ("frames_received", "FRAMES_RX"),
     ("frames_unix_sent", "FRAMES_TX_UNIX"),
     ("frames_unix_received", "FRAMES_RX_UNIX"),
+    ("text_sent", "TEXT_SENT"),
+    ("text_sent_exit", "TEXT_SENT"),
 ];
 
 /// The program that user-space probes tail-call; not in [`PROBES`], because it has no hook.

@@ -35,7 +35,7 @@ const OPEN: usize = 64;
 const OPEN_FRUGAL: usize = 2;
 /// How long stacks of a process are put together that is known, and of one that has been for [`SETTLED`]; and how many at most.
 const TOGETHER: Duration = Duration::from_millis(500);
-const TOGETHER_SETTLED: Duration = Duration::from_secs(3);
+const TOGETHER_SETTLED: Duration = Duration::from_secs(10);
 const SETTLED: Duration = Duration::from_secs(20);
 const BATCH: usize = 256;
 /// How long a renderer waits for names.

@@ -17,6 +17,7 @@ pub mod python;
 pub mod python_code;
 pub mod python_frames;
 pub mod return_instructions;
+mod rust_functions;
 pub mod status_view;
 pub mod tls;
 pub mod tokio;

@@ -8,7 +8,6 @@
 
 mod wakers;
 
-use std::collections::HashMap;
 use std::fs::File;
 
 use tracer_common::runtime::{KIND_TOKIO, NUMBERS, Runtime, UserProbe};
@@ -16,6 +15,7 @@ use tracer_common::runtime::{KIND_TOKIO, NUMBERS, Runtime, UserProbe};
 use super::go::Source;
 use super::go::image::{Image, Section, X86_64, number};
 use super::maps::Maps;
+use super::rust_functions::{self, Function};
 use super::{Found, Place, State};
 
 /// The runtime's name.
@@ -31,19 +31,9 @@ const TASKS: &[u8] = b"7runtime4task4list";
 const BINDS: &[u8] = b"10bind_inner";
 const WAKER: &[u8] = b"5tokio7runtime4task5waker";
 const WAKES: &[u8] = b"wake_by_";
-/// Most bytes searched of constants, symbols and symbol names.
+/// Most bytes searched of constants, and how many are read at once.
 const CONSTANTS: usize = 32 << 20;
-const SYMBOLS: u64 = 64 << 20;
-const NAMES: u64 = 256 << 20;
-/// Bytes read at once: programs have hundreds of megabytes of names, and the agent has a memory limit.
 const PIECE: usize = 1 << 20;
-/// Longest name that is matched.
-const NAME_MOST: usize = 4096;
-/// Most matching names.
-const FOUND: usize = 4096;
-/// Size of a symbol (ELF-64); `STT_FUNC`.
-const SYMBOL: usize = 24;
-const FUNCTION: u8 = 2;
 /// Bytes searched of the function that sets the id: it has some 90.
 const CODE: u64 = 512;
 /// How far below the thread pointer a thread-local value may be, bytes.
@@ -149,77 +139,22 @@ enum Role {
     Wakes,
 }
 
-/// Reads a section of at most `most` bytes in pieces of `size` bytes, each with its offset; consecutive pieces overlap
-/// by `again` bytes. `None` if the section is missing or larger.
-fn fragments<'a, S: Source + ?Sized>(
-    image: &'a Image<'_, S>,
-    end: &str,
-    most: u64,
-    (size, again): (usize, usize),
-) -> Option<impl Iterator<Item = (u64, Vec<u8>)> + 'a> {
-    let section = image.section(end).filter(|section| section.size <= most)?.clone();
-    let mut from = 0;
-    Some(std::iter::from_fn(move || {
-        let left = usize::try_from(section.size.checked_sub(from)?).ok().filter(|left| *left > 0)?;
-        let piece = Section { offset: section.offset.checked_add(from)?, ..section.clone() };
-        let bytes = image.bytes(&piece, left.min(size))?;
-        let begin = from;
-        from = if left <= size { section.size } else { from + (size - again) as u64 };
-        Some((begin, bytes))
-    }))
-}
-
-/// Wanted function names, by their offset in the string table.
-fn names<S: Source + ?Sized>(image: &Image<'_, S>) -> Option<HashMap<u64, Role>> {
-    let [sets, guard, drop, tasks, binds, waker, wakes] =
-        [SETS, GUARD, DROP, TASKS, BINDS, WAKER, WAKES].map(memchr::memmem::Finder::new);
-    let mut found = HashMap::new();
-    for (from, bytes) in fragments(image, ".strtab", NAMES, (PIECE, NAME_MOST))? {
-        for (part, other, role) in [
-            (&sets, None, Role::Sets),
-            (&guard, Some(&drop), Role::PutsBack),
-            (&binds, Some(&tasks), Role::Binds),
-            (&waker, Some(&wakes), Role::Wakes),
-        ] {
-            for at in part.find_iter(&bytes) {
-                let (before, rest) = bytes.split_at_checked(at).unwrap_or_default();
-                let begin = memchr::memrchr(0, before).map_or(0, |end| end + 1);
-                let end = at + memchr::memchr(0, rest).unwrap_or(rest.len());
-                let name = bytes.get(begin..end).unwrap_or_default();
-                if found.len() < FOUND && other.is_none_or(|other| other.find(name).is_some()) {
-                    found.entry(from + begin as u64).or_insert(role);
-                }
-            }
-        }
-    }
-    Some(found)
-}
-
 /// Finds tokio's functions; `None` if the program has no readable symbol table.
 fn functions<S: Source + ?Sized>(image: &Image<'_, S>) -> Option<Functions> {
-    let symbols = fragments(image, ".symtab", SYMBOLS, (PIECE / SYMBOL * SYMBOL, 0))?;
-    let names = names(image)?;
+    let wanted = [
+        (SETS, &b""[..], Role::Sets),
+        (GUARD, DROP, Role::PutsBack),
+        (BINDS, TASKS, Role::Binds),
+        (WAKER, WAKES, Role::Wakes),
+    ];
     let mut found = Functions::default();
-    if names.is_empty() {
-        return Some(found);
-    }
-    for (_, bytes) in symbols {
-        for symbol in bytes.chunks_exact(SYMBOL) {
-            let (Some(name), Some(address), Some(size)) =
-                (number::<4>(symbol, 0), number::<8>(symbol, 8), number::<8>(symbol, 16))
-            else {
-                continue;
-            };
-            if symbol.get(4).is_none_or(|info| info & 0xf != FUNCTION) || address == 0 {
-                continue;
-            }
-            match names.get(&name) {
-                Some(Role::Sets) => found.sets.push((address, size)),
-                Some(Role::PutsBack) => found.puts_back.push((address, size)),
-                Some(Role::Binds) if !found.binds.contains(&address) => found.binds.push(address),
-                Some(Role::Wakes) if !found.wakes.contains(&(address, size)) => found.wakes.push((address, size)),
-                _ => {}
-            }
+    for Function { role, address, size } in rust_functions::find(image, &wanted)? {
+        match role {
+            Role::Sets => found.sets.push((address, size)),
+            Role::PutsBack => found.puts_back.push((address, size)),
+            Role::Binds if !found.binds.contains(&address) => found.binds.push(address),
+            Role::Wakes if !found.wakes.contains(&(address, size)) => found.wakes.push((address, size)),
+            Role::Binds | Role::Wakes => {}
         }
     }
     Some(found)
@@ -381,6 +316,7 @@ fn only_place(code: &[u8], all: impl Iterator<Item = MemoryOperand>) -> Option<i
 mod tests {
     use super::*;
     use crate::runtimes::go::fixture;
+    use crate::runtimes::rust_functions::fixture::program;
 
     /// `context::set_current_task_id` of tokio 1.54 as rustc 1.95 compiled it for a program; the call is cut out.
     const SETTER: &[u8] = &[
@@ -483,28 +419,6 @@ mod tests {
     const SET_OTHER: &str = "_RNvNtNtCs3NkKWAmpbAk_5tokio7runtime7context19set_current_task_id";
     const BIND: &str = "_ZN5tokio7runtime4task4list19OwnedTasks$LT$S$GT$10bind_inner17h9f32dbd2d9816a23E";
     const SOURCE: &str = "/home/a/.cargo/registry/src/b/tokio-1.54.1/src/runtime/task/core.rs";
-
-    /// A program with `constants` and with functions of these names and code, 128 bytes each.
-    fn program(constants: &str, functions: &[(&str, &[u8])]) -> Vec<u8> {
-        let (mut code, mut symbols, mut names) = (Vec::new(), vec![0; SYMBOL], vec![0]);
-        for (name, bytes) in functions {
-            let address = fixture::BASE + fixture::TEXT + code.len() as u64;
-            symbols.extend((names.len() as u32).to_le_bytes());
-            symbols.extend([FUNCTION, 0, 1, 0]);
-            symbols.extend(address.to_le_bytes());
-            symbols.extend((bytes.len() as u64).to_le_bytes());
-            names.extend(name.as_bytes());
-            names.push(0);
-            code.extend(*bytes);
-            code.resize(code.len().next_multiple_of(128), 0xcc);
-        }
-        let text: (&str, &[u8]) = (".text", &code);
-        let constants: (&str, &[u8]) = (".rodata", constants.as_bytes());
-        if functions.is_empty() {
-            return fixture::file(&[text, constants]);
-        }
-        fixture::file(&[text, constants, (".symtab", &symbols), (".strtab", &names)])
-    }
 
     fn found(constants: &str, functions: &[(&str, &[u8])]) -> Option<(State, i64, Vec<u64>)> {
         let found = inspect(program(constants, functions).as_slice())?;

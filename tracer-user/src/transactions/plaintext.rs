@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use tracer_common::event::{Header, OP_AHEAD, OP_EOF, OP_JOINED, OP_TX, Op};
 use tracer_common::policy::{CapturePolicy, TEXT_UNWANTED, VERDICT_TRACE};
+use tracer_common::runtime::tls::WHOLE_RECORD;
 
 use smallvec::SmallVec;
 
@@ -81,6 +82,12 @@ impl Plaintext {
         self.records.text(op.bytes, asked, op.header.nanos).map(|(seq, into)| seq.wrapping_add(into))
     }
 
+    /// Whether a received text that is all of a record's is that of no record of this connection, although some wait for theirs.
+    fn is_elsewhere(&self, op: &Op) -> bool {
+        let is_whole = direction(op) == Direction::Rx && op.arrived == WHOLE_RECORD;
+        is_whole && !self.records.may_have(op.bytes, op.header.nanos)
+    }
+
     fn note(&mut self, dir: Direction, text: Text) {
         let texts = &mut self.texts[usize::from(dir == Direction::Tx)];
         if texts.len() >= TEXTS {
@@ -149,6 +156,10 @@ impl Engine {
         let nanos = op.header.nanos;
         let joined = op.header.flags & OP_JOINED != 0;
         let connection = self.connections.get_mut(&op.cookie).filter(|connection| !connection.no_text)?;
+        let known = connection.plain.as_deref().or(connection.before_text.as_deref());
+        if connection.side() != Some(Side::Client) && known.is_some_and(|known| known.is_elsewhere(op)) {
+            return None;
+        }
         let mut events = std::mem::take(&mut self.events);
         let mut begins = false;
         if connection.plain.is_none() {

@@ -122,6 +122,16 @@ impl Records {
         !self.ahead && self.waiting.iter().any(unread)
     }
 
+    /// Whether a record that was received by `now` may have a text of `bytes` bytes and no more: one that waits fits, or whether any
+    /// does is not known.
+    pub fn may_have(&self, bytes: u32, now: Nanos) -> bool {
+        let fits = |record: &Waiting| match self.overhead {
+            Some(overhead) => record.len == bytes.saturating_add(overhead),
+            None => OVERHEAD_OF_STREAMS.contains(&record.len.saturating_sub(bytes)),
+        };
+        self.waiting.is_empty() || self.waiting.iter().any(|record| record.at > now || fits(record))
+    }
+
     /// Which of the records received so far wait for their text is not known any more.
     pub fn forget_waiting(&mut self) {
         self.waiting.clear();
@@ -216,6 +226,21 @@ mod tests {
         records.received(pos + 5, 117, 1210 + flight.len() as u32, &next[5..], 1);
         assert_eq!(records.text(60, 60, 1), Some((1205 + flight.len() as u32, 0)));
         assert_eq!(records.text(40, 60, 1), Some((1205 + flight.len() as u32, 60)));
+    }
+
+    #[test]
+    fn a_text_that_fits_no_record_is_anothers() {
+        let mut records = Records::default();
+        assert!(records.may_have(1, 1), "nothing is known");
+        let requests = [record(DATA, 117), record(DATA, 57)].concat();
+        records.received(0, requests.len() as u64, 1000, &requests, 10);
+        assert!(records.may_have(100, 20) && records.may_have(40, 20));
+        assert!(!records.may_have(99 - 8, 20) && !records.may_have(102, 20));
+        assert!(records.may_have(102, 5), "it was read before");
+        assert_eq!(records.text(100, u32::MAX, 20), Some((1000, 0)));
+        assert!(!records.may_have(39, 20), "what encryption adds is known");
+        assert_eq!(records.text(40, u32::MAX, 20), Some((1122, 0)));
+        assert!(records.may_have(40, 20));
     }
 
     #[test]

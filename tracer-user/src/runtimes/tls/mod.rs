@@ -43,11 +43,13 @@ pub enum Library {
     GnuTls,
     /// NSS 3 as a shared library.
     Nss,
+    /// rustls inside a program.
+    Rustls,
 }
 
 impl Library {
     /// Every library.
-    pub const ALL: [Self; 4] = [Self::OpenSsl, Self::Go, Self::GnuTls, Self::Nss];
+    pub const ALL: [Self; 5] = [Self::OpenSsl, Self::Go, Self::GnuTls, Self::Nss, Self::Rustls];
 
     /// Its name in settings, metrics and messages.
     pub fn name(self) -> &'static str {
@@ -56,6 +58,7 @@ impl Library {
             Self::Go => "go",
             Self::GnuTls => "gnutls",
             Self::Nss => "nss",
+            Self::Rustls => "rustls",
         }
     }
 }
@@ -136,6 +139,12 @@ pub enum Refusal {
     /// A program with a library inside, whose functions have no names.
     #[error("it contains OpenSSL or BoringSSL, and its symbols are stripped")]
     Stripped,
+    /// A program with rustls inside, whose functions have no names.
+    #[error("it contains rustls, and its symbols are stripped")]
+    RustlsStripped,
+    /// A program with another version of rustls inside.
+    #[error("the code of its rustls is not as expected (another version)")]
+    RustlsUnknown,
     /// It lacks functions.
     #[error("it does not have the functions that are needed (another library, or stripped)")]
     NoFunctions,
@@ -147,14 +156,19 @@ pub enum Refusal {
 /// A file with a TLS library, as a process has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// The library.
-    pub library: Library,
+    /// The library; `None`: a program that may contain one.
+    pub library: Option<Library>,
     /// The file, as the process names it.
     pub path: String,
     /// A path by which the agent can open it.
     pub open_by: PathBuf,
-    /// The file is the program itself, which may contain the library or not.
-    pub program: bool,
+}
+
+impl Candidate {
+    /// The library's name in messages.
+    pub fn name(&self) -> &'static str {
+        self.library.map_or("a library inside", Library::name)
+    }
 }
 
 /// The files with TLS libraries that a process has mapped.
@@ -164,18 +178,20 @@ pub fn candidates(maps: &Maps, libraries: &Libraries) -> Vec<Candidate> {
         let Some(library) = shared(&mapping.path).filter(|library| libraries.has(*library)) else { continue };
         if found.len() < LIBRARIES && found.iter().all(|known| known.path != mapping.path) {
             let (path, open_by) = (mapping.path.clone(), open_by(maps, mapping));
-            found.push(Candidate { library, path, open_by, program: false });
+            found.push(Candidate { library: Some(library), path, open_by });
         }
     }
     let exe = maps.open_by(&maps.exe);
     if let Some(file) = open(&exe) {
-        let library = if go::is_go(&file) {
-            Some(Library::Go)
+        let is_go = go::is_go(&file);
+        let wanted = if is_go {
+            libraries.has(Library::Go)
         } else {
-            file.metadata().is_ok_and(|meta| meta.len() >= STATIC).then_some(Library::OpenSsl)
+            let contained = [Library::OpenSsl, Library::Rustls].iter().any(|library| libraries.has(*library));
+            contained && file.metadata().is_ok_and(|meta| meta.len() >= STATIC)
         };
-        if let Some(library) = library.filter(|library| libraries.has(*library)) {
-            found.push(Candidate { library, path: maps.exe.clone(), open_by: exe, program: true });
+        if wanted {
+            found.push(Candidate { library: is_go.then_some(Library::Go), path: maps.exe.clone(), open_by: exe });
         }
     }
     found
@@ -214,33 +230,44 @@ pub fn untraced(maps: &Maps) -> Vec<(&'static str, &str)> {
     found
 }
 
-/// The version of rustls in a program, which is not traced.
+/// The version of rustls in a program.
 pub fn rustls(candidate: &Candidate) -> Option<String> {
     rustls::version(&open(&candidate.open_by)?)
 }
 
-/// Where the probes of a file go.
-pub fn inspect(candidate: &Candidate) -> Result<Sites, Refusal> {
+/// Which of `libraries` a file is or contains, and where its probes go.
+pub fn inspect(candidate: &Candidate, libraries: &Libraries) -> Result<(Library, Sites), Refusal> {
     if cfg!(not(target_arch = "x86_64")) {
         return Err(Refusal::NotProgram);
     }
     let path = candidate.open_by.as_path();
     let file = open(path).ok_or(Refusal::Unreadable)?;
-    match candidate.library {
-        Library::OpenSsl if candidate.program => inspect_program(path, &file),
+    let Some(library) = candidate.library else { return inspect_program(path, &file, libraries) };
+    let sites = match library {
         Library::OpenSsl => openssl::inspect(path, &file),
         Library::Go => go::inspect(&file),
         Library::GnuTls => gnutls::inspect(path, &file),
         Library::Nss => nss::inspect(path, &file),
-    }
+        Library::Rustls => rustls::inspect(&file),
+    };
+    sites.map(|sites| (library, sites))
 }
 
-/// OpenSSL or BoringSSL inside a program.
-fn inspect_program(path: &Path, file: &File) -> Result<Sites, Refusal> {
-    match openssl::inspect(path, file) {
-        Err(Refusal::NoFunctions) if openssl::is_inside(file) => Err(Refusal::Stripped),
+/// What a program contains: OpenSSL or BoringSSL, else rustls.
+fn inspect_program(path: &Path, file: &File, libraries: &Libraries) -> Result<(Library, Sites), Refusal> {
+    let inspected = match libraries.has(Library::OpenSsl).then(|| openssl::inspect(path, file)) {
+        Some(Err(Refusal::NoFunctions)) if openssl::is_inside(file) => Err(Refusal::Stripped),
         // Whatever it is.
-        Err(Refusal::NoFunctions | Refusal::NotProgram) => Err(Refusal::Absent),
+        None | Some(Err(Refusal::NoFunctions | Refusal::NotProgram)) => Err(Refusal::Absent),
+        Some(done) => done.map(|sites| (Library::OpenSsl, sites)),
+    };
+    match inspected {
+        Err(refusal @ (Refusal::Absent | Refusal::Stripped)) if libraries.has(Library::Rustls) => {
+            match rustls::inspect(file) {
+                Err(Refusal::Absent | Refusal::NotProgram) => Err(refusal),
+                done => done.map(|sites| (Library::Rustls, sites)),
+            }
+        }
         done => done,
     }
 }
@@ -259,7 +286,7 @@ mod tests {
     fn libraries_are_chosen_by_name() {
         assert!(Libraries::parse("off").unwrap().is_empty());
         assert_eq!(Libraries::parse("auto"), Ok(Libraries::default()));
-        assert_eq!(Libraries::parse("go, nss, gnutls,openssl"), Ok(Libraries::default()));
+        assert_eq!(Libraries::parse("go, nss, gnutls,openssl,rustls"), Ok(Libraries::default()));
         assert!(!Libraries::parse("go").unwrap().has(Library::OpenSsl));
         for text in ["", "jsse", "go,", "on"] {
             assert!(Libraries::parse(text).unwrap_err().contains("expected auto"), "{text}");
@@ -290,19 +317,21 @@ mod tests {
             println!("SKIPPED runtimes::tls: no libssl.so.3 here");
             return;
         };
-        let inspect = |library, path: &Path, program| {
-            inspect(&Candidate { library, path: String::new(), open_by: path.into(), program })
+        let inspect = |library, path: &Path| {
+            inspect(&Candidate { library, path: String::new(), open_by: path.into() }, &Libraries::default())
         };
-        let found = inspect(Library::OpenSsl, path, false).expect("OpenSSL");
+        let (library, found) = inspect(Some(Library::OpenSsl), path).expect("OpenSSL");
+        assert_eq!(library, Library::OpenSsl);
         // Forgetting (two), handshakes (two), a copy and a record.
         assert!(found.sites.len() >= 6 && found.stepped == 0, "{found:?}");
         assert!(found.sites.iter().any(|site| site.probe == UserProbe::TlsFree));
-        assert_eq!(inspect(Library::Go, path, false), Err(Refusal::NotProgram));
-        assert_eq!(inspect(Library::GnuTls, path, false), Err(Refusal::NoFunctions));
+        assert_eq!(inspect(Some(Library::Go), path), Err(Refusal::NotProgram));
+        assert_eq!(inspect(Some(Library::GnuTls), path), Err(Refusal::NoFunctions));
         let own = Path::new("/proc/self/exe");
-        assert_eq!(inspect(Library::OpenSsl, own, false), Err(Refusal::NoFunctions));
-        assert_eq!(inspect(Library::OpenSsl, Path::new("/proc/self"), false), Err(Refusal::Unreadable));
-        assert_eq!(inspect(Library::OpenSsl, Path::new("/bin/true"), true), Err(Refusal::Absent));
+        assert_eq!(inspect(Some(Library::OpenSsl), own), Err(Refusal::NoFunctions));
+        assert_eq!(inspect(None, own).expect("rustls").0, Library::Rustls);
+        assert_eq!(inspect(Some(Library::OpenSsl), Path::new("/proc/self")), Err(Refusal::Unreadable));
+        assert_eq!(inspect(None, Path::new("/bin/true")), Err(Refusal::Absent));
         // The library, as it looks inside a program without symbols.
         assert!(openssl::is_inside(&File::open(path).expect("a file")));
     }

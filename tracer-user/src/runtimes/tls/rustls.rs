@@ -1,10 +1,17 @@
-//! rustls inside a program: recognised, so that it can be named, and not traced. Its functions have no names that last, and
-//! take Rust's types, whose layout no version promises.
+//! rustls inside a program: two functions that are not generic, where text is encrypted and where it was decrypted. Stripped
+//! programs have no names for them; the version is known all the same.
+//!
+//! Their arguments are Rust's types, whose layout no version promises: the kernel side believes what it reads there only if its
+//! size is that of what the socket moved.
 
 use std::fs::File;
 
-use super::super::go::image::Image;
-use super::CONSTANTS;
+use tracer_common::runtime::UserProbe;
+
+use super::super::go::image::{Image, X86_64};
+use super::super::rust_functions::{self, Function, Wanted};
+use super::code::{CODE, place};
+use super::{CONSTANTS, Refusal, Site, Sites};
 
 /// Where the package's sources were when the program was built: panics name them, in stripped programs, too.
 const SOURCES: &[u8] = b"/rustls-";
@@ -12,11 +19,55 @@ const SOURCES: &[u8] = b"/rustls-";
 const BEHIND: &[u8] = b"/src/";
 /// Longest version.
 const VERSION: usize = 24;
+/// The version whose functions take what is expected of them.
+const KNOWN: &str = "0.23.";
+
+/// The functions, of `rustls::common_state::CommonState`.
+const FUNCTIONS: [Wanted<UserProbe>; 2] = [
+    (b"16buffer_plaintext", MODULE, UserProbe::TlsRustlsWrite),
+    (b"23take_received_plaintext", MODULE, UserProbe::TlsRustlsRead),
+];
+const MODULE: &[u8] = b"6rustls12common_state";
+/// Arguments that must still be in their registers.
+const ARGUMENTS: usize = 2;
+/// Most copies of a function: a program may have several versions of the package.
+const COPIES: usize = 4;
+
+/// The places in a program's file.
+pub(super) fn inspect(file: &File) -> Result<Sites, Refusal> {
+    let image = Image::read(file).filter(|image| image.machine == X86_64).ok_or(Refusal::NotProgram)?;
+    let version = constants(&image).and_then(|bytes| find(&bytes)).ok_or(Refusal::Absent)?;
+    if !version.starts_with(KNOWN) {
+        return Err(Refusal::RustlsUnknown);
+    }
+    let functions = rust_functions::find(&image, &FUNCTIONS).unwrap_or_default();
+    let mut sites = Sites::default();
+    for (_, _, probe) in FUNCTIONS {
+        let of_probe = functions.iter().filter(|function| function.role == probe);
+        let places: Option<Vec<u64>> = of_probe.take(COPIES).map(|function| offset(&image, function)).collect();
+        let places = places.ok_or(Refusal::RustlsUnknown)?;
+        if places.is_empty() {
+            return Err(Refusal::RustlsStripped);
+        }
+        sites.sites.extend(places.into_iter().map(|offset| Site { probe, offset, cookie: 0 }));
+    }
+    Ok(sites)
+}
+
+/// The offset in the file of the first instruction that the kernel need not single-step.
+fn offset(image: &Image<'_, File>, function: &Function<UserProbe>) -> Option<u64> {
+    let code = image.code(function.address, CODE.min(usize::try_from(function.size).ok()?))?;
+    let (into, _) = place(&code, ARGUMENTS)?;
+    image.place(function.address.checked_add(into as u64)?)
+}
 
 /// The version of rustls in a program.
 pub(super) fn version(file: &File) -> Option<String> {
-    let image = Image::read(file)?;
-    find(&image.bytes(image.section(".rodata")?, CONSTANTS)?)
+    find(&constants(&Image::read(file)?)?)
+}
+
+fn constants(image: &Image<'_, File>) -> Option<Vec<u8>> {
+    image.bytes(image.section(".rodata")?, CONSTANTS)
 }
 
 fn find(bytes: &[u8]) -> Option<String> {
@@ -58,5 +109,16 @@ mod tests {
         let own = File::open("/proc/self/exe").expect("this program");
         let found = version(&own).expect("rustls, by which agents talk to each other");
         assert!(found.starts_with("0."), "{found}");
+    }
+
+    #[test]
+    fn this_program_has_both_places() {
+        let own = File::open("/proc/self/exe").expect("this program");
+        let found = inspect(&own).expect("rustls, with the names of its functions");
+        let of = |probe| found.sites.iter().filter(|site| site.probe == probe).count();
+        assert!(of(UserProbe::TlsRustlsWrite) > 0 && of(UserProbe::TlsRustlsRead) > 0, "{found:?}");
+        assert_eq!(found.stepped, 0);
+        let shell = File::open("/bin/sh").expect("a shell");
+        assert_eq!(inspect(&shell), Err(Refusal::Absent));
     }
 }

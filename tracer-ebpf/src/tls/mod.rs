@@ -4,7 +4,10 @@
 //! call with that object is under way on the same thread, by the descriptor in the object's BIO, or by the random number
 //! of the client's first message, which the object has and which passed on the socket (OpenSSL); or by the descriptor in
 //! the object (Go). Text is reported where it is written before it is encrypted, and where it is read once it is in its
-//! reader's buffer. Keys are never touched.
+//! reader's buffer. Keys are never touched. `rustls.rs` has another way.
+
+mod registers;
+pub(crate) mod rustls;
 
 use aya_ebpf::{
     EbpfContext,
@@ -30,8 +33,9 @@ use crate::{
     sched::counters,
     socket::{PREFACE, frames, payload, user},
     storage::{Frames, NOT_REPORTED, SOCK_PASSIVE, THREADS, Thread},
-    tls_registers::{arguments, at_location, fifth, go_registers},
 };
+
+use registers::{arguments, at_location, fifth, go_registers};
 
 /// An object of a TLS library.
 #[repr(C)]
@@ -495,6 +499,7 @@ fn bind_go(caller: &Caller, connection: u64) -> Option<(u32, &'static mut Object
 
 /// A text.
 struct Text {
+    /// What its object is found by.
     object: u64,
     pos: u64,
     buffer: u64,
@@ -508,6 +513,18 @@ const LONGEST: u64 = 1 << 30;
 
 #[inline(always)]
 fn report<const TX: bool>(ctx: &impl EbpfContext, caller: Caller, object: &mut Object, text: Text) {
+    report_by::<TX, false>(ctx, caller, object, text, &FRAMES_TEXT);
+}
+
+/// `OWN`: it is in the pieces of the thread's unsent text, not in one buffer. `frames`: programs of the same hook that search it for frames.
+#[inline(always)]
+fn report_by<const TX: bool, const OWN: bool>(
+    ctx: &impl EbpfContext,
+    caller: Caller,
+    object: &mut Object,
+    text: Text,
+    frames: &ProgramArray,
+) {
     let Caller { control, task, tgid, thread } = caller;
     let Text { object: address, pos, buffer, len, asked, seq } = text;
     if len == 0 || len > LONGEST {
@@ -538,7 +555,13 @@ fn report<const TX: bool>(ctx: &impl EbpfContext, caller: Caller, object: &mut O
         bound::at_most::<{ HEAD_MAX as u64 }>(op.cast::<u64>().read_volatile()) as u32
     };
     // SAFETY: in the slot, which has the room.
-    let found = unsafe { payload::one(op, &raw mut thread.walk.source, buffer, bytes, cap) };
+    let found = unsafe {
+        if OWN {
+            payload::own(op, thread, bytes, cap)
+        } else {
+            payload::one(op, &raw mut thread.walk.source, buffer, bytes, cap)
+        }
+    };
     let mut flags = if TX { OP_TX } else { 0 };
     if found.fault {
         flags |= OP_FAULT;
@@ -594,8 +617,8 @@ fn report<const TX: bool>(ctx: &impl EbpfContext, caller: Caller, object: &mut O
     if object.framed != 0 && !found.fault {
         thread.tls.framed = address;
         thread.walk.slot = slot.park();
-        // SAFETY: the array holds only programs for probes.
-        unsafe { FRAMES_TEXT.tail_call(ctx, 0) };
+        // SAFETY: the caller's promise.
+        unsafe { frames.tail_call(ctx, 0) };
     }
     slot.complete(len);
 }
