@@ -10,7 +10,7 @@ use tracer_tests::nginx::Nginx;
 use tracer_tests::process::Process;
 use tracer_tests::spans::{Span, Tail, parents, report_parents};
 use tracer_tests::tls::{Counts, certificate, counts, differences};
-use tracer_tests::workload::source;
+use tracer_tests::workload::{built, source};
 use tracer_tests::{begin, figure, find, free_port, say, scratch, wait};
 
 fn agent(dir: &Path, more: &[&str]) -> Agent {
@@ -31,9 +31,9 @@ fn static_server(dir: &Path) -> Option<PathBuf> {
     Some(program)
 }
 
-fn serve(program: &Path, dir: &Path, name: &str, (certificate, key): &(String, String)) -> (Process, u16) {
+fn serve(program: &Path, arguments: &[&str], dir: &Path, name: &str) -> (Process, u16) {
     let mut command = Command::new(program);
-    command.args([certificate, key]).env("OTEL_SERVICE_NAME", name);
+    command.args(arguments).env("OTEL_SERVICE_NAME", name);
     let mut server = Process::start(name, &mut command, &dir.join(format!("{name}.log")));
     let port = server.line("PORT", Duration::from_secs(20)).trim().parse().expect("a port");
     (server, port)
@@ -75,9 +75,26 @@ fn openssl_inside_a_program() {
     let stripped = dir.path().join("tls_stripped");
     let mut strip = Command::new("strip");
     assert_eq!(outcome(strip.arg("-o").arg(&stripped).arg(&program), "strip").code, Some(0));
-    let (_named, port) = serve(&program, dir.path(), "named", &certificate);
-    let (_nameless, nameless) = serve(&stripped, dir.path(), "nameless", &certificate);
-    let agent = agent(dir.path(), &[]);
+    let arguments = [&*certificate.0, &*certificate.1];
+    inside_a_program("OpenSSL", [&program, &stripped], &arguments, dir.path(), &certificate.0);
+}
+
+#[test]
+fn rustls_inside_a_program() {
+    let programs = ["tls-pair", "tls-pair-stripped"].map(built);
+    let Some(_turn) = begin("tls_rustls", &["curl", "openssl", programs[0], programs[1]]) else { return };
+    let dir = scratch();
+    let (certificate, key) = certificate(dir.path());
+    let log = dir.path().join("served.log").display().to_string();
+    let arguments = ["serve", &*certificate, &*key, &*log];
+    inside_a_program("rustls", programs.map(Path::new), &arguments, dir.path(), &certificate);
+}
+
+/// curl asks a server, and the same without its symbols: the first is seen whole, of the other `tracer doctor` says why not.
+fn inside_a_program(library: &str, programs: [&Path; 2], arguments: &[&str], dir: &Path, certificate: &str) {
+    let (_named, port) = serve(programs[0], arguments, dir, "named");
+    let (_nameless, nameless) = serve(programs[1], arguments, dir, "nameless");
+    let agent = agent(dir, &[]);
     // Programs are searched once the agent runs.
     let mut tail = Tail::new(&agent.transactions);
     let served = |span: &Span, port: u16| span.server && span.port == port && span.protocol == "http";
@@ -113,16 +130,17 @@ fn openssl_inside_a_program() {
         assert!(differ.is_empty(), "curl's own text: {differ:?}; lost {lost:?}");
     }
     let (count, right, wrong, _) = report_parents("served", &parents(&all, all.iter().filter(|s| served(s, port))));
-    figure("OpenSSL inside a program", &format!("{count} of {}, {right} with their call", truth.len()));
+    figure(&format!("{library} inside a program"), &format!("{count} of {}, {right} with their call", truth.len()));
     assert_eq!((wrong, right), (0, count));
-    assert_eq!(expiry as i64, expires(&certificate.0), "when the certificate expires");
+    assert_eq!(expiry as i64, expires(certificate), "when the certificate expires");
     // Without symbols: nothing, and `tracer doctor` gives the reason.
     assert_eq!(all.iter().filter(|span| served(span, nameless)).count(), 0);
-    let line =
-        doctor.out.lines().find(|line| line.contains("tls_stripped")).unwrap_or_else(|| panic!("{}", doctor.out));
-    assert!(line.contains("symbols are stripped"), "{line}");
-    let line = doctor.out.lines().find(|line| line.contains("tls_static")).unwrap_or_else(|| panic!("{}", doctor.out));
-    assert!(line.contains("text is traced"), "{line}");
+    let line = |program: &Path| {
+        let named = format!("{}:", program.display());
+        doctor.out.lines().find(|line| line.contains(&named)).unwrap_or_else(|| panic!("{}", doctor.out))
+    };
+    assert!(line(programs[1]).contains("symbols are stripped"), "{}", line(programs[1]));
+    assert!(line(programs[0]).contains("text is traced"), "{}", line(programs[0]));
 }
 
 /// `client` asks nginx for each list of addresses on one connection, by TLS 1.2 and 1.3: the agent must see at both ends what
