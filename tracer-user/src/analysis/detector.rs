@@ -611,3 +611,17 @@ fn merge(into: &mut Vec<String>, more: Vec<String>) {
     into.sort();
     into.dedup();
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_begins_at_its_first_window() {
+        for (values, at) in
+            [(&[0.1, -0.1, 0.0, 1.0, 1.2, 0.9][..], 3), (&[1.0, 1.0], 0), (&[-1.0, -2.0, 0.5], 2), (&[], 0)]
+        {
+            assert_eq!(step(values.iter().copied()), at, "{values:?}");
+        }
+    }
+}

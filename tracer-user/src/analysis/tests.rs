@@ -193,7 +193,9 @@ fn what_others_burn_is_no_application_change() {
             Change { clock: Some(1.25), ..Change::default() },
         ] {
             let found = findings(change, seed);
-            assert!(found.iter().any(|f| f.kind == Kind::Environment), "seed {seed}: {:?}", kinds(&found));
+            let outside = found.iter().find(|f| f.kind == Kind::Environment);
+            let Some(outside) = outside else { panic!("seed {seed}: {:?}", kinds(&found)) };
+            assert!(outside.since.abs_diff(AT) <= 1, "seed {seed}: since {}", outside.since);
             assert!(found.iter().all(|f| f.kind != Kind::ApplicationChange), "seed {seed}: {:?}", kinds(&found));
         }
     }

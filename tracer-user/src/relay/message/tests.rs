@@ -8,9 +8,11 @@ fn some_key() -> impl Strategy<Value = Key> {
 }
 
 fn some_carried() -> impl Strategy<Value = Option<Arc<PropagatedContext>>> {
-    let member = ("[a-z]{1,4}", "[a-zé%]{0,9}").prop_map(|(name, value)| (Arc::from(name), Box::from(value)));
+    let member = ("[a-z]{1,4}", "[a-zé%]{0,9}").prop_map(|(name, value)| (Arc::<str>::from(name), Box::from(value)));
     let members = proptest::collection::vec(member, 0..3);
-    ("[a-z=,é]{0,30}", members, "[a-z]{0,9}").prop_map(|(state, baggage, class)| {
+    ("[a-z=,é]{0,30}", members, "[a-z]{0,9}").prop_map(|(state, mut baggage, class)| {
+        // A member's name stands once.
+        baggage.dedup_by(|one, other| one.0 == other.0);
         let carried = PropagatedContext { state: state.into(), baggage, service_class: class.into() };
         (carried != PropagatedContext::default()).then(|| Arc::new(carried))
     })
