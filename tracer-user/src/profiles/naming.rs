@@ -38,8 +38,9 @@ pub(super) type Frames = Arc<[Frame]>;
 pub(super) const ADDRESSES: usize = 65_536;
 /// Processes whose names are kept; beyond it the one goes that was not asked for for longest.
 pub(super) const PROCESSES: usize = 1024;
-/// Symbol tables are let go when nothing was asked of them for this long: the kernel's take a while to read.
-const REST: Duration = Duration::from_secs(4);
+/// Symbol tables are let go when nothing was asked of them for this long: the kernel's take a while to read, and others' are
+/// unpacked, which is not to happen for each batch of stacks.
+pub(super) const REST: Duration = Duration::from_secs(12);
 const REST_KERNEL: Duration = Duration::from_secs(60);
 
 /// A stack as first seen, innermost address first.

@@ -22,7 +22,7 @@ use tracer_common::interpreter::Language;
 use super::debug_requests::DebugRequests;
 use super::frame::Frame;
 use super::interpreted::{Lines, ShownLines};
-use super::naming::{ADDRESSES, Frames, Namer, PROCESSES, Stack};
+use super::naming::{ADDRESSES, Frames, Namer, PROCESSES, REST, Stack};
 use super::shared_names::NAMES;
 use crate::guard::self_process::release_memory;
 use crate::guard::tables::TableUse;
@@ -37,6 +37,7 @@ const OPEN_FRUGAL: usize = 2;
 const TOGETHER: Duration = Duration::from_millis(500);
 const TOGETHER_SETTLED: Duration = Duration::from_secs(10);
 const SETTLED: Duration = Duration::from_secs(20);
+const _: () = assert!(TOGETHER_SETTLED.as_secs() < REST.as_secs(), "tables stay open from one batch to the next");
 const BATCH: usize = 256;
 /// How long a renderer waits for names.
 const PATIENCE: Duration = Duration::from_secs(5);
