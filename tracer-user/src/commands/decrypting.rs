@@ -13,10 +13,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
 
+use tracer_common::runtime::UserProbe;
+
 use super::declaring::expand;
 use crate::kernel::uprobes::Prober;
 use crate::runtimes::maps::Maps;
-use crate::runtimes::tls::{Candidate, Libraries, Library, NSS, Refusal, Sites, candidates, inspect, shared};
+use crate::runtimes::tls::{Candidate, Libraries, Library, NSS, Refusal, Site, Sites, candidates, inspect, shared};
 
 /// Where systems have their libraries: programs that run briefly are traced from their beginning.
 const SYSTEM: [&str; 5] = ["/usr/lib/*/", "/usr/lib64/", "/usr/lib/", "/lib/", "/lib64/"];
@@ -235,9 +237,8 @@ impl Watch {
     fn attach(&mut self, library: Library, candidate: &Candidate, sites: &Sites) -> Result<u64, String> {
         self.visits += 1;
         let visit = self.visits;
-        for site in &sites.sites {
-            let place = (candidate.open_by.as_path(), site.offset);
-            let mut attempt = || self.prober.attach_file(site.probe, visit, place, site.cookie);
+        for (probe, places) in by_probe(&sites.sites) {
+            let mut attempt = || self.prober.attach_file_at(probe, visit, &candidate.open_by, &places);
             let mut done = attempt();
             for _ in 1..ATTEMPTS {
                 if done.is_ok() {
@@ -302,6 +303,19 @@ impl Watched {
             self.users.push(user);
         }
     }
+}
+
+/// The places of each probe, offset and cookie, in the order in which the probes first appear.
+fn by_probe(sites: &[Site]) -> Vec<(UserProbe, Vec<(u64, u64)>)> {
+    let mut found: Vec<(UserProbe, Vec<(u64, u64)>)> = Vec::new();
+    for site in sites {
+        let place = (site.offset, site.cookie);
+        match found.iter_mut().find(|(probe, _)| *probe == site.probe) {
+            Some((_, places)) => places.push(place),
+            None => found.push((site.probe, vec![place])),
+        }
+    }
+    found
 }
 
 fn inode(path: &PathBuf) -> Option<Inode> {

@@ -92,7 +92,29 @@ impl Prober {
         self.attach_with_semaphore(probe, visit, (file, offset, None), cookie)
     }
 
-    /// The same, and the kernel raises the probe's semaphore.
+    /// As [`Self::attach_file`] at several places, each an offset and a cookie: all or none.
+    pub fn attach_file_at(
+        &mut self,
+        probe: UserProbe,
+        visit: u64,
+        file: &Path,
+        places: &[(u64, u64)],
+    ) -> Result<(), String> {
+        let done = if self.attachments.users() + places.len() > PLACES {
+            Err(format!("{PLACES} places in programs are watched already"))
+        } else {
+            self.programs.attach_all(probe.name(), file, places)
+        };
+        for _ in places {
+            self.count(done.is_ok());
+        }
+        for link in done? {
+            self.attachments.user((EVERY_PROCESS, visit), link);
+        }
+        Ok(())
+    }
+
+    /// As [`Self::attach_file`], and the kernel raises the probe's semaphore.
     pub(super) fn attach_with_semaphore(
         &mut self,
         probe: UserProbe,

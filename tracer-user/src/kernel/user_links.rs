@@ -50,7 +50,25 @@ impl UserPrograms {
     /// Attaches a program. The error says why it failed.
     pub(super) fn attach(&self, program: &str, place: Place<'_>) -> Result<UserLink, String> {
         let program = self.get(program).ok_or("its program was refused when it was loaded")?;
-        if self.multi { by_multi(program, place) } else { by_event(program, place) }
+        if self.multi { by_multi(program, place, &[place.offset], &[place.cookie]) } else { by_event(program, place) }
+    }
+
+    /// Attaches a program at several places of a file, each an offset and a cookie, in every process: by one link where the kernel
+    /// has such links, because it waits for each when it detaches.
+    pub(super) fn attach_all(
+        &self,
+        program: &str,
+        file: &Path,
+        places: &[(u64, u64)],
+    ) -> Result<Vec<UserLink>, String> {
+        let program = self.get(program).ok_or("its program was refused when it was loaded")?;
+        let at = |(offset, cookie)| Place { file, offset, semaphore: None, process: None, cookie };
+        if self.multi {
+            let (offsets, cookies): (Vec<u64>, Vec<u64>) = places.iter().copied().unzip();
+            let first = places.first().copied().ok_or("no place")?;
+            return by_multi(program, at(first), &offsets, &cookies).map(|link| vec![link]);
+        }
+        places.iter().map(|place| by_event(program, at(*place))).collect()
     }
 }
 
@@ -71,7 +89,9 @@ struct MultiAttr {
     pad: u32,
 }
 
-fn by_multi(program: &UserProgram, place: Place<'_>) -> Result<UserLink, String> {
+/// At all of `offsets` of the place's file, with a cookie for each.
+fn by_multi(program: &UserProgram, place: Place<'_>, offsets: &[u64], cookies: &[u64]) -> Result<UserLink, String> {
+    debug_assert!(offsets.len() == cookies.len() && (place.semaphore.is_none() || offsets.len() == 1));
     let path = path(place.file)?;
     let semaphore = place.semaphore;
     let attr = MultiAttr {
@@ -80,15 +100,15 @@ fn by_multi(program: &UserProgram, place: Place<'_>) -> Result<UserLink, String>
         kind: UPROBE_MULTI,
         flags: 0,
         path: path.as_ptr() as u64,
-        offsets: &raw const place.offset as u64,
+        offsets: offsets.as_ptr() as u64,
         semaphores: semaphore.as_ref().map_or(0, |offset| &raw const *offset as u64),
-        cookies: &raw const place.cookie as u64,
-        count: 1,
+        cookies: cookies.as_ptr() as u64,
+        count: offsets.len().min(cookies.len()) as u32,
         multi_flags: if program.returns { MULTI_RETURN } else { 0 },
         process: place.process.unwrap_or_default(),
         pad: 0,
     };
-    // SAFETY: one offset, one cookie and at most one semaphore, as `count` says; they and the path outlive the call.
+    // SAFETY: as many offsets and cookies as `count` says, and a semaphore only for one; they and the path outlive the call.
     let link = unsafe { bpf_open(bpf_call::LINK_CREATE, &attr) };
     let link = link.map_err(|error| format!("the kernel attached no probe there: {error}"))?;
     Ok(UserLink { _link: link, _event: None })
