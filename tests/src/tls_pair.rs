@@ -22,7 +22,7 @@ pub fn logged(log: &Path) -> Counts {
 }
 
 /// A program that is a server and clients.
-pub struct Program<'a> {
+pub struct ServerAndClients<'a> {
     /// The interpreter and its options, or the program itself.
     pub run: &'a [&'a str],
     /// The workload's source, if it has an interpreter.
@@ -31,7 +31,7 @@ pub struct Program<'a> {
     pub probe: &'a str,
 }
 
-impl<'a> Program<'a> {
+impl<'a> ServerAndClients<'a> {
     /// One that OpenSSL encrypts for.
     pub fn interpreted(run: &'a [&'a str], source: &'a str) -> Self {
         Self { run, source: Some(source), probe: "tls_copy" }
@@ -47,7 +47,7 @@ impl<'a> Program<'a> {
 
 /// A server and clients by the same program, each in a process of its own; `asks` are the clients' arguments behind the port. How
 /// many served requests have the other end's call as parent, of how many.
-pub fn both_ends(name: &str, program: &Program<'_>, asks: &[&[&str]], requests: usize) -> (u64, u64) {
+pub fn both_ends(name: &str, program: &ServerAndClients<'_>, asks: &[&[&str]], requests: usize) -> (u64, u64) {
     let dir = scratch();
     let (certificate, key) = certificate(dir.path());
     let log = dir.path().join("served.log");

@@ -2,7 +2,7 @@
 //! as the server logged, at both ends, and no wrong parent.
 
 use tracer_tests::begin;
-use tracer_tests::tls_pair::{Program, both_ends};
+use tracer_tests::tls_pair::{ServerAndClients, both_ends};
 use tracer_tests::workload::built;
 
 const SOURCE: &str = "tls_asyncio.py";
@@ -19,14 +19,14 @@ const REQUESTS: usize = 2 * (20 * 20 + 5 * 24);
 #[test]
 fn asyncio_at_both_ends() {
     let Some(_turn) = begin("tls_asyncio", &["python3", "openssl"]) else { return };
-    let (right, count) = both_ends("asyncio", &Program::interpreted(&["python3"], SOURCE), &ASKS, REQUESTS);
+    let (right, count) = both_ends("asyncio", &ServerAndClients::interpreted(&["python3"], SOURCE), &ASKS, REQUESTS);
     assert_eq!(right, count, "each served request has the call of the other end");
 }
 
 #[test]
 fn uvloop_at_both_ends() {
     let Some(_turn) = begin("tls_uvloop", &["python3", "openssl"]) else { return };
-    let program = Program::interpreted(&["python3", "-X", "loop=uvloop"], SOURCE);
+    let program = ServerAndClients::interpreted(&["python3", "-X", "loop=uvloop"], SOURCE);
     let (right, count) = both_ends("uvloop", &program, &ASKS, REQUESTS);
     assert_eq!(right, count, "each served request has the call of the other end");
 }
@@ -35,7 +35,7 @@ fn uvloop_at_both_ends() {
 #[test]
 fn rustls_at_both_ends() {
     let Some(_turn) = begin("tls_rustls", &["openssl", built("tls-pair")]) else { return };
-    let program = Program { run: &[built("tls-pair")], source: None, probe: "tls_rustls_read" };
+    let program = ServerAndClients { run: &[built("tls-pair")], source: None, probe: "tls_rustls_read" };
     let asks: [&[&str]; 6] = [
         &["a", "1.2", "20", "20", "h1"],
         &["b", "1.3", "20", "20", "h1"],

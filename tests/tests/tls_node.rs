@@ -13,7 +13,7 @@ use tracer_tests::nginx::Nginx;
 use tracer_tests::process::Process;
 use tracer_tests::spans::{Span, Tail, Tally, parents, report_parents};
 use tracer_tests::tls::{Counts, certificate, counts, differences};
-use tracer_tests::tls_pair::{Program, both_ends, logged};
+use tracer_tests::tls_pair::{ServerAndClients, both_ends, logged};
 use tracer_tests::workload::source;
 use tracer_tests::{begin, figure, find, free_port, scratch, wait};
 
@@ -72,7 +72,8 @@ fn node_at_both_ends(program: &str, name: &str) {
         &["c", "1.2", "5", "24", "node,e,big", "h2"],
         &["d", "1.3", "5", "24", "node,e,big", "h2"],
     ];
-    let (right, count) = both_ends(name, &Program::interpreted(&[program], WORKLOAD), &asks, 2 * (20 * 20 + 5 * 24));
+    let (right, count) =
+        both_ends(name, &ServerAndClients::interpreted(&[program], WORKLOAD), &asks, 2 * (20 * 20 + 5 * 24));
     assert_eq!(right, count, "each served request has the call of the other end");
 }
 

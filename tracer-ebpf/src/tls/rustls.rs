@@ -3,7 +3,8 @@
 //! A connection decrypts what it has just received before its thread does anything else, and sends what it has encrypted
 //! before its caller's buffer is given up. So text that is read belongs to the socket that the thread last received on; text
 //! that is written, to the one it sends on next, if that sends exactly as many bytes as the text takes when it is encrypted.
-//! Text for which this is not so is counted, and reported nowhere.
+//! Text for which this is not so is counted, and reported nowhere. User space compares what servers read with the records they
+//! received.
 
 use core::ffi::c_void;
 

@@ -21,11 +21,11 @@ pub(super) const SYMBOL: usize = 24;
 pub(super) const FUNCTION: u8 = 2;
 
 /// A name that is looked for: two parts of it (the second may be empty), and what the function is to the caller.
-pub(super) type Wanted<R> = (&'static [u8], &'static [u8], R);
+pub(super) type WantedName<R> = (&'static [u8], &'static [u8], R);
 
 /// A function of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Function<R> {
+pub(super) struct FoundFunction<R> {
     pub(super) role: R,
     pub(super) address: u64,
     pub(super) size: u64,
@@ -34,8 +34,8 @@ pub(super) struct Function<R> {
 /// Finds functions; `None` if the program has no readable symbol table.
 pub(super) fn find<S: Source + ?Sized, R: Copy>(
     image: &Image<'_, S>,
-    wanted: &[Wanted<R>],
-) -> Option<Vec<Function<R>>> {
+    wanted: &[WantedName<R>],
+) -> Option<Vec<FoundFunction<R>>> {
     let symbols = fragments(image, ".symtab", SYMBOLS, (PIECE / SYMBOL * SYMBOL, 0))?;
     let names = names(image, wanted)?;
     let mut found = Vec::new();
@@ -53,7 +53,7 @@ pub(super) fn find<S: Source + ?Sized, R: Copy>(
                 continue;
             }
             if let Some(role) = names.get(&name).filter(|_| found.len() < FOUND) {
-                found.push(Function { role: *role, address, size });
+                found.push(FoundFunction { role: *role, address, size });
             }
         }
     }
@@ -80,8 +80,8 @@ fn fragments<'a, S: Source + ?Sized>(
     }))
 }
 
-/// Wanted names, by their offset in the string table.
-fn names<S: Source + ?Sized, R: Copy>(image: &Image<'_, S>, wanted: &[Wanted<R>]) -> Option<HashMap<u64, R>> {
+/// WantedName names, by their offset in the string table.
+fn names<S: Source + ?Sized, R: Copy>(image: &Image<'_, S>, wanted: &[WantedName<R>]) -> Option<HashMap<u64, R>> {
     let finders: Vec<_> =
         wanted.iter().map(|(part, other, role)| (Finder::new(part), Finder::new(other), *role)).collect();
     let mut found = HashMap::new();

@@ -15,7 +15,7 @@ use tracer_common::runtime::{KIND_TOKIO, NUMBERS, Runtime, UserProbe};
 use super::go::Source;
 use super::go::image::{Image, Section, X86_64, number};
 use super::maps::Maps;
-use super::rust_functions::{self, Function};
+use super::rust_functions::{self, FoundFunction};
 use super::{Found, Place, State};
 
 /// The runtime's name.
@@ -148,7 +148,7 @@ fn functions<S: Source + ?Sized>(image: &Image<'_, S>) -> Option<Functions> {
         (WAKER, WAKES, Role::Wakes),
     ];
     let mut found = Functions::default();
-    for Function { role, address, size } in rust_functions::find(image, &wanted)? {
+    for FoundFunction { role, address, size } in rust_functions::find(image, &wanted)? {
         match role {
             Role::Sets => found.sets.push((address, size)),
             Role::PutsBack => found.puts_back.push((address, size)),

@@ -1,15 +1,15 @@
 //! rustls inside a program: two functions that are not generic, where text is encrypted and where it was decrypted. Stripped
 //! programs have no names for them; the version is known all the same.
 //!
-//! Their arguments are Rust's types, whose layout no version promises: the kernel side believes what it reads there only if its
-//! size is that of what the socket moved.
+//! Their arguments are Rust's types, whose layout no version promises: what is read there counts only if its size is that of what
+//! the socket moved. At clients' reads that is not known; there the place of the text is believed.
 
 use std::fs::File;
 
 use tracer_common::runtime::UserProbe;
 
 use super::super::go::image::{Image, X86_64};
-use super::super::rust_functions::{self, Function, Wanted};
+use super::super::rust_functions::{self, FoundFunction, WantedName};
 use super::code::{CODE, place};
 use super::{CONSTANTS, Refusal, Site, Sites};
 
@@ -23,7 +23,7 @@ const VERSION: usize = 24;
 const KNOWN: &str = "0.23.";
 
 /// The functions, of `rustls::common_state::CommonState`.
-const FUNCTIONS: [Wanted<UserProbe>; 2] = [
+const FUNCTIONS: [WantedName<UserProbe>; 2] = [
     (b"16buffer_plaintext", MODULE, UserProbe::TlsRustlsWrite),
     (b"23take_received_plaintext", MODULE, UserProbe::TlsRustlsRead),
 ];
@@ -58,7 +58,7 @@ pub(super) fn inspect(file: &File) -> Result<Sites, Refusal> {
 
 /// The offset in the file of the first instruction that the kernel need not single-step, else of the function's first; and whether
 /// that is so.
-fn offset(image: &Image<'_, File>, function: &Function<UserProbe>) -> Option<(u64, bool)> {
+fn offset(image: &Image<'_, File>, function: &FoundFunction<UserProbe>) -> Option<(u64, bool)> {
     let code = image.code(function.address, CODE.min(usize::try_from(function.size).ok()?))?;
     let into = place(&code, ARGUMENTS).map(|(into, _)| into as u64);
     Some((image.place(function.address.checked_add(into.unwrap_or(0))?)?, into.is_none()))
