@@ -285,6 +285,7 @@ impl Engine {
         if thread.multiplexer || !thread.open.is_empty() {
             return;
         }
+        thread.kind.answers = true;
         if thread.detached_calls.calls.is_empty() {
             if thread.kind.bare()
                 && let Some(pools) = self.pools.get_mut(&thread.tgid)
@@ -323,6 +324,7 @@ impl Engine {
         let detached_calls = std::mem::take(&mut thread.detached_calls);
         thread.detached_calls.settled = if detached_calls.wakeups.is_empty() { now } else { detached_calls.back_at };
         let (tgid, works) = (thread.tgid, thread.works);
+        let answers = thread.kind.answers;
         let doubted = !detached_calls.wakeups.is_empty() && thread.settled();
         let pool_queue = detached_calls
             .wakeups
@@ -361,7 +363,12 @@ impl Engine {
         for call in others {
             self.dismiss(call);
         }
-        let certain = doubt.is_none() && wakeups.len() == 1 && !own.is_empty() && self.doubt_of(tgid, end).is_none();
+        let hands_back = end == JobEnd::Answered || !answers;
+        let certain = doubt.is_none()
+            && hands_back
+            && wakeups.len() == 1
+            && !own.is_empty()
+            && self.doubt_of(tgid, end).is_none();
         if let Some(request) = self.spans.get_mut(back.request) {
             request.pool_queue.job(pool_queue.filter(|_| certain));
         }
@@ -501,7 +508,13 @@ impl Engine {
         if handed.calls > 1 && !pools.is_some_and(|pools| pools.is_usual(end, handed.calls)) {
             return Some("not the last call of its thread before somebody took a result");
         }
-        if end == JobEnd::Answered && self.threads.get(&live.tid).is_some_and(|thread| thread.kind.juggles) {
+        let kind = self.threads.get(&live.tid).map(|thread| thread.kind).unwrap_or_default();
+        // Between two calls for the request it will answer, a thread of Ruby releases the interpreter's lock: each thread
+        // waits for that at a futex of its own, as for a result.
+        if end == JobEnd::HandedBack && kind.answers {
+            return Some("its thread answers requests itself");
+        }
+        if end == JobEnd::Answered && kind.juggles {
             return Some("its thread does several things at once");
         }
         self.doubt_of(live.pid, end)

@@ -112,3 +112,12 @@ pub(super) fn segment(payload: &[u8], whole: bool) -> Vec<u8> {
     bytes.extend_from_slice(&[0; BEHIND as usize]);
     bytes
 }
+
+/// A segment with `packed` bytes of compressed payload, for tests.
+#[cfg(test)]
+pub(super) fn packed_segment(packed: u64) -> Vec<u8> {
+    let mut bytes = packed.to_le_bytes()[..5].to_vec();
+    bytes.extend_from_slice(&crc24(packed, 5).to_le_bytes()[..3]);
+    bytes.resize(BEFORE_PACKED + (packed + BEHIND) as usize, b'p');
+    bytes
+}

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::envelope::segment;
+use super::envelope::{packed_segment, segment};
 use super::*;
 use crate::model::Direction;
 use crate::protocols::connection_parser::tests::{Op, assert_divided, cap, play, summary, survive};
@@ -270,14 +270,7 @@ fn no_reply_goes_to_another_after_a_loss() {
 
 #[test]
 fn what_is_compressed_in_segments_is_passed_over() {
-    // A five-byte header with two lengths, and its checksum.
-    let mut packed = vec![0x20, 0, 0, 0, 0];
-    let sum = (0..=0xff_ffff_u32).find(|sum| {
-        let bytes = [&packed[..], &sum.to_le_bytes()[..3]].concat();
-        Segment::read(&bytes) == Some(Segment::Packed(8 + 0x20 + 4))
-    });
-    packed.extend_from_slice(&sum.unwrap().to_le_bytes()[..3]);
-    packed.extend_from_slice(&[b'p'; 0x20 + 4]);
+    let packed = packed_segment(0x20);
     let ops = [
         rx(&[newer(envelope(4, 0, STARTUP, &[0, 0]))]),
         tx(&[newer(envelope(0x84, 0, 2, &[]))]),

@@ -182,6 +182,15 @@ fn the_worker_that_answers_made_its_call_for_that() {
 }
 
 #[test]
+fn whom_a_worker_wakes_between_two_calls_for_its_own_answer_did_not_cause_the_first() {
+    let mut host = host();
+    host.calls("/c").wakes(WORKER, SECOND, EARLY, (0, 0)).calls("/d").sends(WORKER, 1, OK).sends(SECOND, 2, OK);
+    let spans = host.finish();
+    let grade = |path: &str| spans.iter().find(|(live, _)| &*live.request.path == path).map(|(_, v)| v.grade);
+    assert_eq!((grade("/c"), grade("/d")), (Some(Grade::Ambiguous), Some(Grade::Confirmed)));
+}
+
+#[test]
 fn work_that_was_given_later_ends_what_was_before() {
     let mut host = host();
     host.calls("/c");
