@@ -43,6 +43,7 @@ targets! {
     fastcgi,
     go,
     heads,
+    hotspot,
     http1,
     http2,
     kafka,

@@ -38,7 +38,7 @@ fn go() {
         java: false,
         title: "Go 1.27, net/http",
     };
-    judge("transactions_go", &application, &go_modes());
+    judge("transactions_go", &application, &go_few());
 }
 
 #[test]

@@ -38,7 +38,7 @@ pub struct Rule {
     /// Where the caller's frame pointer comes from: `FP_…`.
     pub fp: u8,
     /// `CFA_AT_…`: what is added after reading. `CFA_PLT`: from which byte of its 16 on an entry has pushed something.
-    /// `CFA_OTHER_STACK`: 1 = what it calls there has no callers.
+    /// `CFA_OTHER_STACK`: 1 = what it calls there has no callers. `CFA_NONE`: 1 = frame pointers lead nowhere.
     pub extra: u8,
     /// Zero.
     pub reserved: u8,
@@ -72,6 +72,10 @@ pub const CFA_UNSUPPORTED: u8 = 9;
 /// [`Rule::cfa`]: the function went to another stack (Go), and the frame pointer leads back.
 pub const CFA_OTHER_STACK: u8 = 10;
 
+/// [`Rule::cfa`]: a frame of Java's interpreter: the frame pointer leads to its caller's and the return address, and the caller's
+/// stack pointer stands below them, because arguments may stand in between.
+pub const CFA_SENDER: u8 = 11;
+
 /// [`Rule::fp`]: the frame does not change it.
 pub const FP_SAME: u8 = 0;
 /// [`Rule::fp`]: saved at CFA + offset.
@@ -95,6 +99,16 @@ wire! {
         pub inode: u64,
         /// `i_size`.
         pub size: u64,
+    }
+}
+
+/// [`FileKey::device`] of code that a process made while running: no file system has this number. Its inode is the process.
+pub const GENERATED: u32 = u32::MAX;
+
+impl FileKey {
+    /// The code that a process made while running. Its table covers addresses instead of offsets of a file.
+    pub const fn generated(tgid: u32) -> Self {
+        Self { device: GENERATED, generation: 0, inode: tgid as u64, size: 0 }
     }
 }
 
@@ -300,7 +314,20 @@ pub fn call(frame: &mut Frame, rule: &Rule, stack: &mut impl Stack) -> Result<()
             }
             return by_frame_pointer(frame, stack);
         }
+        CFA_SENDER => {
+            let Some(sp) = stack.word(frame.fp.wrapping_sub(8)) else { return Err(Outcome::StackUnreadable) };
+            let before = frame.sp;
+            call_by_frame_pointer(frame, stack)?;
+            if sp <= before || sp.wrapping_sub(before) > FRAME_BYTES_MAX {
+                return Err(Outcome::BadStackPointer);
+            }
+            frame.sp = sp;
+            return Ok(());
+        }
         CFA_NONE => {
+            if rule.extra != 0 {
+                return Err(Outcome::NoRule);
+            }
             // Code written by hand may keep frame pointers; if it does not, the walk ends.
             return match call_by_frame_pointer(frame, stack) {
                 Err(Outcome::ChainEnd | Outcome::BadFramePointer) => Err(Outcome::NoRule),
@@ -409,6 +436,25 @@ mod tests {
         assert_eq!(after(rule, &[1, 2]), Err(Outcome::StackUnreadable));
         assert_eq!(after(Rule { cfa_offset: 0, ..rule }, &[1, 2, 3]), Err(Outcome::BadStackPointer));
         assert_eq!(after(Rule { cfa_offset: -8, ..rule }, &[1, 2, 3]), Err(Outcome::BadStackPointer));
+    }
+
+    #[test]
+    fn where_frame_pointers_lead_nowhere_none_is_followed() {
+        let words = &[1, 2, 3, 4, SP + 0x40, 0x2000];
+        let rule = Rule { cfa: CFA_NONE, ..Rule::default() };
+        assert_eq!(after(rule, words).map(|frame| frame.pc), Ok(0x2000));
+        assert_eq!(after(Rule { extra: 1, ..rule }, words), Err(Outcome::NoRule));
+    }
+
+    #[test]
+    fn a_frame_of_javas_interpreter_knows_its_callers_stack_pointer() {
+        let rule = Rule { cfa: CFA_SENDER, ..Rule::default() };
+        // The frame pointer is at the fifth word: above the return address stand arguments.
+        let words = &[1, 2, 3, SP + 0x48, 0x7abc, 0x2000, 7, 8];
+        assert_eq!(after(rule, words), Ok(Frame { pc: 0x2000, sp: SP + 0x48, fp: 0x7abc, exact: 0 }));
+        assert_eq!(after(rule, &[1, 2, 3, SP, 0x7abc, 0x2000]), Err(Outcome::BadStackPointer));
+        assert_eq!(after(rule, &[1, 2, 3, SP + (9 << 20), 0x7abc, 0x2000]), Err(Outcome::BadStackPointer));
+        assert_eq!(after(rule, &[1, 2, 3]), Err(Outcome::StackUnreadable));
     }
 
     #[test]

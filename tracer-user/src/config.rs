@@ -162,6 +162,8 @@ pub struct Config {
     pub php: Option<Lines>,
     /// Whether those of JavaScript are read.
     pub javascript: bool,
+    /// Whether what Java's virtual machine says of its code is read: frames without frame pointers, and methods.
+    pub java: bool,
     /// Which requests keep their own samples.
     pub slow_requests: SlowRequests,
     /// Whose code functions are.
@@ -252,6 +254,7 @@ impl Default for Config {
             python: Some(Lines::Definition),
             php: Some(Lines::Definition),
             javascript: true,
+            java: true,
             slow_requests: SlowRequests::default(),
             code_owners: CodeOwners::default(),
             debug_info: DebugInfo::default(),
@@ -385,6 +388,7 @@ mod tests {
             ("[sampling]\npython = \"x\"\n", "t.toml:2:10: expected \"functions\""),
             ("[sampling]\nphp = \"x\"\n", "t.toml:2:7: expected \"functions\""),
             ("[sampling]\njavascript = \"lines\"\n", "t.toml:2:14: expected \"functions\" or \"off\""),
+            ("[sampling]\njava = \"functions\"\n", "t.toml:2:8: expected \"methods\" or \"off\""),
             ("[[class]]\nname = \"a\"\npath = \"b\"\n", "t.toml:3:8: bad path pattern: expected"),
             ("[[class]]\nname = \"a\"\nstatus = [\"6x\"]\n", "t.toml:3:11: expected a status"),
             ("[[service]]\nname = \"a\"\n", "t.toml:2:8: a [[service]] needs"),

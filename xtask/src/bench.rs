@@ -139,7 +139,9 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
 /// Runs this command again, optimised: the load it generates must cost little beside what is measured.
 fn optimised() -> Result<()> {
     let mut command = shell::cargo();
-    command.args(["run", "--quiet", "--locked", "--release", "--package", "xtask", "--"]).args(std::env::args_os().skip(1));
+    command
+        .args(["run", "--quiet", "--locked", "--release", "--package", "xtask", "--"])
+        .args(std::env::args_os().skip(1));
     shell::run(&mut command, "")
 }
 

@@ -88,6 +88,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("overhead_budget", Only(&["a_step_in_load_is_within_budget_in_two_seconds"])),
     // Eleven programs beside perf.
     ("perf_agreement", Nothing),
+    ("java_frames", Only(&["a_machine_without_frame_pointers_shows_its_methods"])),
     ("node_frames", Only(&["a_server_shows_its_functions_with_file_and_line"])),
     ("trace_contexts", Only(&["each_thread_shows_the_request_it_holds_and_none_afterwards"])),
     ("php_frames", Only(&["a_program_shows_its_functions_with_their_lines"])),

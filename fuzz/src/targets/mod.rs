@@ -11,6 +11,7 @@ pub(crate) mod engine;
 pub(crate) mod fastcgi;
 pub(crate) mod go;
 pub(crate) mod heads;
+pub(crate) mod hotspot;
 pub(crate) mod http1;
 pub(crate) mod http2;
 pub(crate) mod kafka;

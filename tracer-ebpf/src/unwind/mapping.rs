@@ -6,7 +6,7 @@
 use core::ffi::c_void;
 
 use aya_ebpf::helpers::generated::{bpf_loop, bpf_probe_read_kernel};
-use tracer_common::unwind::FILE_PENDING;
+use tracer_common::unwind::{FILE_PENDING, FILE_TABLE, GENERATED, PAGE_SHIFT};
 
 use super::{NO_FILE, tables};
 use crate::{
@@ -86,7 +86,21 @@ pub(super) unsafe fn find(scratch: *mut SampleScratch, which: *mut u32, place: u
         }
         offset = 0;
     } else {
+        // SAFETY: as above.
+        unsafe {
+            (&raw mut walk.key.device).write_volatile(GENERATED);
+            (&raw mut walk.key.generation).write_volatile(0);
+            (&raw mut walk.key.inode).write_volatile(walk.tgid);
+            (&raw mut walk.key.size).write_volatile(0);
+        }
         walk.state = NO_FILE;
+        if !tables::file(walk, 0) {
+            walk.unknown = 1;
+        }
+        // The process has made other code, too.
+        if walk.state == FILE_TABLE as u64 && place.wrapping_add(walk.shift) >> PAGE_SHIFT >= walk.pages {
+            walk.state = NO_FILE;
+        }
         return true;
     }
     walk.state = FILE_PENDING as u64;

@@ -16,8 +16,8 @@ use aya_ebpf::{
 use tracer_common::{
     limits::FRAMES_MAX,
     unwind::{
-        ADDRESS_END, CFA_NONE, FILE_FRAME_POINTERS, FILE_PENDING, FILE_TABLE, FileKey, Frame, Outcome, Stack, call,
-        call_by_frame_pointer,
+        ADDRESS_END, CFA_NONE, FILE_FRAME_POINTERS, FILE_PENDING, FILE_TABLE, FileKey, Frame, GENERATED, Outcome,
+        Stack, call, call_by_frame_pointer,
     },
 };
 
@@ -54,8 +54,11 @@ pub(crate) struct Walk {
     pages: u64,
     /// Second of the clock, as [`tracer_common::unwind::FileEntry::used`] has it.
     second: u64,
-    /// `mm_struct` of the process.
+    /// `mm_struct` of the process, and its number.
     mm: u64,
+    tgid: u64,
+    /// Whether it passed code that the process made, and user space was not yet asked about.
+    unknown: u64,
     /// The descent through its tree of mappings.
     tree: mapping::Descent,
     /// The frame pointer of each frame that has one; 0 where a table led on.
@@ -128,6 +131,8 @@ pub(crate) fn walk(task: Task, mut which: u32, now: u64) -> (u64, u64) {
             return (0, Outcome::Complete as u64);
         }
         (&raw mut (*walk).mm).write_volatile(mm);
+        (&raw mut (*walk).tgid).write_volatile(task.tgid() as u64);
+        (&raw mut (*walk).unknown).write_volatile(0);
         if pc == 0 || pc >= ADDRESS_END {
             (&raw mut (*walk).outcome).write_volatile(Outcome::NoRegisters as u64);
         } else if regs.is_compat() {
@@ -139,6 +144,12 @@ pub(crate) fn walk(task: Task, mut which: u32, now: u64) -> (u64, u64) {
         let outcome = (&raw const (*walk).outcome).read_volatile();
         if outcome == Outcome::TablePending as u64 {
             tables::ask(task.tgid(), walk);
+        }
+        // Of code that a process made, user space may know more than frame pointers say, or than its table does by now.
+        if (&raw const (*walk).unknown).read_volatile() != 0 {
+            tables::ask_for_generated(task.tgid());
+        } else if outcome == Outcome::NoRule as u64 && (&raw const (*walk).key.device).read_volatile() == GENERATED {
+            tables::request(&(&raw const (*walk).key).read_volatile(), 0, 0, task.tgid());
         }
         (n, outcome)
     }

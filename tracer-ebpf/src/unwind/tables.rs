@@ -10,8 +10,8 @@ use aya_ebpf::{
     maps::{Array, HashMap, RingBuf},
 };
 use tracer_common::unwind::{
-    CHUNK_WORDS, CHUNKS, FILE_PENDING, FILE_TABLE, FILES, FileEntry, FileKey, PAGE_SHIFT, REQUEST_RING_BYTES, RULES,
-    Rule, TableRequest,
+    CHUNK_WORDS, CHUNKS, FILE_FRAME_POINTERS, FILE_PENDING, FILE_TABLE, FILES, FileEntry, FileKey, PAGE_SHIFT,
+    REQUEST_RING_BYTES, RULES, Rule, TableRequest,
 };
 
 use super::Walk;
@@ -33,11 +33,11 @@ static UNWIND_RULES: Array<Rule> = Array::with_max_entries(RULES, 0);
 #[map]
 static UNWIND_REQUESTS: RingBuf = RingBuf::with_byte_size(REQUEST_RING_BYTES, 0);
 
-/// Takes over what is known of the walk's file. `shift`: added to an address, gives its offset in the file.
+/// Takes over what is known of the walk's file; whether anything is. `shift`: added to an address, gives its offset in the file.
 #[inline(always)]
-pub(super) fn file(walk: &mut Walk, shift: u64) {
+pub(super) fn file(walk: &mut Walk, shift: u64) -> bool {
     let key = walk.key;
-    let Some(entry) = UNWIND_FILES.get_ptr_mut(key) else { return };
+    let Some(entry) = UNWIND_FILES.get_ptr_mut(key) else { return false };
     // SAFETY: an element of the map; user space replaces elements as a whole.
     let entry = unsafe { &mut *entry };
     walk.state = entry.state as u64;
@@ -51,6 +51,7 @@ pub(super) fn file(walk: &mut Walk, shift: u64) {
     if entry.used != second {
         entry.used = second;
     }
+    true
 }
 
 /// Asks user space for the table of the walk's file, unless that was done.
@@ -69,13 +70,26 @@ pub(super) unsafe fn ask(tgid: u32, walk: *const Walk) {
         )
     };
     let entry = FileEntry { state: FILE_PENDING, directory: 0, pages: 0, used: second as u32, from: 0 };
-    if UNWIND_FILES.insert(key, entry, BPF_NOEXIST as u64).is_ok() {
-        let request = TableRequest { key, start, end, tgid, reserved: 0 };
-        if UNWIND_REQUESTS.output::<TableRequest>(request, 0).is_err() {
-            // The next walk asks again.
-            let _ = UNWIND_FILES.remove(key);
-        }
+    if UNWIND_FILES.insert(key, entry, BPF_NOEXIST as u64).is_ok() && !request(&key, start, end, tgid) {
+        // The next walk asks again.
+        let _ = UNWIND_FILES.remove(key);
     }
+}
+
+/// Asks for the table of code that a process made; until there is an answer, frame pointers lead on.
+#[inline(always)]
+pub(super) fn ask_for_generated(tgid: u32) {
+    let key = FileKey::generated(tgid);
+    let entry = FileEntry { state: FILE_FRAME_POINTERS, directory: 0, pages: 0, used: 0, from: 0 };
+    if UNWIND_FILES.insert(key, entry, BPF_NOEXIST as u64).is_ok() && !request(&key, 0, 0, tgid) {
+        let _ = UNWIND_FILES.remove(key);
+    }
+}
+
+/// Asks user space for a table, whether that was done before or not; whether there was room.
+#[inline(always)]
+pub(super) fn request(key: &FileKey, start: u64, end: u64, tgid: u32) -> bool {
+    UNWIND_REQUESTS.output::<TableRequest>(TableRequest { key: *key, start, end, tgid, reserved: 0 }, 0).is_ok()
 }
 
 /// The rule in force at `place`; `None` where the table does not cover it.

@@ -550,7 +550,7 @@ fn unwinding(kernel: &mut Kernel, rings: &mut Rings, config: &Config) -> Option<
     }
     // `check` reports what follows.
     kernel.try_unwinding(rings).ok()?;
-    let started = Unwinder::start(kernel.tables.take()?, Bounds { bytes }, config.nice);
+    let started = Unwinder::start(kernel.tables.take()?, Bounds { bytes }, config.nice, config.java);
     if let Err(error) = &started {
         kernel.no_unwind = Some(format!("no thread for unwind tables: {error}"));
         if let Err(error) = kernel.policy.unwind(false) {

@@ -17,6 +17,7 @@ pub(super) struct SamplingFile {
     python: Option<Spanned<String>>,
     php: Option<Spanned<String>>,
     javascript: Option<Spanned<String>>,
+    java: Option<Spanned<String>>,
     pub(super) slow_factor: Option<Spanned<f64>>,
     pub(super) slow_after: Option<Spanned<String>>,
 }
@@ -47,11 +48,14 @@ impl SamplingFile {
                 _ => return Err(source.wrong(&given.span(), "expected \"functions\", \"lines\" or \"off\"")),
             };
         }
-        if let Some(given) = &self.javascript {
-            config.javascript = match given.get_ref().as_str() {
-                "functions" => true,
+        let switches =
+            [(&self.javascript, &mut config.javascript, "functions"), (&self.java, &mut config.java, "methods")];
+        for (given, read, on) in switches {
+            let Some(given) = given else { continue };
+            *read = match given.get_ref().as_str() {
+                text if text == on => true,
                 "off" => false,
-                _ => return Err(source.wrong(&given.span(), "expected \"functions\" or \"off\"")),
+                _ => return Err(source.wrong(&given.span(), format!("expected \"{on}\" or \"off\""))),
             };
         }
         config.slow_requests = profiles::slow_requests(source, self)?;

@@ -222,6 +222,7 @@ impl Pipeline {
                     php: config.php.unwrap_or_default(),
                 })
                 .with_native_lines(config.debug_info.lines)
+                .with_java(config.java)
                 .with_owners(config.code_owners.clone()),
             history: Collector::new(config.window.as_nanos() as u64, memory),
             activity: Activity::for_memory(memory),

@@ -46,6 +46,11 @@ impl Mapped {
         Self { fingerprint: hasher.finish().max(1), code, places, whole }
     }
 
+    /// Whether code of a file is mapped whose path ends so.
+    pub(super) fn has(&self, end: &str) -> bool {
+        self.places.iter().any(|(_, path)| path.ends_with(end))
+    }
+
     /// The path of the file whose code is at this address.
     pub(super) fn file(&self, address: u64) -> Option<&str> {
         let (_, path) = self.places.iter().find(|(range, _)| range.contains(&address))?;

@@ -202,6 +202,13 @@ impl Profiles {
         self
     }
 
+    /// The same with methods of Java read from the processes that run them, or not.
+    #[must_use]
+    pub fn with_java(self, read: bool) -> Self {
+        self.symbols.set_java(read);
+        self
+    }
+
     /// The same with functions distinguished by these.
     #[must_use]
     pub fn with_owners(self, owners: CodeOwners) -> Self {

@@ -29,6 +29,7 @@ use super::mapped::{mapped, trusted_code};
 use super::process_names::ProcessNames;
 use super::separate_debug::by_build_id;
 use super::shared_names::SharedNames;
+use crate::runtimes::hotspot::Hotspot;
 
 /// Frames of a stack, outermost first.
 pub(super) type Frames = Arc<[Frame]>;
@@ -100,6 +101,8 @@ pub(super) struct Namer {
     open: DebugFiles,
     /// Whether functions of compiled programs are shown with the line that runs.
     pub(super) native_lines: bool,
+    /// Whether methods of Java are read from the processes that run them.
+    pub(super) java: bool,
     /// How interpreted functions are shown; how many were read, and how many could not be, by language.
     pub(super) lines: ShownLines,
     pub(super) functions: [(u64, u64); Language::ALL.len()],
@@ -137,6 +140,7 @@ impl Namer {
             reads_debug: Rc::default(),
             open: DebugFiles::default(),
             native_lines: false,
+            java: false,
             lines: ShownLines::default(),
             functions: Default::default(),
         }
@@ -445,6 +449,7 @@ impl Namer {
             known.files = mapped.fingerprint;
             known.debug = trusted_code(pid, mapped).and_then(|files| self.debug_info.of(&files));
             known.frames.clear();
+            (known.java, known.java_sought) = (None, false);
         }
         let missing = unnamed(stacks, &known.frames);
         let process = |debug_syms| {
@@ -506,7 +511,28 @@ impl Namer {
             }
         }
         self.user = Some((symbolizer, Instant::now()));
+        if self.java && mapped.as_ref().is_some_and(|mapped| mapped.has("/libjvm.so")) {
+            self.find_java(pid, known, &mut odd);
+        }
         odd
+    }
+
+    /// Names code that Java's virtual machine made, as far as the process wrote no names of it itself.
+    fn find_java(&mut self, pid: u32, known: &mut ProcessNames, odd: &mut FxHashMap<u64, Nameless>) {
+        let is_made = |nameless: &Nameless| matches!(nameless, Nameless::Mapped(None));
+        let made: Vec<u64> = odd.iter().filter(|(_, nameless)| is_made(nameless)).map(|(call, _)| *call).collect();
+        if made.is_empty() {
+            return;
+        }
+        if !std::mem::replace(&mut known.java_sought, true) {
+            known.java = Hotspot::of(pid);
+        }
+        let Some(machine) = &mut known.java else { return };
+        for (call, name) in made.iter().zip(machine.names(&made)) {
+            if let Some(name) = name {
+                odd.insert(*call, Nameless::Mapped(Some(self.names.plain(&name))));
+            }
+        }
     }
 
     fn find_kernel(&mut self, stacks: &[Vec<u64>]) {

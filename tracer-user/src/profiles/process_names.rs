@@ -8,12 +8,16 @@ use super::debug_info::DebugFiles;
 use super::interpreted::Functions;
 use super::jit;
 use super::naming::Frames;
+use crate::runtimes::hotspot::Hotspot;
 
 /// What is known of a process.
 #[derive(Debug, Default)]
 pub(super) struct ProcessNames {
     /// What it wrote of its own code, once that was needed.
     pub(super) jit: Option<jit::Names>,
+    /// Java's virtual machine in it, and whether that was looked for.
+    pub(super) java: Option<Hotspot>,
+    pub(super) java_sought: bool,
     /// Names found, outermost first where functions were inlined.
     pub(super) frames: FxHashMap<u64, Frames>,
     /// Functions of interpreted languages.

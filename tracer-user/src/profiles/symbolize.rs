@@ -108,6 +108,8 @@ struct Levels {
     maps_cut: AtomicU64,
     /// Whether functions of compiled programs are shown with the line that runs.
     native_lines: AtomicBool,
+    /// Whether methods of Java are read.
+    java: AtomicBool,
     /// Whether interpreted functions are shown with the line that runs; how many were read, and could not be. By language.
     running_lines: [AtomicBool; Language::ALL.len()],
     functions: [[AtomicU64; 2]; Language::ALL.len()],
@@ -273,6 +275,11 @@ impl Symbols {
         self.levels.native_lines.store(shown, Ordering::Relaxed);
     }
 
+    /// Whether methods of Java are read from the processes that run them, from now on.
+    pub(super) fn set_java(&self, read: bool) {
+        self.levels.java.store(read, Ordering::Relaxed);
+    }
+
     /// Functions of a language that were read, and that could not be.
     pub(super) fn functions(&self, language: Language) -> (u64, u64) {
         let [named, unnamed] = &self.levels.functions[language as usize];
@@ -386,6 +393,7 @@ impl Worker<'_> {
                     let known = self.namer.known_for(pid);
                     self.namer.lines = self.levels.lines();
                     self.namer.native_lines = self.levels.native_lines.load(Ordering::Relaxed);
+                    self.namer.java = self.levels.java.load(Ordering::Relaxed);
                     self.namer.learn(pid, &wanted.stack);
                     let stacks = together.entry(pid).or_default();
                     stacks.push(wanted);

@@ -9,6 +9,7 @@ pub mod declared;
 pub mod elf;
 pub mod go;
 mod greenlet;
+pub mod hotspot;
 pub mod maps;
 mod node;
 pub mod php_code;

@@ -47,7 +47,7 @@ impl Rules {
         rules
     }
 
-    fn number(&mut self, rule: Rule) -> u16 {
+    pub(super) fn number(&mut self, rule: Rule) -> u16 {
         if let Some(number) = self.numbers.get(&rule) {
             return *number;
         }
@@ -161,7 +161,9 @@ pub fn compile(image: &Image<'_>, rules: &mut Rules) -> Result<Table, NoTable> {
     }
     // Functions that overlap are rare; what comes later wins.
     rows.sort_by_key(|(place, _)| *place);
-    Ok(pages(image, &rows, none))
+    let first = image.segments.first().map_or(0, |segment| segment.offset);
+    let last = image.segments.iter().map(|segment| segment.offset + segment.bytes).max().unwrap_or(first);
+    Ok(pages(first, last, &rows, none))
 }
 
 /// Where functions begin and end in the file, and their unwind information; sorted.
@@ -243,10 +245,8 @@ fn put_go(image: &Image<'_>, rules: &mut Rules, rows: &mut Vec<(u64, u16)>) {
     rows.extend(behind.map(|(_, number)| (*last, number)));
 }
 
-/// Rows, sorted by their place in the file, to pages.
-fn pages(image: &Image<'_>, rows: &[(u64, u16)], none: u16) -> Table {
-    let first = image.segments.first().map_or(0, |segment| segment.offset);
-    let last = image.segments.iter().map(|segment| segment.offset + segment.bytes).max().unwrap_or(first);
+/// Rows, sorted by their place, to pages of what lies between two places.
+pub(super) fn pages(first: u64, last: u64, rows: &[(u64, u16)], none: u16) -> Table {
     let from = first & !LOW;
     let count = ((last - from) >> PAGE_SHIFT) as usize + 1;
     let mut table = Table { from, rows: Vec::with_capacity(rows.len() + count), pages: Vec::with_capacity(count) };

@@ -129,6 +129,11 @@ impl Store {
         (used, u64::from(self.most_chunks) * chunk)
     }
 
+    /// Whether the kernel side was told of a file.
+    pub(super) fn knows(&self, key: FileKey) -> bool {
+        self.files.contains_key(&key)
+    }
+
     /// Whether there is a table with this identity.
     pub(super) fn has(&self, identity: u64) -> bool {
         self.tables.contains_key(&identity)
@@ -289,7 +294,7 @@ impl Store {
     }
 
     /// Forgets a file; the words that become free with it.
-    fn forget(&mut self, maps: &mut impl Maps, key: FileKey, at: Instant) -> u64 {
+    pub(super) fn forget(&mut self, maps: &mut impl Maps, key: FileKey, at: Instant) -> u64 {
         maps.forget(key);
         match self.files.remove(&key) {
             Some(Has::Table(identity)) => self.leave(identity, at),
@@ -340,4 +345,4 @@ impl Store {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -13,11 +13,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use object::ReadCache;
-use tracer_common::unwind::{FileEntry, FileKey, Rule, TableRequest};
+use tracer_common::unwind::{FileEntry, FileKey, GENERATED, Rule, TableRequest};
 
 use super::bounded_file::BoundedFile;
 use super::compile::compile;
 use super::image::{Image, NoTable};
+use super::machines::Machines;
 use super::store::{Bounds, Maps, Store};
 use crate::guard::self_process;
 use crate::guard::tables::TableUse;
@@ -113,8 +114,9 @@ pub struct Unwinder {
 }
 
 impl Unwinder {
-    /// Starts the thread, which has the priority `nice` as its caller does.
-    pub fn start(tables: Tables, bounds: Bounds, nice: i32) -> std::io::Result<Self> {
+    /// Starts the thread, which has the priority `nice` as its caller does. `java`: also for code that Java's virtual machine
+    /// makes.
+    pub fn start(tables: Tables, bounds: Bounds, nice: i32, java: bool) -> std::io::Result<Self> {
         let (figures, ending) = (Arc::new(Figures::default()), Arc::new(AtomicBool::new(false)));
         let mut worker = Worker {
             tables,
@@ -123,6 +125,7 @@ impl Unwinder {
             late: false,
             pace: Pace { spent: Duration::ZERO, at: Instant::now() },
             requests: Vec::new(),
+            machines: Machines::new(java),
             keys: RandomState::new(),
             figures: Arc::clone(&figures),
             ending: Arc::clone(&ending),
@@ -171,6 +174,7 @@ struct Worker {
     pace: Pace,
     /// Not served yet.
     requests: Vec<TableRequest>,
+    machines: Machines,
     keys: RandomState,
     figures: Arc<Figures>,
     ending: Arc<AtomicBool>,
@@ -191,12 +195,16 @@ impl Worker {
                 self.show();
             }
             self.store.tick(&mut self.tables, moment());
+            let (begin, before) = (Instant::now(), self.machines.made());
+            self.machines.tick(&mut self.store, &mut self.tables, &self.keys, moment());
+            self.count(begin.elapsed(), self.machines.made() - before);
             if unused.elapsed() >= LATER {
                 unused = Instant::now();
                 self.store.drop_unused(&mut self.tables, moment());
             }
             self.show();
-            self.tables.wait(SOON.as_millis() as i32);
+            let wait = self.machines.until_next(SOON) + Duration::from_millis(1);
+            self.tables.wait(wait.as_millis() as i32);
         }
     }
 
@@ -233,6 +241,10 @@ impl Worker {
     fn serve(&mut self, request: &TableRequest) {
         let begin = Instant::now();
         let TableRequest { key, start, end, tgid, .. } = *request;
+        if key.device == GENERATED {
+            self.machines.serve(tgid, &mut self.store, &mut self.tables, &self.keys, moment());
+            return self.count(begin.elapsed(), 1);
+        }
         let path = format!("/proc/{tgid}/map_files/{start:x}-{end:x}");
         let done = match open(&path, key.size) {
             Ok(Some(file)) => {
@@ -257,9 +269,14 @@ impl Worker {
             self.tables.forget(key);
         }
         log::debug!("unwind table of {path} ({} bytes): {:.1} ms", key.size, begin.elapsed().as_secs_f64() * 1e3);
-        self.pace(begin.elapsed());
-        self.figures.made.fetch_add(1, Ordering::Relaxed);
-        self.figures.nanos.fetch_add(begin.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        self.count(begin.elapsed(), 1);
+    }
+
+    /// `worked` was spent on so many tables.
+    fn count(&mut self, worked: Duration, tables: u64) {
+        self.pace(worked);
+        self.figures.made.fetch_add(tables, Ordering::Relaxed);
+        self.figures.nanos.fetch_add(worked.as_nanos() as u64, Ordering::Relaxed);
     }
 
     /// `worked` was spent on a table: chooses the priority for the next one.

@@ -5,10 +5,10 @@ use crate::unwind::compile::NONE;
 
 /// The kernel side's maps, in memory.
 #[derive(Default)]
-struct Fake {
+pub(in crate::unwind) struct Fake {
     words: Vec<u32>,
     rules: FxHashMap<u32, Rule>,
-    files: HashMap<FileKey, FileEntry>,
+    pub(in crate::unwind) files: HashMap<FileKey, FileEntry>,
     used: HashMap<FileKey, u32>,
 }
 

@@ -1,0 +1,27 @@
+//! Any bytes as the memory of a process with HotSpot: what it says of its structures, heaps of code, blobs and methods.
+use crate::process_memory::Bytes;
+use tracer_user::runtimes::hotspot::code_cache::CodeCache;
+use tracer_user::runtimes::hotspot::layout::{Layout, SYMBOLS};
+
+pub(crate) fn run(data: &[u8]) {
+    let Some((head, bytes)) = data.split_first_chunk::<4>() else { return };
+    let mut memory = Bytes { bytes, read: 0 };
+    let place = |name: &str| SYMBOLS.iter().position(|symbol| *symbol == name).map(|place| 8 * place as u64);
+    let read = Layout::read(&mut memory, place);
+    // Two tables of 8192 entries, with two names each.
+    assert!(memory.read <= 8192 * (2 * 128 + 4 * 128), "{} bytes read for a description", memory.read);
+    for layout in read.iter().chain([&Layout::SAMPLE]) {
+        memory.read = 0;
+        let Some(cache) = CodeCache::read(&mut memory, layout) else { continue };
+        let Some(segments) = cache.segments(&mut memory) else { continue };
+        for blob in cache.blobs(&mut memory, &segments).iter().take(16) {
+            assert!(blob.code.start <= blob.code.end);
+            let _ = cache.name(&mut memory, blob.code.start);
+        }
+        let address = cache.range().start.wrapping_add(u32::from_ne_bytes(*head).into());
+        memory.read = 0;
+        let name = cache.name(&mut memory, address);
+        // Of characters that are no text each becomes three bytes.
+        assert!(name.is_none_or(|name| name.len() <= 2 * 3 * 256 + 1) && memory.read <= 16 << 10);
+    }
+}

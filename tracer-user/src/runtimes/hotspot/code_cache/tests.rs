@@ -1,0 +1,134 @@
+use super::*;
+
+/// Memory in regions; everything else cannot be read.
+struct Regions(Vec<(u64, Vec<u8>)>);
+
+impl ProcessMemory for Regions {
+    fn read(&mut self, at: u64, into: &mut [u8]) -> bool {
+        self.0.iter().any(|(from, bytes)| {
+            let found = at.checked_sub(*from).and_then(|from| bytes.get(from as usize..)?.get(..into.len()));
+            found.map(|found| into.copy_from_slice(found)).is_some()
+        })
+    }
+}
+
+impl Regions {
+    fn put(&mut self, at: u64, value: impl Into<u64>, len: usize) {
+        let value = value.into();
+        let (from, bytes) =
+            self.0.iter_mut().find(|(from, bytes)| (*from..*from + bytes.len() as u64).contains(&at)).unwrap();
+        let at = (at - *from) as usize;
+        bytes[at..at + len].copy_from_slice(&value.to_le_bytes()[..len]);
+    }
+}
+
+const LAYOUT: Layout = Layout::SAMPLE;
+const CODE: u64 = 0x10_0000;
+const SEGMENTS: u64 = 0x20_0000;
+const NAMES: u64 = 0x30_0000;
+const METHOD: u64 = 0x40_0000;
+
+/// A heap of 64 segments: a block of 40 with a method, one that is free, and one with the interpreter.
+fn memory() -> Regions {
+    let mut memory = Regions(vec![
+        (0x1000, vec![0; 0x1000]),
+        (CODE, vec![0; 64 << 7]),
+        (SEGMENTS, vec![FREE; 64]),
+        (NAMES, vec![0; 0x100]),
+        (METHOD, vec![0; 0x1000]),
+    ]);
+    for (at, value) in [
+        (0x1000, 0x1100),
+        (0x1008, CODE),
+        (0x1010, CODE + (1 << 20)),
+        (0x1108, 0x1200),
+        (0x1200, 0x1300),
+        (0x1300 + 8 + 16, CODE),
+        (0x1300 + 8 + 24, CODE + (64 << 7)),
+        (0x1300 + 120 + 16, SEGMENTS),
+    ] {
+        memory.put(at, value, 8);
+    }
+    memory.put(0x1100, 1u64, 4);
+    memory.put(0x1300 + 256, 7u64, 4);
+    for (number, back) in (0..40).chain(0..8).chain(0..16).enumerate() {
+        memory.put(SEGMENTS + number as u64, back as u64, 1);
+    }
+    for (text, at) in [("nmethod", 0), ("Interpreter", 16)] {
+        for (number, byte) in text.bytes().enumerate() {
+            memory.put(NAMES + at + number as u64, byte, 1);
+        }
+    }
+    for (segment, name, bytes, frame) in [(0u64, 0u64, 40u64, 6u64), (48, 16, 16, 0)] {
+        let block = CODE + (segment << 7);
+        let blob = block + 16;
+        memory.put(block + 8, 1u64, 1);
+        memory.put(blob + 96, NAMES + name, 8);
+        memory.put(blob + 32, blob + 352, 8);
+        memory.put(blob + 24, (bytes << 7) - 16, 4);
+        memory.put(blob + 28, frame, 4);
+        memory.put(blob + 112, METHOD, 8);
+    }
+    // The method, what does not change of it, its constants with the third as its name, its class.
+    for (at, value) in [(8, 0x100), (0x108, 0x200), (0x218, 0x300), (0x318, 0x400), (0x200 + 72 + 24, 0x500)] {
+        memory.put(METHOD + at, METHOD + value, 8);
+    }
+    memory.put(METHOD + 0x100 + 34, 3u64, 2);
+    for (at, text) in [(0x400, "shop/Cart$$Lambda$14/0x0000000800c03000"), (0x500, "total")] {
+        memory.put(METHOD + at + 4, text.len() as u64, 2);
+        for (number, byte) in text.bytes().enumerate() {
+            memory.put(METHOD + at + 6 + number as u64, byte, 1);
+        }
+    }
+    memory
+}
+
+#[test]
+fn blobs_are_found_by_their_segments() {
+    let mut memory = memory();
+    let cache = CodeCache::read(&mut memory, &LAYOUT).expect("a heap");
+    assert_eq!(cache.range(), CODE..CODE + (64 << 7));
+    let segments = cache.segments(&mut memory).expect("segments");
+    let blobs = cache.blobs(&mut memory, &segments);
+    let kinds: Vec<_> = blobs.iter().map(|blob| (blob.kind, blob.frame)).collect();
+    assert_eq!(kinds, [(Kind::Method, 48), (Kind::Interpreter, 0)]);
+    assert_eq!(cache.find(&mut memory, CODE + 0x400).as_ref(), blobs.first());
+    assert_eq!(cache.find(&mut memory, CODE + (45 << 7)), None, "nothing uses it");
+    assert_eq!(cache.find(&mut memory, CODE + (50 << 7) + 3).as_ref(), blobs.last());
+    assert_eq!(cache.find(&mut memory, CODE - 1), None);
+}
+
+#[test]
+fn code_has_the_name_of_its_method() {
+    let mut memory = memory();
+    let cache = CodeCache::read(&mut memory, &LAYOUT).expect("a heap");
+    assert_eq!(cache.name(&mut memory, CODE + 0x400).as_deref(), Some("shop.Cart$$Lambda.total"));
+    assert_eq!(cache.name(&mut memory, CODE + (50 << 7)).as_deref(), Some("[Java interpreter]"));
+    assert_eq!(class_name("a/b/C$D"), "a.b.C$D");
+    assert_eq!(class_name("a/B$$Lambda+0x00007f0008001000"), "a.B$$Lambda");
+}
+
+#[test]
+fn machines_that_lie_are_not_believed() {
+    for (at, value) in [
+        (0x1300 + 8 + 16, CODE - 1),
+        (0x1300 + 8 + 24, CODE + (2 << 20)),
+        (0x1010, CODE + 1),
+        (0x1300 + 256, 60),
+        (0x1000, 0),
+        (0x1000, u64::MAX),
+        (0x1200, u64::MAX - 8),
+    ] {
+        let mut memory = memory();
+        memory.put(at, value, 8);
+        assert!(CodeCache::read(&mut memory, &LAYOUT).is_none(), "{at:x}");
+    }
+    // Segments that lead nowhere, and code that is not where its blob is.
+    let mut changed = memory();
+    changed.put(SEGMENTS, 1u64, 1);
+    let cache = CodeCache::read(&mut changed, &LAYOUT).expect("a heap");
+    assert_eq!(cache.find(&mut changed, CODE + 0x400), None);
+    let mut changed = memory();
+    changed.put(CODE + 16 + 32, 8u64, 8);
+    assert_eq!(cache.find(&mut changed, CODE + 0x400), None);
+}

@@ -1,0 +1,72 @@
+//! Java's virtual machine HotSpot: where its compiled code is, how large its frames are, and which methods it is of.
+//!
+//! Every build exports `gHotSpotVMStructs`, a description of its structures for debuggers (`src/hotspot/share/runtime/vmStructs.hpp`
+//! of OpenJDK): members are looked up by name, so that versions need not be known. All of it is read from the memory of a
+//! process that may say anything: every length, and every number of reads, is bounded.
+
+pub mod code_cache;
+pub mod layout;
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use code_cache::CodeCache;
+use layout::{Layout, SYMBOLS};
+
+use super::elf::Program;
+use super::maps::Maps;
+use super::python_code::ProcessMemory;
+
+/// Memory of a process, by `/proc/PID/mem`.
+#[derive(Debug)]
+pub struct Memory(File);
+
+impl ProcessMemory for Memory {
+    fn read(&mut self, at: u64, into: &mut [u8]) -> bool {
+        // Addresses of user space only: others are none as offsets.
+        at < 1 << 47 && self.0.read_exact_at(into, at).is_ok()
+    }
+}
+
+/// The virtual machine of a process.
+#[derive(Debug)]
+pub struct Hotspot {
+    memory: Memory,
+    layout: Layout,
+}
+
+impl Hotspot {
+    /// Looks at a process; `None` where it runs no such machine, one that is not known (before Java 9), or is gone.
+    pub fn of(pid: u32) -> Option<Self> {
+        let maps = Maps::read(pid)?;
+        let path = maps.named(|name| name == "libjvm.so")?.path.clone();
+        let program = Program::read(&maps.open_by(&path), &SYMBOLS)?;
+        let bias = program.bias(maps.of(&path))?;
+        let mut memory = Memory(File::open(format!("/proc/{pid}/mem")).ok()?);
+        let layout = Layout::read(&mut memory, |name| program.address(name).map(|at| bias.wrapping_add(at)))?;
+        Some(Self { memory, layout })
+    }
+
+    /// Its memory, and where its code is now; `None` before it has any, or once it is gone.
+    pub fn code(&mut self) -> Option<(&mut Memory, CodeCache<'_>)> {
+        let cache = CodeCache::read(&mut self.memory, &self.layout)?;
+        Some((&mut self.memory, cache))
+    }
+
+    /// What the code at each of these addresses is called; `None` where it is no code of the machine.
+    pub fn names(&mut self, addresses: &[u64]) -> Vec<Option<String>> {
+        let Some((memory, cache)) = self.code() else { return vec![None; addresses.len()] };
+        addresses.iter().map(|address| cache.name(memory, *address)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_programs_have_none() {
+        assert!(Hotspot::of(std::process::id()).is_none());
+        assert!(Hotspot::of(u32::MAX).is_none());
+    }
+}
