@@ -1,3 +1,5 @@
+//! Rules at each instruction of code as the compilers write it.
+
 use super::*;
 
 /// What both compilers write around a body of two instructions: the frame is 48 bytes.

@@ -1,3 +1,5 @@
+//! A heap of code in memory as HotSpot keeps it: what is found in it, and what is not believed.
+
 use super::*;
 
 /// Memory in regions; everything else cannot be read.
