@@ -103,12 +103,12 @@ wire! {
 }
 
 /// [`FileKey::device`] of code that a process made while running: no file system has this number. Its inode is the process.
-pub const GENERATED: u32 = u32::MAX;
+pub const JIT_CODE: u32 = u32::MAX;
 
 impl FileKey {
     /// The code that a process made while running. Its table covers addresses instead of offsets of a file.
-    pub const fn generated(tgid: u32) -> Self {
-        Self { device: GENERATED, generation: 0, inode: tgid as u64, size: 0 }
+    pub const fn jit_code(tgid: u32) -> Self {
+        Self { device: JIT_CODE, generation: 0, inode: tgid as u64, size: 0 }
     }
 }
 

@@ -2,7 +2,7 @@
 use crate::process_memory::Bytes;
 use tracer_common::interpreter::{FRAME_PHP, FRAME_VERSION_SHIFT, InterpretedFrame, fold};
 use tracer_user::runtimes::php_code::read;
-use tracer_user::runtimes::python_code::ProcessMemory;
+use tracer_user::runtimes::process_memory::ProcessMemory;
 
 impl Bytes<'_> {
     fn word(&mut self, at: u64) -> u64 {

@@ -1,7 +1,7 @@
 //! Any bytes as the memory of a process with V8: functions, scopes, scripts and strings.
 use crate::process_memory::Bytes;
 use tracer_common::interpreter::{FRAME_V8, InterpretedFrame, fold};
-use tracer_user::runtimes::python_code::ProcessMemory;
+use tracer_user::runtimes::process_memory::ProcessMemory;
 use tracer_user::runtimes::v8_code::{ScriptLines, read};
 use tracer_user::runtimes::v8_constants::V8Constants;
 

@@ -6,7 +6,7 @@
 use core::ffi::c_void;
 
 use aya_ebpf::helpers::generated::{bpf_loop, bpf_probe_read_kernel};
-use tracer_common::unwind::{FILE_PENDING, FILE_TABLE, GENERATED, PAGE_SHIFT};
+use tracer_common::unwind::{FILE_PENDING, FILE_TABLE, JIT_CODE, PAGE_SHIFT};
 
 use super::{NO_FILE, tables};
 use crate::{
@@ -88,7 +88,7 @@ pub(super) unsafe fn find(scratch: *mut SampleScratch, which: *mut u32, place: u
     } else {
         // SAFETY: as above.
         unsafe {
-            (&raw mut walk.key.device).write_volatile(GENERATED);
+            (&raw mut walk.key.device).write_volatile(JIT_CODE);
             (&raw mut walk.key.generation).write_volatile(0);
             (&raw mut walk.key.inode).write_volatile(walk.tgid);
             (&raw mut walk.key.size).write_volatile(0);

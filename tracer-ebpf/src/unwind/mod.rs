@@ -16,8 +16,8 @@ use aya_ebpf::{
 use tracer_common::{
     limits::FRAMES_MAX,
     unwind::{
-        ADDRESS_END, CFA_NONE, FILE_FRAME_POINTERS, FILE_PENDING, FILE_TABLE, FileKey, Frame, GENERATED, Outcome,
-        Stack, call, call_by_frame_pointer,
+        ADDRESS_END, CFA_NONE, FILE_FRAME_POINTERS, FILE_PENDING, FILE_TABLE, FileKey, Frame, JIT_CODE, Outcome, Stack,
+        call, call_by_frame_pointer,
     },
 };
 
@@ -147,8 +147,8 @@ pub(crate) fn walk(task: Task, mut which: u32, now: u64) -> (u64, u64) {
         }
         // Of code that a process made, user space may know more than frame pointers say, or than its table does by now.
         if (&raw const (*walk).unknown).read_volatile() != 0 {
-            tables::ask_for_generated(task.tgid());
-        } else if outcome == Outcome::NoRule as u64 && (&raw const (*walk).key.device).read_volatile() == GENERATED {
+            tables::ask_for_jit_code(task.tgid());
+        } else if outcome == Outcome::NoRule as u64 && (&raw const (*walk).key.device).read_volatile() == JIT_CODE {
             tables::request(&(&raw const (*walk).key).read_volatile(), 0, 0, task.tgid());
         }
         (n, outcome)

@@ -78,8 +78,8 @@ pub(super) unsafe fn ask(tgid: u32, walk: *const Walk) {
 
 /// Asks for the table of code that a process made; until there is an answer, frame pointers lead on.
 #[inline(always)]
-pub(super) fn ask_for_generated(tgid: u32) {
-    let key = FileKey::generated(tgid);
+pub(super) fn ask_for_jit_code(tgid: u32) {
+    let key = FileKey::jit_code(tgid);
     let entry = FileEntry { state: FILE_FRAME_POINTERS, directory: 0, pages: 0, used: 0, from: 0 };
     if UNWIND_FILES.insert(key, entry, BPF_NOEXIST as u64).is_ok() && !request(&key, 0, 0, tgid) {
         let _ = UNWIND_FILES.remove(key);

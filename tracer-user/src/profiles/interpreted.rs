@@ -1,15 +1,13 @@
 //! Interpreted functions in stacks, Python's, PHP's and JavaScript's: what they are called, and where they stand between native frames.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-
 use rustc_hash::FxHashMap;
 use tracer_common::interpreter::{
     FRAME_ENTRY, FRAME_NATIVE_SHIFT, FRAME_SHIM, InterpretedFrame, InterpreterOutcome, Language, PYTHON_GREENLETS,
 };
 use tracer_common::unwind::Outcome;
 
-use crate::runtimes::python_code::{Code, ProcessMemory, line, read};
+use crate::runtimes::process_memory::MemoryFile;
+use crate::runtimes::python_code::{Code, line, read};
 use crate::runtimes::v8_constants::V8Constants;
 use crate::runtimes::{php_code, v8_code, v8_frames};
 
@@ -91,16 +89,6 @@ impl ShownLines {
             Language::Php => self.php,
             Language::JavaScript => Lines::Definition,
         }
-    }
-}
-
-/// Reads the memory of a process.
-struct Process(File);
-
-impl ProcessMemory for Process {
-    fn read(&mut self, at: u64, into: &mut [u8]) -> bool {
-        // Addresses of user space only: others are none as offsets.
-        at < 1 << 47 && self.0.read_exact_at(into, at).is_ok()
     }
 }
 
@@ -203,7 +191,7 @@ impl Functions {
                 None => 1,
             };
             if process.is_none() {
-                process = File::open(format!("/proc/{pid}/mem")).ok().map(Process);
+                process = MemoryFile::open(pid).ok();
             }
             // Of a process that is gone; its code objects may have been seen before under another address only.
             let Some(process) = &mut process else { return counts };

@@ -14,6 +14,7 @@ pub mod maps;
 mod node;
 pub mod php_code;
 pub mod php_frames;
+pub mod process_memory;
 pub mod python;
 pub mod python_code;
 pub mod python_frames;

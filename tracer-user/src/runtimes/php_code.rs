@@ -6,7 +6,8 @@
 
 use tracer_common::interpreter::{FRAME_VERSION_SHIFT, InterpretedFrame, PHP_INTERNAL, fold};
 
-use super::python_code::{Code, NAME, ProcessMemory};
+use super::process_memory::{self, ProcessMemory};
+use super::python_code::{Code, NAME};
 
 /// In `zend_function`: its kind, its name, its class. In `zend_class_entry`: its name.
 const KIND: u64 = 0;
@@ -31,9 +32,8 @@ fn file_offset(frame: &InterpretedFrame) -> Option<u64> {
 }
 
 fn word(memory: &mut impl ProcessMemory, at: u64) -> u64 {
-    let mut bytes = [0; 8];
     // Where it cannot be read, the kernel side has 0, too.
-    if memory.read(at, &mut bytes) { u64::from_ne_bytes(bytes) } else { 0 }
+    process_memory::word(memory, at).unwrap_or(0)
 }
 
 /// The words that tell a function from others, as the kernel side folds them.

@@ -5,16 +5,12 @@
 
 use tracer_common::interpreter::{FRAME_VERSION_SHIFT, InterpretedFrame, PYTHON_INDEX, fold};
 
+use super::process_memory::{ProcessMemory, word};
+
 /// Most characters read of a name.
 pub(super) const NAME: usize = 512;
 /// Most bytes of a line table.
 const TABLE: usize = 64 << 10;
-
-/// Memory of a process.
-pub trait ProcessMemory {
-    /// Fills `into` from `at`; `false` where that cannot be read.
-    fn read(&mut self, at: u64, into: &mut [u8]) -> bool;
-}
 
 /// What a code object says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,11 +52,6 @@ const QUALIFIED: u32 = 11;
 fn offsets(frame: &InterpretedFrame) -> Option<&'static Offsets> {
     let minor = frame.flags >> FRAME_VERSION_SHIFT;
     OFFSETS.iter().find(|offsets| offsets.minor == minor)
-}
-
-fn word(memory: &mut impl ProcessMemory, at: u64) -> Option<u64> {
-    let mut bytes = [0; 8];
-    memory.read(at, &mut bytes).then(|| u64::from_ne_bytes(bytes))
 }
 
 fn words(memory: &mut impl ProcessMemory, at: u64) -> Option<[u64; 4]> {

@@ -9,7 +9,8 @@ mod strings;
 use rustc_hash::FxHashMap;
 use tracer_common::interpreter::{InterpretedFrame, fold};
 
-use super::python_code::{Code, ProcessMemory};
+use super::process_memory::ProcessMemory;
+use super::python_code::Code;
 use super::v8_constants::V8Constants;
 
 /// Most characters of a source whose lines are counted.

@@ -4,17 +4,17 @@
 //! Tables are made on demand and shared by every process that maps the same file; the kernel side finds the mapping of an
 //! address by itself, so nothing is kept per process. Memory is bounded: what was not used for longest goes first.
 //!
-//! Code that Java's virtual machine compiles while it runs changes, so its tables are of a process, and made again (`machines`,
-//! `generated`).
+//! Code that Java's virtual machine compiles while it runs changes, so its tables are of a process, and made again (`java`,
+//! `java_code`).
 //!
 //! Where interpreters keep their frames is found per process, on a thread of its own (`interpreters`).
 
 mod bounded_file;
 pub mod compile;
-mod generated;
 pub mod image;
 mod interpreters;
-mod machines;
+mod java;
+mod java_code;
 mod space;
 mod store;
 mod worker;

@@ -13,12 +13,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use object::ReadCache;
-use tracer_common::unwind::{FileEntry, FileKey, GENERATED, Rule, TableRequest};
+use tracer_common::unwind::{FileEntry, FileKey, JIT_CODE, Rule, TableRequest};
 
 use super::bounded_file::BoundedFile;
 use super::compile::compile;
 use super::image::{Image, NoTable};
-use super::machines::Machines;
+use super::java::JavaProcesses;
 use super::store::{Bounds, Maps, Store};
 use crate::guard::self_process;
 use crate::guard::tables::TableUse;
@@ -125,7 +125,7 @@ impl Unwinder {
             late: false,
             pace: Pace { spent: Duration::ZERO, at: Instant::now() },
             requests: Vec::new(),
-            machines: Machines::new(java),
+            java: JavaProcesses::new(java),
             keys: RandomState::new(),
             figures: Arc::clone(&figures),
             ending: Arc::clone(&ending),
@@ -174,7 +174,7 @@ struct Worker {
     pace: Pace,
     /// Not served yet.
     requests: Vec<TableRequest>,
-    machines: Machines,
+    java: JavaProcesses,
     keys: RandomState,
     figures: Arc<Figures>,
     ending: Arc<AtomicBool>,
@@ -195,15 +195,15 @@ impl Worker {
                 self.show();
             }
             self.store.tick(&mut self.tables, moment());
-            let (begin, before) = (Instant::now(), self.machines.made());
-            self.machines.tick(&mut self.store, &mut self.tables, &self.keys, moment());
-            self.count(begin.elapsed(), self.machines.made() - before);
+            let (begin, before) = (Instant::now(), self.java.made());
+            self.java.tick(&mut self.store, &mut self.tables, &self.keys, moment());
+            self.count(begin.elapsed(), self.java.made() - before);
             if unused.elapsed() >= LATER {
                 unused = Instant::now();
                 self.store.drop_unused(&mut self.tables, moment());
             }
             self.show();
-            let wait = self.machines.until_next(SOON) + Duration::from_millis(1);
+            let wait = self.java.until_next(SOON) + Duration::from_millis(1);
             self.tables.wait(wait.as_millis() as i32);
         }
     }
@@ -241,8 +241,8 @@ impl Worker {
     fn serve(&mut self, request: &TableRequest) {
         let begin = Instant::now();
         let TableRequest { key, start, end, tgid, .. } = *request;
-        if key.device == GENERATED {
-            self.machines.serve(tgid, &mut self.store, &mut self.tables, &self.keys, moment());
+        if key.device == JIT_CODE {
+            self.java.serve(tgid, &mut self.store, &mut self.tables, &self.keys, moment());
             return self.count(begin.elapsed(), 1);
         }
         let path = format!("/proc/{tgid}/map_files/{start:x}-{end:x}");

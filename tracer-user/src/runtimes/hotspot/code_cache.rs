@@ -5,8 +5,8 @@
 
 use std::ops::Range;
 
-use super::layout::{CodeBegin, Layout, half, text, word};
-use crate::runtimes::python_code::ProcessMemory;
+use super::layout::{CodeBegin, Layout, text};
+use crate::runtimes::process_memory::{ProcessMemory, number, word};
 
 /// Most heaps: builds have one or three.
 const HEAPS: u32 = 8;
@@ -25,7 +25,7 @@ const STEPS: usize = 4096;
 const BLOB_NAME: usize = 64;
 const NAME: usize = 256;
 /// Largest frame that is believed, words.
-const FRAME_WORDS: u32 = 1 << 17;
+const FRAME_WORDS: u32 = 1 << 13;
 
 /// A heap of code.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,9 +43,9 @@ pub enum Kind {
     /// The interpreter.
     Interpreter,
     /// Code that is jumped through on the way to a method, without a frame of its own.
-    Passage,
+    Adapter,
     /// The machine's own code.
-    Own,
+    Runtime,
 }
 
 impl Kind {
@@ -54,8 +54,8 @@ impl Kind {
         match name {
             "nmethod" | "native nmethod" => Self::Method,
             "Interpreter" | "interpreter" => Self::Interpreter,
-            "vtable chunks" | "I2C/C2I adapters" => Self::Passage,
-            _ => Self::Own,
+            "vtable chunks" | "I2C/C2I adapters" => Self::Adapter,
+            _ => Self::Runtime,
         }
     }
 }
@@ -194,7 +194,7 @@ impl<'a> CodeCache<'a> {
         match blob.kind {
             Kind::Method => self.method(memory, blob.method),
             Kind::Interpreter => Some("[Java interpreter]".to_owned()),
-            Kind::Passage | Kind::Own => Some("[Java runtime]".to_owned()),
+            Kind::Adapter | Kind::Runtime => Some("[Java runtime]".to_owned()),
         }
     }
 
@@ -226,10 +226,14 @@ impl<'a> CodeCache<'a> {
     }
 }
 
+/// Four bytes of memory.
+fn half(memory: &mut impl ProcessMemory, at: u64) -> Option<u32> {
+    number::<4>(memory, at).map(|number| number as u32)
+}
+
 /// Two bytes of memory.
 fn short(memory: &mut impl ProcessMemory, at: u64) -> Option<u16> {
-    let mut bytes = [0; 2];
-    memory.read(at, &mut bytes).then(|| u16::from_le_bytes(bytes))
+    number::<2>(memory, at).map(|number| number as u16)
 }
 
 /// A class as programs write it. Classes made while running have numbers and addresses in their names, which no two runs share.

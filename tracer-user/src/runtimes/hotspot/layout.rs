@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::runtimes::python_code::ProcessMemory;
+use crate::runtimes::process_memory::{ProcessMemory, word};
 
 /// The exported variables.
 pub const SYMBOLS: [&str; 11] = [
@@ -23,18 +23,6 @@ const ENTRIES: usize = 8192;
 const ENTRY: usize = 128;
 /// Most bytes of a name in the tables.
 const NAME: usize = 64;
-
-/// A word of memory.
-pub(super) fn word(memory: &mut impl ProcessMemory, at: u64) -> Option<u64> {
-    let mut bytes = [0; 8];
-    memory.read(at, &mut bytes).then(|| u64::from_le_bytes(bytes))
-}
-
-/// Four bytes of memory.
-pub(super) fn half(memory: &mut impl ProcessMemory, at: u64) -> Option<u32> {
-    let mut bytes = [0; 4];
-    memory.read(at, &mut bytes).then(|| u32::from_le_bytes(bytes))
-}
 
 /// A text that ends with a zero within `N` bytes; near the end of its memory fewer are read.
 pub(super) fn text<const N: usize>(memory: &mut impl ProcessMemory, at: u64) -> Option<String> {

@@ -7,31 +7,17 @@
 pub mod code_cache;
 pub mod layout;
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-
 use code_cache::CodeCache;
 use layout::{Layout, SYMBOLS};
 
 use super::elf::Program;
 use super::maps::Maps;
-use super::python_code::ProcessMemory;
-
-/// Memory of a process, by `/proc/PID/mem`.
-#[derive(Debug)]
-pub struct Memory(File);
-
-impl ProcessMemory for Memory {
-    fn read(&mut self, at: u64, into: &mut [u8]) -> bool {
-        // Addresses of user space only: others are none as offsets.
-        at < 1 << 47 && self.0.read_exact_at(into, at).is_ok()
-    }
-}
+use super::process_memory::MemoryFile;
 
 /// The virtual machine of a process.
 #[derive(Debug)]
 pub struct Hotspot {
-    memory: Memory,
+    memory: MemoryFile,
     layout: Layout,
 }
 
@@ -39,16 +25,18 @@ impl Hotspot {
     /// Looks at a process; `None` where it runs no such machine, one that is not known (before Java 9), or is gone.
     pub fn of(pid: u32) -> Option<Self> {
         let maps = Maps::read(pid)?;
-        let path = maps.named(|name| name == "libjvm.so")?.path.clone();
-        let program = Program::read(&maps.open_by(&path), &SYMBOLS)?;
-        let bias = program.bias(maps.of(&path))?;
-        let mut memory = Memory(File::open(format!("/proc/{pid}/mem")).ok()?);
+        let library = maps.named(|name| name == "libjvm.so")?;
+        // The one it runs, after an upgrade, too.
+        let file = if library.deleted { maps.mapped(library) } else { maps.open_by(&library.path) };
+        let program = Program::read(&file, &SYMBOLS)?;
+        let bias = program.bias(maps.of(&library.path))?;
+        let mut memory = MemoryFile::open(pid).ok()?;
         let layout = Layout::read(&mut memory, |name| program.address(name).map(|at| bias.wrapping_add(at)))?;
         Some(Self { memory, layout })
     }
 
     /// Its memory, and where its code is now; `None` before it has any, or once it is gone.
-    pub fn code(&mut self) -> Option<(&mut Memory, CodeCache<'_>)> {
+    pub fn code(&mut self) -> Option<(&mut MemoryFile, CodeCache<'_>)> {
         let cache = CodeCache::read(&mut self.memory, &self.layout)?;
         Some((&mut self.memory, cache))
     }

@@ -28,7 +28,7 @@ fn rules_of(blob: &Blob, code: &[u8]) -> Vec<Rule> {
     let mut rules = Rules::new();
     let table = table(&(AT - 4096..AT + 8192), all, &mut rules);
     let found = |at: u64| table.rule(at).map(|number| rules.all()[usize::from(number)]).expect("a rule");
-    assert_eq!((found(AT - 1), found(blob.code.end)), (NOTHING, NOTHING));
+    assert_eq!((found(AT - 1), found(blob.code.end)), (UNKNOWN_CODE, UNKNOWN_CODE));
     blob.code.clone().map(found).collect()
 }
 
@@ -48,7 +48,7 @@ fn frames_are_known_from_the_first_instruction_to_the_return() {
 fn code_that_makes_no_frame_as_it_should_has_the_frame_all_along() {
     assert_eq!(rules_of(&blob(Kind::Method, 4096, METHOD), METHOD)[20], frame(4096, true));
     // What cannot be read.
-    assert_eq!(rules_of(&blob(Kind::Own, 48, METHOD), &[])[9], frame(48, true));
+    assert_eq!(rules_of(&blob(Kind::Runtime, 48, METHOD), &[])[9], frame(48, true));
 }
 
 #[test]
@@ -56,8 +56,8 @@ fn other_code_is_walked_in_other_ways() {
     let sender = Rule { cfa: CFA_SENDER, ..NONE };
     for (kind, size, wanted) in [
         (Kind::Interpreter, 0, sender),
-        (Kind::Passage, 0, frame(8, false)),
-        (Kind::Own, 0, NONE),
+        (Kind::Adapter, 0, frame(8, false)),
+        (Kind::Runtime, 0, NONE),
         (Kind::Method, 8, NONE),
     ] {
         assert!(rules_of(&blob(kind, size, METHOD), METHOD).iter().all(|rule| *rule == wanted), "{kind:?}");

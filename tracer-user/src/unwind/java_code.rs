@@ -11,8 +11,8 @@ use super::compile::{NONE, Rules, Table, pages};
 use crate::runtimes::hotspot::code_cache::{Blob, Kind};
 
 /// Most instructions until a frame is made; and from where it is given back to the return.
-const BEGIN: usize = 64;
-const END: usize = 12;
+const PROLOGUE: usize = 64;
+const EPILOGUE: usize = 12;
 /// Most bytes of one piece of code that are looked at for returns.
 pub(super) const CODE: u64 = 1 << 20;
 /// Return address and saved frame pointer.
@@ -40,42 +40,42 @@ fn grows(instruction: &Instruction) -> i64 {
 }
 
 /// Where there is no code, as far as is known: compiled code does not keep frame pointers, and what they lead to is no caller.
-const NOTHING: Rule = Rule { extra: 1, ..NONE };
+const UNKNOWN_CODE: Rule = Rule { extra: 1, ..NONE };
 
 /// Rows of a piece of code: from which address on which rule holds. `code` are its bytes, which may be cut.
 pub(super) fn rows(blob: &Blob, code: &[u8], mut row: impl FnMut(u64, Rule)) {
     put(blob, code, &mut row);
-    row(blob.code.end, NOTHING);
+    row(blob.code.end, UNKNOWN_CODE);
 }
 
 fn put(blob: &Blob, code: &[u8], row: &mut impl FnMut(u64, Rule)) {
     let start = blob.code.start;
     match blob.kind {
         Kind::Interpreter => return row(start, Rule { cfa: CFA_SENDER, ..NONE }),
-        Kind::Passage => return row(start, frame(8, false)),
-        Kind::Method | Kind::Own if blob.frame < SAVED => return row(start, NONE),
-        Kind::Method | Kind::Own => {}
+        Kind::Adapter => return row(start, frame(8, false)),
+        Kind::Method | Kind::Runtime if blob.frame < SAVED => return row(start, NONE),
+        Kind::Method | Kind::Runtime => {}
     }
     let whole = frame(blob.frame, true);
-    match begin(blob, code) {
+    match prologue(blob, code) {
         Some(steps) => steps.into_iter().for_each(|(at, rule)| row(at, rule)),
         None => row(start, whole),
     }
     let given_back = blob.frame - SAVED;
     for head in [&[0x48, 0x83, 0xc4][..], &[0x48, 0x81, 0xc4][..]] {
         for at in memmem::find_iter(code, head) {
-            back(start, at, code, given_back, whole, row);
+            epilogue(start, at, code, given_back, whole, row);
         }
     }
 }
 
 /// Rows until the frame is made, and from there on; `None` where that is not found.
-fn begin(blob: &Blob, code: &[u8]) -> Option<Vec<(u64, Rule)>> {
+fn prologue(blob: &Blob, code: &[u8]) -> Option<Vec<(u64, Rule)>> {
     let start = blob.code.start;
     let mut decoder = Decoder::with_ip(64, code, start, DecoderOptions::NONE);
     let (mut depth, mut saved) = (8_i64, false);
     let mut steps = vec![(start, frame(8, false))];
-    for _ in 0..BEGIN {
+    for _ in 0..PROLOGUE {
         if !decoder.can_decode() {
             return None;
         }
@@ -100,7 +100,7 @@ fn begin(blob: &Blob, code: &[u8]) -> Option<Vec<(u64, Rule)>> {
 }
 
 /// Rows from where a frame is given back, at `at` of the code, to the return behind it.
-fn back(start: u64, at: usize, code: &[u8], bytes: u32, whole: Rule, row: &mut impl FnMut(u64, Rule)) {
+fn epilogue(start: u64, at: usize, code: &[u8], bytes: u32, whole: Rule, row: &mut impl FnMut(u64, Rule)) {
     let Some(rest) = code.get(at..) else { return };
     let mut decoder = Decoder::with_ip(64, rest, start + at as u64, DecoderOptions::NONE);
     let mut next = || decoder.can_decode().then(|| decoder.decode()).filter(|one| !one.is_invalid());
@@ -109,7 +109,7 @@ fn back(start: u64, at: usize, code: &[u8], bytes: u32, whole: Rule, row: &mut i
     if grows(&add) != -i64::from(bytes) || !is_pop {
         return;
     }
-    for _ in 0..END {
+    for _ in 0..EPILOGUE {
         let Some(one) = next() else { return };
         if matches!(
             one.flow_control(),
@@ -128,7 +128,7 @@ pub(super) fn table(range: &Range<u64>, mut rows: Vec<(u64, Rule)>, rules: &mut 
     // Stable: where one piece ends another one may begin.
     rows.sort_by_key(|(at, _)| *at);
     let numbered: Vec<(u64, u16)> = rows.iter().map(|(at, rule)| (*at, rules.number(*rule))).collect();
-    let nothing = rules.number(NOTHING);
+    let nothing = rules.number(UNKNOWN_CODE);
     pages(range.start, range.end, &numbered, nothing)
 }
 
