@@ -162,7 +162,7 @@ pub struct Config {
     pub php: Option<Lines>,
     /// Whether those of JavaScript are read.
     pub javascript: bool,
-    /// Whether what Java's virtual machine says of its code is read: frames without frame pointers, and methods.
+    /// Whether Java's frame sizes and method names are read from its virtual machine.
     pub java: bool,
     /// Which requests keep their own samples.
     pub slow_requests: SlowRequests,

@@ -1,16 +1,16 @@
-//! Any bytes as the memory of a process with HotSpot: what it says of its structures, heaps of code, blobs and methods.
+//! Any bytes as the memory of a process with HotSpot: its description of its structures, heaps of code, blobs and methods.
 use crate::process_memory::Bytes;
 use tracer_user::runtimes::hotspot::code_cache::CodeCache;
-use tracer_user::runtimes::hotspot::layout::{Layout, SYMBOLS};
+use tracer_user::runtimes::hotspot::layout::{HotspotLayout, SYMBOLS};
 
 pub(crate) fn run(data: &[u8]) {
     let Some((head, bytes)) = data.split_first_chunk::<4>() else { return };
     let mut memory = Bytes { bytes, read: 0 };
     let place = |name: &str| SYMBOLS.iter().position(|symbol| *symbol == name).map(|place| 8 * place as u64);
-    let read = Layout::read(&mut memory, place);
+    let read = HotspotLayout::read(&mut memory, place);
     // Two tables of 8192 entries, with two names each.
     assert!(memory.read <= 8192 * (2 * 128 + 4 * 128), "{} bytes read for a description", memory.read);
-    for layout in read.iter().chain([&Layout::SAMPLE]) {
+    for layout in read.iter().chain([&HotspotLayout::SAMPLE]) {
         memory.read = 0;
         let Some(cache) = CodeCache::read(&mut memory, layout) else { continue };
         let Some(segments) = cache.segments(&mut memory) else { continue };

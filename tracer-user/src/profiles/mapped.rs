@@ -46,7 +46,7 @@ impl Mapped {
         Self { fingerprint: hasher.finish().max(1), code, places, whole }
     }
 
-    /// Whether code of a file is mapped whose path ends so.
+    /// Whether code of a file with this end of its path is mapped.
     pub(super) fn has(&self, end: &str) -> bool {
         self.places.iter().any(|(_, path)| path.ends_with(end))
     }

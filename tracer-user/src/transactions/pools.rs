@@ -186,7 +186,7 @@ pub struct Kind {
     /// It made a call while it waited for the reply of another, or another thread read a reply for it: its next work
     /// may not be for the same request as its last.
     pub(super) juggles: bool,
-    /// It answered a request that another thread had read: what it does is not for whom it wakes.
+    /// It answered a request that another thread had read: it does not work for the threads that it wakes.
     pub(super) answers: bool,
     /// It read requests while others it had read were unanswered, and sent calls or answers: it runs several at once. A
     /// thread that only reads them leaves them to others, each of which may run one at a time.

@@ -12,7 +12,7 @@ use tracer_common::unwind::{FileKey, Rule};
 use super::java_code::{self, CODE};
 use super::store::{Maps, Store};
 use crate::runtimes::hotspot::Hotspot;
-use crate::runtimes::hotspot::code_cache::Blob;
+use crate::runtimes::hotspot::code_cache::CodeBlob;
 use crate::runtimes::process_memory::ProcessMemory;
 
 /// Most processes with a table.
@@ -35,7 +35,7 @@ const ROWS: usize = 1 << 20;
 const KEPT: usize = 1 << 20;
 
 /// A blob, and its rows.
-type Piece = (Blob, Vec<(u64, Rule)>);
+type Piece = (CodeBlob, Vec<(u64, Rule)>);
 
 /// A process that runs Java.
 #[derive(Debug)]
@@ -248,26 +248,26 @@ mod tests {
 
     #[test]
     fn code_of_other_processes_keeps_to_frame_pointers_and_is_asked_for_again_later() {
-        let (mut told, mut store, keys) = (Fake::default(), Store::new(Bounds { bytes: 1 << 20 }), RandomState::new());
+        let (mut maps, mut store, keys) = (Fake::default(), Store::new(Bounds { bytes: 1 << 20 }), RandomState::new());
         let mut java = JavaProcesses::new(true);
         let (own, begin) = (std::process::id(), Instant::now());
-        java.serve(own, &mut store, &mut told, &keys, (begin, 7));
-        let entry = told.files.get(&FileKey::jit_code(own)).copied().expect("an answer");
+        java.serve(own, &mut store, &mut maps, &keys, (begin, 7));
+        let entry = maps.files.get(&FileKey::jit_code(own)).copied().expect("an answer");
         assert_eq!((entry.state, entry.used), (FILE_FRAME_POINTERS, 7));
-        java.tick(&mut store, &mut told, &keys, (begin + AGAIN / 2, 8));
-        assert_eq!(told.files.len(), 1);
-        java.tick(&mut store, &mut told, &keys, (begin + AGAIN, 9));
-        assert!(told.files.is_empty() && !store.knows(FileKey::jit_code(own)));
+        java.tick(&mut store, &mut maps, &keys, (begin + AGAIN / 2, 8));
+        assert_eq!(maps.files.len(), 1);
+        java.tick(&mut store, &mut maps, &keys, (begin + AGAIN, 9));
+        assert!(maps.files.is_empty() && !store.knows(FileKey::jit_code(own)));
     }
 
     #[test]
     fn of_too_many_processes_all_are_asked_for_again() {
-        let (mut told, mut store, keys) = (Fake::default(), Store::new(Bounds { bytes: 1 << 20 }), RandomState::new());
+        let (mut maps, mut store, keys) = (Fake::default(), Store::new(Bounds { bytes: 1 << 20 }), RandomState::new());
         let mut java = JavaProcesses::new(false);
         for tgid in 1..=OTHERS as u32 + 1 {
-            java.serve(tgid, &mut store, &mut told, &keys, (Instant::now(), 1));
+            java.serve(tgid, &mut store, &mut maps, &keys, (Instant::now(), 1));
         }
-        assert_eq!((java.others.len(), told.files.len()), (1, 1));
+        assert_eq!((java.others.len(), maps.files.len()), (1, 1));
         assert_eq!(java.until_next(LATER), LATER);
     }
 }

@@ -1,5 +1,5 @@
-//! Unwind tables of code that a process made while running: compiled Java. HotSpot says how large the frames of each piece of
-//! code are; where a frame is made and given back, the instructions say.
+//! Unwind tables of code that a process made while running: compiled Java. HotSpot knows the frame size of each piece
+//! of code; its instructions show the prologue and the epilogues.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use memchr::memmem;
 use tracer_common::unwind::{CFA_SENDER, CFA_SP, FP_AT_CFA, Rule};
 
 use super::compile::{NONE, Rules, Table, pages};
-use crate::runtimes::hotspot::code_cache::{Blob, Kind};
+use crate::runtimes::hotspot::code_cache::{BlobKind, CodeBlob};
 
 /// Most instructions until a frame is made; and from where it is given back to the return.
 const PROLOGUE: usize = 64;
@@ -43,18 +43,18 @@ fn grows(instruction: &Instruction) -> i64 {
 const UNKNOWN_CODE: Rule = Rule { extra: 1, ..NONE };
 
 /// Rows of a piece of code: from which address on which rule holds. `code` are its bytes, which may be cut.
-pub(super) fn rows(blob: &Blob, code: &[u8], mut row: impl FnMut(u64, Rule)) {
+pub(super) fn rows(blob: &CodeBlob, code: &[u8], mut row: impl FnMut(u64, Rule)) {
     put(blob, code, &mut row);
     row(blob.code.end, UNKNOWN_CODE);
 }
 
-fn put(blob: &Blob, code: &[u8], row: &mut impl FnMut(u64, Rule)) {
+fn put(blob: &CodeBlob, code: &[u8], row: &mut impl FnMut(u64, Rule)) {
     let start = blob.code.start;
     match blob.kind {
-        Kind::Interpreter => return row(start, Rule { cfa: CFA_SENDER, ..NONE }),
-        Kind::Adapter => return row(start, frame(8, false)),
-        Kind::Method | Kind::Runtime if blob.frame < SAVED => return row(start, NONE),
-        Kind::Method | Kind::Runtime => {}
+        BlobKind::Interpreter => return row(start, Rule { cfa: CFA_SENDER, ..NONE }),
+        BlobKind::Adapter => return row(start, frame(8, false)),
+        BlobKind::Method | BlobKind::Runtime if blob.frame < SAVED => return row(start, NONE),
+        BlobKind::Method | BlobKind::Runtime => {}
     }
     let whole = frame(blob.frame, true);
     match prologue(blob, code) {
@@ -70,7 +70,7 @@ fn put(blob: &Blob, code: &[u8], row: &mut impl FnMut(u64, Rule)) {
 }
 
 /// Rows until the frame is made, and from there on; `None` where that is not found.
-fn prologue(blob: &Blob, code: &[u8]) -> Option<Vec<(u64, Rule)>> {
+fn prologue(blob: &CodeBlob, code: &[u8]) -> Option<Vec<(u64, Rule)>> {
     let start = blob.code.start;
     let mut decoder = Decoder::with_ip(64, code, start, DecoderOptions::NONE);
     let (mut depth, mut saved) = (8_i64, false);

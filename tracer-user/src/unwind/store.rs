@@ -129,7 +129,7 @@ impl Store {
         (used, u64::from(self.most_chunks) * chunk)
     }
 
-    /// Whether the kernel side was told of a file.
+    /// Whether the kernel side has an entry for a file.
     pub(super) fn knows(&self, key: FileKey) -> bool {
         self.files.contains_key(&key)
     }

@@ -1,17 +1,17 @@
-//! Compiled code of HotSpot: heaps of blocks, each with a blob, which says what it is and how large its frames are.
+//! Compiled code of HotSpot: heaps of blocks, each with a blob, with its kind and the size of its frames.
 //!
 //! A heap's *segments* (128 bytes in most builds) have a byte each: 0 where a block begins, 255 where there is none, else how far
 //! back towards the beginning (`CodeHeap::find_block_for`, `src/hotspot/share/memory/heap.cpp`).
 
 use std::ops::Range;
 
-use super::layout::{CodeBegin, Layout, text};
+use super::layout::{CodeBegin, HotspotLayout, text};
 use crate::runtimes::process_memory::{ProcessMemory, number, word};
 
 /// Most heaps: builds have one or three.
 const HEAPS: u32 = 8;
 /// Most bytes from the lowest to the highest address of code that is used: the directory of a table has eight bytes for each page of
-/// it, and lies in one chunk. Machines reserve 240 MB unless they are told otherwise, and use them from the bottom.
+/// it, and lies in one chunk. By default a virtual machine reserves 240 MB, and uses them from the bottom.
 pub const RANGE: u64 = 511 << 20;
 /// Binary logarithm of a segment's bytes: from and to.
 const SHIFTS: Range<u32> = 6..13;
@@ -37,7 +37,7 @@ struct Heap {
 
 /// What a blob is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum BlobKind {
     /// A compiled method, or a bridge to a native one.
     Method,
     /// The interpreter.
@@ -48,7 +48,7 @@ pub enum Kind {
     Runtime,
 }
 
-impl Kind {
+impl BlobKind {
     /// By the name that the machine gave it.
     fn of(name: &str) -> Self {
         match name {
@@ -62,30 +62,30 @@ impl Kind {
 
 /// A blob of code.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Blob {
+pub struct CodeBlob {
     /// Where it begins.
     pub at: u64,
     /// What it is.
-    pub kind: Kind,
+    pub kind: BlobKind,
     /// Its code.
     pub code: Range<u64>,
     /// The method it is of; 0: of none.
     pub method: u64,
-    /// Bytes of a frame, with the return address and the saved frame pointer; 0: it says nothing of that.
+    /// Bytes of a frame, with the return address and the saved frame pointer; 0: not known.
     pub frame: u32,
 }
 
 /// Where a machine's code is.
 #[derive(Clone, Debug)]
 pub struct CodeCache<'a> {
-    layout: &'a Layout,
+    layout: &'a HotspotLayout,
     heaps: Vec<Heap>,
     range: Range<u64>,
 }
 
 impl<'a> CodeCache<'a> {
     /// Reads where it is; `None` where it cannot be, or is not believed.
-    pub fn read(memory: &mut impl ProcessMemory, layout: &'a Layout) -> Option<Self> {
+    pub fn read(memory: &mut impl ProcessMemory, layout: &'a HotspotLayout) -> Option<Self> {
         let range = word(memory, layout.low)?..word(memory, layout.high)?;
         let list = word(memory, layout.heaps)?;
         let count = half(memory, list.checked_add(layout.list_len)?)?.min(HEAPS);
@@ -102,7 +102,7 @@ impl<'a> CodeCache<'a> {
             if low < range.start || high > range.end || low > high || !SHIFTS.contains(&shift) {
                 return None;
             }
-            bytes += high - low;
+            bytes = u64::saturating_add(bytes, high - low);
             if bytes > RANGE {
                 return None;
             }
@@ -133,7 +133,7 @@ impl<'a> CodeCache<'a> {
     }
 
     /// The blobs in use, by maps of [`Self::segments`].
-    pub fn blobs(&self, memory: &mut impl ProcessMemory, segments: &[Vec<u8>]) -> Vec<Blob> {
+    pub fn blobs(&self, memory: &mut impl ProcessMemory, segments: &[Vec<u8>]) -> Vec<CodeBlob> {
         let mut all = Vec::new();
         for (heap, map) in self.heaps.iter().zip(segments) {
             let begins = map.iter().enumerate().filter(|(_, segment)| **segment == 0);
@@ -146,7 +146,7 @@ impl<'a> CodeCache<'a> {
     }
 
     /// The blob of the block that begins with segment `number`.
-    fn block(&self, memory: &mut impl ProcessMemory, heap: &Heap, number: u64) -> Option<Blob> {
+    fn block(&self, memory: &mut impl ProcessMemory, heap: &Heap, number: u64) -> Option<CodeBlob> {
         let layout = self.layout;
         let block = heap.memory.start.checked_add(number.checked_shl(heap.shift)?)?;
         let mut used = [0];
@@ -156,7 +156,7 @@ impl<'a> CodeCache<'a> {
         let at = block.checked_add(layout.block_bytes)?;
         let member = |offset: u64| at.checked_add(offset);
         let name = word(memory, member(layout.blob_name)?)?;
-        let kind = Kind::of(&text::<BLOB_NAME>(memory, name)?);
+        let kind = BlobKind::of(&text::<BLOB_NAME>(memory, name)?);
         let begin = match layout.blob_code {
             CodeBegin::Address(offset) => word(memory, member(offset)?)?,
             CodeBegin::Distance(offset) => member(half(memory, member(offset)?)?.into())?,
@@ -167,12 +167,12 @@ impl<'a> CodeCache<'a> {
         }
         let words = half(memory, member(layout.blob_frame)?)?;
         let frame = if words < FRAME_WORDS { words * 8 } else { 0 };
-        let method = if kind == Kind::Method { word(memory, member(layout.method)?)? } else { 0 };
-        Some(Blob { at, kind, code: begin..end, method, frame })
+        let method = if kind == BlobKind::Method { word(memory, member(layout.method)?)? } else { 0 };
+        Some(CodeBlob { at, kind, code: begin..end, method, frame })
     }
 
     /// The blob at an address.
-    pub fn find(&self, memory: &mut impl ProcessMemory, address: u64) -> Option<Blob> {
+    pub fn find(&self, memory: &mut impl ProcessMemory, address: u64) -> Option<CodeBlob> {
         let heap = self.heaps.iter().find(|heap| heap.memory.contains(&address))?;
         let mut number = (address - heap.memory.start) >> heap.shift;
         for _ in 0..STEPS {
@@ -192,9 +192,9 @@ impl<'a> CodeCache<'a> {
     pub fn name(&self, memory: &mut impl ProcessMemory, address: u64) -> Option<String> {
         let blob = self.find(memory, address)?;
         match blob.kind {
-            Kind::Method => self.method(memory, blob.method),
-            Kind::Interpreter => Some("[Java interpreter]".to_owned()),
-            Kind::Adapter | Kind::Runtime => Some("[Java runtime]".to_owned()),
+            BlobKind::Method => self.method(memory, blob.method),
+            BlobKind::Interpreter => Some("[Java interpreter]".to_owned()),
+            BlobKind::Adapter | BlobKind::Runtime => Some("[Java runtime]".to_owned()),
         }
     }
 

@@ -43,9 +43,9 @@ pub(super) enum CodeBegin {
     Distance(u64),
 }
 
-/// Offsets of members, bytes, unless said otherwise.
+/// Offsets of members in bytes, where nothing else is noted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct HotspotLayout {
     /// Addresses of variables: the list of heaps of code, the lowest and the highest address of code.
     pub(super) heaps: u64,
     pub(super) low: u64,
@@ -172,7 +172,7 @@ fn part(entry: &[u8; ENTRY], at: u64) -> Option<u64> {
     Some(u64::from_le_bytes(entry.get(at..at.checked_add(8)?)?.try_into().ok()?))
 }
 
-impl Layout {
+impl HotspotLayout {
     /// As of Java 17, with variables at low addresses; for tests and fuzz targets.
     pub const SAMPLE: Self = Self {
         heaps: 0x1000,
@@ -202,7 +202,7 @@ impl Layout {
         symbol_body: 6,
     };
 
-    /// Reads what a machine says of itself; `symbol` gives addresses of [`SYMBOLS`]. `None` where something that is needed is
+    /// Reads the virtual machine's description of itself; `symbol` gives addresses of [`SYMBOLS`]. `None` where something that is needed is
     /// not described.
     pub fn read(memory: &mut impl ProcessMemory, symbol: impl Fn(&str) -> Option<u64>) -> Option<Self> {
         let all = Described::read(memory, symbol)?;

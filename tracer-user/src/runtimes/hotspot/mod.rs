@@ -8,7 +8,7 @@ pub mod code_cache;
 pub mod layout;
 
 use code_cache::CodeCache;
-use layout::{Layout, SYMBOLS};
+use layout::{HotspotLayout, SYMBOLS};
 
 use super::elf::Program;
 use super::maps::Maps;
@@ -18,7 +18,7 @@ use super::process_memory::MemoryFile;
 #[derive(Debug)]
 pub struct Hotspot {
     memory: MemoryFile,
-    layout: Layout,
+    layout: HotspotLayout,
 }
 
 impl Hotspot {
@@ -31,7 +31,7 @@ impl Hotspot {
         let program = Program::read(&file, &SYMBOLS)?;
         let bias = program.bias(maps.of(&library.path))?;
         let mut memory = MemoryFile::open(pid).ok()?;
-        let layout = Layout::read(&mut memory, |name| program.address(name).map(|at| bias.wrapping_add(at)))?;
+        let layout = HotspotLayout::read(&mut memory, |name| program.address(name).map(|at| bias.wrapping_add(at)))?;
         Some(Self { memory, layout })
     }
 

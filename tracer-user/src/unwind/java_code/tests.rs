@@ -17,12 +17,12 @@ const METHOD: &[u8] = &[
 ];
 const AT: u64 = 0x7f00_0000_1000;
 
-fn blob(kind: Kind, frame: u32, code: &[u8]) -> Blob {
-    Blob { at: AT - 64, kind, code: AT..AT + code.len() as u64, method: 0, frame }
+fn blob(kind: BlobKind, frame: u32, code: &[u8]) -> CodeBlob {
+    CodeBlob { at: AT - 64, kind, code: AT..AT + code.len() as u64, method: 0, frame }
 }
 
 /// The rule at each byte of a blob's code, found as the kernel side finds it.
-fn rules_of(blob: &Blob, code: &[u8]) -> Vec<Rule> {
+fn rules_of(blob: &CodeBlob, code: &[u8]) -> Vec<Rule> {
     let mut all = Vec::new();
     rows(blob, code, |at, rule| all.push((at, rule)));
     let mut rules = Rules::new();
@@ -34,7 +34,7 @@ fn rules_of(blob: &Blob, code: &[u8]) -> Vec<Rule> {
 
 #[test]
 fn frames_are_known_from_the_first_instruction_to_the_return() {
-    let found = rules_of(&blob(Kind::Method, 48, METHOD), METHOD);
+    let found = rules_of(&blob(BlobKind::Method, 48, METHOD), METHOD);
     let mut wanted = vec![frame(8, false); 8];
     wanted.extend([frame(16, true); 4]);
     wanted.extend([frame(48, true); 6]);
@@ -46,19 +46,19 @@ fn frames_are_known_from_the_first_instruction_to_the_return() {
 
 #[test]
 fn code_that_makes_no_frame_as_it_should_has_the_frame_all_along() {
-    assert_eq!(rules_of(&blob(Kind::Method, 4096, METHOD), METHOD)[20], frame(4096, true));
+    assert_eq!(rules_of(&blob(BlobKind::Method, 4096, METHOD), METHOD)[20], frame(4096, true));
     // What cannot be read.
-    assert_eq!(rules_of(&blob(Kind::Runtime, 48, METHOD), &[])[9], frame(48, true));
+    assert_eq!(rules_of(&blob(BlobKind::Runtime, 48, METHOD), &[])[9], frame(48, true));
 }
 
 #[test]
 fn other_code_is_walked_in_other_ways() {
     let sender = Rule { cfa: CFA_SENDER, ..NONE };
     for (kind, size, wanted) in [
-        (Kind::Interpreter, 0, sender),
-        (Kind::Adapter, 0, frame(8, false)),
-        (Kind::Runtime, 0, NONE),
-        (Kind::Method, 8, NONE),
+        (BlobKind::Interpreter, 0, sender),
+        (BlobKind::Adapter, 0, frame(8, false)),
+        (BlobKind::Runtime, 0, NONE),
+        (BlobKind::Method, 8, NONE),
     ] {
         assert!(rules_of(&blob(kind, size, METHOD), METHOD).iter().all(|rule| *rule == wanted), "{kind:?}");
     }
@@ -73,7 +73,7 @@ proptest::proptest! {
     ) {
         let code = if begins { [METHOD, &code].concat() } else { code };
         if !code.is_empty() {
-            rules_of(&blob(Kind::Method, size, &code), &code);
+            rules_of(&blob(BlobKind::Method, size, &code), &code);
         }
     }
 }

@@ -24,7 +24,7 @@ impl Regions {
     }
 }
 
-const LAYOUT: Layout = Layout::SAMPLE;
+const LAYOUT: HotspotLayout = HotspotLayout::SAMPLE;
 const CODE: u64 = 0x10_0000;
 const SEGMENTS: u64 = 0x20_0000;
 const NAMES: u64 = 0x30_0000;
@@ -93,7 +93,7 @@ fn blobs_are_found_by_their_segments() {
     let segments = cache.segments(&mut memory).expect("segments");
     let blobs = cache.blobs(&mut memory, &segments);
     let kinds: Vec<_> = blobs.iter().map(|blob| (blob.kind, blob.frame)).collect();
-    assert_eq!(kinds, [(Kind::Method, 48), (Kind::Interpreter, 0)]);
+    assert_eq!(kinds, [(BlobKind::Method, 48), (BlobKind::Interpreter, 0)]);
     assert_eq!(cache.find(&mut memory, CODE + 0x400).as_ref(), blobs.first());
     assert_eq!(cache.find(&mut memory, CODE + (45 << 7)), None, "nothing uses it");
     assert_eq!(cache.find(&mut memory, CODE + (50 << 7) + 3).as_ref(), blobs.last());
