@@ -95,8 +95,7 @@ fn server(agent: &Agent, dir: &Path, java: &Path, name: &str, options: &[&str]) 
     let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let service = format!("java{name}");
     let mut command = Command::new(java);
-    // Inlined methods have no frames: that is not what is judged here.
-    command.arg("-XX:CompileCommand=quiet").arg("-XX:CompileCommand=dontinline,Frames*.*").args(options);
+    command.arg("-XX:CompileCommand=quiet").args(options);
     command.arg("-cp").arg(dir).args(["Frames", &address.port().to_string()]).env("OTEL_SERVICE_NAME", &service);
     let mut server = Process::start("java", &mut command, &dir.join(format!("{service}.log")));
     wait_for_listener(&mut server, address);
@@ -167,6 +166,10 @@ fn usual() -> [(String, PathBuf); 1] {
     [(String::new(), find("java").unwrap_or_default())]
 }
 
+/// Every method has a frame of its own.
+const APART: &str = "-XX:CompileCommand=dontinline,Frames*.*";
+
+/// What was inlined stands in its place, so that the chains are the same as without.
 #[test]
 fn a_machine_without_frame_pointers_shows_its_methods() {
     judge_all("java frames", &usual(), &[("", &[])]);
@@ -174,8 +177,15 @@ fn a_machine_without_frame_pointers_shows_its_methods() {
 
 #[test]
 fn so_do_each_compiler_and_the_interpreter() {
-    let ways: [(&str, &[&str]); 3] =
-        [("c1", &["-XX:TieredStopAtLevel=1"]), ("c2", &["-XX:-TieredCompilation"]), ("int", &["-Xint"])];
+    let (first, second) = ("-XX:TieredStopAtLevel=1", "-XX:-TieredCompilation");
+    let ways: [(&str, &[&str]); 6] = [
+        ("apart", &[APART]),
+        ("c1", &[first]),
+        ("c1apart", &[first, APART]),
+        ("c2", &[second]),
+        ("c2apart", &[second, APART]),
+        ("int", &["-Xint"]),
+    ];
     judge_all("java frames, compilers", &usual(), &ways);
 }
 
@@ -190,5 +200,5 @@ fn so_do_other_versions() {
     if others.is_empty() {
         return say("SKIPPED so_do_other_versions: no other Java is installed");
     }
-    judge_all("java frames, versions", &others, &[("", &[]), ("int", &["-Xint"])]);
+    judge_all("java frames, versions", &others, &[("", &[]), ("apart", &[APART]), ("int", &["-Xint"])]);
 }

@@ -304,7 +304,8 @@ fn obtain_linker(compiler: &Compiler) -> Result<PathBuf> {
             "installing bpf-linker {LINKER_VERSION} from source against LLVM {LLVM} (about a minute)"
         ));
         let mut command = shell::cargo();
-        command.args(["install", "--locked", "--force", "--no-default-features", "--features"]);
+        // Unoptimised: what takes time in a link is LLVM, which is not compiled here.
+        command.args(["install", "--locked", "--force", "--debug", "--no-default-features", "--features"]);
         command.arg(format!("llvm-{LLVM}")).arg("--root").arg(&root).arg(format!("bpf-linker@{LINKER_VERSION}"));
         command.env("LLVM_PREFIX", &prefix).current_dir("/");
         shell::run(&mut command, "cargo's own words are above")?;

@@ -116,7 +116,7 @@ fn main() -> ExitCode {
         Task::Transactions(options) => transactions::run(way, &options),
         Task::BenchSleeper { address } => bench::sleeper(address),
         Task::Fuzz(options) => fuzz::run(&options),
-        Task::Vm(options) => vm::run(way, &options),
+        Task::Vm(options) => vm::run(way, options),
         Task::Deny => deny::run(),
         Task::Docs => docs::run(),
         Task::Vendor => vendor::run(),

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -11,7 +12,7 @@ use crate::build_ebpf::Way;
 use crate::shell::{self, Root};
 use crate::tally::Tally;
 use crate::times::Times;
-use crate::{build, fuzz, programs, setup, tiers, wheels, workloads};
+use crate::{build, fuzz, programs, setup, tiers, vm, wheels, workloads};
 
 /// Seconds per fuzz target with `--full`; their seeds and corpora are among the unit tests.
 const FUZZ_SECONDS: u32 = 3;
@@ -27,6 +28,9 @@ pub(crate) struct Options {
     /// Every test, instead of what takes at most a quarter of an hour.
     #[arg(long)]
     pub(crate) full: bool,
+    /// Also boot these kernels, emulated, with the tests of `cargo xtask vm --smoke`, while unit tests are built and run.
+    #[arg(long, value_delimiter = ',', value_name = "KERNEL", conflicts_with_all = ["without_kernel", "program"])]
+    pub(crate) guests: Vec<String>,
     /// Print which kernel tests either tier runs, and do nothing else.
     #[arg(long)]
     pub(crate) list: bool,
@@ -66,9 +70,25 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
         step(2, "release build");
         times.of("release build", || build::tracer(way, true))?;
     }
-    if options.program.is_empty() {
-        machine_less(options, &step, &mut times, &mut tally)?;
+    // Everything is built for them first. An emulated guest keeps one core busy, and builds have the other; tests of the whole
+    // machine come once they have ended.
+    let guests = if options.guests.is_empty() {
+        None
+    } else {
+        let wanted = vm::Options::smoke_of(options.guests.clone());
+        let ready = times.of("guests: their build and files", || vm::Guests::prepare(way, wanted))?;
+        Some(thread::spawn(move || {
+            let begin = Instant::now();
+            (ready.run(), begin.elapsed())
+        }))
+    };
+    let tested = if options.program.is_empty() { machine_less(options, &step, &mut times, &mut tally) } else { Ok(()) };
+    if let Some(guests) = guests {
+        let (outcome, took) = guests.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        times.add("guests, beside unit and property tests", took);
+        tally.add(&format!("guests: {}", options.guests.join(", ")), outcome);
     }
+    tested?;
     if !options.without_kernel {
         let runs = |program: &str| options.full || options.program.iter().any(|named| named == program);
         if let Err(error) = wheels::install_large(runs) {

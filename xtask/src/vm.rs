@@ -87,122 +87,162 @@ const FULL: &[&str] = &["matrix:", "cpu:", "flame:", "links:nginx", "lifecycle:s
 /// C programs of the tests, compiled here.
 const WORKLOADS: &[&str] = &["burn", "matrix", "origin", "storm"];
 
+impl Options {
+    /// A quick run of these kernels.
+    pub(crate) fn smoke_of(kernel: Vec<String>) -> Self {
+        Self {
+            kernel,
+            arch: Machine::X86,
+            full: false,
+            smoke: true,
+            load: false,
+            pair: None,
+            test: Vec::new(),
+            append: String::new(),
+            record: false,
+            docs: false,
+        }
+    }
+}
+
+/// Guests with everything they need: nothing is compiled from here on.
+pub(crate) struct Guests {
+    options: Options,
+    chosen: Vec<&'static Source>,
+    tests: Vec<String>,
+    parts: Parts,
+}
+
 /// Boots every requested kernel, prints the table, fails if one fell short.
-pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
-    let machine = options.arch;
-    let offered: Vec<&Source> = SOURCES.iter().filter(|s| machine == Machine::X86 || s.arm64).collect();
-    let named = options.pair.as_ref().unwrap_or(&options.kernel);
-    if let Some(unknown) = named.iter().find(|k| !offered.iter().any(|s| s.name == **k)) {
-        let names: Vec<&str> = offered.iter().map(|s| s.name).collect();
-        bail!("no kernel '{unknown}' is known for this processor; expected some of {}", names.join(", "));
-    }
-    let chosen: Vec<&Source> =
-        offered.into_iter().filter(|s| named.is_empty() || named.iter().any(|k| k == s.name)).collect();
-    packages::install(&[Need::Guests])?;
-    build_ebpf::ready(way)?;
-    let tests = tests(options);
-    let named = tests.iter().filter_map(|test| test.split_once(':')).map(|(program, _)| program);
-    let programs: BTreeSet<&str> = if options.pair.is_some() { [pair::PROGRAM].into() } else { named.collect() };
-    let programs = programs.into_iter().map(str::to_owned).collect();
-    let built = machine.build(way, &ProgramChoice::These { programs, and_library: false })?;
-    let base = shell::target_dir()?.join(machine.dir());
-    fs::create_dir_all(&base).with_context(|| format!("cannot create {}", base.display()))?;
-    let qemu = image::Qemu::ready(&base, machine)?;
-    let root = image::root(&base, machine)?;
-    let files = files(&base, &built)?;
-    let parts = Parts { base: &base, qemu, root, files, append: &options.append };
-    if options.pair.is_some() {
-        return pair::run(&parts, machine, &chosen, options.docs);
-    }
-    // Of all processors together, because one table shows them.
-    let results = shell::target_dir()?.join(Machine::X86.dir()).join("results");
-    let build = fingerprint()?;
-    let mut recorded = Table::read()?;
-    let mut failed = Vec::new();
-    let mut outcomes = Vec::new();
-    let left_out = |source: &Source, test: &str| {
-        REFUSED.contains(&source.name) || (options.smoke && SLOW.contains(&source.name) && test == SLOW_WITHOUT)
-    };
-    let wanted =
-        |source: &Source| -> Vec<String> { tests.iter().filter(|test| !left_out(source, test)).cloned().collect() };
-    // A guest keeps one core busy; whole sets of tests need the machine to themselves.
-    let alone = !(options.smoke || options.load);
-    let together = if alone { 1 } else { std::thread::available_parallelism().map_or(1, std::num::NonZero::get) };
-    let mut first = Vec::new();
-    for some in chosen.chunks(together) {
-        let images = some.iter().map(|source| kernels::image(source, machine, &base));
-        let images = images.collect::<Result<Vec<_>>>()?;
-        let boots: Vec<Result<Boot>> = std::thread::scope(|scope| {
-            let parts = &parts;
-            let start = |(source, (kernel, _)): (&&'static Source, &'_ (PathBuf, String))| {
-                let (source, kernel, tests) = (*source, kernel.clone(), wanted(source));
-                scope.spawn(move || parts.boot(&kernel, source, &tests))
-            };
-            let threads: Vec<_> = some.iter().zip(&images).map(start).collect();
-            let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
-            joined.map(|done| done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
-        });
-        first.extend(images.into_iter().zip(boots));
-    }
-    for (source, ((kernel, package), boot)) in chosen.into_iter().zip(first) {
-        let (wanted, mut boot) = (wanted(source), boot?);
-        let mut retried = None;
-        // On a busy machine, an emulated guest can panic or run out of time; report that and try once more.
-        if let Err(why) = verdict(source, &boot, &wanted) {
-            let first = base.join(format!("{}.first.log", source.name));
-            fs::rename(&boot.log, &first).with_context(|| format!("cannot keep {}", first.display()))?;
-            shell::progress(format!("{}: {why:#} (its console: {}); once more", source.name, first.display()));
-            retried = Some(format!("{why:#}"));
-            boot = parts.boot(&kernel, source, &wanted)?;
+pub(crate) fn run(way: Option<Way>, options: Options) -> Result<()> {
+    Guests::prepare(way, options)?.run()
+}
+
+impl Guests {
+    /// Installs packages, builds the agent and the tests, and makes the disk.
+    pub(crate) fn prepare(way: Option<Way>, options: Options) -> Result<Self> {
+        let machine = options.arch;
+        let offered: Vec<&Source> = SOURCES.iter().filter(|s| machine == Machine::X86 || s.arm64).collect();
+        let named = options.pair.as_ref().unwrap_or(&options.kernel);
+        if let Some(unknown) = named.iter().find(|k| !offered.iter().any(|s| s.name == **k)) {
+            let names: Vec<&str> = offered.iter().map(|s| s.name).collect();
+            bail!("no kernel '{unknown}' is known for this processor; expected some of {}", names.join(", "));
         }
-        let verdict = verdict(source, &boot, &wanted);
-        let mut outcome = Outcome::new(&machine.kernel(source.name), &package, &boot);
-        if let Err(why) = &verdict {
-            eprintln!(
-                "error: kernel {}: {why:#}; its console: {}\n{}",
-                source.name,
-                boot.log.display(),
-                tail(&boot.log)
-            );
-            failed.push(source.name);
+        let chosen: Vec<&Source> =
+            offered.into_iter().filter(|s| named.is_empty() || named.iter().any(|k| k == s.name)).collect();
+        packages::install(&[Need::Guests])?;
+        build_ebpf::ready(way)?;
+        let tests = tests(&options);
+        let named = tests.iter().filter_map(|test| test.split_once(':')).map(|(program, _)| program);
+        let programs: BTreeSet<&str> = if options.pair.is_some() { [pair::PROGRAM].into() } else { named.collect() };
+        let programs = programs.into_iter().map(str::to_owned).collect();
+        let built = machine.build(way, &ProgramChoice::These { programs, and_library: false })?;
+        let base = shell::target_dir()?.join(machine.dir());
+        fs::create_dir_all(&base).with_context(|| format!("cannot create {}", base.display()))?;
+        let qemu = image::Qemu::ready(&base, machine)?;
+        let root = image::root(&base, machine)?;
+        let files = files(&base, &built)?;
+        let parts = Parts { base, qemu, root, files, append: options.append.clone() };
+        Ok(Self { options, chosen, tests, parts })
+    }
+
+    /// Boots them.
+    pub(crate) fn run(self) -> Result<()> {
+        let Self { options, chosen, tests, parts } = self;
+        let machine = options.arch;
+        if options.pair.is_some() {
+            return pair::run(&parts, machine, &chosen, options.docs);
         }
-        if !REFUSED.contains(&source.name) {
-            let faults = counts(&mut recorded, options.record, &outcome);
-            if !faults.is_empty() {
+        // Of all processors together, because one table shows them.
+        let results = shell::target_dir()?.join(Machine::X86.dir()).join("results");
+        let build = fingerprint()?;
+        let mut recorded = Table::read()?;
+        let mut failed = Vec::new();
+        let mut outcomes = Vec::new();
+        let left_out = |source: &Source, test: &str| {
+            REFUSED.contains(&source.name) || (options.smoke && SLOW.contains(&source.name) && test == SLOW_WITHOUT)
+        };
+        let wanted =
+            |source: &Source| -> Vec<String> { tests.iter().filter(|test| !left_out(source, test)).cloned().collect() };
+        // A guest keeps one core busy; whole sets of tests need the machine to themselves.
+        let alone = !(options.smoke || options.load);
+        let together = if alone { 1 } else { std::thread::available_parallelism().map_or(1, std::num::NonZero::get) };
+        let mut first = Vec::new();
+        for some in chosen.chunks(together) {
+            let images = some.iter().map(|source| kernels::image(source, machine, &parts.base));
+            let images = images.collect::<Result<Vec<_>>>()?;
+            let boots: Vec<Result<Boot>> = std::thread::scope(|scope| {
+                let parts = &parts;
+                let start = |(source, (kernel, _)): (&&'static Source, &'_ (PathBuf, String))| {
+                    let (source, kernel, tests) = (*source, kernel.clone(), wanted(source));
+                    scope.spawn(move || parts.boot(&kernel, source, &tests))
+                };
+                let threads: Vec<_> = some.iter().zip(&images).map(start).collect();
+                let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
+                joined.map(|done| done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+            });
+            first.extend(images.into_iter().zip(boots));
+        }
+        for (source, ((kernel, package), boot)) in chosen.into_iter().zip(first) {
+            let (wanted, mut boot) = (wanted(source), boot?);
+            let mut retried = None;
+            // On a busy machine, an emulated guest can panic or run out of time; report that and try once more.
+            if let Err(why) = verdict(source, &boot, &wanted) {
+                let first = parts.base.join(format!("{}.first.log", source.name));
+                fs::rename(&boot.log, &first).with_context(|| format!("cannot keep {}", first.display()))?;
+                shell::progress(format!("{}: {why:#} (its console: {}); once more", source.name, first.display()));
+                retried = Some(format!("{why:#}"));
+                boot = parts.boot(&kernel, source, &wanted)?;
+            }
+            let verdict = verdict(source, &boot, &wanted);
+            let mut outcome = Outcome::new(&machine.kernel(source.name), &package, &boot);
+            if let Err(why) = &verdict {
                 eprintln!(
-                    "error: kernel {}: {}; if that is meant: `cargo xtask vm --load --record`",
+                    "error: kernel {}: {why:#}; its console: {}\n{}",
                     source.name,
-                    faults.join("; ")
+                    boot.log.display(),
+                    tail(&boot.log)
                 );
                 failed.push(source.name);
             }
+            if !REFUSED.contains(&source.name) {
+                let faults = counts(&mut recorded, options.record, &outcome);
+                if !faults.is_empty() {
+                    eprintln!(
+                        "error: kernel {}: {}; if that is meant: `cargo xtask vm --load --record`",
+                        source.name,
+                        faults.join("; ")
+                    );
+                    failed.push(source.name);
+                }
+            }
+            outcome = Outcome {
+                tests: wanted.len(),
+                full: !options.smoke && !options.load && options.test.is_empty(),
+                retried,
+                refused: REFUSED.contains(&source.name),
+                good: verdict.is_ok(),
+                build: build.clone(),
+                ..outcome
+            };
+            if !options.load && options.test.is_empty() {
+                outcome.keep(&results)?;
+            }
+            outcomes.push(outcome);
         }
-        outcome = Outcome {
-            tests: wanted.len(),
-            full: !options.smoke && !options.load && options.test.is_empty(),
-            retried,
-            refused: REFUSED.contains(&source.name),
-            good: verdict.is_ok(),
-            build: build.clone(),
-            ..outcome
-        };
-        if !options.load && options.test.is_empty() {
-            outcome.keep(&results)?;
+        shell::print(report::tables(&outcomes, &build));
+        if options.record {
+            recorded.write()?;
         }
-        outcomes.push(outcome);
+        if options.docs {
+            doc_tables::put("vm", &report::tables(&report::all(&results), &build))?;
+        }
+        failed.dedup();
+        if !failed.is_empty() {
+            bail!("kernels that fell short: {}", failed.join(", "));
+        }
+        Ok(())
     }
-    shell::print(report::tables(&outcomes, &build));
-    if options.record {
-        recorded.write()?;
-    }
-    if options.docs {
-        doc_tables::put("vm", &report::tables(&report::all(&results), &build))?;
-    }
-    failed.dedup();
-    if !failed.is_empty() {
-        bail!("kernels that fell short: {}", failed.join(", "));
-    }
-    Ok(())
 }
 
 /// Tests of a run, `binary:filter`.
@@ -253,24 +293,24 @@ fn tail(log: &Path) -> String {
 }
 
 /// The parts of every guest in a run.
-struct Parts<'a> {
-    base: &'a Path,
+struct Parts {
+    base: PathBuf,
     qemu: image::Qemu,
     /// The disk without this run's files.
     root: PathBuf,
     files: Vec<(PathBuf, String)>,
     /// More words for the kernel command line.
-    append: &'a str,
+    append: String,
 }
 
-impl Parts<'_> {
+impl Parts {
     /// Boots one kernel and runs `tests` in it.
     fn boot(&self, kernel: &Path, source: &Source, tests: &[String]) -> Result<Boot> {
         shell::progress(format!("booting {}", source.name));
         let init = guest::init(tests, SCALE, TEST_LIMIT, None);
         let disk = self.disk(source.name, &init, &[])?;
         let log = self.base.join(format!("{}.log", source.name));
-        let boot = guest::boot(&self.qemu, (kernel, self.append), &disk, &[], &log, LIMIT);
+        let boot = guest::boot(&self.qemu, (kernel, &self.append), &disk, &[], &log, LIMIT);
         let _ = fs::remove_file(&disk);
         let boot = boot?;
         shell::progress(format!("{} ran for {:.0} s", source.name, boot.took.as_secs_f64()));

@@ -1,4 +1,5 @@
-//! Any bytes as the memory of a process with HotSpot: its description of its structures, heaps of code, blobs and methods.
+//! Any bytes as the memory of a process with HotSpot: its description of its structures, heaps of code, blobs,
+//! methods, and what was inlined into them.
 use crate::process_memory::Bytes;
 use tracer_user::runtimes::hotspot::code_cache::CodeCache;
 use tracer_user::runtimes::hotspot::layout::{HotspotLayout, SYMBOLS};
@@ -16,12 +17,13 @@ pub(crate) fn run(data: &[u8]) {
         let Some(segments) = cache.segments(&mut memory) else { continue };
         for blob in cache.blobs(&mut memory, &segments).iter().take(16) {
             assert!(blob.code.start <= blob.code.end);
-            let _ = cache.name(&mut memory, blob.code.start);
+            let _ = cache.names(&mut memory, blob.code.start);
         }
         let address = cache.range().start.wrapping_add(u32::from_ne_bytes(*head).into());
         memory.read = 0;
-        let name = cache.name(&mut memory, address);
+        let names = cache.names(&mut memory, address);
         // Of characters that are no text each becomes three bytes.
-        assert!(name.is_none_or(|name| name.len() <= 2 * 3 * 256 + 1) && memory.read <= 16 << 10);
+        assert!(names.len() <= 64 && names.iter().all(|name| name.len() <= 2 * 3 * 256 + 1));
+        assert!(memory.read <= 64 << 10, "{} bytes read for an address", memory.read);
     }
 }

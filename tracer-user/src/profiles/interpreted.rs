@@ -605,7 +605,8 @@ mod tests {
         // An op array of PHP 8.2 with its name and file, in this process's own memory; what all of it stands at, and a class.
         let (mut memory, class) = (vec![0u64; 64], 0);
         let base = memory.as_ptr() as u64;
-        let cookie = fold(&[11, class, 12, 7]);
+        let (name, file) = (php_code::hash_of(b"of"), php_code::hash_of(b"k.php"));
+        let cookie = fold(&[name, class, file, 7]);
         let flags = FRAME_PHP | 2 << FRAME_VERSION_SHIFT;
         let frames = [InterpretedFrame { code: base, cookie, at: 0, flags }];
         let mut functions = Functions::default();
@@ -621,10 +622,10 @@ mod tests {
             (1, base + 32 * 8),
             (19, base + 40 * 8),
             (20, 7),
-            (33, 11),
+            (33, name),
             (34, 2),
             (35, u64::from_ne_bytes(*b"of\0\0\0\0\0\0")),
-            (41, 12),
+            (41, file),
             (42, 5),
             (43, u64::from_ne_bytes(*b"k.php\0\0\0")),
         ] {

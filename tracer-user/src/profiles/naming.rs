@@ -66,8 +66,8 @@ pub(super) struct Stack {
 enum Nameless {
     /// Nothing is mapped there.
     Unmapped,
-    /// Something is; with the name the process gave it, if it did.
-    Mapped(Option<Frame>),
+    /// Something is; with the names the process has for it, outermost first, if there are any.
+    Mapped(Option<Frames>),
 }
 
 /// Names addresses.
@@ -313,7 +313,7 @@ impl Namer {
             for call in user.iter().take(sound) {
                 native.push(match (known.frames.get(call), odd.get(call)) {
                     (Some(found), _) => Arc::clone(found),
-                    (None, Some(Nameless::Mapped(Some(name)))) => Arc::from([name.clone()]),
+                    (None, Some(Nameless::Mapped(Some(names)))) => Arc::clone(names),
                     (None, _) => Arc::from([self.names.plain(UNKNOWN)]),
                 });
             }
@@ -495,7 +495,7 @@ impl Namer {
                 Symbolized::Unknown(_) => {
                     // Memory without a file behind it: made while running, and perhaps made anew.
                     let jit = known.jit.take().unwrap_or_else(|| self.made(pid));
-                    let made = jit.find(*call).map(|name| self.names.plain(name));
+                    let made = jit.find(*call).map(|name| Frames::from([self.names.plain(name)]));
                     known.jit = Some(jit);
                     let file = mapped.as_ref().and_then(|mapped| mapped.file(*call));
                     match (made, file) {
@@ -528,9 +528,10 @@ impl Namer {
             known.java = Hotspot::of(pid);
         }
         let Some(machine) = &mut known.java else { return };
-        for (call, name) in made.iter().zip(machine.names(&made)) {
-            if let Some(name) = name {
-                odd.insert(*call, Nameless::Mapped(Some(self.names.plain(&name))));
+        for (call, names) in made.iter().zip(machine.names(&made)) {
+            if !names.is_empty() {
+                let frames = names.iter().map(|name| self.names.plain(name)).collect();
+                odd.insert(*call, Nameless::Mapped(Some(frames)));
             }
         }
     }

@@ -85,6 +85,11 @@ pub fn read(memory: &mut impl ProcessMemory, frame: &InterpretedFrame) -> Option
     is_same(memory).then_some(code)
 }
 
+/// The hash that PHP keeps of a string (`zend_inline_hash_func`, `Zend/zend_string.h`).
+pub(crate) fn hash_of(text: &[u8]) -> u64 {
+    text.iter().fold(5381u64, |hash, byte| hash.wrapping_mul(33).wrapping_add(u64::from(*byte))) | 1 << 63
+}
+
 /// A string; its beginning, or its end, where it is long.
 fn string(memory: &mut impl ProcessMemory, at: u64, end: bool) -> Option<String> {
     let mut head = [0; 8];
@@ -100,6 +105,12 @@ fn string(memory: &mut impl ProcessMemory, at: u64, end: bool) -> Option<String>
     let skipped = if end { length - count } else { 0 };
     let mut raw = vec![0; count as usize];
     if !memory.read(at.checked_add(TEXT)?.checked_add(skipped)?, &mut raw) {
+        return None;
+    }
+    let mut hash = [0; 8];
+    if count == length && (!memory.read(at.checked_add(HASH)?, &mut hash) || u64::from_ne_bytes(hash) != hash_of(&raw))
+    {
+        // The memory is another's.
         return None;
     }
     // Names of anonymous classes go on behind a zero.
@@ -129,14 +140,19 @@ mod tests {
             self.0[at..at + bytes.len()].copy_from_slice(bytes);
         }
 
-        fn string(&mut self, at: u64, text: &str, hash: u64) {
-            self.put(at + HASH, &hash.to_ne_bytes());
+        fn string(&mut self, at: u64, text: &str) {
+            self.put(at + HASH, &hash_of(text.as_bytes()).to_ne_bytes());
             self.put(at + LENGTH, &(text.len() as u64).to_ne_bytes());
             self.put(at + TEXT, text.as_bytes());
         }
     }
 
     const CODE: u64 = 0x1000;
+    const FILE: &str = "/srv/shop/key.php";
+
+    fn file() -> u64 {
+        hash_of(FILE.as_bytes())
+    }
 
     fn memory(kind: u8) -> Words {
         let mut memory = Words(vec![0; 0x1000]);
@@ -145,10 +161,10 @@ mod tests {
         memory.put(CODE + 16, &0x1300u64.to_ne_bytes());
         memory.put(CODE + 152, &0x1400u64.to_ne_bytes());
         memory.put(CODE + 160, &[7, 0, 0, 0, 9, 0, 0, 0]);
-        memory.string(0x1200, "of", 11);
+        memory.string(0x1200, "of");
         memory.put(0x1300 + 8, &0x1500u64.to_ne_bytes());
-        memory.string(0x1400, "/srv/shop/key.php", 12);
-        memory.string(0x1500, "Key\0/srv/shop/key.php:3$0", 13);
+        memory.string(0x1400, FILE);
+        memory.string(0x1500, "Key\0/srv/shop/key.php:3$0");
         memory
     }
 
@@ -158,25 +174,42 @@ mod tests {
     }
 
     #[test]
+    fn hashes_have_their_highest_bit_set() {
+        // 5381, and 33 times that and 97 more.
+        assert_eq!((hash_of(b""), hash_of(b"a")), (0x8000_0000_0000_1505, 0x8000_0000_0002_b606));
+    }
+
+    #[test]
     fn functions_and_methods_have_names() {
-        let user = frame([11, 0x1300, 12, 7 | 9 << 32]);
+        let user = frame([hash_of(b"of"), 0x1300, file(), 7 | 9 << 32]);
         let code = read(&mut memory(2), &user).expect("a method");
         assert_eq!((&*code.name, &*code.file, code.first), ("Key::of", "/srv/shop/key.php", 7));
-        let internal = read(&mut memory(PHP_INTERNAL), &frame([11, 0x1300, 0, 0])).expect("a method of PHP's own");
+        let internal =
+            read(&mut memory(PHP_INTERNAL), &frame([hash_of(b"of"), 0x1300, 0, 0])).expect("a method of PHP's own");
         assert_eq!((&*internal.name, &*internal.file), ("Key::of", ""));
         let mut file = memory(2);
         file.put(CODE + 8, &[0; 16]);
-        assert_eq!(read(&mut file, &frame([0, 0, 12, 7 | 9 << 32])).map(|code| code.name), Some("{main}".into()));
+        assert_eq!(
+            read(&mut file, &frame([0, 0, self::file(), 7 | 9 << 32])).map(|code| code.name),
+            Some("{main}".into())
+        );
         file.put(CODE, &[EVAL]);
-        assert_eq!(read(&mut file, &frame([0, 0, 12, 7 | 9 << 32])).map(|code| code.name), Some("{eval}".into()));
+        assert_eq!(
+            read(&mut file, &frame([0, 0, self::file(), 7 | 9 << 32])).map(|code| code.name),
+            Some("{eval}".into())
+        );
     }
 
     #[test]
     fn another_function_at_the_same_place_is_not_taken_for_it() {
-        let user = frame([11, 0x1300, 12, 7 | 9 << 32]);
+        let user = frame([hash_of(b"of"), 0x1300, file(), 7 | 9 << 32]);
         let mut other = memory(2);
-        other.string(0x1200, "by", 14);
+        other.string(0x1200, "by");
         assert_eq!(read(&mut other, &user), None);
+        // The same hash, as of a string that was freed, and the text of another.
+        let mut text = memory(2);
+        text.put(0x1200 + TEXT, b"by");
+        assert_eq!(read(&mut text, &user), None);
         let mut lies = memory(2);
         lies.put(0x1200 + LENGTH, &u64::MAX.to_ne_bytes());
         assert_eq!(read(&mut lies, &user), None);

@@ -1,7 +1,8 @@
 //! Code objects of `CPython`: names, files and lines, read from the memory of a process that may say anything.
 //!
 //! Pure and total: every length is bounded, kinds are checked, and a code object whose words are not those that the kernel
-//! side saw gives nothing: it was freed, and its memory is another's.
+//! side saw, or that has no owner any more, gives nothing: it was freed, and its strings may be another's. That of a module is as soon
+//! as it was imported.
 
 use tracer_common::interpreter::{FRAME_VERSION_SHIFT, InterpretedFrame, PYTHON_INDEX, fold};
 
@@ -66,12 +67,32 @@ fn words(memory: &mut impl ProcessMemory, at: u64) -> Option<[u64; 4]> {
     Some(words)
 }
 
+/// In every object: how many refer to it, and its type; in a type: its name.
+const TYPE: u64 = 8;
+const TYPE_NAME: u64 = 24;
+/// More references than a code object has, if it does not have those of one that is never freed.
+const REFERENCES: u64 = 1 << 20;
+
+/// Whether a code object has an owner. Where memory is freed, the allocators link it to other free memory by an address in the
+/// place of the number of references: nothing, or a multiple of 16 above [`REFERENCES`]. Objects that are never freed have
+/// numbers of nine or ten digits.
+fn has_owner(memory: &mut impl ProcessMemory, code: u64) -> bool {
+    let Some(references) = word(memory, code) else { return false };
+    if references == 0 || references > u32::MAX.into() || (references >= REFERENCES && references.is_multiple_of(16)) {
+        return false;
+    }
+    let mut name = [0; 5];
+    let type_name = code.checked_add(TYPE).and_then(|at| word(memory, at)?.checked_add(TYPE_NAME));
+    let type_name = type_name.and_then(|at| word(memory, at));
+    type_name.is_some_and(|at| memory.read(at, &mut name)) && name == *b"code\0"
+}
+
 /// Reads the code object of a frame, its line table too if `lines`; `None` if it is not there any more.
 pub fn read(memory: &mut impl ProcessMemory, frame: &InterpretedFrame, lines: bool) -> Option<Code> {
     let offsets = offsets(frame)?;
     let at = |offset: u64| frame.code.checked_add(offset);
     let found = words(memory, at(offsets.names)?)?;
-    if fold(&found) != frame.cookie {
+    if fold(&found) != frame.cookie || !has_owner(memory, frame.code) {
         return None;
     }
     let [file, name, third, fourth] = found;
@@ -87,7 +108,7 @@ pub fn read(memory: &mut impl ProcessMemory, frame: &InterpretedFrame, lines: bo
         table: if lines { bytes(memory, table)? } else { Vec::new() },
     };
     // Freed meanwhile?
-    (words(memory, at(offsets.names)?)? == found).then_some(code)
+    (words(memory, at(offsets.names)?)? == found && has_owner(memory, frame.code)).then_some(code)
 }
 
 /// A string object; its beginning, or its end, where it is long.

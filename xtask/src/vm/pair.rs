@@ -94,13 +94,13 @@ fn both(parts: &Parts, machine: Machine, caller: &Source, callee: &Source) -> Re
 }
 
 fn boot(parts: &Parts, machine: Machine, source: &Source, wire: &Wire) -> Result<Boot> {
-    let (kernel, _) = kernels::image(source, machine, parts.base)?;
-    let module = kernels::module(source, machine, parts.base, CARD)?;
+    let (kernel, _) = kernels::image(source, machine, &parts.base)?;
+    let module = kernels::module(source, machine, &parts.base, CARD)?;
     let init = guest::init(&[TEST.to_owned()], SCALE, LIMIT, Some(wire));
     let name = format!("{}-{}", wire.role, source.name);
     let disk = parts.disk(&name, &init, &[(module, "/guest/wire.ko".into())])?;
     let log = parts.base.join(format!("{name}.log"));
-    let boot = guest::boot(&parts.qemu, (&kernel, parts.append), &disk, &wire.arguments, &log, LIMIT);
+    let boot = guest::boot(&parts.qemu, (&kernel, &parts.append), &disk, &wire.arguments, &log, LIMIT);
     let _ = fs::remove_file(&disk);
     let boot = boot?;
     shell::progress(format!("{name} ran for {:.0} s", boot.took.as_secs_f64()));

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use super::inlined;
 use super::layout::{CodeBegin, HotspotLayout, text};
 use crate::runtimes::process_memory::{ProcessMemory, number, word};
 
@@ -188,13 +189,18 @@ impl<'a> CodeCache<'a> {
         None
     }
 
-    /// What the code at an address is called: `class.method`, or what part of the machine it is.
-    pub fn name(&self, memory: &mut impl ProcessMemory, address: u64) -> Option<String> {
-        let blob = self.find(memory, address)?;
+    /// What the code at an address is called: `class.method`, and what was inlined there, outermost first; or what part of the machine
+    /// it is. Empty where there is no code that is known.
+    pub fn names(&self, memory: &mut impl ProcessMemory, address: u64) -> Vec<String> {
+        let Some(blob) = self.find(memory, address) else { return Vec::new() };
         match blob.kind {
-            BlobKind::Method => self.method(memory, blob.method),
-            BlobKind::Interpreter => Some("[Java interpreter]".to_owned()),
-            BlobKind::Adapter | BlobKind::Runtime => Some("[Java runtime]".to_owned()),
+            BlobKind::Method => {
+                let inlined = inlined::methods(memory, self.layout, &blob, address);
+                let methods = inlined.unwrap_or_else(|| vec![blob.method]);
+                methods.into_iter().rev().map_while(|method| self.method(memory, method)).collect()
+            }
+            BlobKind::Interpreter => vec!["[Java interpreter]".to_owned()],
+            BlobKind::Adapter | BlobKind::Runtime => vec!["[Java runtime]".to_owned()],
         }
     }
 
@@ -227,7 +233,7 @@ impl<'a> CodeCache<'a> {
 }
 
 /// Four bytes of memory.
-fn half(memory: &mut impl ProcessMemory, at: u64) -> Option<u32> {
+pub(super) fn half(memory: &mut impl ProcessMemory, at: u64) -> Option<u32> {
     number::<4>(memory, at).map(|number| number as u32)
 }
 

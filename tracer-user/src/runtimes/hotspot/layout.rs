@@ -43,6 +43,18 @@ pub(super) enum CodeBegin {
     Distance(u64),
 }
 
+/// Where compiled code keeps which methods were inlined: the table of positions, the descriptions they lead to, and the methods that
+/// these name by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ScopesPlace {
+    /// In the blob (before Java 23): offsets of the members that hold the distance of the positions and of their end, the address
+    /// of the descriptions, and the distance of the methods.
+    Blob { positions: u64, end: u64, scopes: u64, methods: u64 },
+    /// In memory of their own (since Java 24): offsets of the members that hold its address, the distance of the positions and of the
+    /// descriptions, which follow; the address of the data that can change, and the distance of the methods in it.
+    Apart { memory: u64, positions: u64, scopes: u64, data: u64, methods: u64 },
+}
+
 /// Offsets of members in bytes, where nothing else is noted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HotspotLayout {
@@ -70,6 +82,8 @@ pub struct HotspotLayout {
     pub(super) blob_data: u64,
     /// Of compiled code: the method.
     pub(super) method: u64,
+    /// And what was inlined into it; `None` where it is kept in another way.
+    pub(super) scopes: Option<ScopesPlace>,
     /// Of a method: what does not change; of that: the constants, and which of them is the name.
     pub(super) method_const: u64,
     pub(super) const_pool: u64,
@@ -192,6 +206,7 @@ impl HotspotLayout {
         blob_code: CodeBegin::Address(32),
         blob_data: 24,
         method: 112,
+        scopes: Some(ScopesPlace::Blob { positions: 268, end: 272, scopes: 120, methods: 260 }),
         method_const: 8,
         const_pool: 8,
         const_name: 34,
@@ -208,6 +223,24 @@ impl HotspotLayout {
         let all = Described::read(memory, symbol)?;
         let list = ["GrowableArrayBase", "GenericGrowableArray", "GrowableArray<int>"];
         let code = all.offset(&["CodeBlob"], "_code_begin").map(CodeBegin::Address);
+        let compiled = |name| all.offset(&["nmethod", "CompiledMethod"], name);
+        let in_blob = || {
+            Some(ScopesPlace::Blob {
+                positions: compiled("_scopes_pcs_offset")?,
+                end: compiled("_dependencies_offset")?,
+                scopes: compiled("_scopes_data_begin")?,
+                methods: compiled("_metadata_offset")?,
+            })
+        };
+        let apart = || {
+            Some(ScopesPlace::Apart {
+                memory: compiled("_immutable_data")?,
+                positions: compiled("_scopes_pcs_offset")?,
+                scopes: compiled("_scopes_data_offset")?,
+                data: all.offset(&["CodeBlob"], "_mutable_data")?,
+                methods: all.offset(&["CodeBlob"], "_relocation_size")?,
+            })
+        };
         Some(Self {
             heaps: all.member("CodeCache", "_heaps")?,
             low: all.member("CodeCache", "_low_bound")?,
@@ -226,6 +259,7 @@ impl HotspotLayout {
             blob_code: code.or_else(|| all.offset(&["CodeBlob"], "_code_offset").map(CodeBegin::Distance))?,
             blob_data: all.offset(&["CodeBlob"], "_data_offset")?,
             method: all.offset(&["nmethod", "CompiledMethod"], "_method")?,
+            scopes: in_blob().or_else(apart),
             method_const: all.offset(&["Method"], "_constMethod")?,
             const_pool: all.offset(&["ConstMethod"], "_constants")?,
             const_name: all.offset(&["ConstMethod"], "_name_index")?,

@@ -5,6 +5,7 @@
 //! process that may say anything: every length, and every number of reads, is bounded.
 
 pub mod code_cache;
+mod inlined;
 pub mod layout;
 
 use code_cache::CodeCache;
@@ -41,10 +42,11 @@ impl Hotspot {
         Some((&mut self.memory, cache))
     }
 
-    /// What the code at each of these addresses is called; `None` where it is no code of the machine.
-    pub fn names(&mut self, addresses: &[u64]) -> Vec<Option<String>> {
-        let Some((memory, cache)) = self.code() else { return vec![None; addresses.len()] };
-        addresses.iter().map(|address| cache.name(memory, *address)).collect()
+    /// What the code at each of these addresses is called, with the methods inlined there, outermost first; nothing where it is no
+    /// code of the machine.
+    pub fn names(&mut self, addresses: &[u64]) -> Vec<Vec<String>> {
+        let Some((memory, cache)) = self.code() else { return vec![Vec::new(); addresses.len()] };
+        addresses.iter().map(|address| cache.names(memory, *address)).collect()
     }
 }
 

@@ -115,6 +115,9 @@ fn lines_are_those_the_interpreter_says() {
     assert_eq!(line(&frame(8, 0), &code(&[])), None, "an unknown version");
 }
 
+const CODE_TYPE: u64 = 0x40_0000;
+const CODE_NAME: u64 = 0x50_0000;
+
 /// Memory with pieces at some addresses.
 #[derive(Default)]
 struct Pieces(Vec<(u64, Vec<u8>)>);
@@ -148,7 +151,12 @@ impl Pieces {
 
     /// A code object of 3.11 and its frame.
     fn code(&mut self, at: u64, words: [u64; 4], first: u32) -> InterpretedFrame {
+        let mut kind = vec![0; 32];
+        kind[24..].copy_from_slice(&CODE_NAME.to_ne_bytes());
+        self.0.extend([(CODE_TYPE, kind), (CODE_NAME, b"code\0".to_vec())]);
         let mut bytes = vec![0; 192];
+        bytes[0] = 2;
+        bytes[8..16].copy_from_slice(&CODE_TYPE.to_ne_bytes());
         bytes[72..76].copy_from_slice(&first.to_ne_bytes());
         for (place, word) in (112..).step_by(8).zip(words) {
             bytes[place..place + 8].copy_from_slice(&word.to_ne_bytes());
@@ -181,6 +189,32 @@ fn a_code_object_says_what_it_is() {
     // A version that is not known.
     assert_eq!(read(&mut memory, &InterpretedFrame { flags: 14 << FRAME_VERSION_SHIFT, ..frame }, false), None);
     assert_eq!(read(&mut memory, &InterpretedFrame { code: u64::MAX - 50, ..frame }, false), None);
+}
+
+#[test]
+fn a_code_object_without_an_owner_says_nothing() {
+    let object = |references: u64, kind: u64| {
+        let mut memory = Pieces::default();
+        memory.string(0x10_0000, "secret of another");
+        memory.bytes(0x30_0000, 0, &[]);
+        let frame = memory.code(0x1000, [0x10_0000, 7, 0x10_0000, 0x30_0000], 42);
+        let (_, bytes) = memory.0.iter_mut().find(|(at, _)| *at == 0x1000).unwrap();
+        bytes[..8].copy_from_slice(&references.to_ne_bytes());
+        bytes[8..16].copy_from_slice(&kind.to_ne_bytes());
+        read(&mut memory, &frame, false).map(|code| code.first)
+    };
+    // In use; and never freed: 3.11, and later.
+    for references in [1, 70_000, 999_999_999, u64::from(u32::MAX)] {
+        assert_eq!(object(references, CODE_TYPE), Some(42), "{references}");
+    }
+    // Freed: the last of its size, with another one behind it near the program or far from it.
+    for references in [0, 0x42_0010, 0x5555_5a5a_1230, 0x7f12_3456_7890] {
+        assert_eq!(object(references, CODE_TYPE), None, "{references:x}");
+    }
+    // Of another type, or none.
+    for kind in [0, 0x10_0000, u64::MAX] {
+        assert_eq!(object(1, kind), None, "{kind:x}");
+    }
 }
 
 #[test]

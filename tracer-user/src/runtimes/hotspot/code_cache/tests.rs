@@ -3,6 +3,7 @@
 use super::*;
 
 /// Memory in regions; everything else cannot be read.
+#[derive(Clone)]
 struct Regions(Vec<(u64, Vec<u8>)>);
 
 impl ProcessMemory for Regions {
@@ -104,10 +105,64 @@ fn blobs_are_found_by_their_segments() {
 fn code_has_the_name_of_its_method() {
     let mut memory = memory();
     let cache = CodeCache::read(&mut memory, &LAYOUT).expect("a heap");
-    assert_eq!(cache.name(&mut memory, CODE + 0x400).as_deref(), Some("shop.Cart$$Lambda.total"));
-    assert_eq!(cache.name(&mut memory, CODE + (50 << 7)).as_deref(), Some("[Java interpreter]"));
+    assert_eq!(cache.names(&mut memory, CODE + 0x400), ["shop.Cart$$Lambda.total"]);
+    assert_eq!(cache.names(&mut memory, CODE + (50 << 7)), ["[Java interpreter]"]);
+    assert_eq!(cache.names(&mut memory, CODE - 1), Vec::<String>::new());
     assert_eq!(class_name("a/b/C$D"), "a.b.C$D");
     assert_eq!(class_name("a/B$$Lambda+0x00007f0008001000"), "a.B$$Lambda");
+}
+
+/// The method with another one inlined at [`CODE`] + 368 + 0x20 to 0x40, as before Java 19, with bytes from zero, or as since.
+fn inlining(memory: &mut Regions, excluded: u8) -> CodeBlob {
+    let cache = CodeCache::read(memory, &LAYOUT).expect("a heap");
+    let blob = cache.find(memory, CODE + 0x400).expect("a method");
+    // Below the code: distances of the positions, of their end, and of the methods; then these, and the scopes.
+    for (member, distance) in [(268, 0x130u64), (272, 0x160), (260, 0x120)] {
+        memory.put(blob.at + member, distance + 0x1000, 4);
+    }
+    memory.put(blob.at + 120, blob.at + 0x1200, 8);
+    let positions = [(0x20i32, 8u8), (0x40, 4), (i32::MAX, 0)];
+    for (number, (distance, scope)) in positions.into_iter().enumerate() {
+        memory.put(blob.at + 0x1130 + 16 * number as u64, distance as u32, 4);
+        memory.put(blob.at + 0x1134 + 16 * number as u64, scope, 4);
+    }
+    for (number, method) in [METHOD, METHOD + 0x800].into_iter().enumerate() {
+        memory.put(blob.at + 0x1120 + 8 * number as u64, method, 8);
+    }
+    // Scope 4 is the compiled method's own; scope 8 is within it, and of the second method.
+    for (scope, number) in [(4u64, 0u8), (5, 1), (8, 4), (9, 2)] {
+        memory.put(blob.at + 0x1200 + scope, number + excluded, 1);
+    }
+    // The second method has the first one's constants, and the fourth of them as its name.
+    memory.put(METHOD + 0x800 + 8, METHOD + 0x900, 8);
+    memory.put(METHOD + 0x900 + 8, METHOD + 0x200, 8);
+    memory.put(METHOD + 0x900 + 34, 4u64, 2);
+    memory.put(METHOD + 0x200 + 72 + 32, METHOD + 0x600, 8);
+    memory.put(METHOD + 0x600 + 4, 5u64, 2);
+    memory.put(METHOD + 0x600 + 6, u64::from_le_bytes(*b"price\0\0\0"), 8);
+    blob
+}
+
+#[test]
+fn inlined_methods_follow_the_one_they_are_in() {
+    for excluded in [0, 1] {
+        let mut memory = memory();
+        let blob = inlining(&mut memory, excluded);
+        let cache = CodeCache::read(&mut memory, &LAYOUT).expect("a heap");
+        let names = |distance: u64| cache.names(&mut memory.clone(), blob.code.start + distance);
+        let outer = "shop.Cart$$Lambda.total".to_owned();
+        let both = vec![outer.clone(), "shop.Cart$$Lambda.price".to_owned()];
+        assert_eq!((names(0), names(0x20)), (both.clone(), both), "{excluded}");
+        assert_eq!((names(0x21), names(0x40)), (vec![outer.clone()], vec![outer.clone()]));
+        // Behind the last position.
+        assert_eq!(names(0x41), [outer.clone()]);
+        // A chain that ends at another method, or nowhere, proves nothing.
+        for (scope, number) in [(5u64, 2u8), (4, 4), (5, 0)] {
+            let mut changed = memory.clone();
+            changed.put(blob.at + 0x1200 + scope, number + excluded, 1);
+            assert_eq!(cache.names(&mut changed, blob.code.start), [outer.clone()]);
+        }
+    }
 }
 
 #[test]
