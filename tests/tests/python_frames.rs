@@ -4,13 +4,17 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
+use tracer_common::interpreter::{FRAME_VERSION_SHIFT, InterpretedFrame, PYTHON_INDEX, fold};
 use tracer_tests::agent::Agent;
 use tracer_tests::folded::{self, Stacks, function, named};
 use tracer_tests::interpreted::{self, ask};
 use tracer_tests::process::Process;
 use tracer_tests::workload::{Server, source, wait_for_listener};
 use tracer_tests::{begin, figure, find, free_port, python, say, scratch};
+use tracer_user::runtimes::process_memory::MemoryFile;
+use tracer_user::runtimes::python_code;
 
 /// Samples a second and CPU.
 const HERTZ: f64 = 499.0;
@@ -208,11 +212,8 @@ fn walks(agent: &Agent) -> (f64, f64) {
     (bad, metrics.sum("tracer_python_stack_walks_total", &[]))
 }
 
-#[test]
-fn every_version_shows_its_functions_with_their_lines() {
-    let Some(_turn) = begin("python frames", &["python3"]) else { return };
-    let dir = scratch();
-    let agent = agent(dir.path(), "lines");
+/// The distribution's interpreter and those beside it, each with its version.
+fn pythons() -> Vec<(String, String)> {
     let own = ["/usr/bin/python3", "/usr/local/bin/python3"].into_iter().find(|path| Path::new(path).exists());
     let own = own.map_or_else(|| find("python3").unwrap_or_default().display().to_string(), String::from);
     let version = |program: &str| {
@@ -223,7 +224,15 @@ fn every_version_shows_its_functions_with_their_lines() {
     };
     let mut programs = vec![(own.clone(), version(&own))];
     programs.extend(python::others().into_iter().map(|(program, version)| (program.to_owned(), version)));
-    for (program, version) in programs {
+    programs
+}
+
+#[test]
+fn every_version_shows_its_functions_with_their_lines() {
+    let Some(_turn) = begin("python frames", &["python3"]) else { return };
+    let dir = scratch();
+    let agent = agent(dir.path(), "lines");
+    for (program, version) in pythons() {
         let service = format!("frames-{version}");
         let mut command = Command::new(&program);
         let server = Server::start(&service, dir.path(), command.arg("-u").arg(source("frames.py")));
@@ -232,6 +241,51 @@ fn every_version_shows_its_functions_with_their_lines() {
     let (bad, all) = walks(&agent);
     assert!(all > 1000.0 && bad <= 0.005 * all, "{bad} of {all} walks:\n{}", agent.text("/metrics"));
     agent.stop();
+}
+
+/// Reads the code objects that a line of `freed.py` is of as the agent does.
+fn read(memory: &mut MemoryFile, minor: u32, words: &[&str]) -> Option<String> {
+    let numbers: Vec<u64> = words.iter().take(5).map(|word| word.parse().expect("a number")).collect();
+    let [code, words @ ..] = numbers.first_chunk::<5>().expect("an address and four words");
+    let index = if minor < 11 { PYTHON_INDEX } else { 0 };
+    let flags = minor << FRAME_VERSION_SHIFT | index;
+    let frame = InterpretedFrame { code: *code, cookie: fold(words), at: 0, flags };
+    python_code::read(memory, &frame, false).map(|code| code.file)
+}
+
+/// The memory of freed code says what it said, and its file's name may be another text by then.
+#[test]
+fn code_that_was_freed_has_no_name() {
+    let Some(_turn) = begin("python freed code", &["python3"]) else { return };
+    let dir = scratch();
+    for (program, version) in pythons() {
+        let mut command = Command::new(&program);
+        command.arg(source("freed.py"));
+        let mut process = Process::start("freed", &mut command, &dir.path().join(format!("{version}.log")));
+        process.line("DONE", Duration::from_secs(20));
+        let mut memory = MemoryFile::open(process.pid()).expect("its memory");
+        let minor = version.strip_prefix("3.").and_then(|minor| minor.parse().ok()).expect("a version");
+        let (mut held, mut freed, mut another) = (0, 0, 0);
+        for line in process.output().lines() {
+            let words: Vec<&str> = line.split(' ').collect();
+            match words[..] {
+                ["held", ref rest @ ..] => {
+                    let file = read(&mut memory, minor, rest);
+                    assert!(file.is_some_and(|file| file.starts_with("/srv/planted/")), "{version}: {line}");
+                    held += 1;
+                }
+                ["freed", ref rest @ ..] => {
+                    assert_eq!(read(&mut memory, minor, rest), None, "{version}: {line}");
+                    freed += 1;
+                    another += usize::from(rest.len() > 5);
+                }
+                _ => {}
+            }
+        }
+        let what = format!("{held} in use have names; {freed} that were freed have none, {another} with another text");
+        figure(&format!("Python {version}, freed code"), &what);
+        assert!(held == 100 && another >= 50, "{version}: {what}");
+    }
 }
 
 #[test]

@@ -92,7 +92,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("node_frames", Only(&["a_server_shows_its_functions_with_file_and_line"])),
     ("trace_contexts", Only(&["each_thread_shows_the_request_it_holds_and_none_afterwards"])),
     ("php_frames", Only(&["a_program_shows_its_functions_with_their_lines"])),
-    ("python_frames", Only(&["every_version_shows_its_functions_with_their_lines"])),
+    ("python_frames", Only(&["every_version_shows_its_functions_with_their_lines", "code_that_was_freed_has_no_name"])),
     ("unwind", Only(&["nginx_and_redis_are_walked_to_the_end"])),
     ("pools", Only(&["python"])),
     ("queues", All),

@@ -95,7 +95,7 @@ pub(super) fn methods(
     let scopes = Scopes::of(memory, layout.scopes?, blob.at)?;
     let distance = i32::try_from(address.checked_sub(blob.code.start)?).ok()?;
     let at = scopes.at(memory, distance)?;
-    // Since Java 19 no byte is zero.
+    // Newer machines write no byte that is zero.
     [1, 0].into_iter().find_map(|excluded| scopes.chain(memory, at, blob.method, excluded))
 }
 

@@ -47,10 +47,10 @@ pub(super) enum CodeBegin {
 /// these name by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ScopesPlace {
-    /// In the blob (before Java 23): offsets of the members that hold the distance of the positions and of their end, the address
+    /// In the blob (as Java 17 has it): offsets of the members that hold the distance of the positions and of their end, the address
     /// of the descriptions, and the distance of the methods.
     Blob { positions: u64, end: u64, scopes: u64, methods: u64 },
-    /// In memory of their own (since Java 24): offsets of the members that hold its address, the distance of the positions and of the
+    /// In memory of their own (as Java 25 has it): offsets of the members that hold its address, the distance of the positions and of the
     /// descriptions, which follow; the address of the data that can change, and the distance of the methods in it.
     Apart { memory: u64, positions: u64, scopes: u64, data: u64, methods: u64 },
 }

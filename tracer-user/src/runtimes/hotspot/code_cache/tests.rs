@@ -112,7 +112,7 @@ fn code_has_the_name_of_its_method() {
     assert_eq!(class_name("a/B$$Lambda+0x00007f0008001000"), "a.B$$Lambda");
 }
 
-/// The method with another one inlined at [`CODE`] + 368 + 0x20 to 0x40, as before Java 19, with bytes from zero, or as since.
+/// The method with another one inlined at [`CODE`] + 368 + 0x20 to 0x40, with bytes from zero, as Java 17 has them, or from one, as Java 25.
 fn inlining(memory: &mut Regions, excluded: u8) -> CodeBlob {
     let cache = CodeCache::read(memory, &LAYOUT).expect("a heap");
     let blob = cache.find(memory, CODE + 0x400).expect("a method");

@@ -1,0 +1,39 @@
+"""Code objects that are in use and that were freed, with other texts in the place of what they point to. Prints a line of each
+whose memory still says what it said: held or freed, its address, the four words by which it is known, and for freed code the
+text that is in the place of its file's name, if there is one. Then DONE, and waits to be ended.
+"""
+
+import ctypes
+import signal
+import sys
+
+NAMES = 112 if sys.version_info >= (3, 11) else 104
+
+
+def words(at, count):
+    return list((ctypes.c_uint64 * count).from_address(at))
+
+
+def compiled(number):
+    # Of sizes that either of the allocators serves.
+    return compile("a = 1\n" * (number % 40), "/srv/planted/%04d/with-a-long-name/file.py" % number, "exec")
+
+
+held = [compiled(number) for number in range(100)]
+for code in held:
+    print("held", id(code), *words(id(code) + NAMES, 4))
+texts = []
+for number in range(400):
+    code = compiled(number)
+    at = id(code)
+    before = words(at + NAMES, 4)
+    name = before[0]
+    del code
+    new = ["another-text-%04d-%s" % (number, "x" * 24) for _ in range(4)]
+    texts += new
+    if words(at + NAMES, 4) != before:
+        continue
+    found = [text for text in new if id(text) == name]
+    print("freed", at, *before, *found)
+print("DONE", flush=True)
+signal.pause()
