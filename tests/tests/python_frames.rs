@@ -243,7 +243,7 @@ fn every_version_shows_its_functions_with_their_lines() {
     agent.stop();
 }
 
-/// Reads the code objects that a line of `freed.py` is of as the agent does.
+/// Reads the code object of a line of `freed.py` as the agent does; the name of its file.
 fn read(memory: &mut MemoryFile, minor: u32, words: &[&str]) -> Option<String> {
     let numbers: Vec<u64> = words.iter().take(5).map(|word| word.parse().expect("a number")).collect();
     let [code, words @ ..] = numbers.first_chunk::<5>().expect("an address and four words");
@@ -253,7 +253,7 @@ fn read(memory: &mut MemoryFile, minor: u32, words: &[&str]) -> Option<String> {
     python_code::read(memory, &frame, false).map(|code| code.file)
 }
 
-/// The memory of freed code says what it said, and its file's name may be another text by then.
+/// Freed code keeps its words in memory, while the memory of its file's name is used for another text.
 #[test]
 fn code_that_was_freed_has_no_name() {
     let Some(_turn) = begin("python freed code", &["python3"]) else { return };

@@ -1,6 +1,6 @@
-"""Code objects that are in use and that were freed, with other texts in the place of what they point to. Prints a line of each
-whose memory still says what it said: held or freed, its address, the four words by which it is known, and for freed code the
-text that is in the place of its file's name, if there is one. Then DONE, and waits to be ended.
+"""Code objects in use, and code objects that were freed, with other texts in the place of what they point to. Prints a line for
+each that still has its words in memory: held or freed, its address, the four words that identify it, and for freed code the
+text that stands in the place of its file's name, if there is one. Then DONE, and waits to be killed.
 """
 
 import ctypes
