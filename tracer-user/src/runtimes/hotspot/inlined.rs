@@ -12,7 +12,7 @@ use crate::runtimes::process_memory::{ProcessMemory, word};
 const POSITION: u64 = 16;
 /// Most positions of a method that are believed; methods of a megabyte have some ten thousand.
 const POSITIONS: u64 = 1 << 20;
-/// Most methods inlined into each other: compilers stop at 9 to 15 unless they are told otherwise.
+/// Most methods inlined into each other: compilers stop at 9 to 15 unless an option allows more.
 const DEPTH: usize = 64;
 /// Most bytes of three numbers of a scope.
 const SCOPE: usize = 15;
