@@ -1,9 +1,10 @@
 """Code objects in use, and code objects that were freed, with other texts in the place of what they point to. Prints a line for
-each that still has its words in memory: held or freed, its address, the four words that identify it, and for freed code the
+each that still has its words in memory: held, frozen or freed, its address, the four words that identify it, and for freed code the
 text that stands in the place of its file's name, if there is one. Then DONE, and waits to be killed.
 """
 
 import ctypes
+import importlib
 import signal
 import sys
 
@@ -22,6 +23,9 @@ def compiled(number):
 held = [compiled(number) for number in range(100)]
 for code in held:
     print("held", id(code), *words(id(code) + NAMES, 4))
+# Part of the interpreter: never freed.
+code = importlib._bootstrap._find_and_load.__code__
+print("frozen", id(code), *words(id(code) + NAMES, 4))
 texts = []
 for number in range(400):
     code = compiled(number)

@@ -107,9 +107,7 @@ fn string(memory: &mut impl ProcessMemory, at: u64, end: bool) -> Option<String>
     if !memory.read(at.checked_add(TEXT)?.checked_add(skipped)?, &mut raw) {
         return None;
     }
-    let mut hash = [0; 8];
-    if count == length && (!memory.read(at.checked_add(HASH)?, &mut hash) || u64::from_ne_bytes(hash) != hash_of(&raw))
-    {
+    if count == length && word(memory, at.checked_add(HASH)?) != hash_of(&raw) {
         // The memory is another's.
         return None;
     }

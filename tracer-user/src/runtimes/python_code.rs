@@ -4,6 +4,8 @@
 //! side saw, or that has no owner any more, gives nothing: it was freed, and its strings may be another's. That of a module is as soon
 //! as it was imported.
 
+use std::ops::Range;
+
 use tracer_common::interpreter::{FRAME_VERSION_SHIFT, InterpretedFrame, PYTHON_INDEX, fold};
 
 use super::process_memory::{ProcessMemory, word};
@@ -70,15 +72,15 @@ fn words(memory: &mut impl ProcessMemory, at: u64) -> Option<[u64; 4]> {
 /// In every object: how many refer to it, and its type; in a type: its name.
 const TYPE: u64 = 8;
 const TYPE_NAME: u64 = 24;
-/// More references than a code object has, if it does not have those of one that is never freed.
-const REFERENCES: u64 = 1 << 20;
+/// Numbers of references that are believed of a code object; and of one that is never freed (3.11: 999 999 999 and more).
+const REFERENCES: Range<u64> = 1..1 << 20;
+const NEVER_FREED: Range<u64> = 999_000_000..1 << 32;
 
 /// Whether a code object has an owner. Where memory is freed, the allocators link it to other free memory by an address in the
-/// place of the number of references: nothing, or a multiple of 16 above [`REFERENCES`]. Objects that are never freed have
-/// numbers of nine or ten digits.
+/// place of the number of references: none, or one that lies between these or above them.
 fn has_owner(memory: &mut impl ProcessMemory, code: u64) -> bool {
     let Some(references) = word(memory, code) else { return false };
-    if references == 0 || references > u32::MAX.into() || (references >= REFERENCES && references.is_multiple_of(16)) {
+    if !REFERENCES.contains(&references) && !NEVER_FREED.contains(&references) {
         return false;
     }
     let mut name = [0; 5];

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::inlined;
+use super::inlined_methods;
 use super::layout::{CodeBegin, HotspotLayout, text};
 use crate::runtimes::process_memory::{ProcessMemory, number, word};
 
@@ -195,7 +195,7 @@ impl<'a> CodeCache<'a> {
         let Some(blob) = self.find(memory, address) else { return Vec::new() };
         match blob.kind {
             BlobKind::Method => {
-                let inlined = inlined::methods(memory, self.layout, &blob, address);
+                let inlined = inlined_methods::methods_at(memory, self.layout, &blob, address);
                 let methods = inlined.unwrap_or_else(|| vec![blob.method]);
                 methods.into_iter().rev().map_while(|method| self.method(memory, method)).collect()
             }

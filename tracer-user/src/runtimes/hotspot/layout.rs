@@ -46,7 +46,7 @@ pub(super) enum CodeBegin {
 /// Where compiled code keeps which methods were inlined: the table of positions, the descriptions they lead to, and the methods that
 /// these name by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ScopesPlace {
+pub(super) enum InliningTables {
     /// In the blob (as Java 17 has it): offsets of the members that hold the distance of the positions and of their end, the address
     /// of the descriptions, and the distance of the methods.
     Blob { positions: u64, end: u64, scopes: u64, methods: u64 },
@@ -82,8 +82,8 @@ pub struct HotspotLayout {
     pub(super) blob_data: u64,
     /// Of compiled code: the method.
     pub(super) method: u64,
-    /// And what was inlined into it; `None` where it is kept in another way.
-    pub(super) scopes: Option<ScopesPlace>,
+    /// And which methods were inlined into it; `None` where it is kept in another way.
+    pub(super) inlining: Option<InliningTables>,
     /// Of a method: what does not change; of that: the constants, and which of them is the name.
     pub(super) method_const: u64,
     pub(super) const_pool: u64,
@@ -206,7 +206,7 @@ impl HotspotLayout {
         blob_code: CodeBegin::Address(32),
         blob_data: 24,
         method: 112,
-        scopes: Some(ScopesPlace::Blob { positions: 268, end: 272, scopes: 120, methods: 260 }),
+        inlining: Some(InliningTables::Blob { positions: 268, end: 272, scopes: 120, methods: 260 }),
         method_const: 8,
         const_pool: 8,
         const_name: 34,
@@ -225,7 +225,7 @@ impl HotspotLayout {
         let code = all.offset(&["CodeBlob"], "_code_begin").map(CodeBegin::Address);
         let compiled = |name| all.offset(&["nmethod", "CompiledMethod"], name);
         let in_blob = || {
-            Some(ScopesPlace::Blob {
+            Some(InliningTables::Blob {
                 positions: compiled("_scopes_pcs_offset")?,
                 end: compiled("_dependencies_offset")?,
                 scopes: compiled("_scopes_data_begin")?,
@@ -233,7 +233,7 @@ impl HotspotLayout {
             })
         };
         let apart = || {
-            Some(ScopesPlace::Apart {
+            Some(InliningTables::Apart {
                 memory: compiled("_immutable_data")?,
                 positions: compiled("_scopes_pcs_offset")?,
                 scopes: compiled("_scopes_data_offset")?,
@@ -259,7 +259,7 @@ impl HotspotLayout {
             blob_code: code.or_else(|| all.offset(&["CodeBlob"], "_code_offset").map(CodeBegin::Distance))?,
             blob_data: all.offset(&["CodeBlob"], "_data_offset")?,
             method: all.offset(&["nmethod", "CompiledMethod"], "_method")?,
-            scopes: in_blob().or_else(apart),
+            inlining: in_blob().or_else(apart),
             method_const: all.offset(&["Method"], "_constMethod")?,
             const_pool: all.offset(&["ConstMethod"], "_constants")?,
             const_name: all.offset(&["ConstMethod"], "_name_index")?,

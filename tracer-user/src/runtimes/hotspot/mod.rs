@@ -5,7 +5,7 @@
 //! process that may say anything: every length, and every number of reads, is bounded.
 
 pub mod code_cache;
-mod inlined;
+mod inlined_methods;
 pub mod layout;
 
 use code_cache::CodeCache;

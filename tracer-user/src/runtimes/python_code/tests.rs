@@ -204,7 +204,7 @@ fn a_code_object_without_an_owner_says_nothing() {
         read(&mut memory, &frame, false).map(|code| code.first)
     };
     // In use; and never freed: 3.11, and later.
-    for references in [1, 70_000, 999_999_999, u64::from(u32::MAX)] {
+    for references in [1, 70_000, 999_999_999, 1_000_000_000, u64::from(u32::MAX)] {
         assert_eq!(object(references, CODE_TYPE), Some(42), "{references}");
     }
     // Freed: the last of its size, with another one behind it near the program or far from it.

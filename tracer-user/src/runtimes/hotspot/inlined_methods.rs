@@ -5,14 +5,14 @@
 //! say anything: a chain counts if it ends at the compiled method, and then proves how its numbers are written.
 
 use super::code_cache::{CodeBlob, half};
-use super::layout::{HotspotLayout, ScopesPlace};
+use super::layout::{HotspotLayout, InliningTables};
 use crate::runtimes::process_memory::{ProcessMemory, word};
 
 /// Bytes of a position: its distance from the code's begin, its scope, and two numbers that do not matter here.
 const POSITION: u64 = 16;
-/// Most positions of a method that are believed; methods of a megabyte have some ten thousand.
+/// Most positions of a method that are believed.
 const POSITIONS: u64 = 1 << 20;
-/// Most methods inlined into each other: compilers stop at 9 to 15 unless an option allows more.
+/// Most methods inlined into each other that are believed.
 const DEPTH: usize = 64;
 /// Most bytes of three numbers of a scope.
 const SCOPE: usize = 15;
@@ -26,16 +26,16 @@ struct Scopes {
 }
 
 impl Scopes {
-    fn of(memory: &mut impl ProcessMemory, place: ScopesPlace, blob: u64) -> Option<Self> {
+    fn of(memory: &mut impl ProcessMemory, place: InliningTables, blob: u64) -> Option<Self> {
         let member = |offset: u64| blob.checked_add(offset);
         let (positions, end, scopes, methods) = match place {
-            ScopesPlace::Blob { positions, end, scopes, methods } => (
+            InliningTables::Blob { positions, end, scopes, methods } => (
                 blob.checked_add(half(memory, member(positions)?)?.into())?,
                 blob.checked_add(half(memory, member(end)?)?.into())?,
                 word(memory, member(scopes)?)?,
                 blob.checked_add(half(memory, member(methods)?)?.into())?,
             ),
-            ScopesPlace::Apart { memory: apart, positions, scopes, data, methods } => {
+            InliningTables::Apart { memory: apart, positions, scopes, data, methods } => {
                 let apart = word(memory, member(apart)?)?;
                 let scopes = apart.checked_add(half(memory, member(scopes)?)?.into())?;
                 (
@@ -86,13 +86,13 @@ impl Scopes {
 }
 
 /// The methods at an address in compiled code, innermost first; `None` where that is not known, or not believed.
-pub(super) fn methods(
+pub(super) fn methods_at(
     memory: &mut impl ProcessMemory,
     layout: &HotspotLayout,
     blob: &CodeBlob,
     address: u64,
 ) -> Option<Vec<u64>> {
-    let scopes = Scopes::of(memory, layout.scopes?, blob.at)?;
+    let scopes = Scopes::of(memory, layout.inlining?, blob.at)?;
     let distance = i32::try_from(address.checked_sub(blob.code.start)?).ok()?;
     let at = scopes.at(memory, distance)?;
     // Newer machines write no byte that is zero.
