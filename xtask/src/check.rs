@@ -95,12 +95,14 @@ fn format() -> Result<()> {
 /// Clippy for the workspace. Not for tracer-ebpf: no toolchain has both clippy and a core for BPF without `build-std`.
 fn lints() -> Result<()> {
     let mut command = shell::cargo();
-    command.args(["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"]);
+    command.args(["clippy", "--locked"]).args(shell::TEST_PROFILE);
+    command.args(["--workspace", "--all-targets", "--", "-D", "warnings"]);
     shell::run(&mut command, "its own words are above")
 }
 
 fn documentation() -> Result<()> {
     let mut command = shell::cargo();
-    command.args(["doc", "--locked", "--workspace", "--no-deps", "--document-private-items"]);
+    command.args(["doc", "--locked"]).args(shell::TEST_PROFILE);
+    command.args(["--workspace", "--no-deps", "--document-private-items"]);
     shell::run(command.env("RUSTDOCFLAGS", "-D warnings"), "its own words are above")
 }

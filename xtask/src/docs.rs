@@ -18,7 +18,8 @@ pub(crate) fn run() -> Result<()> {
     doc_tables::put("config", &configuration(&root)?)?;
     shell::progress("writing docs/metrics.md");
     let mut command = shell::cargo();
-    command.args(["test", "--locked", "--package", "tracer-user", "--lib", "metrics::reference"]);
+    command.args(["test", "--locked"]).args(shell::TEST_PROFILE);
+    command.args(["--package", "tracer-user", "--lib", "metrics::reference"]);
     shell::run(command.env("TRACER_WRITE_DOCS", "1"), "its own words are above")
 }
 

@@ -44,6 +44,9 @@ pub(crate) fn metadata(manifest: &Path) -> Result<serde_json::Value> {
     serde_json::from_str(&text).context("cargo metadata printed something that is not JSON")
 }
 
+/// Cargo's options for what is compiled to be checked or tested, not to be used; `Cargo.toml` says why by this profile.
+pub(crate) const TEST_PROFILE: [&str; 2] = ["--profile", "bench"];
+
 /// The cargo that started this xtask, at the root of the repository.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

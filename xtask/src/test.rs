@@ -118,7 +118,8 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
 fn machine_less(options: &Options, step: &impl Fn(u8, &str), times: &mut Times, tally: &mut Tally) -> Result<()> {
     step(3, "unit and property tests");
     let mut command = shell::cargo();
-    command.args(["test", "--locked", "--workspace", "--exclude", "tracer-tests", "--no-fail-fast"]);
+    command.args(["test", "--locked"]).args(shell::TEST_PROFILE);
+    command.args(["--workspace", "--exclude", "tracer-tests", "--no-fail-fast"]);
     fuzz::same_inputs(&mut command);
     times.of("unit and property tests", || tally.run(&mut command, "unit and property tests"))?;
     if options.full {
@@ -214,7 +215,7 @@ pub(crate) fn programs_of(mut command: Command, wanted: &ProgramChoice) -> Resul
     {
         return Ok(Vec::new());
     }
-    command.args(["--package", "tracer-tests", "--no-run"]);
+    command.args(shell::TEST_PROFILE).args(["--package", "tracer-tests", "--no-run"]);
     if let ProgramChoice::These { programs, and_library } = wanted {
         command.args(and_library.then_some("--lib"));
         command.args(programs.iter().flat_map(|program| ["--test", program]));

@@ -28,7 +28,8 @@ pub(crate) struct Options {
 /// Simulates and prints the tables.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let mut command = shell::cargo();
-    command.args(["bench", "--locked", "--package", "tracer-user", "--bench", "verdicts", "--"]);
+    command.args(["bench", "--locked", "--profile", "release"]);
+    command.args(["--package", "tracer-user", "--bench", "verdicts", "--"]);
     command.arg(options.seeds.to_string()).args(&options.scenarios);
     if options.tuning {
         command.arg("tuning");

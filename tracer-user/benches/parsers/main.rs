@@ -53,6 +53,10 @@ struct Cost {
 }
 
 fn main() -> ExitCode {
+    if cfg!(debug_assertions) {
+        eprintln!("error: not optimised: run `cargo xtask bench --parsers`");
+        return ExitCode::FAILURE;
+    }
     let fixtures = match fixtures::read() {
         Ok(fixtures) => fixtures,
         Err(why) => {

@@ -29,6 +29,9 @@ const PUBLISHED: u64 = 20_000;
 const TUNING: u64 = 50_000;
 
 fn main() {
+    if cfg!(debug_assertions) {
+        eprintln!("warning: not optimised, and slow for that: run `cargo xtask verdicts`");
+    }
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
     let seeds = arguments.first().and_then(|text| text.parse().ok()).unwrap_or(20);
     let mut names = arguments.get(1..).unwrap_or_default().to_vec();

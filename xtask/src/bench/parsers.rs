@@ -45,7 +45,8 @@ struct Idle {
 /// Measures, prints the table, writes the lines to `output` (target/parsers.json when not given).
 pub(super) fn run(output: Option<&Path>, into_docs: bool) -> Result<()> {
     let mut command = shell::cargo();
-    command.args(["bench", "--locked", "--package", "tracer-user", "--bench", "parsers"]);
+    command.args(["bench", "--locked", "--profile", "release"]);
+    command.args(["--package", "tracer-user", "--bench", "parsers"]);
     command.stderr(std::process::Stdio::inherit());
     shell::progress("measuring parsers (about a minute after the build)");
     let done = command.output().context("cannot run cargo bench")?;
