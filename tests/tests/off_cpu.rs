@@ -85,6 +85,52 @@ fn each_class_waits_in_its_own_function() {
 }
 
 #[test]
+fn time_divides_as_it_was_spent_where_few_stacks_are_taken() {
+    let Some(_turn) = begin("off_cpu_share", &["cc"]) else { return };
+    let dir = scratch();
+    let server = Server::c("waits", dir.path());
+    let agent = Agent::start(dir.path(), &["--nice=-10", "--overhead-budget", "0.3%"]);
+    // Until the budget has chosen how many are taken, and tables and names are there.
+    let ratio = || agent.metrics().sum("tracer_off_cpu_stacks_ratio", &[]);
+    let burst = |seconds| load::until(server.address, 4, &["/mixed"], Instant::now() + Duration::from_secs(seconds));
+    wait("few stacks", Duration::from_secs(60), || {
+        burst(2);
+        (ratio() < 0.3).then_some(())
+    });
+    let folded = || agent.text("/profile.folded?service=waits&class=GET%20%2Fmixed&kind=offcpu");
+    let truth = || {
+        let books = http::get(server.address, "/truth").expect("the server's own books");
+        let books: serde_json::Value = serde_json::from_slice(&books.body).expect("JSON");
+        ["wait_long", "wait_short"].map(|function| books[function].as_f64().expect("a number") / 1e9)
+    };
+    let (good, bad) = burst(20);
+    assert!(bad == 0 && good as f64 > 5000.0 * scale(), "{good} good, {bad} bad");
+    let chosen = ratio();
+    let [long, short] = truth();
+    let all = wait("the last request's costs", Duration::from_secs(30), || {
+        let all = seconds(&folded(), |stack| stack.ends_with("[off CPU: sleep]") || stack.ends_with(RUN_QUEUE));
+        (all > 0.97 * (long + short)).then_some(all)
+    });
+    let folded = folded();
+    let of = |function: &str| seconds(&folded, |stack| stack.contains(function));
+    let (in_long, in_short) = (of(";wait_long;"), of(";wait_short;"));
+    let whole = format!(
+        "of {chosen:.3} of all waits the stack was taken; by the clock {long:.3} and {short:.3} s; {all:.3} s in stacks, {in_long:.3} and {in_short:.3} s of it by function"
+    );
+    say(&format!("off CPU, sampled: {whole}"));
+    figure("off CPU, sampled", &whole);
+    assert!(chosen < 0.5, "{whole}");
+    let skipped = explained(&agent.metrics().lost()) * 0.01;
+    assert!(all < 1.03 * (long + short) + skipped, "{whole}");
+    // Three standard deviations of some thousand stacks, a quarter of them long.
+    let share = |long: f64, short: f64| long / (long + short);
+    assert!((share(in_long, in_short) - share(long, short)).abs() < 0.05, "{whole}\n{folded}");
+    // All of it has its function, but for what was taken before there were tables.
+    assert!(in_long + in_short > 0.9 * all, "{whole}\n{folded}");
+    agent.stop();
+}
+
+#[test]
 fn a_server_behind_a_unix_socket_has_stacks_too() {
     let Some(_turn) = begin("off_cpu_unix", &["setpriv"]) else { return };
     if programs().is_none() {

@@ -1,16 +1,20 @@
 /* An HTTP server whose handlers wait a known time, each in a function of its own: /sleep sleeps, /lock waits for a lock
- * that another thread holds, /read reads from a socket whose peer is slow. /truth answers how often, and how long by the
- * clock, the waiting functions took. */
+ * that another thread holds, /read reads from a socket whose peer is slow, /mixed sleeps once for long and three times
+ * shortly. /truth answers how often, and how long by the clock, the waiting functions took. */
 #include "http.h"
+
+enum { ROUTES = 4 };
 
 static struct route {
     const char *path;
     void (*wait)(void);
     long count;
     long long nanos;
-} routes[3];
+} routes[ROUTES];
 static pthread_mutex_t books = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+/* What /mixed took in either of its functions. */
+static _Atomic long long long_nanos, short_nanos;
 static int peers[2];
 /* One at a time asks the slow peer. */
 static pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;
@@ -49,6 +53,27 @@ __attribute__((noinline)) static void wait_for_peer(void)
     __asm__ volatile("" ::: "memory");
 }
 
+__attribute__((noinline)) static void wait_long(void)
+{
+    long long before = clock_now();
+    nap(2000);
+    long_nanos += clock_now() - before;
+}
+
+__attribute__((noinline)) static void wait_short(void)
+{
+    long long before = clock_now();
+    nap(500);
+    short_nanos += clock_now() - before;
+}
+
+__attribute__((noinline)) static void wait_in_both(void)
+{
+    wait_long();
+    for (int i = 0; i < 3; i++)
+        wait_short();
+}
+
 /* Holds the lock nearly always. */
 static void *hold(void *argument)
 {
@@ -79,11 +104,12 @@ static void truth(struct connection *c, int close)
     char body[4096];
     int n = snprintf(body, sizeof body, "{");
     pthread_mutex_lock(&books);
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < ROUTES; i++)
         n += snprintf(body + n, sizeof body - n, "%s\"%s\":{\"count\":%ld,\"nanos\":%lld}", i ? "," : "", routes[i].path,
                       routes[i].count, routes[i].nanos);
     pthread_mutex_unlock(&books);
-    n += snprintf(body + n, sizeof body - n, "}");
+    n += snprintf(body + n, sizeof body - n, ",\"wait_long\":%lld,\"wait_short\":%lld}", (long long)long_nanos,
+                  (long long)short_nanos);
     reply(c, 200, body, n, close);
 }
 
@@ -93,7 +119,7 @@ static void *handle(void *argument)
     struct request q;
     while (read_request(c, &q) > 0) {
         struct route *route = 0;
-        for (int i = 0; i < 3; i++)
+        for (int i = 0; i < ROUTES; i++)
             if (!strcmp(q.path, routes[i].path))
                 route = &routes[i];
         if (!route) {
@@ -129,6 +155,7 @@ int main(void)
     routes[0] = (struct route){.path = "/sleep", .wait = wait_in_sleep};
     routes[1] = (struct route){.path = "/lock", .wait = wait_for_lock};
     routes[2] = (struct route){.path = "/read", .wait = wait_for_peer};
+    routes[3] = (struct route){.path = "/mixed", .wait = wait_in_both};
     /* A pair that is not traced as a call: datagrams. */
     if (socketpair(AF_UNIX, SOCK_DGRAM, 0, peers))
         return 1;

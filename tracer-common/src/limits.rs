@@ -29,8 +29,8 @@ pub const IOVECS_MAX: usize = 16;
 pub const IOVECS_SENT_MAX: usize = 64;
 /// Most frames of one stack, user and kernel each (`perf_event_max_stack` of the kernel is 127).
 pub const FRAMES_MAX: usize = 127;
-/// Stacks of threads that leave the CPU that one CPU takes in a time slice of 2^[`OFF_CPU_SLICE`] nanoseconds: some 1900 a
-/// second, or fewer where the overhead budget asks for that. Waits beyond that are reported without one.
+/// Most stacks of threads that leave the CPU that one CPU takes in a time slice of 2^[`OFF_CPU_SLICE`] nanoseconds: some 1900 a
+/// second, until the overhead budget has fewer chosen. Waits beyond that are reported without one.
 pub const OFF_CPU_STACKS: u32 = 32;
 /// See [`OFF_CPU_STACKS`].
 pub const OFF_CPU_SLICE: u32 = 24;

@@ -105,9 +105,9 @@ wire! {
         pub names: u16,
         /// Another such port. 0 = none.
         pub names_too: u16,
-        /// Stacks of threads that leave the CPU that one CPU may take in a slice of 2^[`crate::limits::OFF_CPU_SLICE`]
-        /// nanoseconds; at most [`crate::limits::OFF_CPU_STACKS`].
-        pub off_cpu_stacks: u32,
+        /// Of 2^32 threads that leave the CPU with a request, how many have their stack taken: chosen at random, whatever
+        /// their waits will take.
+        pub off_cpu_share: u32,
         /// Zero.
         pub reserved: u32,
     }
@@ -127,6 +127,10 @@ wire! {
         pub nanos: u64,
         /// Run time of the program for time off the CPU where it took or reported a stack, nanoseconds.
         pub off_cpu_nanos: u64,
+        /// Stacks that it took.
+        pub off_cpu_stacks: u64,
+        /// Its run time where it took one, nanoseconds.
+        pub off_cpu_stack_nanos: u64,
         /// Runs of the sampling program by the clocks of single threads.
         pub ad_hoc_ticks: u64,
         /// Their run time, nanoseconds.

@@ -6,7 +6,9 @@
 use aya_ebpf::{
     EbpfContext,
     bindings::BPF_F_USER_STACK,
-    helpers::generated::{bpf_get_smp_processor_id, bpf_get_stack, bpf_ktime_get_ns, bpf_probe_read_kernel},
+    helpers::generated::{
+        bpf_get_prandom_u32, bpf_get_smp_processor_id, bpf_get_stack, bpf_ktime_get_ns, bpf_probe_read_kernel,
+    },
     macros::{btf_map, btf_tracepoint, map},
     maps::PerCpuArray,
     programs::BtfTracePointContext,
@@ -14,7 +16,7 @@ use aya_ebpf::{
 use tracer_common::{
     event::{Header, Kind, OFF_CPU_NO_STACK, OFF_CPU_UNINTERRUPTIBLE, OffCpu},
     interpreter::{INTERPRETED_FRAMES_MAX, InterpretedFrame},
-    limits::{FRAMES_MAX, OFF_CPU_SLICE},
+    limits::{FRAMES_MAX, OFF_CPU_SLICE, OFF_CPU_STACKS},
     lost::Lost,
     off_cpu::NO_SYSTEM_CALL,
     unwind::Outcome,
@@ -63,7 +65,7 @@ pub(crate) struct InterpretedWait {
 #[btf_map]
 static INTERPRETED_WAITS: TaskStorage<InterpretedWait> = TaskStorage::new();
 
-/// How many stacks a CPU has taken in the current time slice.
+/// How many stacks a CPU has been asked for in the current time slice.
 #[repr(C)]
 struct Taken {
     slice: u64,
@@ -73,9 +75,13 @@ struct Taken {
 #[map]
 static OFF_CPU_TAKEN: PerCpuArray<Taken> = PerCpuArray::with_max_entries(1, 0);
 
-/// Whether this CPU may take a stack at `now`; counts it.
+/// Whether this CPU takes a stack at `now`: by chance, as often as the overhead budget allows, and not too often at once.
 #[inline(always)]
-fn may_walk(now: u64) -> bool {
+fn is_chosen(now: u64) -> bool {
+    // SAFETY: no argument.
+    if unsafe { bpf_get_prandom_u32() } > policy::off_cpu_share() {
+        return false;
+    }
     let Some(taken) = OFF_CPU_TAKEN.get_ptr_mut(0) else { return false };
     // SAFETY: this CPU's element; interrupts are off in the scheduler.
     let taken = unsafe { &mut *taken };
@@ -84,7 +90,7 @@ fn may_walk(now: u64) -> bool {
         taken.stacks = 0;
     }
     taken.stacks += 1;
-    taken.stacks <= policy::off_cpu_stacks() as u64
+    taken.stacks <= OFF_CPU_STACKS as u64
 }
 
 /// hook: tp_btf sched_switch(preempt, prev, next, prev_state). First seen with prev_state: 6.1. Emits [`OffCpu`].
@@ -99,7 +105,7 @@ pub(crate) fn off_cpu(ctx: BtfTracePointContext) -> i32 {
     let reported = came(Task(ctx.arg(2)), threshold, now);
     let walked = went(&ctx, now);
     if reported || walked {
-        profiler_cost::off_cpu(now);
+        profiler_cost::off_cpu(now, walked);
     }
     0
 }
@@ -173,10 +179,10 @@ fn left(prev: Task, sleeps: bool, state: u32, now: u64) -> Option<*mut Wait> {
     Some(wait)
 }
 
-/// Takes the stack of `prev`, unless this CPU has taken as many as it may; whether it did.
+/// Takes the stack of `prev`, if chance chooses it; whether it did.
 #[inline(always)]
 fn stack(ctx: &BtfTracePointContext, prev: Task, wait: *mut Wait, now: u64) -> bool {
-    if !may_walk(now) {
+    if !is_chosen(now) {
         // SAFETY: as in `left`.
         unsafe { (*wait).record.flags |= OFF_CPU_NO_STACK };
         return false;

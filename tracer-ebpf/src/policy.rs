@@ -55,8 +55,8 @@ pub(crate) fn off_cpu() -> u64 {
 
 /// Stacks of threads that leave the CPU that one CPU may take in a time slice.
 #[inline(always)]
-pub(crate) fn off_cpu_stacks() -> u32 {
-    CONTROL.get(0).map_or(0, |control| control.off_cpu_stacks)
+pub(crate) fn off_cpu_share() -> u32 {
+    CONTROL.get(0).map_or(0, |control| control.off_cpu_share)
 }
 
 /// Whether stacks are walked by unwind tables.

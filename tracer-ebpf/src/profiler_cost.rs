@@ -53,11 +53,16 @@ pub(crate) fn ad_hoc(begin: u64) {
     }
 }
 
-/// The program for time off the CPU ends, having begun at `begin` and taken or reported a stack.
+/// The program for time off the CPU ends, having begun at `begin` and reported a wait, or taken a stack: `walked`.
 #[inline(always)]
-pub(crate) fn off_cpu(begin: u64) {
+pub(crate) fn off_cpu(begin: u64, walked: bool) {
     if let Some(cost) = cost() {
         // SAFETY: no argument.
-        cost.off_cpu_nanos += unsafe { bpf_ktime_get_ns() }.saturating_sub(begin);
+        let nanos = unsafe { bpf_ktime_get_ns() }.saturating_sub(begin);
+        cost.off_cpu_nanos += nanos;
+        if walked {
+            cost.off_cpu_stacks += 1;
+            cost.off_cpu_stack_nanos += nanos;
+        }
     }
 }

@@ -109,7 +109,8 @@ impl Agent {
         pipeline
             .metrics
             .set_ad_hoc(slow.requests, [&slow.by_kind(), &slow.by_reason(), &self.thread_clocks.outcomes()]);
-        pipeline.metrics.set_profiler(hertz, (cost, budget), &self.sampling.costs(&self.kernel).parts());
+        let share = self.sampling.budget.off_cpu_share();
+        pipeline.metrics.set_profiler((hertz, share), (cost, budget), &self.sampling.costs(&self.kernel).parts());
     }
 
     fn put_in_force(&mut self, plan: Plan) -> Result<(), LoadError> {
@@ -121,8 +122,8 @@ impl Agent {
             self.kernel.sampler.set_hertz(plan.hertz)?;
             self.kernel.policy.sample_period(self.kernel.sampler.announced_period())?;
         }
-        if before.is_none_or(|before| before.off_cpu_stacks != plan.off_cpu_stacks) {
-            self.kernel.policy.off_cpu_stacks(plan.off_cpu_stacks)?;
+        if before.is_none_or(|before| before.off_cpu_share != plan.off_cpu_share) {
+            self.kernel.policy.off_cpu_share(plan.off_cpu_share)?;
         }
         self.sampling.in_force = Some(plan);
         Ok(())

@@ -3,17 +3,15 @@
 //! The rate is the budget divided by what a sample costs. That cost is smoothed twice, over a third of a second and over ten,
 //! and the higher figure counts: when samples become dearer the rate falls at once, when they become cheaper it rises
 //! slowly. A change must be worth it (`LOWER`, `RAISE`), because each one cuts the current period of every clock short.
-//! Stacks of threads that leave the CPU do not come at a rate: where the program that takes them needs more than half of the
-//! budget, their number per time slice is limited. Samples get what they leave.
-
-use tracer_common::limits::OFF_CPU_STACKS;
+//! Stacks of threads that leave the CPU do not come at a rate: of as many threads the stack is taken, by chance, as a tenth of
+//! the budget pays for. Samples get what they leave.
 
 use crate::model::Nanos;
 
 /// Default share of the host's CPU.
 pub const DEFAULT: f64 = 0.01;
 /// The lowest rate, samples per second and CPU, unless fewer are asked for: threads that never leave the CPU are reported
-/// with their samples, so CPU by class comes this often at least.
+/// with their samples, so CPU by class comes this often at least. As many stacks of threads that leave it are taken, too.
 pub const FLOOR: u32 = 10;
 /// CPU that the agent spends on a sample altogether, as a multiple of the time it takes to read it from the ring and decode
 /// it, the part that is measured; the rest is spent where samples and other records meet, and on names (measured with 999 Hz
@@ -24,10 +22,14 @@ pub const INTERVAL: Nanos = 250_000_000;
 
 /// Share of the budget that is aimed at: measurements vary.
 const AIM: f64 = 0.9;
-/// Part of the budget that the program for stacks off the CPU may take.
-const OFF_CPU_PART: f64 = 0.5;
-/// Below this part of that, the limit of stacks rises by one at a time.
+/// Part of the budget that taking stacks off the CPU may cost the program.
+const OFF_CPU_PART: f64 = 0.1;
+/// Below this part of that, more stacks are taken at each decision, this many times as many.
 const OFF_CPU_LOW: f64 = 0.7;
+/// See [`OFF_CPU_LOW`].
+const OFF_CPU_MORE: f64 = 1.1;
+/// The smallest share of waits whose stack is taken: a CPU switches threads a million times a second at most.
+const OFF_CPU_LEAST: f64 = 1e-5;
 /// Part of the budget that slow requests' own samples may always take; beyond it they get what the other samples leave.
 const AD_HOC_PART: f64 = 0.25;
 /// The rate is lowered when it should be below this part of what it is.
@@ -58,6 +60,10 @@ pub struct Costs {
     pub interrupt_nanos: Nanos,
     /// Run time of the program that takes them, nanoseconds.
     pub off_cpu_nanos: Nanos,
+    /// Stacks that it took.
+    pub off_cpu_stacks: u64,
+    /// Run time of it where it took one; the rest reports waits, whose number nothing here limits.
+    pub off_cpu_stack_nanos: Nanos,
     /// Expiries of the clocks of single threads.
     pub ad_hoc_ticks: u64,
     /// Run time of the sampling program at those, and what they cost beyond it, nanoseconds.
@@ -73,6 +79,8 @@ impl Costs {
             nanos: self.nanos.saturating_sub(before.nanos),
             interrupt_nanos: self.interrupt_nanos.saturating_sub(before.interrupt_nanos),
             off_cpu_nanos: self.off_cpu_nanos.saturating_sub(before.off_cpu_nanos),
+            off_cpu_stacks: self.off_cpu_stacks.saturating_sub(before.off_cpu_stacks),
+            off_cpu_stack_nanos: self.off_cpu_stack_nanos.saturating_sub(before.off_cpu_stack_nanos),
             ad_hoc_ticks: self.ad_hoc_ticks.saturating_sub(before.ad_hoc_ticks),
             ad_hoc_nanos: self.ad_hoc_nanos.saturating_sub(before.ad_hoc_nanos),
             agent_nanos: self.agent_nanos.saturating_sub(before.agent_nanos),
@@ -135,8 +143,8 @@ impl Average {
 pub struct Plan {
     /// Stack samples per second and CPU; 0 = none.
     pub hertz: u32,
-    /// Stacks of threads that leave the CPU that a CPU may take in a time slice.
-    pub off_cpu_stacks: u32,
+    /// Of 2^32 threads that leave the CPU with a request, how many have their stack taken.
+    pub off_cpu_share: u32,
 }
 
 /// The controller.
@@ -147,6 +155,8 @@ pub struct OverheadBudget {
     cpus: f64,
     ceiling: u32,
     plan: Plan,
+    /// [`Plan::off_cpu_share`], 0 to 1.
+    off_cpu_share: f64,
     last: Option<(Nanos, Costs)>,
     /// Cost of a sample.
     fast: Average,
@@ -170,7 +180,8 @@ impl OverheadBudget {
             budget,
             cpus: cpus.max(1) as f64,
             ceiling,
-            plan: Plan { hertz: ceiling, off_cpu_stacks: OFF_CPU_STACKS },
+            plan: Plan { hertz: ceiling, off_cpu_share: u32::MAX },
+            off_cpu_share: 1.0,
             last: None,
             fast: Average::new(FAST, GUESS),
             slow: Average::new(SLOW, GUESS),
@@ -192,6 +203,11 @@ impl OverheadBudget {
     /// Share of the host's CPU that profiling took over the last seconds.
     pub fn cost(&self) -> f64 {
         self.shown.each()
+    }
+
+    /// Share of the threads that leave the CPU with a request whose stack is taken.
+    pub fn off_cpu_share(&self) -> f64 {
+        self.off_cpu_share
     }
 
     /// What to sample now.
@@ -249,13 +265,15 @@ impl OverheadBudget {
             self.plan.hertz = self.within(target);
         }
         // By this interval alone: stacks are many where they cost much, and what an average remembers was limited since.
-        let part = more.off_cpu_nanos as f64 / time / (self.budget * AIM * OFF_CPU_PART);
-        let stacks = self.plan.off_cpu_stacks;
-        if part > 1.0 {
-            self.plan.off_cpu_stacks = ((f64::from(stacks) / part) as u32).clamp(1, OFF_CPU_STACKS);
-        } else if part < OFF_CPU_LOW {
-            self.plan.off_cpu_stacks = (stacks + 1).min(OFF_CPU_STACKS);
-        }
+        let part = more.off_cpu_stack_nanos as f64 / time / (self.budget * AIM * OFF_CPU_PART);
+        let least = f64::from(FLOOR) * self.cpus * seconds / more.off_cpu_stacks as f64;
+        let change = match part {
+            _ if part > 1.0 => (1.0 / part).max(least).min(OFF_CPU_MORE),
+            _ if part < OFF_CPU_LOW => OFF_CPU_MORE,
+            _ => 1.0,
+        };
+        self.off_cpu_share = (self.off_cpu_share * change).clamp(OFF_CPU_LEAST, 1.0);
+        self.plan.off_cpu_share = (self.off_cpu_share * f64::from(u32::MAX)) as u32;
         self.plan
     }
 

@@ -511,6 +511,8 @@ impl Kernel {
             sum.ticks += cpu.ticks;
             sum.nanos += cpu.nanos;
             sum.off_cpu_nanos += cpu.off_cpu_nanos;
+            sum.off_cpu_stacks += cpu.off_cpu_stacks;
+            sum.off_cpu_stack_nanos += cpu.off_cpu_stack_nanos;
             sum.ad_hoc_ticks += cpu.ad_hoc_ticks;
             sum.ad_hoc_nanos += cpu.ad_hoc_nanos;
         }

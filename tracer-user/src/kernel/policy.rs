@@ -1,7 +1,7 @@
 //! Writes policy to the kernel. After start, this is the only file that writes kernel maps.
 
 use aya::maps::{Array, HashMap, Map, MapData};
-use tracer_common::limits::{ASKS_MAX, OFF_CPU_STACKS};
+use tracer_common::limits::ASKS_MAX;
 use tracer_common::policy::{
     CONTROL_DEFAULT_IGNORE, CONTROL_OWN, CONTROL_PORTS, CONTROL_SOCKETS, CONTROL_UDP, CONTROL_UNWIND, CapturePolicy,
     Control, PROCESS_IGNORE, PROCESS_TRACE, Statics,
@@ -69,7 +69,7 @@ impl Policy {
                 head_max: tracer_common::limits::HEAD_MAX as u32,
                 names: 0,
                 names_too: 0,
-                off_cpu_stacks: OFF_CPU_STACKS,
+                off_cpu_share: u32::MAX,
                 reserved: 0,
             },
             listed: 0,
@@ -196,9 +196,9 @@ impl Policy {
         self.write_switches()
     }
 
-    /// Sets how many stacks of threads that leave the CPU a CPU may take in a time slice.
-    pub fn off_cpu_stacks(&mut self, stacks: u32) -> Result<(), LoadError> {
-        self.current.off_cpu_stacks = stacks.min(OFF_CPU_STACKS);
+    /// Sets of how many of 2^32 threads that leave the CPU with a request the stack is taken.
+    pub fn off_cpu_share(&mut self, share: u32) -> Result<(), LoadError> {
+        self.current.off_cpu_share = share;
         self.write_switches()
     }
 

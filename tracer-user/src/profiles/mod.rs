@@ -21,6 +21,7 @@ mod snapshot;
 mod symbolize;
 mod unsent;
 mod view;
+mod waits;
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -50,6 +51,7 @@ use symbolize::{Means, Symbols};
 use unsent::Unsent;
 pub use unsent::{UnsentSample, UnsentSamples};
 pub use view::{Filter, ProfileKind};
+use waits::Wait;
 
 /// Length of a period counts can be asked for by, nanoseconds. Those older than [`FINE`] are put together by [`COARSE`], and
 /// those older than [`KEPT`] go.
@@ -99,8 +101,8 @@ impl Hash for Shape {
 type Key = ((Owner, DimensionValues), u32);
 type Counts = FxHashMap<Key, (u64, u64)>;
 
-/// Samples and nanoseconds by stack.
-type Sums = FxHashMap<u32, (u64, u64)>;
+/// Samples and nanoseconds by owner and stack.
+type Sums<O> = FxHashMap<(O, u32), (u64, u64)>;
 
 /// Counts of some time.
 #[derive(Debug, Default)]
@@ -117,8 +119,9 @@ pub struct Profiles {
     /// One part of this many of the bounds is in force; 0 = nothing is kept.
     part: usize,
     ids: HashMap<Arc<Stack>, u32>,
-    /// With the name at their root, and whether the thread was off the CPU. Ids are never used twice: names arrive late.
-    stacks: FxHashMap<u32, (StoredStack, Arc<str>, bool)>,
+    /// With the name at their root, and what the wait was if the thread was off the CPU. Ids are never used twice: names arrive
+    /// late.
+    stacks: FxHashMap<u32, (StoredStack, Arc<str>, Option<Wait>)>,
     /// Those that have names: stacks of one function differ in addresses by the dozen, and are one to whoever looks.
     shapes: FxHashMap<Shape, u32>,
     next: u32,
@@ -437,13 +440,14 @@ impl Profiles {
         if self.stacks.len() >= most {
             return None;
         }
+        let wait = stack.off_cpu.map(|reason| Wait { reason, has_stack: !stack.user.is_empty() });
         let id = self.next;
         self.next = self.next.wrapping_add(1);
         let stack = Arc::new(stack);
         // At once: a process of a second must be read while it lives.
         self.symbols.want(id, &stack);
         let name = self.names.get(&sample.pid).cloned().unwrap_or_else(|| Arc::from("kernel"));
-        self.stacks.insert(id, (StoredStack::Seen(Arc::clone(&stack), self.now), name, sample.off_cpu.is_some()));
+        self.stacks.insert(id, (StoredStack::Seen(Arc::clone(&stack), self.now), name, wait));
         self.ids.insert(stack, id);
         Some(id)
     }

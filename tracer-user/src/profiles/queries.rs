@@ -1,13 +1,17 @@
 //! What is asked of the stacks that are kept.
 
 use std::cmp::Reverse;
+use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
 use super::snapshot::Sum;
-use super::{Filter, Period, ProfileKind, Profiles, RequestSamples, Snapshot, StoredStack, Sums, TimedSample, ad_hoc};
+use super::{
+    Filter, Period, ProfileKind, Profiles, RequestSamples, Snapshot, StoredStack, Sums, TimedSample, Wait, ad_hoc,
+    waits,
+};
 use crate::model::{ClassId, Names, Nanos, Owner, ProtocolId, SpanId};
 
 impl Profiles {
@@ -41,9 +45,9 @@ impl Profiles {
     pub fn snapshot_of(&self, span: SpanId, view: ProfileKind) -> Option<Snapshot> {
         let taken = self.ad_hoc.get(span)?.taken();
         let entry = |one: &ad_hoc::Taken| {
-            let (stack, process, off_cpu) = self.stacks.get(&one.stack)?.clone();
+            let (stack, process, wait) = self.stacks.get(&one.stack)?.clone();
             let sum = Sum { stack, process, count: one.count, nanos: one.weight };
-            view.shows(off_cpu).then_some(sum)
+            view.shows(wait.is_some()).then_some(sum)
         };
         Some(Snapshot::new(taken.iter().filter_map(entry).collect(), self.symbols.clone(), view))
     }
@@ -62,19 +66,19 @@ impl Profiles {
             let service = filter.service.as_deref();
             info.is_some_and(|info| service.is_none_or(|name| *info.service_name == *name))
         };
-        let mut sums: FxHashMap<ClassId, (u64, Sums)> = FxHashMap::default();
+        let mut sums: FxHashMap<ClassId, (u64, Sums<ClassId>)> = FxHashMap::default();
         for (((owner, values), id), (count, nanos)) in self.periods_of(filter).flat_map(|period| &period.counts) {
             let Owner::Class(class) = owner else { continue };
             if !filter.has(*values) {
                 continue;
             }
-            let shown = |(_, _, off_cpu): &(StoredStack, Arc<str>, bool)| filter.view.shows(*off_cpu);
+            let shown = |(_, _, wait): &(StoredStack, Arc<str>, Option<Wait>)| filter.view.shows(wait.is_some());
             if (Some(*class) != first && !fits(*class)) || !self.stacks.get(id).is_some_and(shown) {
                 continue;
             }
             let (all, stacks) = sums.entry(*class).or_default();
             *all += nanos;
-            let sum = stacks.entry(*id).or_default();
+            let sum = stacks.entry((*class, *id)).or_default();
             sum.0 += count;
             sum.1 += nanos;
         }
@@ -103,12 +107,23 @@ impl Profiles {
         self.periods.iter().filter(within)
     }
 
-    fn snapshot_from(&self, sums: Sums, view: ProfileKind) -> Snapshot {
+    /// What a stack's wait was; `None`: its thread ran.
+    pub(super) fn wait(&self, id: u32) -> Option<Wait> {
+        self.stacks.get(&id).and_then(|(_, _, wait)| *wait)
+    }
+
+    fn snapshot_from<O: Copy + Eq + Hash>(&self, mut sums: Sums<O>, view: ProfileKind) -> Snapshot {
+        waits::divide(&mut sums, |id| self.wait(id));
+        let mut by_stack: FxHashMap<u32, (u64, u64)> = FxHashMap::default();
+        for ((_, id), (count, nanos)) in sums {
+            let sum = by_stack.entry(id).or_default();
+            *sum = (sum.0 + count, sum.1 + nanos);
+        }
         let entry = |(id, (count, nanos)): (u32, (u64, u64))| {
-            let (stack, process, off_cpu) = self.stacks.get(&id)?.clone();
-            view.shows(off_cpu).then_some(Sum { stack, process, count, nanos })
+            let (stack, process, wait) = self.stacks.get(&id)?.clone();
+            view.shows(wait.is_some()).then_some(Sum { stack, process, count, nanos })
         };
-        Snapshot::new(sums.into_iter().filter_map(entry).collect(), self.symbols.clone(), view)
+        Snapshot::new(by_stack.into_iter().filter_map(entry).collect(), self.symbols.clone(), view)
     }
 
     /// Copies out what fits `filter`.
@@ -124,11 +139,11 @@ impl Profiles {
             (Owner::Overhead(_) | Owner::Kernel, None, None) => true,
             _ => false,
         };
-        let mut sums = Sums::default();
+        let mut sums: Sums<Owner> = Sums::default();
         for period in self.periods_of(filter) {
             let counts = period.counts.iter().filter(|(((owner, values), _), _)| fits(*owner) && filter.has(*values));
-            for ((_, id), (count, nanos)) in counts {
-                let sum = sums.entry(*id).or_default();
+            for (((owner, _), id), (count, nanos)) in counts {
+                let sum = sums.entry((*owner, *id)).or_default();
                 sum.0 += count;
                 sum.1 += nanos;
             }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::snapshot::Sum;
-use super::{Frame, PROCESSES, ProfileKind, Profiles, ShownLines, Snapshot};
+use super::{Frame, PROCESSES, ProfileKind, Profiles, ShownLines, Snapshot, waits};
 use crate::guard::tables::TableUse;
 use crate::host::instance::Instance;
 use crate::host::process::ProcessFacts;
 use crate::model::{Names, Nanos, Owner, ProtocolId, StackSample};
 
-/// Place of the process in [`Unsent::sampled`], owner, and stack.
-type Key = (u32, Owner, u32);
+/// Place of the process in [`Unsent::sampled`], and owner; and stack.
+type Key = ((u32, Owner), u32);
 
 /// Samples since an exporter last took them.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl Unsent {
             return;
         }
         let place = self.places.get(&sample.pid).copied();
-        let known = place.is_some_and(|place| self.sums.contains_key(&(place, sample.owner, stack)));
+        let known = place.is_some_and(|place| self.sums.contains_key(&((place, sample.owner), stack)));
         if !known && self.sums.len() >= self.most {
             self.count_dropped(1);
             return;
@@ -92,7 +92,7 @@ impl Unsent {
             self.places.insert(sample.pid, place);
             place
         });
-        let sum = self.sums.entry((place, sample.owner, stack)).or_default();
+        let sum = self.sums.entry(((place, sample.owner), stack)).or_default();
         sum.0 += 1;
         sum.1 += sample.weight;
     }
@@ -121,13 +121,12 @@ impl Unsent {
 
     /// Stacks that are the same as others, by id.
     pub(super) fn same(&mut self, same: &FxHashMap<u32, u32>) {
-        let moved: Vec<Key> = self.sums.keys().filter(|(.., stack)| same.contains_key(stack)).copied().collect();
-        for (place, owner, stack) in moved {
-            let (Some((count, nanos)), Some(first)) = (self.sums.remove(&(place, owner, stack)), same.get(&stack))
-            else {
+        let moved: Vec<Key> = self.sums.keys().filter(|(_, stack)| same.contains_key(stack)).copied().collect();
+        for (from, stack) in moved {
+            let (Some((count, nanos)), Some(first)) = (self.sums.remove(&(from, stack)), same.get(&stack)) else {
                 continue;
             };
-            let sum = self.sums.entry((place, owner, *first)).or_default();
+            let sum = self.sums.entry((from, *first)).or_default();
             sum.0 += count;
             sum.1 += nanos;
         }
@@ -135,7 +134,7 @@ impl Unsent {
 
     /// Adds the stacks that are needed.
     pub(super) fn used(&self, used: &mut FxHashSet<u32>) {
-        used.extend(self.sums.keys().map(|(.., stack)| *stack));
+        used.extend(self.sums.keys().map(|(_, stack)| *stack));
     }
 }
 
@@ -226,11 +225,12 @@ impl Profiles {
     pub fn take_unsent(&mut self, names: &Names, now: Nanos) -> Option<UnsentSamples> {
         let unsent = self.unsent.as_mut()?;
         let since = std::mem::replace(&mut unsent.since, now);
-        let (sampled, sums) = (std::mem::take(&mut unsent.sampled), std::mem::take(&mut unsent.sums));
+        let (sampled, mut sums) = (std::mem::take(&mut unsent.sampled), std::mem::take(&mut unsent.sums));
         unsent.clear();
+        waits::divide(&mut sums, |id| self.stacks.get(&id).and_then(|(_, _, wait)| *wait));
         let (mut samples, mut stacks) = (Vec::with_capacity(sums.len()), Vec::with_capacity(sums.len()));
         let mut lost = 0;
-        for ((place, owner, id), (count, nanos)) in sums {
+        for (((place, owner), id), (count, nanos)) in sums {
             let class = match owner {
                 Owner::Class(class) => names.class(class),
                 _ => None,
@@ -240,7 +240,7 @@ impl Profiles {
                 (Owner::Overhead(service), _) => Some(names.service(service)),
                 _ => None,
             };
-            let (Some(instance), Some(service), Some((stack, process, off_cpu))) =
+            let (Some(instance), Some(service), Some((stack, process, wait))) =
                 (sampled.get(place as usize), service, self.stacks.get(&id))
             else {
                 // Each of them was there when the sample was counted, and stays for as long as it is.
@@ -251,7 +251,7 @@ impl Profiles {
                 instance: Arc::clone(instance),
                 service,
                 class: class.map(|class| (Arc::clone(&class.name), class.protocol)),
-                off_cpu: *off_cpu,
+                off_cpu: wait.is_some(),
                 count,
                 nanos,
                 frames: Vec::new(),

@@ -25,10 +25,11 @@ impl Metrics {
         self.classes.set_classes(services);
     }
 
-    /// Sampling rate in force, what sampling costs now and may cost as shares of the host's CPU, and what its parts took so
-    /// far, nanoseconds.
-    pub fn set_profiler(&self, hertz: u32, (cost, budget): (f64, f64), parts: &[(&str, f64)]) {
+    /// Sampling rate in force and share of waits whose stack is taken, what sampling costs now and may cost as shares of the
+    /// host's CPU, and what its parts took so far, nanoseconds.
+    pub fn set_profiler(&self, (hertz, off_cpu_share): (u32, f64), (cost, budget): (f64, f64), parts: &[(&str, f64)]) {
         self.profiler.hertz.set(f64::from(hertz));
+        self.profiler.off_cpu_share.set(off_cpu_share);
         self.profiler.cost.set(cost);
         self.profiler.budget.set(budget);
         for (part, nanos) in parts {

@@ -9,6 +9,7 @@ use crate::metrics::totals::{Seconds, Totals};
 #[derive(Debug)]
 pub(super) struct ProfilerMetrics {
     pub(super) hertz: Gauge,
+    pub(super) off_cpu_share: Gauge,
     pub(super) cost: Gauge,
     pub(super) budget: Gauge,
     pub(super) seconds: Seconds,
@@ -23,6 +24,13 @@ impl ProfilerMetrics {
         let totals = |name: &str, help: &str, label: &str| Totals::new(r, name, help, label);
         Self {
             hertz: vec(r, Gauge::new("tracer_sampling_hertz", "Stack samples per second and CPU that are taken.")),
+            off_cpu_share: vec(
+                r,
+                Gauge::new(
+                    "tracer_off_cpu_stacks_ratio",
+                    "Stacks that are taken of threads which leave the CPU with a request, divided by such threads.",
+                ),
+            ),
             cost: vec(
                 r,
                 Gauge::new(
