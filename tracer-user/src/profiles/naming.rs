@@ -41,7 +41,7 @@ pub(super) const ADDRESSES: usize = 65_536;
 pub(super) const PROCESSES: usize = 1024;
 /// Symbol tables are let go when nothing was asked of them for this long: the kernel's take a while to read, and others' are
 /// unpacked, which is not to happen for each batch of stacks.
-pub(super) const REST: Duration = Duration::from_secs(12);
+pub(super) const REST: Duration = Duration::from_secs(40);
 const REST_KERNEL: Duration = Duration::from_secs(60);
 
 /// A stack as first seen, innermost address first.
@@ -194,6 +194,12 @@ impl Namer {
     /// How long ago something of the process was first read; none: it was not.
     pub(super) fn known_for(&self, pid: u32) -> Option<Duration> {
         self.processes.get(&pid).map(|known| known.since.map_or(Duration::ZERO, |since| since.elapsed()))
+    }
+
+    /// Whether the process is known to make code while it runs.
+    pub(super) fn makes_code(&self, pid: u32) -> bool {
+        let writes_names = |known: &ProcessNames| known.jit.as_ref().is_some_and(|names| names.bytes() > 0);
+        self.processes.get(&pid).is_some_and(|known| known.java.is_some() || writes_names(known))
     }
 
     /// Names, processes and addresses that are kept.

@@ -35,7 +35,9 @@ const OPEN: usize = 64;
 const OPEN_FRUGAL: usize = 2;
 /// How long stacks of a process are put together that is known, and of one that has been for [`SETTLED`]; and how many at most.
 const TOGETHER: Duration = Duration::from_millis(500);
-const TOGETHER_SETTLED: Duration = Duration::from_secs(10);
+const TOGETHER_SETTLED: Duration = Duration::from_secs(30);
+/// The same of a process that makes code: by then other code may stand in its place.
+const TOGETHER_JIT: Duration = Duration::from_secs(10);
 const SETTLED: Duration = Duration::from_secs(20);
 const _: () = assert!(TOGETHER_SETTLED.as_secs() < REST.as_secs(), "tables stay open from one batch to the next");
 const BATCH: usize = 256;
@@ -398,7 +400,11 @@ impl Worker<'_> {
                     let stacks = together.entry(pid).or_default();
                     stacks.push(wanted);
                     if let Some(known) = known.filter(|_| stacks.len() < BATCH) {
-                        let wait = if known < SETTLED { TOGETHER } else { TOGETHER_SETTLED };
+                        let wait = match known {
+                            _ if known < SETTLED => TOGETHER,
+                            _ if self.namer.makes_code(pid) => TOGETHER_JIT,
+                            _ => TOGETHER_SETTLED,
+                        };
                         let at = Instant::now() + wait;
                         due = Some(due.map_or(at, |due| due.min(at)));
                     } else {
