@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Rounds of load in a row without code that was compiled just now, after which little is compiled.
 const ROUNDS: u32 = 8;
 
-/// What code that is interpreted is shown as.
+/// What a method that is interpreted is shown as where it could not be read.
 const INTERPRETED: &str = "[Java interpreter]";
 
 /// The root of a stack with code that was compiled just now: what the table is made of is looked at ten times a second at most.
@@ -54,11 +54,11 @@ fn methods(stack: &str) -> Vec<&str> {
     stack.split(';').skip(1).filter(is_java).collect()
 }
 
-fn judge(stacks: &Stacks, chain: &[(&str, usize)], is_interpreted: bool) -> Judged {
+fn judge(stacks: &Stacks, chain: &[(&str, usize)]) -> Judged {
     let wanted: Vec<&str> = chain.iter().flat_map(|(name, times)| std::iter::repeat_n(*name, *times)).collect();
     let is_method = |frame: &str, wanted: &str| {
         // A class within the class is set apart by another character.
-        frame == INTERPRETED || frame.strip_prefix("Frames").is_some_and(|name| name.get(1..) == Some(wanted))
+        frame.strip_prefix("Frames").is_some_and(|name| name.get(1..) == Some(wanted))
     };
     let mut judged = Judged::default();
     for (stack, weight) in stacks {
@@ -73,8 +73,7 @@ fn judge(stacks: &Stacks, chain: &[(&str, usize)], is_interpreted: bool) -> Judg
             judged.complete += weight;
         }
         let all = methods(stack);
-        let spins = if is_interpreted { INTERPRETED } else { "Frames.spin" };
-        if all.last() != Some(&spins) {
+        if all.last() != Some(&"Frames.spin") {
             continue;
         }
         judged.spins += weight;
@@ -91,7 +90,6 @@ fn judge(stacks: &Stacks, chain: &[(&str, usize)], is_interpreted: bool) -> Judg
 
 /// A server with these options, judged route by route.
 fn server(agent: &Agent, dir: &Path, java: &Path, name: &str, options: &[&str]) {
-    let is_interpreted = options.contains(&"-Xint");
     let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let service = format!("java{name}");
     let mut command = Command::new(java);
@@ -112,12 +110,12 @@ fn server(agent: &Agent, dir: &Path, java: &Path, name: &str, options: &[&str]) 
         whole = if !seen.is_empty() && seen.iter().all(is_whole) { whole + 1 } else { 0 };
         (whole == ROUNDS).then_some(())
     });
-    let marker = if is_interpreted { INTERPRETED } else { "Frames.spin" };
-    let before =
-        interpreted::load_until_sampled(address, &paths, marker, || paths.iter().map(|path| stacks(path)).collect());
+    let before = interpreted::load_until_sampled(address, &paths, "Frames.spin", || {
+        paths.iter().map(|path| stacks(path)).collect()
+    });
     for ((path, chain), before) in CHAINS.iter().zip(&before) {
         let all = named(before, || stacks(path));
-        let judged = judge(&all, chain, is_interpreted);
+        let judged = judge(&all, chain);
         let complete = 100.0 * judged.complete / (judged.all - judged.fresh);
         let right = 100.0 * judged.right / judged.spins;
         let what = format!(
@@ -131,10 +129,8 @@ fn server(agent: &Agent, dir: &Path, java: &Path, name: &str, options: &[&str]) 
         let some: String = judged.wrong.iter().take(12).flat_map(|line| [line, "\n"]).collect();
         // Eight whole rounds came before: code is seldom compiled by now.
         assert!(judged.fresh <= 0.15 * judged.all && complete >= 99.0, "{what}\n{some}");
-        // Where nothing has a name, reading a request, in fewer frames, is not told from the route.
-        let least = if is_interpreted { 0.95 } else { 0.98 };
         assert!(
-            judged.spins >= 0.8 * (judged.all - judged.fresh) && judged.right >= least * judged.spins,
+            judged.spins >= 0.8 * (judged.all - judged.fresh) && judged.right >= 0.98 * judged.spins,
             "{what}\n{some}"
         );
     }

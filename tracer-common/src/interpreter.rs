@@ -1,8 +1,8 @@
-//! Frames of interpreters in a stack, `CPython`'s, PHP's and V8's: what the kernel side must know of a process to find them, and
-//! what it reports.
+//! Frames of interpreters in a stack, `CPython`'s, PHP's, V8's and HotSpot's: what the kernel side must know of a process to find
+//! them, and what it reports.
 //!
-//! V8's frames are native ones, whose slots say which function they run: each stands in the place of that native frame. Of the
-//! others an interpreter keeps a chain of frames per thread, innermost first. One run of its loop executes several of them (Python's
+//! Frames of V8 and HotSpot are native ones, whose slots say which function they run: each stands in the place of that native frame.
+//! Of the others an interpreter keeps a chain of frames per thread, innermost first. One run of its loop executes several of them (Python's
 //! since 3.11); a *group* is the frames of one run, so each group stands in the place of one native frame of the loop.
 
 use crate::wire::wire;
@@ -16,7 +16,7 @@ pub const FRAME_BYTES: usize = 120;
 
 wire! {
     /// Where an interpreter keeps what a walk needs; the value of a map by process id. Offsets in bytes. V8 has `code`, `names`,
-    /// `position` and `flags` only.
+    /// `position` and `flags` only, HotSpot `code` and `flags`.
     pub struct InterpreterLayout {
         /// Python: offset of the pointer to a thread's state, from the thread's own thread-local data. PHP: address of the pointer
         /// to the current frame.
@@ -29,6 +29,7 @@ wire! {
         /// next word there is the record of the run outside. 0: the state points to the frame.
         pub cframe: u32,
         /// In a frame: its code object, or function. V8: in a function, what it shares with its copies (`SharedFunctionInfo`).
+        /// HotSpot: in a method, what does not change of it (`ConstMethod`).
         pub code: u32,
         /// In a frame: the frame that called it.
         pub previous: u32,
@@ -56,9 +57,10 @@ pub const OWNER_ANY: u32 = 256;
 wire! {
     /// A frame.
     pub struct InterpretedFrame {
-        /// Address of its code object; PHP: of its function; V8: of what the function shares with its copies, tagged.
+        /// Address of its code object; PHP: of its function; V8: of what the function shares with its copies, tagged;
+        /// HotSpot: of the method.
         pub code: u64,
-        /// [`fold`] of the words that identify it.
+        /// [`fold`] of the words that identify it; HotSpot: the address of what does not change of the method.
         pub cookie: u64,
         /// Position: until 3.10 the index of the last instruction; later bytes from the code object to the instruction. PHP: the
         /// line. V8: none.
@@ -80,7 +82,9 @@ pub const PYTHON_INDEX: u32 = 8;
 pub const FRAME_PHP: u32 = 16;
 /// [`InterpretedFrame::flags`]: a native frame that runs a function of JavaScript.
 pub const FRAME_V8: u32 = 32;
-/// [`InterpretedFrame::flags`]: V8's native frame, counted from the innermost, this many bits above.
+/// [`InterpretedFrame::flags`]: a native frame that interprets a method of Java.
+pub const FRAME_JAVA: u32 = 64;
+/// [`InterpretedFrame::flags`]: V8's or HotSpot's native frame, counted from the innermost, this many bits above.
 pub const FRAME_NATIVE_SHIFT: u32 = 24;
 /// Kind of a function that is PHP's own (`ZEND_INTERNAL_FUNCTION`): it has no file.
 pub const PHP_INTERNAL: u8 = 1;
@@ -98,11 +102,13 @@ pub enum Language {
     Php = 1,
     /// JavaScript, by V8.
     JavaScript = 2,
+    /// Java, by HotSpot's interpreter.
+    Java = 3,
 }
 
 impl Language {
     /// Every language.
-    pub const ALL: [Self; 3] = [Self::Python, Self::Php, Self::JavaScript];
+    pub const ALL: [Self; 4] = [Self::Python, Self::Php, Self::JavaScript, Self::Java];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -110,15 +116,22 @@ impl Language {
             Self::Python => "Python",
             Self::Php => "PHP",
             Self::JavaScript => "JavaScript",
+            Self::Java => "Java",
         }
+    }
+
+    /// Whether its functions stand in the place of the native frames that run them.
+    pub fn is_in_native_frames(self) -> bool {
+        matches!(self, Self::JavaScript | Self::Java)
     }
 
     /// Whose frames have these flags.
     pub fn of_flags(flags: u32) -> Self {
-        match flags & (FRAME_PHP | FRAME_V8) {
+        match flags & (FRAME_PHP | FRAME_V8 | FRAME_JAVA) {
             0 => Self::Python,
             FRAME_PHP => Self::Php,
-            _ => Self::JavaScript,
+            FRAME_V8 => Self::JavaScript,
+            _ => Self::Java,
         }
     }
 }

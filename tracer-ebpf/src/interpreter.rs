@@ -1,8 +1,10 @@
-//! Walks the frames of `CPython`, PHP and V8, by a layout that user space wrote for the process: the interpreter does not take part.
+//! Walks the frames of `CPython`, PHP, V8 and HotSpot, by a layout that user space wrote for the process: the interpreter does not take part.
 //!
 //! The running thread reads its own memory, so nothing changes it meanwhile, and pages that are not present end the walk.
 //! The state of a walk lies in map memory, for the reason `unwind` has.
 
+mod java;
+mod native;
 mod v8;
 
 use core::ffi::c_void;
@@ -13,7 +15,7 @@ use aya_ebpf::{
     maps::{HashMap, PerCpuArray},
 };
 use tracer_common::interpreter::{
-    FRAME_BYTES, FRAME_ENTRY, FRAME_PHP, FRAME_SHIM, FRAME_V8, INTERPRETED_FRAMES_MAX, INTERPRETERS_MAX,
+    FRAME_BYTES, FRAME_ENTRY, FRAME_JAVA, FRAME_PHP, FRAME_SHIM, FRAME_V8, INTERPRETED_FRAMES_MAX, INTERPRETERS_MAX,
     InterpretedFrame, InterpreterLayout, InterpreterOutcome, LANGUAGE_SHIFT, Language, OUTCOMES, OWNER_ANY,
     PHP_INTERNAL, PYTHON_INDEX, fold,
 };
@@ -123,7 +125,11 @@ unsafe fn begin(task: Task, layout: &InterpreterLayout, walk: *mut Walk) -> (u64
     }
     if layout.flags & FRAME_V8 != 0 {
         // SAFETY: the caller's promise.
-        return unsafe { v8::begin(layout, walk) };
+        return unsafe { native::walk(layout, walk, v8::step) };
+    }
+    if layout.flags & FRAME_JAVA != 0 {
+        // SAFETY: the caller's promise.
+        return unsafe { native::walk(layout, walk, java::step) };
     }
     let (mut frame, mut outer, mut checked) = (0, 0, 1);
     if layout.flags & FRAME_PHP != 0 {

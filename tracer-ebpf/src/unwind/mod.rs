@@ -16,8 +16,8 @@ use aya_ebpf::{
 use tracer_common::{
     limits::FRAMES_MAX,
     unwind::{
-        ADDRESS_END, CFA_NONE, FILE_FRAME_POINTERS, FILE_PENDING, FILE_TABLE, FileKey, Frame, JIT_CODE, Outcome, Stack,
-        call, call_by_frame_pointer,
+        ADDRESS_END, CFA_NONE, CFA_SENDER, FILE_FRAME_POINTERS, FILE_PENDING, FILE_TABLE, FileKey, Frame, JIT_CODE,
+        Outcome, Stack, call, call_by_frame_pointer,
     },
 };
 
@@ -61,7 +61,7 @@ pub(crate) struct Walk {
     unknown: u64,
     /// The descent through its tree of mappings.
     tree: mapping::Descent,
-    /// The frame pointer of each frame that has one; 0 where a table led on.
+    /// The frame pointer of each frame that has one; 0 where a table led on. Of frames of Java's interpreter plus 1.
     pub(crate) frame_pointers: [u64; FRAMES_MAX + 1],
 }
 
@@ -196,6 +196,8 @@ extern "C" fn step(_: u32, which: *mut u32) -> i64 {
                 // Nothing is known of it, as of code that V8 has in its program.
                 if rule.cfa == CFA_NONE {
                     note(walk, n, walk.frame.fp);
+                } else if rule.cfa == CFA_SENDER {
+                    note(walk, n, walk.frame.fp | 1);
                 }
                 call(&mut walk.frame, rule, &mut User)
             }

@@ -562,9 +562,13 @@ fn unwinding(kernel: &mut Kernel, rings: &mut Rings, config: &Config) -> Option<
 
 /// Has interpreters' frames read, where the settings allow it.
 fn interpreting(kernel: &mut Kernel, config: &Config) -> Option<Interpreters> {
-    let wanted =
-        WantedLanguages { python: config.python.is_some(), php: config.php.is_some(), javascript: config.javascript };
-    if !(wanted.python || wanted.php || wanted.javascript) {
+    let wanted = WantedLanguages {
+        python: config.python.is_some(),
+        php: config.php.is_some(),
+        javascript: config.javascript,
+        java: config.java,
+    };
+    if !(wanted.python || wanted.php || wanted.javascript || wanted.java) {
         return None;
     }
     Interpreters::start(kernel.interpreters.take()?, wanted)

@@ -198,6 +198,7 @@ fn frame_type(origin: FrameOrigin) -> Option<&'static str> {
         FrameOrigin::Interpreted(Language::Python) => Some("cpython"),
         FrameOrigin::Interpreted(Language::Php) => Some("php"),
         FrameOrigin::Interpreted(Language::JavaScript) => Some("v8js"),
+        FrameOrigin::Interpreted(Language::Java) => Some("jvm"),
         FrameOrigin::Other => None,
     }
 }
@@ -288,7 +289,7 @@ impl Tables {
         let shown = match origin {
             FrameOrigin::Interpreted(Language::Python) => self.lines.python,
             FrameOrigin::Interpreted(Language::Php) => self.lines.php,
-            FrameOrigin::Interpreted(Language::JavaScript) => Lines::Definition,
+            FrameOrigin::Interpreted(Language::JavaScript | Language::Java) => Lines::Definition,
             _ => return false,
         };
         shown == Lines::Definition

@@ -1,4 +1,4 @@
-//! Interpreted functions in stacks, Python's, PHP's and JavaScript's: what they are called, and where they stand between native frames.
+//! Interpreted functions in stacks, Python's, PHP's, JavaScript's and Java's: what they are called, and where they stand between native frames.
 
 use rustc_hash::FxHashMap;
 use tracer_common::interpreter::{
@@ -6,6 +6,7 @@ use tracer_common::interpreter::{
 };
 use tracer_common::unwind::Outcome;
 
+use crate::runtimes::hotspot::Hotspot;
 use crate::runtimes::process_memory::MemoryFile;
 use crate::runtimes::python_code::{Code, line, read};
 use crate::runtimes::v8_constants::V8Constants;
@@ -53,6 +54,7 @@ fn nameless(language: Language) -> &'static str {
         Language::Python => "[Python function]",
         Language::Php => "[PHP function]",
         Language::JavaScript => "[JavaScript function]",
+        Language::Java => "[Java method]",
     }
 }
 
@@ -87,7 +89,7 @@ impl ShownLines {
         match Language::of_flags(frame.flags) {
             Language::Python => self.python,
             Language::Php => self.php,
-            Language::JavaScript => Lines::Definition,
+            Language::JavaScript | Language::Java => Lines::Definition,
         }
     }
 }
@@ -105,7 +107,7 @@ pub(super) struct Function {
 pub(super) enum NativeCode {
     /// Its own code.
     Itself,
-    /// A function of JavaScript.
+    /// An interpreted function.
     Function(Function),
     /// One that could not be read.
     Unread(Function),
@@ -144,6 +146,8 @@ pub(super) struct Functions {
     tables: usize,
     /// Once one of JavaScript was looked for.
     v8: Option<V8>,
+    /// Once one of Java was looked for.
+    java: Option<Java>,
 }
 
 /// What is known of V8 in a process: its constants, if they can be read, and where lines of scripts end.
@@ -152,6 +156,10 @@ struct V8 {
     constants: Option<V8Constants>,
     lines: v8_code::ScriptLines,
 }
+
+/// What is known of the virtual machine in a process; `None`: it cannot be read.
+#[derive(Debug)]
+struct Java(Option<Hotspot>);
 
 impl V8 {
     fn of(pid: u32) -> Self {
@@ -163,7 +171,7 @@ impl V8 {
 /// its cookie is made of what it says of itself.
 fn key(frame: &InterpretedFrame) -> (u64, u64) {
     match Language::of_flags(frame.flags) {
-        Language::Python | Language::JavaScript => (frame.code, frame.cookie),
+        Language::Python | Language::JavaScript | Language::Java => (frame.code, frame.cookie),
         Language::Php => (0, frame.cookie),
     }
 }
@@ -203,6 +211,11 @@ impl Functions {
                     let V8 { constants, lines } = self.v8.get_or_insert_with(|| V8::of(pid));
                     constants.and_then(|known| v8_code::read(process, &known, frame, lines))
                 }
+                Language::Java => {
+                    let Java(machine) = self.java.get_or_insert_with(|| Java(Hotspot::of(pid)));
+                    let name = machine.as_mut().and_then(|machine| machine.interpreted(frame));
+                    name.map(|name| Code { name, file: String::new(), first: 0, table: Vec::new() })
+                }
             };
             let named = code.is_some();
             self.tables += code.as_ref().map_or(0, |code| code.table.len());
@@ -217,6 +230,9 @@ impl Functions {
         let Some(FunctionLookup::Code(code)) = self.known.get(&key(frame)) else { return Named::Unknown };
         let lines = shown.of(frame);
         let language = Language::of_flags(frame.flags);
+        if language == Language::Java {
+            return Named::Function(Function { name: code.name.clone(), file: None });
+        }
         if language != Language::Python {
             if code.file.is_empty() {
                 return Named::Own(Function { name: format!("{} ({})", code.name, language.name()), file: None });
@@ -237,15 +253,19 @@ impl Functions {
         })
     }
 
-    /// What each of `native` frames runs, where that is known from V8.
+    /// What each of `native` frames runs, where its slots say so.
     pub(super) fn in_native(&self, frames: &[InterpretedFrame], native: usize) -> Vec<NativeCode> {
         let mut found = vec![NativeCode::Itself; native];
-        for frame in frames.iter().filter(|frame| Language::of_flags(frame.flags) == Language::JavaScript) {
+        for frame in frames {
+            let language = Language::of_flags(frame.flags);
+            if !language.is_in_native_frames() {
+                continue;
+            }
             let Some(place) = found.get_mut((frame.flags >> FRAME_NATIVE_SHIFT) as usize) else { continue };
             *place = match self.name(frame, ShownLines::default()) {
                 Named::Function(function) | Named::Own(function) => NativeCode::Function(function),
                 Named::Nothing | Named::Unknown => {
-                    NativeCode::Unread(Function { name: nameless(Language::JavaScript).into(), file: None })
+                    NativeCode::Unread(Function { name: nameless(language).into(), file: None })
                 }
             };
         }

@@ -343,7 +343,7 @@ impl Namer {
 
     /// Puts native frames (innermost first) and interpreted functions together, outermost first.
     fn put_together(&mut self, native: &[Frames], stack: &Stack, functions: &Functions, frames: &mut Vec<Frame>) {
-        if stack.language == Language::JavaScript {
+        if stack.language.is_in_native_frames() {
             return self.put_in_place(native, stack, functions, frames);
         }
         let groups = functions.groups(&stack.interpreted, self.lines);
@@ -379,7 +379,7 @@ impl Namer {
         }
     }
 
-    /// Puts functions of JavaScript in the place of the native frames that run them; native frames innermost first, the result
+    /// Puts interpreted functions in the place of the native frames that run them; native frames innermost first, the result
     /// outermost first.
     fn put_in_place(&mut self, native: &[Frames], stack: &Stack, functions: &Functions, frames: &mut Vec<Frame>) {
         let missing = stack.interpreter_outcome.missing();
@@ -388,10 +388,18 @@ impl Namer {
             missing.map(|reason| self.names.plain(&format!("[{} functions missing: {reason}]", language.name()))),
         );
         let runs = functions.in_native(&stack.interpreted, native.len());
-        let glue: Vec<bool> =
-            interpreted::glue_of_v8(&runs, native.iter().map(|names| names.first().map(Frame::function)));
+        let glue = match language {
+            Language::JavaScript => {
+                interpreted::glue_of_v8(&runs, native.iter().map(|names| names.first().map(Frame::function)))
+            }
+            _ => vec![false; native.len()],
+        };
         for ((names, runs), is_glue) in native.iter().zip(&runs).zip(glue).rev() {
             match runs {
+                // As if it were compiled: which of both it is changes while the process runs.
+                NativeCode::Function(function) if language == Language::Java => {
+                    frames.push(self.names.plain(&function.name));
+                }
                 NativeCode::Function(function) => frames.push(self.names.interpreted(function, language)),
                 // The process may have written its name into a file.
                 NativeCode::Unread(function) if names.iter().all(|name| name.function() == UNKNOWN) => {

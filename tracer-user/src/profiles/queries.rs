@@ -108,7 +108,7 @@ impl Profiles {
     }
 
     /// What a stack's wait was; `None`: its thread ran.
-    pub(super) fn wait(&self, id: u32) -> Option<Wait> {
+    fn wait(&self, id: u32) -> Option<Wait> {
         self.stacks.get(&id).and_then(|(_, _, wait)| *wait)
     }
 

@@ -137,7 +137,7 @@ impl Levels {
     fn lines(&self) -> ShownLines {
         let of =
             |running: &AtomicBool| if running.load(Ordering::Relaxed) { Lines::Running } else { Lines::Definition };
-        let [python, php, _] = &self.running_lines;
+        let [python, php, ..] = &self.running_lines;
         ShownLines { python: of(python), php: of(php) }
     }
 
@@ -267,7 +267,7 @@ impl Symbols {
 
     /// How interpreted functions are shown from now on.
     pub(super) fn set_lines(&self, shown: ShownLines) {
-        let [python, php, _] = &self.levels.running_lines;
+        let [python, php, ..] = &self.levels.running_lines;
         python.store(shown.python == Lines::Running, Ordering::Relaxed);
         php.store(shown.php == Lines::Running, Ordering::Relaxed);
     }

@@ -43,6 +43,11 @@ impl Maps {
         Some(Self { files: parse(&String::from_utf8_lossy(&text)), exe, pid })
     }
 
+    /// The process.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
     /// The first mapping of a file whose base name `wanted` accepts.
     pub fn named(&self, wanted: impl Fn(&str) -> bool) -> Option<&Mapping> {
         self.files.iter().find(|mapping| wanted(name(&mapping.path)))

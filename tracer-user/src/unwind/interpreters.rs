@@ -17,7 +17,7 @@ use crate::guard::tables::TableUse;
 use crate::kernel::interpreter::InterpreterMap;
 use crate::runtimes::maps::Maps;
 use crate::runtimes::python_frames::{Look, refused};
-use crate::runtimes::{php_frames, python_frames, v8_frames};
+use crate::runtimes::{hotspot, php_frames, python_frames, v8_frames};
 
 /// Most looks that wait.
 const QUEUE: usize = 256;
@@ -129,6 +129,8 @@ pub struct WantedLanguages {
     pub php: bool,
     /// JavaScript, by Node.js.
     pub javascript: bool,
+    /// Java, by HotSpot.
+    pub java: bool,
 }
 
 /// Looks at a process for one language.
@@ -137,9 +139,13 @@ type Way = fn(&Maps) -> Look;
 impl WantedLanguages {
     fn look(self, pid: u32) -> Look {
         let Some(maps) = Maps::read(pid) else { return Look::Nothing };
-        // A program that has two runs the one with the library, or the name, of PHP, then of Node.js.
-        let ways: [(bool, Way); 3] =
-            [(self.php, php_frames::look), (self.javascript, v8_frames::look), (self.python, python_frames::look)];
+        // A program that has two runs the one with the library, or the name, of PHP, then of Node.js, Python and Java.
+        let ways: [(bool, Way); 4] = [
+            (self.php, php_frames::look),
+            (self.javascript, v8_frames::look),
+            (self.python, python_frames::look),
+            (self.java, hotspot::look),
+        ];
         let found = ways.into_iter().filter(|(wanted, _)| *wanted).map(|(_, look)| look(&maps));
         found.into_iter().find(|look| *look != Look::Nothing).unwrap_or(Look::Nothing)
     }
@@ -251,7 +257,7 @@ mod tests {
         }
     }
 
-    const ALL: WantedLanguages = WantedLanguages { python: true, php: true, javascript: true };
+    const ALL: WantedLanguages = WantedLanguages { python: true, php: true, javascript: true, java: true };
 
     fn worker(room: usize) -> Worker<Room> {
         let wanted = ALL;

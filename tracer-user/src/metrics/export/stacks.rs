@@ -13,6 +13,7 @@ pub(super) struct Stacks {
     python: Interpreted,
     php: Interpreted,
     javascript: Interpreted,
+    java: Interpreted,
 }
 
 /// Those of a language.
@@ -71,6 +72,19 @@ impl Stacks {
                      named, unnamed (freed or moved before it was read).",
                 ),
             },
+            java: Interpreted {
+                walks: outcomes(
+                    "tracer_java_stack_walks_total",
+                    "Sampled stacks of Java in which interpreted methods were looked for, by how that ended: complete found some, \
+                     no_thread_state is a thread that interprets none at the moment; every other outcome is a stack that \
+                     lacks methods.",
+                ),
+                functions: outcomes(
+                    "tracer_java_functions_total",
+                    "Readings of interpreted methods in stacks, of each process until the method has a name, by outcome: \
+                     named, unnamed (its class was unloaded before it was read).",
+                ),
+            },
         }
     }
 }
@@ -92,6 +106,7 @@ impl Metrics {
             Language::Python => &self.stacks.python,
             Language::Php => &self.stacks.php,
             Language::JavaScript => &self.stacks.javascript,
+            Language::Java => &self.stacks.java,
         };
         families.walks.set_all(walks);
         families.functions.set_all([("named", named), ("unnamed", unnamed)]);

@@ -5,8 +5,8 @@
 
 use std::ops::Range;
 
-use super::inlined_methods;
 use super::layout::{CodeBegin, HotspotLayout, text};
+use super::{inlined_methods, method_names};
 use crate::runtimes::process_memory::{ProcessMemory, number, word};
 
 /// Most heaps: builds have one or three.
@@ -22,9 +22,8 @@ const BLOBS: usize = 1 << 16;
 const FREE: u8 = 255;
 /// Most steps back to the beginning of a block: each goes back up to 254 segments.
 const STEPS: usize = 4096;
-/// Most bytes of the name of a blob, a class, and a method.
+/// Most bytes of the name of a blob.
 const BLOB_NAME: usize = 64;
-const NAME: usize = 256;
 /// Largest frame that is believed, words.
 const FRAME_WORDS: u32 = 1 << 13;
 
@@ -197,57 +196,17 @@ impl<'a> CodeCache<'a> {
             BlobKind::Method => {
                 let inlined = inlined_methods::methods_at(memory, self.layout, &blob, address);
                 let methods = inlined.unwrap_or_else(|| vec![blob.method]);
-                methods.into_iter().rev().map_while(|method| self.method(memory, method)).collect()
+                methods.into_iter().rev().map_while(|method| method_names::name(memory, self.layout, method)).collect()
             }
             BlobKind::Interpreter => vec!["[Java interpreter]".to_owned()],
             BlobKind::Adapter | BlobKind::Runtime => vec!["[Java runtime]".to_owned()],
         }
-    }
-
-    /// Class and name of a method.
-    fn method(&self, memory: &mut impl ProcessMemory, method: u64) -> Option<String> {
-        let layout = self.layout;
-        let mut follow = |from: u64, offset: u64| word(memory, from.checked_add(offset)?).filter(|to| *to != 0);
-        let fixed = follow(method, layout.method_const)?;
-        let pool = follow(fixed, layout.const_pool)?;
-        let class = follow(pool, layout.pool_class)?;
-        let class = follow(class, layout.class_name)?;
-        let index = short(memory, fixed.checked_add(layout.const_name)?)?;
-        let name = pool.checked_add(layout.pool_bytes)?.checked_add(8 * u64::from(index))?;
-        let name = word(memory, name)?;
-        let (class, name) = (self.symbol(memory, class)?, self.symbol(memory, name)?);
-        Some(format!("{}.{name}", class_name(&class)))
-    }
-
-    /// A name of the machine's.
-    fn symbol(&self, memory: &mut impl ProcessMemory, at: u64) -> Option<String> {
-        let len = usize::from(short(memory, at.checked_add(self.layout.symbol_length)?)?).min(NAME);
-        let mut bytes = [0; NAME];
-        let bytes = bytes.get_mut(..len)?;
-        if !memory.read(at.checked_add(self.layout.symbol_body)?, bytes) {
-            return None;
-        }
-        let text = String::from_utf8_lossy(bytes);
-        (!text.is_empty() && !text.contains(char::is_control)).then(|| text.into_owned())
     }
 }
 
 /// Four bytes of memory.
 pub(super) fn half(memory: &mut impl ProcessMemory, at: u64) -> Option<u32> {
     number::<4>(memory, at).map(|number| number as u32)
-}
-
-/// Two bytes of memory.
-fn short(memory: &mut impl ProcessMemory, at: u64) -> Option<u16> {
-    number::<2>(memory, at).map(|number| number as u16)
-}
-
-/// A class as programs write it. Classes made while running have numbers and addresses in their names, which no two runs share.
-fn class_name(name: &str) -> String {
-    let name = name.split(['+']).next().unwrap_or(name);
-    let name = name.split("/0x").next().unwrap_or(name);
-    let name = name.find("$$Lambda").and_then(|at| name.get(..at + "$$Lambda".len())).unwrap_or(name);
-    name.replace('/', ".")
 }
 
 #[cfg(test)]

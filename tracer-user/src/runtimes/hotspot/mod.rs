@@ -7,13 +7,42 @@
 pub mod code_cache;
 mod inlined_methods;
 pub mod layout;
+mod method_names;
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
 
 use code_cache::CodeCache;
 use layout::{HotspotLayout, SYMBOLS};
+use tracer_common::interpreter::{FRAME_JAVA, InterpretedFrame, InterpreterLayout};
 
 use super::elf::Program;
-use super::maps::Maps;
-use super::process_memory::MemoryFile;
+use super::known_files::KnownFiles;
+use super::maps::{Mapping, Maps};
+use super::process_memory::{MemoryFile, word};
+use super::python_frames::Look;
+
+/// Its library.
+const LIBRARY: &str = "libjvm.so";
+
+/// Where the library can be opened that the process runs, after an upgrade, too.
+fn of(maps: &Maps, library: &Mapping) -> PathBuf {
+    if library.deleted { maps.mapped(library) } else { maps.open_by(&library.path) }
+}
+
+/// Looks at a process, for the walk over the frames of the interpreter.
+pub fn look(maps: &Maps) -> Look {
+    static KNOWN: KnownFiles<u32> = KnownFiles::new();
+    let Some(library) = maps.named(|name| name == LIBRARY).filter(|_| cfg!(target_arch = "x86_64")) else {
+        return Look::Nothing;
+    };
+    // Nearly all of the description stands in the file, and some of it is filled in when it is loaded.
+    let read = || u32::try_from(Hotspot::in_maps(maps.pid(), maps)?.layout.method_const).ok();
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(of(maps, library));
+    let Some(code) = file.ok().and_then(|file| KNOWN.get(&file, read)) else { return Look::NotYet };
+    Look::Known(InterpreterLayout { code, flags: FRAME_JAVA, ..InterpreterLayout::default() })
+}
 
 /// The virtual machine of a process.
 #[derive(Debug)]
@@ -25,15 +54,23 @@ pub struct Hotspot {
 impl Hotspot {
     /// Looks at a process; `None` where it runs no such machine, one that is not known (before Java 9), or is gone.
     pub fn of(pid: u32) -> Option<Self> {
-        let maps = Maps::read(pid)?;
-        let library = maps.named(|name| name == "libjvm.so")?;
-        // The one it runs, after an upgrade, too.
-        let file = if library.deleted { maps.mapped(library) } else { maps.open_by(&library.path) };
-        let program = Program::read(&file, &SYMBOLS)?;
+        Self::in_maps(pid, &Maps::read(pid)?)
+    }
+
+    fn in_maps(pid: u32, maps: &Maps) -> Option<Self> {
+        let library = maps.named(|name| name == LIBRARY)?;
+        let program = Program::read(&of(maps, library), &SYMBOLS)?;
         let bias = program.bias(maps.of(&library.path))?;
         let mut memory = MemoryFile::open(pid).ok()?;
         let layout = HotspotLayout::read(&mut memory, |name| program.address(name).map(|at| bias.wrapping_add(at)))?;
         Some(Self { memory, layout })
+    }
+
+    /// Class and name of the method of an interpreted frame; `None` if what stands there now is another one, or none.
+    pub fn interpreted(&mut self, frame: &InterpretedFrame) -> Option<String> {
+        let Self { memory, layout } = self;
+        let fixed = word(memory, frame.code.checked_add(layout.method_const)?)?;
+        (fixed == frame.cookie).then(|| method_names::name(memory, layout, frame.code))?
     }
 
     /// Its memory, and where its code is now; `None` before it has any, or once it is gone.

@@ -108,8 +108,6 @@ fn code_has_the_name_of_its_method() {
     assert_eq!(cache.names(&mut memory, CODE + 0x400), ["shop.Cart$$Lambda.total"]);
     assert_eq!(cache.names(&mut memory, CODE + (50 << 7)), ["[Java interpreter]"]);
     assert_eq!(cache.names(&mut memory, CODE - 1), Vec::<String>::new());
-    assert_eq!(class_name("a/b/C$D"), "a.b.C$D");
-    assert_eq!(class_name("a/B$$Lambda+0x00007f0008001000"), "a.B$$Lambda");
 }
 
 /// The method with another one inlined at [`CODE`] + 368 + 0x20 to 0x40, with bytes from zero, as Java 17 has them, or from one, as Java 25.
