@@ -10,7 +10,6 @@ pub mod elf;
 pub mod go;
 mod greenlet;
 pub mod hotspot;
-mod known_files;
 pub mod maps;
 mod node;
 pub mod php_code;

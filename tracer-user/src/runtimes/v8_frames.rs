@@ -1,11 +1,11 @@
 //! How V8 of a process lays functions out, for the walk in the kernel: Node.js, the program or its library.
 
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::sync::Mutex;
 
 use tracer_common::interpreter::{FRAME_V8, InterpreterLayout, InterpreterOutcome};
 
-use super::known_files::KnownFiles;
 use super::maps::{Maps, name};
 use super::node::is_node;
 use super::python_frames::{Look, refused};
@@ -27,14 +27,30 @@ fn open(maps: &Maps, path: &str) -> Option<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(maps.open_by(path)).ok()
 }
 
+/// A file, by file system, number, size and time of the last change.
+type FileId = (u64, u64, u64, i64, i64);
 /// The constants of a program.
 type Read = Result<V8Constants, ConstantsError>;
-/// Programs that were read.
-static KNOWN: KnownFiles<Read> = KnownFiles::new();
+/// Programs that were read: all processes of a host run a few of them, and each is looked at again and again.
+static KNOWN: Mutex<Vec<(FileId, Read)>> = Mutex::new(Vec::new());
+/// Most of them.
+const PROGRAMS: usize = 64;
 
 /// The constants of a file, read once.
 fn known(file: &File) -> Read {
-    KNOWN.get(file, || Some(constants(file))).unwrap_or(Err(ConstantsError::Missing))
+    let Ok(about) = file.metadata() else { return Err(ConstantsError::Missing) };
+    let id = (about.dev(), about.ino(), about.len(), about.mtime(), about.mtime_nsec());
+    let found = KNOWN.lock().ok().and_then(|all| all.iter().find(|(known, _)| *known == id).map(|(_, read)| *read));
+    found.unwrap_or_else(|| {
+        let read = constants(file);
+        if let Ok(mut all) = KNOWN.lock() {
+            if all.len() >= PROGRAMS {
+                all.clear();
+            }
+            all.push((id, read));
+        }
+        read
+    })
 }
 
 /// The constants of the V8 that a process runs; `None` if it runs none, or it cannot be read.

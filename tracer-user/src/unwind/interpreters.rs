@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
-use tracer_common::interpreter::{INTERPRETERS_MAX, InterpreterLayout, InterpreterOutcome};
+use tracer_common::interpreter::{FRAME_JAVA, INTERPRETERS_MAX, InterpreterLayout, InterpreterOutcome};
 
 use crate::guard::tables::TableUse;
 use crate::kernel::interpreter::InterpreterMap;
@@ -172,6 +172,7 @@ impl<L: Layouts> Worker<L> {
         let mut swept = Instant::now();
         loop {
             match queue.recv_timeout(SWEEP) {
+                Ok(Job::Look(pid)) if self.is_settled(pid) => {}
                 Ok(Job::Look(pid)) => self.take(pid, self.wanted.look(pid)),
                 Ok(Job::Forget(pid)) => self.forget(pid),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -183,6 +184,12 @@ impl<L: Layouts> Worker<L> {
             }
             self.figures.known.store(self.known.len() as u64, Ordering::Relaxed);
         }
+    }
+
+    /// Whether looking again shows nothing else: Java's machine stays, and a look at it reads thousands of words.
+    fn is_settled(&self, pid: u32) -> bool {
+        let layout = self.known.get(&pid).and_then(|known| known.layout);
+        layout.is_some_and(|layout| layout.refused == 0 && layout.flags & FRAME_JAVA != 0)
     }
 
     fn take(&mut self, pid: u32, found: Look) {
@@ -296,6 +303,20 @@ mod tests {
         assert_eq!(worker.layouts.0[&1], LAYOUT);
         worker.take(1, Look::Nothing);
         assert!(worker.layouts.0.is_empty() && worker.known.is_empty());
+    }
+
+    #[test]
+    fn a_machine_of_java_is_looked_at_until_it_is_known() {
+        let mut worker = worker(2);
+        worker.take(1, Look::Nothing);
+        worker.take(2, Look::Known(LAYOUT));
+        assert!(!worker.is_settled(1) && !worker.is_settled(2));
+        let java = InterpreterLayout { code: 8, flags: FRAME_JAVA, ..InterpreterLayout::default() };
+        worker.take(1, Look::Known(java));
+        assert!(worker.is_settled(1) && worker.layouts.0[&1] == java);
+        // Another program.
+        worker.forget(1);
+        assert!(!worker.is_settled(1));
     }
 
     #[test]

@@ -9,38 +9,28 @@ mod inlined_methods;
 pub mod layout;
 mod method_names;
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
-
 use code_cache::CodeCache;
 use layout::{HotspotLayout, SYMBOLS};
 use tracer_common::interpreter::{FRAME_JAVA, InterpretedFrame, InterpreterLayout};
 
 use super::elf::Program;
-use super::known_files::KnownFiles;
-use super::maps::{Mapping, Maps};
+use super::maps::Maps;
 use super::process_memory::{MemoryFile, word};
 use super::python_frames::Look;
 
 /// Its library.
 const LIBRARY: &str = "libjvm.so";
 
-/// Where the library can be opened that the process runs, after an upgrade, too.
-fn of(maps: &Maps, library: &Mapping) -> PathBuf {
-    if library.deleted { maps.mapped(library) } else { maps.open_by(&library.path) }
-}
-
 /// Looks at a process, for the walk over the frames of the interpreter.
 pub fn look(maps: &Maps) -> Look {
-    static KNOWN: KnownFiles<u32> = KnownFiles::new();
-    let Some(library) = maps.named(|name| name == LIBRARY).filter(|_| cfg!(target_arch = "x86_64")) else {
+    if !cfg!(target_arch = "x86_64") || maps.named(|name| name == LIBRARY).is_none() {
         return Look::Nothing;
-    };
-    // Nearly all of the description stands in the file, and some of it is filled in when it is loaded.
-    let read = || u32::try_from(Hotspot::in_maps(maps.pid(), maps)?.layout.method_const).ok();
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(of(maps, library));
-    let Some(code) = file.ok().and_then(|file| KNOWN.get(&file, read)) else { return Look::NotYet };
+    }
+    // Not by library: what a process has in its memory counts for no other one.
+    let machine = Hotspot::in_maps(maps.pid(), maps);
+    let code = machine.and_then(|machine| u32::try_from(machine.layout.method_const).ok());
+    // Another machine, an old one, or one that has only begun: looked at again.
+    let Some(code) = code else { return Look::Nothing };
     Look::Known(InterpreterLayout { code, flags: FRAME_JAVA, ..InterpreterLayout::default() })
 }
 
@@ -59,7 +49,9 @@ impl Hotspot {
 
     fn in_maps(pid: u32, maps: &Maps) -> Option<Self> {
         let library = maps.named(|name| name == LIBRARY)?;
-        let program = Program::read(&of(maps, library), &SYMBOLS)?;
+        // The one it runs, after an upgrade, too.
+        let file = if library.deleted { maps.mapped(library) } else { maps.open_by(&library.path) };
+        let program = Program::read(&file, &SYMBOLS)?;
         let bias = program.bias(maps.of(&library.path))?;
         let mut memory = MemoryFile::open(pid).ok()?;
         let layout = HotspotLayout::read(&mut memory, |name| program.address(name).map(|at| bias.wrapping_add(at)))?;
