@@ -4,7 +4,7 @@
 //! The state of a walk lies in map memory, for the reason `unwind` has.
 
 mod java;
-mod native;
+mod native_frames;
 mod v8;
 
 use core::ffi::c_void;
@@ -125,11 +125,11 @@ unsafe fn begin(task: Task, layout: &InterpreterLayout, walk: *mut Walk) -> (u64
     }
     if layout.flags & FRAME_V8 != 0 {
         // SAFETY: the caller's promise.
-        return unsafe { native::walk(layout, walk, v8::step) };
+        return unsafe { native_frames::walk(layout, walk, v8::step) };
     }
     if layout.flags & FRAME_JAVA != 0 {
         // SAFETY: the caller's promise.
-        return unsafe { native::walk(layout, walk, java::step) };
+        return unsafe { native_frames::walk(layout, walk, java::step) };
     }
     let (mut frame, mut outer, mut checked) = (0, 0, 1);
     if layout.flags & FRAME_PHP != 0 {

@@ -1,7 +1,7 @@
 //! Methods that HotSpot interprets: its interpreter keeps frame pointers, and a slot below says which method a frame runs
 //! (`src/hotspot/cpu/x86/frame_x86.hpp` of OpenJDK).
 
-use super::{INTERPRETER_SCRATCH, native, word};
+use super::{INTERPRETER_SCRATCH, native_frames, word};
 
 /// How far below the frame pointer the method stands, bytes (`interpreter_frame_method_offset`).
 const METHOD: u64 = 24;
@@ -12,7 +12,7 @@ pub(super) extern "C" fn step(index: u32, _: *mut u32) -> i64 {
     let Some(walk) = INTERPRETER_SCRATCH.get_ptr_mut(0) else { return 1 };
     // SAFETY: a per-CPU area that only this program uses.
     let walk = unsafe { &mut *walk };
-    let Some(fp) = native::frame_pointer(index) else { return 1 };
+    let Some(fp) = native_frames::frame_pointer(index) else { return 1 };
     // The walk over native frames marked the interpreter's.
     if fp & 1 == 0 {
         return 0;
@@ -22,5 +22,5 @@ pub(super) extern "C" fn step(index: u32, _: *mut u32) -> i64 {
     if method == 0 || fixed == 0 {
         return 0;
     }
-    native::found(walk, index, method, fixed)
+    native_frames::found(walk, index, method, fixed)
 }

@@ -9,7 +9,7 @@ use core::ffi::c_void;
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
 use tracer_common::interpreter::{InterpreterOutcome, fold};
 
-use super::{INTERPRETER_SCRATCH, at, native, word};
+use super::{INTERPRETER_SCRATCH, at, native_frames, word};
 
 /// Bytes of slots below the frame pointer that are read: function, context.
 const SLOTS: u64 = 16;
@@ -30,7 +30,7 @@ pub(super) extern "C" fn step(index: u32, _: *mut u32) -> i64 {
     let Some(walk) = INTERPRETER_SCRATCH.get_ptr_mut(0) else { return 1 };
     // SAFETY: a per-CPU area that only this program uses.
     let walk = unsafe { &mut *walk };
-    let Some(fp) = native::frame_pointer(index) else { return 1 };
+    let Some(fp) = native_frames::frame_pointer(index) else { return 1 };
     if fp == 0 {
         return 0;
     }
@@ -60,5 +60,5 @@ pub(super) extern "C" fn step(index: u32, _: *mut u32) -> i64 {
         return 0;
     }
     let cookie = fold(&[at(walk, 0), at(walk, walk.names), at(walk, walk.position), 0]);
-    native::found(walk, index, shared, cookie)
+    native_frames::found(walk, index, shared, cookie)
 }

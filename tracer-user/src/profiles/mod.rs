@@ -18,10 +18,10 @@ mod queries;
 mod separate_debug;
 mod shared_names;
 mod snapshot;
+mod stackless_waits;
 mod symbolize;
 mod unsent;
 mod view;
-mod waits;
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -47,11 +47,11 @@ pub use interpreted::{Lines, ShownLines};
 pub use naming::name_in_file;
 use naming::{Frames, Stack};
 pub use snapshot::{RequestSamples, Snapshot, TimedSample};
+use stackless_waits::OffCpuWait;
 use symbolize::{Means, Symbols};
 use unsent::Unsent;
 pub use unsent::{UnsentSample, UnsentSamples};
 pub use view::{Filter, ProfileKind};
-use waits::Wait;
 
 /// Length of a period counts can be asked for by, nanoseconds. Those older than [`FINE`] are put together by [`COARSE`], and
 /// those older than [`KEPT`] go.
@@ -121,7 +121,7 @@ pub struct Profiles {
     ids: HashMap<Arc<Stack>, u32>,
     /// With the name at their root, and what the wait was if the thread was off the CPU. Ids are never used twice: names arrive
     /// late.
-    stacks: FxHashMap<u32, (StoredStack, Arc<str>, Option<Wait>)>,
+    stacks: FxHashMap<u32, (StoredStack, Arc<str>, Option<OffCpuWait>)>,
     /// Those that have names: stacks of one function differ in addresses by the dozen, and are one to whoever looks.
     shapes: FxHashMap<Shape, u32>,
     next: u32,
@@ -440,7 +440,7 @@ impl Profiles {
         if self.stacks.len() >= most {
             return None;
         }
-        let wait = stack.off_cpu.map(|reason| Wait { reason, has_stack: !stack.user.is_empty() });
+        let wait = stack.off_cpu.map(|reason| OffCpuWait { reason, has_stack: !stack.user.is_empty() });
         let id = self.next;
         self.next = self.next.wrapping_add(1);
         let stack = Arc::new(stack);

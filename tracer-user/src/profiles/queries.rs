@@ -9,8 +9,8 @@ use rustc_hash::FxHashMap;
 
 use super::snapshot::Sum;
 use super::{
-    Filter, Period, ProfileKind, Profiles, RequestSamples, Snapshot, StoredStack, Sums, TimedSample, Wait, ad_hoc,
-    waits,
+    Filter, OffCpuWait, Period, ProfileKind, Profiles, RequestSamples, Snapshot, StoredStack, Sums, TimedSample,
+    ad_hoc, stackless_waits,
 };
 use crate::model::{ClassId, Names, Nanos, Owner, ProtocolId, SpanId};
 
@@ -72,7 +72,7 @@ impl Profiles {
             if !filter.has(*values) {
                 continue;
             }
-            let shown = |(_, _, wait): &(StoredStack, Arc<str>, Option<Wait>)| filter.view.shows(wait.is_some());
+            let shown = |(_, _, wait): &(StoredStack, Arc<str>, Option<OffCpuWait>)| filter.view.shows(wait.is_some());
             if (Some(*class) != first && !fits(*class)) || !self.stacks.get(id).is_some_and(shown) {
                 continue;
             }
@@ -108,12 +108,14 @@ impl Profiles {
     }
 
     /// What a stack's wait was; `None`: its thread ran.
-    fn wait(&self, id: u32) -> Option<Wait> {
+    fn wait(&self, id: u32) -> Option<OffCpuWait> {
         self.stacks.get(&id).and_then(|(_, _, wait)| *wait)
     }
 
     fn snapshot_from<O: Copy + Eq + Hash>(&self, mut sums: Sums<O>, view: ProfileKind) -> Snapshot {
-        waits::divide(&mut sums, |id| self.wait(id));
+        if view.shows(true) {
+            stackless_waits::divide(&mut sums, |id| self.wait(id));
+        }
         let mut by_stack: FxHashMap<u32, (u64, u64)> = FxHashMap::default();
         for ((_, id), (count, nanos)) in sums {
             let sum = by_stack.entry(id).or_default();

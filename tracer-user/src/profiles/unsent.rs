@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::snapshot::Sum;
-use super::{Frame, PROCESSES, ProfileKind, Profiles, ShownLines, Snapshot, waits};
+use super::{Frame, PROCESSES, ProfileKind, Profiles, ShownLines, Snapshot, stackless_waits};
 use crate::guard::tables::TableUse;
 use crate::host::instance::Instance;
 use crate::host::process::ProcessFacts;
@@ -227,7 +227,7 @@ impl Profiles {
         let since = std::mem::replace(&mut unsent.since, now);
         let (sampled, mut sums) = (std::mem::take(&mut unsent.sampled), std::mem::take(&mut unsent.sums));
         unsent.clear();
-        waits::divide(&mut sums, |id| self.stacks.get(&id).and_then(|(_, _, wait)| *wait));
+        stackless_waits::divide(&mut sums, |id| self.stacks.get(&id).and_then(|(_, _, wait)| *wait));
         let (mut samples, mut stacks) = (Vec::with_capacity(sums.len()), Vec::with_capacity(sums.len()));
         let mut lost = 0;
         for (((place, owner), id), (count, nanos)) in sums {

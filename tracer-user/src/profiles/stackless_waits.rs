@@ -11,7 +11,7 @@ use tracer_common::off_cpu::Reason;
 
 /// A stack of a thread that was off the CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Wait {
+pub(super) struct OffCpuWait {
     /// Why.
     pub(super) reason: Reason,
     /// Whether it has any frames.
@@ -23,7 +23,10 @@ type Sum = (u64, u64);
 
 /// Divides the waits without stack in `sums`, by owner and stack, among those with one. Where an owner has none for a reason, they
 /// stay. `wait` says what a stack is; `None`: its thread ran.
-pub(super) fn divide<O: Copy + Eq + Hash>(sums: &mut FxHashMap<(O, u32), Sum>, wait: impl Fn(u32) -> Option<Wait>) {
+pub(super) fn divide<O: Copy + Eq + Hash>(
+    sums: &mut FxHashMap<(O, u32), Sum>,
+    wait: impl Fn(u32) -> Option<OffCpuWait>,
+) {
     let mut all: FxHashMap<(O, Reason), [Sum; 2]> = FxHashMap::default();
     for ((owner, stack), (count, nanos)) in sums.iter() {
         if let Some(wait) = wait(*stack) {
@@ -58,12 +61,12 @@ mod tests {
 
     use super::*;
 
-    fn wait(reason: Reason, has_stack: bool) -> Wait {
-        Wait { reason, has_stack }
+    fn wait(reason: Reason, has_stack: bool) -> OffCpuWait {
+        OffCpuWait { reason, has_stack }
     }
 
     /// Stacks 0 and 1: in a lock; 2: without stack, in a lock; 3: on a disk; 4: without stack, asleep; 5: on the CPU.
-    fn stacks(stack: u32) -> Option<Wait> {
+    fn stacks(stack: u32) -> Option<OffCpuWait> {
         match stack {
             0 | 1 => Some(wait(Reason::Futex, true)),
             2 => Some(wait(Reason::Futex, false)),
