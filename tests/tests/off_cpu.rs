@@ -131,6 +131,79 @@ fn time_divides_as_it_was_spent_where_few_stacks_are_taken() {
 }
 
 #[test]
+fn waits_for_a_lock_show_who_released_it() {
+    let Some(_turn) = begin("off_cpu_wakers", &["cc"]) else { return };
+    let dir = scratch();
+    let server = Server::c("waits", dir.path());
+    let agent = Agent::start(dir.path(), &["--nice=-10", "--max-cpu", "6400%"]);
+    let of = |class: &str, kind: &str| {
+        agent.text(&format!("/profile.folded?service=waits&class=GET%20%2F{class}&kind={kind}"))
+    };
+    // Until there are tables and names.
+    let burst = |connections, path, seconds| {
+        load::until(server.address, connections, &[path], Instant::now() + Duration::from_secs(seconds))
+    };
+    wait("wakers with names", Duration::from_secs(60), || {
+        burst(3, "/convoy", 1);
+        of("convoy", "wakers").contains(";hold_long;").then_some(())
+    });
+    let holders = ["hold_long", "hold_shortly"];
+    let truth = || {
+        let books = http::get(server.address, "/truth").expect("the server's own books");
+        let books: serde_json::Value = serde_json::from_slice(&books.body).expect("JSON");
+        holders.map(|function| books[function].as_f64().expect("a number") / 1e9)
+    };
+    let shown = || {
+        let folded = of("convoy", "wakers");
+        let ended = |holder: &str| {
+            let by = format!(";{holder};");
+            seconds(&folded, |stack| {
+                stack.split_once(";[woken by waits];").is_some_and(|(_, waker)| waker.contains(&by))
+            })
+        };
+        (holders.map(ended), seconds(&folded, |_| true), folded)
+    };
+    let (before, [long, short]) = (truth(), shown().0);
+    let (good, bad) = burst(3, "/convoy", 10);
+    assert!(bad == 0 && good as f64 > 1000.0 * scale(), "{good} good, {bad} bad");
+    let after = truth();
+    let clock = [after[0] - before[0], after[1] - before[1]];
+    // Names and the last request's costs come a while later.
+    let ([long, short], all, folded) = wait("the last waits with names", Duration::from_secs(60), || {
+        let ([now_long, now_short], all, folded) = shown();
+        let new = [now_long - long, now_short - short];
+        (new[0] + new[1] > 0.9 * (clock[0] + clock[1])).then_some((new, all, folded))
+    });
+    let whole = format!(
+        "{long:.3} and {short:.3} s of waits ended by those that held for long and shortly, by the clock {:.3} and {:.3} s; {all:.3} s in all",
+        clock[0], clock[1]
+    );
+    say(&format!("off CPU, wakers: {whole}"));
+    figure("off CPU, wakers", &whole);
+    let share = |[long, short]: [f64; 2]| long / (long + short);
+    assert!((share([long, short]) - share(clock)).abs() < 0.03, "{whole}\n{folded}");
+    // Its waits for futexes, no more and no less.
+    let off_cpu = seconds(&of("convoy", "offcpu"), |stack| stack.ends_with("[off CPU: futex]"));
+    assert!((all - off_cpu).abs() < 0.01 * off_cpu, "{off_cpu:.3} s; {whole}");
+    // Of one lock, one thread that answers no request.
+    burst(1, "/lock", 5);
+    let held = wait("waits for a lock with names", Duration::from_secs(60), || {
+        let folded = of("lock", "wakers");
+        let held = seconds(&folded, |stack| stack.contains(";wait_for_lock;") && stack.contains(";hold;"));
+        (held > 0.9 * seconds(&folded, |_| true) && held > 1.0).then_some(held)
+    });
+    say(&format!("  {held:.3} s of waits for the lock ended by the thread that holds it"));
+    let svg = agent.text("/flamegraph.svg?service=waits&class=GET%20%2Fconvoy&kind=wakers");
+    assert!(svg.contains("woken by waits") && svg.contains("hold_long") && svg.contains("wait_in_convoy"), "{svg}");
+    // Functions are those of the wakers.
+    let hot = agent.json("/api/v1/hotspots?service=waits&class=GET%20%2Fconvoy&kind=wakers");
+    let functions = hot["functions"].as_array().expect("functions");
+    assert!(functions.iter().any(|one| one["function"] == "hold_long"), "{hot}");
+    assert!(functions.iter().all(|one| one["function"] != "[off CPU: futex]"), "{hot}");
+    agent.stop();
+}
+
+#[test]
 fn a_server_behind_a_unix_socket_has_stacks_too() {
     let Some(_turn) = begin("off_cpu_unix", &["setpriv"]) else { return };
     if programs().is_none() {

@@ -1,9 +1,10 @@
 /* An HTTP server whose handlers wait a known time, each in a function of its own: /sleep sleeps, /lock waits for a lock
  * that another thread holds, /read reads from a socket whose peer is slow, /mixed sleeps once for long and three times
- * shortly. /truth answers how often, and how long by the clock, the waiting functions took. */
+ * shortly, /convoy waits for a lock that others like it hold, for long or shortly. /truth answers how often, and how long
+ * by the clock, the waiting functions took; of /convoy, by which function the lock was released before. */
 #include "http.h"
 
-enum { ROUTES = 4 };
+enum { ROUTES = 5 };
 
 static struct route {
     const char *path;
@@ -74,6 +75,45 @@ __attribute__((noinline)) static void wait_in_both(void)
         wait_short();
 }
 
+static pthread_mutex_t convoy = PTHREAD_MUTEX_INITIALIZER;
+/* Under that lock: whether it was held for long last; and waits that ended with either. */
+static int was_long;
+static long long after_long_nanos, after_short_nanos;
+
+__attribute__((noinline)) static void hold_long(void)
+{
+    nap(4000);
+    was_long = 1;
+    pthread_mutex_unlock(&convoy);
+    __asm__ volatile("" ::: "memory");
+}
+
+__attribute__((noinline)) static void hold_shortly(void)
+{
+    nap(1000);
+    was_long = 0;
+    pthread_mutex_unlock(&convoy);
+    __asm__ volatile("" ::: "memory");
+}
+
+__attribute__((noinline)) static void wait_in_convoy(void)
+{
+    static int turn;
+    long long before = clock_now();
+    pthread_mutex_lock(&convoy);
+    long long waited = clock_now() - before;
+    /* Shorter ones are not reported. */
+    if (waited > 200000)
+        *(was_long ? &after_long_nanos : &after_short_nanos) += waited;
+    if (turn++ % 3)
+        hold_shortly();
+    else
+        hold_long();
+    /* Long enough for the one that was woken: it must not find that this one has the lock again. */
+    nap(500);
+    __asm__ volatile("" ::: "memory");
+}
+
 /* Holds the lock nearly always. */
 static void *hold(void *argument)
 {
@@ -108,8 +148,12 @@ static void truth(struct connection *c, int close)
         n += snprintf(body + n, sizeof body - n, "%s\"%s\":{\"count\":%ld,\"nanos\":%lld}", i ? "," : "", routes[i].path,
                       routes[i].count, routes[i].nanos);
     pthread_mutex_unlock(&books);
-    n += snprintf(body + n, sizeof body - n, ",\"wait_long\":%lld,\"wait_short\":%lld}", (long long)long_nanos,
+    n += snprintf(body + n, sizeof body - n, ",\"wait_long\":%lld,\"wait_short\":%lld", (long long)long_nanos,
                   (long long)short_nanos);
+    pthread_mutex_lock(&convoy);
+    n += snprintf(body + n, sizeof body - n, ",\"hold_long\":%lld,\"hold_shortly\":%lld}", after_long_nanos,
+                  after_short_nanos);
+    pthread_mutex_unlock(&convoy);
     reply(c, 200, body, n, close);
 }
 
@@ -155,6 +199,7 @@ int main(void)
     routes[0] = (struct route){.path = "/sleep", .wait = wait_in_sleep};
     routes[1] = (struct route){.path = "/lock", .wait = wait_for_lock};
     routes[2] = (struct route){.path = "/read", .wait = wait_for_peer};
+    routes[4] = (struct route){.path = "/convoy", .wait = wait_in_convoy};
     routes[3] = (struct route){.path = "/mixed", .wait = wait_in_both};
     /* A pair that is not traced as a call: datagrams. */
     if (socketpair(AF_UNIX, SOCK_DGRAM, 0, peers))

@@ -1,6 +1,6 @@
 //! The records that travel from the kernel to user space, one `repr(C)` struct each.
 //!
-//! A record is [`Header`], then the fields of its kind, then (for [`Op`], [`Sample`] and [`OffCpu`]) bytes of variable length.
+//! A record is [`Header`], then the fields of its kind, then (for [`Op`], [`Sample`], [`OffCpu`] and [`WaitEnd`]) bytes of variable length.
 //! All integers are in the byte order of the machine: records never leave the host, and a record file says its
 //! byte order. Times are nanoseconds of `CLOCK_MONOTONIC` (`bpf_ktime_get_ns`).
 
@@ -73,6 +73,8 @@ kinds! {
     OffCpu = 12, "off_cpu", OffCpu;
     /// A TLS library read or wrote text: [`Op`], see [`OP_JOINED`].
     Text = 13, "text", Op;
+    /// A thread ended another's wait: [`WaitEnd`]. Precedes the wait's [`OffCpu`].
+    WaitEnd = 14, "wait_end", WaitEnd;
 }
 
 /// [`Op`]: bytes were sent (set) or received (clear).
@@ -472,6 +474,31 @@ wire! {
         pub interpreter_outcome: u8,
         /// Zero.
         pub reserved: [u8; 6],
+    }
+}
+
+wire! {
+    /// A thread woke another that held a request and waited for a futex. Followed by `user` frames of 8 bytes, then `interpreted`
+    /// frames ([`crate::interpreter::InterpretedFrame`]): its own, as it wakes the other.
+    pub struct WaitEnd {
+        /// Common part: the thread that wakes.
+        pub header: Header,
+        /// When the other left the CPU, which tells its waits apart.
+        pub left: u64,
+        /// The thread that it woke.
+        pub wakee: u32,
+        /// That thread's process.
+        pub wakee_tgid: u32,
+        /// User-space frames that follow.
+        pub user: u16,
+        /// Zero.
+        pub reserved: u16,
+        /// How the walk over the user frames ended: [`crate::unwind::Outcome`].
+        pub outcome: u16,
+        /// Interpreted frames that follow.
+        pub interpreted: u8,
+        /// How the walk over those ended: [`crate::interpreter::InterpreterOutcome`].
+        pub interpreter_outcome: u8,
     }
 }
 

@@ -39,7 +39,7 @@ pub enum Lost {
     RingDeclared = 15,
     /// A wait was reported without its stack: the CPU had reached its limit.
     OffCpuStack = 16,
-    /// The sample ring was full: a wait was not reported.
+    /// The sample ring was full: a wait, or the stack that ended one, was not reported.
     RingOffCpu = 17,
     /// The event ring was full: text of a TLS library was not reported.
     RingText = 18,

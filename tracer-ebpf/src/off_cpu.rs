@@ -43,16 +43,16 @@ const UNINTERRUPTIBLE: u32 = 2;
 #[repr(C)]
 pub(crate) struct Wait {
     /// When the thread left the CPU; 0 = it runs, or its wait is not reported.
-    left: u64,
+    pub(crate) left: u64,
     /// When it was woken; 0 = not yet.
     woken: u64,
     /// What becomes the record, except for the times.
-    record: OffCpu,
+    pub(crate) record: OffCpu,
     frames: [u64; FRAMES_MAX + 1],
 }
 
 #[btf_map]
-static WAITS: TaskStorage<Wait> = TaskStorage::new();
+pub(crate) static WAITS: TaskStorage<Wait> = TaskStorage::new();
 
 const INTERPRETED_BYTES: u64 = (INTERPRETED_FRAMES_MAX * size_of::<InterpretedFrame>()) as u64;
 

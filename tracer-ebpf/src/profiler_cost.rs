@@ -66,3 +66,14 @@ pub(crate) fn off_cpu(begin: u64, walked: bool) {
         }
     }
 }
+
+/// The stack of a thread that ended another's wait was taken from `begin` to now: part of what the wait's stack costs.
+#[inline(always)]
+pub(crate) fn off_cpu_waker(begin: u64) {
+    if let Some(cost) = cost() {
+        // SAFETY: no argument.
+        let nanos = unsafe { bpf_ktime_get_ns() }.saturating_sub(begin);
+        cost.off_cpu_nanos += nanos;
+        cost.off_cpu_stack_nanos += nanos;
+    }
+}

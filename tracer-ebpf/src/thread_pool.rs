@@ -19,7 +19,7 @@ use tracer_common::{
 
 use crate::{
     arch, emit,
-    kernel::{regs::Regs, task::Task},
+    kernel::{futex, regs::Regs, task::Task},
     sched::counters,
     storage::{SOCK_ACTIVE, SOCK_PASSIVE, THREADS, Thread},
 };
@@ -48,32 +48,11 @@ pub(crate) fn noted<const TX: bool>(thread: &mut Thread, flags: u32) {
     thread.wakes = 0;
 }
 
-/// Operations of futex(2) that wait (`include/uapi/linux/futex.h`), without its flags.
-const OPERATION: u64 = 0x7f;
-const WAIT: u64 = 0;
-const LOCK_PI: u64 = 6;
-const WAIT_BITSET: u64 = 9;
-const WAIT_REQUEUE_PI: u64 = 11;
-const LOCK_PI2: u64 = 13;
-
 /// hook: tp_btf sched_waking(p). First seen: 5.10. Emits [`Wake`].
 #[btf_tracepoint(function = "sched_waking")]
 pub(crate) fn waking(ctx: BtfTracePointContext) -> i32 {
-    let waker = Task::current();
-    let regs = Regs::of(waker);
-    if !arch::is_futex(regs.nr()) {
-        return 0;
-    }
-    // The waker is itself in a futex wait: it was interrupted, and this wake-up is not its own.
-    if matches!(regs.arg1() & OPERATION, WAIT | LOCK_PI | WAIT_BITSET | WAIT_REQUEUE_PI | LOCK_PI2) {
-        return 0;
-    }
-    let wakee = Task(ctx.arg(0));
-    let other = Regs::of(wakee);
-    let address = regs.arg0();
-    if !arch::is_futex(other.nr()) || other.arg0() != address {
-        return 0;
-    }
+    let (waker, wakee) = (Task::current(), Task(ctx.arg(0)));
+    let Some(address) = futex::woken_from(waker, wakee) else { return 0 };
     let tgid = waker.tgid();
     if wakee.tgid() != tgid {
         return 0;

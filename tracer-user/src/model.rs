@@ -477,6 +477,19 @@ pub struct Interpreted {
     pub language: tracer_common::interpreter::Language,
 }
 
+/// The stack of a thread that ended another's wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WakerStack {
+    /// Its process.
+    pub pid: u32,
+    /// User-space return addresses, innermost first.
+    pub user: Vec<u64>,
+    /// How the walk over them ended.
+    pub outcome: tracer_common::unwind::Outcome,
+    /// Interpreted frames.
+    pub interpreted: Interpreted,
+}
+
 /// A stack from the kernel and what it was charged to.
 #[derive(Clone, Debug)]
 pub struct StackSample {
@@ -498,6 +511,8 @@ pub struct StackSample {
     pub interpreted: Interpreted,
     /// Why the thread was off the CPU; `None` = it ran.
     pub off_cpu: Option<tracer_common::off_cpu::Reason>,
+    /// Whose code ended that wait, if it was seen.
+    pub waker: Option<Arc<WakerStack>>,
     /// What the sample is charged to.
     pub owner: Owner,
     /// The span it was taken in, if any.

@@ -19,6 +19,12 @@ pub(crate) fn run(data: &[u8]) {
                 assert_eq!((user.len(), kernel.len()), (usize::from(sample.user), usize::from(sample.kernel)));
                 assert_eq!(interpreted.frames.len(), usize::from(sample.interpreted));
             }
+            Ok(Record::WaitEnd { end, user, interpreted }) => {
+                assert_eq!(
+                    (user.len(), interpreted.frames.len()),
+                    (usize::from(end.user), usize::from(end.interpreted))
+                );
+            }
             Ok(Record::ThreadStats(stats)) => drop(decode::comm(&stats.comm).into_owned()),
             _ => {}
         }

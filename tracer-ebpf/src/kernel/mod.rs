@@ -1,5 +1,6 @@
 //! Typed reads of kernel structs through resolved offsets, one file each.
 
+pub(crate) mod futex;
 pub(crate) mod regs;
 pub(crate) mod sock;
 pub(crate) mod task;

@@ -2,7 +2,7 @@
 
 use tracer_common::event::{
     DECLARED_VALUES, DeclaredCall, DeclaredValues, Exec, Fork, Header, InbandContext, Kind, OffCpu, Op, Open, Sample,
-    State, TaskEdge, ThreadStats, Wake,
+    State, TaskEdge, ThreadStats, WaitEnd, Wake,
 };
 use tracer_common::interpreter::{InterpretedFrame, InterpreterOutcome};
 
@@ -58,6 +58,15 @@ pub enum Record<'a> {
     OffCpu {
         /// Fixed part.
         wait: OffCpu,
+        /// User addresses, innermost first.
+        user: Vec<u64>,
+        /// Interpreted frames.
+        interpreted: Interpreted,
+    },
+    /// A thread ended another's wait.
+    WaitEnd {
+        /// Fixed part.
+        end: WaitEnd,
         /// User addresses, innermost first.
         user: Vec<u64>,
         /// Interpreted frames.
@@ -163,6 +172,12 @@ pub fn content(kind: Kind, bytes: &[u8]) -> Result<Record<'_>, Malformed> {
             let (user, rest) = rest.split_at_checked(wait.user as usize * 8).ok_or(Malformed::Length)?;
             let interpreted = interpreted(rest, wait.interpreted, wait.interpreter_outcome)?;
             Ok(Record::OffCpu { wait, user: addresses(user), interpreted })
+        }
+        Kind::WaitEnd => {
+            let end = WaitEnd::decode(bytes).ok_or(Malformed::Short)?;
+            let (user, rest) = rest.split_at_checked(end.user as usize * 8).ok_or(Malformed::Length)?;
+            let interpreted = interpreted(rest, end.interpreted, end.interpreter_outcome)?;
+            Ok(Record::WaitEnd { end, user: addresses(user), interpreted })
         }
         Kind::Sample => {
             let sample = Sample::decode(bytes).ok_or(Malformed::Short)?;

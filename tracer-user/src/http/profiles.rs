@@ -142,7 +142,7 @@ async fn compared(shared: &Shared, params: Params) -> Result<Compared, Problem> 
 /// The filter of a stacks query, and its title.
 pub(super) fn profile_filter(params: Params) -> Result<(Filter, String), Problem> {
     let params = params.only(&PROFILE)?;
-    let view = params.read("kind", "cpu, offcpu or wall", profiles::ProfileKind::parse)?.unwrap_or_default();
+    let view = params.read("kind", "cpu, offcpu, wall or wakers", profiles::ProfileKind::parse)?.unwrap_or_default();
     let since = params.read("since", SINCE, |text| crate::quantity::duration(text).ok())?;
     let (service, class) = (params.string("service"), params.string("class"));
     let span = params.read("span", "16 hexadecimal digits", slow_requests::span_id)?;

@@ -144,7 +144,7 @@ async fn every_page_answers() {
         ("/profile.folded?service=shop&x=12", 400, "no such parameter"),
         ("/flamegraph.svg?service=nobody", 404, "no such service"),
         ("/flamegraph.svg?kind=wall", 200, "no samples yet"),
-        ("/flamegraph.svg?kind=both", 400, "expected cpu, offcpu or wall"),
+        ("/flamegraph.svg?kind=both", 400, "expected cpu, offcpu, wall or wakers"),
         ("/profile.folded?since=5x", 400, "since:"),
         ("/profile.pb.gz?service=shop", 200, ""),
         ("/flamegraph.svg?service=shop&from_ns=5&until_ns=9&before_from_ns=1&before_until_ns=5", 200, "no samples yet"),

@@ -180,6 +180,15 @@ pub const PROBES: &[Probe] = &[
             "off the CPU, the run queue is not distinguished from waiting",
         )
     },
+    Probe {
+        until: Some(Until::OffCpu),
+        ..at(
+            "off_cpu_waker",
+            &[Hook::Tracepoint("sched_waking")],
+            false,
+            "which code ended waits for locks is not seen",
+        )
+    },
     // After the programs they back up, whose state they check.
     second("tx_again", &[Hook::Preemptible("sock_send_length")]),
     second("rx_again", &[Hook::Preemptible("sock_recv_length")]),

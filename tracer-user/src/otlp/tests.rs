@@ -240,6 +240,7 @@ fn take_samples(pipeline: &mut Pipeline, stacks: std::ops::Range<u64>) {
             outcome: tracer_common::unwind::Outcome::Complete,
             interpreted: crate::model::Interpreted::default(),
             off_cpu: None,
+            waker: None,
             owner: Owner::Overhead(ServiceId(0)),
             span: None,
             dimensions: crate::model::DimensionValues::default(),

@@ -68,11 +68,20 @@ pub(super) struct Taken {
     pub(super) nanos: Nanos,
     /// The stack's id.
     pub(super) stack: u32,
+    /// That of the stack that ended the wait.
+    pub(super) waker: Option<u32>,
     pub(super) tid: u32,
     pub(super) count: u64,
     /// Time they stand for, nanoseconds.
     pub(super) weight: u64,
     pub(super) kind: Kind,
+}
+
+impl Taken {
+    /// What samples that are counted together have in common.
+    fn same(&self) -> (u32, Option<u32>, u32, Kind) {
+        (self.stack, self.waker, self.tid, self.kind)
+    }
 }
 
 /// How a sample was taken.
@@ -133,10 +142,10 @@ impl Open {
     /// Makes samples of one stack one; the time of each but the first is lost, and no weight.
     fn fold(&mut self) {
         self.settle();
-        let mut first: FxHashMap<(u32, u32, Kind), usize> = FxHashMap::default();
+        let mut first: FxHashMap<_, usize> = FxHashMap::default();
         let mut folded: Vec<Taken> = Vec::new();
         for one in &self.taken {
-            let at = *first.entry((one.stack, one.tid, one.kind)).or_insert(folded.len());
+            let at = *first.entry(one.same()).or_insert(folded.len());
             match folded.get_mut(at) {
                 Some(sum) => {
                     sum.count += one.count;
@@ -287,8 +296,8 @@ impl AdHoc {
         self.kept.iter().find(|slow| slow.span == span)
     }
 
-    /// A sample taken in a request, with its stack's id.
-    pub(super) fn add(&mut self, span: SpanId, stack: u32, sample: &StackSample) {
+    /// A sample taken in a request, with the ids of its stack and of its waker's.
+    pub(super) fn add(&mut self, span: SpanId, (stack, waker): (u32, Option<u32>), sample: &StackSample) {
         if self.open_samples >= self.most {
             self.counts.open_full += 1;
             return;
@@ -314,10 +323,10 @@ impl AdHoc {
             open.fold();
             open.full = open.taken.len() > STACKS;
         }
-        let same = |one: &&mut Taken| (one.stack, one.tid, one.kind) == (stack, tid, kind);
+        let taken = Taken { nanos, stack, waker, tid, count: 1, weight: sample.weight, kind };
         if !open.full {
-            open.taken.push(Taken { nanos, stack, tid, count: 1, weight: sample.weight, kind });
-        } else if let Some(sum) = open.taken.iter_mut().find(same) {
+            open.taken.push(taken);
+        } else if let Some(sum) = open.taken.iter_mut().find(|one| one.same() == taken.same()) {
             sum.count += 1;
             sum.weight += sample.weight;
         } else {
@@ -395,22 +404,22 @@ impl AdHoc {
     /// Adds the ids of all stacks that are needed.
     pub(super) fn used(&self, ids: &mut FxHashSet<u32>) {
         let open = self.open.values().flat_map(|open| &open.taken);
-        ids.extend(open.chain(self.kept.iter().flat_map(|slow| &slow.taken)).map(|one| one.stack));
+        let all = open.chain(self.kept.iter().flat_map(|slow| &slow.taken));
+        ids.extend(all.flat_map(|one| [Some(one.stack), one.waker]).flatten());
     }
 
     /// Stacks turned out to be others: the id of each, and that of the other.
     pub(super) fn same(&mut self, ids: &FxHashMap<u32, u32>) {
         let open = self.open.values_mut().flat_map(|open| &mut open.taken);
         for one in open.chain(self.kept.iter_mut().flat_map(|slow| &mut slow.taken)) {
-            if let Some(other) = ids.get(&one.stack) {
-                one.stack = *other;
-            }
+            one.stack = ids.get(&one.stack).copied().unwrap_or(one.stack);
+            one.waker = one.waker.map(|waker| ids.get(&waker).copied().unwrap_or(waker));
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::model::{Interpreted, Owner};
 
@@ -425,6 +434,7 @@ mod tests {
             outcome: tracer_common::unwind::Outcome::Complete,
             interpreted: Interpreted::default(),
             off_cpu: None,
+            waker: None,
             owner: Owner::Kernel,
             span: None,
             dimensions: crate::model::DimensionValues::default(),
@@ -432,7 +442,7 @@ mod tests {
         }
     }
 
-    fn slow(span: u64, class: u32) -> SlowRequest {
+    pub(in super::super) fn slow(span: u64, class: u32) -> SlowRequest {
         SlowRequest {
             span: SpanId(span),
             trace: TraceId(u128::from(span)),
@@ -462,8 +472,8 @@ mod tests {
     fn a_slow_request_keeps_its_beginning_and_a_quick_one_nothing() {
         let mut all = AdHoc::within(10_000);
         for at in 1..=10 {
-            all.add(SpanId(1), 7, &sample(at * 10, 5, false));
-            all.add(SpanId(2), 8, &sample(at * 10, 6, false));
+            all.add(SpanId(1), (7, None), &sample(at * 10, 5, false));
+            all.add(SpanId(2), (8, None), &sample(at * 10, 6, false));
         }
         all.end(SpanId(1), || Some(slow(1, 0)));
         all.end(SpanId(2), || None);
@@ -478,12 +488,12 @@ mod tests {
         let mut all = AdHoc::within(10_000);
         // Every 10, and from 100 to 200 every 1; another thread goes on.
         for at in 1..=30 {
-            all.add(SpanId(1), 7, &sample(at * 10, 5, false));
+            all.add(SpanId(1), (7, None), &sample(at * 10, 5, false));
         }
         for at in 101..=200 {
-            all.add(SpanId(1), 7, &sample(at, 5, true));
+            all.add(SpanId(1), (7, None), &sample(at, 5, true));
         }
-        all.add(SpanId(1), 7, &sample(150, 6, false));
+        all.add(SpanId(1), (7, None), &sample(150, 6, false));
         all.end(SpanId(1), || Some(slow(1, 0)));
         let taken = &all.get(SpanId(1)).unwrap().taken;
         let weight = |tid| taken.iter().filter(|one| one.tid == tid).map(|one| one.weight).sum::<u64>();
@@ -495,11 +505,11 @@ mod tests {
     fn many_samples_fold_and_lose_no_weight() {
         let mut all = AdHoc::within(100_000);
         for at in 0..10_000u64 {
-            all.add(SpanId(1), (at % 50) as u32, &sample(at, 5, false));
+            all.add(SpanId(1), ((at % 50) as u32, None), &sample(at, 5, false));
             assert!(all.open_samples <= REQUEST, "{}", all.open_samples);
         }
         for stack in 0..2000 {
-            all.add(SpanId(2), stack, &sample(u64::from(stack), 5, false));
+            all.add(SpanId(2), (stack, None), &sample(u64::from(stack), 5, false));
         }
         let dropped = all.counts().request_full;
         assert!((900..1300).contains(&dropped), "{dropped}");
@@ -515,14 +525,14 @@ mod tests {
     fn everything_is_bounded_and_counted() {
         let mut all = AdHoc::within(100);
         for span in 0..150 {
-            all.add(SpanId(span), 1, &sample(1, 5, false));
+            all.add(SpanId(span), (1, None), &sample(1, 5, false));
         }
         assert_eq!((all.open_samples, all.counts().open_full), (100, 50));
         all.tick(IDLE + 1);
         assert_eq!((all.open_samples, all.counts().unfinished), (0, 100));
         // A class that is always slow leaves the others' alone.
         for span in 0..200 {
-            all.add(SpanId(span), 1, &sample(IDLE, 5, false));
+            all.add(SpanId(span), (1, None), &sample(IDLE, 5, false));
             all.end(SpanId(span), || Some(slow(span, u32::from(span > 0))));
         }
         assert!(all.get(SpanId(0)).is_some() && all.get(SpanId(1)).is_none());

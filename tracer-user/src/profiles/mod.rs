@@ -12,6 +12,7 @@ mod interpreted;
 pub mod jit;
 mod mapped;
 mod naming;
+mod period;
 mod pprof;
 mod process_names;
 mod queries;
@@ -22,6 +23,7 @@ mod stackless_waits;
 mod symbolize;
 mod unsent;
 mod view;
+mod wakers;
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -31,6 +33,8 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use tracer_common::interpreter::{InterpretedFrame, Language};
+use tracer_common::off_cpu::Reason;
+use tracer_common::unwind::Outcome;
 
 use ad_hoc::AdHoc;
 pub use ad_hoc::{AdHocCounts, SlowRequest, SlowRequests};
@@ -38,7 +42,7 @@ pub use bounds::{Bounds, ProfileTables};
 
 use crate::guard::shrink::ShrinkExcess;
 use crate::guard::tables::TableUse;
-use crate::model::{DimensionValues, Names, Nanos, Owner, Sink, SpanId, StackSample, TraceId};
+use crate::model::{Interpreted, Names, Nanos, Sink, SpanId, StackSample, TraceId, WakerStack};
 pub use debug_info::{by_build_id, debug_file_id};
 pub use debug_requests::DebugRequests;
 pub use frame::{Frame, FrameOrigin, FrameParts};
@@ -46,6 +50,7 @@ use hotspots::CodeOwners;
 pub use interpreted::{Lines, ShownLines};
 pub use naming::name_in_file;
 use naming::{Frames, Stack};
+use period::{Period, put_together};
 pub use snapshot::{RequestSamples, Snapshot, TimedSample};
 use stackless_waits::OffCpuWait;
 use symbolize::{Means, Symbols};
@@ -97,20 +102,8 @@ impl Hash for Shape {
     }
 }
 
-/// What a stack was charged to: whose it was, and of which values of the declared dimensions; and the stack.
-type Key = ((Owner, DimensionValues), u32);
-type Counts = FxHashMap<Key, (u64, u64)>;
-
 /// Samples and nanoseconds by owner and stack.
 type Sums<O> = FxHashMap<(O, u32), (u64, u64)>;
-
-/// Counts of some time.
-#[derive(Debug, Default)]
-struct Period {
-    start: Nanos,
-    end: Nanos,
-    counts: Counts,
-}
 
 /// Stacks and counts.
 #[derive(Debug)]
@@ -277,7 +270,7 @@ impl Profiles {
     /// Lets the oldest period go; `false` when there is none.
     fn drop_period(&mut self) -> bool {
         let Some(period) = self.periods.pop_front() else { return false };
-        self.pairs -= period.counts.len();
+        self.pairs -= period.rows();
         true
     }
 
@@ -286,32 +279,14 @@ impl Profiles {
         while self.periods.front().is_some_and(|first| first.end + KEPT <= self.now) {
             self.drop_period();
         }
-        let fine = self.now.saturating_sub(FINE);
-        let mut at = 1;
-        while self.periods.get(at).is_some_and(|period| period.end <= fine) {
-            let same = self.periods[at - 1].start / COARSE == self.periods[at].start / COARSE;
-            let Some(later) = same.then(|| self.periods.remove(at)).flatten() else {
-                at += 1;
-                continue;
-            };
-            self.pairs -= later.counts.len();
-            let earlier = &mut self.periods[at - 1];
-            self.pairs -= earlier.counts.len();
-            earlier.end = later.end;
-            for (key, (count, nanos)) in later.counts {
-                let sum = earlier.counts.entry(key).or_default();
-                sum.0 += count;
-                sum.1 += nanos;
-            }
-            self.pairs += earlier.counts.len();
-        }
+        self.pairs -= put_together(&mut self.periods, self.now.saturating_sub(FINE), COARSE);
     }
 
     /// Lets go of stacks that no period, no request and no exporter needs.
     fn sweep(&mut self) {
         self.swept = self.now;
-        let mut used: FxHashSet<u32> =
-            self.periods.iter().flat_map(|period| period.counts.keys().map(|(_, id)| *id)).collect();
+        let mut used = FxHashSet::default();
+        self.periods.iter().for_each(|period| period.used(&mut used));
         self.ad_hoc.used(&mut used);
         if let Some(unsent) = &self.unsent {
             unsent.used(&mut used);
@@ -352,18 +327,10 @@ impl Profiles {
         if let Some(unsent) = &mut self.unsent {
             unsent.same(&same);
         }
-        for Period { counts, .. } in self.periods.iter_mut().filter(|period| period.end > from) {
-            let moved: Vec<Key> = counts.keys().filter(|(_, id)| same.contains_key(id)).copied().collect();
-            self.pairs -= counts.len();
-            for (owner, id) in moved {
-                let (Some((count, nanos)), Some(first)) = (counts.remove(&(owner, id)), same.get(&id)) else {
-                    continue;
-                };
-                let sum = counts.entry((owner, *first)).or_default();
-                sum.0 += count;
-                sum.1 += nanos;
-            }
-            self.pairs += counts.len();
+        for period in self.periods.iter_mut().filter(|period| period.end > from) {
+            self.pairs -= period.rows();
+            period.same(&same);
+            self.pairs += period.rows();
         }
     }
 
@@ -409,18 +376,38 @@ impl Profiles {
         if self.shown.of(&frame) == Lines::Running { frame } else { InterpretedFrame { at: 0, ..frame } }
     }
 
+    /// The id of a sample's stack; `None`: there are too many.
     fn intern(&mut self, sample: &StackSample) -> Option<u32> {
-        let generation = self.generations.get(&sample.pid).copied().unwrap_or(self.base);
-        let stack = Stack {
-            process: (sample.pid, generation),
-            user: sample.user.as_slice().into(),
-            kernel: sample.kernel.as_slice().into(),
-            outcome: sample.outcome,
-            interpreted: sample.interpreted.frames.iter().map(|frame| self.shown(*frame)).collect(),
-            interpreter_outcome: sample.interpreted.outcome,
-            language: sample.interpreted.language,
-            off_cpu: sample.off_cpu,
-        };
+        let user = (&*sample.user, sample.outcome);
+        self.keep(self.stack(sample.pid, user, &sample.kernel, &sample.interpreted, sample.off_cpu))
+    }
+
+    /// The same of the thread that ended a wait.
+    fn intern_waker(&mut self, WakerStack { pid, user, outcome, interpreted }: &WakerStack) -> Option<u32> {
+        self.keep(self.stack(*pid, (user, *outcome), &[], interpreted, None))
+    }
+
+    fn stack(
+        &self,
+        pid: u32,
+        (user, outcome): (&[u64], Outcome),
+        kernel: &[u64],
+        interpreted: &Interpreted,
+        off_cpu: Option<Reason>,
+    ) -> Stack {
+        Stack {
+            process: (pid, self.generations.get(&pid).copied().unwrap_or(self.base)),
+            user: user.into(),
+            kernel: kernel.into(),
+            outcome,
+            interpreted: interpreted.frames.iter().map(|frame| self.shown(*frame)).collect(),
+            interpreter_outcome: interpreted.outcome,
+            language: interpreted.language,
+            off_cpu,
+        }
+    }
+
+    fn keep(&mut self, stack: Stack) -> Option<u32> {
         if let Some(id) = self.ids.get(&stack) {
             return Some(*id);
         }
@@ -446,7 +433,7 @@ impl Profiles {
         let stack = Arc::new(stack);
         // At once: a process of a second must be read while it lives.
         self.symbols.want(id, &stack);
-        let name = self.names.get(&sample.pid).cloned().unwrap_or_else(|| Arc::from("kernel"));
+        let name = self.names.get(&stack.process.0).cloned().unwrap_or_else(|| Arc::from("kernel"));
         self.stacks.insert(id, (StoredStack::Seen(Arc::clone(&stack), self.now), name, wait));
         self.ids.insert(stack, id);
         Some(id)
@@ -480,7 +467,7 @@ impl Sink for Profiles {
         self.settle();
         self.ad_hoc.tick(self.now);
         for period in &mut self.periods {
-            period.counts.shrink_excess();
+            period.shrink();
         }
         self.names.shrink_excess();
         self.generations.shrink_excess();
@@ -496,8 +483,9 @@ impl Sink for Profiles {
             }
             return;
         };
+        let waker = sample.waker.as_ref().and_then(|waker| self.intern_waker(waker));
         if let Some(span) = sample.span {
-            self.ad_hoc.add(span, id, sample);
+            self.ad_hoc.add(span, (id, waker), sample);
         }
         if sample.ad_hoc {
             // The clocks of the CPUs sample the same time for its class.
@@ -509,24 +497,19 @@ impl Sink for Profiles {
         let start = self.now / PERIOD * PERIOD;
         if self.periods.back().is_none_or(|last| last.start < start) {
             self.age();
-            self.periods.push_back(Period { start, end: start + PERIOD, counts: Counts::default() });
+            self.periods.push_back(Period { start, end: start + PERIOD, ..Period::default() });
         }
         // The newest stays, whatever its size: it has a bound of its own.
         while self.pairs >= self.bounds.part(self.part).pairs && self.periods.len() > 1 && self.drop_period() {
             self.periods_dropped += 1;
         }
-        let Some(Period { counts, .. }) = self.periods.back_mut() else { return };
-        let key = ((sample.owner, sample.dimensions), id);
-        if !counts.contains_key(&key) {
-            if counts.len() >= PAIRS.min(self.bounds.part(self.part).pairs) {
-                self.refused += 1;
-                return;
-            }
-            self.pairs += 1;
-        }
-        let sum = counts.entry(key).or_default();
-        sum.0 += 1;
-        sum.1 += sample.weight;
+        let most = PAIRS.min(self.bounds.part(self.part).pairs);
+        let Some(period) = self.periods.back_mut() else { return };
+        let (before, key) = (period.rows(), ((sample.owner, sample.dimensions), id));
+        let counted = period.add(key, sample.weight, most)
+            && waker.is_none_or(|waker| period.add_waker(key, waker, sample.weight, most));
+        self.refused += u64::from(!counted);
+        self.pairs += period.rows() - before;
     }
 }
 

@@ -7,12 +7,15 @@ use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
-use super::snapshot::Sum;
+use super::snapshot::{Sum, Waker};
 use super::{
     Filter, OffCpuWait, Period, ProfileKind, Profiles, RequestSamples, Snapshot, StoredStack, Sums, TimedSample,
-    ad_hoc, stackless_waits,
+    ad_hoc, stackless_waits, wakers,
 };
-use crate::model::{ClassId, Names, Nanos, Owner, ProtocolId, SpanId};
+use crate::model::{ClassId, DimensionValues, Names, Nanos, Owner, ProtocolId, SpanId};
+
+/// Count and nanoseconds of waits whose waker is known: by owner and stack of the wait, and stack of the waker.
+type WakersSeen<O> = FxHashMap<((O, u32), u32), (u64, u64)>;
 
 impl Profiles {
     /// From when to when there are samples that are wholly within a range; `None`: there are none.
@@ -35,7 +38,7 @@ impl Profiles {
                 tid: one.tid,
                 frames: Vec::new(),
             };
-            Some((sample, Sum { stack, process, count: one.count, nanos: one.weight }))
+            Some((sample, Sum { stack, process, waker: Waker::NotShown, count: one.count, nanos: one.weight }))
         };
         let (samples, entries) = slow.taken().iter().filter_map(sample).unzip();
         Some(RequestSamples { samples, snapshot: Snapshot::new(entries, self.symbols.clone(), ProfileKind::Wall) })
@@ -46,8 +49,8 @@ impl Profiles {
         let taken = self.ad_hoc.get(span)?.taken();
         let entry = |one: &ad_hoc::Taken| {
             let (stack, process, wait) = self.stacks.get(&one.stack)?.clone();
-            let sum = Sum { stack, process, count: one.count, nanos: one.weight };
-            view.shows(wait.is_some()).then_some(sum)
+            let waker = if view == ProfileKind::Wakers { self.waker(one.waker) } else { Waker::NotShown };
+            view.shows(wait).then_some(Sum { stack, process, waker, count: one.count, nanos: one.weight })
         };
         Some(Snapshot::new(taken.iter().filter_map(entry).collect(), self.symbols.clone(), view))
     }
@@ -67,12 +70,16 @@ impl Profiles {
             info.is_some_and(|info| service.is_none_or(|name| *info.service_name == *name))
         };
         let mut sums: FxHashMap<ClassId, (u64, Sums<ClassId>)> = FxHashMap::default();
+        let wakers = self.wakers(filter, |owner, values| match owner {
+            Owner::Class(class) => filter.has(values).then_some(class),
+            _ => None,
+        });
         for (((owner, values), id), (count, nanos)) in self.periods_of(filter).flat_map(|period| &period.counts) {
             let Owner::Class(class) = owner else { continue };
             if !filter.has(*values) {
                 continue;
             }
-            let shown = |(_, _, wait): &(StoredStack, Arc<str>, Option<OffCpuWait>)| filter.view.shows(wait.is_some());
+            let shown = |(_, _, wait): &(StoredStack, Arc<str>, Option<OffCpuWait>)| filter.view.shows(*wait);
             if (Some(*class) != first && !fits(*class)) || !self.stacks.get(id).is_some_and(shown) {
                 continue;
             }
@@ -85,7 +92,7 @@ impl Profiles {
         let mut sums: Vec<_> = sums.into_iter().collect();
         sums.sort_by_key(|(class, (all, _))| (Some(*class) != first, Reverse(*all), *class));
         sums.truncate(classes);
-        let snapshot = |(class, (_, sums))| (class, self.snapshot_from(sums, filter.view));
+        let snapshot = |(class, (_, sums))| (class, self.snapshot_from(sums, &wakers, filter.view));
         sums.into_iter().map(snapshot).collect()
     }
 
@@ -112,20 +119,59 @@ impl Profiles {
         self.stacks.get(&id).and_then(|(_, _, wait)| *wait)
     }
 
-    fn snapshot_from<O: Copy + Eq + Hash>(&self, mut sums: Sums<O>, view: ProfileKind) -> Snapshot {
-        if view.shows(true) {
+    /// The waits that `filter` shows with whose waker is known, of the owners that `owner` gives.
+    fn wakers<O: Copy + Eq + Hash>(
+        &self,
+        filter: &Filter,
+        owner: impl Fn(Owner, DimensionValues) -> Option<O>,
+    ) -> WakersSeen<O> {
+        let mut seen = WakersSeen::default();
+        if filter.view != ProfileKind::Wakers {
+            return seen;
+        }
+        for ((((of, values), wait), waker), (count, nanos)) in self.periods_of(filter).flat_map(|period| &period.wakers)
+        {
+            if let Some(owner) = owner(*of, *values) {
+                let sum = seen.entry(((owner, *wait), *waker)).or_default();
+                *sum = (sum.0 + count, sum.1 + nanos);
+            }
+        }
+        seen
+    }
+
+    /// The stack of the waker of a wait; `None`: it was not seen.
+    fn waker(&self, id: Option<u32>) -> Waker {
+        let found = id.and_then(|id| self.stacks.get(&id));
+        found.map_or(Waker::NotSeen, |(stack, process, _)| Waker::Seen(stack.clone(), Arc::clone(process)))
+    }
+
+    fn snapshot_from<O: Copy + Eq + Hash>(
+        &self,
+        mut sums: Sums<O>,
+        seen: &WakersSeen<O>,
+        view: ProfileKind,
+    ) -> Snapshot {
+        sums.retain(|(_, id), _| self.stacks.get(id).is_some_and(|(_, _, wait)| view.shows(*wait)));
+        let before = if view == ProfileKind::Wakers { sums.clone() } else { Sums::default() };
+        if view != ProfileKind::Cpu {
             stackless_waits::divide(&mut sums, |id| self.wait(id));
         }
-        let mut by_stack: FxHashMap<u32, (u64, u64)> = FxHashMap::default();
-        for ((_, id), (count, nanos)) in sums {
-            let sum = by_stack.entry(id).or_default();
-            *sum = (sum.0 + count, sum.1 + nanos);
-        }
-        let entry = |(id, (count, nanos)): (u32, (u64, u64))| {
-            let (stack, process, wait) = self.stacks.get(&id)?.clone();
-            view.shows(wait.is_some()).then_some(Sum { stack, process, count, nanos })
+        let entry = |(id, waker, (count, nanos)): (u32, Waker, (u64, u64))| {
+            let (stack, process, _) = self.stacks.get(&id)?.clone();
+            Some(Sum { stack, process, waker, count, nanos })
         };
-        Snapshot::new(by_stack.into_iter().filter_map(entry).collect(), self.symbols.clone(), view)
+        let entries = if view == ProfileKind::Wakers {
+            let divided = wakers::divide(&sums, &before, seen).into_iter();
+            divided.filter_map(|((id, waker), sum)| entry((id, self.waker(waker), sum))).collect()
+        } else {
+            let mut by_stack: FxHashMap<u32, (u64, u64)> = FxHashMap::default();
+            for ((_, id), (count, nanos)) in sums {
+                let sum = by_stack.entry(id).or_default();
+                *sum = (sum.0 + count, sum.1 + nanos);
+            }
+            by_stack.into_iter().filter_map(|(id, sum)| entry((id, Waker::NotShown, sum))).collect()
+        };
+        Snapshot::new(entries, self.symbols.clone(), view)
     }
 
     /// Copies out what fits `filter`.
@@ -150,6 +196,7 @@ impl Profiles {
                 sum.1 += nanos;
             }
         }
-        self.snapshot_from(sums, filter.view)
+        let wakers = self.wakers(filter, |owner, values| (fits(owner) && filter.has(values)).then_some(owner));
+        self.snapshot_from(sums, &wakers, filter.view)
     }
 }

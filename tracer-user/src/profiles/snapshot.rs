@@ -18,14 +18,39 @@ const NO_SYMBOL: &str = "[unknown]";
 /// End of the names of functions of libraries and runtimes, where it is asked for; the kernel's always end with `_[k]`.
 const LIBRARY: &str = "_[l]";
 
+/// At the place of the waker's frames, where there are none.
+const WAKER_NOT_SEEN: &str = "[waker not seen]";
+
+/// The thread that ended a wait.
+#[derive(Debug)]
+pub(super) enum Waker {
+    /// It is not asked about.
+    NotShown,
+    /// Its stack was not taken.
+    NotSeen,
+    /// Its stack, and its process.
+    Seen(StoredStack, Arc<str>),
+}
+
 /// One stack of a snapshot.
 #[derive(Debug)]
 pub(super) struct Sum {
     pub(super) stack: StoredStack,
     pub(super) process: Arc<str>,
+    pub(super) waker: Waker,
     pub(super) count: u64,
     pub(super) nanos: u64,
 }
+
+/// [`Waker`] with names, its process first.
+enum NamedWaker {
+    NotShown,
+    NotSeen,
+    Seen(Vec<Frame>),
+}
+
+/// A stack, its waker, count and nanoseconds.
+type NamedSum = (Vec<Frame>, NamedWaker, u64, u64);
 
 /// Counts at one moment, to be rendered on another thread.
 #[derive(Debug)]
@@ -78,31 +103,64 @@ impl Snapshot {
         self.entries.iter().map(|entry| entry.count).sum()
     }
 
-    /// Names of every stack, outermost frame first, with its count and nanoseconds.
+    /// Names of every stack, outermost frame first, with its count and nanoseconds. On the stack of a wait whose waker is shown
+    /// stands that of the waker, upside down: the two meet where one thread woke the other.
     pub(super) fn named(&self) -> Vec<(Vec<Frame>, u64, u64)> {
-        let seen = |entry: &Sum| match &entry.stack {
+        let joined = |(mut frames, waker, count, nanos): NamedSum| {
+            match waker {
+                NamedWaker::NotShown => {}
+                NamedWaker::NotSeen => frames.push(Frame::plain(WAKER_NOT_SEEN)),
+                NamedWaker::Seen(waker) => {
+                    frames.extend(waker.first().map(|process| Frame::plain(&format!("[woken by {}]", &**process))));
+                    frames.extend(waker.into_iter().skip(1).rev());
+                }
+            }
+            (frames, count, nanos)
+        };
+        self.named_apart().into_iter().map(joined).collect()
+    }
+
+    /// Its stacks with names, for [`super::hotspots`]; those of wakers instead of the waits they ended, where they are shown.
+    pub fn stacks(&self) -> Vec<(Vec<Frame>, u64, u64)> {
+        let of = |(frames, waker, count, nanos): NamedSum| match waker {
+            NamedWaker::NotShown => (frames, count, nanos),
+            NamedWaker::NotSeen => (vec![Frame::plain(WAKER_NOT_SEEN)], count, nanos),
+            NamedWaker::Seen(waker) => (waker, count, nanos),
+        };
+        self.named_apart().into_iter().map(of).collect()
+    }
+
+    /// Names of every stack and its waker's, outermost frame first.
+    fn named_apart(&self) -> Vec<NamedSum> {
+        let stacks = self.entries.iter().flat_map(|entry| {
+            let waker = if let Waker::Seen(waker, _) = &entry.waker { Some(waker) } else { None };
+            [Some(&entry.stack), waker].into_iter().flatten()
+        });
+        let seen = |stack: &StoredStack| match stack {
             StoredStack::Seen(stack, _) => Some(Arc::clone(stack)),
             StoredStack::Named(_) => None,
         };
-        let missing: Vec<Arc<Stack>> = self.entries.iter().filter_map(seen).collect();
+        let missing: Vec<Arc<Stack>> = stacks.filter_map(seen).collect();
         let mut found = self.symbols.names(&missing).into_iter();
-        self.entries
-            .iter()
-            .map(|entry| {
-                let frames = match &entry.stack {
-                    StoredStack::Named(frames) => Some(Arc::clone(frames)),
-                    StoredStack::Seen(..) => found.next().flatten(),
-                };
-                let frames = frames.unwrap_or_else(|| unnamed(&entry.stack));
-                let names = std::iter::once(Frame::plain(&entry.process)).chain(frames.iter().cloned()).collect();
-                (names, entry.count, entry.nanos)
-            })
-            .collect()
-    }
-
-    /// Its stacks with names, for [`super::hotspots`].
-    pub fn stacks(&self) -> Vec<(Vec<Frame>, u64, u64)> {
-        self.named()
+        // In the order that was asked in.
+        let mut names = |stack: &StoredStack, process: &str| -> Vec<Frame> {
+            let frames = match stack {
+                StoredStack::Named(frames) => Some(Arc::clone(frames)),
+                StoredStack::Seen(..) => found.next().flatten(),
+            };
+            let frames = frames.unwrap_or_else(|| unnamed(stack));
+            std::iter::once(Frame::plain(process)).chain(frames.iter().cloned()).collect()
+        };
+        let of = |entry: &Sum| {
+            let frames = names(&entry.stack, &entry.process);
+            let waker = match &entry.waker {
+                Waker::NotShown => NamedWaker::NotShown,
+                Waker::NotSeen => NamedWaker::NotSeen,
+                Waker::Seen(stack, process) => NamedWaker::Seen(names(stack, process)),
+            };
+            (frames, waker, entry.count, entry.nanos)
+        };
+        self.entries.iter().map(of).collect()
     }
 
     /// Seconds that its stacks stand for.
@@ -194,6 +252,9 @@ impl Snapshot {
             ProfileKind::Cpu => format!("{seconds:.3} s on the CPU, by {} samples", self.samples()),
             ProfileKind::OffCpu => format!("{seconds:.3} s off the CPU while a request was held"),
             ProfileKind::Wall => format!("{seconds:.3} s on the CPU, and off it while a request was held"),
+            ProfileKind::Wakers => {
+                format!("{seconds:.3} s of waits for locks and other threads, and above each the code that ended it")
+            }
         });
         options.count_name = "ms".into();
         options.factor = 1e-3;
@@ -210,6 +271,7 @@ impl Snapshot {
             ProfileKind::Cpu => "cpu",
             ProfileKind::OffCpu => "off_cpu",
             ProfileKind::Wall => "wall",
+            ProfileKind::Wakers => "wakers",
         };
         pprof::encode(&self.named(), value)
     }

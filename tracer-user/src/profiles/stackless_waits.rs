@@ -50,7 +50,7 @@ pub(super) fn divide<O: Copy + Eq + Hash>(
 }
 
 /// `of` times `all` divided by `with`, rounded.
-fn part(of: u64, all: u64, with: u64) -> u64 {
+pub(super) fn part(of: u64, all: u64, with: u64) -> u64 {
     let with = u128::from(with.max(1));
     u64::try_from((u128::from(of) * u128::from(all) + with / 2) / with).unwrap_or(u64::MAX)
 }

@@ -1,7 +1,7 @@
 //! Stacks are counted by class, named once, and let go by age.
 
 use super::*;
-use crate::model::{ClassId, ClassInfo, ProtocolId, ServiceId, Side};
+use crate::model::{ClassId, ClassInfo, Owner, ProtocolId, ServiceId, Side};
 
 #[inline(never)]
 fn landmark() -> u64 {
@@ -32,6 +32,7 @@ fn sample(owner: Owner, user: Vec<u64>) -> StackSample {
         outcome: tracer_common::unwind::Outcome::FramePointers,
         interpreted: crate::model::Interpreted::default(),
         off_cpu: None,
+        waker: None,
         owner,
         span: None,
         dimensions: crate::model::DimensionValues::default(),
@@ -231,6 +232,59 @@ fn an_exporter_gets_each_sample_once() {
     let starts: Vec<(u64, u64)> = found.iter().map(|row| (row.1, row.4)).collect();
     assert_eq!(starts, [(77, 1), (78, 2)]);
     assert_eq!(profiles.take_unsent_dropped(), 0);
+}
+
+#[test]
+fn waits_for_locks_show_the_code_that_ended_them() {
+    let names = names();
+    let (own, here) = (std::process::id(), landmark as *const () as u64 + 1);
+    let mut profiles = Profiles::new();
+    profiles.set_process(own, "shop");
+    let class = Owner::Class(ClassId(0));
+    let (futex, disk) = (Some(Reason::Futex), Some(Reason::Disk));
+    let waker = WakerStack {
+        pid: own,
+        user: vec![here, 7],
+        outcome: Outcome::FramePointers,
+        interpreted: Interpreted::default(),
+    };
+    let wait = |off_cpu, weight| StackSample { weight, off_cpu, ..sample(class, vec![5]) };
+    let woken = |weight| StackSample { waker: Some(Arc::new(waker.clone())), ..wait(futex, weight) };
+    for sample in [woken(300_000), woken(100_000), wait(futex, 100_000), wait(disk, 50_000)] {
+        profiles.sample(&names, &sample);
+    }
+    // Without a stack: divided as the others.
+    profiles.sample(&names, &StackSample { user: vec![], ..wait(futex, 500_000) });
+    profiles.sample(&names, &StackSample { span: Some(SpanId(1)), ..woken(20_000) });
+    let filter = |view| Filter { service: Some("shop".into()), view, ..Filter::default() };
+    let folded = |profiles: &Profiles, view| profiles.snapshot(&names, &filter(view)).folded(None);
+    let of = |folded: &str, end: &str| -> u64 {
+        let lines = folded.lines().filter_map(|line| line.rsplit_once(' ')).filter(|(stack, _)| stack.ends_with(end));
+        lines.map(|(_, micros)| micros.parse::<u64>().unwrap()).sum()
+    };
+    let snapshot = folded(&profiles, ProfileKind::Wakers);
+    // The waker's frames, innermost first, on those of the wait.
+    let (wait, waker) =
+        snapshot.lines().find_map(|line| line.split_once(";[off CPU: futex];[woken by shop];")).unwrap();
+    assert!(wait == "shop;[callers unknown]" && waker.contains("landmark;[callers unknown] "), "{snapshot}");
+    assert_eq!((of(&snapshot, "landmark;[callers unknown]"), of(&snapshot, "[waker not seen]")), (824, 196));
+    assert!(!snapshot.contains("disk"), "{snapshot}");
+    // Elsewhere there are no wakers.
+    let off_cpu = folded(&profiles, ProfileKind::OffCpu);
+    assert_eq!((of(&off_cpu, "[off CPU: futex]"), of(&off_cpu, "[off CPU: disk]")), (1020, 50), "{off_cpu}");
+    // Names change nothing.
+    profiles.tick(2);
+    assert_eq!(folded(&profiles, ProfileKind::Wakers), snapshot);
+    // Functions are those of the wakers.
+    let stacks = profiles.snapshot(&names, &filter(ProfileKind::Wakers)).stacks();
+    assert!(
+        stacks.iter().any(|(frames, ..)| frames.last().is_some_and(|frame| frame.contains("landmark"))),
+        "{stacks:?}"
+    );
+    // A slow request has its own.
+    profiles.request_ended(SpanId(1), || Some(ad_hoc::tests::slow(1, 0)));
+    let own = profiles.snapshot_of(SpanId(1), ProfileKind::Wakers).expect("kept").folded(None);
+    assert!(own.contains("[woken by shop]") && own.lines().count() == 1, "{own}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::snapshot::Sum;
+use super::snapshot::{Sum, Waker};
 use super::{Frame, PROCESSES, ProfileKind, Profiles, ShownLines, Snapshot, stackless_waits};
 use crate::guard::tables::TableUse;
 use crate::host::instance::Instance;
@@ -256,7 +256,8 @@ impl Profiles {
                 nanos,
                 frames: Vec::new(),
             });
-            stacks.push(Sum { stack: stack.clone(), process: Arc::clone(process), count, nanos });
+            let process = Arc::clone(process);
+            stacks.push(Sum { stack: stack.clone(), process, waker: Waker::NotShown, count, nanos });
         }
         if lost > 0 {
             unsent.count_dropped(lost);

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use tracer_common::off_cpu::Reason;
+
+use super::OffCpuWait;
 #[cfg(doc)]
 use super::Profiles;
 use crate::model::{DimensionValues, Nanos, SpanId};
@@ -16,25 +19,29 @@ pub enum ProfileKind {
     OffCpu,
     /// Both.
     Wall,
+    /// Waits for futexes, each with the stack of the thread that ended it.
+    Wakers,
 }
 
 impl ProfileKind {
-    /// Reads `cpu`, `offcpu`, `wall`.
+    /// Reads `cpu`, `offcpu`, `wall`, `wakers`.
     pub fn parse(text: &str) -> Option<Self> {
         match text {
             "cpu" => Some(Self::Cpu),
             "offcpu" => Some(Self::OffCpu),
             "wall" => Some(Self::Wall),
+            "wakers" => Some(Self::Wakers),
             _ => None,
         }
     }
 
-    /// Whether it shows stacks of threads off the CPU (`true`), or on it.
-    pub(super) fn shows(self, off_cpu: bool) -> bool {
+    /// Whether it shows a stack of such a wait, or of a thread that ran.
+    pub(super) fn shows(self, wait: Option<OffCpuWait>) -> bool {
         match self {
-            Self::Cpu => !off_cpu,
-            Self::OffCpu => off_cpu,
+            Self::Cpu => wait.is_none(),
+            Self::OffCpu => wait.is_some(),
             Self::Wall => true,
+            Self::Wakers => wait.is_some_and(|wait| wait.reason == Reason::Futex),
         }
     }
 }

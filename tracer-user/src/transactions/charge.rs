@@ -4,16 +4,22 @@
 //! before the wait belongs to the previous target, the part after it to the target of the operation that ends the
 //! interval. A thread that holds one request works for it until the reply is complete, whatever it waits for meanwhile.
 
+use std::sync::Arc;
+
 use tracer_common::event::{
-    Header, OFF_CPU_UNINTERRUPTIBLE, OffCpu, Op, SAMPLE_AD_HOC, SAMPLE_KERNEL_THREAD, Sample, ThreadStats, Wake,
+    Header, OFF_CPU_UNINTERRUPTIBLE, OffCpu, Op, SAMPLE_AD_HOC, SAMPLE_KERNEL_THREAD, Sample, ThreadStats, WaitEnd,
+    Wake,
 };
 use tracer_common::off_cpu::{self, Reason};
+use tracer_common::unwind::Outcome;
 
 use super::engine::{Engine, Output, read_group};
 use super::open_span::{OpenSpan, Slot};
 use super::process_costs::ProcessWork;
 use super::thread::{HELD_SAMPLES, PENDING_SAMPLES, Pending, Target};
-use crate::model::{Cost, DimensionValues, Direction, Interpreted, Nanos, Owner, ServiceId, Side, SpanId, StackSample};
+use crate::model::{
+    Cost, DimensionValues, Direction, Interpreted, Nanos, Owner, ServiceId, Side, SpanId, StackSample, WakerStack,
+};
 use crate::protocols::ExchangeEvent;
 
 /// The operations of a thread that does socket I/O charge it; counter reports count only after this long without one,
@@ -339,9 +345,10 @@ impl Engine {
             weight: sample.period,
             user: user.to_vec(),
             kernel: kernel.to_vec(),
-            outcome: tracer_common::unwind::Outcome::from_number(u32::from(sample.outcome)).unwrap_or_default(),
+            outcome: Outcome::from_number(u32::from(sample.outcome)).unwrap_or_default(),
             interpreted: interpreted.clone(),
             off_cpu: None,
+            waker: None,
             ad_hoc: header.flags & SAMPLE_AD_HOC != 0,
         };
         if header.flags & SAMPLE_KERNEL_THREAD != 0 {
@@ -352,10 +359,26 @@ impl Engine {
         self.assign(pending, header, out);
     }
 
+    /// A thread ended the wait of another, whose record follows.
+    pub(super) fn wait_end(&mut self, end: &WaitEnd, user: &[u64], interpreted: &Interpreted) {
+        let stack = WakerStack {
+            pid: end.header.tgid,
+            user: user.to_vec(),
+            outcome: Outcome::from_number(u32::from(end.outcome)).unwrap_or_default(),
+            interpreted: interpreted.clone(),
+        };
+        if let Some(wakee) = self.thread(end.wakee, end.wakee_tgid, end.header.nanos) {
+            wakee.woken = Some((end.left, Arc::new(stack)));
+        }
+    }
+
     /// A thread was off the CPU while it held a request: its sleep, and its time in the run queue after that.
     pub(super) fn off_cpu(&mut self, wait: &OffCpu, user: &[u64], interpreted: &Interpreted, out: &mut Vec<Output>) {
         let uninterruptible = wait.flags & OFF_CPU_UNINTERRUPTIBLE != 0;
         let reason = off_cpu::reason(wait.syscall, wait.file, uninterruptible);
+        let left = wait.header.nanos.saturating_sub(wait.run_queue).saturating_sub(wait.blocked);
+        let woken = self.threads.get_mut(&wait.header.tid).and_then(|thread| thread.woken.take());
+        let waker = woken.and_then(|(of, waker)| (of == left).then_some(waker));
         for (nanos, reason) in [(wait.blocked, reason), (wait.run_queue, Reason::RunQueue)] {
             if nanos == 0 {
                 continue;
@@ -365,9 +388,10 @@ impl Engine {
                 weight: nanos,
                 user: user.to_vec(),
                 kernel: Vec::new(),
-                outcome: tracer_common::unwind::Outcome::from_number(u32::from(wait.outcome)).unwrap_or_default(),
+                outcome: Outcome::from_number(u32::from(wait.outcome)).unwrap_or_default(),
                 interpreted: interpreted.clone(),
                 off_cpu: Some(reason),
+                waker: waker.clone().filter(|_| reason == Reason::Futex),
                 ad_hoc: false,
             };
             self.assign(pending, &wait.header, out);
@@ -469,7 +493,7 @@ fn stack(
     pid: u32,
     tid: u32,
 ) -> StackSample {
-    let Pending { nanos, weight, user, kernel, outcome, interpreted, off_cpu, ad_hoc } = sample;
+    let Pending { nanos, weight, user, kernel, outcome, interpreted, off_cpu, waker, ad_hoc } = sample;
     StackSample {
         nanos,
         pid,
@@ -480,6 +504,7 @@ fn stack(
         outcome,
         interpreted,
         off_cpu,
+        waker,
         owner,
         span,
         dimensions,

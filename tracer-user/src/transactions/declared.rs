@@ -394,6 +394,7 @@ impl Engine {
             outcome: tracer_common::unwind::Outcome::from_number(u32::from(sample.outcome)).unwrap_or_default(),
             interpreted: interpreted.clone(),
             off_cpu: None,
+            waker: None,
             owner: Owner::Kernel,
             span: None,
             dimensions: crate::model::DimensionValues::default(),

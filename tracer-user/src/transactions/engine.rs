@@ -390,6 +390,7 @@ impl Engine {
                 self.sample(sample, (user, kernel, interpreted), out);
             }
             Record::OffCpu { wait, user, interpreted } => self.off_cpu(wait, user, interpreted, out),
+            Record::WaitEnd { end, user, interpreted } => self.wait_end(end, user, interpreted),
             Record::Wake(wake) => self.woken(wake, out),
             Record::TaskEdge(task_edge) if task_edge.relation == TASK_EDGE_TURNED => self.turned(task_edge),
             Record::TaskEdge(task_edge) if task_edge.relation == TASK_EDGE_WOKE => self.woken_task(task_edge),

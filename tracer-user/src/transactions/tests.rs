@@ -3,15 +3,16 @@
 use std::collections::HashMap;
 
 use tracer_common::event::{
-    FAMILY_INET, Header, Kind, OP_TX, OPEN_QUEUED, Op, Open, STATE_OWN, Sample, State, THREAD_STATS_DEAD,
-    ThreadCounters, ThreadStats, tcp_state,
+    FAMILY_INET, Header, Kind, OP_TX, OPEN_QUEUED, OffCpu, Op, Open, STATE_OWN, Sample, State, THREAD_STATS_DEAD,
+    ThreadCounters, ThreadStats, WaitEnd, tcp_state,
 };
+use tracer_common::off_cpu::Reason;
 
 use super::connection::Connection;
 use super::engine::{Engine, Limits, Output, Verdicts};
 use super::open_span::OpenSpan;
 use crate::decode::Record;
-use crate::model::{Accepted, ClassId, Grade, Interpreted, Nanos, Outcome, ServiceId, Side};
+use crate::model::{Accepted, ClassId, Grade, Interpreted, Nanos, Outcome, ServiceId, Side, StackSample};
 use crate::protocols::Settings;
 
 const GET: &str = "GET /a HTTP/1.1\r\n\r\n";
@@ -362,6 +363,39 @@ fn samples_that_come_before_their_operations_wait_for_them() {
     host.works(5, 200).sends(5, 1, OK).reads(5, 1, GET).works(5, 200).sends(5, 1, OK);
     let found: Vec<usize> = host.finish().iter().map(|(live, _)| live.samples.len()).collect();
     assert_eq!(found, [100, 60]);
+}
+
+#[test]
+fn the_end_of_one_wait_is_not_that_of_the_next() {
+    let mut host = Host::new(Limits::default());
+    host.opens(1, (0, 0)).reads(5, 1, GET);
+    let begin = host.nanos;
+    let (user, interpreted) = (vec![7], Interpreted::default());
+    let mut wait = |left: u64, ended: Option<u64>| {
+        if let Some(left) = ended {
+            let header = Header { kind: Kind::WaitEnd as u8, nanos: left + 20, tgid: 1, tid: 6, ..Header::default() };
+            let end = WaitEnd { header, left, wakee: 5, wakee_tgid: 1, user: 1, ..WaitEnd::default() };
+            let (user, interpreted) = (user.clone(), interpreted.clone());
+            host.engine.record(&Record::WaitEnd { end, user, interpreted }, &mut host.out);
+        }
+        let header = Header { kind: Kind::OffCpu as u8, nanos: left + 25, tgid: 1, tid: 5, ..Header::default() };
+        let futex = if cfg!(target_arch = "aarch64") { 98 } else { 202 };
+        let wait = OffCpu { header, blocked: 20, run_queue: 5, syscall: futex, ..OffCpu::default() };
+        let (user, interpreted) = (Vec::new(), interpreted.clone());
+        host.engine.record(&Record::OffCpu { wait, user, interpreted }, &mut host.out);
+    };
+    // The second one's end was not seen, and what is known of the third is of one before it.
+    wait(begin, Some(begin));
+    wait(begin + 30, None);
+    wait(begin + 60, Some(begin + 29));
+    host.works(5, 100).sends(5, 1, OK);
+    let spans = host.finish();
+    let of = |sample: &StackSample| (sample.off_cpu, sample.waker.as_ref().map(|waker| waker.user.clone()));
+    let (blocked, queued) = (Some(Reason::Futex), Some(Reason::RunQueue));
+    let found: Vec<_> = spans[0].0.samples.iter().map(of).collect();
+    let expected =
+        [(blocked, Some(vec![7])), (queued, None), (blocked, None), (queued, None), (blocked, None), (queued, None)];
+    assert_eq!(found, expected);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! State of a thread: its counters, the requests it holds, its callback group, and the target of its latest work.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tracer_common::event::ThreadCounters;
@@ -11,7 +12,7 @@ use super::open_span::Slot;
 use super::pending_reads::PendingReads;
 use super::pools::Kind;
 use super::thread_pool::DetachedCalls;
-use crate::model::{ClassId, Cost, Nanos, ServiceId};
+use crate::model::{ClassId, Cost, Nanos, ServiceId, WakerStack};
 
 /// Samples kept per thread until the target of its work is known, while the records of their time are.
 pub const PENDING_SAMPLES: usize = 128;
@@ -98,6 +99,8 @@ pub struct Pending {
     pub interpreted: crate::model::Interpreted,
     /// Why the thread was off the CPU; `None` = it ran.
     pub off_cpu: Option<tracer_common::off_cpu::Reason>,
+    /// See [`crate::model::StackSample::waker`].
+    pub waker: Option<Arc<WakerStack>>,
     /// See [`crate::model::StackSample::ad_hoc`].
     pub ad_hoc: bool,
 }
@@ -155,6 +158,8 @@ pub struct Thread {
     history: VecDeque<ChargeInterval>,
     /// Charges up to here are forgotten.
     forgotten: Nanos,
+    /// Whose code ended its last wait whose end was seen, and when that wait began.
+    pub woken: Option<(Nanos, Arc<WakerStack>)>,
     /// Samples without a target yet.
     pending: Vec<Pending>,
     /// When the first of them was taken.
@@ -190,6 +195,7 @@ impl Thread {
             last: Target::Overhead,
             history: VecDeque::new(),
             forgotten: 0,
+            woken: None,
             pending: Vec::new(),
             pending_from: Nanos::MAX,
         }

@@ -11,7 +11,7 @@ import { Table } from "./table.js";
 import { findings } from "./findings.js";
 import { ActivityCard } from "./activity.js";
 
-const MODES = [["cpu", "on CPU"], ["offcpu", "off CPU"], ["wall", "wall"]];
+const MODES = [["cpu", "on CPU"], ["offcpu", "off CPU"], ["wall", "wall"], ["wakers", "lock wakers"]];
 
 export class ClassPage {
   constructor(place) {

@@ -10,7 +10,7 @@ import { FlameGraph } from "./flame_graph.js";
 const MINUTE = 60e9;
 const WINDOW = 10e9;
 const SIDES = [["before_", "Before"], ["", "After"]];
-const MODES = [["cpu", "on CPU"], ["offcpu", "off CPU"], ["wall", "wall"]];
+const MODES = [["cpu", "on CPU"], ["offcpu", "off CPU"], ["wall", "wall"], ["wakers", "lock wakers"]];
 /** A change below this is within what windows differ by anyway. */
 const NOISE = 0.05;
 

@@ -46,7 +46,7 @@ parameters! {
     MAX_MS "max_ms" Number, "the duration is below this, milliseconds";
     STATUS "status" Text, "ok, error, unfinished, a code such as 404, or 5xx";
     SORT "sort" Word(&["newest", "slowest"]), "order of the list";
-    KIND "kind" Word(&["cpu", "offcpu", "wall"]), "which time";
+    KIND "kind" Word(&["cpu", "offcpu", "wall", "wakers"]), "which time";
     DIMENSION "dimension" Text, "name of a declared dimension: only requests with one value of it";
     VALUE "value" Text, "that value";
     BEFORE_VALUE "before_value" Text, "the value to compare with; the same if missing";

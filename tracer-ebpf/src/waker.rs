@@ -1,0 +1,107 @@
+//! Whose code ended a wait: the stack of the thread that wakes one that waits for a futex, as whoever releases a lock does.
+//!
+//! Taken of the waits that have a stack of their own and were long enough to be reported; it reaches user space before them.
+
+use core::ffi::c_void;
+
+use aya_ebpf::{
+    helpers::generated::{bpf_get_smp_processor_id, bpf_ktime_get_ns, bpf_probe_read_kernel},
+    macros::btf_tracepoint,
+    programs::BtfTracePointContext,
+};
+use tracer_common::{
+    event::{Header, Kind, OFF_CPU_NO_STACK, Sample, WaitEnd},
+    interpreter::{INTERPRETED_FRAMES_MAX, InterpretedFrame},
+    limits::FRAMES_MAX,
+    lost::Lost,
+};
+
+use crate::{
+    bound, emit, interpreter,
+    kernel::{futex, task::Task},
+    off_cpu::WAITS,
+    policy, profiler_cost,
+    scratch::SAMPLE_SCRATCH,
+    unwind,
+};
+
+const STACK_BYTES: u64 = (FRAMES_MAX * 8) as u64;
+const INTERPRETED_BYTES: u64 = (INTERPRETED_FRAMES_MAX * size_of::<InterpretedFrame>()) as u64;
+
+// The record takes the place of the sample in the scratch area, and its frames those of the sample.
+const _: () = assert!(size_of::<WaitEnd>() == size_of::<Sample>());
+
+/// hook: tp_btf sched_waking(p). First seen: 5.10. Emits [`WaitEnd`].
+#[btf_tracepoint(function = "sched_waking")]
+pub(crate) fn off_cpu_waker(ctx: BtfTracePointContext) -> i32 {
+    let threshold = policy::off_cpu();
+    if threshold == 0 {
+        return 0;
+    }
+    let (waker, wakee) = (Task::current(), Task(ctx.arg(0)));
+    if futex::woken_from(waker, wakee).is_none() {
+        return 0;
+    }
+    let wait = WAITS.get(wakee.0, false);
+    if wait.is_null() {
+        return 0;
+    }
+    // SAFETY: not null; the thread sleeps.
+    let (left, flags) = unsafe { ((*wait).left, (*wait).record.flags) };
+    // SAFETY: no argument.
+    let now = unsafe { bpf_ktime_get_ns() };
+    if left == 0 || flags & OFF_CPU_NO_STACK != 0 || now.saturating_sub(left) < threshold {
+        return 0;
+    }
+    if !unwind::possible() || !policy::unwind() {
+        return 0;
+    }
+    let (frames, outcome) = unwind::walk(waker, 0, now);
+    unwind::count(outcome);
+    let found = interpreter::walk(waker);
+    if let Some(scratch) = SAMPLE_SCRATCH.get_ptr_mut(0) {
+        // SAFETY: a per-CPU area whose users do not interrupt this: interrupts are off while a thread is woken.
+        let record = unsafe { &mut *(&raw mut (*scratch).sample).cast::<WaitEnd>() };
+        record.left = left;
+        record.wakee = wakee.tid();
+        record.wakee_tgid = wakee.tgid();
+        record.outcome = outcome as u16;
+        record.interpreter_outcome = (found >> 32) as u8;
+    }
+    send(waker, now, frames, found & 0xffff_ffff);
+    profiler_cost::off_cpu_waker(now);
+    0
+}
+
+/// Completes the record in the scratch area, with this many `frames` and `interpreted` ones, and emits it.
+#[inline(never)]
+fn send(waker: Task, now: u64, frames: u64, interpreted: u64) -> u64 {
+    let Some(scratch) = SAMPLE_SCRATCH.get_ptr_mut(0) else { return 0 };
+    let user = bound::at_most::<STACK_BYTES>(frames * 8);
+    let interpreted = bound::at_most::<INTERPRETED_BYTES>(interpreted * size_of::<InterpretedFrame>() as u64);
+    let len = size_of::<WaitEnd>() as u64 + bound::at_most::<{ STACK_BYTES + INTERPRETED_BYTES }>(user + interpreted);
+    // SAFETY: as above, and what was found on this CPU just now.
+    unsafe {
+        if interpreted != 0
+            && let Some(found) = interpreter::found()
+        {
+            let to = (&raw mut (*scratch).frames).cast::<u8>().add(user as usize);
+            bpf_probe_read_kernel(to.cast(), interpreted as u32, found.cast());
+        }
+        let record = &mut *(&raw mut (*scratch).sample).cast::<WaitEnd>();
+        record.header = Header {
+            kind: Kind::WaitEnd as u8,
+            flags: 0,
+            cpu: bpf_get_smp_processor_id() as u16,
+            len: len as u32,
+            nanos: now,
+            tgid: waker.tgid(),
+            tid: waker.tid(),
+        };
+        record.user = (user / 8) as u16;
+        record.interpreted = (interpreted / size_of::<InterpretedFrame>() as u64) as u8;
+        record.reserved = 0;
+        emit::sample(scratch.cast::<c_void>().cast_const(), len, Lost::RingOffCpu);
+    }
+    len
+}

@@ -1,0 +1,138 @@
+//! What was counted in one period of time: by owner and stack, and of waits for futexes by the stack that ended them.
+
+use std::collections::VecDeque;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::Nanos;
+use crate::guard::shrink::ShrinkExcess;
+use crate::model::{DimensionValues, Owner};
+
+/// What a stack was charged to: whose it was, and of which values of the declared dimensions; and the stack.
+pub(super) type Key = ((Owner, DimensionValues), u32);
+
+/// Number and nanoseconds.
+pub(super) type Counts = (u64, u64);
+
+/// Counts of some time.
+#[derive(Debug, Default)]
+pub(super) struct Period {
+    pub(super) start: Nanos,
+    pub(super) end: Nanos,
+    pub(super) counts: FxHashMap<Key, Counts>,
+    /// Of waits, those whose waker's stack is known, by that stack: a part of `counts`.
+    pub(super) wakers: FxHashMap<(Key, u32), Counts>,
+}
+
+fn add(sum: &mut Counts, (count, nanos): Counts) {
+    *sum = (sum.0 + count, sum.1 + nanos);
+}
+
+impl Period {
+    /// Rows in both tables.
+    pub(super) fn rows(&self) -> usize {
+        self.counts.len() + self.wakers.len()
+    }
+
+    /// Counts a sample that stands for `nanos`; `false`: there are `most` rows, and none for it.
+    pub(super) fn add(&mut self, key: Key, nanos: u64, most: usize) -> bool {
+        let has_room = self.rows() < most || self.counts.contains_key(&key);
+        if has_room {
+            add(self.counts.entry(key).or_default(), (1, nanos));
+        }
+        has_room
+    }
+
+    /// The same of a wait whose waker is known.
+    pub(super) fn add_waker(&mut self, key: Key, waker: u32, nanos: u64, most: usize) -> bool {
+        let has_room = self.rows() < most || self.wakers.contains_key(&(key, waker));
+        if has_room {
+            add(self.wakers.entry((key, waker)).or_default(), (1, nanos));
+        }
+        has_room
+    }
+
+    /// Takes in what a later period has.
+    pub(super) fn merge(&mut self, later: Self) {
+        self.end = later.end;
+        later.counts.into_iter().for_each(|(key, of)| add(self.counts.entry(key).or_default(), of));
+        later.wakers.into_iter().for_each(|(key, of)| add(self.wakers.entry(key).or_default(), of));
+    }
+
+    /// Adds the ids of all stacks that are needed.
+    pub(super) fn used(&self, ids: &mut FxHashSet<u32>) {
+        ids.extend(self.counts.keys().map(|(_, id)| *id));
+        ids.extend(self.wakers.keys().map(|(_, waker)| *waker));
+    }
+
+    /// Stacks turned out to be others: the id of each, and that of the other.
+    pub(super) fn same(&mut self, ids: &FxHashMap<u32, u32>) {
+        let moved: Vec<Key> = self.counts.keys().filter(|(_, id)| ids.contains_key(id)).copied().collect();
+        for (owner, id) in moved {
+            if let (Some(of), Some(first)) = (self.counts.remove(&(owner, id)), ids.get(&id)) {
+                add(self.counts.entry((owner, *first)).or_default(), of);
+            }
+        }
+        let differs = |((_, id), waker): &(Key, u32)| ids.contains_key(id) || ids.contains_key(waker);
+        let moved: Vec<(Key, u32)> = self.wakers.keys().copied().filter(differs).collect();
+        for key in moved {
+            let ((owner, id), waker) = key;
+            if let Some(of) = self.wakers.remove(&key) {
+                let now = |id: u32| ids.get(&id).copied().unwrap_or(id);
+                add(self.wakers.entry(((owner, now(id)), now(waker))).or_default(), of);
+            }
+        }
+    }
+
+    pub(super) fn shrink(&mut self) {
+        self.counts.shrink_excess();
+        self.wakers.shrink_excess();
+    }
+}
+
+/// Puts periods together that end before `fine` and begin in the same `coarse` one; how many rows are fewer then.
+pub(super) fn put_together(periods: &mut VecDeque<Period>, fine: Nanos, coarse: Nanos) -> usize {
+    let (mut at, mut fewer) = (1, 0);
+    while periods.get(at).is_some_and(|period| period.end <= fine) {
+        let same = periods[at - 1].start / coarse == periods[at].start / coarse;
+        let Some(later) = same.then(|| periods.remove(at)).flatten() else {
+            at += 1;
+            continue;
+        };
+        let earlier = &mut periods[at - 1];
+        let before = earlier.rows() + later.rows();
+        earlier.merge(later);
+        fewer += before - earlier.rows();
+    }
+    fewer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::ServiceId;
+
+    #[test]
+    fn wakers_follow_their_waits_and_stacks() {
+        let owner = (Owner::Overhead(ServiceId(0)), DimensionValues::default());
+        let period = |start, wait, waker| Period {
+            start,
+            end: start + 10,
+            counts: [((owner, wait), (2, 20))].into_iter().collect(),
+            wakers: [(((owner, wait), waker), (1, 10))].into_iter().collect(),
+        };
+        let mut periods: VecDeque<Period> = [period(0, 1, 8), period(10, 2, 9), period(60, 1, 8)].into();
+        // The stacks of either wait are one, and those of either waker.
+        for period in &mut periods {
+            period.same(&[(2, 1), (9, 8)].into_iter().collect());
+        }
+        let fewer = put_together(&mut periods, 100, 60);
+        let ends: Vec<Nanos> = periods.iter().map(|period| period.end).collect();
+        assert_eq!((fewer, &*ends), (2, &[20, 70][..]));
+        assert_eq!(periods[0].counts.get(&(owner, 1)), Some(&(4, 40)));
+        assert_eq!(periods[0].wakers.get(&((owner, 1), 8)), Some(&(2, 20)));
+        let mut ids = FxHashSet::default();
+        periods[1].used(&mut ids);
+        assert_eq!(ids, [1, 8].into_iter().collect());
+    }
+}
