@@ -32,7 +32,6 @@ mod thread_pool;
 mod tls;
 mod trace_context;
 mod unwind;
-mod waker;
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {

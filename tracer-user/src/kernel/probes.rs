@@ -174,19 +174,10 @@ pub const PROBES: &[Probe] = &[
     Probe {
         until: Some(Until::OffCpu),
         ..at(
-            "off_cpu_wakeup",
-            &[Hook::Tracepoint("sched_wakeup")],
-            false,
-            "off the CPU, the run queue is not distinguished from waiting",
-        )
-    },
-    Probe {
-        until: Some(Until::OffCpu),
-        ..at(
-            "off_cpu_waker",
+            "off_cpu_waking",
             &[Hook::Tracepoint("sched_waking")],
             false,
-            "which code ended waits for locks is not seen",
+            "off the CPU, the run queue is not distinguished from waiting, and not who ended a wait",
         )
     },
     // After the programs they back up, whose state they check.

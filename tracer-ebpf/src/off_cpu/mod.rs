@@ -3,6 +3,8 @@
 //!
 //! Only the leaving thread's own memory can be read at a switch, so a stack cannot be taken when the wait is over.
 
+mod waking;
+
 use aya_ebpf::{
     EbpfContext,
     bindings::BPF_F_USER_STACK,
@@ -43,16 +45,19 @@ const UNINTERRUPTIBLE: u32 = 2;
 #[repr(C)]
 pub(crate) struct Wait {
     /// When the thread left the CPU; 0 = it runs, or its wait is not reported.
-    pub(crate) left: u64,
-    /// When it was woken; 0 = not yet.
+    left: u64,
+    /// Whether it sleeps; 0 = others run in its place.
+    sleeps: u64,
+    /// When it was woken last since it ran; 0 = not yet. Waking can come just before the switch: never before `left` for what is
+    /// reported.
     woken: u64,
     /// What becomes the record, except for the times.
-    pub(crate) record: OffCpu,
+    record: OffCpu,
     frames: [u64; FRAMES_MAX + 1],
 }
 
 #[btf_map]
-pub(crate) static WAITS: TaskStorage<Wait> = TaskStorage::new();
+static WAITS: TaskStorage<Wait> = TaskStorage::new();
 
 const INTERPRETED_BYTES: u64 = (INTERPRETED_FRAMES_MAX * size_of::<InterpretedFrame>()) as u64;
 
@@ -131,26 +136,6 @@ fn went(ctx: &BtfTracePointContext, now: u64) -> bool {
     left(prev, sleeps, state, now).is_some_and(|wait| stack(ctx, prev, wait, now))
 }
 
-/// hook: tp_btf sched_wakeup(p). First seen: 5.10. Notes when a wait ended.
-#[btf_tracepoint(function = "sched_wakeup")]
-pub(crate) fn off_cpu_wakeup(ctx: BtfTracePointContext) -> i32 {
-    if policy::off_cpu() == 0 {
-        return 0;
-    }
-    let wait = WAITS.get(Task(ctx.arg(0)).0, false);
-    if wait.is_null() {
-        return 0;
-    }
-    // SAFETY: not null; the thread is about to run, but does not yet.
-    unsafe {
-        if (*wait).left != 0 && (*wait).woken == 0 {
-            // SAFETY: no argument.
-            (*wait).woken = bpf_ktime_get_ns();
-        }
-    }
-    0
-}
-
 /// `prev` leaves the CPU: notes when and why.
 #[inline(always)]
 fn left(prev: Task, sleeps: bool, state: u32, now: u64) -> Option<*mut Wait> {
@@ -167,7 +152,7 @@ fn left(prev: Task, sleeps: bool, state: u32, now: u64) -> Option<*mut Wait> {
     // SAFETY: not null; `prev` is leaving this CPU and runs nowhere else.
     unsafe {
         (*wait).left = now;
-        (*wait).woken = if sleeps { 0 } else { now };
+        (*wait).sleeps = sleeps as u64;
         (*wait).record.syscall = if in_call { nr as u16 } else { NO_SYSTEM_CALL };
         (*wait).record.file = file;
         (*wait).record.flags = if state & UNINTERRUPTIBLE != 0 { OFF_CPU_UNINTERRUPTIBLE } else { 0 };
@@ -246,12 +231,19 @@ fn came(next: Task, threshold: u64, now: u64) -> bool {
     }
     // SAFETY: not null; `next` is about to run here and nowhere else.
     unsafe {
-        let left = (*wait).left;
+        let (left, woken) = ((*wait).left, (*wait).woken);
         (*wait).left = 0;
+        (*wait).woken = 0;
         if left == 0 || now.saturating_sub(left) < threshold {
             return false;
         }
-        let woken = if (*wait).woken == 0 { now } else { (*wait).woken };
+        let woken = match ((*wait).sleeps, woken) {
+            (0, _) => left,
+            (_, 0) => now,
+            // It was woken between leaving the run queue and this switch.
+            (_, woken) if woken < left => left,
+            (_, woken) => woken,
+        };
         let frames = bound::at_most::<{ FRAMES_MAX as u64 }>((*wait).record.user as u64);
         let own = size_of::<OffCpu>() as u64 + frames * 8;
         let interpreted = (*wait).record.interpreted as u64 * size_of::<InterpretedFrame>() as u64;

@@ -1,6 +1,8 @@
-//! Whose code ended a wait: the stack of the thread that wakes one that waits for a futex, as whoever releases a lock does.
+//! When a wait ended, and whose code ended it: the stack of the thread that wakes one that waits for a futex, as whoever
+//! releases a lock does.
 //!
-//! Taken of the waits that have a stack of their own and were long enough to be reported; it reaches user space before them.
+//! The stack is taken of the waits that have one of their own and were long enough to be reported; it reaches user space
+//! before them.
 
 use core::ffi::c_void;
 
@@ -16,10 +18,10 @@ use tracer_common::{
     lost::Lost,
 };
 
+use super::WAITS;
 use crate::{
     bound, emit, interpreter,
     kernel::{futex, task::Task},
-    off_cpu::WAITS,
     policy, profiler_cost,
     scratch::SAMPLE_SCRATCH,
     unwind,
@@ -31,31 +33,40 @@ const INTERPRETED_BYTES: u64 = (INTERPRETED_FRAMES_MAX * size_of::<InterpretedFr
 // The record takes the place of the sample in the scratch area, and its frames those of the sample.
 const _: () = assert!(size_of::<WaitEnd>() == size_of::<Sample>());
 
-/// hook: tp_btf sched_waking(p). First seen: 5.10. Emits [`WaitEnd`].
+/// hook: tp_btf sched_waking(p). First seen: 5.10. Notes when a wait ended. Emits [`WaitEnd`].
+///
+/// Not `sched_wakeup`, which mostly runs where the woken thread will: here the waker is still the running thread.
 #[btf_tracepoint(function = "sched_waking")]
-pub(crate) fn off_cpu_waker(ctx: BtfTracePointContext) -> i32 {
+pub(crate) fn off_cpu_waking(ctx: BtfTracePointContext) -> i32 {
     let threshold = policy::off_cpu();
     if threshold == 0 {
         return 0;
     }
-    let (waker, wakee) = (Task::current(), Task(ctx.arg(0)));
-    if futex::woken_from(waker, wakee).is_none() {
-        return 0;
-    }
+    let wakee = Task(ctx.arg(0));
     let wait = WAITS.get(wakee.0, false);
     if wait.is_null() {
         return 0;
     }
-    // SAFETY: not null; the thread sleeps.
-    let (left, flags) = unsafe { ((*wait).left, (*wait).record.flags) };
     // SAFETY: no argument.
     let now = unsafe { bpf_ktime_get_ns() };
-    if left == 0 || flags & OFF_CPU_NO_STACK != 0 || now.saturating_sub(left) < threshold {
-        return 0;
+    // SAFETY: not null; the thread is about to run, but does not yet.
+    let (left, flags) = unsafe {
+        (*wait).woken = now;
+        ((*wait).left, (*wait).record.flags)
+    };
+    let is_reported = left != 0 && now.saturating_sub(left) >= threshold;
+    if is_reported && flags & OFF_CPU_NO_STACK == 0 && unwind::possible() && policy::unwind() {
+        let waker = Task::current();
+        if futex::woken_from(waker, wakee).is_some() {
+            stack(waker, wakee, left, now);
+        }
     }
-    if !unwind::possible() || !policy::unwind() {
-        return 0;
-    }
+    0
+}
+
+/// Takes the stack of `waker`, which runs here and ends the wait of `wakee` since `left`.
+#[inline(always)]
+fn stack(waker: Task, wakee: Task, left: u64, now: u64) {
     let (frames, outcome) = unwind::walk(waker, 0, now);
     unwind::count(outcome);
     let found = interpreter::walk(waker);
@@ -70,7 +81,6 @@ pub(crate) fn off_cpu_waker(ctx: BtfTracePointContext) -> i32 {
     }
     send(waker, now, frames, found & 0xffff_ffff);
     profiler_cost::off_cpu_waker(now);
-    0
 }
 
 /// Completes the record in the scratch area, with this many `frames` and `interpreted` ones, and emits it.
