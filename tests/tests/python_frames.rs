@@ -202,6 +202,28 @@ fn judge(agent: &Agent, service: &str, address: SocketAddr, version: &str) {
     let what = format!("{:.2} % of {:.3} s asleep have the chain", 100.0 * right / slept, slept / 1e6);
     figure(&format!("Python {version} off CPU"), &what);
     assert!(slept > 50_000.0 && right >= 0.99 * slept, "{version}: {what}\n{all:?}");
+    judge_lock(agent, service, address, version, &text);
+}
+
+/// A lock is waited for, and released, by functions that are known.
+fn judge_lock(agent: &Agent, service: &str, address: SocketAddr, version: &str, text: &str) {
+    let line = |mark: &str| format!("(workloads/frames.py:{})", line_of(text, mark));
+    let wait = format!(";locked {};", line("# line: locked waits"));
+    let release = format!(";keeper {};", line("# line: keeper releases"));
+    let before = stacks(agent, service, "/lock", "wakers");
+    ask(address, &["/lock"], 30);
+    let all = named(&before, || stacks(agent, service, "/lock", "wakers"));
+    let waits = all.iter().filter(|(stack, _)| stack.contains(&wait));
+    let (mut waited, mut ended) = (0.0, 0.0);
+    for (stack, micros) in waits {
+        waited += micros;
+        let waker = stack.split_once(";[off CPU: futex];").map_or("", |(_, waker)| waker);
+        ended += if waker.contains(&release) { *micros } else { 0.0 };
+    }
+    let what = format!("{:.2} % of {:.3} s in a lock show who released it", 100.0 * ended / waited, waited / 1e6);
+    say(&format!("Python {version}: {what}"));
+    figure(&format!("Python {version} lock"), &what);
+    assert!(waited > 300_000.0 && ended >= 0.99 * waited, "{version}: {what}\n{all:?}");
 }
 
 /// Python's walks of the whole machine that ended badly, and all.

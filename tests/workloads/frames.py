@@ -1,8 +1,9 @@
-"""Functions whose stacks are known, behind HTTP: each route burns CPU, or sleeps, below a chain of functions."""
+"""Functions whose stacks are known, behind HTTP: each route burns CPU, sleeps, or waits for a lock, below a chain of functions."""
 
 import asyncio
 import os
 import random
+import threading
 import time
 import zlib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -108,6 +109,20 @@ def waiter(seconds):
     sleeper(seconds)  # line: waiter calls
 
 
+def keeper(lock, seconds):
+    time.sleep(seconds / 10)
+    lock.release()  # line: keeper releases
+
+
+def locked(seconds):
+    lock = threading.Lock()
+    lock.acquire()
+    thread = threading.Thread(target=keeper, args=(lock, seconds))
+    thread.start()
+    lock.acquire()  # line: locked waits
+    thread.join()
+
+
 ROUTES = {
     "/burn": a,
     "/generator": consumer,
@@ -117,6 +132,7 @@ ROUTES = {
     "/asyncio": asynchronous,
     "/deep": deep,
     "/sleep": waiter,
+    "/lock": locked,
 }
 
 
