@@ -85,6 +85,27 @@ fn each_class_waits_in_its_own_function() {
 }
 
 #[test]
+fn a_wait_for_a_call_names_whom_it_calls() {
+    let Some(_turn) = begin("off_cpu_peer", &["cc"]) else { return };
+    let dir = scratch();
+    let server = Server::c("waits", dir.path());
+    let agent = Agent::start(dir.path(), &["--nice=-10"]);
+    let peer = format!(";[off CPU: socket to {}]", server.address);
+    let folded = || agent.text("/profile.folded?service=waits&class=GET%20%2Fcall&kind=offcpu");
+    let (named, all) = wait("waits for calls with names", Duration::from_secs(60), || {
+        load::until(server.address, 1, &["/call"], Instant::now() + Duration::from_secs(3));
+        let folded = folded();
+        let all = seconds(&folded, |stack| stack.contains(";wait_for_call;") && !stack.ends_with(RUN_QUEUE));
+        let named = seconds(&folded, |stack| stack.contains(";wait_for_call;") && stack.ends_with(&peer));
+        (all > 3.0).then_some((named, all))
+    });
+    say(&format!("  {named:.3} of {all:.3} s of waits for calls name {}", server.address));
+    // That the connection is a call shows once its first answer was read.
+    assert!(named > 0.98 * all, "{named:.3} of {all:.3} s\n{}", folded());
+    agent.stop();
+}
+
+#[test]
 fn time_divides_as_it_was_spent_where_few_stacks_are_taken() {
     let Some(_turn) = begin("off_cpu_share", &["cc"]) else { return };
     let dir = scratch();

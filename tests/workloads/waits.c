@@ -1,10 +1,11 @@
 /* An HTTP server whose handlers wait a known time, each in a function of its own: /sleep sleeps, /lock waits for a lock
  * that another thread holds, /read reads from a socket whose peer is slow, /mixed sleeps once for long and three times
- * shortly, /convoy waits for a lock that others like it hold, for long or shortly. /truth answers how often, and how long
- * by the clock, the waiting functions took; of /convoy, by which function the lock was released before. */
+ * shortly, /convoy waits for a lock that others like it hold, for long or shortly, /call asks this server for /sleep.
+ * /truth answers how often, and how long by the clock, the waiting functions took; of /convoy, by which function the lock
+ * was released before. */
 #include "http.h"
 
-enum { ROUTES = 5 };
+enum { ROUTES = 6 };
 
 static struct route {
     const char *path;
@@ -73,6 +74,28 @@ __attribute__((noinline)) static void wait_in_both(void)
     wait_long();
     for (int i = 0; i < 3; i++)
         wait_short();
+}
+
+/* This server's own port, once a request came. */
+static in_port_t own_port;
+
+__attribute__((noinline)) static void wait_for_call(void)
+{
+    static const char ask[] = "GET /sleep HTTP/1.1\r\nHost: own\r\n\r\n";
+    static int fd = -1;
+    static pthread_mutex_t calling = PTHREAD_MUTEX_INITIALIZER;
+    char answer[256];
+    pthread_mutex_lock(&calling);
+    if (fd < 0) {
+        struct sockaddr_in own = {.sin_family = AF_INET, .sin_port = own_port, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+        fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (connect(fd, (void *)&own, sizeof own))
+            abort();
+    }
+    /* The answer is a single segment. */
+    if (send_all(fd, ask, sizeof ask - 1) || recv(fd, answer, sizeof answer, 0) <= 0)
+        abort();
+    pthread_mutex_unlock(&calling);
 }
 
 static pthread_mutex_t convoy = PTHREAD_MUTEX_INITIALIZER;
@@ -161,6 +184,10 @@ static void *handle(void *argument)
 {
     struct connection *c = argument;
     struct request q;
+    struct sockaddr_in own = {0};
+    socklen_t length = sizeof own;
+    getsockname(c->fd, (void *)&own, &length);
+    own_port = own.sin_port;
     while (read_request(c, &q) > 0) {
         struct route *route = 0;
         for (int i = 0; i < ROUTES; i++)
@@ -199,6 +226,7 @@ int main(void)
     routes[0] = (struct route){.path = "/sleep", .wait = wait_in_sleep};
     routes[1] = (struct route){.path = "/lock", .wait = wait_for_lock};
     routes[2] = (struct route){.path = "/read", .wait = wait_for_peer};
+    routes[5] = (struct route){.path = "/call", .wait = wait_for_call};
     routes[4] = (struct route){.path = "/convoy", .wait = wait_in_convoy};
     routes[3] = (struct route){.path = "/mixed", .wait = wait_in_both};
     /* A pair that is not traced as a call: datagrams. */

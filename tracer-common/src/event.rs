@@ -458,6 +458,8 @@ wire! {
         pub blocked: u64,
         /// How long it was runnable after that, nanoseconds.
         pub run_queue: u64,
+        /// Cookie of the socket that the system call's first argument names; 0 = it names none, or it is unknown.
+        pub socket: u64,
         /// User-space frames that follow.
         pub user: u16,
         /// Number of the system call it was in; [`crate::off_cpu::NO_SYSTEM_CALL`] = none.

@@ -49,7 +49,8 @@ pub const NO_SYSTEM_CALL: u16 = u16::MAX;
 /// Types of files as `i_mode` has them above 12 bits (`include/uapi/linux/stat.h`).
 const FIFO: u8 = 1;
 const CHARACTERS: u8 = 2;
-const SOCKET: u8 = 12;
+/// A socket.
+pub const SOCKET: u8 = 12;
 
 /// What a system call waits for.
 enum Call {

@@ -4,6 +4,7 @@ mod protocol;
 #[cfg(test)]
 pub(crate) mod sample_span;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -477,6 +478,33 @@ pub struct Interpreted {
     pub language: tracer_common::interpreter::Language,
 }
 
+/// Why a thread waited, and for whom.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Wait {
+    /// Why.
+    pub reason: tracer_common::off_cpu::Reason,
+    /// Of a wait for a socket: address and port that the request calls, or [`Wait::CLIENT`]; `None`: not known.
+    pub peer: Option<Arc<str>>,
+}
+
+impl Wait {
+    /// The peer at the other end of a connection that was accepted.
+    pub const CLIENT: &str = "client";
+
+    /// A wait without a peer.
+    pub fn of(reason: tracer_common::off_cpu::Reason) -> Self {
+        Self { reason, peer: None }
+    }
+
+    /// The frame shown at the top of its stack.
+    pub fn frame(&self) -> Cow<'static, str> {
+        match &self.peer {
+            Some(peer) => format!("[off CPU: socket to {peer}]").into(),
+            None => self.reason.frame().into(),
+        }
+    }
+}
+
 /// The stack of a thread that ended another's wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WakerStack {
@@ -510,7 +538,7 @@ pub struct StackSample {
     /// Interpreted frames.
     pub interpreted: Interpreted,
     /// Why the thread was off the CPU; `None` = it ran.
-    pub off_cpu: Option<tracer_common::off_cpu::Reason>,
+    pub off_cpu: Option<Wait>,
     /// Whose code ended that wait, if it was seen.
     pub waker: Option<Arc<WakerStack>>,
     /// What the sample is charged to.

@@ -20,7 +20,7 @@ use tracer_common::{
     interpreter::{INTERPRETED_FRAMES_MAX, InterpretedFrame},
     limits::{FRAMES_MAX, OFF_CPU_SLICE, OFF_CPU_STACKS},
     lost::Lost,
-    off_cpu::NO_SYSTEM_CALL,
+    off_cpu::{NO_SYSTEM_CALL, SOCKET},
     unwind::Outcome,
 };
 
@@ -28,9 +28,9 @@ use crate::{
     bound, emit, interpreter,
     kernel::{
         regs::Regs,
-        task::{TASK_DEAD, Task},
+        task::{TASK_DEAD, Task, peek},
     },
-    offsets::AGENT_TGID,
+    offsets::{AGENT_TGID, OFF_SK_COOKIE},
     policy, profiler_cost,
     scratch::{SAMPLE_SCRATCH, SampleScratch},
     storage::{THREADS, TaskStorage},
@@ -148,13 +148,16 @@ fn left(prev: Task, sleeps: bool, state: u32, now: u64) -> Option<*mut Wait> {
     let nr = regs.nr();
     let in_call = (nr as i64) >= 0 && nr < NO_SYSTEM_CALL as u64;
     // Only what moves bytes by a descriptor needs to know what that is; others' first argument finds no file.
-    let file = if sleeps && in_call && regs.arg0() < 1 << 20 { prev.file_type(regs.arg0() as u32) } else { 0 };
+    let descriptor = regs.arg0() as u32;
+    let file = if sleeps && in_call && regs.arg0() < 1 << 20 { prev.file_type(descriptor) } else { 0 };
+    let socket = if file == SOCKET { peek(prev.socket_of(descriptor), OFF_SK_COOKIE.load()) } else { 0 };
     // SAFETY: not null; `prev` is leaving this CPU and runs nowhere else.
     unsafe {
         (*wait).left = now;
         (*wait).sleeps = sleeps as u64;
         (*wait).record.syscall = if in_call { nr as u16 } else { NO_SYSTEM_CALL };
         (*wait).record.file = file;
+        (*wait).record.socket = socket;
         (*wait).record.flags = if state & UNINTERRUPTIBLE != 0 { OFF_CPU_UNINTERRUPTIBLE } else { 0 };
         (*wait).record.user = 0;
         (*wait).record.interpreted = 0;

@@ -97,7 +97,7 @@ pub(super) enum Kind {
 
 impl Kind {
     fn of(sample: &StackSample) -> Self {
-        match (sample.off_cpu, sample.ad_hoc) {
+        match (&sample.off_cpu, sample.ad_hoc) {
             (Some(_), _) => Self::OffCpu,
             (None, true) => Self::Thread,
             (None, false) => Self::Clock,

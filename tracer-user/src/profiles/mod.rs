@@ -33,7 +33,6 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use tracer_common::interpreter::{InterpretedFrame, Language};
-use tracer_common::off_cpu::Reason;
 use tracer_common::unwind::Outcome;
 
 use ad_hoc::AdHoc;
@@ -42,7 +41,7 @@ pub use bounds::{Bounds, ProfileTables};
 
 use crate::guard::shrink::ShrinkExcess;
 use crate::guard::tables::TableUse;
-use crate::model::{Interpreted, Names, Nanos, Sink, SpanId, StackSample, TraceId, WakerStack};
+use crate::model::{Interpreted, Names, Nanos, Sink, SpanId, StackSample, TraceId, Wait, WakerStack};
 pub use debug_info::{by_build_id, debug_file_id};
 pub use debug_requests::DebugRequests;
 pub use frame::{Frame, FrameOrigin, FrameParts};
@@ -379,7 +378,7 @@ impl Profiles {
     /// The id of a sample's stack; `None`: there are too many.
     fn intern(&mut self, sample: &StackSample) -> Option<u32> {
         let user = (&*sample.user, sample.outcome);
-        self.keep(self.stack(sample.pid, user, &sample.kernel, &sample.interpreted, sample.off_cpu))
+        self.keep(self.stack(sample.pid, user, &sample.kernel, &sample.interpreted, sample.off_cpu.clone()))
     }
 
     /// The same of the thread that ended a wait.
@@ -393,7 +392,7 @@ impl Profiles {
         (user, outcome): (&[u64], Outcome),
         kernel: &[u64],
         interpreted: &Interpreted,
-        off_cpu: Option<Reason>,
+        off_cpu: Option<Wait>,
     ) -> Stack {
         Stack {
             process: (pid, self.generations.get(&pid).copied().unwrap_or(self.base)),
@@ -427,7 +426,7 @@ impl Profiles {
         if self.stacks.len() >= most {
             return None;
         }
-        let wait = stack.off_cpu.map(|reason| OffCpuWait { reason, has_stack: !stack.user.is_empty() });
+        let wait = stack.off_cpu.clone().map(|wait| OffCpuWait { wait, has_stack: !stack.user.is_empty() });
         let id = self.next;
         self.next = self.next.wrapping_add(1);
         let stack = Arc::new(stack);

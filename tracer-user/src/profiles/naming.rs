@@ -17,7 +17,6 @@ use blazesym::symbolize::source::{Elf, Kernel, Process, Source};
 use blazesym::symbolize::{Input, Reason, Symbolized, Symbolizer};
 use rustc_hash::FxHashMap;
 use tracer_common::interpreter::{InterpretedFrame, InterpreterOutcome, Language};
-use tracer_common::off_cpu;
 use tracer_common::unwind::Outcome;
 
 use super::debug_info::{DebugFiles, DebugInfo};
@@ -29,6 +28,7 @@ use super::mapped::{mapped, trusted_code};
 use super::process_names::ProcessNames;
 use super::separate_debug::by_build_id;
 use super::shared_names::SharedNames;
+use crate::model::Wait;
 use crate::runtimes::hotspot::Hotspot;
 
 /// Frames of a stack, outermost first.
@@ -58,7 +58,7 @@ pub(super) struct Stack {
     pub(super) interpreter_outcome: InterpreterOutcome,
     pub(super) language: Language,
     /// Why the thread was off the CPU; `None` = it ran.
-    pub(super) off_cpu: Option<off_cpu::Reason>,
+    pub(super) off_cpu: Option<Wait>,
 }
 
 /// What an address without a name is.
@@ -333,7 +333,7 @@ impl Namer {
             if frames.is_empty() {
                 frames.push(self.names.plain("[no stack]"));
             }
-            frames.extend(stack.off_cpu.map(|reason| self.names.plain(reason.frame())));
+            frames.extend(stack.off_cpu.as_ref().map(|wait| self.names.plain(&wait.frame())));
             named.push(Arc::from(frames));
         }
         self.addresses += known.addresses();

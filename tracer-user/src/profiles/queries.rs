@@ -50,7 +50,7 @@ impl Profiles {
         let entry = |one: &ad_hoc::Taken| {
             let (stack, process, wait) = self.stacks.get(&one.stack)?.clone();
             let waker = if view == ProfileKind::Wakers { self.waker(one.waker) } else { Waker::NotShown };
-            view.shows(wait).then_some(Sum { stack, process, waker, count: one.count, nanos: one.weight })
+            view.shows(wait.as_ref()).then_some(Sum { stack, process, waker, count: one.count, nanos: one.weight })
         };
         Some(Snapshot::new(taken.iter().filter_map(entry).collect(), self.symbols.clone(), view))
     }
@@ -79,7 +79,7 @@ impl Profiles {
             if !filter.has(*values) {
                 continue;
             }
-            let shown = |(_, _, wait): &(StoredStack, Arc<str>, Option<OffCpuWait>)| filter.view.shows(*wait);
+            let shown = |(_, _, wait): &(StoredStack, Arc<str>, Option<OffCpuWait>)| filter.view.shows(wait.as_ref());
             if (Some(*class) != first && !fits(*class)) || !self.stacks.get(id).is_some_and(shown) {
                 continue;
             }
@@ -115,8 +115,8 @@ impl Profiles {
     }
 
     /// What a stack's wait was; `None`: its thread ran.
-    fn wait(&self, id: u32) -> Option<OffCpuWait> {
-        self.stacks.get(&id).and_then(|(_, _, wait)| *wait)
+    fn wait(&self, id: u32) -> Option<&OffCpuWait> {
+        self.stacks.get(&id).and_then(|(_, _, wait)| wait.as_ref())
     }
 
     /// The waits that `filter` shows with whose waker is known, of the owners that `owner` gives.
@@ -151,7 +151,7 @@ impl Profiles {
         seen: &WakersSeen<O>,
         view: ProfileKind,
     ) -> Snapshot {
-        sums.retain(|(_, id), _| self.stacks.get(id).is_some_and(|(_, _, wait)| view.shows(*wait)));
+        sums.retain(|(_, id), _| self.stacks.get(id).is_some_and(|(_, _, wait)| view.shows(wait.as_ref())));
         let before = if view == ProfileKind::Wakers { sums.clone() } else { Sums::default() };
         if view != ProfileKind::Cpu {
             stackless_waits::divide(&mut sums, |id| self.wait(id));

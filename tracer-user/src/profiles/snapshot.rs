@@ -292,12 +292,12 @@ fn annotated(frame: &Frame, mut name: String, owners: &CodeOwners) -> String {
 /// What is shown of a stack that has no names yet.
 fn unnamed(stack: &StoredStack) -> Frames {
     let (outcome, off_cpu) = match stack {
-        StoredStack::Seen(stack, _) => (stack.outcome, stack.off_cpu),
+        StoredStack::Seen(stack, _) => (stack.outcome, stack.off_cpu.as_ref()),
         StoredStack::Named(_) => (Outcome::default(), None),
     };
     let root =
         incomplete(outcome).map(|why| Frame::plain(&why)).into_iter().chain([Frame::plain("[not named in time]")]);
-    root.chain(off_cpu.map(|reason| Frame::plain(reason.frame()))).collect()
+    root.chain(off_cpu.map(|wait| Frame::plain(&wait.frame()))).collect()
 }
 
 fn empty(title: &str) -> String {

@@ -7,13 +7,14 @@
 use std::hash::Hash;
 
 use rustc_hash::FxHashMap;
-use tracer_common::off_cpu::Reason;
+
+use crate::model::Wait;
 
 /// A stack of a thread that was off the CPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OffCpuWait {
-    /// Why.
-    pub(super) reason: Reason,
+    /// Why, and for whom.
+    pub(super) wait: Wait,
     /// Whether it has any frames.
     pub(super) has_stack: bool,
 }
@@ -23,14 +24,14 @@ type Sum = (u64, u64);
 
 /// Divides the waits without stack in `sums`, by owner and stack, among those with one. Where an owner has none for a reason, they
 /// stay. `wait` says what a stack is; `None`: its thread ran.
-pub(super) fn divide<O: Copy + Eq + Hash>(
+pub(super) fn divide<'a, O: Copy + Eq + Hash>(
     sums: &mut FxHashMap<(O, u32), Sum>,
-    wait: impl Fn(u32) -> Option<OffCpuWait>,
+    wait: impl Fn(u32) -> Option<&'a OffCpuWait>,
 ) {
-    let mut all: FxHashMap<(O, Reason), [Sum; 2]> = FxHashMap::default();
+    let mut all: FxHashMap<(O, &Wait), [Sum; 2]> = FxHashMap::default();
     for ((owner, stack), (count, nanos)) in sums.iter() {
         if let Some(wait) = wait(*stack) {
-            let sum = &mut all.entry((*owner, wait.reason)).or_default()[usize::from(wait.has_stack)];
+            let sum = &mut all.entry((*owner, &wait.wait)).or_default()[usize::from(wait.has_stack)];
             *sum = (sum.0 + count, sum.1 + nanos);
         }
     }
@@ -40,7 +41,7 @@ pub(super) fn divide<O: Copy + Eq + Hash>(
     }
     sums.retain(|(owner, stack), (count, nanos)| {
         let Some(wait) = wait(*stack) else { return true };
-        let Some([without, with]) = all.get(&(*owner, wait.reason)) else { return true };
+        let Some([without, with]) = all.get(&(*owner, &wait.wait)) else { return true };
         if wait.has_stack {
             *count = part(*count, without.0 + with.0, with.0);
             *nanos = part(*nanos, without.1 + with.1, with.1);
@@ -57,23 +58,22 @@ pub(super) fn part(of: u64, all: u64, with: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use proptest::prelude::*;
+    use tracer_common::off_cpu::Reason;
 
     use super::*;
 
-    fn wait(reason: Reason, has_stack: bool) -> OffCpuWait {
-        OffCpuWait { reason, has_stack }
-    }
-
     /// Stacks 0 and 1: in a lock; 2: without stack, in a lock; 3: on a disk; 4: without stack, asleep; 5: on the CPU.
-    fn stacks(stack: u32) -> Option<OffCpuWait> {
-        match stack {
-            0 | 1 => Some(wait(Reason::Futex, true)),
-            2 => Some(wait(Reason::Futex, false)),
-            3 => Some(wait(Reason::Disk, true)),
-            4 => Some(wait(Reason::Sleep, false)),
-            _ => None,
-        }
+    static STACKS: LazyLock<[OffCpuWait; 5]> = LazyLock::new(|| {
+        let of = |reason, has_stack| OffCpuWait { wait: Wait::of(reason), has_stack };
+        let (locks, unknown) = (of(Reason::Futex, true), of(Reason::Futex, false));
+        [locks.clone(), locks, unknown, of(Reason::Disk, true), of(Reason::Sleep, false)]
+    });
+
+    fn stacks(stack: u32) -> Option<&'static OffCpuWait> {
+        STACKS.get(stack as usize)
     }
 
     #[test]

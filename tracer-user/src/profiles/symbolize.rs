@@ -478,5 +478,5 @@ impl Worker<'_> {
 fn unknown(stack: &Stack) -> Frames {
     let user = stack.user.iter().map(|_| Frame::plain("[unknown]"));
     let kernel = stack.kernel.iter().map(|_| Frame::plain("[unknown]_[k]"));
-    user.chain(kernel).chain(stack.off_cpu.map(|reason| Frame::plain(reason.frame()))).collect()
+    user.chain(kernel).chain(stack.off_cpu.as_ref().map(|wait| Frame::plain(&wait.frame()))).collect()
 }

@@ -1,5 +1,7 @@
 //! Stacks are counted by class, named once, and let go by age.
 
+use tracer_common::off_cpu::Reason;
+
 use super::*;
 use crate::model::{ClassId, ClassInfo, Owner, ProtocolId, ServiceId, Side};
 
@@ -197,8 +199,8 @@ fn an_exporter_gets_each_sample_once() {
     // The same function, elsewhere in it.
     profiles.sample(&names, &sample(class, vec![here + 1]));
     profiles.sample(&names, &of(Owner::Overhead(ServiceId(0))));
-    let reason = Some(tracer_common::off_cpu::Reason::Futex);
-    profiles.sample(&names, &StackSample { off_cpu: reason, weight: 500, ..of(class) });
+    let wait = Some(Wait::of(Reason::Futex));
+    profiles.sample(&names, &StackSample { off_cpu: wait, weight: 500, ..of(class) });
     // Those of the common clocks count, once.
     profiles.sample(&names, &StackSample { ad_hoc: true, span: Some(SpanId(1)), ..of(class) });
     profiles.sample(&names, &of(Owner::Class(ClassId(2))));
@@ -241,14 +243,14 @@ fn waits_for_locks_show_the_code_that_ended_them() {
     let mut profiles = Profiles::new();
     profiles.set_process(own, "shop");
     let class = Owner::Class(ClassId(0));
-    let (futex, disk) = (Some(Reason::Futex), Some(Reason::Disk));
+    let [futex, disk] = [Reason::Futex, Reason::Disk];
     let waker = WakerStack {
         pid: own,
         user: vec![here, 7],
         outcome: Outcome::FramePointers,
         interpreted: Interpreted::default(),
     };
-    let wait = |off_cpu, weight| StackSample { weight, off_cpu, ..sample(class, vec![5]) };
+    let wait = |reason, weight| StackSample { weight, off_cpu: Some(Wait::of(reason)), ..sample(class, vec![5]) };
     let woken = |weight| StackSample { waker: Some(Arc::new(waker.clone())), ..wait(futex, weight) };
     for sample in [woken(300_000), woken(100_000), wait(futex, 100_000), wait(disk, 50_000)] {
         profiles.sample(&names, &sample);

@@ -227,7 +227,7 @@ impl Profiles {
         let since = std::mem::replace(&mut unsent.since, now);
         let (sampled, mut sums) = (std::mem::take(&mut unsent.sampled), std::mem::take(&mut unsent.sums));
         unsent.clear();
-        stackless_waits::divide(&mut sums, |id| self.stacks.get(&id).and_then(|(_, _, wait)| *wait));
+        stackless_waits::divide(&mut sums, |id| self.stacks.get(&id).and_then(|(_, _, wait)| wait.as_ref()));
         let (mut samples, mut stacks) = (Vec::with_capacity(sums.len()), Vec::with_capacity(sums.len()));
         let mut lost = 0;
         for (((place, owner), id), (count, nanos)) in sums {

@@ -36,12 +36,12 @@ impl ProfileKind {
     }
 
     /// Whether it shows a stack of such a wait, or of a thread that ran.
-    pub(super) fn shows(self, wait: Option<OffCpuWait>) -> bool {
+    pub(super) fn shows(self, wait: Option<&OffCpuWait>) -> bool {
         match self {
             Self::Cpu => wait.is_none(),
             Self::OffCpu => wait.is_some(),
             Self::Wall => true,
-            Self::Wakers => wait.is_some_and(|wait| wait.reason == Reason::Futex),
+            Self::Wakers => wait.is_some_and(|wait| wait.wait.reason == Reason::Futex),
         }
     }
 }

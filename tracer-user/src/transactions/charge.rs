@@ -18,7 +18,7 @@ use super::open_span::{OpenSpan, Slot};
 use super::process_costs::ProcessWork;
 use super::thread::{HELD_SAMPLES, PENDING_SAMPLES, Pending, Target};
 use crate::model::{
-    Cost, DimensionValues, Direction, Interpreted, Nanos, Owner, ServiceId, Side, SpanId, StackSample, WakerStack,
+    Cost, DimensionValues, Direction, Interpreted, Nanos, Owner, ServiceId, Side, SpanId, StackSample, Wait, WakerStack,
 };
 use crate::protocols::ExchangeEvent;
 
@@ -379,6 +379,7 @@ impl Engine {
         let left = wait.header.nanos.saturating_sub(wait.run_queue).saturating_sub(wait.blocked);
         let woken = self.threads.get_mut(&wait.header.tid).and_then(|thread| thread.woken.take());
         let waker = woken.and_then(|(of, waker)| (of == left).then_some(waker));
+        let peer = if reason == Reason::Socket { self.wait_peer(wait.socket) } else { None };
         for (nanos, reason) in [(wait.blocked, reason), (wait.run_queue, Reason::RunQueue)] {
             if nanos == 0 {
                 continue;
@@ -390,11 +391,20 @@ impl Engine {
                 kernel: Vec::new(),
                 outcome: Outcome::from_number(u32::from(wait.outcome)).unwrap_or_default(),
                 interpreted: interpreted.clone(),
-                off_cpu: Some(reason),
+                off_cpu: Some(Wait { reason, peer: peer.clone().filter(|_| reason == Reason::Socket) }),
                 waker: waker.clone().filter(|_| reason == Reason::Futex),
                 ad_hoc: false,
             };
             self.assign(pending, &wait.header, out);
+        }
+    }
+
+    /// The other end of a socket that a thread waited for.
+    fn wait_peer(&mut self, socket: u64) -> Option<Arc<str>> {
+        let connection = self.connections.get_mut(&socket).filter(|_| socket != 0)?;
+        match connection.side()? {
+            Side::Server => Some(Arc::from(Wait::CLIENT)),
+            Side::Client => connection.callee_address(),
         }
     }
 

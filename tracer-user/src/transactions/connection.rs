@@ -1,7 +1,7 @@
 //! One socket: its connection parser, addresses and spans.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -289,6 +289,12 @@ impl Connection {
             None => Some((address(self.family, self.remote)?, self.peer_port)),
         }
         .filter(|(_, port)| *port != 0)
+    }
+
+    /// Remote address and port as text; `None`: it has none.
+    pub fn callee_address(&self) -> Option<Arc<str>> {
+        let remote = address(self.family, self.remote)?;
+        Some(SocketAddr::new(remote, self.peer_port).to_string().into())
     }
 
     /// The remote address as text; `empty` if there is none.

@@ -12,7 +12,7 @@ use super::connection::Connection;
 use super::engine::{Engine, Limits, Output, Verdicts};
 use super::open_span::OpenSpan;
 use crate::decode::Record;
-use crate::model::{Accepted, ClassId, Grade, Interpreted, Nanos, Outcome, ServiceId, Side, StackSample};
+use crate::model::{Accepted, ClassId, Grade, Interpreted, Nanos, Outcome, ServiceId, Side, StackSample, Wait};
 use crate::protocols::Settings;
 
 const GET: &str = "GET /a HTTP/1.1\r\n\r\n";
@@ -390,11 +390,12 @@ fn the_end_of_one_wait_is_not_that_of_the_next() {
     wait(begin + 60, Some(begin + 29));
     host.works(5, 100).sends(5, 1, OK);
     let spans = host.finish();
-    let of = |sample: &StackSample| (sample.off_cpu, sample.waker.as_ref().map(|waker| waker.user.clone()));
-    let (blocked, queued) = (Some(Reason::Futex), Some(Reason::RunQueue));
+    let of = |sample: &StackSample| (sample.off_cpu.clone(), sample.waker.as_ref().map(|waker| waker.user.clone()));
+    let [blocked, queued] = [Reason::Futex, Reason::RunQueue].map(|reason| Some(Wait::of(reason)));
     let found: Vec<_> = spans[0].0.samples.iter().map(of).collect();
-    let expected =
-        [(blocked, Some(vec![7])), (queued, None), (blocked, None), (queued, None), (blocked, None), (queued, None)];
+    let of = |wait: &Option<Wait>, waker: Option<Vec<u64>>| (wait.clone(), waker);
+    let ended = [Some(vec![7]), None, None];
+    let expected: Vec<_> = ended.into_iter().flat_map(|waker| [of(&blocked, waker), of(&queued, None)]).collect();
     assert_eq!(found, expected);
 }
 

@@ -12,7 +12,7 @@ use super::open_span::Slot;
 use super::pending_reads::PendingReads;
 use super::pools::Kind;
 use super::thread_pool::DetachedCalls;
-use crate::model::{ClassId, Cost, Nanos, ServiceId, WakerStack};
+use crate::model::{ClassId, Cost, Nanos, ServiceId, Wait, WakerStack};
 
 /// Samples kept per thread until the target of its work is known, while the records of their time are.
 pub const PENDING_SAMPLES: usize = 128;
@@ -98,7 +98,7 @@ pub struct Pending {
     /// Interpreted frames.
     pub interpreted: crate::model::Interpreted,
     /// Why the thread was off the CPU; `None` = it ran.
-    pub off_cpu: Option<tracer_common::off_cpu::Reason>,
+    pub off_cpu: Option<Wait>,
     /// See [`crate::model::StackSample::waker`].
     pub waker: Option<Arc<WakerStack>>,
     /// See [`crate::model::StackSample::ad_hoc`].
