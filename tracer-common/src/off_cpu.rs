@@ -92,6 +92,16 @@ fn call_aarch64(nr: u16) -> Call {
     }
 }
 
+/// Whether the file that its first argument names says what a thread in this system call waits for, on x86-64.
+pub fn names_file_x86_64(nr: u16) -> bool {
+    matches!(call_x86_64(nr), Call::File | Call::For(Reason::Socket))
+}
+
+/// The same on arm64.
+pub fn names_file_aarch64(nr: u16) -> bool {
+    matches!(call_aarch64(nr), Call::File | Call::For(Reason::Socket))
+}
+
 /// Why a thread in system call `nr` ([`NO_SYSTEM_CALL`]: none) slept. `file`: type of the file its first argument names, as
 /// `i_mode` has it above 12 bits, 0 = unknown. `uninterruptible`: it slept so that signals do not wake it, as those do who
 /// wait for a device.
@@ -134,6 +144,9 @@ mod tests {
             (NO_SYSTEM_CALL, 0, true, Reason::PageFault),
         ] {
             assert_eq!(reason(nr, file, uninterruptible), expected, "{nr} {file}");
+            // Where the file is not looked at, it makes no difference.
+            let other = reason(nr, 0, uninterruptible);
+            assert!(nr == NO_SYSTEM_CALL || names_file_x86_64(nr) || other == expected, "{nr}");
         }
     }
 }

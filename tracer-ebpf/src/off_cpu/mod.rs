@@ -25,7 +25,7 @@ use tracer_common::{
 };
 
 use crate::{
-    bound, emit, interpreter,
+    arch, bound, emit, interpreter,
     kernel::{
         regs::Regs,
         task::{TASK_DEAD, Task, peek},
@@ -147,9 +147,9 @@ fn left(prev: Task, sleeps: bool, state: u32, now: u64) -> Option<*mut Wait> {
     let regs = Regs::of(prev);
     let nr = regs.nr();
     let in_call = (nr as i64) >= 0 && nr < NO_SYSTEM_CALL as u64;
-    // Only what moves bytes by a descriptor needs to know what that is; others' first argument finds no file.
+    // Only what moves bytes by a descriptor needs to know what that is: finding out takes longer than all the rest.
     let descriptor = regs.arg0() as u32;
-    let file = if sleeps && in_call && regs.arg0() < 1 << 20 { prev.file_type(descriptor) } else { 0 };
+    let file = if sleeps && in_call && arch::names_file(nr as u16) { prev.file_type(descriptor) } else { 0 };
     let socket = if file == SOCKET { peek(prev.socket_of(descriptor), OFF_SK_COOKIE.load()) } else { 0 };
     // SAFETY: not null; `prev` is leaving this CPU and runs nowhere else.
     unsafe {
