@@ -25,7 +25,7 @@ use tracer_tests::redis::Redis;
 use tracer_tests::workload::{source, wait_for_listener};
 use tracer_tests::{begin, find, free_port, go, load, say, scratch, wait};
 use tracer_user::decode::{self, Record};
-use tracer_user::record::{Kind, Reader};
+use tracer_user::record::{FrameKind, RecordingReader};
 
 /// Samples per second and CPU, of both.
 const HERTZ: u32 = 397;
@@ -73,14 +73,14 @@ struct Walked {
 
 /// Reads a recording: stacks of user code of these processes from `begin` to `end`.
 fn walked(recording: &Path, processes: &[(u32, Mappings)], begin: u64, end: u64) -> Walked {
-    let mut reader = Reader::open(recording).unwrap_or_else(|error| panic!("{error}"));
+    let mut reader = RecordingReader::open(recording).unwrap_or_else(|error| panic!("{error}"));
     let mut walked = Walked::default();
     loop {
         let (kind, bytes) = reader.next_frame().unwrap_or_else(|error| panic!("{error}"));
-        if kind == Kind::End {
+        if kind == FrameKind::End {
             return walked;
         }
-        if kind != Kind::Record {
+        if kind != FrameKind::Record {
             continue;
         }
         let Ok(Record::Sample { sample, user, .. }) = decode::record(bytes) else { continue };

@@ -15,7 +15,7 @@ use tracer_tests::hosts::{Hosts, KEY, Nat, secret};
 use tracer_tests::spans::{Span, Tail};
 use tracer_tests::{begin, figure, say, scratch, wait};
 use tracer_user::model::{SpanId, TraceId};
-use tracer_user::relay::channel::{Broken, CONTENT, Channel, Reader, Secret, SessionEnd, Writer};
+use tracer_user::relay::channel::{Broken, CONTENT, Channel, ChannelReader, Secret, SessionEnd, Writer};
 use tracer_user::relay::message::{Context, Decoder, Encoder, Hello, Message};
 use tracer_user::relay::settings::Trust;
 
@@ -26,7 +26,7 @@ const REQUESTS: u64 = 400;
 
 /// Forwards messages from one agent to another.
 struct Pump {
-    reader: Reader,
+    reader: ChannelReader,
     decoder: Decoder,
     writer: Writer,
     encoder: Encoder,
@@ -37,7 +37,7 @@ async fn agree(stream: TcpStream, end: SessionEnd<'_>) -> Result<Channel, Broken
 }
 
 /// A session with an agent, after the greeting in this version.
-async fn greet(channel: Channel, version: u16) -> (Reader, Decoder, Writer, Encoder) {
+async fn greet(channel: Channel, version: u16) -> (ChannelReader, Decoder, Writer, Encoder) {
     let Channel { mut writer, mut reader, .. } = channel;
     let (mut encoder, mut decoder, mut bytes, mut found) = (Encoder::default(), Decoder::default(), Vec::new(), vec![]);
     decoder.read(reader.receive().await.expect("a greeting"), &mut found).expect("messages");
@@ -60,7 +60,7 @@ async fn between(listener: TcpListener, to: SocketAddr, version: u16) -> (Pump, 
     let caller = greet(channel, version).await;
     let stream = TcpStream::connect(to).await.expect("an agent");
     let callee = greet(agree(stream, SessionEnd::Dialled("")).await.expect("the same key"), version).await;
-    let pump = |from: (Reader, Decoder), to: (Writer, Encoder)| Pump {
+    let pump = |from: (ChannelReader, Decoder), to: (Writer, Encoder)| Pump {
         reader: from.0,
         decoder: from.1,
         writer: to.0,

@@ -15,8 +15,8 @@ use tracer_tests::hosts::{Hosts, KEY, Nat, secret};
 use tracer_tests::vitals::Vitals;
 use tracer_tests::{begin, figure, find, say, scratch, wait};
 use tracer_user::model::{SpanId, TraceId};
-use tracer_user::relay::channel::{Broken, Channel, Reader, Secret, SessionEnd, Writer};
-use tracer_user::relay::key::Key;
+use tracer_user::relay::channel::{Broken, Channel, ChannelReader, Secret, SessionEnd, Writer};
+use tracer_user::relay::key::RequestKey;
 use tracer_user::relay::message::{Context, Decoder, Encoder, Hello, Message, Summary, VERSION};
 use tracer_user::relay::settings::Trust;
 use tracer_user::relay::tls::{Files, Identity};
@@ -107,7 +107,7 @@ fn certificates() {
 /// A peer with the key that sends arbitrary messages.
 struct Liar {
     writer: Writer,
-    reader: Reader,
+    reader: ChannelReader,
     encoder: Encoder,
 }
 
@@ -162,7 +162,7 @@ const GROWTH: f64 = 96e6;
 fn lie(number: u64) -> Message {
     let some = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     Message::Context(Context {
-        key: Key { opener: some as u32, accepting: (some >> 32) as u32, seq: some as u32 },
+        key: RequestKey { opener: some as u32, accepting: (some >> 32) as u32, seq: some as u32 },
         trace: TraceId(u128::from(some) + 1),
         parent: SpanId(some | 1),
         settled: true,

@@ -212,7 +212,7 @@ fn watch(command: &mut Command, mut see: impl FnMut(&str)) -> Result<(std::proce
         });
     }
     drop(send);
-    let mut reader = Reader::default();
+    let mut reader = OutputReader::default();
     for line in lines {
         see(&line);
         reader.line(&line);
@@ -223,7 +223,7 @@ fn watch(command: &mut Command, mut see: impl FnMut(&str)) -> Result<(std::proce
 
 /// Parses libtest's output.
 #[derive(Default)]
-struct Reader {
+struct OutputReader {
     tally: Tally,
     /// Names under the latest `failures:`.
     failures: Vec<String>,
@@ -232,7 +232,7 @@ struct Reader {
     skipped: usize,
 }
 
-impl Reader {
+impl OutputReader {
     fn line(&mut self, line: &str) {
         // With --nocapture the line begins with libtest's `test name ... `.
         if let Some((_, rest)) = line.split_once(SKIPPED)
@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Tally {
-        let mut reader = Reader::default();
+        let mut reader = OutputReader::default();
         text.lines().for_each(|line| reader.line(line));
         reader.end()
     }

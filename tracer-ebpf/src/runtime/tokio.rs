@@ -26,7 +26,7 @@ const NUMBERS_END: u64 = 1 << 40;
 /// A task.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Key {
+struct TokioTaskKey {
     tgid: u64,
     number: u64,
 }
@@ -35,17 +35,17 @@ struct Key {
 /// that bytes or timers unblocked; that number is never woken, so it never gets here. The least recently used go first:
 /// a wake-up by an evicted task is not reported.
 #[map]
-static WOKEN: LruHashMap<Key, u8> = LruHashMap::with_max_entries(WOKEN_MAX, 0);
+static WOKEN: LruHashMap<TokioTaskKey, u8> = LruHashMap::with_max_entries(WOKEN_MAX, 0);
 
 /// Whether the number is a task's.
 #[inline(always)]
-fn is_task(key: &Key) -> bool {
+fn is_task(key: &TokioTaskKey) -> bool {
     // SAFETY: only presence is checked.
     unsafe { WOKEN.get(key) }.is_some()
 }
 
 #[inline(always)]
-fn remember(key: &Key) {
+fn remember(key: &TokioTaskKey) {
     if !is_task(key) {
         let _ = WOKEN.insert(key, &1, 0);
     }
@@ -86,7 +86,7 @@ pub(crate) fn tokio_spawned(ctx: ProbeContext) -> u32 {
     let made: u64 = ctx.arg(1).unwrap_or(0);
     let child: u64 = user(made.wrapping_add(NUMBER));
     if runtime.at[1] != 0 && child < NUMBERS_END {
-        remember(&Key { tgid: tgid as u64, number: child });
+        remember(&TokioTaskKey { tgid: tgid as u64, number: child });
     }
     if parent == 0 {
         // Spawned outside of any task.
@@ -119,9 +119,9 @@ pub(crate) fn tokio_woken(ctx: ProbeContext) -> u32 {
         emit::count(Lost::Runtime);
         return 0;
     }
-    remember(&Key { tgid: tgid as u64, number: child });
+    remember(&TokioTaskKey { tgid: tgid as u64, number: child });
     // Woken outside of tasks, by itself, or by a worker that handled its sockets and timers.
-    if parent == 0 || parent == child || !is_task(&Key { tgid: tgid as u64, number: parent }) {
+    if parent == 0 || parent == child || !is_task(&TokioTaskKey { tgid: tgid as u64, number: parent }) {
         return 0;
     }
     task_edge(task, tgid, TASK_EDGE_WOKE, named(runtime, child), named(runtime, parent));

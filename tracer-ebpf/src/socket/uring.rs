@@ -35,7 +35,7 @@ const REQ_F_FIXED_FILE: u64 = 1;
 /// Socket and direction.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Key {
+struct UringKey {
     sk: u64,
     tx: u64,
 }
@@ -49,12 +49,12 @@ struct Buffer {
 }
 
 #[map]
-static URING: LruHashMap<Key, Buffer> = LruHashMap::with_max_entries(URING_MAX, 0);
+static URING: LruHashMap<UringKey, Buffer> = LruHashMap::with_max_entries(URING_MAX, 0);
 
 /// Takes the entry of `sk`: address and number of vectors (0 = a plain buffer).
 #[inline(always)]
 pub(super) fn take(sk: SockPtr, tx: bool) -> Option<(u64, u64)> {
-    let key = Key { sk: sk.0 as u64, tx: tx as u64 };
+    let key = UringKey { sk: sk.0 as u64, tx: tx as u64 };
     // SAFETY: copied out at once.
     let found = unsafe { URING.get(key) }.copied()?;
     // Used up: a stale address would name unrelated bytes.
@@ -97,6 +97,6 @@ fn remember(req: u64) {
     let fd = peek(req, OFF_URING_FD.load()) as u32;
     let sk = Task::current().socket_of(fd);
     if sk != 0 && at != 0 {
-        let _ = URING.insert(Key { sk, tx: tx as u64 }, Buffer { at, count }, 0);
+        let _ = URING.insert(UringKey { sk, tx: tx as u64 }, Buffer { at, count }, 0);
     }
 }

@@ -40,7 +40,7 @@ use registers::{arguments, at_location, fifth, go_registers};
 /// An object of a TLS library.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(crate) struct Key {
+pub(crate) struct TlsObjectKey {
     object: u64,
     tgid: u64,
 }
@@ -122,7 +122,7 @@ const BIO_OTHER: u32 = 2;
 
 /// Objects whose socket is known. The least recently used go first: an object that is used again is bound again.
 #[map]
-static TLS_OBJECTS: LruHashMap<Key, Object> = LruHashMap::with_max_entries(TLS_OBJECTS_MAX, 0);
+static TLS_OBJECTS: LruHashMap<TlsObjectKey, Object> = LruHashMap::with_max_entries(TLS_OBJECTS_MAX, 0);
 
 /// Tail-called after a text with frames.
 #[map]
@@ -403,7 +403,7 @@ const DATA: u8 = 23;
 pub(crate) fn tls_free(ctx: ProbeContext) -> u32 {
     runtime::hit(UserProbe::TlsFree);
     let [object, ..] = arguments(&ctx);
-    let _ = TLS_OBJECTS.remove(&Key { object, tgid: Task::current().tgid() as u64 });
+    let _ = TLS_OBJECTS.remove(&TlsObjectKey { object, tgid: Task::current().tgid() as u64 });
     0
 }
 
@@ -448,7 +448,7 @@ pub(crate) fn tls_go_read(ctx: ProbeContext) -> u32 {
 #[inline(always)]
 fn find(object: u64, tgid: u32) -> Option<&'static mut Object> {
     // SAFETY: calls of one object do not overlap; if they do, positions show a gap.
-    TLS_OBJECTS.get_ptr_mut(Key { object, tgid: tgid as u64 }).map(|found| unsafe { &mut *found })
+    TLS_OBJECTS.get_ptr_mut(TlsObjectKey { object, tgid: tgid as u64 }).map(|found| unsafe { &mut *found })
 }
 
 /// Binds the object to the socket that the call which just ended used. False if the object belongs to another socket.
@@ -462,7 +462,7 @@ fn bind(thread: &Thread, object: u64, tgid: u32, handshake: bool) -> bool {
         }
         if !handshake {
             emit::count(Lost::TlsObject);
-            let _ = TLS_OBJECTS.remove(&Key { object, tgid: tgid as u64 });
+            let _ = TLS_OBJECTS.remove(&TlsObjectKey { object, tgid: tgid as u64 });
             return false;
         }
     }
@@ -472,7 +472,7 @@ fn bind(thread: &Thread, object: u64, tgid: u32, handshake: bool) -> bool {
 
 #[inline(always)]
 fn put(object: u64, tgid: u32, value: &Object) -> bool {
-    let done = TLS_OBJECTS.insert(&Key { object, tgid: tgid as u64 }, value, 0).is_ok();
+    let done = TLS_OBJECTS.insert(&TlsObjectKey { object, tgid: tgid as u64 }, value, 0).is_ok();
     if !done {
         emit::count(Lost::TlsObject);
     }

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 pub(crate) use tracer_user::analysis::detector::{Detector, Settings};
-pub(crate) use tracer_user::analysis::finding::{Finding, Kind};
+pub(crate) use tracer_user::analysis::finding::{Finding, FindingKind};
 pub(crate) use tracer_user::analysis::window::{ClassWindow, STRATA, ServiceWindow, Window};
 
 use scenarios::{SCENARIOS, Scenario};

@@ -1,6 +1,6 @@
 //! What may change while a service is watched, and the right answer.
 
-use super::Kind;
+use super::FindingKind;
 use super::random::Random;
 use super::shop::{CLASSES, MIXES, World};
 
@@ -8,9 +8,9 @@ use super::shop::{CLASSES, MIXES, World};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Truth {
     /// `None`: nothing changed.
-    pub(crate) kind: Option<Kind>,
+    pub(crate) kind: Option<FindingKind>,
     /// Also right.
-    pub(crate) also: &'static [Option<Kind>],
+    pub(crate) also: &'static [Option<FindingKind>],
     pub(crate) classes: Vec<usize>,
     pub(crate) resource: Option<&'static str>,
     pub(crate) ratio: Option<f64>,
@@ -25,12 +25,12 @@ pub(crate) struct Scenario {
     pub(crate) change: fn(&mut World, usize) -> Truth,
 }
 
-const APPLICATION: Option<Kind> = Some(Kind::ApplicationChange);
-const WORKLOAD: Option<Kind> = Some(Kind::WorkloadChange);
-const ENVIRONMENT: Option<Kind> = Some(Kind::Environment);
-const ANOMALY: Option<Kind> = Some(Kind::Anomaly);
+const APPLICATION: Option<FindingKind> = Some(FindingKind::ApplicationChange);
+const WORKLOAD: Option<FindingKind> = Some(FindingKind::WorkloadChange);
+const ENVIRONMENT: Option<FindingKind> = Some(FindingKind::Environment);
+const ANOMALY: Option<FindingKind> = Some(FindingKind::Anomaly);
 
-fn answer(kind: Option<Kind>) -> Truth {
+fn answer(kind: Option<FindingKind>) -> Truth {
     Truth { kind, ..Truth::default() }
 }
 

@@ -5,15 +5,15 @@ use std::fmt::Write as _;
 
 use super::scenarios::{SCENARIOS, Truth, names};
 use super::shop::LENGTH;
-use super::{Finding, Kind};
+use super::{Finding, FindingKind};
 
 /// Kinds in tables; `None`: nothing changed.
-const KINDS: [(Option<Kind>, &str); 5] = [
+const KINDS: [(Option<FindingKind>, &str); 5] = [
     (None, "none"),
-    (Some(Kind::WorkloadChange), "workload"),
-    (Some(Kind::ApplicationChange), "application"),
-    (Some(Kind::Environment), "environment"),
-    (Some(Kind::Anomaly), "anomaly"),
+    (Some(FindingKind::WorkloadChange), "workload"),
+    (Some(FindingKind::ApplicationChange), "application"),
+    (Some(FindingKind::Environment), "environment"),
+    (Some(FindingKind::Anomaly), "anomaly"),
 ];
 
 /// What came of one run.
@@ -21,8 +21,8 @@ const KINDS: [(Option<Kind>, &str); 5] = [
 pub(crate) struct ScoredRun {
     pub(crate) scenario: &'static str,
     pub(crate) seed: u64,
-    pub(crate) right: Option<Kind>,
-    pub(crate) found: Option<Kind>,
+    pub(crate) right: Option<FindingKind>,
+    pub(crate) found: Option<FindingKind>,
     /// Alarms before the change, and the hours without one.
     pub(crate) alarms: usize,
     pub(crate) hours: f64,
@@ -50,13 +50,14 @@ pub(crate) fn score(
     let at = if quiet { 0.0 } else { at as f64 };
     let opened = |f: &Finding| number(f.opened_ns) - 1.0;
     let after: Vec<&Finding> = found.iter().filter(|f| opened(f) >= at).collect();
-    let gravest = [Kind::ApplicationChange, Kind::Environment, Kind::Anomaly, Kind::WorkloadChange];
+    let gravest =
+        [FindingKind::ApplicationChange, FindingKind::Environment, FindingKind::Anomaly, FindingKind::WorkloadChange];
     let mut kind = gravest.into_iter().find(|kind| after.iter().any(|f| f.kind == *kind));
     // Load follows the time of day, too: news where nothing else is.
     if truth.also.contains(&kind) {
         kind = truth.kind;
     }
-    let alarm = |f: &&Finding| f.kind != Kind::WorkloadChange && (quiet || opened(f) < at);
+    let alarm = |f: &&Finding| f.kind != FindingKind::WorkloadChange && (quiet || opened(f) < at);
     let accepted = |f: &Finding| Some(f.kind) == truth.kind || truth.also.contains(&Some(f.kind));
     let mine: Vec<&Finding> = after.into_iter().filter(|f| accepted(f)).collect();
     let classes = names(truth);
@@ -101,7 +102,7 @@ pub(crate) struct Summary {
     pub(crate) macro_f1: f64,
 }
 
-fn f1(rows: &[&ScoredRun], kind: Option<Kind>) -> f64 {
+fn f1(rows: &[&ScoredRun], kind: Option<FindingKind>) -> f64 {
     let hit = rows.iter().filter(|row| row.right == kind && row.found == kind).count() as f64;
     let either =
         rows.iter().filter(|row| row.right == kind).count() + rows.iter().filter(|row| row.found == kind).count();
@@ -112,7 +113,7 @@ fn f1(rows: &[&ScoredRun], kind: Option<Kind>) -> f64 {
 pub(crate) fn summary(rows: &[ScoredRun]) -> Summary {
     let all: Vec<&ScoredRun> = rows.iter().collect();
     let without: Vec<&ScoredRun> = rows.iter().filter(|row| !matches!(row.scenario, "S3-10" | "S14")).collect();
-    let application = Some(Kind::ApplicationChange);
+    let application = Some(FindingKind::ApplicationChange);
     let alarms: usize = rows.iter().map(|row| row.alarms).sum();
     let hours: f64 = rows.iter().map(|row| row.hours).sum();
     Summary {

@@ -2,7 +2,7 @@
 //! requests is unattributed. What is measured is subtracted first: its noise would hide everything.
 
 use super::detector::{Detector, Opening};
-use super::finding::{Cause, Kind};
+use super::finding::{Cause, FindingKind};
 use super::regression::{self, COLUMNS, Sample};
 use super::series::{Series, Stat};
 
@@ -59,7 +59,7 @@ impl Detector {
         match (most, open) {
             (Some((_, ratio)), None) => {
                 let opening = Opening {
-                    kind: Kind::Anomaly,
+                    kind: FindingKind::Anomaly,
                     service: &s.service,
                     classes: far.iter().map(|(i, _)| s.classes[*i].name.clone()).collect(),
                     resource: "attribution",

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::evidence::{HostPoint, stat_of};
-use super::finding::{Cause, Finding, Kind};
+use super::finding::{Cause, Finding, FindingKind};
 use super::series::{Series, Stat};
 use super::window::Window;
 
@@ -172,7 +172,7 @@ pub struct Detector {
 
 /// A finding to open.
 pub(super) struct Opening<'a> {
-    pub(super) kind: Kind,
+    pub(super) kind: FindingKind,
     pub(super) service: &'a str,
     pub(super) classes: Vec<String>,
     pub(super) resource: &'static str,
@@ -236,7 +236,7 @@ impl Detector {
         true
     }
 
-    /// Findings opened so far, in the order of [`Kind::ALL`].
+    /// Findings opened so far, in the order of [`FindingKind::ALL`].
     pub fn opened(&self) -> [u64; 4] {
         self.opened
     }
@@ -351,7 +351,8 @@ impl Detector {
     }
 
     fn forming(&self, s: &Series, t: usize) -> bool {
-        let open = |f: &Finding| f.service_name == s.service && f.until.is_none() && f.kind != Kind::WorkloadChange;
+        let open =
+            |f: &Finding| f.service_name == s.service && f.until.is_none() && f.kind != FindingKind::WorkloadChange;
         let suspected = s.suspected_at.is_some_and(|at| at + 12 > t) && t - s.hi < self.settings.patience;
         self.findings.iter().any(open) || s.alarm_at.is_some_and(|at| at + 12 > t) || suspected
     }
@@ -388,7 +389,7 @@ impl Detector {
             }
             let open = self.findings.iter().any(|f| f.id == id && f.until.is_none());
             let lasted = t - f.since;
-            let accepted = f.kind == Kind::ApplicationChange && lasted >= self.settings.accept;
+            let accepted = f.kind == FindingKind::ApplicationChange && lasted >= self.settings.accept;
             if open && (accepted || lasted >= 3 * self.settings.accept) {
                 for class in s.classes.iter_mut().filter(|class| class.held == Some(id)) {
                     (class.held, class.lo, class.floor) = (None, f.since, t);
@@ -430,10 +431,10 @@ impl Detector {
         let Opening { kind, service, classes, resource, since, cause, ratio, confidence } = opening;
         // A fading anomaly is one incident, whatever else of it shows.
         let incident = |f: &Finding| {
-            f.kind == Kind::Anomaly
+            f.kind == FindingKind::Anomaly
                 && f.service_name == service
                 && cause != Cause::NewBuild
-                && matches!(kind, Kind::Anomaly | Kind::ApplicationChange)
+                && matches!(kind, FindingKind::Anomaly | FindingKind::ApplicationChange)
                 && f.resource != "attribution"
                 && (since.abs_diff(f.since) <= 12 || (f.since <= since && since <= f.until.unwrap_or(t) + 24))
                 && (f.request_classes.is_empty()
@@ -449,7 +450,7 @@ impl Detector {
             return f.id;
         }
         let same = |f: &Finding| {
-            let near = since.abs_diff(f.since) <= 6 || (f.until.is_none() && f.kind != Kind::ApplicationChange);
+            let near = since.abs_diff(f.since) <= 6 || (f.until.is_none() && f.kind != FindingKind::ApplicationChange);
             f.service_name == service && f.kind == kind && f.resource == resource && near
         };
         if let Some(f) = self.findings.iter_mut().find(|f| same(f)) {
@@ -465,7 +466,7 @@ impl Detector {
         self.opened[kind as usize] += 1;
         let mut request_classes = classes;
         request_classes.sort();
-        let news = kind == Kind::WorkloadChange;
+        let news = kind == FindingKind::WorkloadChange;
         self.findings.push_back(Finding {
             id,
             kind,
@@ -488,7 +489,7 @@ impl Detector {
     /// Whether a finding about the whole host covers windows near `since`.
     pub(super) fn environment_at(&self, since: usize, t: usize) -> bool {
         self.findings.iter().any(|f| {
-            f.kind == Kind::Environment
+            f.kind == FindingKind::Environment
                 && f.service_name.is_empty()
                 && f.since <= t
                 && f.until.is_none_or(|until| until + 3 >= since)
@@ -511,7 +512,7 @@ impl Detector {
                     self.open(
                         t,
                         Opening {
-                            kind: Kind::Environment,
+                            kind: FindingKind::Environment,
                             service: "",
                             classes: Vec::new(),
                             resource: "environment",
@@ -551,7 +552,7 @@ impl Detector {
                 self.open(
                     t,
                     Opening {
-                        kind: Kind::Anomaly,
+                        kind: FindingKind::Anomaly,
                         service: &s.service,
                         classes: Vec::new(),
                         resource: "cpu",

@@ -1,7 +1,7 @@
 //! What a deviation means: one class's code, all classes of a service, the host, or nothing that lasts.
 
 use super::detector::{Detector, Opening, Settings};
-use super::finding::{Cause, Kind};
+use super::finding::{Cause, FindingKind};
 use super::series::{Series, Stat, median};
 
 /// Lengths over which a deviation is tested, windows.
@@ -196,7 +196,7 @@ impl Detector {
         if gained && (certain || !deployed) {
             let lowest = specific.iter().map(|i| zr(*i).1).fold(0.0, f64::min);
             let opening = Opening {
-                kind: Kind::Anomaly,
+                kind: FindingKind::Anomaly,
                 service: &s.service.clone(),
                 classes: names,
                 resource: "attribution",
@@ -220,7 +220,7 @@ impl Detector {
                 return;
             }
             let opening = Opening {
-                kind: Kind::Environment,
+                kind: FindingKind::Environment,
                 service: &service,
                 classes: names,
                 resource: "downstream",
@@ -237,7 +237,7 @@ impl Detector {
             return;
         }
         let cold = fading || m.drifting || (restarted && several) || (cache && several && lasted < 2 * c.settle_shared);
-        let kind = if !deployed && cold { Kind::Anomaly } else { Kind::ApplicationChange };
+        let kind = if !deployed && cold { FindingKind::Anomaly } else { FindingKind::ApplicationChange };
         let worth = match () {
             () if deployed => 0.98,
             () if restarted => 0.7,
@@ -266,19 +266,21 @@ impl Detector {
         }
         let service = s.service.clone();
         let all = || s.classes.iter().map(|class| class.name.clone()).collect::<Vec<_>>();
-        let kind = if deployed { Kind::ApplicationChange } else { Kind::Anomaly };
+        let kind = if deployed { FindingKind::ApplicationChange } else { FindingKind::Anomaly };
         let build = if deployed { Cause::NewBuild } else { Cause::AllClasses };
         let explained = stat == Stat::Queue || g.abs() < c.least(stat) + load_effect(s, since, t);
         let (kind, name, classes, resource, cause, worth) = match stat {
             Stat::Cpu if self.host_moved(since, t, g) => {
-                (Kind::Environment, "", Vec::new(), "environment", Cause::WholeHost, 0.95)
+                (FindingKind::Environment, "", Vec::new(), "environment", Cause::WholeHost, 0.95)
             }
             Stat::Cpu if deployed => (kind, service.as_str(), all(), "cpu", build, 0.95),
             Stat::Cpu if m.fading && lasted < c.settle_shared => return,
             Stat::Cpu => (kind, service.as_str(), Vec::new(), "cpu", build, 0.8),
             _ if m.loaded && explained => return,
             Stat::Downstream if self.callee_moved(s, &(0..s.classes.len()).collect::<Vec<_>>(), m) => return,
-            Stat::Downstream => (Kind::Environment, service.as_str(), Vec::new(), "downstream", Cause::None, 0.9),
+            Stat::Downstream => {
+                (FindingKind::Environment, service.as_str(), Vec::new(), "downstream", Cause::None, 0.9)
+            }
             Stat::Calls => (kind, service.as_str(), Vec::new(), "downstream", Cause::Calls, 0.8),
             Stat::Blocked | Stat::Queue => (kind, service.as_str(), Vec::new(), stat.resource(), build, 0.7),
         };

@@ -2,7 +2,7 @@
 
 /// What changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum FindingKind {
     /// Something deviates, and no lasting change of code, load or host explains it.
     Anomaly,
     /// Requests of a class cost more or less than before.
@@ -13,7 +13,7 @@ pub enum Kind {
     Environment,
 }
 
-impl Kind {
+impl FindingKind {
     /// All kinds.
     pub const ALL: [Self; 4] = [Self::Anomaly, Self::ApplicationChange, Self::WorkloadChange, Self::Environment];
 
@@ -90,7 +90,7 @@ pub struct Finding {
     /// Counts up from 1.
     pub id: u64,
     /// What changed.
-    pub kind: Kind,
+    pub kind: FindingKind,
     /// Where; empty: the whole host.
     pub service_name: String,
     /// Classes that changed; empty: all.
@@ -136,7 +136,7 @@ impl Finding {
 
     /// One for tests.
     #[cfg(test)]
-    pub(crate) fn example(id: u64, kind: Kind, until_ns: Option<u64>) -> Self {
+    pub(crate) fn example(id: u64, kind: FindingKind, until_ns: Option<u64>) -> Self {
         Self {
             id,
             kind,

@@ -1,7 +1,7 @@
 //! The contract of the verdicts, over simulated windows of two services: what is found, how soon, and what is not.
 
 use super::detector::{Detector, Settings};
-use super::finding::{Finding, Kind};
+use super::finding::{Finding, FindingKind};
 use super::window::{ClassWindow, STRATA, ServiceWindow, Window};
 
 const LENGTH: f64 = 10.0;
@@ -133,7 +133,7 @@ fn findings(change: Change, seed: u64) -> Vec<Finding> {
 
 const SEEDS: std::ops::Range<u64> = 1..5;
 
-fn kinds(found: &[Finding]) -> Vec<(Kind, String)> {
+fn kinds(found: &[Finding]) -> Vec<(FindingKind, String)> {
     found.iter().map(|f| (f.kind, f.summary())).collect()
 }
 
@@ -142,7 +142,7 @@ fn a_class_that_costs_half_more_is_found_soon() {
     for seed in SEEDS {
         for class in [1, 2, 4] {
             let found = findings(Change { cpu: Some((class, 1.5)), ..Change::default() }, seed);
-            let changes: Vec<&Finding> = found.iter().filter(|f| f.kind == Kind::ApplicationChange).collect();
+            let changes: Vec<&Finding> = found.iter().filter(|f| f.kind == FindingKind::ApplicationChange).collect();
             let [one] = changes[..] else { panic!("seed {seed}, class {class}: {:?}", kinds(&found)) };
             assert_eq!((one.resource, one.service_name.as_str()), ("cpu", "front"));
             assert_eq!(one.request_classes, [CLASSES[class].0], "seed {seed}");
@@ -150,7 +150,7 @@ fn a_class_that_costs_half_more_is_found_soon() {
             assert!(one.since.abs_diff(AT) <= 3, "seed {seed}: since {}", one.since);
             assert!((one.change_ratio - 1.5).abs() < 0.15, "seed {seed}: {}", one.change_ratio);
             assert!(
-                found.iter().all(|f| matches!(f.kind, Kind::ApplicationChange | Kind::WorkloadChange)),
+                found.iter().all(|f| matches!(f.kind, FindingKind::ApplicationChange | FindingKind::WorkloadChange)),
                 "{:?}",
                 kinds(&found)
             );
@@ -162,7 +162,7 @@ fn a_class_that_costs_half_more_is_found_soon() {
 fn a_class_that_waits_longer_is_found_with_its_resource() {
     for seed in SEEDS {
         let found = findings(Change { blocked: Some((2, 2.5)), ..Change::default() }, seed);
-        let change = found.iter().find(|f| f.kind == Kind::ApplicationChange);
+        let change = found.iter().find(|f| f.kind == FindingKind::ApplicationChange);
         let Some(one) = change else { panic!("seed {seed}: {:?}", kinds(&found)) };
         assert_eq!((one.resource, one.request_classes.as_slice()), ("blocked", &[CLASSES[2].0.to_owned()][..]));
     }
@@ -177,7 +177,7 @@ fn load_and_mix_change_no_application() {
             (Change { mix: true, ..Change::default() }, true),
         ] {
             let found = findings(change, seed);
-            let alarms = found.iter().filter(|f| f.kind != Kind::WorkloadChange).count();
+            let alarms = found.iter().filter(|f| f.kind != FindingKind::WorkloadChange).count();
             assert_eq!(alarms, 0, "seed {seed}: {:?}", kinds(&found));
             assert_eq!(!found.is_empty(), news, "seed {seed}: {:?}", kinds(&found));
         }
@@ -193,10 +193,10 @@ fn what_others_burn_is_no_application_change() {
             Change { clock: Some(1.25), ..Change::default() },
         ] {
             let found = findings(change, seed);
-            let outside = found.iter().find(|f| f.kind == Kind::Environment);
+            let outside = found.iter().find(|f| f.kind == FindingKind::Environment);
             let Some(outside) = outside else { panic!("seed {seed}: {:?}", kinds(&found)) };
             assert!(outside.since.abs_diff(AT) <= 1, "seed {seed}: since {}", outside.since);
-            assert!(found.iter().all(|f| f.kind != Kind::ApplicationChange), "seed {seed}: {:?}", kinds(&found));
+            assert!(found.iter().all(|f| f.kind != FindingKind::ApplicationChange), "seed {seed}: {:?}", kinds(&found));
         }
     }
 }
@@ -205,11 +205,11 @@ fn what_others_burn_is_no_application_change() {
 fn a_deploy_is_named_and_one_that_changes_nothing_is_none() {
     for seed in SEEDS {
         let found = findings(Change { deploy: true, cpu: Some((1, 1.4)), ..Change::default() }, seed);
-        let change = found.iter().find(|f| f.kind == Kind::ApplicationChange);
+        let change = found.iter().find(|f| f.kind == FindingKind::ApplicationChange);
         let Some(one) = change else { panic!("seed {seed}: {:?}", kinds(&found)) };
         assert_eq!((one.since, one.cause.words()), (AT, "since a new build or configuration"), "seed {seed}");
         let quiet = findings(Change { deploy: true, ..Change::default() }, seed);
-        assert!(quiet.iter().all(|f| f.kind == Kind::WorkloadChange), "seed {seed}: {:?}", kinds(&quiet));
+        assert!(quiet.iter().all(|f| f.kind == FindingKind::WorkloadChange), "seed {seed}: {:?}", kinds(&quiet));
     }
 }
 
@@ -217,8 +217,8 @@ fn a_deploy_is_named_and_one_that_changes_nothing_is_none() {
 fn cpu_that_loses_its_owner_is_no_faster_application() {
     for seed in SEEDS {
         let found = findings(Change { unowned: Some((1, 0.4)), ..Change::default() }, seed);
-        assert!(found.iter().all(|f| f.kind != Kind::ApplicationChange), "seed {seed}: {:?}", kinds(&found));
-        assert!(found.iter().any(|f| f.kind == Kind::Anomaly), "seed {seed}: {:?}", kinds(&found));
+        assert!(found.iter().all(|f| f.kind != FindingKind::ApplicationChange), "seed {seed}: {:?}", kinds(&found));
+        assert!(found.iter().any(|f| f.kind == FindingKind::Anomaly), "seed {seed}: {:?}", kinds(&found));
     }
 }
 
@@ -230,11 +230,11 @@ fn a_change_that_is_undone_ends_and_one_that_lasts_becomes_the_reference() {
     for t in 0..110 {
         detector.push(&window(t, if t < 85 { change } else { Change::default() }, &mut random));
     }
-    let ended: Vec<&Finding> = detector.findings().filter(|f| f.kind == Kind::ApplicationChange).collect();
+    let ended: Vec<&Finding> = detector.findings().filter(|f| f.kind == FindingKind::ApplicationChange).collect();
     let [one] = ended[..] else { panic!("{:?}", detector.findings().collect::<Vec<_>>()) };
     assert!(one.until.is_some_and(|until| until.abs_diff(85) <= 8), "{one:?}");
     let lasting = findings(change, 3);
-    let one = lasting.iter().find(|f| f.kind == Kind::ApplicationChange).unwrap();
+    let one = lasting.iter().find(|f| f.kind == FindingKind::ApplicationChange).unwrap();
     assert!(one.until.is_some(), "accepted after an hour's sixth: {one:?}");
 }
 

@@ -2,7 +2,7 @@
 //! alarm.
 
 use super::detector::{Detector, Opening};
-use super::finding::{Cause, Finding, Kind};
+use super::finding::{Cause, Finding, FindingKind};
 use super::series::{Series, Stat};
 
 impl Detector {
@@ -55,10 +55,10 @@ impl Detector {
         if !new.is_empty() {
             (cause, classes) = (Some(Cause::NewClass), new);
         }
-        let recent = |f: &Finding| f.kind == Kind::WorkloadChange && f.opened + 60 > t;
+        let recent = |f: &Finding| f.kind == FindingKind::WorkloadChange && f.opened + 60 > t;
         if let Some(cause) = cause.filter(|_| !self.findings().any(recent)) {
             let since = workload_since(s, lo, t, cause, &classes);
-            let (kind, service, resource) = (Kind::WorkloadChange, s.service.as_str(), "load");
+            let (kind, service, resource) = (FindingKind::WorkloadChange, s.service.as_str(), "load");
             self.open(t, Opening { kind, service, classes, resource, since, cause, ratio, confidence: 0.9 });
         }
     }

@@ -4,7 +4,7 @@ use crate::protocols::Conventions;
 
 /// What a response proves about the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum PathEvidence {
     /// A route answered: the path is one of the application's.
     Routed,
     /// The responder need not have looked at the path: nothing is learned.
@@ -13,7 +13,7 @@ pub(super) enum Answer {
     NoRoute,
 }
 
-impl Answer {
+impl PathEvidence {
     /// Classifies a status.
     pub(super) fn of(conventions: Conventions, status: Option<u16>) -> Self {
         if conventions != Conventions::Http {

@@ -20,7 +20,7 @@ use crate::guard::tables::{TableUse, scaled};
 use crate::model::{ClassId, ClassInfo, Names, ProtocolId, ServiceId, Side};
 use crate::protocols::{Conventions, UNNAMED, grpc, messaging};
 use crate::text;
-use answer::Answer;
+use answer::PathEvidence;
 use rules::Rule;
 use tree::{Growth, Tree};
 
@@ -163,7 +163,7 @@ pub struct Classifier {
 /// The class of an exact request.
 #[derive(Debug)]
 struct Cached {
-    key: Key,
+    key: ClassKey,
     class: ClassId,
     /// Requests so far. Its tree counts them whenever they have doubled.
     hits: u64,
@@ -173,7 +173,7 @@ struct Cached {
 
 /// An exact request.
 #[derive(Debug, PartialEq, Eq)]
-struct Key {
+struct ClassKey {
     service: ServiceId,
     protocol: ProtocolId,
     side: Side,
@@ -268,7 +268,7 @@ impl Classifier {
         }
         let conventions = facts.protocol.conventions();
         if facts.method == UNNAMED || conventions != Conventions::Http {
-            return Some(self.learn(names, facts, Answer::Routed));
+            return Some(self.learn(names, facts, PathEvidence::Routed));
         }
         let method = method(facts, conventions);
         let key = (facts.protocol, facts.side, Arc::clone(&method));
@@ -296,7 +296,7 @@ impl Classifier {
         if let Some(id) = self.rule(names, facts).or_else(|| self.cached(facts)) {
             return id;
         }
-        self.learn(names, facts, Answer::of(facts.protocol.conventions(), facts.status))
+        self.learn(names, facts, PathEvidence::of(facts.protocol.conventions(), facts.status))
     }
 
     /// The class `name`, as the configuration names it.
@@ -355,7 +355,7 @@ impl Classifier {
             self.forget_paths();
         }
         self.cached += 1;
-        let key = Key {
+        let key = ClassKey {
             service: facts.service,
             protocol: facts.protocol,
             side: facts.side,
@@ -365,7 +365,7 @@ impl Classifier {
         self.cache.entry(hash(facts)).or_default().push(Cached { key, class, hits: 1, routed });
     }
 
-    fn learn(&mut self, names: &mut Names, facts: &Facts<'_>, answer: Answer) -> ClassId {
+    fn learn(&mut self, names: &mut Names, facts: &Facts<'_>, answer: PathEvidence) -> ClassId {
         let conventions = facts.protocol.conventions();
         let name = if facts.method == UNNAMED {
             Some((Arc::from(UNNAMED), ""))
@@ -387,7 +387,7 @@ impl Classifier {
             return id;
         }
         let method = method(facts, conventions);
-        if answer != Answer::Routed {
+        if answer != PathEvidence::Routed {
             return self.not_routed(names, facts, &method, answer);
         }
         let learn_after = self.config.learn_after;
@@ -419,13 +419,13 @@ impl Classifier {
 
     /// The class of a request that no route is known to have answered: that of the route it would go to; else its own where
     /// there may be such a route, and there are not too many of these; else the one all others share.
-    fn not_routed(&mut self, names: &mut Names, facts: &Facts<'_>, method: &Arc<str>, answer: Answer) -> ClassId {
+    fn not_routed(&mut self, names: &mut Names, facts: &Facts<'_>, method: &Arc<str>, answer: PathEvidence) -> ClassId {
         let service = self.services.entry(facts.service).or_default();
         let tree = service.trees.get(&(facts.protocol, facts.side, Arc::clone(method)));
         if let Some(found) = tree.and_then(|tree| tree.find(facts.path)) {
             return self.of_route(names, facts, method, &found.route, found.stable);
         }
-        let guess = (answer == Answer::Unproven).then(|| tree::guess(facts.path)).filter(|route| {
+        let guess = (answer == PathEvidence::Unproven).then(|| tree::guess(facts.path)).filter(|route| {
             let name = format!("{method} {route}");
             let known = service.unproven.iter().any(|known| **known == *name);
             if !known && service.unproven.len() < UNPROVEN {

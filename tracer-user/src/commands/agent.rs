@@ -33,7 +33,7 @@ use crate::guard::loss_log::LossLog;
 use crate::guard::status::Status;
 use crate::host::stat::HostCpuSource;
 use crate::host::statics;
-use crate::http::{self, Command, Health, Job};
+use crate::http::{self, ControlCommand, Health, Job};
 use crate::kernel::loader::{Kernel, monotonic};
 use crate::kernel::probes::Until;
 use crate::kernel::ring_occupancy::RingLevel;
@@ -42,8 +42,8 @@ use crate::kernel::skips::Skips;
 use crate::kernel::trace_contexts::ThreadContext;
 use crate::otlp::{Export, FindingExport, MetricExport, ProfileExport};
 use crate::pipeline::Pipeline;
-use crate::record::{Kind, Waiting, Writer};
-use crate::runtimes::{Finder, State};
+use crate::record::{FrameKind, Waiting, Writer};
+use crate::runtimes::{DetectionState, Finder};
 use crate::unwind::{Interpreters, Unwinder};
 use crate::webhook::Webhook;
 
@@ -168,7 +168,7 @@ impl Agent {
             // Facts of a process come before its first record, in the file too.
             pipeline.record(bytes, &mut who);
             if let Some(recorder) = recorder.as_deref_mut() {
-                recorder.frame(Kind::Record, bytes);
+                recorder.frame(FrameKind::Record, bytes);
             }
         };
         // Samples first, and events only of the time before that: what a sample was taken in is in the other ring by then, or
@@ -256,7 +256,7 @@ impl Agent {
                 continue;
             }
             let Some(found) = found else { continue };
-            if found.state == State::NoProbe {
+            if found.state == DetectionState::NoProbe {
                 self.kernel.detach_user(pid, Some(look));
             }
             log::debug!("process {pid} runs {} {}: {}", found.name, found.version, found.state.name());
@@ -281,9 +281,9 @@ impl Agent {
         }
     }
 
-    pub(super) fn apply_limits(&mut self, command: Command) {
+    pub(super) fn apply_limits(&mut self, command: ControlCommand) {
         match command {
-            Command::Hertz(hertz, answer) => {
+            ControlCommand::Hertz(hertz, answer) => {
                 // Whoever asked may be gone.
                 let _ = answer.send(self.ask_for_hertz(hertz));
             }

@@ -9,7 +9,7 @@ use super::{Failure, doctor_relay, doctor_tls};
 use crate::config::Config;
 use crate::host::stat;
 use crate::kernel::btf::Btf;
-use crate::kernel::features::{Feature, Settings, State, judge};
+use crate::kernel::features::{Feature, FeatureState, Settings, judge};
 use crate::kernel::inband::InBand;
 use crate::kernel::loader::{self, Attached, LoadError, Options};
 use crate::kernel::probes::plan;
@@ -43,7 +43,7 @@ pub fn doctor(as_json: bool, config: Option<&Path>) -> Result<(), Failure> {
         }
         Err(error) => report.features.push(Feature::less(
             "kernel types (BTF)",
-            State::Missing,
+            FeatureState::Missing,
             error.to_string(),
             NOTHING,
             "a kernel built with CONFIG_DEBUG_INFO_BTF=y, as distributions' kernels are; /sys mounted",
@@ -73,7 +73,7 @@ pub fn doctor(as_json: bool, config: Option<&Path>) -> Result<(), Failure> {
             Err(error) => {
                 report.features.push(Feature::less(
                     "loading",
-                    State::Missing,
+                    FeatureState::Missing,
                     error.to_string(),
                     NOTHING,
                     remedy(&error),
@@ -88,7 +88,7 @@ pub fn doctor(as_json: bool, config: Option<&Path>) -> Result<(), Failure> {
     let text = if as_json { format!("{}\n", report.json()) } else { report.text() };
     // The reader may have closed the pipe.
     let _ = std::io::stdout().write_all(text.as_bytes());
-    let missing = report.features.iter().any(|feature| feature.state == State::Missing);
+    let missing = report.features.iter().any(|feature| feature.state == FeatureState::Missing);
     match failure {
         Some(error) => Err(error.into()),
         None if missing => Err(Failure::SelfTest("this host cannot be traced; see the lines marked missing".into())),
@@ -102,7 +102,7 @@ fn priorities() -> Feature {
     if let Some(why) = thread_priority::obstacle() {
         let follows = "--enforce on is refused; goals are measured, and a dry run says what would be done";
         let remedy = "root, or CAP_SYS_NICE, outside any process-id namespace (docs/service-classes.md)";
-        return Feature::less(NAME, State::Degraded, why, follows, remedy);
+        return Feature::less(NAME, FeatureState::Degraded, why, follows, remedy);
     }
     let grouped = std::fs::read_to_string("/proc/sys/kernel/sched_autogroup_enabled").is_ok_and(|on| on.trim() == "1");
     let detail = if grouped {
@@ -122,7 +122,7 @@ fn resets() -> Feature {
         Err(why) => {
             let follows = "--enforce on is refused where a service class has end_after or max_open";
             let remedy = "CAP_NET_ADMIN, and a kernel with CONFIG_INET_DIAG_DESTROY (docs/service-classes.md)";
-            Feature::less(NAME, State::Degraded, why, follows, remedy)
+            Feature::less(NAME, FeatureState::Degraded, why, follows, remedy)
         }
     }
 }
@@ -136,7 +136,7 @@ fn lacking(btf: &Btf) -> Vec<Feature> {
     if let Err(missing) = offsets::resolve(btf) {
         found.push(Feature::less(
             "kernel structures",
-            State::Missing,
+            FeatureState::Missing,
             format!("not in this kernel's types: {}", missing.join(", ")),
             NOTHING,
             "a kernel the README's table names; if yours is newer, report this line",
@@ -146,7 +146,7 @@ fn lacking(btf: &Btf) -> Vec<Feature> {
         let names: Vec<&str> = plan.probe.hooks.iter().map(|hook| hook.name()).collect();
         found.push(Feature::less(
             "hooks",
-            State::Missing,
+            FeatureState::Missing,
             format!("this kernel has no {}", names.join(" or ")),
             &format!("{NOTHING}: {}", plan.probe.without),
             "a kernel the README's table names",
@@ -207,7 +207,7 @@ impl Report {
                 "load_ms": p.built.load.as_secs_f64() * 1e3,
             })
         });
-        let worst = self.features.iter().map(|feature| feature.state).max().unwrap_or(State::Missing);
+        let worst = self.features.iter().map(|feature| feature.state).max().unwrap_or(FeatureState::Missing);
         json!({
             "kernel": self.kernel,
             "state": worst.name(),

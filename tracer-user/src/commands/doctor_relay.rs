@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::config::{Config, Relay};
-use crate::kernel::features::{Feature, State};
+use crate::kernel::features::{Feature, FeatureState};
 
 const NAME: &str = "other hosts (relay)";
 /// How long the agent may take to say something.
@@ -44,7 +44,7 @@ pub(super) fn relay(config: &Config) -> Option<Feature> {
 }
 
 fn less(detail: String, follows: &str, remedy: &str) -> Feature {
-    Feature::less(NAME, State::Degraded, detail, follows, remedy)
+    Feature::less(NAME, FeatureState::Degraded, detail, follows, remedy)
 }
 
 /// What the agent with its console at `listen` says, where one is that speaks to others.
@@ -113,12 +113,12 @@ mod tests {
         let judged =
             |peers: &[Value]| judge(&relay, &json!({"enabled": true, "listen": "10.0.0.1:9465", "peers": peers}));
         let good = judged(&[peer("db1:9465", "up", Some(0.05)), peer("10.0.0.9:9465", "down", None)]);
-        assert_eq!(good.state, State::Full, "{}", good.line());
+        assert_eq!(good.state, FeatureState::Full, "{}", good.line());
         assert!(good.line().contains("1 of 2 sessions up; clock of db +0.050000 s"), "{}", good.line());
         let lost = judged(&[peer("db1:9465", "down", None)]);
-        assert!(lost.state == State::Degraded && lost.line().contains("db1:9465 (refused)"), "{}", lost.line());
+        assert!(lost.state == FeatureState::Degraded && lost.line().contains("db1:9465 (refused)"), "{}", lost.line());
         let apart = judged(&[peer("db1:9465", "up", Some(-3.0))]);
-        assert!(apart.state == State::Degraded && apart.line().contains("NTP"), "{}", apart.line());
+        assert!(apart.state == FeatureState::Degraded && apart.line().contains("NTP"), "{}", apart.line());
     }
 
     #[test]
@@ -128,7 +128,7 @@ mod tests {
         assert!(of(Relay::default()).is_none(), "nothing to say");
         let listen = Some(([0, 0, 0, 0], 0).into());
         let blind = of(Relay { listen, ..Relay::default() }).unwrap();
-        assert!(blind.state == State::Degraded && blind.detail.contains("without a key"));
+        assert!(blind.state == FeatureState::Degraded && blind.detail.contains("without a key"));
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "5a".repeat(32)).unwrap();
         let mode =
@@ -137,7 +137,7 @@ mod tests {
         mode(0o644);
         assert!(with().detail.contains("chmod 600"));
         mode(0o600);
-        assert_eq!(with().state, State::Full);
+        assert_eq!(with().state, FeatureState::Full);
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let listen = taken.local_addr().ok();
         assert!(of(Relay { listen, ..Relay::default() }).unwrap().detail.contains("cannot be listened on"));

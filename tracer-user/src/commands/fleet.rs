@@ -20,7 +20,7 @@ use crate::http::fleet::{self, FleetState, NewWindows};
 const PATIENCE: Duration = Duration::from_secs(2 * 3600);
 
 /// Reads what is new in the history.
-struct Reader {
+struct HistoryReader {
     source: HistorySource,
     since: Duration,
     settings: Option<Settings>,
@@ -38,7 +38,7 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-impl Reader {
+impl HistoryReader {
     fn state(&self) -> MutexGuard<'_, FleetState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -113,7 +113,7 @@ pub fn run(options: &FleetOptions) -> Result<(), Failure> {
     let state = Arc::new(Mutex::new(FleetState::default()));
     let ended = Arc::new(AtomicBool::new(false));
     let (read, since) = (HashMap::new(), options.since);
-    let reader = Reader { source, since, settings, state: Arc::clone(&state), read, ended: Arc::clone(&ended) };
+    let reader = HistoryReader { source, since, settings, state: Arc::clone(&state), read, ended: Arc::clone(&ended) };
     // Decoding files takes a core for a while: a thread of its own, beside those that serve.
     let thread = read_on_thread(reader, options.refresh.max(Duration::from_secs(1)), options.history.to_string())
         .map_err(|error| Failure::Running(format!("no thread for reading: {error}")))?;
@@ -139,7 +139,11 @@ pub fn run(options: &FleetOptions) -> Result<(), Failure> {
     Ok(())
 }
 
-fn read_on_thread(mut reader: Reader, every: Duration, place: String) -> std::io::Result<std::thread::JoinHandle<()>> {
+fn read_on_thread(
+    mut reader: HistoryReader,
+    every: Duration,
+    place: String,
+) -> std::io::Result<std::thread::JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("fleet-reader".to_owned()).spawn(move || {
         let mut failed = false;

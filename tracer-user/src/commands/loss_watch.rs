@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::agent::Agent;
 use crate::kernel::loader::monotonic;
 use crate::pipeline::Pipeline;
-use crate::record::Kind;
+use crate::record::FrameKind;
 use crate::transactions::losses;
 
 /// Between two looks whether operations were lost: much less than records wait, nanoseconds.
@@ -47,7 +47,7 @@ impl Agent {
     fn lost(&mut self, pipeline: &mut Pipeline, since: u64, until: u64) {
         if let Some(recorder) = &mut self.recorder {
             let times: Vec<u8> = [since, until].iter().flat_map(|time| time.to_ne_bytes()).collect();
-            recorder.frame(Kind::Lost, &times);
+            recorder.frame(FrameKind::Lost, &times);
         }
         pipeline.lost(since, until);
     }

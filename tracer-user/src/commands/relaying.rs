@@ -15,7 +15,7 @@ use crate::http::Peers;
 use crate::kernel::loader::monotonic;
 use crate::model::Nanos;
 use crate::pipeline::Pipeline;
-use crate::record::Kind;
+use crate::record::FrameKind;
 use crate::relay;
 use crate::relay::Outgoing;
 use crate::relay::bounds::Policy;
@@ -126,7 +126,7 @@ impl Agent {
             let now = monotonic();
             // Before it is taken, so that a recording has it where it was.
             if let Some(recorder) = recorder.as_mut() {
-                recorder.frame(Kind::Relay, &event.encode(now));
+                recorder.frame(FrameKind::Relay, &event.encode(now));
             }
             pipeline.relayed(now, event);
             now

@@ -12,7 +12,7 @@ use crate::guard::shed::Level;
 use crate::host::process::ProcessFacts;
 use crate::model::ClassId;
 use crate::pipeline::{Introduce, Pipeline};
-use crate::record::{Kind, Reader, RecordError};
+use crate::record::{FrameKind, RecordError, RecordingReader};
 use crate::relay;
 
 /// The recording introduces processes before their records.
@@ -30,7 +30,7 @@ pub fn replay(options: &Replay) -> Result<(), Failure> {
         Some(path) => Config::load(path)?,
         None => Config::default(),
     };
-    let mut reader = Reader::open(&options.file)?;
+    let mut reader = RecordingReader::open(&options.file)?;
     let origin = reader.origin.clone();
     let mut pipeline = Pipeline::new(&config, origin.seed, origin.wall_offset, &origin.host);
     if let Some(path) = &options.transactions {
@@ -59,49 +59,49 @@ pub fn replay(options: &Replay) -> Result<(), Failure> {
 }
 
 /// Feeds every frame to the pipeline, up to the end of the recording or its first error.
-pub fn frames<R: Read>(reader: &mut Reader<R>, pipeline: &mut Pipeline) -> Result<(), RecordError> {
+pub fn frames<R: Read>(reader: &mut RecordingReader<R>, pipeline: &mut Pipeline) -> Result<(), RecordError> {
     loop {
         match reader.next_frame() {
-            Ok((Kind::Record, bytes)) => {
+            Ok((FrameKind::Record, bytes)) => {
                 pipeline.record(bytes, &mut Recorded);
                 // A replay has no kernel side to update.
                 pipeline.take_policies().for_each(drop);
                 pipeline.take_wanted().for_each(drop);
                 pipeline.take_outgoing().for_each(drop);
             }
-            Ok((Kind::Process, bytes)) => match serde_json::from_slice::<ProcessFacts>(bytes) {
+            Ok((FrameKind::Process, bytes)) => match serde_json::from_slice::<ProcessFacts>(bytes) {
                 Ok(facts) => pipeline.process(facts.pid, &facts),
                 Err(error) => eprintln!("tracer: facts of a process could not be read ({error}); it stays unnamed"),
             },
-            Ok((Kind::ThreadStats, bytes)) => {
+            Ok((FrameKind::ThreadStats, bytes)) => {
                 if let Ok(now) = bytes.try_into() {
                     pipeline.tick(u64::from_ne_bytes(now));
                 }
             }
-            Ok((Kind::Clock, bytes)) => {
+            Ok((FrameKind::Clock, bytes)) => {
                 if let Ok(offset) = bytes.try_into() {
                     pipeline.clock(i64::from_ne_bytes(offset));
                 }
             }
-            Ok((Kind::Shed, bytes)) => {
+            Ok((FrameKind::Shed, bytes)) => {
                 if let Some(level) = bytes.first() {
                     pipeline.shed(Level::from_number(*level));
                 }
             }
-            Ok((Kind::Relay, bytes)) => {
+            Ok((FrameKind::Relay, bytes)) => {
                 if let Some((now, event)) = relay::event::Event::decode(bytes) {
                     pipeline.relayed(now, event);
                 }
                 pipeline.take_outgoing().for_each(drop);
             }
-            Ok((Kind::Lost, bytes)) => {
+            Ok((FrameKind::Lost, bytes)) => {
                 if let Some((since, rest)) = bytes.split_first_chunk()
                     && let Some((until, _)) = rest.split_first_chunk()
                 {
                     pipeline.lost(u64::from_ne_bytes(*since), u64::from_ne_bytes(*until));
                 }
             }
-            Ok((Kind::End, _)) => return Ok(()),
+            Ok((FrameKind::End, _)) => return Ok(()),
             Err(error) => return Err(error),
         }
     }

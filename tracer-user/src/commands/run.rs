@@ -45,7 +45,7 @@ use crate::guard::watchdog::{self, Watchdog};
 use crate::history::place::HistoryPlace;
 use crate::host::process;
 use crate::http::token::Token;
-use crate::http::{self, Command, Health, Job, Shared};
+use crate::http::{self, ControlCommand, Health, Job, Shared};
 use crate::kernel::admin_capability;
 use crate::kernel::inband::InBand;
 use crate::kernel::loader::{self, Kernel, Options, monotonic};
@@ -230,7 +230,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         .map_err(|error| log::warn!("the fill level of the stacks' ring is not known: {error}"))
         .ok();
     let (jobs, mut job_queue) = mpsc::channel::<Job>(256);
-    let (commands, mut command_queue) = mpsc::channel::<Command>(16);
+    let (commands, mut command_queue) = mpsc::channel::<ControlCommand>(16);
     let console = Arc::new(http::Console::default());
     let config_netns = config.own_netns.then(OwnNetns::new).transpose().map_err(Failure::Running)?;
     let extras = config.runtimes;

@@ -19,7 +19,7 @@ use crate::kernel::loader::monotonic;
 use crate::kernel::probes::Until;
 use crate::model::HostCpu;
 use crate::pipeline::{Introduce, Pipeline};
-use crate::record::Kind;
+use crate::record::FrameKind;
 use crate::runtimes::status_view;
 
 /// Introduces no process: those that end need not be known.
@@ -37,7 +37,7 @@ impl Agent {
         let Some(offset) = clock::moved(self.wall_offset) else { return };
         self.wall_offset = offset;
         if let Some(recorder) = &mut self.recorder {
-            recorder.frame(Kind::Clock, &offset.to_ne_bytes());
+            recorder.frame(FrameKind::Clock, &offset.to_ne_bytes());
         }
         pipeline.clock(offset);
     }
@@ -50,7 +50,7 @@ impl Agent {
         }
         for record in self.sweep.tick(pipeline) {
             if let Some(recorder) = &mut self.recorder {
-                recorder.frame(Kind::Record, &record);
+                recorder.frame(FrameKind::Record, &record);
             }
             pipeline.record(&record, &mut NoProcess);
         }
@@ -74,7 +74,7 @@ impl Agent {
         }
         self.health.level = level;
         if let Some(recorder) = &mut self.recorder {
-            recorder.frame(Kind::Shed, &[level as u8]);
+            recorder.frame(FrameKind::Shed, &[level as u8]);
         }
         pipeline.shed(level);
         let limits = level.detail_limits();
@@ -99,7 +99,7 @@ impl Agent {
         self.follow_clock(pipeline);
         self.expire_exited(pipeline);
         if let Some(recorder) = &mut self.recorder {
-            recorder.frame(Kind::ThreadStats, &now.to_ne_bytes());
+            recorder.frame(FrameKind::ThreadStats, &now.to_ne_bytes());
             recorder.flush();
             pipeline.metrics.set_lost("records_not_written", recorder.dropped());
         }

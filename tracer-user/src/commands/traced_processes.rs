@@ -8,7 +8,7 @@ use crate::host::process::{self, ProcessFacts};
 use crate::host::services::{NamingRules, identify};
 use crate::kernel::policy::Scope;
 use crate::pipeline::Introduce;
-use crate::record::{Kind, Writer};
+use crate::record::{FrameKind, Writer};
 
 /// Reads who a process is, and writes it down when recording.
 pub(super) struct Introducer<'a> {
@@ -26,7 +26,7 @@ impl Introduce for Introducer<'_> {
         if let Some(recorder) = &mut self.recorder
             && let Ok(bytes) = serde_json::to_vec(&facts)
         {
-            recorder.frame(Kind::Process, &bytes);
+            recorder.frame(FrameKind::Process, &bytes);
         }
         if !self.only.is_empty() && self.asked.insert(tgid) && is_wanted(&facts, self.rules, self.only) {
             self.allowed.push(tgid);

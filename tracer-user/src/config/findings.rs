@@ -5,7 +5,7 @@ use toml::Spanned;
 
 use super::{ConfigError, Source};
 use crate::analysis::detector::Settings;
-use crate::analysis::finding::Kind;
+use crate::analysis::finding::FindingKind;
 use crate::webhook;
 
 #[derive(Debug, Default, Deserialize)]
@@ -66,12 +66,12 @@ impl AnalysisFile {
         });
         // The address itself is not repeated: it may hold a secret.
         let uri = uri.ok_or_else(|| source.wrong(&given.span(), "expected an address with http:// or https://"))?;
-        let mut kinds = vec![Kind::Anomaly, Kind::ApplicationChange, Kind::Environment];
+        let mut kinds = vec![FindingKind::Anomaly, FindingKind::ApplicationChange, FindingKind::Environment];
         if let Some(given) = &self.webhook_kinds {
             let kind = |word: &Spanned<String>| {
-                let known = Kind::ALL.into_iter().find(|kind| kind.name() == word.get_ref());
+                let known = FindingKind::ALL.into_iter().find(|kind| kind.name() == word.get_ref());
                 known.ok_or_else(|| {
-                    let names = Kind::ALL.map(Kind::name).join(", ");
+                    let names = FindingKind::ALL.map(FindingKind::name).join(", ");
                     source.wrong(&word.span(), format!("expected one of {names}"))
                 })
             };

@@ -58,7 +58,7 @@ struct Waiting {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct UploadState {
     waiting: BTreeMap<String, Waiting>,
     taken: HashMap<String, Version>,
     /// No file follows.
@@ -73,7 +73,7 @@ pub struct Uploads {
     /// The list of what was taken.
     list: PathBuf,
     status: Arc<Status>,
-    state: Mutex<State>,
+    state: Mutex<UploadState>,
     /// Something was added, or nothing follows.
     pub changed: Notify,
 }
@@ -82,7 +82,7 @@ impl Uploads {
     /// Reads what was taken earlier. `host_part`: the host's name as file names have it.
     pub(super) fn open(root: &Path, host_part: &str, status: Arc<Status>) -> io::Result<Self> {
         let list = root.join(super::layout::JOURNALS).join(format!("{host_part}{TAKEN}"));
-        let mut state = State::default();
+        let mut state = UploadState::default();
         match fs::symlink_metadata(&list) {
             Ok(metadata) if metadata.is_file() && metadata.len() <= TAKEN_MAX => {
                 state.taken = parse(&String::from_utf8_lossy(&fs::read(&list)?));
@@ -99,7 +99,7 @@ impl Uploads {
         &self.root
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, UploadState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -123,7 +123,7 @@ impl Uploads {
         self.changed.notify_one();
     }
 
-    fn add(&self, state: &mut State, relative: String, bytes: u64) {
+    fn add(&self, state: &mut UploadState, relative: String, bytes: u64) {
         state.states += 1;
         let waiting = Waiting { state: state.states, bytes };
         state.waiting.insert(relative, waiting);
@@ -141,7 +141,7 @@ impl Uploads {
         }
     }
 
-    fn publish(&self, state: &State) {
+    fn publish(&self, state: &UploadState) {
         self.status.upload_waiting.set(state.waiting.len() as u64);
         self.status.upload_waiting_bytes.set(state.waiting.values().map(|waiting| waiting.bytes).sum());
     }

@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn the_same_findings_as_from_the_windows_themselves() {
         use crate::analysis::detector::{Detector, Settings};
-        use crate::analysis::finding::Kind;
+        use crate::analysis::finding::FindingKind;
         // Two classes; one costs half more from window 60 on.
         let made: Vec<Window> = (0..120u64)
             .map(|n| {
@@ -261,7 +261,7 @@ mod tests {
         }
         let findings: Vec<_> = one.findings().cloned().collect();
         assert!(
-            findings.iter().any(|f| f.kind == Kind::ApplicationChange && f.request_classes == ["b"]),
+            findings.iter().any(|f| f.kind == FindingKind::ApplicationChange && f.request_classes == ["b"]),
             "{findings:?}"
         );
         assert_eq!(findings, other.findings().cloned().collect::<Vec<_>>());

@@ -17,7 +17,7 @@ use super::known::find;
 use super::page::Page;
 use super::params::Params;
 use super::range::Range;
-use super::{App, Command, PipelineView, Problem, compress, durations};
+use super::{App, ControlCommand, PipelineView, Problem, compress, durations};
 use crate::host::container::Container;
 use crate::host::container_names::ContainerNames;
 use crate::kernel::sampler::MAX_HERTZ;
@@ -324,7 +324,7 @@ pub(super) async fn sampling(State(app): AppState, headers: HeaderMap, body: Byt
     }
     let (answer, wait) = oneshot::channel();
     let late = || Problem(StatusCode::SERVICE_UNAVAILABLE, "the agent did not answer in time".into());
-    app.shared.commands.try_send(Command::Hertz(request.hertz, answer)).map_err(|_| late())?;
+    app.shared.commands.try_send(ControlCommand::Hertz(request.hertz, answer)).map_err(|_| late())?;
     let done = tokio::time::timeout(super::PATIENCE, wait).await.ok().and_then(Result::ok).ok_or_else(late)?;
     done.map_err(|why| Problem(StatusCode::INTERNAL_SERVER_ERROR, why))?;
     Ok(Json(json!({ "hertz": request.hertz })))

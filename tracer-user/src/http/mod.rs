@@ -200,7 +200,7 @@ pub type Job = Box<dyn for<'a> FnOnce(&PipelineView<'a>) + Send>;
 
 /// Changes requested while running.
 #[derive(Debug)]
-pub enum Command {
+pub enum ControlCommand {
     /// Sample this often; the answer says whether it worked.
     Hertz(u32, oneshot::Sender<Result<(), String>>),
 }
@@ -233,7 +233,7 @@ pub struct Shared {
     /// To the pipeline.
     pub jobs: mpsc::Sender<Job>,
     /// To the agent.
-    pub commands: mpsc::Sender<Command>,
+    pub commands: mpsc::Sender<ControlCommand>,
     /// For `/metrics`.
     pub metrics: Exposition,
     /// Address served.

@@ -14,10 +14,10 @@ const STEP: usize = 16 * 1024;
 
 /// What a connection does.
 #[derive(Debug)]
-pub(super) struct Progress(Mutex<State>);
+pub(super) struct Progress(Mutex<SlotState>);
 
 #[derive(Debug)]
-struct State {
+struct SlotState {
     /// When it was accepted, its first request was complete or answered, or a [`STEP`] of that answer was read. Later requests
     /// do not count: one connection could ask without end, and never read.
     at: Instant,
@@ -29,7 +29,7 @@ struct State {
     written: usize,
 }
 
-impl State {
+impl SlotState {
     fn advance(&mut self) {
         (self.at, self.written) = (Instant::now(), 0);
     }
@@ -37,10 +37,10 @@ impl State {
 
 impl Progress {
     fn new(now: Instant) -> Self {
-        Self(Mutex::new(State { at: now, requests: 0, is_busy: false, written: 0 }))
+        Self(Mutex::new(SlotState { at: now, requests: 0, is_busy: false, written: 0 }))
     }
 
-    fn with<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    fn with<T>(&self, change: impl FnOnce(&mut SlotState) -> T) -> T {
         // Whoever panicked left numbers.
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -4,7 +4,7 @@ use super::*;
 use crate::metrics::{Attainment, DeclaredReports, Metrics};
 use crate::model::sample_span::span;
 use crate::model::{ClassInfo, ProtocolId, ServiceId, Side, Sink};
-use crate::runtimes::State;
+use crate::runtimes::DetectionState;
 use crate::runtimes::status_view::{DetectedRuntime, statuses};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -22,7 +22,7 @@ async fn start_with(token: Option<&str>, status: Arc<Status>) -> SocketAddr {
     let shared = Shared { jobs, commands, metrics, listen, token, status, console: Arc::default() };
     tokio::spawn(serve(listener, shared, 64, std::future::pending()));
     tokio::spawn(async move {
-        while let Some(Command::Hertz(_, answer)) = asked.recv().await {
+        while let Some(ControlCommand::Hertz(_, answer)) = asked.recv().await {
             let _ = answer.send(Ok(()));
         }
     });
@@ -44,7 +44,8 @@ async fn start_with(token: Option<&str>, status: Arc<Status>) -> SocketAddr {
         let one = span(0xabc, 5, 2_000_000, false);
         stats.span(&names, &one);
         store.take(one);
-        let known = DetectedRuntime { name: "tokio", version: "1.54".into(), state: State::NoSymbols, wakes: false };
+        let known =
+            DetectedRuntime { name: "tokio", version: "1.54".into(), state: DetectionState::NoSymbols, wakes: false };
         let runtimes = statuses([(ServiceId(0), &known)].into_iter());
         let health = Health { degraded: vec!["<b>".into()], runtimes, ..Health::default() };
         while let Some(job) = queue.blocking_recv() {

@@ -19,7 +19,7 @@ pub(super) struct KnownFunction {
     pub(super) call_cost: Nanos,
     /// Calls a second, as last measured.
     pub(super) rate: Option<f64>,
-    pub(super) state: State,
+    pub(super) state: FunctionState,
     pub(super) removals: u32,
     /// What was counted when it was traced last.
     pub(super) last: Option<CallCounts>,
@@ -27,14 +27,14 @@ pub(super) struct KnownFunction {
 
 /// What is done with it.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum State {
+pub(super) enum FunctionState {
     Waiting,
     Traced(TracedFunction),
     Resting { until: Nanos, reason: Reason },
     Refused(Reason),
 }
 
-impl State {
+impl FunctionState {
     /// Of one that is traced.
     pub(super) const TRACED: &'static str = "traced";
 
@@ -57,7 +57,7 @@ impl State {
 
 impl KnownFunction {
     pub(super) fn new() -> Self {
-        Self { cpu: 0.0, seen: 0, call_cost: 1, rate: None, state: State::Waiting, removals: 0, last: None }
+        Self { cpu: 0.0, seen: 0, call_cost: 1, rate: None, state: FunctionState::Waiting, removals: 0, last: None }
     }
 
     /// Share of the host's CPU that its probes take, or are expected to take.

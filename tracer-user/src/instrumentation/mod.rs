@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use known::{KnownFunction, State, TracedFunction};
+use known::{FunctionState, KnownFunction, TracedFunction};
 
 use crate::classes::rules::Glob;
 use crate::guard::tables::TableUse;
@@ -254,9 +254,9 @@ impl Instrumentation {
             known.seen = now;
             match call_cost {
                 Ok(nanos) => known.call_cost = nanos.max(1),
-                Err(why) if known.state == State::Waiting => {
+                Err(why) if known.state == FunctionState::Waiting => {
                     let reason = Reason::Refused(why);
-                    known.state = State::Refused(reason.clone());
+                    known.state = FunctionState::Refused(reason.clone());
                     self.decide(now, id, Action::Refused, reason);
                 }
                 Err(_) => {}
@@ -264,7 +264,9 @@ impl Instrumentation {
         }
         // What was never traced and is hot no more makes room.
         let stale = now.saturating_sub(self.intervals(HOT));
-        self.known.retain(|_, known| known.seen >= stale || !matches!(known.state, State::Waiting | State::Refused(_)));
+        self.known.retain(|_, known| {
+            known.seen >= stale || !matches!(known.state, FunctionState::Waiting | FunctionState::Refused(_))
+        });
     }
 
     /// Once a second, with what was counted of the functions that are traced. `shed`: the agent gives up detail. Whether the
@@ -272,18 +274,18 @@ impl Instrumentation {
     pub fn tick(&mut self, now: Nanos, readings: &BTreeMap<FunctionId, CallCounts>, shed: bool) -> bool {
         let period = self.intervals(PERIOD);
         for (id, known) in &mut self.known {
-            if let State::Traced(trace) = &mut known.state {
+            if let FunctionState::Traced(trace) = &mut known.state {
                 trace.observe(now, readings.get(id).copied().unwrap_or_default(), period);
                 known.rate = trace.rate().or(known.rate);
-            } else if let State::Resting { until, .. } = &known.state
+            } else if let FunctionState::Resting { until, .. } = &known.state
                 && *until <= now
             {
-                known.state = State::Waiting;
+                known.state = FunctionState::Waiting;
             }
         }
         let mut done = Vec::new();
         for (id, known) in &self.known {
-            if let State::Traced(trace) = &known.state
+            if let FunctionState::Traced(trace) = &known.state
                 && let Some(reason) = self.ended(now, known, trace, shed)
             {
                 done.push((id.clone(), reason));
@@ -302,7 +304,7 @@ impl Instrumentation {
         if !shed && let Some((id, max_rate)) = self.next(now) {
             self.last_added = Some(now);
             if let Some(known) = self.known.get_mut(&id) {
-                known.state = State::Traced(TracedFunction::new(now, max_rate));
+                known.state = FunctionState::Traced(TracedFunction::new(now, max_rate));
             }
             self.decide(now, id, Action::Added, Reason::Hot);
             changed = true;
@@ -313,7 +315,7 @@ impl Instrumentation {
     /// The probes of a function went by themselves: it was called more often than its limit, at `rate` calls a second.
     pub fn withdrawn(&mut self, now: Nanos, id: &FunctionId, rate: f64) {
         let Some(known) = self.known.get_mut(id) else { return };
-        if matches!(known.state, State::Traced(_)) {
+        if matches!(known.state, FunctionState::Traced(_)) {
             known.rate = Some(rate);
             self.remove(now, id.clone(), Reason::TooManyCalls);
         }
@@ -322,14 +324,14 @@ impl Instrumentation {
     /// The functions to trace.
     pub fn traced(&self) -> impl Iterator<Item = Traced> {
         self.known.iter().filter_map(|(id, known)| match &known.state {
-            State::Traced(trace) => Some(Traced { id: id.clone(), max_rate: trace.max_rate }),
+            FunctionState::Traced(trace) => Some(Traced { id: id.clone(), max_rate: trace.max_rate }),
             _ => None,
         })
     }
 
     /// Share of the host's CPU that the probes of all functions take.
     fn cost(&self) -> f64 {
-        let traced = self.known.values().filter(|known| matches!(known.state, State::Traced(_)));
+        let traced = self.known.values().filter(|known| matches!(known.state, FunctionState::Traced(_)));
         // Not a sum, which is -0 of nothing.
         traced.fold(0.0, |sum, known| sum + known.cost(self.cpus))
     }
@@ -353,7 +355,7 @@ impl Instrumentation {
     }
 
     fn least_worth(&self) -> Option<FunctionId> {
-        let traced = self.known.iter().filter(|(_, known)| matches!(known.state, State::Traced(_)));
+        let traced = self.known.iter().filter(|(_, known)| matches!(known.state, FunctionState::Traced(_)));
         traced.min_by(|(_, a), (_, b)| a.worth(self.cpus).total_cmp(&b.worth(self.cpus))).map(|(id, _)| id.clone())
     }
 
@@ -368,7 +370,7 @@ impl Instrumentation {
         }
         let recent = now.saturating_sub(self.intervals(HOT));
         let fits = |known: &KnownFunction| {
-            matches!(known.state, State::Waiting)
+            matches!(known.state, FunctionState::Waiting)
                 && known.cpu >= LEAST
                 && known.seen >= recent
                 && known.rate.is_none_or(|_| known.cost(self.cpus) <= left)
@@ -384,10 +386,10 @@ impl Instrumentation {
         let rest = self.settings.interval * REST * 2u32.pow(known.removals.min(DOUBLINGS));
         known.removals += 1;
         let until = now.saturating_add(rest.as_nanos() as Nanos);
-        if let State::Traced(trace) = &known.state {
+        if let FunctionState::Traced(trace) = &known.state {
             known.last = Some(trace.last);
         }
-        known.state = State::Resting { until, reason: reason.clone() };
+        known.state = FunctionState::Resting { until, reason: reason.clone() };
         self.decide(now, id, Action::Removed, reason);
     }
 
@@ -430,7 +432,7 @@ impl Instrumentation {
             state: known.state.name(),
             reason: known.state.reason().cloned(),
             reading: match &known.state {
-                State::Traced(trace) => Some(trace.last),
+                FunctionState::Traced(trace) => Some(trace.last),
                 _ => known.last,
             },
         };
@@ -489,7 +491,7 @@ pub struct FunctionView {
 impl FunctionView {
     /// Whether it is traced.
     pub fn is_traced(&self) -> bool {
-        self.state == State::TRACED
+        self.state == FunctionState::TRACED
     }
 }
 

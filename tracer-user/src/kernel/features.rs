@@ -13,7 +13,7 @@ use super::{header, inband, send_priority};
 
 /// How much of a feature works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum State {
+pub enum FeatureState {
     /// All of it works.
     Full,
     /// Part of it works; the feature says what is lost.
@@ -22,7 +22,7 @@ pub enum State {
     Missing,
 }
 
-impl State {
+impl FeatureState {
     /// Its name in output.
     pub fn name(self) -> &'static str {
         match self {
@@ -39,7 +39,7 @@ pub struct Feature {
     /// Its name, the same on every kernel.
     pub name: &'static str,
     /// How much of it works.
-    pub state: State,
+    pub state: FeatureState,
     /// How it works here, or what prevents it.
     pub detail: String,
     /// The consequence for the results; empty if it is full.
@@ -52,11 +52,17 @@ impl Feature {
     /// A feature that works in full.
     pub fn full(name: &'static str, detail: impl Into<String>) -> Self {
         let (consequence, remedy) = (String::new(), String::new());
-        Self { name, state: State::Full, detail: detail.into(), consequence, remedy }
+        Self { name, state: FeatureState::Full, detail: detail.into(), consequence, remedy }
     }
 
     /// A degraded or missing feature, with its consequence and remedy.
-    pub fn less(name: &'static str, state: State, detail: impl Into<String>, follows: &str, remedy: &str) -> Self {
+    pub fn less(
+        name: &'static str,
+        state: FeatureState,
+        detail: impl Into<String>,
+        follows: &str,
+        remedy: &str,
+    ) -> Self {
         Self { name, state, detail: detail.into(), consequence: follows.into(), remedy: remedy.into() }
     }
 
@@ -150,7 +156,7 @@ pub fn judge(attached: &[Attached], findings: &[Finding], settings: &Settings) -
         (Some(_), ..) | (None, Some(_), Some(_)) => Feature::full("IPv6", "by the same hooks as IPv4"),
         _ => Feature::less(
             "IPv6",
-            State::Missing,
+            FeatureState::Missing,
             why(&["inet6_sendmsg", "inet6_recvmsg"]),
             "requests over IPv6 are not seen",
             "a kernel with IPv6 built in, or nothing to do where IPv6 is not used",
@@ -165,7 +171,7 @@ pub fn judge(attached: &[Attached], findings: &[Finding], settings: &Settings) -
         ),
         None => Feature::less(
             "io_uring",
-            State::Degraded,
+            FeatureState::Degraded,
             why(&["submit"]),
             "what is sent and received by io_uring is seen as bytes moved, without method, path or status",
             "servers can be configured to use epoll",
@@ -175,7 +181,7 @@ pub fn judge(attached: &[Attached], findings: &[Finding], settings: &Settings) -
         Some(hook) => Feature::full("TCP splice", format!("splice(2) out of a TCP socket by {hook}")),
         None => Feature::less(
             "TCP splice",
-            State::Degraded,
+            FeatureState::Degraded,
             why(&["consumed"]),
             "bodies received by splice(2) are noticed only with the next operation on their connection",
             "",
@@ -183,7 +189,7 @@ pub fn judge(attached: &[Attached], findings: &[Finding], settings: &Settings) -
     });
     features.push(Feature::less(
         "UNIX splice",
-        State::Degraded,
+        FeatureState::Degraded,
         "no hook reports splice(2) out of a UNIX socket",
         "replies taken whole that way are not seen at the end that takes them",
         "",
@@ -192,7 +198,7 @@ pub fn judge(attached: &[Attached], findings: &[Finding], settings: &Settings) -
         Some(hook) => Feature::full("arrival times", format!("by {hook}")),
         None => Feature::less(
             "arrival times",
-            State::Degraded,
+            FeatureState::Degraded,
             why(&["arrived", "arrived_entry"]),
             "durations begin when the server reads: the time a request waits in its socket's queue is not in them",
             "",
@@ -202,7 +208,7 @@ pub fn judge(attached: &[Attached], findings: &[Finding], settings: &Settings) -
         (Some(tcp), Some(unix)) => Feature::full("accept queue", format!("by the ends of {tcp} and {unix}")),
         _ => Feature::less(
             "accept queue",
-            State::Degraded,
+            FeatureState::Degraded,
             why(&["accepted", "accepted_unix"]),
             "of a request that arrived before its connection was accepted the time until it was read is one (queue), not \
              that in the accept queue and that in the socket's; of all others it is the socket's",
@@ -215,7 +221,7 @@ pub fn judge(attached: &[Attached], findings: &[Finding], settings: &Settings) -
         }
         None => Feature::less(
             "pools of threads",
-            State::Missing,
+            FeatureState::Missing,
             why(&["waking"]),
             "calls that a pool's thread makes for a request are orphans",
             "",
@@ -227,14 +233,14 @@ pub fn judge(attached: &[Attached], findings: &[Finding], settings: &Settings) -
         }
         Some(_) => Feature::less(
             "waiting times",
-            State::Degraded,
+            FeatureState::Degraded,
             "this kernel does not count how long a thread waits for a CPU",
             "the time a request waits for a CPU is shown as blocked",
             "a kernel with CONFIG_SCHED_INFO",
         ),
         None => Feature::less(
             "waiting times",
-            State::Missing,
+            FeatureState::Missing,
             why(&["switch"]),
             "a request's time is not split into running and waiting, and CPU is unattributed",
             "",
@@ -245,7 +251,7 @@ pub fn judge(attached: &[Attached], findings: &[Finding], settings: &Settings) -
     } else {
         Feature::less(
             "CPU accounting",
-            State::Degraded,
+            FeatureState::Degraded,
             "neither a cpuacct hierarchy nor /proc/schedstat tells the host's run time",
             "the capture ratio compares with /proc/stat, which counts by ticks and can be off by some percent; CPU per class is exact all the same",
             "mount -t cgroup -o cpuacct, or a kernel with CONFIG_SCHEDSTATS",
@@ -263,7 +269,7 @@ pub fn judge(attached: &[Attached], findings: &[Finding], settings: &Settings) -
     } else {
         Feature::less(
             "skip counters",
-            State::Degraded,
+            FeatureState::Degraded,
             "this kernel does not count the runs of programs that it skips",
             "only what moved TCP's sequence numbers unseen is counted as skipped",
             "",
@@ -272,7 +278,7 @@ pub fn judge(attached: &[Attached], findings: &[Finding], settings: &Settings) -
     features.push(if settings.preempts_programs {
         Feature::less(
             "no skipped runs",
-            State::Degraded,
+            FeatureState::Degraded,
             "this kernel can preempt a program, and skips it until it ends for other threads on that CPU",
             "a second program on the same hook takes over from the first skip on; an operation now and then is not seen \
              when it happens: TCP's sequence numbers show it, and hook_skipped counts it",
@@ -289,7 +295,7 @@ pub fn judge(attached: &[Attached], findings: &[Finding], settings: &Settings) -
     features.push(if settings.interpreted || not_compiled {
         Feature::less(
             "compiled programs",
-            State::Degraded,
+            FeatureState::Degraded,
             "the kernel interprets BPF programs",
             "each event costs several times what it could, and function exits cannot be hooked",
             "sysctl net.core.bpf_jit_enable=1",
@@ -306,14 +312,14 @@ fn hooks(on: &impl Fn(&str) -> Option<&'static str>) -> Feature {
         (Some(tx), Some(rx), ..) => Feature::full("socket hooks", format!("tracepoints {tx} and {rx}")),
         (tx, rx, sends, receives) if (tx.or(sends)).is_some() && (rx.or(receives)).is_some() => Feature::less(
             "socket hooks",
-            State::Degraded,
+            FeatureState::Degraded,
             "this kernel has no sock_send_length and sock_recv_length: function exits stand in",
             "a read that began before the agent is not seen, and an operation costs more; everything else is the same",
             "a kernel with these tracepoints (6.3 or later)",
         ),
         _ => Feature::less(
             "socket hooks",
-            State::Missing,
+            FeatureState::Missing,
             "neither tracepoints nor function exits",
             "no request is seen",
             "a kernel with these tracepoints (6.3 or later), or one that lets BPF hang on function exits",
@@ -332,14 +338,14 @@ fn sockets(finding: &Finding) -> Feature {
         None => Feature::full(name, "self-test: every operation seen exactly once, with its bytes"),
         Some(fault) if finding.family == "udp" => Feature::less(
             name,
-            State::Degraded,
+            FeatureState::Degraded,
             format!("self-test: {fault}"),
             "nothing yet: no protocol over UDP is followed",
             "",
         ),
         Some(fault) => Feature::less(
             name,
-            State::Missing,
+            FeatureState::Missing,
             format!("self-test: {fault}"),
             "requests over such sockets would be lost or wrong, and the agent is not ready",
             "report this line: the kernel moves bytes in a way the hooks do not show",
@@ -349,10 +355,10 @@ fn sockets(finding: &Finding) -> Feature {
 
 fn stacks(sampler: Option<&'static str>, settings: &Settings, why: &str) -> Feature {
     match sampler {
-        None => Feature::less("stacks", State::Missing, why, "there are no flame graphs", ""),
+        None => Feature::less("stacks", FeatureState::Missing, why, "there are no flame graphs", ""),
         Some(_) if !settings.kernel_symbols => Feature::less(
             "stacks",
-            State::Degraded,
+            FeatureState::Degraded,
             "/proc/kallsyms hides addresses",
             "frames of the kernel have no names in flame graphs",
             "sysctl kernel.kptr_restrict=1",
@@ -361,7 +367,7 @@ fn stacks(sampler: Option<&'static str>, settings: &Settings, why: &str) -> Feat
             None => Feature::full("stacks", format!("sampled by {hook}, walked by unwind tables and frame pointers")),
             Some(why) => Feature::less(
                 "stacks",
-                State::Degraded,
+                FeatureState::Degraded,
                 format!("sampled by {hook}; no unwind tables: {why}"),
                 "stacks of code without frame pointers have one or two frames",
                 "",
@@ -377,7 +383,7 @@ fn overhead_budget(fixed_rate: Option<&str>) -> Feature {
         None => Feature::full(name, "the sampling rate follows what samples cost (--overhead-budget)"),
         Some(why) => Feature::less(
             name,
-            State::Degraded,
+            FeatureState::Degraded,
             why,
             "the sampling rate stays as it is set, whatever samples cost",
             "a lower --hertz",
@@ -390,8 +396,8 @@ fn tcp_option(loads: Option<&'static str>, settings: &Settings, why: &str) -> Fe
     let follows = "--inband-tcp-option does nothing: only the relay and headers name parents on other hosts";
     match (loads, &settings.no_groups) {
         (Some(hook), None) => Feature::full("TCP option", format!("by {hook}, where --inband-tcp-option asks for it")),
-        (Some(_), Some(why)) => Feature::less("TCP option", State::Degraded, why, follows, "mount them"),
-        (None, _) => Feature::less("TCP option", State::Degraded, why, follows, ""),
+        (Some(_), Some(why)) => Feature::less("TCP option", FeatureState::Degraded, why, follows, "mount them"),
+        (None, _) => Feature::less("TCP option", FeatureState::Degraded, why, follows, ""),
     }
 }
 
@@ -400,14 +406,14 @@ fn traceparent(loads: Option<&'static str>, settings: &Settings, why: &str) -> F
     let follows = "--inband-header does nothing: callees without an agent do not learn their caller";
     let name = "traceparent header";
     match (loads, &settings.no_groups) {
-        (None, _) => Feature::less(name, State::Degraded, why, follows, ""),
-        (Some(_), Some(why)) => Feature::less(name, State::Degraded, why, follows, "mount them"),
+        (None, _) => Feature::less(name, FeatureState::Degraded, why, follows, ""),
+        (Some(_), Some(why)) => Feature::less(name, FeatureState::Degraded, why, follows, "mount them"),
         (Some(hook), None) if settings.header_limits.is_empty() => {
             Feature::full(name, format!("by {hook}, where --inband-header asks for it; self-test: nothing is broken"))
         }
         (Some(hook), None) => Feature::less(
             name,
-            State::Degraded,
+            FeatureState::Degraded,
             format!("by {hook}; self-test: {}", settings.header_limits.join("; ")),
             "what that would disturb is left alone, where it says nothing else: see tracer_inband_header_left_alone_total",
             "",
@@ -421,8 +427,8 @@ fn network_priority(loads: Option<&'static str>, settings: &Settings, why: &str)
     let name = "network priority";
     match (loads, &settings.no_groups) {
         (Some(hook), None) => Feature::full(name, format!("by {hook}, where a service class asks for it")),
-        (Some(_), Some(why)) => Feature::less(name, State::Degraded, why, follows, "mount them"),
-        (None, _) => Feature::less(name, State::Degraded, why, follows, ""),
+        (Some(_), Some(why)) => Feature::less(name, FeatureState::Degraded, why, follows, "mount them"),
+        (None, _) => Feature::less(name, FeatureState::Degraded, why, follows, ""),
     }
 }
 
@@ -432,7 +438,7 @@ fn hindrances(settings: &Settings) -> Vec<Feature> {
     if settings.lockdown.as_deref() == Some("confidentiality") {
         found.push(Feature::less(
             "lockdown",
-            State::Degraded,
+            FeatureState::Degraded,
             "the kernel is locked down for confidentiality",
             "BPF programs may not read memory of the kernel: what needs it is refused above",
             "boot with lockdown=integrity",
@@ -441,7 +447,7 @@ fn hindrances(settings: &Settings) -> Vec<Feature> {
     if settings.statistics {
         found.push(Feature::less(
             "statistics",
-            State::Degraded,
+            FeatureState::Degraded,
             "kernel.bpf_stats_enabled is 1",
             "every program run costs about 40 ns more",
             "sysctl kernel.bpf_stats_enabled=0, except for measuring",
@@ -490,7 +496,7 @@ mod tests {
         }
     }
 
-    fn state(features: &[Feature], name: &str) -> State {
+    fn state(features: &[Feature], name: &str) -> FeatureState {
         features.iter().find(|f| f.name == name).unwrap_or_else(|| panic!("no {name} in {features:?}")).state
     }
 
@@ -499,7 +505,7 @@ mod tests {
     #[test]
     fn a_new_kernel_lacks_only_what_every_kernel_lacks() {
         let features = judge(&attached(|p| !EXITS.iter().any(|e| p.starts_with(e))), &findings(), &settings());
-        let less: Vec<&str> = features.iter().filter(|f| f.state != State::Full).map(|f| f.name).collect();
+        let less: Vec<&str> = features.iter().filter(|f| f.state != FeatureState::Full).map(|f| f.name).collect();
         assert_eq!(less, ["UNIX splice"]);
     }
 
@@ -507,10 +513,10 @@ mod tests {
     fn function_exits_are_reported_with_their_consequence() {
         let features = judge(&attached(|p| p != "tx" && p != "rx"), &findings(), &settings());
         let hooks = &features[0];
-        assert_eq!((hooks.name, hooks.state), ("socket hooks", State::Degraded));
+        assert_eq!((hooks.name, hooks.state), ("socket hooks", FeatureState::Degraded));
         let line = hooks.line();
         assert!(line.contains("began before the agent") && line.contains("Remedy:") && !line.contains('\n'), "{line}");
-        assert_eq!(state(&features, "IPv6"), State::Full);
+        assert_eq!(state(&features, "IPv6"), FeatureState::Full);
     }
 
     #[test]
@@ -524,25 +530,25 @@ mod tests {
             ..Settings::default()
         };
         let features = judge(&[], &broken, &settings);
-        for feature in features.iter().filter(|f| f.state != State::Full) {
+        for feature in features.iter().filter(|f| f.state != FeatureState::Full) {
             assert!(!feature.consequence.is_empty() && !feature.detail.is_empty(), "{feature:?}");
         }
         for (name, expected) in [
-            ("socket hooks", State::Missing),
-            ("TCP sockets", State::Missing),
-            ("UDP sockets", State::Degraded),
-            ("io_uring", State::Degraded),
-            ("arrival times", State::Degraded),
-            ("accept queue", State::Degraded),
-            ("pools of threads", State::Missing),
-            ("waiting times", State::Missing),
-            ("CPU accounting", State::Degraded),
-            ("stacks", State::Missing),
-            ("skip counters", State::Degraded),
-            ("no skipped runs", State::Degraded),
-            ("compiled programs", State::Degraded),
-            ("lockdown", State::Degraded),
-            ("statistics", State::Degraded),
+            ("socket hooks", FeatureState::Missing),
+            ("TCP sockets", FeatureState::Missing),
+            ("UDP sockets", FeatureState::Degraded),
+            ("io_uring", FeatureState::Degraded),
+            ("arrival times", FeatureState::Degraded),
+            ("accept queue", FeatureState::Degraded),
+            ("pools of threads", FeatureState::Missing),
+            ("waiting times", FeatureState::Missing),
+            ("CPU accounting", FeatureState::Degraded),
+            ("stacks", FeatureState::Missing),
+            ("skip counters", FeatureState::Degraded),
+            ("no skipped runs", FeatureState::Degraded),
+            ("compiled programs", FeatureState::Degraded),
+            ("lockdown", FeatureState::Degraded),
+            ("statistics", FeatureState::Degraded),
         ] {
             assert_eq!(state(&features, name), expected, "{name}");
         }
@@ -555,7 +561,7 @@ mod tests {
         submit.missing = Some("permission denied".into());
         let features = judge(&all, &findings(), &settings());
         let fixed = Settings { fixed_rate: Some("no period".into()), ..settings() };
-        assert_eq!(state(&judge(&all, &findings(), &fixed), "overhead budget"), State::Degraded);
+        assert_eq!(state(&judge(&all, &findings(), &fixed), "overhead budget"), FeatureState::Degraded);
         let line = features.iter().find(|f| f.name == "io_uring").expect("io_uring").line();
         assert!(line.starts_with("degraded") && line.contains("permission denied; so"), "{line}");
     }

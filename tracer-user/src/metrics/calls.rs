@@ -23,14 +23,14 @@ pub(super) const CLIENT_LABELS: [&str; 7] = [
 
 /// Key of a series within one class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Key {
+pub(super) struct CallKey {
     status: &'static str,
     failure: &'static str,
     /// Set on the client side only.
     port: u16,
 }
 
-impl Key {
+impl CallKey {
     fn of(span: &Span) -> Self {
         let status = span.status.and_then(grpc::word).unwrap_or_default();
         Self {
@@ -42,7 +42,7 @@ impl Key {
 }
 
 /// The series in use of one class.
-pub(super) type Calls = ClassHistograms<Key>;
+pub(super) type Calls = ClassHistograms<CallKey>;
 
 /// Counts a call; `class` gives the labels `service_name` and `request_class` (the method).
 pub(super) fn observe(
@@ -57,9 +57,9 @@ pub(super) fn observe(
     let labels = [service, name, grpc::NAME, method];
     let wanted = if span.side == Side::Client { CLIENT_LABELS.len() } else { SERVER_LABELS.len() };
     let values = |rest: [&str; 3]| labels.into_iter().chain(rest).take(wanted).map(str::to_owned).collect();
-    let values = |key: Option<&Key>| match key {
+    let values = |key: Option<&CallKey>| match key {
         Some(key) => values([key.status, key.failure, &port_label(key.port)]),
         None => values([OTHER, OTHER, OTHER]),
     };
-    calls.observe(family, Key::of(span), values, observation)
+    calls.observe(family, CallKey::of(span), values, observation)
 }

@@ -48,7 +48,7 @@ pub(super) enum Failure {
 
 /// Key of a series within one class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Key {
+pub(super) struct DurationKey {
     method: &'static str,
     status: Option<u16>,
     failure: Failure,
@@ -60,7 +60,7 @@ pub(super) struct Key {
     port: u16,
 }
 
-impl Key {
+impl DurationKey {
     fn of(span: &Span) -> Self {
         let failure = match (span.outcome, span.error) {
             (Outcome::Aborted, _) => Failure::Aborted,
@@ -82,7 +82,7 @@ impl Key {
 }
 
 /// The series in use of one class.
-pub(super) type Durations = ClassHistograms<Key>;
+pub(super) type Durations = ClassHistograms<DurationKey>;
 
 /// Counts a request; `class` gives the labels `service_name` and `request_class`.
 pub(super) fn observe(
@@ -93,7 +93,7 @@ pub(super) fn observe(
     span: &Span,
     observation: Observation<'_>,
 ) -> SeriesSlot {
-    durations.observe(family, Key::of(span), |key| values(span.side, class, info, key.copied()), observation)
+    durations.observe(family, DurationKey::of(span), |key| values(span.side, class, info, key.copied()), observation)
 }
 
 /// Label value of a port; 0 is none.
@@ -102,7 +102,7 @@ pub(super) fn port_label(port: u16) -> String {
 }
 
 /// Label values in the order of the family's labels; without a key, those of the shared series.
-fn values(side: Side, class: [&str; 2], info: &ClassInfo, key: Option<Key>) -> Vec<String> {
+fn values(side: Side, class: [&str; 2], info: &ClassInfo, key: Option<DurationKey>) -> Vec<String> {
     let [service, name] = class;
     // A folded class folds its route too.
     let route = if name == OTHER { "" } else { &*info.route };

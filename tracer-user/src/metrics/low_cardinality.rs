@@ -19,14 +19,14 @@ pub(super) const FUNCTION_LABELS: [&str; 4] = ["service_name", "request_class", 
 
 /// Key of a series within one class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Key {
+pub(super) struct LowCardinalityKey {
     failure: &'static str,
     /// Set for round trips on the client side only.
     port: u16,
 }
 
 /// The series in use of one class.
-pub(super) type LowCardinality = ClassHistograms<Key>;
+pub(super) type LowCardinality = ClassHistograms<LowCardinalityKey>;
 
 /// Counts a span; `class` gives the labels `service_name` and `request_class`.
 pub(super) fn observe(
@@ -50,7 +50,7 @@ pub(super) fn observe(
     // A class that others merged into covers many names, so it gets no name label.
     let about = if !folded && *name == *span.path { span.collection().unwrap_or_default() } else { "" };
     let method = if folded { OTHER } else { &*span.method };
-    let values = |key: Option<&Key>| -> Vec<String> {
+    let values = |key: Option<&LowCardinalityKey>| -> Vec<String> {
         let (failure, port) = key.map_or((OTHER, OTHER.to_owned()), |key| (key.failure, port_label(key.port)));
         let values: &[&str] = match conventions {
             Conventions::Function => &[service, name, method, failure],
@@ -59,5 +59,5 @@ pub(super) fn observe(
         };
         values.iter().map(|value| (*value).to_owned()).collect()
     };
-    series.observe(family, Key { failure, port }, values, observation)
+    series.observe(family, LowCardinalityKey { failure, port }, values, observation)
 }

@@ -55,14 +55,14 @@ impl Family {
 
 /// Key of a series within one class.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Key {
+pub(super) struct MessageKey {
     operation: Arc<str>,
     failure: &'static str,
     /// Set for [`Family::Client`] only.
     port: u16,
 }
 
-impl Key {
+impl MessageKey {
     fn of(span: &Span) -> Self {
         let failure = match span.outcome {
             Outcome::Aborted if span.error => span.outcome.name(),
@@ -74,7 +74,7 @@ impl Key {
 }
 
 /// The series in use of one class.
-pub(super) type Messages = ClassHistograms<Key>;
+pub(super) type Messages = ClassHistograms<MessageKey>;
 
 /// Counts an operation; `class` gives the labels `service_name` and `request_class`.
 pub(super) fn observe(
@@ -93,9 +93,9 @@ pub(super) fn observe(
     let labels = [service, name, messaging::system(span.protocol), operation, kind, destination];
     let wanted = if Family::of(span) == Family::Client { CLIENT_LABELS.len() } else { LABELS.len() };
     let values = |rest: [&str; 2]| labels.into_iter().chain(rest).take(wanted).map(str::to_owned).collect();
-    let values = |key: Option<&Key>| match key {
+    let values = |key: Option<&MessageKey>| match key {
         Some(key) => values([key.failure, &port_label(key.port)]),
         None => values([OTHER, OTHER]),
     };
-    messages.observe(family, Key::of(span), values, observation)
+    messages.observe(family, MessageKey::of(span), values, observation)
 }

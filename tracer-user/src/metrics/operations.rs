@@ -36,7 +36,7 @@ pub(super) const CLIENT_LABELS: [&str; 8] = [
 
 /// Key of a series within one class.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Key {
+pub(super) struct OperationKey {
     operation: Arc<str>,
     /// The server's name for the failure.
     status: &'static str,
@@ -46,7 +46,7 @@ pub(super) struct Key {
     port: u16,
 }
 
-impl Key {
+impl OperationKey {
     fn of(span: &Span) -> Self {
         let status = span.failure.unwrap_or_default();
         let failure = match span.outcome {
@@ -59,7 +59,7 @@ impl Key {
 }
 
 /// The series in use of one class.
-pub(super) type Operations = ClassHistograms<Key>;
+pub(super) type Operations = ClassHistograms<OperationKey>;
 
 /// Counts an operation; `class` gives the labels `service_name` and `request_class`.
 pub(super) fn observe(
@@ -76,11 +76,11 @@ pub(super) fn observe(
     let collection = if class[1] == &*span.path { span.collection().unwrap_or_default() } else { "" };
     let [service, name] = class;
     let labels = [service, name, span.protocol.name(), operation, collection];
-    let values = |key: Option<&Key>| match key {
+    let values = |key: Option<&OperationKey>| match key {
         Some(key) => values(labels, [key.status, key.failure, &port_label(key.port)], span.side),
         None => values(labels, [OTHER, OTHER, OTHER], span.side),
     };
-    operations.observe(family, Key::of(span), values, observation)
+    operations.observe(family, OperationKey::of(span), values, observation)
 }
 
 /// Label values in the order of the family's labels.

@@ -8,7 +8,7 @@ use super::export::Metrics;
 use super::families::{Families, vec};
 use super::totals::Totals;
 use crate::kernel::uprobes::Attempts;
-use crate::runtimes::State;
+use crate::runtimes::DetectionState;
 
 /// The families.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl Metrics {
     }
 
     /// Current processes by runtime and state.
-    pub fn set_runtimes(&mut self, counts: &[(&'static str, State, u64)]) {
+    pub fn set_runtimes(&mut self, counts: &[(&'static str, DetectionState, u64)]) {
         let now: BTreeSet<_> = counts.iter().map(|(runtime, state, _)| (*runtime, state.name())).collect();
         for (runtime, state) in self.tasks.shown.difference(&now) {
             self.tasks.processes.with_label_values(&[*runtime, *state]).set(0);

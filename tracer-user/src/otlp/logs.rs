@@ -17,7 +17,7 @@ use super::proto::{AnyValue, ArrayValue, KeyValue, Scope, Value};
 use super::settings::{Settings, SettingsError};
 use super::spans::SCHEMA;
 use crate::analysis::announced::{AnnouncedFindings, FindingEvent};
-use crate::analysis::finding::{Finding, Kind};
+use crate::analysis::finding::{Finding, FindingKind};
 use crate::text::printable;
 
 /// Records that may wait. A request has all of them.
@@ -103,7 +103,7 @@ fn service(finding: &Finding) -> &str {
 }
 
 fn record(event: FindingEvent, finding: &Finding, now_ns: u64, host: &HostFacts) -> LogRecord {
-    let alarm = event == FindingEvent::Opened && finding.kind != Kind::WorkloadChange;
+    let alarm = event == FindingEvent::Opened && finding.kind != FindingKind::WorkloadChange;
     let text = |key: &str, value: &str| KeyValue::text(key, printable(value));
     let time = |ns: u64| Value::Int(i64::try_from(ns).unwrap_or(i64::MAX));
     let mut attributes = vec![
@@ -144,9 +144,9 @@ mod tests {
     #[test]
     fn a_record_says_what_the_api_says() {
         let host = HostFacts { name: "host1".into(), machine: None };
-        let open = Finding::example(3, Kind::ApplicationChange, None);
-        let ended = Finding::example(3, Kind::ApplicationChange, Some(9));
-        let mut foreign = Finding::example(4, Kind::WorkloadChange, None);
+        let open = Finding::example(3, FindingKind::ApplicationChange, None);
+        let ended = Finding::example(3, FindingKind::ApplicationChange, Some(9));
+        let mut foreign = Finding::example(4, FindingKind::WorkloadChange, None);
         (foreign.service_name, foreign.request_classes) = (String::new(), Vec::new());
         let news = [(FindingEvent::Opened, open), (FindingEvent::Opened, foreign), (FindingEvent::Ended, ended)];
         let request = request(&news, 77, &host, &[("zone".to_owned(), "z1".to_owned())]);

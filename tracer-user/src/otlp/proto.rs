@@ -75,7 +75,7 @@ pub(super) struct OtlpSpan {
     pub(super) parent_span_id: Vec<u8>,
     #[prost(string, tag = "5")]
     pub(super) name: String,
-    #[prost(enumeration = "Kind", tag = "6")]
+    #[prost(enumeration = "SpanKind", tag = "6")]
     pub(super) kind: i32,
     #[prost(fixed64, tag = "7")]
     pub(super) start_time_unix_nano: u64,
@@ -112,7 +112,7 @@ pub(super) const REMOTE: u32 = 0x200;
 /// `SpanKind`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Enumeration)]
 #[repr(i32)]
-pub(super) enum Kind {
+pub(super) enum SpanKind {
     /// Unknown.
     Unspecified = 0,
     /// Work within a service: a declared transaction.

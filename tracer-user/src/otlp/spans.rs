@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::instance::HostFacts;
 use super::proto::{
-    Code, KeyValue, Kind, Link, OtlpSpan, REMOTE, REMOTE_KNOWN, Request, ResourceSpans, Scope, ScopeSpans, Status,
+    Code, KeyValue, Link, OtlpSpan, REMOTE, REMOTE_KNOWN, Request, ResourceSpans, Scope, ScopeSpans, SpanKind, Status,
     Value,
 };
 use crate::host::container_names::NamesCache;
@@ -120,18 +120,18 @@ fn to_otlp(finished: &Finished, host: &HostFacts) -> OtlpSpan {
     }
 }
 
-fn kind(span: &Span) -> Kind {
+fn kind(span: &Span) -> SpanKind {
     if span.protocol.conventions() == Conventions::Messaging && messaging::is_of_client(span) {
         match messaging::operation_type(&span.method) {
-            "send" => return Kind::Producer,
-            "process" => return Kind::Consumer,
+            "send" => return SpanKind::Producer,
+            "process" => return SpanKind::Consumer,
             _ => {}
         }
     }
     if span.protocol == ProtocolId::Declared {
-        return Kind::Internal;
+        return SpanKind::Internal;
     }
-    if span.side == Side::Server { Kind::Server } else { Kind::Client }
+    if span.side == Side::Server { SpanKind::Server } else { SpanKind::Client }
 }
 
 fn link((trace, span): &(TraceId, SpanId)) -> Link {
@@ -260,7 +260,7 @@ pub(super) mod tests {
         let span = &spans[0];
         assert_eq!(span.trace_id, (0x1122u128 << 64 | 1).to_be_bytes());
         assert_eq!((span.span_id.as_slice(), span.parent_span_id.as_slice()), (&1u64.to_be_bytes()[..], &[][..]));
-        assert_eq!((span.name.as_str(), span.kind), ("GET /users/{id}", Kind::Server as i32));
+        assert_eq!((span.name.as_str(), span.kind), ("GET /users/{id}", SpanKind::Server as i32));
         assert_eq!((span.start_time_unix_nano, span.end_time_unix_nano), (1_001_000, 1_005_000));
         assert_eq!(span.status.as_ref().map(|status| status.code), Some(Code::Error as i32));
         for (key, expected) in [
@@ -298,7 +298,7 @@ pub(super) mod tests {
             (link.trace_id.as_slice(), link.span_id.as_slice()),
             (&5u128.to_be_bytes()[..], &6u64.to_be_bytes()[..])
         );
-        assert_eq!((spans[0].kind, spans[1].kind), (Kind::Consumer as i32, Kind::Producer as i32));
+        assert_eq!((spans[0].kind, spans[1].kind), (SpanKind::Consumer as i32, SpanKind::Producer as i32));
         assert!(spans[1].links.is_empty());
         for (key, expected) in [
             ("messaging.system", "nats"),

@@ -192,6 +192,7 @@ impl Pipeline {
         }
         self.learn_activity(window.start_ns);
         self.detector.push(&window);
-        self.metrics.set_findings(&finding::Kind::ALL.map(|kind| (kind.name(), self.detector.opened()[kind as usize])));
+        self.metrics
+            .set_findings(&finding::FindingKind::ALL.map(|kind| (kind.name(), self.detector.opened()[kind as usize])));
     }
 }

@@ -74,19 +74,19 @@ pub(super) struct Taken {
     pub(super) count: u64,
     /// Time they stand for, nanoseconds.
     pub(super) weight: u64,
-    pub(super) kind: Kind,
+    pub(super) kind: SampleKind,
 }
 
 impl Taken {
     /// What samples that are counted together have in common.
-    fn same(&self) -> (u32, Option<u32>, u32, Kind) {
+    fn same(&self) -> (u32, Option<u32>, u32, SampleKind) {
         (self.stack, self.waker, self.tid, self.kind)
     }
 }
 
 /// How a sample was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Kind {
+pub(super) enum SampleKind {
     /// By the clock of a CPU.
     Clock,
     /// By the clock of its thread.
@@ -95,7 +95,7 @@ pub(super) enum Kind {
     OffCpu,
 }
 
-impl Kind {
+impl SampleKind {
     fn of(sample: &StackSample) -> Self {
         match (&sample.off_cpu, sample.ad_hoc) {
             (Some(_), _) => Self::OffCpu,
@@ -132,7 +132,7 @@ impl Open {
         let clocked = &self.clocked;
         let doubled = |one: &Taken| {
             let by_own = |(tid, from, until): &(u32, Nanos, Nanos)| {
-                *tid == one.tid && (*from..=*until).contains(&one.nanos) && one.kind == Kind::Clock
+                *tid == one.tid && (*from..=*until).contains(&one.nanos) && one.kind == SampleKind::Clock
             };
             clocked.iter().any(by_own)
         };
@@ -205,7 +205,7 @@ impl SlowRequest {
     /// Samples on and off the CPU.
     pub fn samples(&self) -> (u64, u64) {
         let count = |off| {
-            let of = self.taken.iter().filter(|one| (one.kind == Kind::OffCpu) == off);
+            let of = self.taken.iter().filter(|one| (one.kind == SampleKind::OffCpu) == off);
             of.map(|one| one.count).sum()
         };
         (count(false), count(true))
@@ -233,7 +233,7 @@ impl AdHocCounts {
     /// Samples of slow requests by label value.
     pub fn by_kind(&self) -> [(&'static str, u64); 3] {
         let [clock, thread, off_cpu] = self.samples;
-        [(Kind::Clock.name(), clock), (Kind::Thread.name(), thread), (Kind::OffCpu.name(), off_cpu)]
+        [(SampleKind::Clock.name(), clock), (SampleKind::Thread.name(), thread), (SampleKind::OffCpu.name(), off_cpu)]
     }
 
     /// Samples that were not kept, by label value.
@@ -305,8 +305,8 @@ impl AdHoc {
         let open = self.open.entry(span).or_default();
         let before = open.taken.len();
         open.last = open.last.max(sample.nanos);
-        let (nanos, tid, kind) = (sample.nanos, sample.tid, Kind::of(sample));
-        if kind == Kind::Thread {
+        let (nanos, tid, kind) = (sample.nanos, sample.tid, SampleKind::of(sample));
+        if kind == SampleKind::Thread {
             // The sample stands for the time before it.
             let from = nanos.saturating_sub(sample.weight);
             if let Some((_, first, last)) = open.clocked.iter_mut().find(|(of, ..)| *of == tid) {
@@ -358,9 +358,9 @@ impl AdHoc {
         for one in &open.taken {
             let [clock, thread, off_cpu] = &mut self.counts.samples;
             *match one.kind {
-                Kind::Clock => clock,
-                Kind::Thread => thread,
-                Kind::OffCpu => off_cpu,
+                SampleKind::Clock => clock,
+                SampleKind::Thread => thread,
+                SampleKind::OffCpu => off_cpu,
             } += one.count;
         }
         self.kept_samples += open.taken.len();

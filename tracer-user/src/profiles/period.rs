@@ -9,7 +9,7 @@ use crate::guard::shrink::ShrinkExcess;
 use crate::model::{DimensionValues, Owner};
 
 /// What a stack was charged to: whose it was, and of which values of the declared dimensions; and the stack.
-pub(super) type Key = ((Owner, DimensionValues), u32);
+pub(super) type OwnedStack = ((Owner, DimensionValues), u32);
 
 /// Number and nanoseconds.
 pub(super) type Counts = (u64, u64);
@@ -19,9 +19,9 @@ pub(super) type Counts = (u64, u64);
 pub(super) struct Period {
     pub(super) start: Nanos,
     pub(super) end: Nanos,
-    pub(super) counts: FxHashMap<Key, Counts>,
+    pub(super) counts: FxHashMap<OwnedStack, Counts>,
     /// Of waits, those whose waker's stack is known, by that stack: a part of `counts`.
-    pub(super) wakers: FxHashMap<(Key, u32), Counts>,
+    pub(super) wakers: FxHashMap<(OwnedStack, u32), Counts>,
 }
 
 fn add(sum: &mut Counts, (count, nanos): Counts) {
@@ -35,7 +35,7 @@ impl Period {
     }
 
     /// Counts a sample that stands for `nanos`; `false`: there are `most` rows, and none for it.
-    pub(super) fn add(&mut self, key: Key, nanos: u64, most: usize) -> bool {
+    pub(super) fn add(&mut self, key: OwnedStack, nanos: u64, most: usize) -> bool {
         let has_room = self.rows() < most || self.counts.contains_key(&key);
         if has_room {
             add(self.counts.entry(key).or_default(), (1, nanos));
@@ -44,7 +44,7 @@ impl Period {
     }
 
     /// The same of a wait whose waker is known.
-    pub(super) fn add_waker(&mut self, key: Key, waker: u32, nanos: u64, most: usize) -> bool {
+    pub(super) fn add_waker(&mut self, key: OwnedStack, waker: u32, nanos: u64, most: usize) -> bool {
         let has_room = self.rows() < most || self.wakers.contains_key(&(key, waker));
         if has_room {
             add(self.wakers.entry((key, waker)).or_default(), (1, nanos));
@@ -67,14 +67,14 @@ impl Period {
 
     /// Stacks turned out to be others: the id of each, and that of the other.
     pub(super) fn same(&mut self, ids: &FxHashMap<u32, u32>) {
-        let moved: Vec<Key> = self.counts.keys().filter(|(_, id)| ids.contains_key(id)).copied().collect();
+        let moved: Vec<OwnedStack> = self.counts.keys().filter(|(_, id)| ids.contains_key(id)).copied().collect();
         for (owner, id) in moved {
             if let (Some(of), Some(first)) = (self.counts.remove(&(owner, id)), ids.get(&id)) {
                 add(self.counts.entry((owner, *first)).or_default(), of);
             }
         }
-        let differs = |((_, id), waker): &(Key, u32)| ids.contains_key(id) || ids.contains_key(waker);
-        let moved: Vec<(Key, u32)> = self.wakers.keys().copied().filter(differs).collect();
+        let differs = |((_, id), waker): &(OwnedStack, u32)| ids.contains_key(id) || ids.contains_key(waker);
+        let moved: Vec<(OwnedStack, u32)> = self.wakers.keys().copied().filter(differs).collect();
         for key in moved {
             let ((owner, id), waker) = key;
             if let Some(of) = self.wakers.remove(&key) {

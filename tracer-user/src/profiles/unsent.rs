@@ -12,7 +12,7 @@ use crate::host::process::ProcessFacts;
 use crate::model::{Names, Nanos, Owner, ProtocolId, StackSample};
 
 /// Place of the process in [`Unsent::sampled`], and owner; and stack.
-type Key = ((u32, Owner), u32);
+type UnsentKey = ((u32, Owner), u32);
 
 /// Samples since an exporter last took them.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(super) struct Unsent {
     places: FxHashMap<u32, u32>,
     /// Processes by their ids, until they are gone.
     instances: FxHashMap<u32, Arc<Instance>>,
-    sums: FxHashMap<Key, (u64, u64)>,
+    sums: FxHashMap<UnsentKey, (u64, u64)>,
     /// Samples that found no room, since last asked and since the start.
     dropped: u64,
     dropped_ever: u64,
@@ -121,7 +121,7 @@ impl Unsent {
 
     /// Stacks that are the same as others, by id.
     pub(super) fn same(&mut self, same: &FxHashMap<u32, u32>) {
-        let moved: Vec<Key> = self.sums.keys().filter(|(_, stack)| same.contains_key(stack)).copied().collect();
+        let moved: Vec<UnsentKey> = self.sums.keys().filter(|(_, stack)| same.contains_key(stack)).copied().collect();
         for (from, stack) in moved {
             let (Some((count, nanos)), Some(first)) = (self.sums.remove(&(from, stack)), same.get(&stack)) else {
                 continue;

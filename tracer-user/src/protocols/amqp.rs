@@ -11,7 +11,7 @@ mod fields;
 mod methods;
 
 use self::channel::{Channel, Of};
-use self::fields::Reader;
+use self::fields::FieldReader;
 use self::methods::{Method, Role};
 use super::framed::{Frame, FrameMeaning, Framed, Front, Way};
 use super::messaging::{CONNECT, DELIVER, PUBLISH, request};
@@ -49,7 +49,7 @@ impl Protocol for Amqp {
         if bytes.get(..n) == HEADER.get(..n) {
             return if n == HEADER.len() { Detected::Request } else { Detected::NeedMore };
         }
-        let Some(header) = Header::read(bytes).filter(|header| header.stands(bytes) == Some(true)) else {
+        let Some(header) = AmqpHeader::read(bytes).filter(|header| header.stands(bytes) == Some(true)) else {
             return Detected::No;
         };
         match header.method(bytes).map(|method| method.role) {
@@ -67,13 +67,13 @@ impl Protocol for Amqp {
 
 /// A frame's header.
 #[derive(Clone, Copy, Debug)]
-struct Header {
+struct AmqpHeader {
     kind: u8,
     channel: u16,
     size: usize,
 }
 
-impl Header {
+impl AmqpHeader {
     /// `None`: too short, or not a frame.
     fn read(bytes: &[u8]) -> Option<Self> {
         let ([kind, high, low, size @ ..], _) = bytes.split_first_chunk::<FRONT>()?;
@@ -152,9 +152,9 @@ impl Frames {
     }
 
     /// For a method followed by message content: the content header after it. `Err`: more bytes are needed.
-    fn content(bytes: &[u8], header: Header, cut: bool) -> Result<Option<(usize, Content<'_>)>, usize> {
+    fn content(bytes: &[u8], header: AmqpHeader, cut: bool) -> Result<Option<(usize, Content<'_>)>, usize> {
         let rest = bytes.get(header.len()..).unwrap_or_default();
-        let Some(next) = Header::read(rest) else {
+        let Some(next) = AmqpHeader::read(rest) else {
             return if rest.len() < FRONT && !cut { Err(header.len() + FRONT) } else { Ok(None) };
         };
         if next.kind != CONTENT || next.channel != header.channel {
@@ -170,13 +170,13 @@ impl Frames {
     fn method(
         &mut self,
         way: Way,
-        (header, method): (Header, &'static Method),
+        (header, method): (AmqpHeader, &'static Method),
         content: Option<&Content<'_>>,
         payload: &[u8],
         expected: &dyn Fn(u64) -> Option<ExpectedReply>,
         settings: &Settings,
     ) -> (u64, FrameMeaning) {
-        let mut fields = Reader::new(payload.get(4..).unwrap_or_default());
+        let mut fields = FieldReader::new(payload.get(4..).unwrap_or_default());
         let length = content.map(|content| content.size);
         let protocol = ProtocolId::Amqp;
         let wrong_way = match method.role {
@@ -299,7 +299,7 @@ struct Content<'a> {
 
 impl<'a> Content<'a> {
     fn read(payload: &'a [u8]) -> Option<Self> {
-        let mut fields = Reader::new(payload);
+        let mut fields = FieldReader::new(payload);
         fields.short()?;
         fields.short()?;
         let size = fields.long()?;
@@ -327,7 +327,7 @@ impl Framed for Frames {
             let meaning = FrameMeaning::Begun { request, protocol: ProtocolId::Amqp, length: Some(0) };
             return Front::Frame(Frame { len: n as u64, key: Of::Connect.key(0, 0), body: 0, meaning, end: true });
         }
-        let Some(header) = Header::read(bytes) else {
+        let Some(header) = AmqpHeader::read(bytes) else {
             return if bytes.len() < FRONT { Front::Need(FRONT) } else { Front::Invalid };
         };
         if header.stands(bytes) == Some(false) {
@@ -387,7 +387,7 @@ impl Framed for Frames {
     fn find(&self, way: Way, bytes: &[u8], _: &dyn Fn(u64) -> bool) -> Option<usize> {
         (0..bytes.len().saturating_sub(FRONT - 1)).find(|at| {
             let rest = bytes.get(*at..).unwrap_or_default();
-            let Some(header) = Header::read(rest) else { return false };
+            let Some(header) = AmqpHeader::read(rest) else { return false };
             let known = self.known(header.channel);
             let method = header.method(rest);
             match (header.stands(rest), header.kind) {
@@ -402,11 +402,11 @@ impl Framed for Frames {
     }
 
     fn is_early(&self, bytes: &[u8], open: &dyn Fn(u64) -> bool) -> bool {
-        let Some(header) = Header::read(bytes) else { return false };
+        let Some(header) = AmqpHeader::read(bytes) else { return false };
         let (Some(channel), Some(method)) = (self.known(header.channel), header.method(bytes)) else {
             return false;
         };
-        let mut fields = Reader::new(header.payload(bytes).get(4..).unwrap_or_default());
+        let mut fields = FieldReader::new(header.payload(bytes).get(4..).unwrap_or_default());
         match (method.class, method.id) {
             (60, 80 | 90 | 120) => {
                 let tag = fields.long().unwrap_or(0);

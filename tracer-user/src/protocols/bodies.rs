@@ -2,7 +2,7 @@
 
 use super::connection_parser::ConnectionParser;
 use super::elements::Elements;
-use super::stream::{Chunked, Fed, State};
+use super::stream::{Chunked, Fed, StreamState};
 use super::{Chunk, ExchangeEvent, Walked};
 use crate::model::Direction;
 
@@ -23,7 +23,7 @@ impl ConnectionParser {
         };
         if unread > 0 {
             let take = unread.min(left);
-            stream.state = State::Own(unread - take);
+            stream.state = StreamState::Own(unread - take);
             stream.bytes += take;
             return take;
         }
@@ -35,7 +35,7 @@ impl ConnectionParser {
                 self.ended(is_request, chunk.at, out);
                 return left;
             }
-            stream.state = State::UntilTurn;
+            stream.state = StreamState::UntilTurn;
             self.want_more(chunk.dir, chunk.head.len());
             if is_request && self.pipelines() {
                 self.pair.unseen(chunk.at, chunk.arrived);
@@ -45,7 +45,7 @@ impl ConnectionParser {
         match parser.body(is_request, captured) {
             Walked::More(unread) => {
                 stream.bytes += captured.len() as u64;
-                stream.state = State::Own(unread);
+                stream.state = StreamState::Own(unread);
                 captured.len() as u64
             }
             Walked::End(used) => {
@@ -55,7 +55,7 @@ impl ConnectionParser {
             }
             Walked::Lost => {
                 out.push(ExchangeEvent::Lost { dir: chunk.dir, bytes: left });
-                stream.state = State::UntilTurn;
+                stream.state = StreamState::UntilTurn;
                 0
             }
         }
@@ -79,7 +79,7 @@ impl ConnectionParser {
         match fed {
             Fed::More(next) => {
                 stream.bytes += all;
-                stream.state = next.rest().map_or(State::Elements(next), State::Body);
+                stream.state = next.rest().map_or(StreamState::Elements(next), StreamState::Body);
                 all
             }
             Fed::End(used) => {
@@ -89,7 +89,7 @@ impl ConnectionParser {
             }
             Fed::Invalid => {
                 out.push(ExchangeEvent::Lost { dir: chunk.dir, bytes: left });
-                stream.state = State::UntilTurn;
+                stream.state = StreamState::UntilTurn;
                 self.want_more(chunk.dir, chunk.head.len());
                 if is_request && self.pipelines() {
                     self.pair.unseen(chunk.at, chunk.arrived);
@@ -116,17 +116,17 @@ impl ConnectionParser {
             {
                 let rest = n - left;
                 stream.bytes += left;
-                stream.state = State::Chunked(if rest == 0 { Chunked::BEGIN } else { Chunked::Data(rest) });
+                stream.state = StreamState::Chunked(if rest == 0 { Chunked::BEGIN } else { Chunked::Data(rest) });
                 return left;
             }
             out.push(ExchangeEvent::Lost { dir: chunk.dir, bytes: left });
-            stream.state = State::ChunkedLost;
+            stream.state = StreamState::ChunkedLost;
             return 0;
         }
         match chunked.feed(captured) {
             Fed::More(next) => {
                 stream.bytes += captured.len() as u64;
-                stream.state = State::Chunked(next);
+                stream.state = StreamState::Chunked(next);
                 captured.len() as u64
             }
             Fed::End(used) => {
@@ -136,7 +136,7 @@ impl ConnectionParser {
             }
             Fed::Invalid => {
                 out.push(ExchangeEvent::Lost { dir: chunk.dir, bytes: left });
-                stream.state = State::ChunkedLost;
+                stream.state = StreamState::ChunkedLost;
                 0
             }
         }

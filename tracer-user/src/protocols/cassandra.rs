@@ -109,9 +109,9 @@ impl Protocol for Cassandra {
 }
 
 /// Reads consecutive values; `None` if one is cut.
-struct Reader<'a>(&'a [u8]);
+struct CassandraReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> CassandraReader<'a> {
     fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let (front, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
@@ -250,7 +250,7 @@ impl Streams {
             QUERY | PREPARE | EXECUTE | BATCH => {}
             _ => return plain("AUTHENTICATE"),
         }
-        let mut body = Reader(body);
+        let mut body = CassandraReader(body);
         let found = body.preamble(envelope).and_then(|()| match envelope.kind {
             QUERY => body.statement().map(|statement| of(summary(statement))),
             PREPARE => {
@@ -268,7 +268,7 @@ impl Streams {
     }
 
     /// Statements run as a batch: named by what all of them do, as far as captured.
-    fn batch(&self, body: &mut Reader<'_>) -> Option<Box<Request>> {
+    fn batch(&self, body: &mut CassandraReader<'_>) -> Option<Box<Request>> {
         body.byte()?;
         let count = body.short()?;
         let mut first: Option<Summary> = None;
@@ -315,7 +315,7 @@ impl Streams {
         if envelope.flags & PACKED != 0 {
             return (envelope.kind == ERROR).then_some(OTHER);
         }
-        let mut body = Reader(body);
+        let mut body = CassandraReader(body);
         let before = body.preamble(envelope);
         match envelope.kind {
             ERROR => {

@@ -2,7 +2,7 @@
 
 use super::connection_parser::ConnectionParser;
 use super::pair::Waiting;
-use super::stream::State;
+use super::stream::StreamState;
 use super::{Beyond, Chunk, ExchangeEvent, Settings, Stamp, Step, Verdict};
 use crate::model::{Direction, Nanos, Outcome, Side};
 
@@ -51,7 +51,7 @@ impl ConnectionParser {
             let bytes = stream.buffer.len() as u64;
             if bytes > 0 {
                 stream.restart();
-                stream.state = State::Lost;
+                stream.state = StreamState::Lost;
                 out.push(ExchangeEvent::Lost { dir, bytes });
             }
         }
@@ -104,7 +104,7 @@ impl ConnectionParser {
         let over = match beyond {
             Beyond::Nothing => ends_head,
             Beyond::Chunks => {
-                stream.state = State::ChunkedLost;
+                stream.state = StreamState::ChunkedLost;
                 chunk.last().ends_with(b"\r\n0\r\n\r\n")
             }
             Beyond::Length(0) => true,
@@ -207,20 +207,20 @@ impl ConnectionParser {
         let (state, last, started) = (stream.state, stream.last, stream.bytes > 0);
         match state {
             // The client read to the end, or the server sent to the end; otherwise the connection was torn down.
-            State::UntilClose if how != Closed::Both => self.reply_ended(Outcome::Complete, last, out),
-            State::UntilTurn | State::ChunkedLost if how != Closed::Both => {
+            StreamState::UntilClose if how != Closed::Both => self.reply_ended(Outcome::Complete, last, out),
+            StreamState::UntilTurn | StreamState::ChunkedLost if how != Closed::Both => {
                 self.reply_ended(Outcome::Complete, last, out);
             }
             // Where the reply should have ended is unknown.
-            State::UntilTurn | State::ChunkedLost | State::Trailing if started => {
+            StreamState::UntilTurn | StreamState::ChunkedLost | StreamState::Trailing if started => {
                 self.reply_ended(Outcome::Unfinished, last, out);
             }
-            State::UntilClose
-            | State::Body(_)
-            | State::Part(_)
-            | State::Chunked(_)
-            | State::Elements(_)
-            | State::Own(_)
+            StreamState::UntilClose
+            | StreamState::Body(_)
+            | StreamState::Part(_)
+            | StreamState::Chunked(_)
+            | StreamState::Elements(_)
+            | StreamState::Own(_)
                 if started =>
             {
                 self.reply_ended(Outcome::Aborted, if last.nanos == 0 { at } else { last }, out);
@@ -228,7 +228,7 @@ impl ConnectionParser {
             _ => {}
         }
         // None of these replies was seen: there were none, or they were among uncaptured bytes.
-        let outcome = if state == State::Lost { Outcome::Unfinished } else { Outcome::Aborted };
+        let outcome = if state == StreamState::Lost { Outcome::Unfinished } else { Outcome::Aborted };
         while !self.pair.is_empty() {
             self.stream(replies).restart();
             self.reply_ended(outcome, at, out);
@@ -241,7 +241,7 @@ impl ConnectionParser {
     /// Reports a request whose head will never be complete if its first line is.
     fn cut_off(&mut self, requests: Direction, at: Stamp, settings: &Settings, out: &mut Vec<ExchangeEvent>) {
         let stream = self.stream(requests);
-        if stream.state != State::Start || stream.buffer.is_empty() {
+        if stream.state != StreamState::Start || stream.buffer.is_empty() {
             return;
         }
         let piece = std::mem::take(&mut stream.buffer);
@@ -287,35 +287,35 @@ impl ConnectionParser {
         stream.last.nanos = stream.last.nanos.max(last);
         let at = stream.last;
         match stream.state {
-            State::Body(n) => {
+            StreamState::Body(n) => {
                 stream.bytes += n.min(missed);
-                stream.state = State::Body(n.saturating_sub(missed));
+                stream.state = StreamState::Body(n.saturating_sub(missed));
                 if n <= missed {
                     self.ended(is_request, at, out);
                 }
             }
-            State::Own(unread) if unread >= missed => {
+            StreamState::Own(unread) if unread >= missed => {
                 stream.bytes += missed;
-                stream.state = State::Own(unread - missed);
+                stream.state = StreamState::Own(unread - missed);
             }
-            State::Own(_) => {
+            StreamState::Own(_) => {
                 stream.bytes += missed;
-                stream.state = State::UntilTurn;
+                stream.state = StreamState::UntilTurn;
             }
-            State::Chunked(_)
-            | State::Elements(_)
-            | State::ChunkedLost
-            | State::UntilClose
-            | State::UntilTurn
-            | State::Trailing => stream.bytes += missed,
-            State::Part(left) | State::Pass(left) if left >= missed => {
+            StreamState::Chunked(_)
+            | StreamState::Elements(_)
+            | StreamState::ChunkedLost
+            | StreamState::UntilClose
+            | StreamState::UntilTurn
+            | StreamState::Trailing => stream.bytes += missed,
+            StreamState::Part(left) | StreamState::Pass(left) if left >= missed => {
                 stream.pass(missed);
             }
-            State::Part(_) | State::Pass(_) | State::Start | State::Lost => {
+            StreamState::Part(_) | StreamState::Pass(_) | StreamState::Start | StreamState::Lost => {
                 out.push(ExchangeEvent::Lost { dir, bytes: missed });
                 if !is_request {
                     // There were replies, only unseen: their requests were not left unanswered.
-                    stream.state = State::Lost;
+                    stream.state = StreamState::Lost;
                 }
             }
         }
@@ -378,7 +378,7 @@ impl ConnectionParser {
         let replies = requests.flip();
         let stream = self.stream(replies);
         let (state, last) = (stream.state, stream.last);
-        if matches!(state, State::UntilTurn | State::ChunkedLost) {
+        if matches!(state, StreamState::UntilTurn | StreamState::ChunkedLost) {
             self.reply_ended(Outcome::Complete, last, out);
         }
         while !self.pair.is_empty() {

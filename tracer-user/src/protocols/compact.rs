@@ -6,7 +6,7 @@ use super::dns::Datagrams;
 use super::multiplex::RestingLanes;
 use super::round_trips::RoundTrips;
 use super::session::RestingSession;
-use super::stream::{State, Stream};
+use super::stream::{Stream, StreamState};
 use super::{PROTOCOLS, Parser, Protocol, Stamp, Verdict};
 use crate::model::{Direction, Nanos, Side};
 
@@ -293,7 +293,7 @@ impl ConnectionParser {
 impl Stream {
     /// Whether nothing is under way.
     fn is_quiet(&self) -> bool {
-        self.state == State::Start
+        self.state == StreamState::Start
             && self.buffer.is_empty()
             && self.start.is_none()
             && self.bytes == 0

@@ -6,7 +6,7 @@ use super::multiplex::Multiplexed;
 use super::pair::Pair;
 use super::round_trips::RoundTrips;
 use super::session::Session;
-use super::stream::{State, Stream};
+use super::stream::{Stream, StreamState};
 use super::{Body, Chunk, ExchangeEvent, Parser, Protocol, Request, Settings, Stamp, Step, Touched, Verdict, Want};
 use crate::model::{Direction, Nanos, Outcome, ProtocolId, Side};
 
@@ -141,7 +141,7 @@ impl ConnectionParser {
 
     /// Whether this end is reading a request: its beginning is known, its end not yet.
     pub fn is_inside_request(&self) -> bool {
-        self.read_up_to().is_some() && !matches!(self.rx.state, State::Start | State::Lost)
+        self.read_up_to().is_some() && !matches!(self.rx.state, StreamState::Start | StreamState::Lost)
     }
 
     /// Whether this end is known to have connected, or to be the client.
@@ -239,17 +239,17 @@ impl ConnectionParser {
         let (state, last) = (stream.state, stream.last);
         match state {
             // A trailing reply may continue, or may have ended unnoticed.
-            State::Lost | State::Trailing => {
+            StreamState::Lost | StreamState::Trailing => {
                 stream.restart();
                 if !is_request {
                     // The replies to these requests were among the lost bytes.
                     self.give_up_all(last, out);
                 }
             }
-            State::UntilTurn | State::ChunkedLost if is_request => self.request_ended(last, out),
-            State::Start if is_request => self.answered_early(from, last, settings, out),
+            StreamState::UntilTurn | StreamState::ChunkedLost if is_request => self.request_ended(last, out),
+            StreamState::Start if is_request => self.answered_early(from, last, settings, out),
 
-            State::UntilTurn | State::ChunkedLost => {
+            StreamState::UntilTurn | StreamState::ChunkedLost => {
                 self.reply_ended(Outcome::Complete, last, out);
                 if self.pipelines() {
                     // Other replies may have followed in the bytes that were missed.
@@ -285,20 +285,20 @@ impl ConnectionParser {
             let (state, waiting) = (stream.state, self.pair.len());
             let stream = self.stream(chunk.dir);
             let taken = match state {
-                State::Start => self.start(chunk, at, captured, settings, is_request, out),
-                State::Body(n) => {
+                StreamState::Start => self.start(chunk, at, captured, settings, is_request, out),
+                StreamState::Body(n) => {
                     let take = n.min(left);
-                    stream.state = State::Body(n - take);
+                    stream.state = StreamState::Body(n - take);
                     stream.bytes += take;
                     if n == take {
                         self.ended(is_request, chunk.at, out);
                     }
                     take
                 }
-                State::Chunked(chunked) => self.chunked(chunk, chunked, captured, left, is_request, out),
-                State::Elements(elements) => self.elements(chunk, elements, captured, left, is_request, out),
-                State::Own(unread) => self.own(chunk, unread, captured, left, is_request, out),
-                State::ChunkedLost => {
+                StreamState::Chunked(chunked) => self.chunked(chunk, chunked, captured, left, is_request, out),
+                StreamState::Elements(elements) => self.elements(chunk, elements, captured, left, is_request, out),
+                StreamState::Own(unread) => self.own(chunk, unread, captured, left, is_request, out),
+                StreamState::ChunkedLost => {
                     stream.bytes += left;
                     let last = if chunk.tail.is_empty() { captured } else { chunk.last() };
                     if last.ends_with(b"\r\n0\r\n\r\n") || last == b"0\r\n\r\n" {
@@ -306,7 +306,7 @@ impl ConnectionParser {
                     }
                     left
                 }
-                State::UntilTurn if stream.ends_within > 0 => {
+                StreamState::UntilTurn if stream.ends_within > 0 => {
                     stream.bytes += left;
                     stream.ends_within = stream.ends_within.saturating_sub(left);
                     if stream.ends_within == 0 {
@@ -314,13 +314,13 @@ impl ConnectionParser {
                     }
                     left
                 }
-                State::UntilClose | State::UntilTurn => {
+                StreamState::UntilClose | StreamState::UntilTurn => {
                     stream.bytes += left;
                     left
                 }
-                State::Part(_) | State::Pass(_) => stream.pass(left),
-                State::Trailing => self.trailing(chunk, captured, left, out),
-                State::Lost => {
+                StreamState::Part(_) | StreamState::Pass(_) => stream.pass(left),
+                StreamState::Trailing => self.trailing(chunk, captured, left, out),
+                StreamState::Lost => {
                     out.push(ExchangeEvent::Lost { dir: chunk.dir, bytes: left });
                     left
                 }
@@ -359,7 +359,7 @@ impl ConnectionParser {
     /// The exchange that the next bytes of a direction belong to.
     fn exchange(&mut self, is_request: bool) -> Option<u64> {
         if is_request {
-            let starting = self.requests.is_some_and(|dir| self.stream(dir).state == State::Start);
+            let starting = self.requests.is_some_and(|dir| self.stream(dir).state == StreamState::Start);
             if starting { None } else { self.pair.newest().map(|waiting| waiting.exchange) }
         } else if self.orphan {
             None
@@ -397,11 +397,11 @@ impl ConnectionParser {
         if captured.is_empty() && stream.buffer.is_empty() && stream.bytes == 0 {
             // The end of the reply to the only waiting request may still show.
             if !is_request && self.pair.len() == 1 && self.protocol.is_some_and(Protocol::trails) {
-                stream.state = State::Trailing;
+                stream.state = StreamState::Trailing;
                 return 0;
             }
             out.push(ExchangeEvent::Lost { dir: chunk.dir, bytes: left });
-            stream.state = State::Lost;
+            stream.state = StreamState::Lost;
             if self.pipelines() {
                 self.want_more(chunk.dir, chunk.head.len());
                 if is_request {

@@ -1,7 +1,7 @@
 //! Replies reported before their request, which another thread may have read: set aside until it comes.
 
 use super::connection_parser::{ConnectionParser, HeldOperation};
-use super::stream::State;
+use super::stream::StreamState;
 use super::{Chunk, ExchangeEvent, Settings};
 
 /// Most replies kept while the record of their request is missing (it may come later, from another thread).
@@ -44,7 +44,7 @@ impl ConnectionParser {
 
     /// Sets a reply aside whose request has not come; false if it must be taken now.
     pub(super) fn early(&mut self, chunk: &Chunk<'_>) -> bool {
-        let starting = self.rx.state == State::Start && self.rx.buffer.is_empty();
+        let starting = self.rx.state == StreamState::Start && self.rx.buffer.is_empty();
         let waiting = !self.pair.is_empty() || self.orphan;
         if starting && self.parser.as_ref().is_some_and(|parser| parser.is_unasked(chunk.head)) {
             return false;

@@ -8,7 +8,7 @@ mod records;
 
 use std::borrow::Cow;
 
-use self::records::{ABORT, BEGIN, END, Header, PARAMS, QUESTION, STDERR, STDOUT, Walk, pairs};
+use self::records::{ABORT, BEGIN, END, FastcgiHeader, PARAMS, QUESTION, STDERR, STDOUT, Walk, pairs};
 use super::cgi::{self, Variables};
 use super::{Body, Detected, ExpectedReply, Parser, Protocol, Reply, Request, Settings, Step, Walked, http1::is_token};
 use crate::model::ProtocolId;
@@ -26,26 +26,26 @@ impl Protocol for FastCgi {
     }
 
     fn detect(&self, bytes: &[u8]) -> Detected {
-        let Some(header) = Header::read(bytes) else {
+        let Some(header) = FastcgiHeader::read(bytes) else {
             let could = bytes.is_empty()
                 || bytes.first() == Some(&1)
                     && bytes.get(1).is_none_or(|kind| matches!(*kind, BEGIN | STDOUT | QUESTION));
             return if could { Detected::NeedMore } else { Detected::No };
         };
-        let content = bytes.get(Header::LEN..).unwrap_or_default();
+        let content = bytes.get(FastcgiHeader::LEN..).unwrap_or_default();
         match header {
-            Header { kind: BEGIN, id: 1.., len: 8, padding: 0 } => match content {
+            FastcgiHeader { kind: BEGIN, id: 1.., len: 8, padding: 0 } => match content {
                 [0, 1..=3, 0 | 1, 0, 0, 0, 0, 0, ..] => Detected::Request,
                 _ if content.len() < 8 => Detected::NeedMore,
                 _ => Detected::No,
             },
-            Header { kind: QUESTION, id: 0, .. } => match content.get(2..7) {
+            FastcgiHeader { kind: QUESTION, id: 0, .. } => match content.get(2..7) {
                 Some(b"FCGI_") => Detected::Request,
                 Some(_) => Detected::No,
                 None => Detected::NeedMore,
             },
             // A script's answer begins with a header line.
-            Header { kind: STDOUT, id: 1.., len: 4.., .. } => {
+            FastcgiHeader { kind: STDOUT, id: 1.., len: 4.., .. } => {
                 let name = content.iter().take_while(|byte| is_token(**byte)).count();
                 match content.get(name) {
                     Some(b':') if name > 0 => Detected::Reply,
@@ -70,7 +70,7 @@ struct Connection {
 }
 
 /// Skips a whole record between messages.
-fn between(bytes: &[u8], header: Header) -> Step<Box<Request>> {
+fn between(bytes: &[u8], header: FastcgiHeader) -> Step<Box<Request>> {
     match header.end() {
         used if used <= bytes.len() => Step::Skip { used },
         // Longer ones do not occur.
@@ -81,33 +81,35 @@ fn between(bytes: &[u8], header: Header) -> Step<Box<Request>> {
 
 impl Parser for Connection {
     fn request(&mut self, bytes: &[u8], cut: bool, settings: &Settings) -> Step<Box<Request>> {
-        let Some(first) = Header::read(bytes) else {
+        let Some(first) = FastcgiHeader::read(bytes) else {
             return if cut || bytes.first().is_some_and(|version| *version != 1) {
                 Step::Invalid
             } else {
                 Step::NeedMore
             };
         };
-        let role = bytes.get(Header::LEN + 1).copied();
+        let role = bytes.get(FastcgiHeader::LEN + 1).copied();
         match first {
-            Header { kind: BEGIN, id: 1.., len: 8, .. } => {}
+            FastcgiHeader { kind: BEGIN, id: 1.., len: 8, .. } => {}
             // Queries about the server; an abort of a request already sent.
-            Header { kind: QUESTION, id: 0, .. } | Header { kind: ABORT, .. } if !cut => return between(bytes, first),
+            FastcgiHeader { kind: QUESTION, id: 0, .. } | FastcgiHeader { kind: ABORT, .. } if !cut => {
+                return between(bytes, first);
+            }
             _ => return Step::Invalid,
         }
         let mut variables = Cow::Borrowed(&[][..]);
         let mut at = first.end();
         let mut whole = false;
         while let Some(rest) = bytes.get(at..)
-            && let Some(header) = Header::read(rest)
+            && let Some(header) = FastcgiHeader::read(rest)
         {
-            let content = rest.get(Header::LEN..).unwrap_or_default();
+            let content = rest.get(FastcgiHeader::LEN..).unwrap_or_default();
             let content = content.get(..header.len).unwrap_or(content);
             match header {
-                Header { id, .. } if id != first.id => return Step::Invalid,
-                Header { kind: PARAMS, len: 0, .. } => whole = header.end() <= rest.len(),
-                Header { kind: PARAMS, .. } if variables.is_empty() => variables = Cow::Borrowed(content),
-                Header { kind: PARAMS, .. } => variables.to_mut().extend_from_slice(content),
+                FastcgiHeader { id, .. } if id != first.id => return Step::Invalid,
+                FastcgiHeader { kind: PARAMS, len: 0, .. } => whole = header.end() <= rest.len(),
+                FastcgiHeader { kind: PARAMS, .. } if variables.is_empty() => variables = Cow::Borrowed(content),
+                FastcgiHeader { kind: PARAMS, .. } => variables.to_mut().extend_from_slice(content),
                 _ => return Step::Invalid,
             }
             at += header.end();
@@ -140,9 +142,9 @@ impl Parser for Connection {
         let mut at = 0;
         let mut id = expected.note;
         while let Some(rest) = bytes.get(at..)
-            && let Some(header) = Header::read(rest)
+            && let Some(header) = FastcgiHeader::read(rest)
         {
-            let content = rest.get(Header::LEN..).unwrap_or_default();
+            let content = rest.get(FastcgiHeader::LEN..).unwrap_or_default();
             let content = content.get(..header.len).unwrap_or(content);
             if header.id == 0 {
                 // Answers to queries about the server.
@@ -165,7 +167,7 @@ impl Parser for Connection {
                         output.to_mut().extend_from_slice(content);
                     }
                     if let Some((end, status)) = cgi::answer(&output) {
-                        let used = at + Header::LEN + end.saturating_sub(before);
+                        let used = at + FastcgiHeader::LEN + end.saturating_sub(before);
                         return self.answered(bytes, used, id, status, None);
                     }
                 }
@@ -185,7 +187,7 @@ impl Parser for Connection {
             }
             at += header.end();
         }
-        let begins = Header::read(bytes);
+        let begins = FastcgiHeader::read(bytes);
         if begins.is_none() && bytes.first().is_some_and(|version| *version != 1) {
             return Step::Invalid;
         }

@@ -77,7 +77,7 @@ impl Protocol for Http2 {
 /// Detects a connection joined in mid-stream by unambiguous frames.
 fn detect_frames(mut bytes: &[u8]) -> Detected {
     let mut first = true;
-    while let Some(header) = Header::read(bytes) {
+    while let Some(header) = Http2Header::read(bytes) {
         if !header.fits(FRAME_LIMIT) || !header.is_likely() {
             return Detected::No;
         }
@@ -125,7 +125,7 @@ fn settings_plausible(payload: &[u8]) -> bool {
 
 /// A frame's header.
 #[derive(Clone, Copy, Debug)]
-struct Header {
+struct Http2Header {
     len: u32,
     kind: u8,
     flags: u8,
@@ -133,7 +133,7 @@ struct Header {
     key: u64,
 }
 
-impl Header {
+impl Http2Header {
     fn read(bytes: &[u8]) -> Option<Self> {
         let (header, _) = bytes.split_first_chunk::<HEADER>()?;
         let [high, middle, low, kind, flags, key @ ..] = *header;
@@ -182,7 +182,7 @@ impl Header {
 }
 
 /// The header block in the payload of a HEADERS or PUSH_PROMISE frame, without padding and the fields before it.
-fn block_of(header: Header, payload: &[u8]) -> Option<&[u8]> {
+fn block_of(header: Http2Header, payload: &[u8]) -> Option<&[u8]> {
     let mut from = 0;
     let mut padding = 0;
     if header.has(PADDED) {
@@ -246,7 +246,7 @@ impl Frames {
     fn head(
         &mut self,
         way: Way,
-        header: Header,
+        header: Http2Header,
         (block, whole): (&[u8], bool),
         expected: Option<ExpectedReply>,
         settings: &Settings,
@@ -305,7 +305,7 @@ impl Frames {
         &mut self,
         way: Way,
         bytes: &[u8],
-        header: Header,
+        header: Http2Header,
         cut: bool,
         expected: &dyn Fn(u64) -> Option<ExpectedReply>,
         settings: &Settings,
@@ -325,7 +325,7 @@ impl Frames {
         let mut complete = header.has(END_HEADERS);
         while whole && !complete {
             let rest = bytes.get(total..).unwrap_or_default();
-            let Some(next) = Header::read(rest) else {
+            let Some(next) = Http2Header::read(rest) else {
                 if cut {
                     break;
                 }
@@ -376,7 +376,7 @@ impl Framed for Frames {
             }
             return if n < PREFACE.len() { Front::Invalid } else { nothing(PREFACE.len() as u64) };
         }
-        let Some(header) = Header::read(bytes) else { return Front::Need(HEADER) };
+        let Some(header) = Http2Header::read(bytes) else { return Front::Need(HEADER) };
         if !header.fits(self.limit(way)) {
             return Front::Invalid;
         }
@@ -443,7 +443,7 @@ impl Framed for Frames {
 
     fn find(&self, way: Way, bytes: &[u8], open: &dyn Fn(u64) -> bool) -> Option<usize> {
         let limit = self.limit(way);
-        let known = |header: Header, front: bool| {
+        let known = |header: Http2Header, front: bool| {
             let key = header.key;
             header.fits(limit)
                 && header.is_likely()
@@ -455,9 +455,9 @@ impl Framed for Frames {
         };
         (0..bytes.len().saturating_sub(HEADER - 1)).find(|at| {
             let rest = bytes.get(*at..).unwrap_or_default();
-            let Some(header) = Header::read(rest).filter(|header| known(*header, *at == 0)) else { return false };
+            let Some(header) = Http2Header::read(rest).filter(|header| known(*header, *at == 0)) else { return false };
             let end = HEADER + header.len as usize;
-            match rest.get(end..).and_then(Header::read) {
+            match rest.get(end..).and_then(Http2Header::read) {
                 Some(next) => known(next, *at == 0),
                 // Exactly to the end of the captured part, which is likely the operation's end.
                 None if rest.len() == end => true,
@@ -469,7 +469,7 @@ impl Framed for Frames {
     }
 
     fn is_early(&self, bytes: &[u8], _: &dyn Fn(u64) -> bool) -> bool {
-        Header::read(bytes).is_some_and(|header| {
+        Http2Header::read(bytes).is_some_and(|header| {
             header.kind == HEADERS && header.key % 2 == 1 && header.key > self.highest && self.highest != 0
         })
     }

@@ -15,7 +15,7 @@ mod requests;
 
 use std::sync::{Arc, LazyLock};
 
-use self::read::Reader;
+use self::read::KafkaReader;
 use self::requests::{Subject, has_topics, subject};
 use super::framed::{Frame, FrameMeaning, Framed, Front, Way};
 use super::sql::{dotted, shared};
@@ -83,13 +83,13 @@ fn short(bytes: &[u8], at: usize) -> Option<i16> {
 
 /// A request's header, in the form all versions share.
 #[derive(Clone, Copy, Debug)]
-struct Header {
+struct KafkaHeader {
     api: i16,
     version: i16,
     correlation: i32,
 }
 
-impl Header {
+impl KafkaHeader {
     fn read(bytes: &[u8]) -> Option<Self> {
         Some(Self {
             api: short(bytes, LENGTH)?,
@@ -99,10 +99,10 @@ impl Header {
     }
 
     /// The bytes after the header of the request at the front of `bytes`.
-    fn body(self, bytes: &[u8]) -> Option<Reader<'_>> {
+    fn body(self, bytes: &[u8]) -> Option<KafkaReader<'_>> {
         // The client id is never compact.
         let client = usize::try_from(short(bytes, LENGTH + 8)?).unwrap_or_default();
-        let mut body = Reader::new(bytes.get(LENGTH + 10 + client..)?, names::is_flexible(self.api, self.version));
+        let mut body = KafkaReader::new(bytes.get(LENGTH + 10 + client..)?, names::is_flexible(self.api, self.version));
         body.tags()?;
         Some(body)
     }
@@ -152,7 +152,7 @@ fn likely(bytes: &[u8]) -> Option<bool> {
     if !has_topics(api) {
         return Some(named);
     }
-    let header = Header { api, version, correlation: 0 };
+    let header = KafkaHeader { api, version, correlation: 0 };
     match header.body(bytes).and_then(|body| subject(api, version, body)) {
         Some(Subject { topic: Some(topic), .. }) => Some(is_topic(topic)),
         Some(_) => Some(named),
@@ -174,7 +174,7 @@ fn key(correlation: i32) -> u64 {
 }
 
 /// [`ExpectedReply::note`]: the API and its version, which replies do not repeat.
-fn note(header: Header) -> u16 {
+fn note(header: KafkaHeader) -> u16 {
     let [_, api] = header.api.to_be_bytes();
     let [_, version] = header.version.to_be_bytes();
     u16::from_be_bytes([api, version])
@@ -209,8 +209,8 @@ impl Calls {
     }
 
     /// The request at the front of `bytes`.
-    fn request(&mut self, header: Header, bytes: &[u8], cut: bool) -> Box<Request> {
-        let Header { api, version, .. } = header;
+    fn request(&mut self, header: KafkaHeader, bytes: &[u8], cut: bool) -> Box<Request> {
+        let KafkaHeader { api, version, .. } = header;
         let method = names::name(api).unwrap_or_else(|| shared(names::OTHER));
         let found = header.body(bytes).and_then(|body| subject(api, version, body));
         let about = found.unwrap_or_default();
@@ -263,7 +263,8 @@ impl Framed for Calls {
                 if self.bare && likely(front) != Some(true) {
                     return nothing(len);
                 }
-                let Some(header) = Header::read(front).filter(|header| header.api >= 0 && header.version >= 0) else {
+                let Some(header) = KafkaHeader::read(front).filter(|header| header.api >= 0 && header.version >= 0)
+                else {
                     return Front::Invalid;
                 };
                 self.bare = false;
@@ -283,7 +284,7 @@ impl Framed for Calls {
                     let (api, version) = noted(expected);
                     let flexible = names::is_flexible(api, version);
                     // A client that asks for versions need not know any, so this header is never flexible.
-                    let mut header = Reader::new(front.get(LENGTH + 4..)?, flexible && api != API_VERSIONS);
+                    let mut header = KafkaReader::new(front.get(LENGTH + 4..)?, flexible && api != API_VERSIONS);
                     header.tags()?;
                     Some(replies::outcome(api, version, header.with(flexible)))
                 });

@@ -3,7 +3,7 @@
 use super::closing::give_up;
 use super::connection_parser::{ConnectionParser, HEAD_MAX};
 use super::pair::Waiting;
-use super::stream::{Chunked, Fed, State};
+use super::stream::{Chunked, Fed, StreamState};
 use super::{Chunk, Detected, ExchangeEvent, NOWHERE, Protocol, Request, Stamp};
 use crate::model::Direction;
 
@@ -15,29 +15,29 @@ impl ConnectionParser {
         let stream = self.stream(chunk.dir);
         let before = stream.last;
         let lost = match stream.state {
-            State::Body(n) => {
+            StreamState::Body(n) => {
                 let take = n.min(gap);
-                stream.state = State::Body(n - take);
+                stream.state = StreamState::Body(n - take);
                 stream.bytes += take;
                 if n <= gap {
                     self.ended(is_request, before, out);
                 }
                 gap - take
             }
-            State::Chunked(Chunked::Data(n)) if n > gap => {
-                stream.state = State::Chunked(Chunked::Data(n - gap));
+            StreamState::Chunked(Chunked::Data(n)) if n > gap => {
+                stream.state = StreamState::Chunked(Chunked::Data(n - gap));
                 stream.bytes += gap;
                 0
             }
-            State::Chunked(_) => {
-                stream.state = State::ChunkedLost;
+            StreamState::Chunked(_) => {
+                stream.state = StreamState::ChunkedLost;
                 stream.bytes += gap;
                 gap
             }
-            State::Elements(elements) => match elements.skip(gap) {
+            StreamState::Elements(elements) => match elements.skip(gap) {
                 Fed::More(next) => {
                     stream.bytes += gap;
-                    stream.state = State::Elements(next);
+                    stream.state = StreamState::Elements(next);
                     0
                 }
                 Fed::End(used) => {
@@ -47,26 +47,26 @@ impl ConnectionParser {
                 }
                 Fed::Invalid => {
                     stream.bytes += gap;
-                    stream.state = State::UntilTurn;
+                    stream.state = StreamState::UntilTurn;
                     gap
                 }
             },
-            State::Own(unread) if unread >= gap => {
+            StreamState::Own(unread) if unread >= gap => {
                 stream.bytes += gap;
-                stream.state = State::Own(unread - gap);
+                stream.state = StreamState::Own(unread - gap);
                 0
             }
-            State::Own(_) => {
+            StreamState::Own(_) => {
                 stream.bytes += gap;
-                stream.state = State::UntilTurn;
+                stream.state = StreamState::UntilTurn;
                 gap
             }
-            State::ChunkedLost | State::UntilClose | State::UntilTurn | State::Trailing => {
+            StreamState::ChunkedLost | StreamState::UntilClose | StreamState::UntilTurn | StreamState::Trailing => {
                 stream.bytes += gap;
                 0
             }
-            State::Part(_) | State::Pass(_) => gap - stream.pass(gap),
-            State::Start | State::Lost => gap,
+            StreamState::Part(_) | StreamState::Pass(_) => gap - stream.pass(gap),
+            StreamState::Start | StreamState::Lost => gap,
         };
         if lost == 0 {
             return;
@@ -90,7 +90,7 @@ impl ConnectionParser {
         }
         let trails = !is_request && self.pair.len() == 1 && protocol.is_some_and(Protocol::trails);
         let stream = self.stream(chunk.dir);
-        if matches!(stream.state, State::Start | State::Lost) {
+        if matches!(stream.state, StreamState::Start | StreamState::Lost) {
             stream.restart();
             // A message may begin where reporting resumes.
             let fits = match protocol.map(|protocol| protocol.detect(chunk.head)) {
@@ -99,7 +99,7 @@ impl ConnectionParser {
                 _ => false,
             };
             if !fits {
-                stream.state = if trails { State::Trailing } else { State::Lost };
+                stream.state = if trails { StreamState::Trailing } else { StreamState::Lost };
             }
             if let Some(parser) = &mut self.parser {
                 parser.broken(is_request);
@@ -162,7 +162,7 @@ impl ConnectionParser {
             self.pair.unseen(chunk.at, chunk.arrived);
         }
         out.push(ExchangeEvent::Lost { dir: chunk.dir, bytes: left });
-        self.stream(chunk.dir).state = State::Lost;
+        self.stream(chunk.dir).state = StreamState::Lost;
         left
     }
 

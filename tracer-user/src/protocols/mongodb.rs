@@ -56,7 +56,7 @@ impl Protocol for MongoDb {
     }
 
     fn detect(&self, bytes: &[u8]) -> Detected {
-        let Some(header) = Header::read(bytes) else { return front(bytes) };
+        let Some(header) = MongodbHeader::read(bytes) else { return front(bytes) };
         if !header.is_one() {
             return Detected::No;
         }
@@ -82,7 +82,7 @@ fn front(bytes: &[u8]) -> Detected {
 
 /// A message's header.
 #[derive(Clone, Copy, Debug)]
-struct Header {
+struct MongodbHeader {
     len: i32,
     id: u32,
     /// Id of the message it answers.
@@ -90,7 +90,7 @@ struct Header {
     kind: i32,
 }
 
-impl Header {
+impl MongodbHeader {
     fn read(bytes: &[u8]) -> Option<Self> {
         let number = |at| long(bytes, at);
         let unsigned = |at| number(at).map(i32::cast_unsigned);
@@ -119,7 +119,7 @@ impl Header {
 }
 
 /// Whether the bytes after a header fit it; `None`: too few bytes.
-fn likely(header: Header, body: &[u8]) -> Option<bool> {
+fn likely(header: MongodbHeader, body: &[u8]) -> Option<bool> {
     let document = |at: usize| -> Option<bool> {
         let len = long(body, at)?;
         let first = body.get(at + 4)?;
@@ -239,7 +239,7 @@ fn sections(mut body: &[u8], expected: ExpectedReply) -> Box<Request> {
 }
 
 /// The request in a client's message.
-fn request(header: Header, body: &[u8]) -> Box<Request> {
+fn request(header: MongodbHeader, body: &[u8]) -> Box<Request> {
     let flags = long(body, 0).unwrap_or_default();
     let silent = match header.kind {
         MESSAGE => flags & MORE_TO_COME != 0,
@@ -296,7 +296,7 @@ fn failure(elements: &Elements<'_>) -> Option<&'static str> {
 }
 
 /// The failure reported in a server's message.
-fn outcome(header: Header, body: &[u8]) -> Option<&'static str> {
+fn outcome(header: MongodbHeader, body: &[u8]) -> Option<&'static str> {
     let document = match header.kind {
         MESSAGE if body.get(4) == Some(&0) => body.get(5..),
         REPLY => body.get(20..),
@@ -308,7 +308,7 @@ fn outcome(header: Header, body: &[u8]) -> Option<&'static str> {
 impl Messages {
     fn reply(
         &mut self,
-        header: Header,
+        header: MongodbHeader,
         body: &[u8],
         expected: &dyn Fn(u64) -> Option<ExpectedReply>,
     ) -> (u64, FrameMeaning, bool) {
@@ -344,7 +344,7 @@ impl Framed for Messages {
         expected: &dyn Fn(u64) -> Option<ExpectedReply>,
         _: &Settings,
     ) -> Front {
-        let Some(header) = Header::read(bytes) else { return Front::Need(HEADER) };
+        let Some(header) = MongodbHeader::read(bytes) else { return Front::Need(HEADER) };
         if !header.is_one() || way == Way::Request && !header.is_request() {
             return Front::Invalid;
         }
@@ -374,7 +374,7 @@ impl Framed for Messages {
     fn find(&self, way: Way, bytes: &[u8], open: &dyn Fn(u64) -> bool) -> Option<usize> {
         (0..bytes.len().saturating_sub(HEADER)).find(|at| {
             let rest = bytes.get(*at..).unwrap_or_default();
-            let Some(header) = Header::read(rest).filter(|header| header.is_one()) else { return false };
+            let Some(header) = MongodbHeader::read(rest).filter(|header| header.is_one()) else { return false };
             let fits = match way {
                 Way::Request => header.is_request(),
                 // A reply to no open request is only trusted at the front of an operation.
@@ -385,7 +385,7 @@ impl Framed for Messages {
     }
 
     fn is_early(&self, bytes: &[u8], open: &dyn Fn(u64) -> bool) -> bool {
-        let Some(header) = Header::read(bytes) else { return false };
+        let Some(header) = MongodbHeader::read(bytes) else { return false };
         header.is_one() && !open(key(header.to)) && self.following.is_none_or(|(before, _)| before != header.to)
     }
 

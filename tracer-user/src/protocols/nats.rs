@@ -29,7 +29,7 @@ const ACK: &[u8] = b"$JS.ACK.";
 
 /// Kind of exchange a key stands for.
 #[derive(Clone, Copy)]
-enum Kind {
+enum ExchangeKind {
     /// Unanswered publication.
     Publish = 1,
     /// Unanswered delivery.
@@ -44,7 +44,7 @@ enum Kind {
     Answered,
 }
 
-impl Kind {
+impl ExchangeKind {
     fn key(self, rest: u64) -> u64 {
         (self as u64) << 60 | rest & ((1 << 60) - 1)
     }
@@ -112,8 +112,8 @@ impl Lines {
     ) -> (u64, FrameMeaning) {
         let head = payload.get(..payload.len().min(sent.header)).unwrap_or_default();
         let (answered, answers, plain) = match way {
-            Way::Request => (Kind::Request, Kind::Answered, Kind::Publish),
-            Way::Reply => (Kind::Answered, Kind::Request, Kind::Deliver),
+            Way::Request => (ExchangeKind::Request, ExchangeKind::Answered, ExchangeKind::Publish),
+            Way::Reply => (ExchangeKind::Answered, ExchangeKind::Request, ExchangeKind::Deliver),
         };
         let to = answers.of(sent.subject);
         if expected(to).is_some() {
@@ -140,13 +140,13 @@ impl Lines {
         let key = match key {
             None if confirmed => {
                 self.next += 1;
-                Kind::Verbose.key(self.next)
+                ExchangeKind::Verbose.key(self.next)
             }
             None => plain.key(0),
             Some(key) => key,
         };
         if way == Way::Request {
-            self.expect(if key >> 60 == Kind::Verbose as u64 { key } else { 0 });
+            self.expect(if key >> 60 == ExchangeKind::Verbose as u64 { key } else { 0 });
         }
         let operation = match way {
             Way::Reply => DELIVER,
@@ -163,7 +163,7 @@ impl Lines {
 
     /// Handles a refusal from the server.
     fn refused(&mut self, text: &[u8], expected: &dyn Fn(u64) -> Option<ExpectedReply>) -> FrameMeaning {
-        let connect = Kind::Connect.key(0);
+        let connect = ExchangeKind::Connect.key(0);
         let key = if expected(connect).is_some() { connect } else { self.pending.pop_front().unwrap_or(0) };
         settled(key, Some(lines::error(text)))
     }
@@ -205,7 +205,7 @@ impl Framed for Lines {
             }
             Line::Connect(options) => {
                 self.verbose = lines::is_verbose(options);
-                let key = Kind::Connect.key(0);
+                let key = ExchangeKind::Connect.key(0);
                 self.pending = VecDeque::new();
                 self.expect(key);
                 // A client that does not request verbose mode gets no answer.
@@ -222,7 +222,7 @@ impl Framed for Lines {
                 self.expect(0);
                 (0, FrameMeaning::Nothing)
             }
-            Line::Pong if way == Way::Reply => (0, settled(Kind::Connect.key(0), None)),
+            Line::Pong if way == Way::Reply => (0, settled(ExchangeKind::Connect.key(0), None)),
             Line::Confirmed => (0, settled(self.pending.pop_front().unwrap_or(0), None)),
             Line::Refused(text) => (0, self.refused(text, expected)),
             Line::Other | Line::Pong => (0, FrameMeaning::Nothing),
@@ -251,7 +251,7 @@ impl Framed for Lines {
             Some(Line::Sent(sent)) => {
                 sent.subject.starts_with(inboxes::USUAL)
                     && self.inboxes.take(sent.subject)
-                    && !open(Kind::Request.of(sent.subject))
+                    && !open(ExchangeKind::Request.of(sent.subject))
             }
             _ => false,
         }

@@ -1,7 +1,7 @@
 //! Messages of several parts: heads that continue after skipped bytes, and replies with an end of their own.
 
 use super::connection_parser::ConnectionParser;
-use super::stream::State;
+use super::stream::StreamState;
 use super::{Chunk, ExchangeEvent, Reply, Settings, Stamp, Verdict};
 use crate::model::{Direction, Outcome};
 
@@ -13,7 +13,7 @@ impl ConnectionParser {
         stream.bytes += used as u64;
         stream.buffer = bytes.get(used..had).unwrap_or_default().to_vec();
         if rest > 0 {
-            stream.state = State::Part(rest);
+            stream.state = StreamState::Part(rest);
         }
         used
     }
@@ -24,7 +24,7 @@ impl ConnectionParser {
         stream.restart();
         stream.buffer = bytes.get(used..had).unwrap_or_default().to_vec();
         if rest > 0 {
-            stream.state = State::Pass(rest);
+            stream.state = StreamState::Pass(rest);
         }
         used
     }
@@ -74,7 +74,7 @@ impl ConnectionParser {
             self.want_more(chunk.dir, chunk.head.len());
             return self.invalid(chunk, captured, left, out);
         }
-        self.stream(chunk.dir).state = State::Trailing;
+        self.stream(chunk.dir).state = StreamState::Trailing;
         0
     }
 

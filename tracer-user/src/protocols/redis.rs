@@ -10,7 +10,7 @@ mod read;
 
 use memchr::memchr;
 
-use self::commands::{COMMANDS, Command};
+use self::commands::{COMMANDS, RedisCommand};
 use self::detect::{ARGUMENTS, CONFIRMATIONS, PUSHES, detect_array, detect_inline};
 use self::read::{OTHER_ERROR, Read, confirmed, error, header, inner_error, word};
 use super::elements::Elements;
@@ -77,7 +77,7 @@ impl Protocol for Redis {
 
 /// Content of an inline command.
 struct Inline {
-    command: Option<&'static Command>,
+    command: Option<&'static RedisCommand>,
     empty: bool,
     message: Box<Request>,
 }
@@ -98,7 +98,7 @@ fn inline(bytes: &[u8]) -> Read<(Inline, usize)> {
 }
 
 /// A request, from its command, the two words after it and the number of all words after it.
-fn named(command: Option<&Command>, second: Option<&[u8]>, third: Option<&[u8]>, rest: u64) -> Box<Request> {
+fn named(command: Option<&RedisCommand>, second: Option<&[u8]>, third: Option<&[u8]>, rest: u64) -> Box<Request> {
     let name = match (command, second) {
         (None, _) => &COMMANDS.other,
         (Some(command), Some(second)) => command.with(second),

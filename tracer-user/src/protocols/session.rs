@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::connection_parser::ConnectionParser;
-use super::stream::State;
+use super::stream::StreamState;
 use super::{Chunk, ExchangeEvent, ExpectedReply, Request, Stamp, Touched, Verdict, websocket};
 use crate::model::{Direction, Outcome, Side};
 
@@ -218,8 +218,8 @@ impl ConnectionParser {
             Direction::Rx => (at, self.tx.pos),
             Direction::Tx => (self.rx.pos, at),
         };
-        self.rx.state = State::Start;
-        self.tx.state = State::Start;
+        self.rx.state = StreamState::Start;
+        self.tx.state = StreamState::Start;
         self.protocol = Some(&websocket::WebSocket);
         self.session = Some(Box::new(Session::new(request, chunk.at, rx, tx)));
         if used < chunk.len {

@@ -10,7 +10,7 @@ mod frames;
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use self::frames::{Command, Head};
+use self::frames::{Head, StompCommand};
 use super::framed::{Frame, FrameMeaning, Framed, Front, Way};
 use super::messaging::{CONNECT, DELIVER, PUBLISH, SUBSCRIBE, UNSUBSCRIBE, request};
 use super::{Detected, ExpectedReply, Protocol, Request, Settings, context};
@@ -175,7 +175,7 @@ impl Frames {
     }
 
     /// Classifies a frame by its head; returns the key of its exchange, too.
-    fn meaning(&mut self, command: Command, head: &Head<'_>, settings: &Settings) -> (u64, FrameMeaning) {
+    fn meaning(&mut self, command: StompCommand, head: &Head<'_>, settings: &Settings) -> (u64, FrameMeaning) {
         let destination = head.destination();
         let receipt = head.get(b"receipt").map(|name| Of::Receipt.of(name));
         let begun = |operation: &str, silent| {
@@ -185,18 +185,18 @@ impl Frames {
             says_begun(request)
         };
         match command {
-            Command::Connect => (Of::Connect.key(0), begun(CONNECT, false)),
-            Command::Connected => (0, settled(Of::Connect.key(0), None)),
-            Command::Send => (receipt.unwrap_or(Of::Sent.key(0)), begun(PUBLISH, receipt.is_none())),
-            Command::Message => {
+            StompCommand::Connect => (Of::Connect.key(0), begun(CONNECT, false)),
+            StompCommand::Connected => (0, settled(Of::Connect.key(0), None)),
+            StompCommand::Send => (receipt.unwrap_or(Of::Sent.key(0)), begun(PUBLISH, receipt.is_none())),
+            StompCommand::Message => {
                 let key = self.deliver(head);
                 (key.unwrap_or(Of::Delivered.key(0)), begun(DELIVER, key.is_none()))
             }
-            Command::Receipt => match head.get(b"receipt-id") {
+            StompCommand::Receipt => match head.get(b"receipt-id") {
                 Some(name) => (0, settled(Of::Receipt.of(name), None)),
                 None => (0, FrameMeaning::Nothing),
             },
-            Command::Error => {
+            StompCommand::Error => {
                 let failure = Some(frames::failure(head.get(b"message").unwrap_or_default()));
                 let keys = match head.get(b"receipt-id") {
                     Some(name) => Of::Receipt.of(name)..=Of::Receipt.of(name),
@@ -204,22 +204,24 @@ impl Frames {
                 };
                 (0, FrameMeaning::Settled { keys, status: 0, failure })
             }
-            Command::Ack => (0, self.acknowledge(head, None)),
-            Command::Nack => (0, self.acknowledge(head, Some("NACK"))),
-            Command::Subscribe => {
+            StompCommand::Ack => (0, self.acknowledge(head, None)),
+            StompCommand::Nack => (0, self.acknowledge(head, Some("NACK"))),
+            StompCommand::Subscribe => {
                 self.subscribe(head);
                 receipt.map_or((0, FrameMeaning::Nothing), |key| (key, begun(SUBSCRIBE, false)))
             }
-            Command::Unsubscribe => {
+            StompCommand::Unsubscribe => {
                 if let Some(name) = head.subscription().map(hash) {
                     self.subscriptions.retain(|known| known.name != name);
                 }
                 receipt.map_or((0, FrameMeaning::Nothing), |key| (key, begun(UNSUBSCRIBE, false)))
             }
-            Command::Begin => receipt.map_or((0, FrameMeaning::Nothing), |key| (key, begun("begin", false))),
-            Command::Commit => receipt.map_or((0, FrameMeaning::Nothing), |key| (key, begun("commit", false))),
-            Command::Abort => receipt.map_or((0, FrameMeaning::Nothing), |key| (key, begun("abort", false))),
-            Command::Disconnect => receipt.map_or((0, FrameMeaning::Nothing), |key| (key, begun("disconnect", false))),
+            StompCommand::Begin => receipt.map_or((0, FrameMeaning::Nothing), |key| (key, begun("begin", false))),
+            StompCommand::Commit => receipt.map_or((0, FrameMeaning::Nothing), |key| (key, begun("commit", false))),
+            StompCommand::Abort => receipt.map_or((0, FrameMeaning::Nothing), |key| (key, begun("abort", false))),
+            StompCommand::Disconnect => {
+                receipt.map_or((0, FrameMeaning::Nothing), |key| (key, begun("disconnect", false)))
+            }
         }
     }
 
@@ -282,8 +284,8 @@ impl Framed for Frames {
         let body = bytes.get(head.len..).unwrap_or_default();
         // Waits for the end of an empty or short body, so that the frame has one final length.
         let room = match command {
-            Command::Send | Command::Message => 0,
-            Command::Error => ERROR,
+            StompCommand::Send | StompCommand::Message => 0,
+            StompCommand::Error => ERROR,
             _ => 1,
         };
         if body.len() < room && memchr::memchr(0, body).is_none() && head.length().is_none() && !cut {
@@ -319,10 +321,10 @@ impl Framed for Frames {
         let bytes = bytes.get(frames::pause(bytes)..).unwrap_or_default();
         let head = |way| Head::read(bytes, way).filter(|(_, head)| head.whole);
         match head(Way::Reply).or_else(|| head(Way::Request)) {
-            Some((Some(Command::Receipt), head)) => {
+            Some((Some(StompCommand::Receipt), head)) => {
                 head.get(b"receipt-id").is_some_and(|name| !open(Of::Receipt.of(name)))
             }
-            Some((Some(Command::Ack | Command::Nack), head)) if self.whole => {
+            Some((Some(StompCommand::Ack | StompCommand::Nack), head)) if self.whole => {
                 let name = acknowledged(&head).map(hash);
                 let acknowledges = self.subscriptions.iter().any(|known| known.mode != Mode::Never);
                 acknowledges && !self.waiting.iter().any(|waiting| Some(waiting.name) == name)

@@ -6,7 +6,7 @@ use crate::model::Nanos;
 
 /// Reading state of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum StreamState {
     /// A message begins, or its head is being collected.
     Start,
     /// This many bytes of a body are left.
@@ -29,7 +29,7 @@ pub(super) enum State {
     UntilClose,
     /// Until the other direction speaks.
     UntilTurn,
-    /// As [`State::UntilTurn`], outside any known message.
+    /// As [`StreamState::UntilTurn`], outside any known message.
     Lost,
 }
 
@@ -98,7 +98,7 @@ impl Chunked {
 pub(super) struct Stream {
     /// Position of the next byte.
     pub(super) pos: u64,
-    pub(super) state: State,
+    pub(super) state: StreamState,
     /// Head collected so far; empty while none is.
     pub(super) buffer: Vec<u8>,
     /// First byte of the current message: operation, arrival, position.
@@ -110,7 +110,7 @@ pub(super) struct Stream {
     pub(super) head_bytes: u64,
     /// The head was longer than its captured part: the body's beginning is unknown.
     pub(super) head_cut: bool,
-    /// In [`State::UntilTurn`]: the operation with the last of this many bytes ends the message, too; 0: unknown.
+    /// In [`StreamState::UntilTurn`]: the operation with the last of this many bytes ends the message, too; 0: unknown.
     pub(super) ends_within: u64,
     /// Bytes to request from the front of operations; 0: the default suffices.
     pub(super) head_wanted: u16,
@@ -122,7 +122,7 @@ impl Stream {
     pub(super) fn new() -> Self {
         Self {
             pos: 0,
-            state: State::Start,
+            state: StreamState::Start,
             buffer: Vec::new(),
             start: None,
             last: Stamp::default(),
@@ -137,7 +137,7 @@ impl Stream {
 
     /// The next byte begins a message.
     pub(super) fn restart(&mut self) {
-        self.state = State::Start;
+        self.state = StreamState::Start;
         self.buffer = Vec::new();
         self.start = None;
         self.bytes = 0;
@@ -157,28 +157,28 @@ impl Stream {
     pub(super) fn enter(&mut self, body: Body) {
         self.head_cut = matches!(body, Body::UntilTurn | Body::Beyond(_));
         self.state = match body {
-            Body::Length(n) => State::Body(n),
-            Body::Chunked => State::Chunked(Chunked::BEGIN),
-            Body::Elements(elements) => State::Elements(elements),
-            Body::Own(unread) => State::Own(unread),
-            Body::UntilClose => State::UntilClose,
-            Body::UntilTurn | Body::Beyond(_) | Body::Switch => State::UntilTurn,
+            Body::Length(n) => StreamState::Body(n),
+            Body::Chunked => StreamState::Chunked(Chunked::BEGIN),
+            Body::Elements(elements) => StreamState::Elements(elements),
+            Body::Own(unread) => StreamState::Own(unread),
+            Body::UntilClose => StreamState::UntilClose,
+            Body::UntilTurn | Body::Beyond(_) | Body::Switch => StreamState::UntilTurn,
         };
     }
 
     /// Skips at most `bytes` bytes that need not be read; returns how many it skipped.
     pub(super) fn pass(&mut self, bytes: u64) -> u64 {
         let (left, part) = match self.state {
-            State::Part(left) => (left, true),
-            State::Pass(left) => (left, false),
+            StreamState::Part(left) => (left, true),
+            StreamState::Pass(left) => (left, false),
             _ => return 0,
         };
         let taken = left.min(bytes);
         self.bytes += if part { taken } else { 0 };
         self.state = match left - taken {
-            0 => State::Start,
-            left if part => State::Part(left),
-            left => State::Pass(left),
+            0 => StreamState::Start,
+            left if part => StreamState::Part(left),
+            left => StreamState::Pass(left),
         };
         taken
     }
@@ -186,10 +186,12 @@ impl Stream {
     /// Position before which operations tell nothing new; given for long bodies only.
     pub(super) fn skip(&self) -> u64 {
         match self.state {
-            State::Body(left) | State::Own(left) | State::Part(left) | State::Pass(left) if left >= 64 * 1024 => {
+            StreamState::Body(left) | StreamState::Own(left) | StreamState::Part(left) | StreamState::Pass(left)
+                if left >= 64 * 1024 =>
+            {
                 self.pos.saturating_add(left)
             }
-            State::UntilClose => u64::MAX,
+            StreamState::UntilClose => u64::MAX,
             _ => 0,
         }
     }

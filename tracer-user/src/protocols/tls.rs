@@ -99,7 +99,7 @@ pub(super) struct Hello {
 
 /// Kind of ServerHello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum ServerHelloKind {
     /// The client must start again (RFC 8446 §4.1.4).
     Retry,
     /// TLS 1.3: everything after it is encrypted, including the rest of the handshake.
@@ -193,17 +193,17 @@ fn offers(mut list: &[u8]) -> &'static str {
 }
 
 /// Reads a ServerHello, from its handshake header on; `None` if it is cut before its extensions end.
-pub(super) fn server(bytes: &[u8]) -> Option<Answer> {
+pub(super) fn server(bytes: &[u8]) -> Option<ServerHelloKind> {
     let mut rest = bytes;
     take(&mut rest, 4 + 2)?;
     if take(&mut rest, 32)? == RETRY {
-        return Some(Answer::Retry);
+        return Some(ServerHelloKind::Retry);
     }
     prefixed(&mut rest, 1)?;
     take(&mut rest, 3)?;
     let mut sealed = false;
     extensions(prefixed(&mut rest, 2).unwrap_or_default(), |kind, content| sealed |= kind == 43 && content == [3, 4]);
-    Some(if sealed { Answer::Sealed } else { Answer::Open })
+    Some(if sealed { ServerHelloKind::Sealed } else { ServerHelloKind::Open })
 }
 
 #[cfg(test)]
@@ -239,12 +239,12 @@ mod tests {
             bytes
         };
         let sealed = hello(b"\0\x2b\0\x02\x03\x04");
-        assert_eq!(server(&sealed), Some(Answer::Sealed));
-        assert_eq!(server(&hello(b"\0\x17\0\0")), Some(Answer::Open));
-        assert_eq!(server(&hello(b"")), Some(Answer::Open));
+        assert_eq!(server(&sealed), Some(ServerHelloKind::Sealed));
+        assert_eq!(server(&hello(b"\0\x17\0\0")), Some(ServerHelloKind::Open));
+        assert_eq!(server(&hello(b"")), Some(ServerHelloKind::Open));
         assert_eq!(server(&sealed[..30]), None);
         let mut retry = sealed;
         retry[6..38].copy_from_slice(&RETRY);
-        assert_eq!(server(&retry), Some(Answer::Retry));
+        assert_eq!(server(&retry), Some(ServerHelloKind::Retry));
     }
 }

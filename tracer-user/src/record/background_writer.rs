@@ -79,7 +79,7 @@ pub struct Words {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct WriterState {
     /// Bytes queued, including the piece being written.
     waiting: AtomicUsize,
     /// Items in pieces by outcome: written, failed, dropped because the queue was full.
@@ -95,7 +95,7 @@ struct State {
     deadline: Deadline,
 }
 
-impl State {
+impl WriterState {
     /// A piece that holds so many things is dealt with; `false` where it was counted as not written before.
     fn take(&self, holds: u64) -> bool {
         let take = |held: u64| held.checked_sub(holds);
@@ -105,12 +105,12 @@ impl State {
 
 /// A gauge of the queue; outlives the writer.
 #[derive(Clone, Debug)]
-pub struct Waiting(Arc<State>);
+pub struct Waiting(Arc<WriterState>);
 
 impl Waiting {
     /// Table use of the queue, bytes.
     pub fn table_use(&self) -> TableUse {
-        let State { waiting, no_room, .. } = &*self.0;
+        let WriterState { waiting, no_room, .. } = &*self.0;
         TableUse::new(waiting.load(Ordering::Relaxed), WAITING_MAX, no_room.load(Ordering::Relaxed))
     }
 
@@ -132,7 +132,7 @@ pub struct Behind {
     queue: Option<Sender<Piece>>,
     /// Closed when the thread has ended.
     ended: Option<Receiver<()>>,
-    state: Arc<State>,
+    state: Arc<WriterState>,
     words: Words,
 }
 
@@ -141,7 +141,7 @@ impl Behind {
     pub fn start(sink: impl Sink, words: Words) -> io::Result<Self> {
         let (queue, fragments) = channel();
         let (ends, ended) = channel();
-        let state = Arc::new(State::default());
+        let state = Arc::new(WriterState::default());
         let (shared, reported) = (Arc::clone(&state), words.clone());
         std::thread::Builder::new().name("tracer-files".into()).spawn(move || {
             work(sink, &fragments, &shared, &reported);
@@ -242,7 +242,7 @@ impl Drop for Behind {
     }
 }
 
-fn work(mut sink: impl Sink, fragments: &Receiver<Piece>, state: &State, words: &Words) {
+fn work(mut sink: impl Sink, fragments: &Receiver<Piece>, state: &WriterState, words: &Words) {
     let mut rested = Instant::now();
     sink.until(state.deadline.clone());
     loop {
@@ -274,7 +274,7 @@ fn work(mut sink: impl Sink, fragments: &Receiver<Piece>, state: &State, words: 
 }
 
 /// Counts a piece's outcome, and logs when it changes.
-fn settle(written: io::Result<()>, holds: u64, state: &State, words: &Words) {
+fn settle(written: io::Result<()>, holds: u64, state: &WriterState, words: &Words) {
     let Words { place, what, meaning, passes } = words;
     match written {
         Ok(()) => {

@@ -32,7 +32,7 @@ const GATHER: usize = 1 << 18;
 
 /// The contents of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FrameKind {
     /// A kernel record.
     Record,
     /// Facts about a process, JSON.
@@ -51,7 +51,7 @@ pub enum Kind {
     Lost,
 }
 
-impl Kind {
+impl FrameKind {
     const ALL: [Self; 8] =
         [Self::Record, Self::Process, Self::ThreadStats, Self::End, Self::Clock, Self::Shed, Self::Relay, Self::Lost];
 
@@ -161,7 +161,7 @@ impl Writer {
 
     /// Appends a frame. After a failure (a full disk) it writes nothing more, because a recording with a gap would
     /// replay events that never happened; it logs that once and counts the dropped frames.
-    pub fn frame(&mut self, kind: Kind, bytes: &[u8]) {
+    pub fn frame(&mut self, kind: FrameKind, bytes: &[u8]) {
         if self.failed {
             self.dropped += 1;
             return;
@@ -201,7 +201,7 @@ impl Writer {
 
     /// Ends the file.
     pub fn finish(mut self) -> Result<(), RecordError> {
-        self.frame(Kind::End, &[]);
+        self.frame(FrameKind::End, &[]);
         self.flush();
         self.file.finish();
         if self.dropped() > 0 {
@@ -215,7 +215,7 @@ impl Writer {
 
 /// Reads a recording.
 #[derive(Debug)]
-pub struct Reader<R = BufReader<File>> {
+pub struct RecordingReader<R = BufReader<File>> {
     path: String,
     input: R,
     at: u64,
@@ -224,7 +224,7 @@ pub struct Reader<R = BufReader<File>> {
     buffer: Vec<u8>,
 }
 
-impl Reader {
+impl RecordingReader {
     /// Opens a file and checks its header.
     pub fn open(path: &Path) -> Result<Self, RecordError> {
         let name = path.display().to_string();
@@ -233,7 +233,7 @@ impl Reader {
     }
 }
 
-impl<R: Read> Reader<R> {
+impl<R: Read> RecordingReader<R> {
     /// Reads the header from `input`; `path` is for error messages.
     pub fn new(path: String, input: R) -> Result<Self, RecordError> {
         let origin = Origin { wall_offset: 0, seed: 0, host: String::new() };
@@ -274,11 +274,11 @@ impl<R: Read> Reader<R> {
         Ok(bytes)
     }
 
-    /// The next frame; an [`Kind::End`] frame is the last of a complete file.
-    pub fn next_frame(&mut self) -> Result<(Kind, &[u8]), RecordError> {
+    /// The next frame; an [`FrameKind::End`] frame is the last of a complete file.
+    pub fn next_frame(&mut self) -> Result<(FrameKind, &[u8]), RecordError> {
         let start = self.at;
         let [byte] = self.array("another frame: the file was cut off")?;
-        let kind = Kind::ALL.into_iter().find(|kind| kind.byte() == byte);
+        let kind = FrameKind::ALL.into_iter().find(|kind| kind.byte() == byte);
         let kind = kind.ok_or_else(|| self.malformed(start, "a frame's kind (1 to 7)"))?;
         let len = u32::from_ne_bytes(self.array("a frame's length: the file was cut off")?);
         if len > FRAME_MAX {
@@ -306,17 +306,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("r");
         let mut writer = Writer::create(&path, &origin(), 1 << 20).unwrap();
-        writer.frame(Kind::Record, b"abc");
-        writer.frame(Kind::Process, b"{}");
+        writer.frame(FrameKind::Record, b"abc");
+        writer.frame(FrameKind::Process, b"{}");
         writer.finish().unwrap();
         assert!(Writer::create(&path, &origin(), 1 << 20).is_err(), "never overwritten");
         let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions());
         assert_eq!(mode & 0o777, 0o600);
-        let mut reader = Reader::open(&path).unwrap();
+        let mut reader = RecordingReader::open(&path).unwrap();
         assert_eq!(reader.origin, origin());
-        assert_eq!(reader.next_frame().unwrap(), (Kind::Record, &b"abc"[..]));
-        assert_eq!(reader.next_frame().unwrap(), (Kind::Process, &b"{}"[..]));
-        assert_eq!(reader.next_frame().unwrap().0, Kind::End);
+        assert_eq!(reader.next_frame().unwrap(), (FrameKind::Record, &b"abc"[..]));
+        assert_eq!(reader.next_frame().unwrap(), (FrameKind::Process, &b"{}"[..]));
+        assert_eq!(reader.next_frame().unwrap().0, FrameKind::End);
         let error = reader.next_frame().unwrap_err().to_string();
         assert!(error.contains("cut off"), "{error}");
     }
@@ -327,13 +327,13 @@ mod tests {
         let path = dir.path().join("r");
         let mut writer = Writer::create(&path, &origin(), 10_000).unwrap();
         for _ in 0..50 {
-            writer.frame(Kind::Record, &[7; 995]);
+            writer.frame(FrameKind::Record, &[7; 995]);
             writer.flush();
         }
         let error = writer.finish().unwrap_err().to_string();
         assert!(error.contains("frames are missing"), "{error}");
         assert!((9_000..=10_000).contains(&std::fs::metadata(&path).unwrap().len()));
-        let mut reader = Reader::open(&path).unwrap();
+        let mut reader = RecordingReader::open(&path).unwrap();
         let frames = std::iter::from_fn(|| reader.next_frame().ok().map(|(kind, _)| kind)).count();
         assert_eq!(frames, 9);
     }
@@ -347,9 +347,9 @@ mod tests {
                 input.extend(ORDER.to_ne_bytes());
             }
             input.extend(bytes);
-            if let Ok(mut reader) = Reader::new("x".into(), input.as_slice()) {
+            if let Ok(mut reader) = RecordingReader::new("x".into(), input.as_slice()) {
                 while let Ok((kind, _)) = reader.next_frame() {
-                    if kind == Kind::End { break; }
+                    if kind == FrameKind::End { break; }
                 }
             }
         }

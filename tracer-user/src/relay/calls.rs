@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::key::Key;
+use super::key::RequestKey;
 use crate::guard::shrink::ShrinkExcess;
 
 /// Most calls that wait for a summary.
@@ -11,7 +11,7 @@ pub const LIMIT: usize = 65_536;
 /// Calls by key. `U` identifies a call in the engine.
 #[derive(Debug)]
 pub struct Calls<U> {
-    calls: FxHashMap<u64, (Key, U)>,
+    calls: FxHashMap<u64, (RequestKey, U)>,
     limit: usize,
     /// Calls not remembered because the table was full.
     pub refused: u64,
@@ -39,7 +39,7 @@ impl<U: Copy> Calls<U> {
     }
 
     /// Remembers a call whose context was sent.
-    pub fn sent(&mut self, key: Key, call: U) {
+    pub fn sent(&mut self, key: RequestKey, call: U) {
         if self.calls.len() < self.limit || self.calls.contains_key(&key.place()) {
             self.calls.insert(key.place(), (key, call));
         } else {
@@ -48,12 +48,12 @@ impl<U: Copy> Calls<U> {
     }
 
     /// The call, if it is still remembered.
-    pub fn of(&self, key: Key) -> Option<U> {
+    pub fn of(&self, key: RequestKey) -> Option<U> {
         self.calls.get(&key.place()).filter(|(known, _)| known.fits(key)).map(|(_, call)| *call)
     }
 
     /// Takes the call that the other end answered, if it is still remembered. Each call is returned once.
-    pub fn answered(&mut self, key: Key) -> Option<U> {
+    pub fn answered(&mut self, key: RequestKey) -> Option<U> {
         let call = self.of(key);
         if call.is_some() {
             self.calls.remove(&key.place());
@@ -62,7 +62,7 @@ impl<U: Copy> Calls<U> {
     }
 
     /// Forgets a call that was reported.
-    pub fn over(&mut self, key: Key) {
+    pub fn over(&mut self, key: RequestKey) {
         if self.calls.get(&key.place()).is_some_and(|(known, _)| *known == key) {
             self.calls.remove(&key.place());
         }
@@ -80,15 +80,15 @@ mod tests {
 
     #[test]
     fn an_answer_finds_its_call_once() {
-        let key = |seq| Key { opener: 5, accepting: 6, seq };
+        let key = |seq| RequestKey { opener: 5, accepting: 6, seq };
         let mut calls = Calls::new(2);
         calls.sent(key(1), 'a');
         calls.sent(key(2), 'b');
         calls.sent(key(3), 'c');
         assert_eq!((calls.len(), calls.refused), (2, 1));
-        assert_eq!(calls.answered(Key { opener: 6, ..key(1) }), Some('a'), "a FIN came before");
+        assert_eq!(calls.answered(RequestKey { opener: 6, ..key(1) }), Some('a'), "a FIN came before");
         assert_eq!(calls.answered(key(1)), None);
-        assert_eq!(calls.answered(Key { opener: 9, ..key(2) }), None, "another connection");
+        assert_eq!(calls.answered(RequestKey { opener: 9, ..key(2) }), None, "another connection");
         calls.over(key(2));
         assert!(calls.is_empty());
     }

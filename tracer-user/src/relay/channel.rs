@@ -108,7 +108,7 @@ pub struct Channel {
     /// Sends frames.
     pub writer: Writer,
     /// Receives frames.
-    pub reader: Reader,
+    pub reader: ChannelReader,
     /// Addresses in the other end's certificate.
     pub addresses: Vec<IpAddr>,
 }
@@ -138,7 +138,7 @@ pub struct Writer {
 
 /// The receiving half.
 #[derive(Debug)]
-pub struct Reader {
+pub struct ChannelReader {
     half: Box<dyn Reads>,
     noise: Option<Shared>,
     frame: Vec<u8>,
@@ -180,7 +180,7 @@ impl Channel {
     fn of(read: Box<dyn Reads>, write: Box<dyn Writes>, noise: Option<Shared>, added: u64) -> Self {
         Self {
             writer: Writer { half: write, noise: noise.clone(), frame: Vec::new(), added, bytes: 0 },
-            reader: Reader { half: read, noise, frame: Vec::new(), content: Vec::new() },
+            reader: ChannelReader { half: read, noise, frame: Vec::new(), content: Vec::new() },
             addresses: Vec::new(),
         }
     }
@@ -236,7 +236,7 @@ impl Writer {
     }
 }
 
-impl Reader {
+impl ChannelReader {
     /// The content of the next frame. Not cancel-safe.
     pub async fn receive(&mut self) -> Result<&[u8], Broken> {
         let len = usize::from(self.half.read_u16().await?);

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
-use super::key::Key;
+use super::key::RequestKey;
 use super::message::{Context, Garbage};
 
 /// Most contexts kept; one that is settled after this many others is sent in full.
@@ -15,8 +15,8 @@ const LIMIT: usize = 512;
 #[derive(Debug, Default)]
 pub(super) struct SentContexts {
     count: u64,
-    known: FxHashMap<Key, (u64, Context)>,
-    order: VecDeque<Key>,
+    known: FxHashMap<RequestKey, (u64, Context)>,
+    order: VecDeque<RequestKey>,
 }
 
 impl SentContexts {
@@ -70,7 +70,7 @@ mod tests {
 
     fn context(seq: u32) -> Context {
         Context {
-            key: Key { opener: 1, accepting: 2, seq },
+            key: RequestKey { opener: 1, accepting: 2, seq },
             trace: TraceId(1),
             parent: SpanId(1),
             settled: false,

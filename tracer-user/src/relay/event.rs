@@ -170,14 +170,14 @@ fn networks(bytes: &[u8]) -> Option<(Vec<Prefix>, &[u8])> {
 mod tests {
     use super::*;
     use crate::model::{SpanId, TraceId};
-    use crate::relay::key::Key;
+    use crate::relay::key::RequestKey;
     use crate::relay::message::Context;
     use proptest::prelude::*;
     use std::sync::Arc;
 
     fn context() -> Message {
         Message::Context(Context {
-            key: Key { opener: 1, accepting: 2, seq: 3 },
+            key: RequestKey { opener: 1, accepting: 2, seq: 3 },
             trace: TraceId(4),
             parent: SpanId(5),
             settled: true,

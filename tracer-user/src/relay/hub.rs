@@ -100,7 +100,7 @@ struct Dialler {
 }
 
 #[derive(Default)]
-struct State {
+struct HubState {
     peers: Mutex<BTreeMap<u64, Peer>>,
     next: AtomicU64,
     routes: Mutex<Routes>,
@@ -127,7 +127,7 @@ pub struct Hub {
     queue: mpsc::Sender<Vec<Outgoing>>,
     inbox: mpsc::Receiver<Received>,
     wakeup: Arc<WakeupFd>,
-    state: Arc<State>,
+    state: Arc<HubState>,
     /// The address it listens at.
     pub listen: Option<SocketAddr>,
 }
@@ -149,7 +149,7 @@ impl Hub {
         let (queue, waiting) = mpsc::channel(BATCHES);
         let (sender, received) = mpsc::channel(BATCHES);
         let bounds = Mutex::new(Bounds::new(settings.policy.clone()));
-        let state = Arc::new(State { bounds, ..State::default() });
+        let state = Arc::new(HubState { bounds, ..HubState::default() });
         let nats = match &settings.nats {
             Some(url) => Some(Nats::connect(url).await?),
             None => None,
@@ -198,7 +198,7 @@ impl Hub {
     /// Counts of the hub's own outcomes.
     pub fn outcomes(&self) -> Outcomes {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let State { sent, refused, dropped, .. } = &*self.state;
+        let HubState { sent, refused, dropped, .. } = &*self.state;
         Outcomes { sent: of(sent), refused: of(refused), dropped: of(dropped), ..Outcomes::default() }
     }
 
@@ -229,7 +229,7 @@ impl Hub {
 struct Common {
     settings: Arc<Settings>,
     own: Agent,
-    state: Arc<State>,
+    state: Arc<HubState>,
     /// Where agents meet, instead of dialling each other.
     nats: Option<Nats>,
     /// Messages for the pipeline, and what wakes it.
@@ -566,7 +566,7 @@ impl Router {
         }
     }
 
-    fn put(state: &State, dialler: &Dialler, message: Message) {
+    fn put(state: &HubState, dialler: &Dialler, message: Message) {
         let reached = dialler.reached.load(Ordering::Relaxed) != 0;
         match dialler.queue.try_send(message) {
             Err(_) if reached => {

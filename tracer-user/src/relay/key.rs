@@ -7,7 +7,7 @@
 /// The first byte's sequence number also tells the streams of a multiplexed connection apart: each begins with its own
 /// frame. Sequence numbers wrap after 4 GiB, so a key is only valid for some seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key {
+pub struct RequestKey {
     /// First sequence number of the end that connected, not counting its SYN.
     pub opener: u32,
     /// First sequence number of the end that accepted, not counting its SYN.
@@ -16,7 +16,7 @@ pub struct Key {
     pub seq: u32,
 }
 
-impl Key {
+impl RequestKey {
     /// The key of a request whose first byte is `seq`, as one end of its connection sees it: `local` and `remote` as in
     /// `event::Open`, `opened` is whether this end connected. `None` if the kernel did not report the numbers.
     pub fn new(local: u32, remote: u32, opened: bool, seq: u32) -> Option<Self> {
@@ -61,17 +61,17 @@ mod tests {
             let first = opener.wrapping_add(1);
             for offset in [0u32, 17, u32::MAX] {
                 let seq = first.wrapping_add(offset);
-                let caller = Key::new(opener, accepting, true, seq).unwrap();
-                let callee = Key::new(accepting, first, false, seq).unwrap();
+                let caller = RequestKey::new(opener, accepting, true, seq).unwrap();
+                let callee = RequestKey::new(accepting, first, false, seq).unwrap();
                 assert_eq!(caller, callee);
                 assert_eq!(caller.connection(), callee.connection());
-                let after_fin = Key::new(accepting, first.wrapping_add(1), false, seq).unwrap();
+                let after_fin = RequestKey::new(accepting, first.wrapping_add(1), false, seq).unwrap();
                 assert!(caller.fits(callee) && caller.fits(after_fin) && after_fin.fits(caller));
-                let other = Key { opener: caller.opener.wrapping_add(2), ..caller };
+                let other = RequestKey { opener: caller.opener.wrapping_add(2), ..caller };
                 assert!(!caller.fits(other), "another connection");
-                assert!(!caller.fits(Key { seq: seq.wrapping_add(1), ..caller }), "another request");
+                assert!(!caller.fits(RequestKey { seq: seq.wrapping_add(1), ..caller }), "another request");
             }
         }
-        assert_eq!(Key::new(0, 0, true, 1), None, "not TCP");
+        assert_eq!(RequestKey::new(0, 0, true, 1), None, "not TCP");
     }
 }

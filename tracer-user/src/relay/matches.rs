@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
-use super::key::Key;
+use super::key::RequestKey;
 use super::message::Context;
 use super::{Agent, Outcomes};
 use crate::guard::shrink::ShrinkExcess;
@@ -48,7 +48,7 @@ pub enum Effect<U> {
 #[derive(Debug)]
 struct Entry<U> {
     number: u64,
-    key: Key,
+    key: RequestKey,
     given: Option<Given>,
     /// A contradicting context that another agent sent before the request was read: only the request tells which of the
     /// two agents may report on it.
@@ -197,7 +197,7 @@ impl<U: Copy> Matches<U> {
     }
 
     /// Adds a request that was read; returns its context if an agent that may report on it sent one.
-    pub fn span(&mut self, now: Nanos, key: Key, span: U, may: impl Fn(&Given) -> bool) -> Option<&Given> {
+    pub fn span(&mut self, now: Nanos, key: RequestKey, span: U, may: impl Fn(&Given) -> bool) -> Option<&Given> {
         let place = key.place();
         let fits = self.entries.get(&place).is_some_and(|entry| entry.span.is_none() && entry.key.fits(key));
         if !fits {
@@ -226,7 +226,7 @@ impl<U: Copy> Matches<U> {
     }
 
     /// Marks the request as reported: later contexts are late.
-    pub fn reported(&mut self, key: Key) {
+    pub fn reported(&mut self, key: RequestKey) {
         if let Some(entry) = self.entries.get_mut(&key.place())
             && entry.span.is_some()
         {
@@ -256,7 +256,7 @@ impl<U: Copy> Matches<U> {
         self.waiting.shrink_excess();
     }
 
-    fn insert(&mut self, now: Nanos, key: Key, given: Option<Given>, span: Option<U>) {
+    fn insert(&mut self, now: Nanos, key: RequestKey, given: Option<Given>, span: Option<U>) {
         self.number += 1;
         let number = self.number;
         self.entries.insert(key.place(), Entry { number, key, given, other: None, span, reported: false });

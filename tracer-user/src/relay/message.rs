@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use super::context_backrefs::{ReceivedContexts, SentContexts};
-use super::key::Key;
+use super::key::RequestKey;
 use crate::model::{PropagatedContext, SpanId, TraceId};
 
 /// The version this agent speaks, and the oldest it understands.
@@ -52,7 +52,7 @@ pub struct Hello {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Context {
     /// The request.
-    pub key: Key,
+    pub key: RequestKey,
     /// Its transaction, as far as the caller knows it.
     pub trace: TraceId,
     /// The call, which is the request's parent.
@@ -75,7 +75,7 @@ pub struct Context {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// The request.
-    pub key: Key,
+    pub key: RequestKey,
     /// The server span.
     pub span: SpanId,
     /// First byte read to last byte written, nanoseconds.
@@ -506,7 +506,7 @@ fn framed(kind: u8, out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>)) {
     }
 }
 
-fn put_key(key: Key, out: &mut Vec<u8>) {
+fn put_key(key: RequestKey, out: &mut Vec<u8>) {
     for part in [key.opener, key.accepting, key.seq] {
         out.extend(part.to_be_bytes());
     }
@@ -555,9 +555,9 @@ impl Fields<'_> {
         Ok(*field)
     }
 
-    fn key(&mut self) -> Result<Key, Garbage> {
+    fn key(&mut self) -> Result<RequestKey, Garbage> {
         let mut part = || self.take().map(u32::from_be_bytes);
-        Ok(Key { opener: part()?, accepting: part()?, seq: part()? })
+        Ok(RequestKey { opener: part()?, accepting: part()?, seq: part()? })
     }
 
     fn number(&mut self) -> Result<u64, Garbage> {

@@ -1,7 +1,7 @@
 //! Out-of-band context between hosts: agents tell each other which request belongs to which call.
 //!
 //! The traced connections carry no extra bytes. The caller's agent sends a [`message::Context`] to the agent at the
-//! other end, which finds the request by its [`key::Key`] and answers with a [`message::Summary`].
+//! other end, which finds the request by its [`key::RequestKey`] and answers with a [`message::Summary`].
 //!
 //! Pure modules: keys (`key.rs`), messages (`message.rs`), matching (`matches.rs`, `calls.rs`), routing (`routes.rs`),
 //! authorization (`bounds.rs`, `san.rs`), clock offsets (`clocks.rs`), batching (`outbox.rs`) and back references

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use rustc_hash::FxHashMap;
 
 use super::Outgoing;
-use super::key::Key;
+use super::key::RequestKey;
 use super::message::Context;
 use crate::guard::shrink::ShrinkExcess;
 use crate::model::Nanos;
@@ -31,9 +31,9 @@ const LIMIT: usize = 65_536;
 pub struct Outbox {
     contexts: Vec<Outgoing>,
     summaries: Vec<Outgoing>,
-    held: FxHashMap<Key, (Nanos, IpAddr, Context)>,
+    held: FxHashMap<RequestKey, (Nanos, IpAddr, Context)>,
     /// When each held context was first held.
-    order: VecDeque<(Nanos, Key)>,
+    order: VecDeque<(Nanos, RequestKey)>,
     /// When the last batch of contexts and of summaries went.
     last: (Nanos, Nanos),
     /// Messages dropped because the queue was full.
@@ -120,7 +120,7 @@ mod tests {
 
     fn context(seq: u32, trace: u128, settled: bool) -> Outgoing {
         let context = Context {
-            key: Key { opener: 1, accepting: 2, seq },
+            key: RequestKey { opener: 1, accepting: 2, seq },
             trace: TraceId(trace),
             parent: SpanId(u64::from(seq) + 1),
             settled,
@@ -134,7 +134,7 @@ mod tests {
     }
 
     fn summary() -> Outgoing {
-        let key = Key { opener: 1, accepting: 2, seq: 3 };
+        let key = RequestKey { opener: 1, accepting: 2, seq: 3 };
         let (duration, queue, cpu, start, status, error) = (1, 0, 0, 0, 200, false);
         Outgoing::Summary {
             to: 1,

@@ -22,7 +22,7 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Records that the agent behind dialler `number` answered for a request of `connection` (`Key::connection`).
+    /// Records that the agent behind dialler `number` answered for a request of `connection` (`RequestKey::connection`).
     pub fn learn(&mut self, connection: u64, number: u64) {
         if self.connections.insert(connection, number).is_none() {
             self.order.push_back(connection);

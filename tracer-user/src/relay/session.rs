@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, mpsc};
 
-use super::channel::{Broken, CONTENT, Channel, Link, Reader, SessionEnd, Writer, is_mute};
+use super::channel::{Broken, CONTENT, Channel, ChannelReader, Link, SessionEnd, Writer, is_mute};
 use super::message::{CONTEXT_MOST, Decoder, Encoder, Garbage, Hello, Message, VERSION, VERSION_LEAST};
 use super::settings::Settings;
 use super::wakeup_fd::WakeupFd;
@@ -166,7 +166,7 @@ pub struct Session {
     /// Origin of the shared keep-alive moments.
     pub beat: Instant,
     writer: Writer,
-    reader: Reader,
+    reader: ChannelReader,
     decoder: Decoder,
     encoder: Encoder,
 }
@@ -297,7 +297,7 @@ async fn speak(
 
 async fn listen(
     (takes, asked): (Takes, &Notify),
-    (mut reader, mut decoder): (Reader, Decoder),
+    (mut reader, mut decoder): (ChannelReader, Decoder),
     agent: Agent,
     (inbox, wakeup): (&mpsc::Sender<Received>, &WakeupFd),
     traffic: &Traffic,
@@ -401,7 +401,7 @@ mod tests {
         for takes in [Takes::Contexts, Takes::Summaries] {
             assert_eq!((takes.take(&hello), takes.take(&Message::Alive)), (Ok(false), Ok(false)));
         }
-        let (key, span) = (crate::relay::key::Key { opener: 1, accepting: 2, seq: 3 }, crate::model::SpanId(1));
+        let (key, span) = (crate::relay::key::RequestKey { opener: 1, accepting: 2, seq: 3 }, crate::model::SpanId(1));
         let (duration, queue, cpu, start, status, error) = (0, 0, 0, 0, 0, false);
         let summary = super::super::message::Summary { key, span, duration, queue, cpu, start, status, error };
         let summary = Message::Summary(summary);

@@ -20,7 +20,7 @@ pub use frames::{Frame, frames};
 pub use image::Source;
 
 use super::maps::Maps;
-use super::{Found, Place, State};
+use super::{DetectionState, Found, Place};
 
 /// The runtime's name.
 const NAME: &str = "go";
@@ -129,7 +129,7 @@ pub enum Seen {
     /// Not recognised as a Go program.
     Other,
     /// A Go program whose goroutines cannot be distinguished: its version, and why.
-    Unknown(Box<str>, State),
+    Unknown(Box<str>, DetectionState),
     /// A Go program whose goroutines can be distinguished.
     Known(Box<Program>),
 }
@@ -156,8 +156,8 @@ pub fn recognise(pid: u32, maps: &Maps, ready: bool) -> Option<Found> {
     };
     log::debug!("process {pid} runs Go: {program:x?}");
     let first = maps.of(&maps.exe).next().map(|mapping| mapping.from)?;
-    let found = found(program.version.clone(), State::Known);
-    let Some(created) = program.created else { return Some(found.without(State::NoSymbols)) };
+    let found = found(program.version.clone(), DetectionState::Known);
+    let Some(created) = program.created else { return Some(found.without(DetectionState::NoSymbols)) };
     let place = |probe, offset| Place { probe, file: path.clone(), offset };
     let mut places = vec![place(UserProbe::GoCreated, created)];
     places.extend(program.round_trip.map(|offset| place(UserProbe::GoRoundTrip, offset)));
@@ -193,11 +193,11 @@ fn minor(version: &str) -> Option<u32> {
     rest.get(..digits)?.parse().ok()
 }
 
-fn known<S: Source + ?Sized>(image: &Image<'_, S>, version: &str) -> Result<Program, State> {
+fn known<S: Source + ?Sized>(image: &Image<'_, S>, version: &str) -> Result<Program, DetectionState> {
     if image.machine != image::X86_64 {
-        return Err(State::Unsupported);
+        return Err(DetectionState::Unsupported);
     }
-    let layout = minor(version).and_then(Layout::of).ok_or(State::UnknownVersion)?;
+    let layout = minor(version).and_then(Layout::of).ok_or(DetectionState::UnknownVersion)?;
     let mut program = Program {
         version: version.into(),
         layout,
@@ -207,7 +207,7 @@ fn known<S: Source + ?Sized>(image: &Image<'_, S>, version: &str) -> Result<Prog
         servants: [(0, 0); SERVANTS.len()],
         lowest: image.lowest(),
     };
-    let functions = Functions::read(image).ok_or(State::Unreadable)?;
+    let functions = Functions::read(image).ok_or(DetectionState::Unreadable)?;
     let (mut creates, mut queues, mut sends, mut goes_on) = (None, None, None, None);
     let mut servants: [Option<Range<u64>>; SERVANTS.len()] = Default::default();
     functions.each(|name, range| match name {
@@ -225,8 +225,8 @@ fn known<S: Source + ?Sized>(image: &Image<'_, S>, version: &str) -> Result<Prog
             }
         }
     });
-    let (creates, queues) = creates.zip(queues).ok_or(State::NoSymbols)?;
-    let text = functions::text(image, functions.text, &creates, &queues).ok_or(State::Unreadable)?;
+    let (creates, queues) = creates.zip(queues).ok_or(DetectionState::NoSymbols)?;
+    let text = functions::text(image, functions.text, &creates, &queues).ok_or(DetectionState::Unreadable)?;
     let place = |at: u64| text.checked_add(at).and_then(|address| image.place(address));
     program.created = functions::call(image, text, &creates, &queues).and_then(place);
     let framed = |function: Range<u64>| {
@@ -303,9 +303,9 @@ mod tests {
 
     #[test]
     fn an_unknown_version_is_reported() {
-        assert_eq!(found("go1.99.1", 0, 0), Seen::Unknown("go1.99.1".into(), State::UnknownVersion));
+        assert_eq!(found("go1.99.1", 0, 0), Seen::Unknown("go1.99.1".into(), DetectionState::UnknownVersion));
         let far = found("go1.25.5", 0, 0x2_0000);
-        assert_eq!(far, Seen::Unknown("go1.25.5".into(), State::Unreadable));
+        assert_eq!(far, Seen::Unknown("go1.25.5".into(), DetectionState::Unreadable));
     }
 
     #[test]

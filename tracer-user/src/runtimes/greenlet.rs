@@ -8,7 +8,7 @@ use tracer_common::runtime::{KIND_GREENLET, NUMBERS, Runtime, UserProbe};
 
 use super::elf::Program;
 use super::maps::{Maps, name};
-use super::{Found, Place, State, python};
+use super::{DetectionState, Found, Place, python};
 
 /// The runtime's name.
 const NAME: &str = "greenlet";
@@ -43,21 +43,23 @@ pub(super) fn recognise(_pid: u32, maps: &Maps) -> Option<Found> {
     let found = Found::known(NAME, String::new(), bare);
     let less = |state| Some(found.clone().without(state));
     if !cfg!(target_arch = "x86_64") || maps.named(|name| name.starts_with("ld-musl")).is_some() {
-        return less(State::Unsupported);
+        return less(DetectionState::Unsupported);
     }
     let file = maps.open_by(extension);
-    let Some(program) = Program::read(&file, &[TYPE, USER, MAIN]) else { return less(State::Unreadable) };
+    let Some(program) = Program::read(&file, &[TYPE, USER, MAIN]) else { return less(DetectionState::Unreadable) };
     let (Some(kind), Some(user), Some(main)) = (program.address(TYPE), program.address(USER), program.address(MAIN))
     else {
-        return less(State::NoSymbols);
+        return less(DetectionState::NoSymbols);
     };
-    let Some((LOCAL, module)) = program.thread_local() else { return less(State::UnknownVersion) };
-    let Some(bias) = program.bias(maps.of(extension)) else { return less(State::Unreadable) };
+    let Some((LOCAL, module)) = program.thread_local() else { return less(DetectionState::UnknownVersion) };
+    let Some(bias) = program.bias(maps.of(extension)) else { return less(DetectionState::Unreadable) };
     let module = maps.memory::<8>(bias.wrapping_add(module)).map(u64::from_ne_bytes);
-    let Some(module) = module.filter(|module| (1..MODULES).contains(module)) else { return less(State::Unreadable) };
+    let Some(module) = module.filter(|module| (1..MODULES).contains(module)) else {
+        return less(DetectionState::Unreadable);
+    };
     let mut places = Vec::new();
     for address in [user, main] {
-        let Some(offset) = program.offset(address) else { return less(State::Unreadable) };
+        let Some(offset) = program.offset(address) else { return less(DetectionState::Unreadable) };
         places.push(Place { probe: UserProbe::PythonGreenlet, file: file.clone(), offset });
     }
     let mut at = [0; NUMBERS];

@@ -2,7 +2,7 @@
 //! apart.
 //!
 //! Reads the process's files and memory once, when it first serves a request, using version tables and plausibility
-//! checks. For an unknown runtime version it reports a [`State`] and counts it; tasks of that process are not
+//! checks. For an unknown runtime version it reports a [`DetectionState`] and counts it; tasks of that process are not
 //! distinguished.
 
 pub mod declared;
@@ -42,7 +42,7 @@ const QUEUE: usize = 256;
 
 /// Whether the tasks of a process can be distinguished, and if not, why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum State {
+pub enum DetectionState {
     /// They can.
     Known,
     /// The memory layout of its version is not known.
@@ -57,7 +57,7 @@ pub enum State {
     Unsupported,
 }
 
-impl State {
+impl DetectionState {
     /// Every state.
     pub const ALL: [Self; 6] =
         [Self::Known, Self::UnknownVersion, Self::NoSymbols, Self::Unreadable, Self::NoProbe, Self::Unsupported];
@@ -130,7 +130,7 @@ pub struct Found {
     /// Its version if known, for people.
     pub version: String,
     /// Whether its tasks can be distinguished.
-    pub state: State,
+    pub state: DetectionState,
     /// The description for the kernel side.
     pub runtime: Runtime,
     /// Required probes: without one of them its tasks are not distinguished.
@@ -142,12 +142,12 @@ pub struct Found {
 impl Found {
     /// A runtime whose tasks are distinguished without probes.
     pub fn known(name: &'static str, version: String, runtime: Runtime) -> Self {
-        Self { name, version, state: State::Known, runtime, places: Vec::new(), extra: Vec::new() }
+        Self { name, version, state: DetectionState::Known, runtime, places: Vec::new(), extra: Vec::new() }
     }
 
     /// The same runtime, but its tasks cannot be distinguished.
     #[must_use]
-    pub fn without(self, state: State) -> Self {
+    pub fn without(self, state: DetectionState) -> Self {
         let runtime = Runtime { kind: self.runtime.kind, ..Runtime::default() };
         Self { state, runtime, places: Vec::new(), extra: Vec::new(), ..self }
     }
@@ -169,7 +169,7 @@ fn probed(look: Look, mut found: Found, attach: &mut impl FnMut(Look, &Place) ->
     for place in std::mem::take(&mut found.places) {
         if let Err(why) = attach(look, &place) {
             log::warn!("process {}: {} could not be attached: {why}", look.0, place.probe.place());
-            return found.without(State::NoProbe);
+            return found.without(DetectionState::NoProbe);
         }
     }
     for place in std::mem::take(&mut found.extra) {
@@ -286,8 +286,8 @@ impl Finder {
     }
 
     /// Number of processes by runtime and state.
-    pub fn counts(&self) -> Vec<(&'static str, State, u64)> {
-        let mut counts: Vec<(&'static str, State, u64)> = Vec::new();
+    pub fn counts(&self) -> Vec<(&'static str, DetectionState, u64)> {
+        let mut counts: Vec<(&'static str, DetectionState, u64)> = Vec::new();
         for DetectedRuntime { name, state, .. } in self.known.values() {
             match counts.iter_mut().find(|(n, s, _)| (n, s) == (name, state)) {
                 Some((.., count)) => *count += 1,

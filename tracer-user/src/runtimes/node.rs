@@ -14,7 +14,7 @@ use tracer_common::runtime::{KIND_NODE, NUMBERS, Runtime, UserProbe};
 
 use super::elf::Program;
 use super::maps::{Maps, name};
-use super::{Found, Place, State};
+use super::{DetectionState, Found, Place};
 
 /// The runtime's name.
 const NAME: &str = "nodejs";
@@ -61,23 +61,23 @@ pub(super) fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
     let found = Found::known(NAME, String::new(), bare);
     let less = |state| Some(found.clone().without(state));
     if !cfg!(target_arch = "x86_64") {
-        return less(State::Unsupported);
+        return less(DetectionState::Unsupported);
     }
     let file = maps.open_by(path);
     let wanted = [TIMERS, IMMEDIATES, ACCEPTS, CONNECTS, PIPES];
-    let Some(program) = Program::read(&file, &wanted) else { return less(State::Unreadable) };
+    let Some(program) = Program::read(&file, &wanted) else { return less(DetectionState::Unreadable) };
     let (Some(timers), Some(immediates)) = (program.address(TIMERS), program.address(IMMEDIATES)) else {
-        return less(State::NoSymbols);
+        return less(DetectionState::NoSymbols);
     };
-    let Some(bias) = program.bias(maps.of(path)) else { return less(State::Unreadable) };
-    let Some(memory) = WritableMemory::of(pid) else { return less(State::Unreadable) };
+    let Some(bias) = program.bias(maps.of(path)) else { return less(DetectionState::Unreadable) };
+    let Some(memory) = WritableMemory::of(pid) else { return less(DetectionState::Unreadable) };
     let Some(environment) = memory.environment(bias.wrapping_add(immediates)) else {
-        return less(State::Unreadable);
+        return less(DetectionState::Unreadable);
     };
     // The function that handles wake-ups from other threads, in the program or in libuv.
     let shows = maps.files.iter().filter(|mapping| mapping.from <= environment.messages).max_by_key(|shown| shown.from);
     let Some(shows) = shows.filter(|shown| shown.path == path || name(&shown.path).starts_with("libuv.so")) else {
-        return less(State::Unreadable);
+        return less(DetectionState::Unreadable);
     };
     let messages = environment.messages - shows.from + shows.offset;
     let mut places = vec![Place { probe: UserProbe::NodeMessages, file: maps.open_by(&shows.path), offset: messages }];
@@ -89,7 +89,7 @@ pub(super) fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
         (UserProbe::NodePipes, program.address(PIPES)),
     ] {
         let Some(address) = address else { continue };
-        let Some(offset) = program.offset(address) else { return less(State::Unreadable) };
+        let Some(offset) = program.offset(address) else { return less(DetectionState::Unreadable) };
         let cheap = maps.memory::<5>(bias.wrapping_add(address)).map_or(0, cheapest);
         places.push(Place { probe, file: file.clone(), offset: offset + cheap });
     }

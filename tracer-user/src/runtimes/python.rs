@@ -7,7 +7,7 @@ use tracer_common::runtime::{KIND_PYTHON, NUMBERS, Runtime, UserProbe};
 
 use super::elf::Program;
 use super::maps::{Maps, name};
-use super::{Found, Place, State};
+use super::{DetectionState, Found, Place};
 
 /// The runtime's name.
 const NAME: &str = "python";
@@ -59,31 +59,31 @@ pub fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
     let found = Found::known(NAME, version, bare);
     let less = |state| Some(found.clone().without(state));
     if !cfg!(target_arch = "x86_64") || maps.named(|name| name.starts_with("ld-musl")).is_some() {
-        return less(State::Unsupported);
+        return less(DetectionState::Unsupported);
     }
     let Some(layout) = minor.and_then(|minor| KEYS.iter().find(|layout| layout.minor == minor)) else {
-        return less(State::UnknownVersion);
+        return less(DetectionState::UnknownVersion);
     };
     let file = maps.open_by(path);
-    let Some(program) = Program::read(&file, &[RUNTIME, COPY, ADD]) else { return less(State::Unreadable) };
+    let Some(program) = Program::read(&file, &[RUNTIME, COPY, ADD]) else { return less(DetectionState::Unreadable) };
     let (Some(runtime), Some(copy)) = (program.address(RUNTIME), program.address(COPY)) else {
-        return less(State::NoSymbols);
+        return less(DetectionState::NoSymbols);
     };
     let (Some(bias), Some(offset)) = (program.bias(maps.of(path)), program.offset(copy)) else {
-        return less(State::Unreadable);
+        return less(DetectionState::Unreadable);
     };
     let mut places = vec![Place { probe: UserProbe::PythonContext, file: file.clone(), offset }];
     // uvloop may buffer writes and send them at the end of a loop iteration, in whatever context runs then. A probe
     // where it queues the stream shows which context wrote.
     let uvloop = maps.files.iter().any(|mapping| is_uvloop(&mapping.path));
     if uvloop {
-        let Some(add) = program.address(ADD) else { return less(State::NoSymbols) };
-        let Some(offset) = program.offset(add) else { return less(State::Unreadable) };
+        let Some(add) = program.address(ADD) else { return less(DetectionState::NoSymbols) };
+        let Some(offset) = program.offset(add) else { return less(DetectionState::Unreadable) };
         places.push(Place { probe: UserProbe::PythonWrites, file, offset });
     }
     // `Py_tss_t`: whether it is in use, then the key.
     let tss = bias.wrapping_add(runtime).wrapping_add(layout.key - 4);
-    let Some(key) = maps.memory::<8>(tss).and_then(key) else { return less(State::Unreadable) };
+    let Some(key) = maps.memory::<8>(tss).and_then(key) else { return less(DetectionState::Unreadable) };
     let mut at = [0; NUMBERS];
     at[0] = value(key);
     at[1] = layout.context;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use tracer_common::runtime::KIND_TOKIO;
 
-use super::{Found, State};
+use super::{DetectionState, Found};
 use crate::model::ServiceId;
 
 /// Most different runtimes shown for all services together; more would only be further versions.
@@ -19,7 +19,7 @@ pub struct DetectedRuntime {
     /// Its version, if known.
     pub version: Box<str>,
     /// Whether its tasks can be distinguished.
-    pub state: State,
+    pub state: DetectionState,
     /// Whether the agent sees which task wakes which.
     pub wakes: bool,
 }
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn processes_of_a_service_are_counted_by_what_runs_in_them() {
         let known = |name, state| DetectedRuntime { name, version: "1".into(), state, wakes: false };
-        let (go, old) = (known("go", State::Known), known("go", State::UnknownVersion));
+        let (go, old) = (known("go", DetectionState::Known), known("go", DetectionState::UnknownVersion));
         let of = [(1, &go), (0, &go), (1, &old), (1, &go)];
         let statuses = statuses(of.into_iter().map(|(service, known)| (ServiceId(service), known)));
         let short: Vec<_> = statuses.iter().map(|one| (one.service.0, one.state, one.processes)).collect();
@@ -91,7 +91,12 @@ mod tests {
     #[test]
     fn there_is_a_limit() {
         let many: Vec<DetectedRuntime> = (0..2 * MOST)
-            .map(|n| DetectedRuntime { name: "go", version: n.to_string().into(), state: State::Known, wakes: false })
+            .map(|n| DetectedRuntime {
+                name: "go",
+                version: n.to_string().into(),
+                state: DetectionState::Known,
+                wakes: false,
+            })
             .collect();
         assert_eq!(statuses(many.iter().map(|known| (ServiceId(0), known))).len(), MOST);
     }

@@ -16,7 +16,7 @@ use super::go::Source;
 use super::go::image::{Image, Section, X86_64, number};
 use super::maps::Maps;
 use super::rust_functions::{self, FoundFunction};
-use super::{Found, Place, State};
+use super::{DetectionState, Found, Place};
 
 /// The runtime's name.
 const NAME: &str = "tokio";
@@ -47,7 +47,7 @@ pub struct Program {
     /// tokio's version; empty if not found.
     pub version: Box<str>,
     /// Whether its tasks can be distinguished.
-    pub state: State,
+    pub state: DetectionState,
     /// Offset of the current task id from the thread pointer.
     pub current: i64,
     /// File offsets where tasks are bound.
@@ -62,14 +62,18 @@ pub fn inspect<S: Source + ?Sized>(file: &S) -> Option<Program> {
     let version = version(&image);
     let mut program = match functions(&image) {
         Some(functions) if !functions.sets.is_empty() || version.is_some() => known(&image, &functions),
-        _ if version.is_some() => {
-            Program { version: "".into(), state: State::NoSymbols, current: 0, binds: Vec::new(), wakes: Vec::new() }
-        }
+        _ if version.is_some() => Program {
+            version: "".into(),
+            state: DetectionState::NoSymbols,
+            current: 0,
+            binds: Vec::new(),
+            wakes: Vec::new(),
+        },
         _ => return None,
     };
     program.version = version.unwrap_or_default();
     if image.machine != X86_64 {
-        program.state = State::Unsupported;
+        program.state = DetectionState::Unsupported;
     }
     Some(program)
 }
@@ -83,7 +87,7 @@ pub(super) fn recognise(pid: u32, maps: &Maps, wakers: bool) -> Option<Found> {
     at[0] = program.current as u64;
     at[1] = u64::from(wakers && !program.wakes.is_empty());
     let place = |probe, offset| Place { probe, file: path.clone(), offset };
-    if wakers && program.state == State::Known && program.wakes.is_empty() {
+    if wakers && program.state == DetectionState::Known && program.wakes.is_empty() {
         log::warn!("process {pid} runs tokio, and where tasks are woken is not known");
     }
     let found = Found {
@@ -94,7 +98,7 @@ pub(super) fn recognise(pid: u32, maps: &Maps, wakers: bool) -> Option<Found> {
         places: program.binds.into_iter().map(|at| place(UserProbe::TokioSpawned, at)).collect(),
         extra: program.wakes.into_iter().filter(|_| wakers).map(|at| place(UserProbe::TokioWoken, at)).collect(),
     };
-    Some(if program.state == State::Known { found } else { found.without(program.state) })
+    Some(if program.state == DetectionState::Known { found } else { found.without(program.state) })
 }
 
 /// The version in a source path.
@@ -162,8 +166,13 @@ fn functions<S: Source + ?Sized>(image: &Image<'_, S>) -> Option<Functions> {
 
 /// Detects how the program's tasks can be distinguished.
 fn known<S: Source + ?Sized>(image: &Image<'_, S>, functions: &Functions) -> Program {
-    let mut program =
-        Program { version: "".into(), state: State::NoSymbols, current: 0, binds: Vec::new(), wakes: Vec::new() };
+    let mut program = Program {
+        version: "".into(),
+        state: DetectionState::NoSymbols,
+        current: 0,
+        binds: Vec::new(),
+        wakes: Vec::new(),
+    };
     let setters = if functions.sets.is_empty() { &functions.puts_back } else { &functions.sets };
     let mut places = setters.iter().map(|(address, size)| {
         let code = image.code(*address, (*size).min(CODE) as usize)?;
@@ -172,14 +181,14 @@ fn known<S: Source + ?Sized>(image: &Image<'_, S>, functions: &Functions) -> Pro
     let Some(first) = places.next() else { return program };
     // Two versions of tokio in one program: which one runs a thread is not known.
     let Some(at) = first.filter(|first| places.all(|other| other == Some(*first))) else {
-        program.state = State::UnknownVersion;
+        program.state = DetectionState::UnknownVersion;
         return program;
     };
-    (program.state, program.current) = (State::Known, at);
+    (program.state, program.current) = (DetectionState::Known, at);
     let binds: Option<Vec<u64>> = functions.binds.iter().take(COPIES).map(|address| image.place(*address)).collect();
     match binds {
         Some(binds) => program.binds = binds,
-        None => program.state = State::Unreadable,
+        None => program.state = DetectionState::Unreadable,
     }
     let wakes = functions.wakes.iter().take(2 * COPIES).map(|(address, size)| {
         let code = image.code(*address, (*size).min(CODE) as usize)?;
@@ -420,7 +429,7 @@ mod tests {
     const BIND: &str = "_ZN5tokio7runtime4task4list19OwnedTasks$LT$S$GT$10bind_inner17h9f32dbd2d9816a23E";
     const SOURCE: &str = "/home/a/.cargo/registry/src/b/tokio-1.54.1/src/runtime/task/core.rs";
 
-    fn found(constants: &str, functions: &[(&str, &[u8])]) -> Option<(State, i64, Vec<u64>)> {
+    fn found(constants: &str, functions: &[(&str, &[u8])]) -> Option<(DetectionState, i64, Vec<u64>)> {
         let found = inspect(program(constants, functions).as_slice())?;
         assert_eq!(&*found.version, if constants.is_empty() { "" } else { "1.54.1" });
         Some((found.state, found.current, found.binds))
@@ -429,24 +438,24 @@ mod tests {
     #[test]
     fn programs_with_and_without_names() {
         let whole: &[(&str, &[u8])] = &[(SET, SETTER), (BIND, &[0x55]), ("main", &[0xc3])];
-        let known = Some((State::Known, -0xf0, vec![fixture::TEXT + 128]));
+        let known = Some((DetectionState::Known, -0xf0, vec![fixture::TEXT + 128]));
         assert_eq!(found(SOURCE, whole), known);
         assert_eq!(found("", whole), known);
-        assert_eq!(found(SOURCE, &[(SET_OTHER, SETTER)]), Some((State::Known, -0xf0, vec![])));
-        assert_eq!(found(SOURCE, &[]), Some((State::NoSymbols, 0, vec![])));
-        assert_eq!(found(SOURCE, &[("main", &[0xc3])]), Some((State::NoSymbols, 0, vec![])));
+        assert_eq!(found(SOURCE, &[(SET_OTHER, SETTER)]), Some((DetectionState::Known, -0xf0, vec![])));
+        assert_eq!(found(SOURCE, &[]), Some((DetectionState::NoSymbols, 0, vec![])));
+        assert_eq!(found(SOURCE, &[("main", &[0xc3])]), Some((DetectionState::NoSymbols, 0, vec![])));
         assert_eq!(found("", &[("main", &[0xc3])]), None);
         assert_eq!(found("", &[]), None);
-        assert_eq!(found(SOURCE, &[(GUARD_DROPS, PUTS_BACK)]), Some((State::Known, -0xc0, vec![])));
+        assert_eq!(found(SOURCE, &[(GUARD_DROPS, PUTS_BACK)]), Some((DetectionState::Known, -0xc0, vec![])));
         // The setter takes precedence.
         let merged = [(GUARD_DROPS, PUTS_BACK), (SET, SETTER)];
-        assert_eq!(found(SOURCE, &merged), Some((State::Known, -0xf0, vec![])));
+        assert_eq!(found(SOURCE, &merged), Some((DetectionState::Known, -0xf0, vec![])));
         // One that does something else; two that differ.
-        assert_eq!(found("", &[(SET, &[0xc3])]), Some((State::UnknownVersion, 0, vec![])));
+        assert_eq!(found("", &[(SET, &[0xc3])]), Some((DetectionState::UnknownVersion, 0, vec![])));
         let mut other = SETTER.to_vec();
         other[15] = 0xd0;
         let both = [(SET, SETTER), (SET_OTHER, other.as_slice())];
-        assert_eq!(found(SOURCE, &both), Some((State::UnknownVersion, 0, vec![])));
+        assert_eq!(found(SOURCE, &both), Some((DetectionState::UnknownVersion, 0, vec![])));
     }
 
     #[test]

@@ -111,7 +111,7 @@ pub struct FeedbackActions {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct State {
+struct FeedbackState {
     importance: u32,
     auto: bool,
     level: usize,
@@ -134,7 +134,7 @@ struct State {
 /// The controller.
 #[derive(Debug, Default)]
 pub struct Feedback {
-    classes: Vec<State>,
+    classes: Vec<FeedbackState>,
     period: u64,
     /// Levels are applied: whether they help can be seen.
     acts: bool,
@@ -143,11 +143,11 @@ pub struct Feedback {
 impl Feedback {
     /// Begins with every class at its own priority. `acts`: levels are applied.
     pub fn new(classes: &[ServiceClass], acts: bool) -> Self {
-        let state = |class: &ServiceClass| State {
+        let state = |class: &ServiceClass| FeedbackState {
             importance: class.importance,
             auto: class.auto,
             next_hold: HOLD,
-            ..State::default()
+            ..FeedbackState::default()
         };
         Self { classes: classes.iter().map(state).collect(), period: 0, acts }
     }
@@ -169,7 +169,7 @@ impl Feedback {
         let mut changes = Vec::new();
         // The most important class that is late for want of a CPU; all below it are the ones to lower.
         let reading = |class: usize| readings.get(class).copied().flatten();
-        let late = |(class, state): (usize, &State)| {
+        let late = |(class, state): (usize, &FeedbackState)| {
             let reading = reading(class).filter(|reading| reading.ratio > 1.0 && reading.waits_for_cpu)?;
             (now >= state.unheard_until).then_some((state.importance, class, reading.ratio))
         };
@@ -196,7 +196,7 @@ impl Feedback {
             return changes;
         }
         // The importance of the most important class that needs what others gave it.
-        let needs = |(class, state): (usize, &State)| {
+        let needs = |(class, state): (usize, &FeedbackState)| {
             let reading = reading(class)?;
             (reading.ratio > RELAXED && now >= state.unheard_until).then_some(state.importance)
         };
@@ -257,7 +257,7 @@ impl Feedback {
     }
 }
 
-impl State {
+impl FeedbackState {
     fn lower(&mut self, now: u64) {
         // It was given back too early.
         if let Some((when, level)) = self.relaxed.take()

@@ -7,7 +7,7 @@ use super::engine::{Engine, Output};
 use super::event_loop::is_looped;
 use super::forwarding::fingerprint;
 use super::ids;
-use super::join::Key;
+use super::join::JoinKey;
 use super::losses::{AFTER_POLL, BEGINS, MAYBE_OVER};
 use super::open_span::{Cause, OpenSpan, PoolQueue, Slot, Vote};
 use super::pools::JobEnd;
@@ -143,19 +143,19 @@ impl Engine {
         let seq = if pos == NOWHERE { None } else { connection.seq(dir, pos) };
         let key = match connection.unix() {
             _ if pos == NOWHERE => None,
-            Some((own, peer)) if side == Side::Client => Some(Key::Unix(own, peer, pos)),
-            Some((own, peer)) => Some(Key::Unix(peer, own, pos)),
+            Some((own, peer)) if side == Side::Client => Some(JoinKey::Unix(own, peer, pos)),
+            Some((own, peer)) => Some(JoinKey::Unix(peer, own, pos)),
             None => {
                 // The accepting end is the TCP server, whichever end sends requests.
                 let accepting = if role.unwrap_or(side) == Side::Client { connection.isn.1 } else { connection.isn.0 };
-                seq.map(|seq| Key::Tcp(seq, accepting))
+                seq.map(|seq| JoinKey::Tcp(seq, accepting))
             }
         };
         let between_hosts = match key {
-            Some(Key::Tcp(seq, _)) => connection.remote_address().and_then(|address| {
+            Some(JoinKey::Tcp(seq, _)) => connection.remote_address().and_then(|address| {
                 let (local, remote) = connection.isn;
                 let opened = role.unwrap_or(side) == Side::Client;
-                Some((relay::key::Key::new(local, remote, opened, seq)?, address))
+                Some((relay::key::RequestKey::new(local, remote, opened, seq)?, address))
             }),
             _ => None,
         };

@@ -61,7 +61,7 @@ pub struct Connection {
     /// Whether another agent reports on it.
     pub contact: Contact,
     /// Details of a non-TCP socket.
-    kind: Option<Box<Kind>>,
+    kind: Option<Box<SocketDetails>>,
     /// The connection is encrypted, and its text is known.
     pub(super) plain: Option<Box<Plaintext>>,
     /// The same before its first text, which may never come.
@@ -72,7 +72,7 @@ pub struct Connection {
 
 /// Details of a non-TCP socket.
 #[derive(Debug)]
-enum Kind {
+enum SocketDetails {
     /// UNIX: kernel addresses of this end and the other.
     Unix(u64, u64),
     /// UDP: local address and network namespace.
@@ -179,9 +179,9 @@ impl Connection {
         // Two initial sequence numbers of 0 practically never occur in TCP.
         let datagrams = matches!(open.family, FAMILY_INET | FAMILY_INET6) && self.isn == (0, 0);
         let kind = if open.family == FAMILY_UNIX && open.peer != 0 {
-            Some(Kind::Unix(open.sk, open.peer))
+            Some(SocketDetails::Unix(open.sk, open.peer))
         } else {
-            datagrams.then(|| Kind::Datagrams(Place { address: own(), netns: open.netns }))
+            datagrams.then(|| SocketDetails::Datagrams(Place { address: own(), netns: open.netns }))
         };
         self.kind = kind.map(Box::new);
     }
@@ -269,16 +269,16 @@ impl Connection {
     /// UNIX: kernel addresses of this end and the other.
     pub fn unix(&self) -> Option<(u64, u64)> {
         match self.kind.as_deref()? {
-            Kind::Unix(own, peer) => Some((*own, *peer)),
-            Kind::Datagrams(_) => None,
+            SocketDetails::Unix(own, peer) => Some((*own, *peer)),
+            SocketDetails::Datagrams(_) => None,
         }
     }
 
     /// UDP: local address and network namespace.
     pub fn place(&self) -> Option<Place> {
         match self.kind.as_deref()? {
-            Kind::Unix(..) => None,
-            Kind::Datagrams(place) => Some(*place),
+            SocketDetails::Unix(..) => None,
+            SocketDetails::Datagrams(place) => Some(*place),
         }
     }
 

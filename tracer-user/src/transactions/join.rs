@@ -12,7 +12,7 @@ use crate::guard::shrink::ShrinkExcess;
 
 /// Key that both ends can compute for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Key {
+pub enum JoinKey {
     /// Sequence number of the first byte; initial sequence number of the accepting end.
     Tcp(u32, u32),
     /// Kernel addresses of the caller's and the server's end; position of the first byte.
@@ -25,8 +25,8 @@ pub(super) const LIMIT: usize = 65_536;
 /// Unmatched ends. The server's record can arrive before the caller's.
 #[derive(Debug, Default)]
 pub struct Joins {
-    calls: FxHashMap<Key, Slot>,
-    requests: FxHashMap<Key, Slot>,
+    calls: FxHashMap<JoinKey, Slot>,
+    requests: FxHashMap<JoinKey, Slot>,
     /// Ends not remembered because the table was full.
     pub refused: u64,
 }
@@ -38,7 +38,7 @@ impl Joins {
     }
 
     /// A call was sent: returns the matching request if already seen.
-    pub fn call(&mut self, key: Key, slot: Slot) -> Option<Slot> {
+    pub fn call(&mut self, key: JoinKey, slot: Slot) -> Option<Slot> {
         if let Some(request) = self.requests.remove(&key) {
             return Some(request);
         }
@@ -51,7 +51,7 @@ impl Joins {
     }
 
     /// A request was read: returns the matching call if already seen.
-    pub fn request(&mut self, key: Key, slot: Slot) -> Option<Slot> {
+    pub fn request(&mut self, key: JoinKey, slot: Slot) -> Option<Slot> {
         if let Some(call) = self.calls.remove(&key) {
             return Some(call);
         }

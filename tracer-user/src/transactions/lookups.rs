@@ -28,7 +28,7 @@ const LATE: Nanos = 1_000_000_000;
 const LEFT: Nanos = 60_000_000_000;
 
 /// What both ends know, whatever their addresses: the question and the client's port.
-type Key = (u64, u16);
+type QuestionKey = (u64, u16);
 
 /// A question that was sent.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ struct Call {
 
 /// A question that was answered.
 #[derive(Debug)]
-struct Answer {
+struct AnsweredQuestion {
     slot: Slot,
     read: Nanos,
     reported: Nanos,
@@ -76,7 +76,7 @@ enum Verdict {
 }
 
 impl Call {
-    fn fits(&self, answer: &Answer) -> Fit {
+    fn fits(&self, answer: &AnsweredQuestion) -> Fit {
         let (to, port) = self.to;
         let apart = port != answer.port
             || self.own.address.is_some_and(|own| own != answer.to)
@@ -101,7 +101,7 @@ impl Call {
 }
 
 /// Finds the call an answer belongs to.
-fn judge(calls: &[Call], answer: &Answer) -> Verdict {
+fn judge(calls: &[Call], answer: &AnsweredQuestion) -> Verdict {
     let mut fitting = calls.iter().map(|call| (call, call.fits(answer))).filter(|(_, fit)| *fit != Fit::No);
     match (fitting.next(), fitting.next()) {
         (None, _) => Verdict::NoMatch,
@@ -113,8 +113,8 @@ fn judge(calls: &[Call], answer: &Answer) -> Verdict {
 /// UDP questions whose other end may be on this host.
 #[derive(Debug, Default)]
 pub struct Lookups {
-    calls: FxHashMap<Key, SmallVec<[Call; 1]>>,
-    answers: FxHashMap<Key, SmallVec<[Answer; 1]>>,
+    calls: FxHashMap<QuestionKey, SmallVec<[Call; 1]>>,
+    answers: FxHashMap<QuestionKey, SmallVec<[AnsweredQuestion; 1]>>,
     /// Number of calls and of answers.
     count: [usize; 2],
     /// Ends not remembered because the table was full.
@@ -130,7 +130,7 @@ impl Lookups {
     }
 
     /// A question was sent; returns newly joined pairs of call and request.
-    fn asked(&mut self, key: Key, call: Call) -> SmallVec<[(Slot, Slot); 1]> {
+    fn asked(&mut self, key: QuestionKey, call: Call) -> SmallVec<[(Slot, Slot); 1]> {
         let mut joined = SmallVec::new();
         if let Some(known) =
             self.calls.get_mut(&key).and_then(|calls| calls.iter_mut().find(|known| known.slot == call.slot))
@@ -157,7 +157,7 @@ impl Lookups {
     }
 
     /// A question was answered; returns the matching call.
-    fn answered(&mut self, key: Key, answer: Answer) -> Option<Slot> {
+    fn answered(&mut self, key: QuestionKey, answer: AnsweredQuestion) -> Option<Slot> {
         match self.judge(key, &answer) {
             Verdict::Of(call) => return Some(call),
             Verdict::NoMatch => self.keep(key, answer),
@@ -166,7 +166,7 @@ impl Lookups {
         None
     }
 
-    fn judge(&mut self, key: Key, answer: &Answer) -> Verdict {
+    fn judge(&mut self, key: QuestionKey, answer: &AnsweredQuestion) -> Verdict {
         let Some(calls) = self.calls.get_mut(&key) else { return Verdict::NoMatch };
         let verdict = judge(calls, answer);
         match verdict {
@@ -181,7 +181,7 @@ impl Lookups {
         verdict
     }
 
-    fn keep(&mut self, key: Key, answer: Answer) {
+    fn keep(&mut self, key: QuestionKey, answer: AnsweredQuestion) {
         if self.count[1] >= LIMIT {
             self.refused += 1;
         } else {
@@ -191,7 +191,7 @@ impl Lookups {
     }
 
     /// A client read its answer.
-    fn over(&mut self, key: Key, slot: Slot, at: Nanos) {
+    fn over(&mut self, key: QuestionKey, slot: Slot, at: Nanos) {
         let call = self.calls.get_mut(&key).and_then(|calls| calls.iter_mut().find(|call| call.slot == slot));
         if let Some(call) = call {
             call.end = at.max(1);
@@ -252,7 +252,7 @@ impl Engine {
             }
             Side::Server if sure => {
                 let (read, port, key) = (live.start, connection.local_port, (question, port));
-                let answer = Answer { slot, read, reported: at.nanos, own, port, to };
+                let answer = AnsweredQuestion { slot, read, reported: at.nanos, own, port, to };
                 if let Some(call) = self.lookups.answered(key, answer) {
                     self.link(call, slot);
                 }

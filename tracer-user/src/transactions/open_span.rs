@@ -8,7 +8,7 @@ use super::callback_groups::CallbackGroup;
 use super::inband_context::InbandIds;
 use super::pending_reads::OnePendingRead;
 use super::relayed::Relayed;
-use super::task_table::Answer;
+use super::task_table::AnsweredRequest;
 use super::trace_ids::Bound;
 use super::wakeup_candidates::WakeupCandidates;
 use crate::model::{
@@ -279,7 +279,7 @@ pub struct OpenSpan {
     /// Server side: a call matched both this and another open request.
     pub looks_shared: bool,
     /// Client side: provisional parent, the request answered by the spawning task.
-    pub provisional_parent: Option<Box<Answer>>,
+    pub provisional_parent: Option<Box<AnsweredRequest>>,
     /// Client side: another task has since sent on its connection, so its own task does not serve a connection.
     pub passed_on: bool,
     /// The task that began it, as the records name it; 0: none, or unknown.

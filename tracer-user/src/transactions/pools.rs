@@ -177,7 +177,7 @@ impl Pools {
 
 /// The thread's past behaviour, as far as it shows what kind of thread it is.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Kind {
+pub struct ThreadKind {
     /// It made a call while it held no request.
     called: bool,
     /// Awaited jobs without a call before its first call. A virtual machine's internal threads make no calls and wake
@@ -193,7 +193,7 @@ pub struct Kind {
     pub(super) acts: bool,
 }
 
-impl Kind {
+impl ThreadKind {
     /// It made a call while it held no request: returns its earlier jobs without a call, which count from now on.
     pub(super) fn calls(&mut self) -> ControlFlow<u32> {
         if std::mem::replace(&mut self.called, true) {
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn jobs_without_calls_count_once_their_thread_makes_one() {
-        let mut kind = Kind::default();
+        let mut kind = ThreadKind::default();
         assert!(!kind.bare() && !kind.bare());
         assert_eq!(kind.calls(), ControlFlow::Break(2));
         assert_eq!(kind.calls(), ControlFlow::Continue(()));

@@ -20,7 +20,7 @@ use crate::relay::bounds::Bounds;
 use crate::relay::calls::{self, Calls};
 use crate::relay::clocks::{Clock, Clocks, Pair};
 use crate::relay::event::{Event, Mode};
-use crate::relay::key::Key;
+use crate::relay::key::RequestKey;
 use crate::relay::matches::{self, Effect, Given, KEEP, Matches};
 use crate::relay::message::{Context, Message, Summary};
 use crate::relay::{Agent, Outcomes};
@@ -52,7 +52,7 @@ pub enum Contact {
 #[derive(Debug)]
 pub struct Relayed {
     /// The request's key between hosts.
-    pub key: Key,
+    pub key: RequestKey,
     /// The connection's remote address.
     pub remote: IpAddr,
     /// Server side: how long to wait for the caller's context; 0: no wait.
@@ -70,7 +70,7 @@ pub struct Relayed {
 }
 
 impl Relayed {
-    fn new(key: Key, remote: IpAddr, until: Nanos) -> Self {
+    fn new(key: RequestKey, remote: IpAddr, until: Nanos) -> Self {
         let nothing = (None, None, None);
         let (given, sent, summary) = nothing;
         Self { key, remote, until, given, delay: 0, answered: false, sent, summary }
@@ -96,7 +96,7 @@ pub(super) struct Relays {
     bounds: Bounds,
     matches: Matches<Served>,
     calls: Calls<Slot>,
-    /// Sockets of calls by connection (`Key::connection`): a summary that arrives after a call's report still shows
+    /// Sockets of calls by connection (`RequestKey::connection`): a summary that arrives after a call's report still shows
     /// that an agent reports on the connection.
     callers: FxHashMap<u64, u64>,
     /// Calls sent before their transaction was known.
@@ -194,7 +194,7 @@ fn patience(contact: Contact) -> u8 {
 #[derive(Clone, Copy, Debug)]
 pub struct CallContext {
     /// The request.
-    pub key: Key,
+    pub key: RequestKey,
     /// The connection's remote address.
     pub remote: IpAddr,
     /// Its transaction.
@@ -254,7 +254,7 @@ impl Engine {
     }
 
     /// A request or call begins on a connection to another host.
-    pub(super) fn relay(&mut self, slot: Slot, key: Option<(Key, IpAddr)>) {
+    pub(super) fn relay(&mut self, slot: Slot, key: Option<(RequestKey, IpAddr)>) {
         let Some((key, remote)) = key.filter(|_| self.relays.mode != Mode::Off) else { return };
         let now = self.now;
         let Some(live) = self.spans.get_mut(slot) else { return };

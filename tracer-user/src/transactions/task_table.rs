@@ -61,7 +61,7 @@ struct Task {
 
 /// The request answered in an interval.
 #[derive(Clone, Copy, Debug)]
-pub struct Answer {
+pub struct AnsweredRequest {
     /// The request.
     pub request: Slot,
     /// What remains of it once it is reported.
@@ -79,7 +79,7 @@ struct Interval {
     tgid: u32,
     /// Its task may have been spawned to serve a connection rather than the spawning request.
     provisional_parent: bool,
-    answer: Option<Answer>,
+    answer: Option<AnsweredRequest>,
     doubt: Option<&'static str>,
     calls: SmallVec<[Slot; 2]>,
     made: SmallVec<[Id; 2]>,
@@ -101,7 +101,7 @@ struct Process {
 #[derive(Clone, Copy, Debug)]
 pub enum Works {
     /// This request, as far as known; and why it is doubtful, if so.
-    For(Answer, Option<&'static str>),
+    For(AnsweredRequest, Option<&'static str>),
     /// Unknown yet: the current interval.
     Undecided(Id),
     /// Cannot be determined.
@@ -470,7 +470,7 @@ impl TaskTable {
     pub fn answers(
         &mut self,
         op: &Op,
-        answer: Answer,
+        answer: AnsweredRequest,
         (cookie, alone): (u64, bool),
         over: impl Fn(Slot) -> bool,
     ) -> Vec<(Slot, Option<&'static str>)> {

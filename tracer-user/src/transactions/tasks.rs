@@ -7,7 +7,7 @@ use super::after_reply::AFTER_REPLY;
 use super::begin::During;
 use super::engine::Engine;
 use super::open_span::{CallTime, Cause, Handed, OpenSpan, Slot, Vote};
-use super::task_table::{Answer, Id, SHARED_CONNECTION, Works, is_named, is_python, is_unique, kind};
+use super::task_table::{AnsweredRequest, Id, SHARED_CONNECTION, Works, is_named, is_python, is_unique, kind};
 use super::thread::Thread;
 use super::wakers::PASSED;
 use crate::model::{Nanos, Side};
@@ -189,7 +189,7 @@ impl Engine {
                 return;
             }
         }
-        let answer = Answer { request: slot, kept: live.kept(), start: live.start };
+        let answer = AnsweredRequest { request: slot, kept: live.kept(), start: live.start };
         let of = (live.cookie, !live.multiplexed);
         let spans = &self.spans;
         let over = |slot: Slot| spans.get(slot).is_none_or(|live| live.end != 0);
@@ -199,7 +199,7 @@ impl Engine {
     }
 
     /// The task's evidence: the call was made for the request of `answer`.
-    pub(super) fn decide_by_task(&mut self, call: Slot, answer: &Answer, doubt: Option<&'static str>) {
+    pub(super) fn decide_by_task(&mut self, call: Slot, answer: &AnsweredRequest, doubt: Option<&'static str>) {
         let Some(live) = self.spans.get_mut(call).filter(|live| live.side == Side::Client) else { return };
         let mut doubt = live.cause.doubt.or(doubt);
         if doubt == Some(SHARED_CONNECTION) && !live.cause.decided_by_task && !live.cause.alone {

@@ -10,7 +10,7 @@ use super::after_reply::{Answered, Serving};
 use super::event_loop::EventLoop;
 use super::open_span::Slot;
 use super::pending_reads::PendingReads;
-use super::pools::Kind;
+use super::pools::ThreadKind;
 use super::thread_pool::DetachedCalls;
 use crate::model::{ClassId, Cost, Nanos, ServiceId, Wait, WakerStack};
 
@@ -147,7 +147,7 @@ pub struct Thread {
     /// A thread waited for the result of such a call: this one works for others.
     pub works: bool,
     /// What kind of thread it is, by its past behaviour.
-    pub kind: Kind,
+    pub kind: ThreadKind,
     /// The request it answered last, while it still works for it.
     pub after_reply: Option<Answered>,
     /// How it finds its next request.
@@ -189,7 +189,7 @@ impl Thread {
             lap: None,
             detached_calls: DetachedCalls::default(),
             works: false,
-            kind: Kind::default(),
+            kind: ThreadKind::default(),
             after_reply: None,
             serving: Serving::default(),
             last: Target::Overhead,

@@ -14,7 +14,7 @@ use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::analysis::announced::{AnnouncedFindings, FindingEvent};
-use crate::analysis::finding::{Finding, Kind};
+use crate::analysis::finding::{Finding, FindingKind};
 use send::{Sender, Sent};
 
 /// Notifications that may wait.
@@ -33,7 +33,7 @@ pub struct Settings {
     /// File with a token that is sent as `Authorization: Bearer`.
     pub token_file: Option<PathBuf>,
     /// Kinds that are posted.
-    pub kinds: Vec<Kind>,
+    pub kinds: Vec<FindingKind>,
 }
 
 /// Why posting cannot start.
@@ -72,7 +72,7 @@ impl Counts {
 /// The agent's handle.
 #[derive(Debug)]
 pub struct Webhook {
-    kinds: Vec<Kind>,
+    kinds: Vec<FindingKind>,
     host: String,
     queue: mpsc::Sender<Vec<u8>>,
     counts: Arc<Counts>,

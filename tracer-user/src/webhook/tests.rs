@@ -6,13 +6,13 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 
-fn finding(id: u64, kind: Kind, until_ns: Option<u64>) -> Finding {
+fn finding(id: u64, kind: FindingKind, until_ns: Option<u64>) -> Finding {
     Finding::example(id, kind, until_ns)
 }
 
 fn settings(port: u16) -> Settings {
     let uri = format!("http://127.0.0.1:{port}/hook/secret").parse().expect("an address");
-    Settings { uri, token_file: None, kinds: vec![Kind::ApplicationChange] }
+    Settings { uri, token_file: None, kinds: vec![FindingKind::ApplicationChange] }
 }
 
 /// The body of one request, which is answered with `status`.
@@ -45,7 +45,7 @@ async fn each_opens_once_and_ends_once() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("an address").port();
     let mut webhook = Webhook::start(settings(port), "host").expect("a webhook");
-    let open = [finding(1, Kind::ApplicationChange, None), finding(2, Kind::WorkloadChange, None)];
+    let open = [finding(1, FindingKind::ApplicationChange, None), finding(2, FindingKind::WorkloadChange, None)];
     webhook.notify(open.iter());
     webhook.notify(open.iter());
     // The receiver is busy at first.
@@ -56,7 +56,8 @@ async fn each_opens_once_and_ends_once() {
         (&first["event"], &first["host"], &first["finding"]["id"]),
         (&json!("opened"), &json!("host"), &json!(1))
     );
-    let ended = [finding(1, Kind::ApplicationChange, Some(9)), finding(3, Kind::ApplicationChange, Some(9))];
+    let ended =
+        [finding(1, FindingKind::ApplicationChange, Some(9)), finding(3, FindingKind::ApplicationChange, Some(9))];
     webhook.notify(ended.iter());
     webhook.notify(ended.iter());
     let mut events = Vec::new();
@@ -76,7 +77,8 @@ async fn what_finds_no_room_is_counted_and_offered_again() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("an address").port();
     let mut webhook = Webhook::start(settings(port), "host").expect("a webhook");
-    let many: Vec<Finding> = (1..=QUEUE as u64 + 10).map(|id| finding(id, Kind::ApplicationChange, None)).collect();
+    let many: Vec<Finding> =
+        (1..=QUEUE as u64 + 10).map(|id| finding(id, FindingKind::ApplicationChange, None)).collect();
     webhook.notify(many.iter());
     let [_, (_, full), ..] = webhook.counts.by_outcome();
     assert_eq!(full, 10);

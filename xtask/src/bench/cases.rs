@@ -32,10 +32,10 @@ pub(super) struct Case {
     pub(super) fixed_rate: bool,
     /// Peers are measured here too.
     pub(super) peers: bool,
-    kind: Kind,
+    kind: CaseKind,
 }
 
-enum Kind {
+enum CaseKind {
     Nginx { connections: usize, rate: Option<u32>, one_core: bool },
     Redis { rate: Option<u32> },
     Sleeper,
@@ -54,7 +54,7 @@ const NGINX: Case = Case {
     services: &["nginx"],
     fixed_rate: false,
     peers: false,
-    kind: Kind::Idle,
+    kind: CaseKind::Idle,
 };
 // Some distributions name its program's file so.
 const REDIS: Case = Case { operation: "command", services: &["redis-server", "redis-check-rdb"], ..NGINX };
@@ -70,23 +70,23 @@ pub(super) const CASES: &[Case] = &[
         name: "a10k",
         title: "nginx, 10 000 a second",
         fixed_rate: true,
-        kind: Kind::Nginx { connections: 16, rate: Some(10_000), one_core: false },
+        kind: CaseKind::Nginx { connections: 16, rate: Some(10_000), one_core: false },
         ..NGINX
     },
     Case {
         name: "b10k",
         title: "Redis GET, 10 000 a second",
         fixed_rate: true,
-        kind: Kind::Redis { rate: Some(10_000) },
+        kind: CaseKind::Redis { rate: Some(10_000) },
         ..REDIS
     },
-    Case { name: "bmax", title: "Redis GET, saturated", kind: Kind::Redis { rate: None }, ..REDIS },
+    Case { name: "bmax", title: "Redis GET, saturated", kind: CaseKind::Redis { rate: None }, ..REDIS },
     Case {
         name: "c",
         title: "HTTP server that sleeps 5 ms, 1000 a second",
         services: &[sleeper::SERVICE],
         fixed_rate: true,
-        kind: Kind::Sleeper,
+        kind: CaseKind::Sleeper,
         ..NGINX
     },
     Case {
@@ -94,20 +94,32 @@ pub(super) const CASES: &[Case] = &[
         title: "PostgreSQL, pgbench -S",
         operation: "query",
         services: &["postgres"],
-        kind: Kind::Postgres,
+        kind: CaseKind::Postgres,
         ..NGINX
     },
-    Case { name: "e", title: "idle host", operation: "second", kind: Kind::Idle, ..ALL },
-    Case { name: "f", title: "system calls without a network", operation: "call", kind: Kind::Calls, ..ALL },
-    Case { name: "g", title: "context switches (pipe ping-pong)", operation: "round", kind: Kind::Switches, ..ALL },
-    Case { name: "h", title: "Redis, one client, PING", operation: "round", kind: Kind::Pair(Pair::Requests), ..ALL },
-    Case { name: "i", title: "SMTP, timed by turns, NOOP", operation: "round", kind: Kind::Pair(Pair::Turns), ..ALL },
-    Case { name: "j", title: "UDP that is no DNS", operation: "round", kind: Kind::Pair(Pair::Datagrams), ..ALL },
-    Case { name: "k", title: "nginx over TLS, 16 connections", kind: Kind::NginxTls, ..NGINX },
+    Case { name: "e", title: "idle host", operation: "second", kind: CaseKind::Idle, ..ALL },
+    Case { name: "f", title: "system calls without a network", operation: "call", kind: CaseKind::Calls, ..ALL },
+    Case { name: "g", title: "context switches (pipe ping-pong)", operation: "round", kind: CaseKind::Switches, ..ALL },
+    Case {
+        name: "h",
+        title: "Redis, one client, PING",
+        operation: "round",
+        kind: CaseKind::Pair(Pair::Requests),
+        ..ALL
+    },
+    Case {
+        name: "i",
+        title: "SMTP, timed by turns, NOOP",
+        operation: "round",
+        kind: CaseKind::Pair(Pair::Turns),
+        ..ALL
+    },
+    Case { name: "j", title: "UDP that is no DNS", operation: "round", kind: CaseKind::Pair(Pair::Datagrams), ..ALL },
+    Case { name: "k", title: "nginx over TLS, 16 connections", kind: CaseKind::NginxTls, ..NGINX },
 ];
 
-const fn nginx(connections: usize, one_core: bool) -> Kind {
-    Kind::Nginx { connections, rate: None, one_core }
+const fn nginx(connections: usize, one_core: bool) -> CaseKind {
+    CaseKind::Nginx { connections, rate: None, one_core }
 }
 
 /// A program under load.
@@ -141,7 +153,7 @@ impl Case {
 
     /// Whether throughput or latency can be compared: an idle host has neither.
     pub(super) fn paired(&self) -> bool {
-        !matches!(self.kind, Kind::Idle)
+        !matches!(self.kind, CaseKind::Idle)
     }
 
     /// Starts the program, in a directory of its own.
@@ -149,18 +161,18 @@ impl Case {
         let dir = dir.join(self.name);
         std::fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
         Ok(match self.kind {
-            Kind::Nginx { connections, rate, one_core } => {
+            CaseKind::Nginx { connections, rate, one_core } => {
                 let core = if one_core { sched::SERVER } else { sched::load_core() };
                 Box::new(nginx::Nginx::start(&dir, connections, rate, core)?)
             }
-            Kind::Redis { rate } => Box::new(redis::Redis::start(&dir, rate)?),
-            Kind::Sleeper => Box::new(sleeper::Sleeper::start(&dir)?),
-            Kind::Postgres => Box::new(postgres::Postgres::start(&dir)?),
-            Kind::Idle => Box::new(Idle),
-            Kind::Calls => Box::new(local::Calls::new(&dir)?),
-            Kind::Switches => Box::new(local::Switches),
-            Kind::Pair(pair) => Box::new(pair),
-            Kind::NginxTls => Box::new(tls::NginxTls::start(&dir)?),
+            CaseKind::Redis { rate } => Box::new(redis::Redis::start(&dir, rate)?),
+            CaseKind::Sleeper => Box::new(sleeper::Sleeper::start(&dir)?),
+            CaseKind::Postgres => Box::new(postgres::Postgres::start(&dir)?),
+            CaseKind::Idle => Box::new(Idle),
+            CaseKind::Calls => Box::new(local::Calls::new(&dir)?),
+            CaseKind::Switches => Box::new(local::Switches),
+            CaseKind::Pair(pair) => Box::new(pair),
+            CaseKind::NginxTls => Box::new(tls::NginxTls::start(&dir)?),
         })
     }
 }

@@ -25,7 +25,7 @@ struct Parameter {
 
 /// What a route answers with.
 #[derive(Debug)]
-enum Answer {
+enum AnswerForm {
     Json(Shape),
     /// By the parameter `format`.
     JsonOrCsv(Shape),
@@ -39,7 +39,7 @@ struct Route {
     path: &'static str,
     what: &'static str,
     parameters: &'static [&'static Parameter],
-    answer: Answer,
+    answer: AnswerForm,
 }
 
 pub(super) async fn document(params: Params) -> Result<Json<Value>, Problem> {
@@ -89,9 +89,9 @@ fn operation(route: &Route) -> Value {
         })
     });
     let content = match &route.answer {
-        Answer::Json(shape) => json!({ "application/json": { "schema": shape.schema() } }),
-        Answer::JsonOrCsv(shape) => json!({ "application/json": { "schema": shape.schema() }, "text/csv": {} }),
-        Answer::Media(media) => json!({ *media: {} }),
+        AnswerForm::Json(shape) => json!({ "application/json": { "schema": shape.schema() } }),
+        AnswerForm::JsonOrCsv(shape) => json!({ "application/json": { "schema": shape.schema() }, "text/csv": {} }),
+        AnswerForm::Media(media) => json!({ *media: {} }),
     };
     let mut error = json!({
         "description": "what was wrong, and what was expected",
@@ -191,7 +191,7 @@ pub(super) mod tests {
         let listen = start().await;
         let mut checked = 0;
         for route in ROUTES.iter().filter(|route| route.method == "get") {
-            let (Answer::Json(shape) | Answer::JsonOrCsv(shape)) = &route.answer else { continue };
+            let (AnswerForm::Json(shape) | AnswerForm::JsonOrCsv(shape)) = &route.answer else { continue };
             let asked = if route.path == "/api/v1/hotspots" || route.path == "/api/v1/durations" {
                 "?service=shop&class=GET%20/%3Cscript%3E"
             } else {

@@ -6,7 +6,7 @@ use super::answers::{
     SUBSYSTEM, TAKEN, TEXT_OR_NULL, TRANSACTION, TRANSACTIONS, WORKLOADS,
 };
 use super::shape::Shape::{Any, Between, Both, Count, Hex, List, Map, Nullable, Number, Object, Text, Word};
-use super::{Answer, Parameter, Route};
+use super::{AnswerForm, Parameter, Route};
 
 macro_rules! parameters {
     ($required:literal $($id:ident $name:literal $shape:expr, $what:literal;)*) => {
@@ -62,7 +62,7 @@ parameters! {
     FILE "name" Text, "a file of the console";
 }
 
-const HTML: Answer = Answer::Media("text/html");
+const HTML: AnswerForm = AnswerForm::Media("text/html");
 
 const PAGE: &[&Parameter] = &[CURSOR, LIMIT];
 const PROFILE: &[&Parameter] = &[
@@ -113,7 +113,7 @@ const fn get(
     path: &'static str,
     what: &'static str,
     parameters: &'static [&'static Parameter],
-    answer: Answer,
+    answer: AnswerForm,
 ) -> Route {
     Route { method: "get", path, what, parameters, answer }
 }
@@ -134,96 +134,96 @@ pub(super) const ROUTES: &[Route] = &[
     get("/finding", "console: a finding", &[OF_ID], HTML),
     get("/workloads", "console: CPU of the host by groups of processes", &[], HTML),
     get("/health", "console: what the agent cannot see, and its cost", &[], HTML),
-    get("/assets/{*name}", "scripts and styles of the console", &[FILE], Answer::Media("*/*")),
-    get("/metrics", "Prometheus metrics", &[], Answer::Media("text/plain")),
-    get("/healthz", "liveness", &[], Answer::Media("text/plain")),
-    get("/readyz", "readiness", &[], Answer::Media("text/plain")),
-    get("/api/v1/openapi.json", "this document", &[], Answer::Json(Map(&Any))),
+    get("/assets/{*name}", "scripts and styles of the console", &[FILE], AnswerForm::Media("*/*")),
+    get("/metrics", "Prometheus metrics", &[], AnswerForm::Media("text/plain")),
+    get("/healthz", "liveness", &[], AnswerForm::Media("text/plain")),
+    get("/readyz", "readiness", &[], AnswerForm::Media("text/plain")),
+    get("/api/v1/openapi.json", "this document", &[], AnswerForm::Json(Map(&Any))),
     get(
         "/api/v1/services",
         "services",
         PAGE,
-        Answer::Json(Object(&[("services", List(&SERVICE_ROW)), ("next_cursor", TEXT_OR_NULL)])),
+        AnswerForm::Json(Object(&[("services", List(&SERVICE_ROW)), ("next_cursor", TEXT_OR_NULL)])),
     ),
     get(
         "/api/v1/classes",
         "request classes, since the start or in a time range",
         &[SERVICE, CLASS, FROM, TO, SINCE, CURSOR, LIMIT],
-        Answer::Json(Object(&[
+        AnswerForm::Json(Object(&[
             ("classes", List(&CLASS_ROW)),
             ("next_cursor", TEXT_OR_NULL),
             ("range", Nullable(&KEPT)),
         ])),
     ),
-    get("/api/v1/service-classes", "goals and attainment", &[], Answer::Json(SERVICE_CLASSES)),
-    get("/api/v1/instrumentation", "hotspots traced as functions", &[], Answer::Json(INSTRUMENTATION)),
-    get("/api/v1/arm/definitions", "declared transactions", &[FORMAT], Answer::JsonOrCsv(REPORT)),
-    get("/api/v1/arm/measurements", "their measurements", &[FORMAT], Answer::JsonOrCsv(REPORT)),
-    get("/api/v1/arm/users", "their measurements by user", &[FORMAT], Answer::JsonOrCsv(REPORT)),
-    get("/api/v1/arm/metrics", "their metrics", &[FORMAT], Answer::JsonOrCsv(REPORT)),
+    get("/api/v1/service-classes", "goals and attainment", &[], AnswerForm::Json(SERVICE_CLASSES)),
+    get("/api/v1/instrumentation", "hotspots traced as functions", &[], AnswerForm::Json(INSTRUMENTATION)),
+    get("/api/v1/arm/definitions", "declared transactions", &[FORMAT], AnswerForm::JsonOrCsv(REPORT)),
+    get("/api/v1/arm/measurements", "their measurements", &[FORMAT], AnswerForm::JsonOrCsv(REPORT)),
+    get("/api/v1/arm/users", "their measurements by user", &[FORMAT], AnswerForm::JsonOrCsv(REPORT)),
+    get("/api/v1/arm/metrics", "their metrics", &[FORMAT], AnswerForm::JsonOrCsv(REPORT)),
     get(
         "/api/v1/edges",
         "who calls whom",
         &[SERVICE, CURSOR, LIMIT],
-        Answer::Json(Object(&[("edges", List(&EDGE)), ("next_cursor", TEXT_OR_NULL)])),
+        AnswerForm::Json(Object(&[("edges", List(&EDGE)), ("next_cursor", TEXT_OR_NULL)])),
     ),
-    get("/api/v1/workloads", "the host's CPU by groups of processes", &[BY, LIMIT_1000], Answer::Json(WORKLOADS)),
+    get("/api/v1/workloads", "the host's CPU by groups of processes", &[BY, LIMIT_1000], AnswerForm::Json(WORKLOADS)),
     get(
         "/api/v1/subsystems",
         "CPU of databases by component, user and session",
         &[],
-        Answer::Json(Object(&[("subsystems", List(&SUBSYSTEM))])),
+        AnswerForm::Json(Object(&[("subsystems", List(&SUBSYSTEM))])),
     ),
     get(
         "/api/v1/profiles/activity",
         "what is usual for request classes at this hour of the week",
         &[SERVICE, CLASS],
-        Answer::Json(Object(&[("window_s", Number), ("shift", Text), ("profiles", List(&ACTIVITY))])),
+        AnswerForm::Json(Object(&[("window_s", Number), ("shift", Text), ("profiles", List(&ACTIVITY))])),
     ),
     get(
         "/api/v1/series",
         "request classes over time",
         &[SERVICE, CLASS, FROM, TO, SINCE],
-        Answer::Json(Object(&[("window_s", Number), ("series", List(&SERIES)), ("range", KEPT)])),
+        AnswerForm::Json(Object(&[("window_s", Number), ("series", List(&SERIES)), ("range", KEPT)])),
     ),
     get(
         "/api/v1/durations",
         "requests of a class by time and duration",
         &[OF_SERVICE, OF_CLASS, FROM, TO, SINCE],
-        Answer::Json(DURATIONS),
+        AnswerForm::Json(DURATIONS),
     ),
     get(
         "/api/v1/builds",
         "when services ran which program",
         &[SERVICE],
-        Answer::Json(Object(&[("builds", List(&BUILD))])),
+        AnswerForm::Json(Object(&[("builds", List(&BUILD))])),
     ),
     get(
         "/api/v1/findings",
         "what changed",
         &[SERVICE, CLASS, FROM, TO, SINCE, LIMIT, CURSOR],
-        Answer::Json(Object(&[("findings", List(&FINDING)), ("next_cursor", TEXT_OR_NULL), ("range", ASKED)])),
+        AnswerForm::Json(Object(&[("findings", List(&FINDING)), ("next_cursor", TEXT_OR_NULL), ("range", ASKED)])),
     ),
-    get("/api/v1/findings/{id}", "what a finding rests on", &[ID], Answer::Json(EVIDENCE)),
+    get("/api/v1/findings/{id}", "what a finding rests on", &[ID], AnswerForm::Json(EVIDENCE)),
     get(
         "/api/v1/transactions",
         "transactions that are kept",
         &[SERVICE, CLASS, FROM, TO, SINCE, MIN_MS, MAX_MS, STATUS, SORT, LIMIT, CURSOR],
-        Answer::Json(TRANSACTIONS),
+        AnswerForm::Json(TRANSACTIONS),
     ),
     get(
         "/api/v1/transactions/{trace_id}",
         "a transaction and its critical path",
         &[TRACE_ID],
-        Answer::Json(TRANSACTION),
+        AnswerForm::Json(TRANSACTION),
     ),
-    get("/api/v1/dimensions", "declared dimensions and their values", &[], Answer::Json(DIMENSIONS)),
-    get("/api/v1/hotspots", "functions by their time", HOTSPOT, Answer::Json(HOTSPOTS)),
+    get("/api/v1/dimensions", "declared dimensions and their values", &[], AnswerForm::Json(DIMENSIONS)),
+    get("/api/v1/hotspots", "functions by their time", HOTSPOT, AnswerForm::Json(HOTSPOTS)),
     get(
         "/api/v1/slow-requests",
         "slow requests with samples of their own",
         &[SERVICE, CLASS, FROM, TO, SINCE, LIMIT_256, CURSOR],
-        Answer::Json(Object(&[
+        AnswerForm::Json(Object(&[
             ("slow_requests", List(&SLOW)),
             ("next_cursor", TEXT_OR_NULL),
             ("range", Both(&[ASKED, Object(&[("kept_from", INSTANT_OR_NULL)])])),
@@ -233,18 +233,18 @@ pub(super) const ROUTES: &[Route] = &[
         "/api/v1/slow-requests/{span_id}",
         "one of them and its samples",
         &[SPAN_ID],
-        Answer::Json(Both(&[SLOW, Object(&[("taken", List(&TAKEN))])])),
+        AnswerForm::Json(Both(&[SLOW, Object(&[("taken", List(&TAKEN))])])),
     ),
-    get("/api/v1/health", "state and cost of the agent", &[], Answer::Json(HEALTH)),
-    get("/api/v1/peers", "agents of other hosts", &[], Answer::Json(PEERS)),
+    get("/api/v1/health", "state and cost of the agent", &[], AnswerForm::Json(HEALTH)),
+    get("/api/v1/peers", "agents of other hosts", &[], AnswerForm::Json(PEERS)),
     Route {
         method: "put",
         path: "/api/v1/sampling",
         what: "changes the sampling rate",
         parameters: &[],
-        answer: Answer::Json(SAMPLING),
+        answer: AnswerForm::Json(SAMPLING),
     },
-    get("/flamegraph.svg", "a profile as a flame graph", PROFILE, Answer::Media("image/svg+xml")),
-    get("/profile.folded", "a profile as folded stacks", FOLDED, Answer::Media("text/plain")),
-    get("/profile.pb.gz", "a profile as pprof", PROFILE, Answer::Media("application/octet-stream")),
+    get("/flamegraph.svg", "a profile as a flame graph", PROFILE, AnswerForm::Media("image/svg+xml")),
+    get("/profile.folded", "a profile as folded stacks", FOLDED, AnswerForm::Media("text/plain")),
+    get("/profile.pb.gz", "a profile as pprof", PROFILE, AnswerForm::Media("application/octet-stream")),
 ];

@@ -4,11 +4,11 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Takes fields off the front; `None` for missing ones.
 #[derive(Debug)]
-pub(super) struct Reader<'a> {
+pub(super) struct FieldReader<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> FieldReader<'a> {
     pub(super) fn new(rest: &'a [u8]) -> Self {
         Self { rest }
     }
@@ -68,7 +68,7 @@ impl<'a> Reader<'a> {
 }
 
 /// Exchange and routing key as one name, `exchange:key`; the key alone for the nameless exchange.
-pub(super) fn destination(fields: &mut Reader<'_>) -> Vec<u8> {
+pub(super) fn destination(fields: &mut FieldReader<'_>) -> Vec<u8> {
     let exchange = fields.text().unwrap_or_default();
     let key = fields.text().unwrap_or_default();
     match (exchange.is_empty(), key.is_empty()) {
@@ -86,7 +86,7 @@ pub(super) fn note(destination: &[u8]) -> u16 {
 }
 
 /// A string among a message's headers, if its properties have these flags.
-pub(super) fn header<'a>(fields: &mut Reader<'a>, flags: u16, wanted: &[u8]) -> Option<&'a [u8]> {
+pub(super) fn header<'a>(fields: &mut FieldReader<'a>, flags: u16, wanted: &[u8]) -> Option<&'a [u8]> {
     for flag in [15, 14] {
         if flags & 1 << flag != 0 {
             fields.text()?;
@@ -97,7 +97,7 @@ pub(super) fn header<'a>(fields: &mut Reader<'a>, flags: u16, wanted: &[u8]) -> 
     }
     let len = fields.word()? as usize;
     let rest = fields.rest;
-    let mut table = Reader::new(rest.get(..len).unwrap_or(rest));
+    let mut table = FieldReader::new(rest.get(..len).unwrap_or(rest));
     loop {
         let name = table.text()?;
         let value = table.value()?;

@@ -1,6 +1,6 @@
 //! Methods (AMQP 0-9-1 and RabbitMQ's extensions), and reply codes for closed channels and connections.
 
-use super::fields::Reader;
+use super::fields::FieldReader;
 use crate::protocols::messaging::{GET, SUBSCRIBE, UNSUBSCRIBE};
 
 /// Sender of a method.
@@ -136,7 +136,7 @@ impl Method {
     }
 
     /// Reads its arguments.
-    pub(super) fn asks<'a>(&self, fields: &mut Reader<'a>) -> Asks<'a> {
+    pub(super) fn asks<'a>(&self, fields: &mut FieldReader<'a>) -> Asks<'a> {
         let mut asks = Asks::default();
         let mut skipped = 0;
         let mut bit = 0;

@@ -278,7 +278,7 @@ fn fields_of_tables_are_passed_over() {
     let table =
         [&text("a")[..], b"t\x01", &text("b"), b"F\0\0\0\x02xx", &text("traceparent"), b"S\0\0\0\x02ok"].concat();
     let bytes = [&text("text/plain")[..], &(table.len() as u32).to_be_bytes(), &table].concat();
-    let found = |flags| fields::header(&mut Reader::new(&bytes), flags, b"traceparent");
+    let found = |flags| fields::header(&mut FieldReader::new(&bytes), flags, b"traceparent");
     assert_eq!((found(1 << 15 | 1 << 13), found(1 << 15)), (Some(&b"ok"[..]), None));
 }
 

@@ -14,7 +14,7 @@ pub(super) const QUESTION: u8 = 9;
 
 /// The header of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Header {
+pub(super) struct FastcgiHeader {
     pub(super) kind: u8,
     /// Request id; 0: the connection itself.
     pub(super) id: u16,
@@ -24,7 +24,7 @@ pub(super) struct Header {
     pub(super) padding: usize,
 }
 
-impl Header {
+impl FastcgiHeader {
     /// Length of a header in bytes.
     pub(super) const LEN: usize = 8;
 
@@ -47,7 +47,7 @@ pub(super) struct Walk {
     id: u16,
     /// The record type whose empty record ends a request; 0 in replies, which END ends.
     ends: u8,
-    header: [u8; Header::LEN],
+    header: [u8; FastcgiHeader::LEN],
     /// Bytes of the header so far.
     have: usize,
     /// Bytes left of the current record.
@@ -83,17 +83,17 @@ impl Walk {
                 return Walked::End(at);
             }
             let Some(fresh) = bytes.get(at..).filter(|fresh| !fresh.is_empty()) else { return Walked::More(0) };
-            let take = fresh.len().min(Header::LEN - self.have);
+            let take = fresh.len().min(FastcgiHeader::LEN - self.have);
             for (place, byte) in self.header.iter_mut().skip(self.have).zip(fresh.iter().take(take)) {
                 *place = *byte;
             }
             self.have += take;
             at += take;
-            if self.have < Header::LEN {
+            if self.have < FastcgiHeader::LEN {
                 return Walked::More(0);
             }
             self.have = 0;
-            let Some(header) = Header::read(&self.header) else { return Walked::Lost };
+            let Some(header) = FastcgiHeader::read(&self.header) else { return Walked::Lost };
             let own = match header.kind {
                 PARAMS | STDIN | DATA | ABORT => self.ends != 0,
                 STDOUT | STDERR | END => self.ends == 0,
@@ -116,13 +116,13 @@ impl Walk {
         if self.last {
             return len == self.left as u64;
         }
-        let Some(last) = last.last_chunk::<{ Header::LEN }>().filter(|_| self.have == 0) else { return false };
+        let Some(last) = last.last_chunk::<{ FastcgiHeader::LEN }>().filter(|_| self.have == 0) else { return false };
         if self.ends == 0 {
             // Only the last record has this length here, and it tells how the request ended.
-            return len == 2 * Header::LEN as u64 && matches!(last, [_, _, _, _, 0..=3, 0, 0, 0]);
+            return len == 2 * FastcgiHeader::LEN as u64 && matches!(last, [_, _, _, _, 0..=3, 0, 0, 0]);
         }
-        len >= Header::LEN as u64
-            && matches!(Header::read(last), Some(Header { kind, id, len: 0, padding: 0 }) if kind == self.ends && id == self.id)
+        len >= FastcgiHeader::LEN as u64
+            && matches!(FastcgiHeader::read(last), Some(FastcgiHeader { kind, id, len: 0, padding: 0 }) if kind == self.ends && id == self.id)
     }
 }
 

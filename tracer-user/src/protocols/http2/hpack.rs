@@ -209,11 +209,11 @@ impl Entries {
 }
 
 /// Takes integers and strings off a block.
-struct Reader<'a> {
+struct BlockReader<'a> {
     bytes: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> BlockReader<'a> {
     /// An integer with a prefix of `bits` bits (§5.1).
     fn integer(&mut self, bits: u32) -> Option<usize> {
         let (first, mut rest) = self.bytes.split_first()?;
@@ -299,7 +299,7 @@ impl Table {
         settings: &Settings,
         mut field: impl FnMut(Name, &[u8]),
     ) -> Ended {
-        let mut reader = Reader { bytes: block };
+        let mut reader = BlockReader { bytes: block };
         let mut text = Vec::new();
         while !reader.bytes.is_empty() {
             if self.field(&mut reader, &mut text, settings, &mut field).is_none() {
@@ -317,7 +317,7 @@ impl Table {
     /// Reads one representation (§6).
     fn field(
         &mut self,
-        reader: &mut Reader<'_>,
+        reader: &mut BlockReader<'_>,
         text: &mut Vec<u8>,
         settings: &Settings,
         field: &mut impl FnMut(Name, &[u8]),

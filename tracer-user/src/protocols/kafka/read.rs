@@ -2,12 +2,12 @@
 
 /// Reads consecutive values; `None` if one is cut or invalid.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reader<'a> {
+pub(super) struct KafkaReader<'a> {
     bytes: &'a [u8],
     flexible: bool,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> KafkaReader<'a> {
     pub(super) fn new(bytes: &'a [u8], flexible: bool) -> Self {
         Self { bytes, flexible }
     }

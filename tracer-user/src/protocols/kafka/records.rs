@@ -4,7 +4,7 @@
 //! Keys and values are skipped unread; so are compressed batches, whose records are counted by the number in the batch
 //! header.
 
-use super::read::Reader;
+use super::read::KafkaReader;
 use crate::model::Linked;
 use crate::protocols::context;
 
@@ -19,14 +19,14 @@ const CONTROL: i16 = 0x20;
 const HEADER: &[u8] = b"traceparent";
 
 /// The links in the records of a PRODUCE, from the bytes after its header.
-pub(super) fn sent(version: i16, mut body: Reader<'_>) -> Linked {
+pub(super) fn sent(version: i16, mut body: KafkaReader<'_>) -> Linked {
     let mut linked = Linked::default();
     // Uncaptured records link nothing.
     let _ = topics(version, &mut body, &mut linked);
     linked
 }
 
-fn topics(version: i16, body: &mut Reader<'_>, linked: &mut Linked) -> Option<()> {
+fn topics(version: i16, body: &mut KafkaReader<'_>, linked: &mut Linked) -> Option<()> {
     if version >= 3 {
         body.text()?;
     }
@@ -44,7 +44,7 @@ fn topics(version: i16, body: &mut Reader<'_>, linked: &mut Linked) -> Option<()
 }
 
 /// Reads and skips the batches of one partition; `None` if they were not captured to their end.
-pub(super) fn batches(body: &mut Reader<'_>, linked: &mut Linked) -> Option<()> {
+pub(super) fn batches(body: &mut KafkaReader<'_>, linked: &mut Linked) -> Option<()> {
     let (mut rest, whole) = body.blob_as_far()?;
     // A broker may cut the last batch: the consumer then drops it and fetches it again.
     while let Some(len) = rest.get(8..FRONT).and_then(|len| len.first_chunk()) {
@@ -62,7 +62,7 @@ pub(super) fn batches(body: &mut Reader<'_>, linked: &mut Linked) -> Option<()> 
 
 /// Reads one batch, from the epoch on.
 fn batch_of(batch: &[u8], linked: &mut Linked) {
-    let mut front = Reader::new(batch, false);
+    let mut front = KafkaReader::new(batch, false);
     let mut read = || -> Option<(i16, u32)> {
         front.skip(4)?;
         if front.take(1)? != [MAGIC] {
@@ -90,7 +90,7 @@ fn batch_of(batch: &[u8], linked: &mut Linked) {
 
 /// The header's value, if the record has exactly one (W3C Trace Context §3.2).
 fn header(record: &[u8]) -> Option<&[u8]> {
-    let mut record = Reader::new(record, false);
+    let mut record = KafkaReader::new(record, false);
     record.skip(1)?;
     record.passed()?;
     record.passed()?;

@@ -1,7 +1,7 @@
 //! Reads failures from replies: an error number, located differently in each API. Of several topics and partitions, the
 //! first failed one captured counts. The records of a FETCH reply come after the same numbers.
 
-use super::read::Reader;
+use super::read::KafkaReader;
 use super::{CREATE_TOPICS, DELETE_TOPICS, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, PRODUCE};
 use super::{names, records};
 use crate::model::Linked;
@@ -66,7 +66,7 @@ impl ReplyOutcome {
 }
 
 /// Reads a reply after its header.
-pub(super) fn outcome(api: i16, version: i16, body: Reader<'_>) -> ReplyOutcome {
+pub(super) fn outcome(api: i16, version: i16, body: KafkaReader<'_>) -> ReplyOutcome {
     let mut outcome = ReplyOutcome::default();
     // Uncaptured fields are simply missing.
     let _ = read(api, version, body, &mut outcome);
@@ -74,7 +74,7 @@ pub(super) fn outcome(api: i16, version: i16, body: Reader<'_>) -> ReplyOutcome 
 }
 
 /// Reads as far as captured.
-fn read(api: i16, version: i16, mut body: Reader<'_>, outcome: &mut ReplyOutcome) -> Option<()> {
+fn read(api: i16, version: i16, mut body: KafkaReader<'_>, outcome: &mut ReplyOutcome) -> Option<()> {
     if let Some((_, paused)) = AT_THE_FRONT.iter().find(|(known, _)| *known == api) {
         body.skip(if version >= *paused { 4 } else { 0 })?;
         outcome.check(body.short()?);

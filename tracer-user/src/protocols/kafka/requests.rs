@@ -1,6 +1,6 @@
 //! The subject of requests: their first topic, if they name one.
 
-use super::read::Reader;
+use super::read::KafkaReader;
 use super::{CREATE_TOPICS, DELETE_TOPICS, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, PRODUCE};
 
 /// The subject of a request.
@@ -22,7 +22,7 @@ pub(super) fn has_topics(api: i16) -> bool {
 }
 
 /// Reads a request's subject from the bytes after its header; `None` if those were not captured.
-pub(super) fn subject(api: i16, version: i16, body: Reader<'_>) -> Option<Subject<'_>> {
+pub(super) fn subject(api: i16, version: i16, body: KafkaReader<'_>) -> Option<Subject<'_>> {
     let mut body = body;
     let mut subject = Subject::default();
     // Later versions identify topics by id.

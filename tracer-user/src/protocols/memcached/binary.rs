@@ -9,7 +9,7 @@ const BODY_MOST: u32 = 1 << 30;
 
 /// When the server answers a command.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum AnswerRule {
     Always,
     /// Only on a hit or a failure.
     Quiet,
@@ -17,8 +17,8 @@ pub(super) enum Answer {
 }
 
 /// Opcodes: name as in the text protocol, extra bytes of requests, answer.
-pub(super) fn command(opcode: u8) -> Option<(&'static str, &'static [u8], Answer)> {
-    use Answer::{Always, Never, Quiet};
+pub(super) fn command(opcode: u8) -> Option<(&'static str, &'static [u8], AnswerRule)> {
+    use AnswerRule::{Always, Never, Quiet};
     Some(match opcode {
         0x00 | 0x0c => ("get", &[0], Always),
         0x09 | 0x0d => ("get", &[0], Quiet),
@@ -77,7 +77,7 @@ fn failure(status: u16) -> Option<&'static str> {
 }
 
 #[derive(Clone, Copy)]
-struct Header {
+struct BinaryHeader {
     reply: bool,
     opcode: u8,
     key: u16,
@@ -88,7 +88,7 @@ struct Header {
     opaque: [u8; 4],
 }
 
-impl Header {
+impl BinaryHeader {
     fn read(bytes: &[u8]) -> Option<Self> {
         let header = bytes.first_chunk::<HEADER>()?;
         let [magic, opcode, k0, k1, extra, kind, s0, s1, b0, b1, b2, b3, o0, o1, o2, o3, ..] = *header;
@@ -115,7 +115,7 @@ impl Header {
 }
 
 pub(super) fn detect_binary(bytes: &[u8]) -> Detected {
-    let Some(header) = Header::read(bytes) else {
+    let Some(header) = BinaryHeader::read(bytes) else {
         let known = bytes.get(1).is_none_or(|opcode| command(*opcode).is_some());
         let plain = bytes.get(5).is_none_or(|kind| *kind == 0);
         return if known && plain { Detected::NeedMore } else { Detected::No };
@@ -137,23 +137,23 @@ pub(super) struct Binary;
 
 impl Binary {
     pub(super) fn request(bytes: &[u8], cut: bool) -> Step<Box<Request>> {
-        let Some(header) = Header::read(bytes) else { return if cut { Step::Invalid } else { Step::NeedMore } };
+        let Some(header) = BinaryHeader::read(bytes) else { return if cut { Step::Invalid } else { Step::NeedMore } };
         if header.reply || !header.fits() {
             return Step::Invalid;
         }
-        let (name, _, answer) = command(header.opcode).unwrap_or((OTHER, &[], Answer::Always));
+        let (name, _, answer) = command(header.opcode).unwrap_or((OTHER, &[], AnswerRule::Always));
         let mut expected = ExpectedReply::default();
         match answer {
-            Answer::Always => {}
-            Answer::Quiet => (expected.optional, expected.note) = (true, header.mark()),
-            Answer::Never => expected.silent = true,
+            AnswerRule::Always => {}
+            AnswerRule::Quiet => (expected.optional, expected.note) = (true, header.mark()),
+            AnswerRule::Never => expected.silent = true,
         }
         let body = length(header.body.into());
         Step::Head { used: HEADER, message: named(name, expected), body }
     }
 
     pub(super) fn reply(bytes: &[u8], cut: bool) -> Step<Reply> {
-        let Some(header) = Header::read(bytes) else { return if cut { Step::Invalid } else { Step::NeedMore } };
+        let Some(header) = BinaryHeader::read(bytes) else { return if cut { Step::Invalid } else { Step::NeedMore } };
         if !header.reply || !header.fits() {
             return Step::Invalid;
         }
@@ -165,6 +165,6 @@ impl Binary {
 
     /// Whether a reply does not answer the oldest quiet request.
     pub(super) fn passes(bytes: &[u8], expected: ExpectedReply) -> Option<bool> {
-        Header::read(bytes).map(|header| header.mark() != expected.note)
+        BinaryHeader::read(bytes).map(|header| header.mark() != expected.note)
     }
 }

@@ -106,21 +106,21 @@ fn listed(list: &[&'static str], word: &[u8]) -> Option<&'static str> {
 }
 
 /// Content of a command line.
-struct Command {
+struct CommandLine {
     name: &'static str,
     /// Bytes of the value and the line end after it.
     value: u64,
     expected: ExpectedReply,
 }
 
-fn command(line: &[u8]) -> Option<Command> {
+fn command(line: &[u8]) -> Option<CommandLine> {
     let mut rest = words(line);
     let first = rest.next()?;
     let mut expected = ExpectedReply::default();
     if let Some(name) = listed(STORES, first) {
         let value = number(rest.nth(3)).filter(|value| *value <= VALUE_MOST)?;
         expected.silent = rest.last() == Some(b"noreply");
-        return Some(Command { name, value: value + 2, expected });
+        return Some(CommandLine { name, value: value + 2, expected });
     }
     let meta = first == META_STORE.as_bytes();
     let value = if meta { number(rest.nth(1)).filter(|value| *value <= VALUE_MOST)? + 2 } else { 0 };
@@ -147,30 +147,30 @@ fn command(line: &[u8]) -> Option<Command> {
         "watch" => expected.tunnel = true,
         _ => {}
     }
-    Some(Command { name, value, expected })
+    Some(CommandLine { name, value, expected })
 }
 
 /// Kind of a server's first line.
-enum Answer {
+enum FirstLine {
     Line(Option<&'static str>),
     /// This many bytes follow.
     Value(u64),
     List,
 }
 
-fn answer(line: &[u8]) -> Option<Answer> {
+fn answer(line: &[u8]) -> Option<FirstLine> {
     let mut rest = words(line);
     let first = rest.next()?;
     if let Some(failure) = listed(FAILURES, first) {
-        return Some(Answer::Line(Some(failure)));
+        return Some(FirstLine::Line(Some(failure)));
     }
     if listed(LINES, first).is_some() || number(Some(first)).is_some() {
-        return Some(Answer::Line(None));
+        return Some(FirstLine::Line(None));
     }
     if first == b"VA" {
-        return number(rest.next()).filter(|value| *value <= VALUE_MOST).map(|value| Answer::Value(value + 2));
+        return number(rest.next()).filter(|value| *value <= VALUE_MOST).map(|value| FirstLine::Value(value + 2));
     }
-    (listed(LISTS, first).is_some() || first.starts_with(b"key=")).then_some(Answer::List)
+    (listed(LISTS, first).is_some() || first.starts_with(b"key=")).then_some(FirstLine::List)
 }
 
 /// Whether a line contains only characters that clients and servers send.
@@ -230,7 +230,7 @@ pub(super) fn is_answer(request: &[u8], answer: &[u8]) -> bool {
     let Ok((line, used)) = line(answer) else { return false };
     let counted = words(line).next().is_some_and(|first| number(Some(first)).is_some());
     let fits = match self::answer(line) {
-        Some(Answer::Line(None)) if counted => matches!(command.name, "incr" | "decr"),
+        Some(FirstLine::Line(None)) if counted => matches!(command.name, "incr" | "decr"),
         Some(_) => true,
         None => false,
     };
@@ -258,8 +258,8 @@ pub(super) fn request(bytes: &[u8], cut: bool) -> Step<Box<Request>> {
             if found.is_none() && !is_text(line) {
                 return Step::Invalid;
             }
-            let Command { name, value, expected } =
-                found.unwrap_or(Command { name: OTHER, value: 0, expected: ExpectedReply::default() });
+            let CommandLine { name, value, expected } =
+                found.unwrap_or(CommandLine { name: OTHER, value: 0, expected: ExpectedReply::default() });
             Step::Head { used, message: named(name, expected), body: length(value) }
         }
         Err(true) if !cut => Step::NeedMore,
@@ -299,12 +299,12 @@ impl Text {
         };
         let message = |failure| Reply { status: 0, failure, interim: false };
         match answer(line) {
-            Some(Answer::Line(failure)) => {
+            Some(FirstLine::Line(failure)) => {
                 let body = if expected.tunnel && failure.is_none() { Body::Switch } else { Body::Length(0) };
                 Step::Head { used, message: message(failure), body }
             }
-            Some(Answer::Value(value)) => Step::Head { used, message: message(None), body: length(value) },
-            Some(Answer::List) => {
+            Some(FirstLine::Value(value)) => Step::Head { used, message: message(None), body: length(value) },
+            Some(FirstLine::List) => {
                 *self = Self::default();
                 match self.body(bytes.get(..used).unwrap_or_default()) {
                     Walked::More(unread) => Step::Head { used, message: message(None), body: Body::Own(unread) },

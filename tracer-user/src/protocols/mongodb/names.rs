@@ -45,23 +45,23 @@ const PLAIN: &str = "abortMoveCollection abortReshardCollection abortTransaction
 
 /// A known command.
 #[derive(Clone, Debug)]
-pub(super) struct Command {
+pub(super) struct MongodbCommand {
     /// Its name.
     pub(super) name: Arc<str>,
     /// Whether its own value names a collection.
     pub(super) of_collection: bool,
 }
 
-static COMMANDS: LazyLock<FxHashMap<&'static [u8], Command>> = LazyLock::new(|| {
+static COMMANDS: LazyLock<FxHashMap<&'static [u8], MongodbCommand>> = LazyLock::new(|| {
     let known = |names: &'static str, of_collection| {
-        let command = move |name| Command { name: Arc::from(name), of_collection };
+        let command = move |name| MongodbCommand { name: Arc::from(name), of_collection };
         names.split_whitespace().map(move |name: &'static str| (name.as_bytes(), command(name)))
     };
     known(OF_COLLECTION, true).chain(known(PLAIN, false)).collect()
 });
 
 /// The command of this name.
-pub(super) fn command(name: &[u8]) -> Option<&'static Command> {
+pub(super) fn command(name: &[u8]) -> Option<&'static MongodbCommand> {
     COMMANDS.get(name)
 }
 

@@ -91,7 +91,7 @@ pub(super) const NAME_LIMIT: usize = 32;
 
 /// A command.
 #[derive(Debug)]
-pub(super) struct Command {
+pub(super) struct RedisCommand {
     /// Its name, upper case.
     pub(super) name: Arc<str>,
     /// Its subcommands: name, and the joined name of command and subcommand.
@@ -101,7 +101,7 @@ pub(super) struct Command {
 /// Commands by name, and the name of all others.
 #[derive(Debug)]
 pub(super) struct Commands {
-    by_name: FxHashMap<Box<[u8]>, Command>,
+    by_name: FxHashMap<Box<[u8]>, RedisCommand>,
     /// [`OTHER`], shared.
     pub(super) other: Arc<str>,
     /// The empty path, shared.
@@ -114,7 +114,7 @@ pub(super) static COMMANDS: LazyLock<Commands> = LazyLock::new(|| {
     let mut add = |name: String, subcommands: &'static str| {
         let joined = |word: &'static str| (word, Arc::from(format!("{name} {word}")));
         let subcommands = subcommands.split(' ').filter(|word| !word.is_empty()).map(joined).collect();
-        by_name.insert(Box::from(name.as_bytes()), Command { name: Arc::from(name.as_str()), subcommands });
+        by_name.insert(Box::from(name.as_bytes()), RedisCommand { name: Arc::from(name.as_str()), subcommands });
     };
     for name in PLAIN.split(' ') {
         add(name.to_owned(), "");
@@ -140,7 +140,7 @@ fn upper(word: &[u8]) -> Option<([u8; NAME_LIMIT], usize)> {
 
 impl Commands {
     /// The command that `word` names, in any case.
-    pub(super) fn find(&self, word: &[u8]) -> Option<&Command> {
+    pub(super) fn find(&self, word: &[u8]) -> Option<&RedisCommand> {
         let (name, len) = upper(word)?;
         self.by_name.get(name.get(..len)?)
     }
@@ -154,7 +154,7 @@ impl Commands {
     }
 }
 
-impl Command {
+impl RedisCommand {
     /// The joined name with this subcommand; the command's own name if the subcommand is unknown.
     pub(super) fn with(&self, word: &[u8]) -> &Arc<str> {
         let known = self.subcommands.iter().find(|(name, _)| name.as_bytes().eq_ignore_ascii_case(word));

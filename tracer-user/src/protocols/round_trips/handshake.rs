@@ -3,7 +3,7 @@
 
 use crate::protocols::Chunk;
 use crate::protocols::tls::certificate::{Expiry, expiry};
-use crate::protocols::tls::{self, Answer, DATA, HANDSHAKE, HEADER, Hello, Record};
+use crate::protocols::tls::{self, DATA, HANDSHAKE, HEADER, Hello, Record, ServerHelloKind};
 
 /// Longest message assembled; of the certificate's, the front is enough.
 const LIMIT: usize = 8 * 1024;
@@ -14,7 +14,7 @@ pub(super) struct Handshake {
     client: Walk,
     server: Walk,
     hello: Option<Box<Hello>>,
-    answer: Option<Answer>,
+    answer: Option<ServerHelloKind>,
     /// The server's next message may have its certificate.
     certifies: bool,
     /// When that expires, seconds since 1970.
@@ -104,7 +104,7 @@ impl Handshake {
         while at < chunk.len {
             let wanted = self.hello.is_none();
             match self.client.step(chunk.head, at, chunk.len, wanted) {
-                Stands::Begins(DATA) if self.answered && self.answer != Some(Answer::Sealed) => {
+                Stands::Begins(DATA) if self.answered && self.answer != Some(ServerHelloKind::Sealed) => {
                     return Took::Part(at);
                 }
                 Stands::Begins(20..=DATA) => at += 1,
@@ -116,7 +116,7 @@ impl Handshake {
                 self.client.message = Vec::new();
             }
             // Under TLS 1.3 the client's first record after the server's ends the handshake.
-            let sealed = self.answer == Some(Answer::Sealed) && self.client.kind == DATA;
+            let sealed = self.answer == Some(ServerHelloKind::Sealed) && self.client.kind == DATA;
             if sealed && self.client.left == 0 && self.client.have == 0 {
                 return Took::Part(at);
             }
@@ -132,11 +132,11 @@ impl Handshake {
         }
         self.answered = true;
         if gap > 0 {
-            self.answer.get_or_insert(Answer::Open);
+            self.answer.get_or_insert(ServerHelloKind::Open);
             self.give_up_certificate();
         }
         let mut at = 0;
-        while at < chunk.len && (self.certifies || matches!(self.answer, None | Some(Answer::Retry))) {
+        while at < chunk.len && (self.certifies || matches!(self.answer, None | Some(ServerHelloKind::Retry))) {
             match self.server.step(chunk.head, at, chunk.len, true) {
                 Stands::Begins(kind) => {
                     // A session goes on, and no certificate is shown.
@@ -147,7 +147,7 @@ impl Handshake {
                 }
                 Stands::Took(took) => at += took,
                 Stands::Lost => {
-                    self.answer = Some(Answer::Open);
+                    self.answer = Some(ServerHelloKind::Open);
                     self.give_up_certificate();
                     return;
                 }
@@ -155,9 +155,9 @@ impl Handshake {
             if self.certifies {
                 self.certificate();
             } else if let Some(message) = self.server.whole() {
-                let (len, answer) = (message.len(), tls::server(message).unwrap_or(Answer::Open));
+                let (len, answer) = (message.len(), tls::server(message).unwrap_or(ServerHelloKind::Open));
                 self.answer = Some(answer);
-                self.certifies = answer == Answer::Open;
+                self.certifies = answer == ServerHelloKind::Open;
                 if self.certifies {
                     self.server.message.drain(..len);
                     self.certificate();

@@ -75,7 +75,7 @@ struct Level {
 }
 
 /// A statement being read.
-struct Reader<'a> {
+struct StatementReader<'a> {
     dialect: Dialect,
     text: String,
     operation: Option<String>,
@@ -105,7 +105,7 @@ pub(super) fn statement(tokens: &mut Tokens<'_>, dialect: Dialect) -> Option<Sta
     while first == Token::End {
         first = tokens.next()?;
     }
-    let mut reader = Reader {
+    let mut reader = StatementReader {
         dialect,
         text: String::new(),
         operation: None,
@@ -143,7 +143,7 @@ fn among(list: &[&str], word: &[u8]) -> bool {
     list.iter().any(|name| is(word, name))
 }
 
-impl<'a> Reader<'a> {
+impl<'a> StatementReader<'a> {
     fn is_outermost(&self) -> bool {
         self.levels.len() == 1 && self.deeper == 0
     }

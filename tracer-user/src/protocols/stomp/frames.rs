@@ -14,7 +14,7 @@ const NAME: usize = 64;
 
 /// Kind of frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Command {
+pub(super) enum StompCommand {
     Connect,
     Send,
     Subscribe,
@@ -32,27 +32,27 @@ pub(super) enum Command {
 }
 
 /// Commands by sender.
-const FROM_CLIENT: &[(&[u8], Command)] = &[
-    (b"CONNECT", Command::Connect),
-    (b"STOMP", Command::Connect),
-    (b"SEND", Command::Send),
-    (b"SUBSCRIBE", Command::Subscribe),
-    (b"UNSUBSCRIBE", Command::Unsubscribe),
-    (b"ACK", Command::Ack),
-    (b"NACK", Command::Nack),
-    (b"BEGIN", Command::Begin),
-    (b"COMMIT", Command::Commit),
-    (b"ABORT", Command::Abort),
-    (b"DISCONNECT", Command::Disconnect),
+const FROM_CLIENT: &[(&[u8], StompCommand)] = &[
+    (b"CONNECT", StompCommand::Connect),
+    (b"STOMP", StompCommand::Connect),
+    (b"SEND", StompCommand::Send),
+    (b"SUBSCRIBE", StompCommand::Subscribe),
+    (b"UNSUBSCRIBE", StompCommand::Unsubscribe),
+    (b"ACK", StompCommand::Ack),
+    (b"NACK", StompCommand::Nack),
+    (b"BEGIN", StompCommand::Begin),
+    (b"COMMIT", StompCommand::Commit),
+    (b"ABORT", StompCommand::Abort),
+    (b"DISCONNECT", StompCommand::Disconnect),
 ];
-const FROM_SERVER: &[(&[u8], Command)] = &[
-    (b"CONNECTED", Command::Connected),
-    (b"MESSAGE", Command::Message),
-    (b"RECEIPT", Command::Receipt),
-    (b"ERROR", Command::Error),
+const FROM_SERVER: &[(&[u8], StompCommand)] = &[
+    (b"CONNECTED", StompCommand::Connected),
+    (b"MESSAGE", StompCommand::Message),
+    (b"RECEIPT", StompCommand::Receipt),
+    (b"ERROR", StompCommand::Error),
 ];
 
-fn known(way: Way) -> &'static [(&'static [u8], Command)] {
+fn known(way: Way) -> &'static [(&'static [u8], StompCommand)] {
     if way == Way::Request { FROM_CLIENT } else { FROM_SERVER }
 }
 
@@ -77,7 +77,7 @@ fn line(bytes: &[u8]) -> Option<(&[u8], usize)> {
 impl<'a> Head<'a> {
     /// Reads the available part of a head at the front of `bytes`, with its command once that line is complete. `None`:
     /// `way` has no such command.
-    pub(super) fn read(bytes: &'a [u8], way: Way) -> Option<(Option<Command>, Self)> {
+    pub(super) fn read(bytes: &'a [u8], way: Way) -> Option<(Option<StompCommand>, Self)> {
         let Some((word, used)) = line(bytes) else {
             let begun = bytes.strip_suffix(b"\r").unwrap_or(bytes);
             let may = known(way).iter().any(|(word, _)| word.starts_with(begun));

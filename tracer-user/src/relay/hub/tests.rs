@@ -8,7 +8,7 @@ use super::*;
 use crate::model::{SpanId, TraceId};
 use crate::relay::bounds::Policy;
 use crate::relay::channel::Secret;
-use crate::relay::key::Key;
+use crate::relay::key::RequestKey;
 use crate::relay::message::{Context, Summary};
 use crate::relay::settings::Trust;
 
@@ -50,7 +50,7 @@ async fn until(what: &str, mut done: impl FnMut() -> bool) {
 
 fn context(seq: u32) -> Outgoing {
     let context = Context {
-        key: Key { opener: 1, accepting: 2, seq },
+        key: RequestKey { opener: 1, accepting: 2, seq },
         trace: TraceId(7),
         parent: SpanId(9),
         settled: true,
@@ -64,7 +64,7 @@ fn context(seq: u32) -> Outgoing {
 }
 
 fn summary(to: u64, seq: u32) -> Outgoing {
-    let key = Key { opener: 1, accepting: 2, seq };
+    let key = RequestKey { opener: 1, accepting: 2, seq };
     let span = SpanId(4);
     let summary = Summary { key, span, duration: 5, queue: 1, cpu: 2, start: 3, status: 200, error: false };
     Outgoing::Summary { to, summary }
@@ -180,7 +180,7 @@ async fn liar(
     from: [u8; 4],
     to: SocketAddr,
     number: u64,
-) -> (super::super::channel::Writer, super::super::channel::Reader) {
+) -> (super::super::channel::Writer, super::super::channel::ChannelReader) {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind((from, 0).into()).unwrap();
     let stream = socket.connect(to).await.unwrap();

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::model::{SpanId, TraceId};
 
-fn key(request: u32) -> Key {
-    Key { opener: 77, accepting: 99, seq: request.wrapping_mul(100) }
+fn key(request: u32) -> RequestKey {
+    RequestKey { opener: 77, accepting: 99, seq: request.wrapping_mul(100) }
 }
 
 fn agent(number: u64) -> Agent {

@@ -3,8 +3,8 @@
 use super::*;
 use proptest::prelude::*;
 
-fn some_key() -> impl Strategy<Value = Key> {
-    any::<[u32; 3]>().prop_map(|[opener, accepting, seq]| Key { opener, accepting, seq })
+fn some_key() -> impl Strategy<Value = RequestKey> {
+    any::<[u32; 3]>().prop_map(|[opener, accepting, seq]| RequestKey { opener, accepting, seq })
 }
 
 fn some_carried() -> impl Strategy<Value = Option<Arc<PropagatedContext>>> {
@@ -76,7 +76,7 @@ fn what_later_versions_add_is_skipped() {
 
 /// A context with everything that can be propagated.
 fn laden() -> Context {
-    let key = Key { opener: 1, accepting: 2, seq: 3 };
+    let key = RequestKey { opener: 1, accepting: 2, seq: 3 };
     let member = |name: &str, value: &str| (Arc::from(name), Box::from(value));
     let carried = PropagatedContext {
         state: "s".repeat(512).into(),
@@ -139,7 +139,7 @@ fn contexts_of_udp_questions_are_ignored() {
     // client's address.
     let mark = [MORE, 14, UDP_QUESTION, 1, 0, 0, 0, 0, 0, 0, 0, 7, 10, 0, 0, 1];
     let plain = Context { carried: None, ..laden() };
-    let question = Context { key: Key { seq: 9, ..plain.key }, ..plain.clone() };
+    let question = Context { key: RequestKey { seq: 9, ..plain.key }, ..plain.clone() };
     let settles = |context: &Context| Context { settled: true, trace: TraceId(9), ..context.clone() };
     let (mut encoder, mut decoder) = (Encoder::default(), Decoder::default());
     let (mut bytes, mut found) = (mark.to_vec(), Vec::new());
@@ -162,7 +162,7 @@ fn contexts_of_udp_questions_are_ignored() {
 
 #[test]
 fn a_request_costs_less_than_a_hundred_bytes() {
-    let key = Key { opener: 1, accepting: 2, seq: 3 };
+    let key = RequestKey { opener: 1, accepting: 2, seq: 3 };
     let (service, class) = (Arc::from("shop"), Arc::from("GET /"));
     let context = |trace, settled| {
         let (service, class) = (Arc::clone(&service), Arc::clone(&class));

@@ -84,13 +84,13 @@ pub(super) enum Location {
 
 /// What is known before an instruction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct State {
+pub(super) struct MachineState {
     registers: [Value; 16],
     /// Places of the frame, with their sizes.
     frame: BTreeMap<i64, (Value, u32)>,
 }
 
-impl State {
+impl MachineState {
     fn begin() -> Self {
         let mut registers = [Unknown; 16];
         for (n, register) in ARGUMENTS.into_iter().enumerate() {
@@ -321,12 +321,12 @@ impl State {
 
 /// Follows the code of the function that begins at `address`; each instruction that is reached, in order, with what is
 /// known before it. `None` if it is too long.
-pub(super) fn follow(code: &[u8], address: u64) -> Option<Vec<(Instruction, State)>> {
+pub(super) fn follow(code: &[u8], address: u64) -> Option<Vec<(Instruction, MachineState)>> {
     follow_while(code, address, |_| true)
 }
 
 /// As [`follow`], and paths end at calls: what an accessor does for objects of another kind, it asks other functions.
-pub(super) fn follow_to_calls(code: &[u8], address: u64) -> Option<Vec<(Instruction, State)>> {
+pub(super) fn follow_to_calls(code: &[u8], address: u64) -> Option<Vec<(Instruction, MachineState)>> {
     follow_while(code, address, |one| !matches!(one.flow_control(), FlowControl::Call | FlowControl::IndirectCall))
 }
 
@@ -334,10 +334,10 @@ fn follow_while(
     code: &[u8],
     address: u64,
     goes_on: impl Fn(&Instruction) -> bool,
-) -> Option<Vec<(Instruction, State)>> {
+) -> Option<Vec<(Instruction, MachineState)>> {
     let mut facts = InstructionInfoFactory::new();
-    let mut known: BTreeMap<u64, (Instruction, State)> = BTreeMap::new();
-    let mut waiting = vec![(address, State::begin())];
+    let mut known: BTreeMap<u64, (Instruction, MachineState)> = BTreeMap::new();
+    let mut waiting = vec![(address, MachineState::begin())];
     let mut steps = 0;
     while let Some((mut at, mut state)) = waiting.pop() {
         loop {
@@ -391,7 +391,7 @@ mod tests {
     }
 
     /// What is known before the only call.
-    fn at_call(text: &str) -> State {
+    fn at_call(text: &str) -> MachineState {
         let followed = follow(&bytes(text), 0x1000).expect("short");
         let mut calls = followed.into_iter().filter(|(one, _)| one.flow_control() == FlowControl::Call);
         let (_, state) = calls.next().expect("a call");
@@ -437,7 +437,7 @@ mod tests {
     fn paths_end_at_calls_if_they_are_to() {
         // test %eax,%eax; je +8; call; mov %rax,%rdi; lea 0x188(%rdi),%rcx; ret
         let code = bytes("85 c0 74 08 e8 0 0 0 0 48 89 c7 48 8d 8f 88 01 00 00 c3");
-        let base = |followed: Vec<(Instruction, State)>| {
+        let base = |followed: Vec<(Instruction, MachineState)>| {
             let lea = followed.into_iter().find(|(one, _)| one.mnemonic() == Mnemonic::Lea).expect("its address");
             lea.1.is_first_argument(lea.0.memory_base())
         };

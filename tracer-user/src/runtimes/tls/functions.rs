@@ -11,13 +11,13 @@ use super::code::{CODE, begins_with_push, landing, place};
 use super::{Refusal, Site, Sites};
 
 /// A library's file, and the places found in it so far.
-pub(super) struct Reader<'a> {
+pub(super) struct LibraryReader<'a> {
     pub(super) program: Program,
     pub(super) image: Image<'a, File>,
     pub(super) found: Sites,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> LibraryReader<'a> {
     /// Reads the addresses of `wanted` functions; refused if one of `needed` is missing.
     pub(super) fn new(path: &Path, file: &'a File, wanted: &[&str], needed: &[&str]) -> Result<Self, Refusal> {
         let image = Image::read(file).filter(|image| image.machine == X86_64).ok_or(Refusal::NotProgram)?;
@@ -29,7 +29,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-impl Reader<'_> {
+impl LibraryReader<'_> {
     /// Watches where objects are forgotten. To be called first: an object must never be taken for the one before it.
     pub(super) fn forgets(&mut self, names: &[&str]) -> Result<(), Refusal> {
         for name in names {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use tracer_common::runtime::tls;
 
-use super::functions::Reader;
+use super::functions::LibraryReader;
 use super::{Refusal, Sites};
 
 const HANDSHAKE: &str = "gnutls_handshake";
@@ -18,7 +18,7 @@ const FORGET: &str = "gnutls_deinit";
 /// The places in the library's file.
 pub(super) fn inspect(path: &Path, file: &File) -> Result<Sites, Refusal> {
     let wanted = [HANDSHAKE, RECEIVE, SEND[0], SEND[1], FORGET];
-    let mut reader = Reader::new(path, file, &wanted, &[HANDSHAKE, RECEIVE, SEND[1], FORGET])?;
+    let mut reader = LibraryReader::new(path, file, &wanted, &[HANDSHAKE, RECEIVE, SEND[1], FORGET])?;
     reader.forgets(&[FORGET])?;
     reader.call(HANDSHAKE, 1, tls::HANDSHAKE)?;
     reader.call(RECEIVE, 3, tls::READ)?;

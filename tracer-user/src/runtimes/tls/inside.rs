@@ -14,7 +14,7 @@ use tracer_common::runtime::{UserProbe, tls};
 
 use super::super::elf::{Program, relative};
 use super::super::go::image::Image;
-use super::flow::{CODE, Location, State, Value, follow, follow_to_calls};
+use super::flow::{CODE, Location, MachineState, Value, follow, follow_to_calls};
 use super::{Site, open};
 
 /// Functions that return the table of TLS.
@@ -72,7 +72,7 @@ fn search(path: &Path, image: &Image<'_, File>) -> Option<LibrarySites> {
 }
 
 /// The code of an accessor, as far as it goes without calls.
-fn accessor(image: &Image<'_, File>, program: &Program, name: &str) -> Option<Vec<(Instruction, State)>> {
+fn accessor(image: &Image<'_, File>, program: &Program, name: &str) -> Option<Vec<(Instruction, MachineState)>> {
     let address = program.address(name)?;
     follow_to_calls(&code(image, address)?, address)
 }
@@ -129,16 +129,16 @@ fn number(bytes: &[u8]) -> Option<u64> {
     bytes.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
 }
 
-fn calls(followed: &[(Instruction, State)]) -> impl Iterator<Item = (u64, &State)> {
+fn calls(followed: &[(Instruction, MachineState)]) -> impl Iterator<Item = (u64, &MachineState)> {
     let calls = followed.iter().filter(|(one, _)| one.flow_control() == FlowControl::Call && one.is_call_near());
     calls.map(|(one, state)| (one.ip(), state))
 }
 
 /// Where a function `(object, type, type, buffer, length, flag, count)` copies to the buffer, each with the cookie that
 /// says where object, type, flag and length are; `None` if there is no such place, or one is not understood.
-fn copies(followed: &[(Instruction, State)]) -> Option<BTreeSet<(u64, u64)>> {
+fn copies(followed: &[(Instruction, MachineState)]) -> Option<BTreeSet<(u64, u64)>> {
     let into = |value| matches!(value, Value::Argument(3) | Value::Near(3));
-    let known = |(at, state): (u64, &State)| {
+    let known = |(at, state): (u64, &MachineState)| {
         let place = |argument, which| Some(encode(state.location(argument)?)? << which);
         let asked = place(4, tls::ASKED).unwrap_or(0);
         Some((at, place(0, tls::OBJECT)? | place(1, tls::KIND)? | place(5, tls::PEEK)? | asked))
@@ -149,8 +149,8 @@ fn copies(followed: &[(Instruction, State)]) -> Option<BTreeSet<(u64, u64)>> {
 }
 
 /// Where a function `(object, type, buffer, length, count)` calls another as `(object, type, buffer, lengths, …, 0)`.
-fn record(followed: &[(Instruction, State)]) -> Option<u64> {
-    let matches = |(_, state): &(u64, &State)| {
+fn record(followed: &[(Instruction, MachineState)]) -> Option<u64> {
+    let matches = |(_, state): &(u64, &MachineState)| {
         state.argument(0) == Value::Argument(0)
             && state.argument(1) == Value::Argument(1)
             && matches!(state.argument(2), Value::Argument(2) | Value::Near(2))
@@ -168,7 +168,7 @@ fn encode(location: Location) -> Option<u64> {
 }
 
 /// The offset in its argument of what an accessor returns; of no object, or one of another kind, it may return nothing.
-fn field(followed: &[(Instruction, State)]) -> Option<i64> {
+fn field(followed: &[(Instruction, MachineState)]) -> Option<i64> {
     let returns = followed.iter().filter(|(one, _)| one.flow_control() == FlowControl::Return);
     // Where paths join before they return, it is what they load to return it.
     let loads = followed.iter().filter_map(|(one, state)| {
@@ -186,7 +186,7 @@ const RANDOM: &str = "SSL_get_client_random";
 const VERSION: &str = "SSL_version";
 
 /// The offset in its first argument of what a function takes the address of.
-fn argument_offset(followed: &[(Instruction, State)]) -> Option<i64> {
+fn argument_offset(followed: &[(Instruction, MachineState)]) -> Option<i64> {
     let taken = followed.iter().filter_map(|(one, state)| {
         let plain = one.mnemonic() == Mnemonic::Lea && one.memory_index() == Register::None;
         (plain && state.is_first_argument(one.memory_base())).then(|| one.memory_displacement64() as i64)

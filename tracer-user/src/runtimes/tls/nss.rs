@@ -12,7 +12,7 @@ use tracer_common::runtime::tls;
 
 use super::super::elf::relative;
 use super::super::go::image::Image;
-use super::functions::Reader;
+use super::functions::LibraryReader;
 use super::{Refusal, Sites};
 
 /// Shakes hands, which reading and writing also do if it was not called. Given the descriptor of NSPR (`PRFileDesc`, `prio.h`), whose
@@ -38,7 +38,7 @@ type Table = [u64; ENTRIES];
 
 /// The places in the library's file.
 pub(super) fn inspect(path: &Path, file: &File) -> Result<Sites, Refusal> {
-    let mut reader = Reader::new(path, file, &[HANDSHAKE], &[HANDSHAKE])?;
+    let mut reader = LibraryReader::new(path, file, &[HANDSHAKE], &[HANDSHAKE])?;
     let secured = secured(path, &reader.image).ok_or(Refusal::UnknownCode)?;
     reader.forgets_by(secured[CLOSE])?;
     reader.call(HANDSHAKE, 1, tls::HANDSHAKE | tls::POINTS)?;

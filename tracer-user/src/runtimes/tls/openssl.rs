@@ -15,7 +15,7 @@ use tracer_common::runtime::tls;
 use super::super::go::image::Image;
 use super::code::{begins_with_push, callee};
 use super::flow::{Value, follow};
-use super::functions::Reader;
+use super::functions::LibraryReader;
 use super::{CONSTANTS, Refusal, Sites, inside};
 
 const READ: [&str; 2] = ["SSL_read", "SSL_read_ex"];
@@ -26,7 +26,7 @@ const FORGET: [&str; 2] = ["SSL_free", "SSL_clear"];
 /// The places in the library's file.
 pub(super) fn inspect(path: &Path, file: &File) -> Result<Sites, Refusal> {
     let wanted: Vec<&str> = READ.into_iter().chain(WRITE).chain([HANDSHAKE]).chain(FORGET).collect();
-    let mut reader = Reader::new(path, file, &wanted, &[READ[0], WRITE[0], HANDSHAKE, FORGET[0]])?;
+    let mut reader = LibraryReader::new(path, file, &wanted, &[READ[0], WRITE[0], HANDSHAKE, FORGET[0]])?;
     reader.forgets(&FORGET)?;
     reader.call(HANDSHAKE, 1, tls::HANDSHAKE)?;
     let inside = inside::find(path, &reader.image);
@@ -62,7 +62,7 @@ pub(super) fn is_inside(file: &File) -> bool {
 
 /// The internal function that both forms call, if the address of the count is its fourth argument, as it is that of the
 /// extended form. OpenSSL 3.2 has another before it where it writes.
-fn internal(reader: &Reader<'_>, [plain, extended]: [&str; 2]) -> Option<u64> {
+fn internal(reader: &LibraryReader<'_>, [plain, extended]: [&str; 2]) -> Option<u64> {
     let called = |name: &str, arguments: usize| {
         let address = reader.program.address(name)?;
         address.checked_add_signed(callee(&reader.code(address)?, arguments)?)

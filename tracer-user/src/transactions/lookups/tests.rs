@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use super::*;
 
-const KEY: Key = (99, 4000);
+const KEY: QuestionKey = (99, 4000);
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 fn remote(last: u8) -> IpAddr {
@@ -20,8 +20,8 @@ fn call(slot: Slot, from: Nanos) -> Call {
     Call { slot, from, end: 0, last: from, sent: 1, served: 0, own, to: (LOOPBACK, 53) }
 }
 
-fn answer(slot: Slot, read: Nanos) -> Answer {
-    Answer { slot, read, reported: read, own: Place { address: None, netns: 1 }, port: 53, to: LOOPBACK }
+fn answer(slot: Slot, read: Nanos) -> AnsweredQuestion {
+    AnsweredQuestion { slot, read, reported: read, own: Place { address: None, netns: 1 }, port: 53, to: LOOPBACK }
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn addresses_have_to_agree_and_one_has_to_tell() {
     let [one, two, ..] = slots();
     let place = |address, netns| Place { address, netns };
     let asks = |own, to| Call { own, to: (to, 53), ..call(one, 10) };
-    let answers = |own, to| Answer { own, to, ..answer(two, 11) };
+    let answers = |own, to| AnsweredQuestion { own, to, ..answer(two, 11) };
     let (nowhere, elsewhere) = (place(None, 1), place(None, 2));
     for (call, answer, joined, unclear) in [
         // Each is where the other says.
@@ -64,7 +64,7 @@ fn addresses_have_to_agree_and_one_has_to_tell() {
         (asks(place(Some(remote(3)), 1), remote(2)), answers(nowhere, remote(1)), false, 0),
         (asks(nowhere, remote(3)), answers(place(Some(remote(2)), 1), remote(1)), false, 0),
         (asks(nowhere, LOOPBACK), answers(elsewhere, LOOPBACK), false, 0),
-        (asks(nowhere, remote(2)), Answer { port: 54, ..answers(nowhere, remote(2)) }, false, 0),
+        (asks(nowhere, remote(2)), AnsweredQuestion { port: 54, ..answers(nowhere, remote(2)) }, false, 0),
     ] {
         let shown = format!("{call:?} {answer:?}");
         let mut lookups = Lookups::default();

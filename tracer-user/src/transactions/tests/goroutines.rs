@@ -4,7 +4,7 @@ use tracer_common::event::{ENTITY_BITS, Header, Op, TASK_EDGE_CREATED, TaskEdge}
 use tracer_common::runtime::KIND_GO;
 
 use super::super::open_span::Slot;
-use super::super::task_table::{Answer, TaskTable, Works};
+use super::super::task_table::{AnsweredRequest, TaskTable, Works};
 use crate::model::{ServiceId, SpanId, TraceId};
 
 const TGID: u32 = 7;
@@ -31,8 +31,8 @@ fn made(all: &mut TaskTable, child: u64, parent: u64, nanos: u64, nth: u32) {
     all.task_edge(&task_edge, nanos, |_| false);
 }
 
-fn answer(request: Slot, start: u64) -> Answer {
-    Answer { request, kept: (SpanId(1), TraceId(1), ServiceId(0), None), start }
+fn answer(request: Slot, start: u64) -> AnsweredRequest {
+    AnsweredRequest { request, kept: (SpanId(1), TraceId(1), ServiceId(0), None), start }
 }
 
 /// `name` sends a call; returns whether the call waits.

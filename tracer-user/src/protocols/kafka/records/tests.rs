@@ -65,7 +65,7 @@ fn of(nth: u64) -> Record {
 fn read(records: &[u8], captured: usize) -> Linked {
     let all = [&(records.len() as u32).to_be_bytes()[..], records].concat();
     let mut linked = Linked::default();
-    let _ = batches(&mut Reader::new(&all[..all.len().min(captured)], false), &mut linked);
+    let _ = batches(&mut KafkaReader::new(&all[..all.len().min(captured)], false), &mut linked);
     linked
 }
 
