@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tracer_tests::agent::Agent;
+use tracer_tests::agent::{Agent, outcome};
 use tracer_tests::postgresql::{Postgres, programs};
 use tracer_tests::process::Process;
 use tracer_tests::workload::Server;
@@ -221,6 +221,43 @@ fn waits_for_a_lock_show_who_released_it() {
     let functions = hot["functions"].as_array().expect("functions");
     assert!(functions.iter().any(|one| one["function"] == "hold_long"), "{hot}");
     assert!(functions.iter().all(|one| one["function"] != "[off CPU: futex]"), "{hot}");
+    agent.stop();
+}
+
+/// A lock in memory that processes share: who waits for it is woken by another process, whose functions are its own.
+#[test]
+fn locks_that_processes_share_show_who_released_them() {
+    let Some(_turn) = begin("off_cpu_processes", &["setpriv"]) else { return };
+    if programs().is_none() {
+        return say("SKIPPED off_cpu_processes: needs PostgreSQL");
+    }
+    let dir = scratch();
+    let server = Postgres::start_with(dir.path(), &["log_min_duration_statement=-1".into()]);
+    let agent = Agent::start(dir.path(), &["--nice=-10", "--overhead-budget=100%"]);
+    let pgbench = |arguments: &[&str]| {
+        let done = outcome(server.program("pgbench").args(arguments), "pgbench");
+        assert_eq!(done.code, Some(0), "{}{}", done.out, done.err);
+    };
+    pgbench(&["-i", "-q"]);
+    let waits = || {
+        let folded = agent.text("/profile.folded?service=postgres&kind=wakers");
+        let acquires = |stack: &str| stack.contains(";LWLockAcquire");
+        let releases = |stack: &str| {
+            let waker = stack.split_once(";[off CPU: futex];[woken by postgres];").map_or("", |(_, waker)| waker);
+            waker.contains(";LWLockRelease;")
+        };
+        (seconds(&folded, acquires), seconds(&folded, |stack| acquires(stack) && releases(stack)), folded)
+    };
+    let (waited, ended, folded) = wait("waits for locks with names", Duration::from_secs(90), || {
+        // Transactions wait for each other's log to be written.
+        pgbench(&["-N", "-c", "40", "-j", "2", "-T", "5"]);
+        let (waited, ended, folded) = waits();
+        (waited > 0.3).then_some((waited, ended, folded))
+    });
+    let whole = format!("{ended:.3} of {waited:.3} s in LWLockAcquire end by another process in LWLockRelease");
+    say(&format!("  {whole}"));
+    figure("off CPU, processes", &whole);
+    assert!(ended > 0.95 * waited, "{whole}\n{folded}");
     agent.stop();
 }
 

@@ -48,8 +48,7 @@ pub(crate) struct Wait {
     left: u64,
     /// Whether it sleeps; 0 = others run in its place.
     sleeps: u64,
-    /// When it was woken last since it ran; 0 = not yet. Waking can come just before the switch: never before `left` for what is
-    /// reported.
+    /// When it was last woken since it ran; 0 = not yet. Before `left` where another CPU woke it while it was leaving this one.
     woken: u64,
     /// What becomes the record, except for the times.
     record: OffCpu,
@@ -243,7 +242,7 @@ fn came(next: Task, threshold: u64, now: u64) -> bool {
         let woken = match ((*wait).sleeps, woken) {
             (0, _) => left,
             (_, 0) => now,
-            // It was woken between leaving the run queue and this switch.
+            // It was woken while it was leaving.
             (_, woken) if woken < left => left,
             (_, woken) => woken,
         };
