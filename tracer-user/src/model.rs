@@ -478,7 +478,7 @@ pub struct Interpreted {
     pub language: tracer_common::interpreter::Language,
 }
 
-/// Why a thread waited, and for whom.
+/// Why a thread waited, and for which peer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Wait {
     /// Why.
@@ -539,7 +539,7 @@ pub struct StackSample {
     pub interpreted: Interpreted,
     /// Why the thread was off the CPU; `None` = it ran.
     pub off_cpu: Option<Wait>,
-    /// Whose code ended that wait, if it was seen.
+    /// The stack that ended that wait, if it was seen.
     pub waker: Option<Arc<WakerStack>>,
     /// What the sample is charged to.
     pub owner: Owner,

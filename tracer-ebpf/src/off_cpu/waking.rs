@@ -1,5 +1,5 @@
-//! When a wait ended, and whose code ended it: the stack of the thread that wakes one that waits for a futex, as whoever
-//! releases a lock does.
+//! When a wait ended, and the code that ended it: the stack of the thread that wakes another from a futex, as it does when
+//! it releases a lock.
 //!
 //! The stack is taken of the waits that have one of their own and were long enough to be reported; it reaches user space
 //! before them.
@@ -71,7 +71,7 @@ fn stack(waker: Task, wakee: Task, left: u64, now: u64) {
     unwind::count(outcome);
     let found = interpreter::walk(waker);
     if let Some(scratch) = SAMPLE_SCRATCH.get_ptr_mut(0) {
-        // SAFETY: a per-CPU area whose users do not interrupt this: interrupts are off while a thread is woken.
+        // SAFETY: the users of this per-CPU area do not interrupt it: interrupts are off while a thread is woken.
         let record = unsafe { &mut *(&raw mut (*scratch).sample).cast::<WaitEnd>() };
         record.left = left;
         record.wakee = wakee.tid();

@@ -8,7 +8,7 @@ use super::Nanos;
 use crate::guard::shrink::ShrinkExcess;
 use crate::model::{DimensionValues, Owner};
 
-/// What a stack was charged to: whose it was, and of which values of the declared dimensions; and the stack.
+/// A stack and what it was charged to: its owner, and the values of the declared dimensions.
 pub(super) type OwnedStack = ((Owner, DimensionValues), u32);
 
 /// Number and nanoseconds.
@@ -20,7 +20,7 @@ pub(super) struct Period {
     pub(super) start: Nanos,
     pub(super) end: Nanos,
     pub(super) counts: FxHashMap<OwnedStack, Counts>,
-    /// Of waits, those whose waker's stack is known, by that stack: a part of `counts`.
+    /// Waits with a known waker, by the stack of that: a part of `counts`.
     pub(super) wakers: FxHashMap<(OwnedStack, u32), Counts>,
 }
 
@@ -43,7 +43,7 @@ impl Period {
         has_room
     }
 
-    /// The same of a wait whose waker is known.
+    /// The same of a wait with a known waker.
     pub(super) fn add_waker(&mut self, key: OwnedStack, waker: u32, nanos: u64, most: usize) -> bool {
         let has_room = self.rows() < most || self.wakers.contains_key(&(key, waker));
         if has_room {

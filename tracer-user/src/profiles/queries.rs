@@ -14,7 +14,7 @@ use super::{
 };
 use crate::model::{ClassId, DimensionValues, Names, Nanos, Owner, ProtocolId, SpanId};
 
-/// Count and nanoseconds of waits whose waker is known: by owner and stack of the wait, and stack of the waker.
+/// Count and nanoseconds of waits with a known waker: by owner and stack of the wait, and stack of the waker.
 type WakersSeen<O> = FxHashMap<((O, u32), u32), (u64, u64)>;
 
 impl Profiles {
@@ -119,7 +119,7 @@ impl Profiles {
         self.stacks.get(&id).and_then(|(_, _, wait)| wait.as_ref())
     }
 
-    /// The waits that `filter` shows with whose waker is known, of the owners that `owner` gives.
+    /// The waits with a known waker that `filter` shows, of the owners that `owner` gives.
     fn wakers<O: Copy + Eq + Hash>(
         &self,
         filter: &Filter,

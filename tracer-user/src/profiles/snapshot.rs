@@ -103,8 +103,8 @@ impl Snapshot {
         self.entries.iter().map(|entry| entry.count).sum()
     }
 
-    /// Names of every stack, outermost frame first, with its count and nanoseconds. On the stack of a wait whose waker is shown
-    /// stands that of the waker, upside down: the two meet where one thread woke the other.
+    /// Names of every stack, outermost frame first, with its count and nanoseconds. Where wakers are shown, the waker's
+    /// frames follow those of the wait, innermost first: the two meet where one thread woke the other.
     pub(super) fn named(&self) -> Vec<(Vec<Frame>, u64, u64)> {
         let joined = |(mut frames, waker, count, nanos): NamedSum| {
             match waker {

@@ -13,7 +13,7 @@ use crate::model::Wait;
 /// A stack of a thread that was off the CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct OffCpuWait {
-    /// Why, and for whom.
+    /// Why, and for which peer.
     pub(super) wait: Wait,
     /// Whether it has any frames.
     pub(super) has_stack: bool,

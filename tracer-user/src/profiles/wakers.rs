@@ -12,8 +12,8 @@ type Sum = (u64, u64);
 /// By wait and waker; `None`: which thread ended it was not seen.
 pub(super) type WaitsByWaker = FxHashMap<(u32, Option<u32>), Sum>;
 
-/// Divides `waits`, by owner and stack, as those of the same owner and stack in `seen` whose waker is known. Of `before`, as they
-/// were counted, `seen` is a part, and the rest is not seen; `waits` may be more, where waits without a stack count as these.
+/// Divides the time of `waits`, by owner and stack, among the wakers of the same owner and stack in `seen`. `before` is what was
+/// counted, of which `seen` is a part; the rest has no known waker. `waits` is `before` with the waits that have no stack.
 pub(super) fn divide<O: Copy + Eq + Hash>(
     waits: &FxHashMap<(O, u32), Sum>,
     before: &FxHashMap<(O, u32), Sum>,

@@ -359,7 +359,7 @@ impl Engine {
         self.assign(pending, header, out);
     }
 
-    /// A thread ended the wait of another, whose record follows.
+    /// A thread ended another's wait; the record of that wait follows.
     pub(super) fn wait_end(&mut self, end: &WaitEnd, user: &[u64], interpreted: &Interpreted) {
         let stack = WakerStack {
             pid: end.header.tgid,

@@ -158,7 +158,7 @@ pub struct Thread {
     history: VecDeque<ChargeInterval>,
     /// Charges up to here are forgotten.
     forgotten: Nanos,
-    /// Whose code ended its last wait whose end was seen, and when that wait began.
+    /// The stack that ended its last wait, if that was seen, and when that wait began.
     pub woken: Option<(Nanos, Arc<WakerStack>)>,
     /// Samples without a target yet.
     pending: Vec<Pending>,
