@@ -1,6 +1,7 @@
 //! Text of encrypted connections by other TLS libraries than OpenSSL's shared one: as many requests, with the same
 //! statuses, as the other end says; and what cannot be seen is named.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -10,8 +11,9 @@ use tracer_tests::nginx::Nginx;
 use tracer_tests::process::Process;
 use tracer_tests::spans::{Span, Tail, parents, report_parents};
 use tracer_tests::tls::{Counts, certificate, counts, differences};
+use tracer_tests::tls_pair::logged;
 use tracer_tests::workload::{built, source};
-use tracer_tests::{begin, figure, find, free_port, say, scratch, wait};
+use tracer_tests::{begin, figure, find, free_port, go, say, scratch, wait};
 
 fn agent(dir: &Path, more: &[&str]) -> Agent {
     Agent::start(dir, &[&["--nice=-10", "--max-cpu", "400%"], more].concat())
@@ -203,6 +205,60 @@ fn gnutls_as_a_client() {
         // 8: the server answered with an error.
         assert_eq!(outcome(&mut command, "wget").code, Some(8));
     });
+}
+
+/// Each call has a method of its own: its class says which it is.
+#[test]
+fn gos_grpc_at_both_ends() {
+    let toolchain = go::toolchain("1.27.");
+    let library = format!("{}/src/google.golang.org/grpc/clientconn.go", go::SOURCES);
+    let Some(_turn) = begin("tls_grpc", &[toolchain, &library, "openssl"]) else { return };
+    let dir = scratch();
+    let (certificate, key) = certificate(dir.path());
+    let program = go::build(Path::new(toolchain), dir.path(), "tls_grpc.go", &[]);
+    let log = dir.path().join("served.log");
+    let (_server, port) = serve(&program, &["serve", &certificate, &key, &log.display().to_string()], dir.path(), "go");
+    let agent = agent(dir.path(), &["--port", &port.to_string()]);
+    let mut tail = Tail::new(&agent.transactions);
+    let ask = |arguments: &[&str]| {
+        let asked = outcome(Command::new(&program).args(["ask", &port.to_string()]).args(arguments), "ask");
+        assert_eq!(asked.code, Some(0), "{}", asked.err);
+    };
+    let is_call = |span: &Span| span.protocol == "grpc" && (span.port == port || span.peer_port == port);
+    // A Go program gets its probes when it first encrypts.
+    wait("both ends' text", Duration::from_secs(30), || {
+        ask(&["warm", "1.3", "1", "1"]);
+        (tail.until(2, Duration::from_secs(1), is_call) >= 2).then_some(())
+    });
+    let (connections, calls) = (5, 12);
+    for (label, version) in [("a", "1.2"), ("b", "1.3")] {
+        ask(&[label, version, &connections.to_string(), &calls.to_string(), "3"]);
+    }
+    let count = 2 * connections * calls;
+    let is_counted = |span: &Span| is_call(span) && !span.class.contains("/warm-");
+    tail.until(2 * count, Duration::from_secs(20), is_counted);
+    let lost = agent.metrics().lost();
+    agent.stop();
+    let all = tail.spans;
+    let named = |(path, status): (String, u16)| (path.trim_start_matches('/').to_owned(), status);
+    let truth: Counts = logged(&log).into_iter().map(|(call, n)| (named(call), n)).collect();
+    let truth: Counts = truth.into_iter().filter(|((class, _), _)| !class.contains("/warm-")).collect();
+    assert_eq!(truth.values().sum::<usize>(), count, "what the server logged");
+    for server in [true, false] {
+        let mut found = Counts::new();
+        for span in all.iter().filter(|span| is_counted(span) && span.server == server) {
+            *found.entry((span.class.clone(), span.status.unwrap_or(u16::MAX))).or_default() += 1;
+        }
+        let differ = differences(&truth, &found);
+        assert!(differ.is_empty(), "server {server}: {differ:?}; lost {lost:?}");
+    }
+    let called: HashMap<&str, &Span> = all.iter().map(|span| (span.id.as_str(), span)).collect();
+    let parents = all.iter().filter(|span| is_counted(span) && span.server);
+    let (right, wrong): (Vec<_>, Vec<_>) = parents
+        .filter_map(|span| Some((&span.class, &called.get(span.parent.as_deref()?)?.class)))
+        .partition(|(served, asked)| served == asked);
+    figure("gRPC of Go over TLS", &format!("{count} calls at both ends, {} with their call", right.len()));
+    assert_eq!((right.len(), wrong), (count, Vec::new()));
 }
 
 #[test]
