@@ -45,6 +45,7 @@ pub mod star;
 pub mod stat;
 pub mod tls;
 pub mod tls_pair;
+pub mod tls_servers;
 pub mod truth;
 pub mod truth_costs;
 pub mod uwsgi;

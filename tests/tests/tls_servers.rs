@@ -1,8 +1,6 @@
 //! PostgreSQL, Redis and HAProxy over TLS: as many statements, commands and requests as the servers say, at both ends.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
-use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -10,12 +8,12 @@ use std::time::Duration;
 use tracer_tests::agent::{Agent, outcome};
 use tracer_tests::go::unpacked;
 use tracer_tests::nginx::Nginx;
-use tracer_tests::postgresql::{Postgres, programs};
+use tracer_tests::postgresql::Postgres;
 use tracer_tests::process::Process;
 use tracer_tests::spans::{Span, Tail, parents, report_parents};
 use tracer_tests::tls::{Counts, certificate, counts, differences};
-use tracer_tests::workload::{source, wait_for_listener};
-use tracer_tests::{begin, figure, find, free_port, scratch, wait};
+use tracer_tests::workload::source;
+use tracer_tests::{begin, figure, find, free_port, scratch, tls_servers, wait};
 
 fn agent(dir: &Path, ports: &[u16]) -> Agent {
     let mut arguments = vec!["--nice=-10".to_owned(), "--max-cpu".into(), "400%".into()];
@@ -50,16 +48,8 @@ const ROUNDS: usize = 15;
 const STATEMENTS: usize = SESSIONS * (4 * ROUNDS + 1);
 
 /// PostgreSQL that offers TLS, with a table.
-fn encrypted_postgresql(dir: &Path) -> Postgres {
-    assert!(programs().is_some(), "PostgreSQL is not installed: cargo xtask setup");
-    let (certificate, key) = certificate(dir);
-    let user = outcome(Command::new("id").args(["-u", "nobody"]), "id").out.trim().parse().expect("a user");
-    for (file, mode) in [(&certificate, 0o644), (&key, 0o600)] {
-        chown(file, Some(user), None).expect("an owner");
-        std::fs::set_permissions(file, PermissionsExt::from_mode(mode)).expect("a mode");
-    }
-    let settings = [format!("ssl_cert_file={certificate}"), format!("ssl_key_file={key}"), "ssl=on".to_owned()];
-    let server = Postgres::start_with(dir, &settings);
+fn postgresql_with_a_table(dir: &Path) -> Postgres {
+    let server = tls_servers::postgresql(dir);
     let table = "CREATE TABLE accounts AS SELECT i AS id, 'planted-owner' AS owner FROM generate_series(1, 900) i;";
     run(encrypted_psql(&server).arg("-At"), &dir.join("table.sql"), table);
     server
@@ -110,7 +100,7 @@ fn check_statements(name: &str, server: &Postgres, before: usize, agent: Agent, 
 fn postgresql_with_sslmode_require() {
     let Some(_turn) = begin("tls_postgresql", &["openssl", "setpriv"]) else { return };
     let dir = scratch();
-    let server = encrypted_postgresql(dir.path());
+    let server = postgresql_with_a_table(dir.path());
     let agent = agent(dir.path(), &[server.address.port()]);
     let before = server.log().len();
     for session in 0..SESSIONS {
@@ -137,7 +127,7 @@ fn openssl_beside_psycopg() {
         let Some(_turn) = begin("tls_psycopg", &["openssl", "setpriv", "python3", library]) else { return };
         let library = Path::new(library).parent().and_then(Path::parent).expect("a directory");
         let dir = scratch();
-        let server = encrypted_postgresql(dir.path());
+        let server = postgresql_with_a_table(dir.path());
         let agent = agent(dir.path(), &[server.address.port()]);
         let before = server.log().len();
         let go_on = dir.path().join("go_on");
@@ -160,16 +150,9 @@ fn openssl_beside_psycopg() {
 fn redis_over_tls() {
     let Some(_turn) = begin("tls_redis", &["redis-server", "redis-cli", "openssl"]) else { return };
     let dir = scratch();
-    let (certificate, key) = certificate(dir.path());
-    let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
-    let port = address.port().to_string();
-    let mut command = Command::new(find("redis-server").expect("redis-server"));
-    command.args(["--bind", "127.0.0.1", "--port", "0", "--tls-port", &port, "--save", "", "--appendonly", "no"]);
-    command.args(["--tls-cert-file", &certificate, "--tls-key-file", &key, "--tls-ca-cert-file", &certificate]);
-    command.args(["--tls-auth-clients", "no", "--dir"]).arg(dir.path());
-    let mut process = Process::start("redis-server", &mut command, &dir.path().join("redis.log"));
-    wait_for_listener(&mut process, address);
-    let agent = agent(dir.path(), &[address.port()]);
+    let (_server, port) = tls_servers::redis(dir.path());
+    let agent = agent(dir.path(), &[port]);
+    let port = port.to_string();
     let client = || {
         let mut command = Command::new(find("redis-cli").expect("redis-cli"));
         command.args(["--tls", "--insecure", "-p", &port]);
@@ -236,26 +219,13 @@ fn haproxy_between_two_encrypted_connections() {
     let Some(_turn) = begin("tls_haproxy", &["haproxy", "nginx", "curl", "openssl"]) else { return };
     let dir = scratch();
     let (certificate, key) = certificate(dir.path());
-    let (front, back) = (free_port(), free_port());
+    let back = free_port();
     let server = format!(
         "listen 127.0.0.1:{back} ssl; ssl_certificate {certificate}; ssl_certificate_key {key};
          location /ok/ {{ return 200 \"yes\\n\"; }} location /e/ {{ return 500 \"no\\n\"; }}"
     );
     let nginx = Nginx::start(dir.path(), "", &server);
-    let both = dir.path().join("both.pem");
-    let read = |path: &str| std::fs::read_to_string(path).expect("a file");
-    std::fs::write(&both, read(&certificate) + &read(&key)).expect("a file");
-    let configuration = dir.path().join("haproxy.cfg");
-    let text = format!(
-        "global\n  nbthread 2\ndefaults\n  mode http\n  timeout connect 20s\n  timeout client 60s\n  timeout server 60s\n\
-         listen both\n  bind 127.0.0.1:{front} ssl crt {} alpn h2,http/1.1\n  server one 127.0.0.1:{back} ssl verify none\n",
-        both.display()
-    );
-    std::fs::write(&configuration, text).expect("a file");
-    let mut command = Command::new(find("haproxy").expect("haproxy"));
-    command.arg("-db").arg("-f").arg(&configuration).env("OTEL_SERVICE_NAME", "haproxy");
-    let mut process = Process::start("haproxy", &mut command, &dir.path().join("haproxy.log"));
-    wait_for_listener(&mut process, SocketAddr::from(([127, 0, 0, 1], front)));
+    let (_server, front) = tls_servers::haproxy(dir.path(), back);
     let agent = agent(dir.path(), &[front, back]);
     let sent = ask(front);
     let logged =
@@ -296,32 +266,7 @@ fn haproxy_between_two_encrypted_connections() {
 fn apache_with_an_event_loop() {
     let Some(_turn) = begin("tls_apache", &["apache2", "curl", "openssl"]) else { return };
     let dir = scratch();
-    let base = dir.path().display();
-    // Its workers are another user's.
-    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).expect("permissions");
-    let www = dir.path().join("www");
-    std::fs::create_dir(&www).expect("a directory");
-    std::fs::write(www.join("index.html"), "yes\n").expect("a file");
-    let (certificate, key) = certificate(dir.path());
-    let (port, log) = (free_port(), dir.path().join("requests"));
-    let modules = ["mpm_event", "authz_core", "alias", "ssl", "http2"];
-    let modules = modules.map(|name| format!("LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so\n"));
-    let text = format!(
-        "ServerName localhost\nUser nobody\nGroup nogroup\nListen 127.0.0.1:{port}\nPidFile {base}/pid\nErrorLog {base}/errors\n\
-         Mutex posixsem\n{}LogFormat \"%U %>s\" brief\nCustomLog {} brief\nProtocols h2 http/1.1\nDocumentRoot {}\n\
-         AliasMatch ^/ok/ {}/index.html\nRedirectMatch 403 ^/e/\nSSLEngine on\nSSLCertificateFile {certificate}\n\
-         SSLCertificateKeyFile {key}\nSSLSessionCache none\n",
-        modules.concat(),
-        log.display(),
-        www.display(),
-        www.display()
-    );
-    let configuration = dir.path().join("apache.conf");
-    std::fs::write(&configuration, text).expect("a file");
-    let mut command = Command::new(find("apache2").expect("apache2"));
-    command.args(["-D", "FOREGROUND", "-f"]).arg(&configuration).env("OTEL_SERVICE_NAME", "apache");
-    let mut process = Process::start("apache2", &mut command, &dir.path().join("apache.log"));
-    wait_for_listener(&mut process, SocketAddr::from(([127, 0, 0, 1], port)));
+    let (_server, port, log) = tls_servers::apache(dir.path());
     let agent = agent(dir.path(), &[port]);
     let sent = ask(port);
     let logged = wait("the access log", Duration::from_secs(10), || {

@@ -3,7 +3,7 @@
 // tls_grpc serve CERTIFICATE KEY LOG: serves until it is ended, and logs "PATH STATUS" before each reply. Says its port.
 // Calls of /e.E/... end with status 9 (FAILED_PRECONDITION), those of /b.B/... are answered with 300 kB.
 // tls_grpc ask PORT LABEL VERSION CONNECTIONS CALLS BATCH: CONNECTIONS at once, each calls CALLS times, BATCH at a time,
-// methods with LABEL.
+// methods with LABEL; the same again after twenty calls.
 package main
 
 import (
@@ -107,7 +107,7 @@ func ask(port, label, version string, connections, calls, batch int) {
 					go func(i int) {
 						defer together.Done()
 						service := [5]string{"s.S", "s.S", "e.E", "s.S", "b.B"}[i%5]
-						call(connection, fmt.Sprintf("/%s/%s-%d-%d", service, label, n, i))
+						call(connection, fmt.Sprintf("/%s/%s-%d-%d", service, label, n, i%20))
 					}(i)
 				}
 				together.Wait()

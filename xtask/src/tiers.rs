@@ -59,6 +59,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("tls_memory", Nothing),
     ("tls_node", Nothing),
     ("tls_servers", Nothing),
+    ("tls_under_load", Nothing),
     ("round_trips", Nothing),
     // CPU, waits and stacks.
     // A profile needs 60 windows.

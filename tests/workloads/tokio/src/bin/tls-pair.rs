@@ -159,6 +159,8 @@ impl Asked {
         for request in 0..self.requests {
             let mut asked = self.request(connection, request);
             *asked.uri_mut() = self.path(connection, request).parse().map_err(io::Error::other)?;
+            // It gets ready by its other task, which may still be behind the reply's end.
+            sender.ready().await.map_err(io::Error::other)?;
             let reply = sender.send_request(asked).await.map_err(io::Error::other)?;
             reply.into_body().collect().await.map_err(io::Error::other)?;
         }
