@@ -70,7 +70,8 @@ pub fn haproxy(dir: &Path, back: u16) -> (Process, u16) {
     (started("haproxy", program("haproxy").arg("-db").arg("-f").arg(&configuration), dir, port), port)
 }
 
-/// Apache with its event loop and HTTP/2: /ok/ is a page, /e/ is 403. Its port and its access log, of lines "PATH STATUS".
+/// Apache with its event loop and HTTP/2: /ok/ is a page, /e/ is 403, /again/ is a page for which it asks for the client's
+/// certificate, and under TLS 1.2 so shakes hands again; none will do. Its port and its access log, of lines "PATH STATUS".
 pub fn apache(dir: &Path) -> (Process, u16, PathBuf) {
     let done = |result: std::io::Result<()>| result.unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
     // Its workers are another user's.
@@ -86,7 +87,7 @@ pub fn apache(dir: &Path) -> (Process, u16, PathBuf) {
     let text = format!(
         "ServerName localhost\nUser nobody\nGroup nogroup\nListen 127.0.0.1:{port}\nPidFile {base}/pid\nErrorLog {base}/errors\n\
          Mutex posixsem\n{}LogFormat \"%U %>s\" brief\nCustomLog {} brief\nProtocols h2 http/1.1\nDocumentRoot {www}\n\
-         AliasMatch ^/ok/ {www}/index.html\nRedirectMatch 403 ^/e/\nSSLEngine on\nSSLCertificateFile {certificate}\n\
+         AliasMatch ^/(ok|again)/ {www}/index.html\n<Location /again/>\nSSLVerifyClient optional_no_ca\n</Location>\nRedirectMatch 403 ^/e/\nSSLEngine on\nSSLCertificateFile {certificate}\n\
          SSLCertificateKeyFile {key}\nSSLSessionCache none\n",
         modules.concat(),
         log.display(),

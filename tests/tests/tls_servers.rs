@@ -261,6 +261,26 @@ fn haproxy_between_two_encrypted_connections() {
     assert_eq!(wrong, 0);
 }
 
+/// Has curl ask Apache for a page for which both shake hands again, between two others, on each of ten connections; how many it
+/// asked for.
+fn ask_again(port: u16) -> usize {
+    for connection in 0..10 {
+        let mut command = Command::new("curl");
+        command.args(["-skv", "--http1.1", "--tls-max", "1.2"]);
+        for (place, kind) in ["ok", "again", "ok"].into_iter().enumerate() {
+            command
+                .args(["-o", "/dev/null"])
+                .arg(format!("https://127.0.0.1:{port}/{kind}/again-{connection}-{place}"));
+        }
+        let ended = outcome(&mut command, "curl");
+        assert_eq!(ended.code, Some(0));
+        // Twice: it was one connection.
+        let hellos = ended.err.matches("(OUT), TLS handshake, Client hello").count();
+        assert_eq!(hellos, 2, "{}", ended.err);
+    }
+    30
+}
+
 /// Apache writes to memory and sends from there itself; its threads are those of its event loop.
 #[test]
 fn apache_with_an_event_loop() {
@@ -268,7 +288,7 @@ fn apache_with_an_event_loop() {
     let dir = scratch();
     let (_server, port, log) = tls_servers::apache(dir.path());
     let agent = agent(dir.path(), &[port]);
-    let sent = ask(port);
+    let sent = ask(port) + ask_again(port);
     let logged = wait("the access log", Duration::from_secs(10), || {
         Some(std::fs::read_to_string(&log).expect("a log")).filter(|text| text.lines().count() >= sent)
     });

@@ -34,11 +34,16 @@ struct HelloSocket {
 
 /// What an object's random number proves.
 pub(crate) struct HelloProof {
+    /// The socket's address in the kernel; 0: nothing is proved.
     pub(crate) sk: u64,
     /// Whether the socket was accepted.
     pub(crate) accepted: bool,
     /// Sequence number of the first byte that the object wrote, if it is a client's; else 0.
     pub(crate) begins: u32,
+}
+
+impl HelloProof {
+    const NOTHING: Self = Self { sk: 0, accepted: false, begins: 0 };
 }
 
 /// First of the bytes of a client's random number that are compared: they are the third and the fourth word of its
@@ -52,17 +57,18 @@ static HELLOS: LruHashMap<Hello, HelloSocket> = LruHashMap::with_max_entries(TLS
 /// The socket on which the process sent or received the first message of the object's client: two random numbers are
 /// never the same. `to_random`: where the object has the number; 0: not known.
 #[inline(always)]
-pub(crate) fn socket_of(object: u64, to_random: u64, tgid: u32) -> Option<HelloProof> {
+pub(crate) fn socket_of(object: u64, to_random: u64, tgid: u32) -> HelloProof {
     if to_random == 0 {
-        return None;
+        return HelloProof::NOTHING;
     }
     let at = object + to_random + IN_RANDOM;
     let hello = Hello { random: [user(at), user(at + 8)], tgid: tgid as u64 };
     // SAFETY: the value is copied out at once.
-    let passed = unsafe { HELLOS.get(hello) }?;
+    let Some(passed) = (unsafe { HELLOS.get(hello) }) else { return HelloProof::NOTHING };
     // The socket may be gone, and its memory another's.
     let is_there = passed.cookie != 0 && peek(passed.sk, OFF_SK_COOKIE.load()) == passed.cookie;
-    is_there.then_some(HelloProof { sk: passed.sk, accepted: passed.accepted != 0, begins: passed.begins })
+    let sk = if is_there { passed.sk } else { 0 };
+    HelloProof { sk, accepted: passed.accepted != 0, begins: passed.begins }
 }
 
 /// Bytes of an operation that show whether a client's first message begins it, and which.

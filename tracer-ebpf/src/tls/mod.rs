@@ -341,23 +341,26 @@ pub(crate) fn tls_record(ctx: ProbeContext) -> u32 {
 /// on which the client's random number passed.
 #[inline(always)]
 fn find_or_bind(caller: &Caller, object: u64, cookie: u64) -> Option<&'static mut Object> {
-    if let Some(found) = find(object, caller.tgid) {
-        if found.bio == BIO_UNKNOWN && has_bio(cookie) {
-            found.bio = if descriptor(object, cookie).is_some() { BIO_SOCKET } else { BIO_OTHER };
-        }
-        return Some(found);
+    let known = find(object, caller.tgid);
+    if !has_bio(cookie) || known.as_ref().is_some_and(|found| found.bio != BIO_UNKNOWN) {
+        return known;
     }
-    if !has_bio(cookie) {
-        return None;
-    }
-    let (proved, bio) = match descriptor(object, cookie) {
+    let (proof, bio) = match descriptor(object, cookie) {
         Some(fd) => (hello::HelloProof { sk: caller.task.socket_of(fd), accepted: false, begins: 0 }, BIO_SOCKET),
         None => {
             let to_random = in_cookie(cookie, tls::RANDOM, tls::RANDOM_BITS, 8);
-            (hello::socket_of(object, to_random, caller.tgid)?, BIO_OTHER)
+            (hello::socket_of(object, to_random, caller.tgid), BIO_OTHER)
         }
     };
-    let hello::HelloProof { sk, accepted, begins } = proved;
+    let hello::HelloProof { sk, accepted, begins } = proof;
+    if let Some(found) = known {
+        // Bound by its handshake.
+        found.bio = bio;
+        if sk == found.sk {
+            found.begins = begins;
+        }
+        return Some(found);
+    }
     let socket = peek(sk, OFF_SK_COOKIE.load());
     let made = Object { bio, begins, ..Object::new(socket, sk, accepted, true) };
     if socket == 0 || !put(object, caller.tgid, &made) {
