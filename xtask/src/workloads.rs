@@ -41,6 +41,15 @@ pub(crate) fn environment() -> Result<OsString> {
     Ok(set)
 }
 
+/// The path of one of them, all of which are built if it is missing.
+pub(crate) fn built(name: &str) -> Result<PathBuf> {
+    let file = all()?.join(name);
+    if !file.is_file() {
+        build()?;
+    }
+    Ok(file)
+}
+
 fn all() -> Result<PathBuf> {
     Ok(shell::target_dir()?.join("workloads"))
 }

@@ -12,13 +12,19 @@ const PROG_LOAD: libc::c_long = 5;
 const PROG_GET_FD_BY_ID: libc::c_long = 13;
 const OBJ_GET_INFO_BY_FD: libc::c_long = 15;
 const RAW_TRACEPOINT_OPEN: libc::c_long = 17;
+const LINK_CREATE: libc::c_long = 28;
 const ENABLE_STATS: libc::c_long = 32;
 // Program types.
+const KPROBE: u32 = 2;
 const PERF_EVENT: u32 = 7;
 const TRACING: u32 = 26;
 // include/uapi/linux/perf_event.h.
 const IOC_SET_BPF: libc::c_ulong = 0x4004_2408;
 const IOC_ENABLE: libc::c_ulong = 0x2400;
+/// An attach type: uprobes, several by one link.
+const UPROBE_MULTI: u32 = 48;
+/// Its flag: at returns.
+const UPROBE_MULTI_RETURN: u32 = 1;
 
 /// Where a tracing program is attached (`enum bpf_attach_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +105,55 @@ pub(super) fn attach_empty(place: Place, btf_id: u32) -> Result<[OwnedFd; 2]> {
     Ok([program, link.context("the kernel refused to attach an empty program")?])
 }
 
+/// Uprobes of one link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct UserProbes {
+    path: String,
+    offsets: Vec<u64>,
+    /// Whether they stand at returns.
+    returns: bool,
+}
+
+impl UserProbes {
+    /// From what the kernel says of a link's descriptor; `None` if it is no such link, or the kernel does not list its places.
+    fn parse(fdinfo: &str) -> Option<Self> {
+        let field = |name: &str| fdinfo.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        let returns = match field("link_type:")? {
+            "uprobe_multi" => false,
+            "uretprobe_multi" => true,
+            _ => return None,
+        };
+        // Cookie, offset, place of a counter.
+        let offset = |line: &str| {
+            let offset = line.split_whitespace().nth(1)?.strip_prefix("0x")?;
+            u64::from_str_radix(offset, 16).ok()
+        };
+        let offsets = fdinfo.lines().skip_while(|line| !line.starts_with("cookie")).skip(1).map_while(offset).collect();
+        Some(Self { path: field("path:")?.to_owned(), offsets, returns })
+    }
+
+    /// Those that a process holds.
+    pub(super) fn held_by(pid: i32) -> Result<Vec<Self>> {
+        let texts = fdinfo(pid)?;
+        Ok(texts.iter().filter_map(|text| Self::parse(text)).filter(|probes| !probes.offsets.is_empty()).collect())
+    }
+
+    /// Attaches an empty program to them; it stays as long as both descriptors do.
+    pub(super) fn attach_empty(&self) -> Result<[OwnedFd; 2]> {
+        let program = load_empty(KPROBE, UPROBE_MULTI, 0)?;
+        let path = CString::new(self.path.as_str()).context("a path with a zero byte")?;
+        let link = Attr::new()
+            .word(0, program.as_raw_fd() as u32)
+            .word(8, UPROBE_MULTI)
+            .long(16, path.as_ptr() as u64)
+            .long(24, self.offsets.as_ptr() as u64)
+            .word(48, self.offsets.len() as u32)
+            .word(52, if self.returns { UPROBE_MULTI_RETURN } else { 0 })
+            .open(LINK_CREATE);
+        Ok([program, link.with_context(|| format!("the kernel refused empty probes in {}", self.path))?])
+    }
+}
+
 /// Samples every CPU this many times a second with an empty program.
 pub(super) fn sample_empty(hertz: u32, cpus: usize) -> Result<Vec<OwnedFd>> {
     let program = load_empty(PERF_EVENT, 0, 0)?;
@@ -167,15 +222,17 @@ pub(super) fn usage(fd: &OwnedFd) -> Result<Usage> {
     })
 }
 
+/// What the kernel says of each of a process's descriptors.
+fn fdinfo(pid: i32) -> Result<Vec<String>> {
+    let dir = format!("/proc/{pid}/fdinfo");
+    let entries = fs::read_dir(&dir).with_context(|| format!("cannot read {dir}"))?.flatten();
+    Ok(entries.map(|entry| fs::read_to_string(entry.path()).unwrap_or_default()).collect())
+}
+
 /// Programs a process holds, sorted by number.
 pub(super) fn held_by(pid: i32) -> Result<Vec<Usage>> {
-    let dir = format!("/proc/{pid}/fdinfo");
-    let mut ids = Vec::new();
-    for entry in fs::read_dir(&dir).with_context(|| format!("cannot read {dir}"))?.flatten() {
-        let text = fs::read_to_string(entry.path()).unwrap_or_default();
-        // Links name their program too; each counts once.
-        ids.extend(program_id(&text));
-    }
+    let mut ids: Vec<u32> = fdinfo(pid)?.iter().filter_map(|text| program_id(text)).collect();
+    // Links name their program too; each counts once.
     ids.sort_unstable();
     ids.dedup();
     if ids.is_empty() {
@@ -201,5 +258,17 @@ mod tests {
     fn programs_are_found_in_descriptors() {
         assert_eq!(program_id("pos:\t0\nprog_type:\t26\nprog_id:\t812\nrun_cnt:\t5\n"), Some(812));
         assert_eq!(program_id("pos:\t0\nmap_id:\t3\n"), None);
+    }
+
+    #[test]
+    fn probes_are_found_in_descriptors() {
+        let text = "pos:\t0\nlink_type:\tuprobe_multi\nprog_id:\t7\nuprobe_cnt:\t2\npid:\t0\npath:\t/lib/libssl.so.3\n\
+                    cookie\t offset\t ref_ctr_offset\n0\t 0x3b353\t 0x0\n5\t 0x38b50\t 0x0\n";
+        let found = UserProbes { path: "/lib/libssl.so.3".into(), offsets: vec![0x3b353, 0x38b50], returns: false };
+        assert_eq!(UserProbes::parse(text), Some(found));
+        assert!(
+            UserProbes::parse(&text.replace("uprobe_multi", "uretprobe_multi")).is_some_and(|probes| probes.returns)
+        );
+        assert_eq!(UserProbes::parse(&text.replace("uprobe_multi", "tracing")), None);
     }
 }

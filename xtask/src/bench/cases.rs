@@ -19,6 +19,7 @@ use crate::supervised_child::SupervisedChild;
 
 use pairs::Pair;
 pub(crate) use sleeper::serve as sleeper;
+use tls::ServerBy;
 
 /// A case and its properties.
 pub(super) struct Case {
@@ -36,15 +37,23 @@ pub(super) struct Case {
 }
 
 enum CaseKind {
-    Nginx { connections: usize, rate: Option<u32>, one_core: bool },
-    Redis { rate: Option<u32> },
+    Nginx {
+        connections: usize,
+        rate: Option<u32>,
+        one_core: bool,
+    },
+    Redis {
+        rate: Option<u32>,
+    },
     Sleeper,
     Postgres,
     Idle,
     Calls,
     Switches,
     Pair(Pair),
-    NginxTls,
+    TlsServer(ServerBy),
+    /// By a shared library of libcurl's.
+    TlsClient(&'static str),
 }
 
 const NGINX: Case = Case {
@@ -115,7 +124,45 @@ pub(super) const CASES: &[Case] = &[
         ..ALL
     },
     Case { name: "j", title: "UDP that is no DNS", operation: "round", kind: CaseKind::Pair(Pair::Datagrams), ..ALL },
-    Case { name: "k", title: "nginx over TLS, 16 connections", kind: CaseKind::NginxTls, ..NGINX },
+    Case {
+        name: "knginx",
+        title: "nginx over TLS, 16 connections",
+        kind: CaseKind::TlsServer(ServerBy::Nginx),
+        ..NGINX
+    },
+    Case {
+        name: "kgo",
+        title: "net/http over Go's crypto/tls, 16 connections",
+        services: &["tls_serve"],
+        kind: CaseKind::TlsServer(ServerBy::Go),
+        ..NGINX
+    },
+    Case {
+        name: "krustls",
+        title: "hyper over rustls, 16 connections",
+        services: &["tls-pair"],
+        kind: CaseKind::TlsServer(ServerBy::Rustls),
+        ..NGINX
+    },
+    Case {
+        name: "knode",
+        title: "Node.js over TLS, 16 connections",
+        services: &["tls_node"],
+        kind: CaseKind::TlsServer(ServerBy::Node),
+        ..NGINX
+    },
+    Case {
+        name: "kgnutls",
+        title: "a client by GnuTLS, of nginx, 1 connection",
+        kind: CaseKind::TlsClient("libcurl-gnutls.so.4"),
+        ..ALL
+    },
+    Case {
+        name: "knss",
+        title: "a client by NSS, of nginx, 1 connection",
+        kind: CaseKind::TlsClient("libcurl-nss.so.4"),
+        ..ALL
+    },
 ];
 
 const fn nginx(connections: usize, one_core: bool) -> CaseKind {
@@ -156,6 +203,11 @@ impl Case {
         !matches!(self.kind, CaseKind::Idle)
     }
 
+    /// Whether text of TLS is traced, by probes that attach to a program's files once it runs.
+    pub(super) fn has_text(&self) -> bool {
+        matches!(self.kind, CaseKind::TlsServer(_) | CaseKind::TlsClient(_))
+    }
+
     /// Starts the program, in a directory of its own.
     pub(super) fn start(&self, dir: &Path) -> Result<Box<dyn Workload>> {
         let dir = dir.join(self.name);
@@ -172,7 +224,8 @@ impl Case {
             CaseKind::Calls => Box::new(local::Calls::new(&dir)?),
             CaseKind::Switches => Box::new(local::Switches),
             CaseKind::Pair(pair) => Box::new(pair),
-            CaseKind::NginxTls => Box::new(tls::NginxTls::start(&dir)?),
+            CaseKind::TlsServer(by) => Box::new(tls::TlsServer::start(by, &dir)?),
+            CaseKind::TlsClient(library) => Box::new(tls::TlsClient::start(library, &dir)?),
         })
     }
 }

@@ -7,13 +7,16 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::bpf::{self, Place, Usage};
+use super::bpf::{self, Place, Usage, UserProbes};
 use super::btf;
 use crate::shell;
 
 /// The agent's hooks, looked up once.
+#[derive(Clone)]
 pub(super) struct Hooks {
     programs: Vec<(Place, u32)>,
+    /// Those in programs under load.
+    probes: Vec<UserProbes>,
     /// Whether the agent samples stacks.
     samples: bool,
 }
@@ -29,7 +32,7 @@ impl Hooks {
         let hooks = attached(&text).context("`tracer doctor --json` names no programs")?;
         let kernel = fs::read("/sys/kernel/btf/vmlinux").context("cannot read the kernel's types")?;
         let ids = btf::hooks(&kernel).context("the kernel's types are no BTF")?;
-        let mut found = Self { programs: Vec::new(), samples: false };
+        let mut found = Self { programs: Vec::new(), probes: Vec::new(), samples: false };
         for (program, hook) in hooks {
             if hook.starts_with("perf_event") {
                 found.samples = true;
@@ -43,6 +46,11 @@ impl Hooks {
             }
         }
         Ok(found)
+    }
+
+    /// These, and the probes in programs and libraries that a running agent has attached.
+    pub(super) fn with_probes_of(&self, agent: i32) -> Result<Self> {
+        Ok(Self { probes: UserProbes::held_by(agent)?, ..self.clone() })
     }
 
     /// Number of programs.
@@ -72,7 +80,8 @@ pub(super) struct Floor {
 impl Floor {
     /// Attaches one empty program for each of the agent's.
     pub(super) fn attach(hooks: &Hooks) -> Result<Self> {
-        let programs: Result<_> = hooks.programs.iter().map(|(place, id)| bpf::attach_empty(*place, *id)).collect();
+        let programs = hooks.programs.iter().map(|(place, id)| bpf::attach_empty(*place, *id));
+        let programs: Result<_> = programs.chain(hooks.probes.iter().map(UserProbes::attach_empty)).collect();
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let samplers = if hooks.samples { bpf::sample_empty(HERTZ, cpus)? } else { Vec::new() };
         Ok(Self { programs: programs?, _samplers: samplers })

@@ -59,19 +59,42 @@ impl Bench<'_> {
             fixed_rate: case.fixed_rate,
             ..results::Case::default()
         };
+        let hooks = self.hooks_of(case, workload.as_mut())?;
         if case.paired() {
             // Warms caches, page tables and the server's own state.
             workload.run(RUN, Urgency::Realtime)?;
-            self.pairs(case, workload.as_mut(), &mut result)?;
+            self.pairs(case, workload.as_mut(), &hooks, &mut result)?;
         }
         self.say(format!("{}: agent and BPF time", case.name));
-        result.cost = Some(self.cost(case, workload.as_mut())?);
+        result.cost = Some(self.cost(case, workload.as_mut(), &hooks)?);
         Ok(result)
+    }
+
+    /// An agent that has done all that it does for this case before it traces requests.
+    fn agent(&self, case: &Case, workload: &mut dyn Workload) -> Result<Agent> {
+        let agent = Agent::start(self.tracer, self.dir, case.services)?;
+        if case.has_text() {
+            // It looks for TLS in a program's files when the program first encrypts.
+            workload.run(RUN, Urgency::Usual)?;
+            agent.calm()?;
+        }
+        Ok(agent)
+    }
+
+    /// The hooks that an agent has in this case.
+    fn hooks_of(&self, case: &Case, workload: &mut dyn Workload) -> Result<Hooks> {
+        if !case.has_text() {
+            return Ok(self.hooks.clone());
+        }
+        let agent = self.agent(case, workload)?;
+        let hooks = self.hooks.with_probes_of(agent.pid());
+        agent.end()?;
+        hooks
     }
 
     /// Rounds of pairs. Every second round mirrors the one before, so that the order alternates, and the agent, last in
     /// one and first in the next, starts once for two runs.
-    fn pairs(&self, case: &Case, workload: &mut dyn Workload, result: &mut results::Case) -> Result<()> {
+    fn pairs(&self, case: &Case, workload: &mut dyn Workload, hooks: &Hooks, result: &mut results::Case) -> Result<()> {
         let mut variants = Vec::new();
         if case.peers && self.peers {
             variants.extend(PEERS.map(Variant::Peer));
@@ -98,7 +121,7 @@ impl Bench<'_> {
                     }
                     with = match variant {
                         Variant::Floor => {
-                            let floor = Floor::attach(self.hooks)?;
+                            let floor = Floor::attach(hooks)?;
                             let sample = urgent(workload)?;
                             drop(floor);
                             Some(sample)
@@ -106,7 +129,7 @@ impl Bench<'_> {
                         Variant::Agent => {
                             let running = match agent.take() {
                                 Some(running) => running,
-                                None => Agent::start(self.tracer, self.dir, case.services)?,
+                                None => self.agent(case, workload)?,
                             };
                             let sample = urgent(workload)?;
                             if forward && round + 1 < self.pairs {
@@ -151,10 +174,10 @@ impl Bench<'_> {
     }
 
     /// The agent's own cost, with kernel statistics on: ignore throughput here.
-    fn cost(&self, case: &Case, workload: &mut dyn Workload) -> Result<Cost> {
+    fn cost(&self, case: &Case, workload: &mut dyn Workload, hooks: &Hooks) -> Result<Cost> {
         let _statistics = bpf::statistics()?;
-        let mut cost = Cost { floor_ns: self.floor(workload)?, ..Cost::default() };
-        let agent = Agent::start(self.tracer, self.dir, case.services)?;
+        let mut cost = Cost { floor_ns: floor(workload, hooks)?, ..Cost::default() };
+        let agent = self.agent(case, workload)?;
         cost.start_peak_mb = agent.memory("VmHWM")?;
         cost.steady_mb = agent.memory("VmRSS")?;
         let events = agent.metrics()?.sum("tracer_events_total");
@@ -199,17 +222,17 @@ impl Bench<'_> {
         Ok(cost)
     }
 
-    /// Time of empty programs on the same hooks, nanoseconds per operation.
-    fn floor(&self, workload: &mut dyn Workload) -> Result<f64> {
-        let floor = Floor::attach(self.hooks)?;
-        let operations = workload.run(RUN, Urgency::Usual)?.operations;
-        let time: f64 = floor.usage()?.iter().map(|usage| without_statistics(usage.nanos, usage.runs)).sum();
-        Ok(time / operations as f64)
-    }
-
     pub(super) fn say(&self, what: impl std::fmt::Display) {
         shell::progress(format!("[{:4} s] {what}", self.began.elapsed().as_secs()));
     }
+}
+
+/// Time of empty programs on these hooks, nanoseconds per operation.
+fn floor(workload: &mut dyn Workload, hooks: &Hooks) -> Result<f64> {
+    let floor = Floor::attach(hooks)?;
+    let operations = workload.run(RUN, Urgency::Usual)?.operations;
+    let time: f64 = floor.usage()?.iter().map(|usage| without_statistics(usage.nanos, usage.runs)).sum();
+    Ok(time / operations as f64)
 }
 
 /// One real-time run, from an idle host: right after another run the same load is some per cent slower here.

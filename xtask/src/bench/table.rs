@@ -10,8 +10,8 @@ pub(super) fn all(results: &Results) -> String {
     let mut text = format!(
         "`cargo xtask bench` at {} on Linux {}, {} cores ({}), {:.0} minutes. Medians of {} pairs of runs of 1 s; in \
          brackets the least and the greatest. *Noise*: pairs without anything. *Floor*: {} empty programs on the agent's \
-         hooks. `a → b`: without → with the agent. *BPF time*: of all the agent's programs, less {STATISTICS_NS} ns a run for the \
-         kernel's statistics; in brackets that of the empty programs.\n\n",
+         hooks; in cases of TLS also on its probes in programs. `a → b`: without → with the agent. *BPF time*: of all the \
+         agent's programs, less {STATISTICS_NS} ns a run for the kernel's statistics; in brackets that of the empty programs.\n\n",
         results.commit,
         results.kernel,
         results.cores,

@@ -1,7 +1,7 @@
 //! HTTP over TLS by rustls, as a server and as clients.
 //!
 //! `tls-pair serve CERTIFICATE KEY LOG`: hyper on tokio; logs "PATH STATUS" before each reply. Says its port. /e/... is answered
-//! 500, /big/... with 300 kB.
+//! 500, /big/... with 300 kB, /now at once and without a line.
 //! `tls-pair ask PORT LABEL VERSION CONNECTIONS REQUESTS PROTOCOL`: CONNECTIONS at once, each asks REQUESTS times for paths with
 //! LABEL. By hyper on tokio: `h1`, one after the other; `h2`, four at a time. `blocking`: threads, without either.
 //!
@@ -78,6 +78,9 @@ impl ServerCertVerifier for Anyone {
 type Log = Arc<Mutex<File>>;
 
 async fn reply(log: Log, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+    if request.uri().path() == "/now" {
+        return Ok(Response::new(Full::new(Bytes::from_static(&[b'x'; 612]))));
+    }
     let random = RandomState::new().hash_one(());
     if random % 2 == 0 {
         tokio::time::sleep(Duration::from_micros(random % 5000)).await;
