@@ -16,7 +16,7 @@ use tracer_tests::{begin, figure, find, free_port, go, scratch, tls_servers};
 /// How often an agent starts and ends.
 const AGENTS: u32 = 3;
 
-/// A client that asks, ends, and asks again until it is told to stop.
+/// A client that asks, ends, and is started again until all stop.
 struct Load<'a> {
     name: &'static str,
     /// The service whose text is to be seen: the server, or the client where that has another library.
@@ -80,9 +80,7 @@ fn pgbench_answered(text: &str) -> Option<u64> {
 /// Requests of a client that ends with an error unless each of them is answered.
 const EACH: u64 = 400;
 
-fn each_answered(_: &str) -> Option<u64> {
-    Some(EACH)
-}
+const EACH_IS_ANSWERED: fn(&str) -> Option<u64> = |_| Some(EACH);
 
 fn h2load<'a>(name: &'static str, url: String, options: &'static [&'static str]) -> Load<'a> {
     let command = move || {
@@ -117,7 +115,7 @@ fn pair<'a>(
         command.args(["ask", &port, "load", "1.3", "4", &each]).args(more);
         command
     };
-    (server, Load { name, traced: name, library, command: Box::new(command), answered: each_answered })
+    (server, Load { name, traced: name, library, command: Box::new(command), answered: EACH_IS_ANSWERED })
 }
 
 #[test]
@@ -180,9 +178,9 @@ fn probes_come_and_go_under_load_of_every_library() {
         h2load("apache", format!("https://127.0.0.1:{apache}/ok/load"), &["-m", "4"]),
         h2load("haproxy", format!("https://127.0.0.1:{haproxy}/load"), &["-m", "4"]),
         client("postgres", "OpenSSL", "postgres", Box::new(by_pgbench), pgbench_answered),
-        client("redis", "OpenSSL", "redis-server", Box::new(by_redis), each_answered),
-        client("wget", "GnuTLS", "wget-client", Box::new(by_wget), each_answered),
-        client("nss", "NSS", "nss-client", Box::new(by_nss), each_answered),
+        client("redis", "OpenSSL", "redis-server", Box::new(by_redis), EACH_IS_ANSWERED),
+        client("wget", "GnuTLS", "wget-client", Box::new(by_wget), EACH_IS_ANSWERED),
+        client("nss", "NSS", "nss-client", Box::new(by_nss), EACH_IS_ANSWERED),
         go,
         rustls,
         asyncio,
