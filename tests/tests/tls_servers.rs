@@ -1,4 +1,4 @@
-//! PostgreSQL, Redis and HAProxy over TLS: as many statements, commands and requests as the servers say, at both ends.
+//! PostgreSQL, Redis, HAProxy and Apache over TLS: as many statements, commands and requests as the servers say, at both ends.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,5 +1,5 @@
 //! TLS probes come and go while programs of every library are under load at once: no request fails, and each agent sees
-//! text of every program.
+//! text of every program; and nothing stays behind in their code.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use tracer_tests::agent::{Agent, outcome};
 use tracer_tests::nginx::Nginx;
-use tracer_tests::process::Process;
+use tracer_tests::process::{Process, descendants};
 use tracer_tests::tls::certificate;
 use tracer_tests::workload::{built, source};
-use tracer_tests::{begin, figure, find, free_port, go, scratch, tls_servers};
+use tracer_tests::{begin, code, figure, find, free_port, go, scratch, tls_servers};
 
 /// How often an agent starts and ends.
 const AGENTS: u32 = 3;
@@ -138,19 +138,20 @@ fn probes_come_and_go_under_load_of_every_library() {
          location / {{ return 200 \"yes\\n\"; }}",
         own.0, own.1
     );
-    let _nginx = Nginx::start(dir.path(), "", &configuration);
-    let (_apache, apache, _) = tls_servers::apache(&under("apache"));
-    let (_haproxy, haproxy) = tls_servers::haproxy(&under("haproxy"), back);
-    let (_redis, redis) = tls_servers::redis(&under("redis"));
+    let nginx = Nginx::start(dir.path(), "", &configuration);
+    let (apache_process, apache, _) = tls_servers::apache(&under("apache"));
+    let (haproxy_process, haproxy) = tls_servers::haproxy(&under("haproxy"), back);
+    let (redis_process, redis) = tls_servers::redis(&under("redis"));
     let postgresql = tls_servers::postgresql(&under("postgresql"));
     let made = outcome(postgresql.program("pgbench").args(["-i", "-q"]), "pgbench");
     assert_eq!(made.code, Some(0), "{}", made.err);
     let by_go = go::build(Path::new(toolchain), dir.path(), "tls_grpc.go", &[]).display().to_string();
     let python = find("python3").expect("python3").display().to_string();
     let asyncio = vec![python.clone(), source("tls_asyncio.py").display().to_string()];
-    let (_go, go) = pair("go", "Go's crypto/tls", vec![by_go], &under("go"), &["4"]);
-    let (_rustls, rustls) = pair("rustls", "rustls", vec![built("tls-pair").to_owned()], &under("rustls"), &["h1"]);
-    let (_asyncio, asyncio) = pair("asyncio", "OpenSSL over memory", asyncio, &under("asyncio"), &[]);
+    let (go_process, go) = pair("go", "Go's crypto/tls", vec![by_go], &under("go"), &["4"]);
+    let (rustls_process, rustls) =
+        pair("rustls", "rustls", vec![built("tls-pair").to_owned()], &under("rustls"), &["h1"]);
+    let (asyncio_process, asyncio) = pair("asyncio", "OpenSSL over memory", asyncio, &under("asyncio"), &[]);
     let pages: Vec<String> = (0..EACH).map(|n| format!("https://127.0.0.1:{back}/{}", n % 10)).collect();
     let by_wget = || {
         let mut command = Command::new("wget");
@@ -185,6 +186,17 @@ fn probes_come_and_go_under_load_of_every_library() {
         rustls,
         asyncio,
     ];
+    let servers = [
+        &nginx.process,
+        &apache_process,
+        &haproxy_process,
+        &redis_process,
+        &postgresql.process,
+        &go_process,
+        &rustls_process,
+        &asyncio_process,
+    ];
+    let servers: Vec<u32> = servers.into_iter().flat_map(|process| descendants(process.pid())).collect();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let guard = Stop(&stop);
@@ -200,6 +212,10 @@ fn probes_come_and_go_under_load_of_every_library() {
                 std::thread::sleep(Duration::from_millis(200));
                 unseen.retain(|load| !load.is_seen(&agent));
             }
+            // Each has code of a library that is traced.
+            for pid in &servers {
+                assert_ne!(code::changed(*pid), [], "probes in process {pid}");
+            }
             agent.stop();
         }
         drop(guard);
@@ -208,7 +224,7 @@ fn probes_come_and_go_under_load_of_every_library() {
             figure(&format!("{} ({})", load.name, load.library), &format!("{answered} requests, 0 failed"));
         }
     });
-    // Nothing stays behind.
-    let left = std::fs::read_to_string("/sys/kernel/tracing/uprobe_events").unwrap_or_default();
-    assert!(left.trim().is_empty(), "{left}");
+    for pid in servers {
+        assert_eq!(code::changed(pid), [], "what stays behind in process {pid}");
+    }
 }
