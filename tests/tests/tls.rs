@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use tracer_tests::agent::{Agent, outcome};
 use tracer_tests::nginx::Nginx;
-use tracer_tests::process::Process;
+use tracer_tests::process::{Process, descendants};
 use tracer_tests::spans::{Span, Tail, parents, report_parents};
 use tracer_tests::tls::{Counts, certificate, counts, differences};
 use tracer_tests::workload::source;
-use tracer_tests::{begin, figure, find, free_port, go, say, scale, scratch, wait};
+use tracer_tests::{begin, code, figure, find, free_port, go, say, scale, scratch, wait};
 
 /// An agent at a higher priority than the rest: losses are not what is tested here.
 fn agent(dir: &Path, more: &[&str]) -> Agent {
@@ -281,8 +281,7 @@ fn probes_come_and_go_under_load() {
     figure("attached and detached under load", &format!("{rounds} times; {line}"));
     assert!(line.contains(" 0 failed, 0 errored, 0 timeout"), "{line}");
     assert!(rounds >= 2, "{rounds}");
-    drop(nginx);
-    // Nothing stays behind.
-    let left = std::fs::read_to_string("/sys/kernel/tracing/uprobe_events").unwrap_or_default();
-    assert!(left.trim().is_empty(), "{left}");
+    for pid in descendants(nginx.process.pid()) {
+        assert_eq!(code::changed(pid), [], "what stays behind in process {pid}");
+    }
 }
