@@ -73,11 +73,7 @@ impl Bench<'_> {
     /// An agent that has done all that it does for this case before it traces requests.
     fn agent(&self, case: &Case, workload: &mut dyn Workload) -> Result<Agent> {
         let agent = Agent::start(self.tracer, self.dir, case.services)?;
-        if case.has_text() {
-            // It looks for TLS in a program's files when the program first encrypts.
-            workload.run(RUN, Urgency::Usual)?;
-            agent.calm()?;
-        }
+        warm(&agent, case, workload)?;
         Ok(agent)
     }
 
@@ -177,9 +173,10 @@ impl Bench<'_> {
     fn cost(&self, case: &Case, workload: &mut dyn Workload, hooks: &Hooks) -> Result<Cost> {
         let _statistics = bpf::statistics()?;
         let mut cost = Cost { floor_ns: floor(workload, hooks)?, ..Cost::default() };
-        let agent = self.agent(case, workload)?;
+        let agent = Agent::start(self.tracer, self.dir, case.services)?;
         cost.start_peak_mb = agent.memory("VmHWM")?;
         cost.steady_mb = agent.memory("VmRSS")?;
+        warm(&agent, case, workload)?;
         let events = agent.metrics()?.sum("tracer_events_total");
         let first = bpf::held_by(agent.pid())?;
         let mut before = first.clone();
@@ -225,6 +222,15 @@ impl Bench<'_> {
     pub(super) fn say(&self, what: impl std::fmt::Display) {
         shell::progress(format!("[{:4} s] {what}", self.began.elapsed().as_secs()));
     }
+}
+
+/// Lets an agent find the TLS of the case's programs: it looks for it in a program's files when the program first encrypts.
+fn warm(agent: &Agent, case: &Case, workload: &mut dyn Workload) -> Result<()> {
+    if case.has_text() {
+        workload.run(RUN, Urgency::Usual)?;
+        agent.calm()?;
+    }
+    Ok(())
 }
 
 /// Time of empty programs on these hooks, nanoseconds per operation.
