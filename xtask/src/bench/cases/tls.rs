@@ -88,7 +88,7 @@ fn program(by: ServerBy, dir: &Path) -> Result<(Server, i32, SocketAddr)> {
     let child = SupervisedChild::start(Root::Already, &program, &args, &[], &log)?;
     let port = || fs::read_to_string(&log).ok()?.lines().find_map(|line| line.strip_prefix("PORT ")?.parse().ok());
     let server = Server::ready(child, &log, || port().is_some())?;
-    let port: u16 = port().context("a server said its port and then did not")?;
+    let port: u16 = port().context("a server has printed no port")?;
     let pid = server.pid;
     Ok((server, pid, SocketAddr::from(([127, 0, 0, 1], port))))
 }
