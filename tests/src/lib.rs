@@ -11,7 +11,7 @@ pub mod bucket;
 pub mod call_pairs;
 pub mod cgroup;
 pub mod chain;
-pub mod code;
+pub mod changed_code;
 pub mod collector;
 pub mod declared;
 pub mod faults;

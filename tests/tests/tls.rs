@@ -12,7 +12,7 @@ use tracer_tests::process::{Process, descendants};
 use tracer_tests::spans::{Span, Tail, parents, report_parents};
 use tracer_tests::tls::{Counts, certificate, counts, differences};
 use tracer_tests::workload::source;
-use tracer_tests::{begin, code, figure, find, free_port, go, say, scale, scratch, wait};
+use tracer_tests::{begin, changed_code, figure, find, free_port, go, say, scale, scratch, wait};
 
 /// An agent at a higher priority than the rest: losses are not what is tested here.
 fn agent(dir: &Path, more: &[&str]) -> Agent {
@@ -282,6 +282,6 @@ fn probes_come_and_go_under_load() {
     assert!(line.contains(" 0 failed, 0 errored, 0 timeout"), "{line}");
     assert!(rounds >= 2, "{rounds}");
     for pid in descendants(nginx.process.pid()) {
-        assert_eq!(code::changed(pid), [], "what stays behind in process {pid}");
+        assert_eq!(changed_code::of(pid), [], "what stays behind in process {pid}");
     }
 }

@@ -15,7 +15,7 @@ use tracer_tests::spans::{Span, Tail, Tally, parents, report_parents};
 use tracer_tests::tls::{Counts, certificate, counts, differences};
 use tracer_tests::tls_pair::{ServerAndClients, both_ends, logged};
 use tracer_tests::workload::source;
-use tracer_tests::{begin, code, figure, find, free_port, scratch, wait};
+use tracer_tests::{begin, changed_code, figure, find, free_port, scratch, wait};
 
 const WORKLOAD: &str = "tls_node.js";
 
@@ -264,6 +264,6 @@ fn probes_come_and_go_under_load_of_node() {
         let served = truth(dir.path()).values().sum::<usize>();
         figure("attached to Node.js and detached under load", &format!("{rounds} times; {served} requests, 0 failed"));
         assert_eq!(served, loads * connections * requests);
-        assert_eq!(code::changed(server.pid()), [], "what stays behind in Node.js");
+        assert_eq!(changed_code::of(server.pid()), [], "what stays behind in Node.js");
     }
 }

@@ -11,7 +11,7 @@ use tracer_tests::nginx::Nginx;
 use tracer_tests::process::{Process, descendants};
 use tracer_tests::tls::certificate;
 use tracer_tests::workload::{built, source};
-use tracer_tests::{begin, code, figure, find, free_port, go, scratch, tls_servers};
+use tracer_tests::{begin, changed_code, figure, find, free_port, go, scratch, tls_servers};
 
 /// How often an agent starts and ends.
 const AGENTS: u32 = 3;
@@ -214,7 +214,7 @@ fn probes_come_and_go_under_load_of_every_library() {
             }
             // Each has code of a library that is traced.
             for pid in &servers {
-                assert_ne!(code::changed(*pid), [], "probes in process {pid}");
+                assert_ne!(changed_code::of(*pid), [], "probes in process {pid}");
             }
             agent.stop();
         }
@@ -225,6 +225,6 @@ fn probes_come_and_go_under_load_of_every_library() {
         }
     });
     for pid in servers {
-        assert_eq!(code::changed(pid), [], "what stays behind in process {pid}");
+        assert_eq!(changed_code::of(pid), [], "what stays behind in process {pid}");
     }
 }

@@ -107,14 +107,14 @@ pub(super) fn attach_empty(place: Place, btf_id: u32) -> Result<[OwnedFd; 2]> {
 
 /// Uprobes of one link.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct UserProbes {
+pub(super) struct UprobeLink {
     path: String,
     offsets: Vec<u64>,
     /// Whether they stand at returns.
     returns: bool,
 }
 
-impl UserProbes {
+impl UprobeLink {
     /// From what the kernel says of a link's descriptor; `None` if it is no such link, or the kernel does not list its places.
     fn parse(fdinfo: &str) -> Option<Self> {
         let field = |name: &str| fdinfo.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
@@ -264,11 +264,11 @@ mod tests {
     fn probes_are_found_in_descriptors() {
         let text = "pos:\t0\nlink_type:\tuprobe_multi\nprog_id:\t7\nuprobe_cnt:\t2\npid:\t0\npath:\t/lib/libssl.so.3\n\
                     cookie\t offset\t ref_ctr_offset\n0\t 0x3b353\t 0x0\n5\t 0x38b50\t 0x0\n";
-        let found = UserProbes { path: "/lib/libssl.so.3".into(), offsets: vec![0x3b353, 0x38b50], returns: false };
-        assert_eq!(UserProbes::parse(text), Some(found));
+        let found = UprobeLink { path: "/lib/libssl.so.3".into(), offsets: vec![0x3b353, 0x38b50], returns: false };
+        assert_eq!(UprobeLink::parse(text), Some(found));
         assert!(
-            UserProbes::parse(&text.replace("uprobe_multi", "uretprobe_multi")).is_some_and(|probes| probes.returns)
+            UprobeLink::parse(&text.replace("uprobe_multi", "uretprobe_multi")).is_some_and(|probes| probes.returns)
         );
-        assert_eq!(UserProbes::parse(&text.replace("uprobe_multi", "tracing")), None);
+        assert_eq!(UprobeLink::parse(&text.replace("uprobe_multi", "tracing")), None);
     }
 }

@@ -19,7 +19,7 @@ use crate::supervised_child::SupervisedChild;
 
 use pairs::Pair;
 pub(crate) use sleeper::serve as sleeper;
-use tls::ServerBy;
+use tls::ServerProgram;
 
 /// A case and its properties.
 pub(super) struct Case {
@@ -51,7 +51,7 @@ enum CaseKind {
     Calls,
     Switches,
     Pair(Pair),
-    TlsServer(ServerBy),
+    TlsServer(ServerProgram),
     /// By a shared library of libcurl's.
     TlsClient(&'static str),
 }
@@ -127,28 +127,28 @@ pub(super) const CASES: &[Case] = &[
     Case {
         name: "knginx",
         title: "nginx over TLS, 16 connections",
-        kind: CaseKind::TlsServer(ServerBy::Nginx),
+        kind: CaseKind::TlsServer(ServerProgram::Nginx),
         ..NGINX
     },
     Case {
         name: "kgo",
         title: "net/http over Go's crypto/tls, 16 connections",
         services: &["tls_serve"],
-        kind: CaseKind::TlsServer(ServerBy::Go),
+        kind: CaseKind::TlsServer(ServerProgram::Go),
         ..NGINX
     },
     Case {
         name: "krustls",
         title: "hyper over rustls, 16 connections",
         services: &["tls-pair"],
-        kind: CaseKind::TlsServer(ServerBy::Rustls),
+        kind: CaseKind::TlsServer(ServerProgram::Rustls),
         ..NGINX
     },
     Case {
         name: "knode",
         title: "Node.js over TLS, 16 connections",
         services: &["tls_node"],
-        kind: CaseKind::TlsServer(ServerBy::Node),
+        kind: CaseKind::TlsServer(ServerProgram::Node),
         ..NGINX
     },
     Case {

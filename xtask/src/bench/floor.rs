@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use super::bpf::{self, Place, Usage, UserProbes};
+use super::bpf::{self, Place, UprobeLink, Usage};
 use super::btf;
 use crate::shell;
 
@@ -16,7 +16,7 @@ use crate::shell;
 pub(super) struct Hooks {
     programs: Vec<(Place, u32)>,
     /// Those in programs under load.
-    probes: Vec<UserProbes>,
+    probes: Vec<UprobeLink>,
     /// Whether the agent samples stacks.
     samples: bool,
 }
@@ -50,7 +50,7 @@ impl Hooks {
 
     /// These, and the probes in programs and libraries that a running agent has attached.
     pub(super) fn with_probes_of(&self, agent: i32) -> Result<Self> {
-        Ok(Self { probes: UserProbes::held_by(agent)?, ..self.clone() })
+        Ok(Self { probes: UprobeLink::held_by(agent)?, ..self.clone() })
     }
 
     /// Number of programs.
@@ -81,7 +81,7 @@ impl Floor {
     /// Attaches one empty program for each of the agent's.
     pub(super) fn attach(hooks: &Hooks) -> Result<Self> {
         let programs = hooks.programs.iter().map(|(place, id)| bpf::attach_empty(*place, *id));
-        let programs: Result<_> = programs.chain(hooks.probes.iter().map(UserProbes::attach_empty)).collect();
+        let programs: Result<_> = programs.chain(hooks.probes.iter().map(UprobeLink::attach_empty)).collect();
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let samplers = if hooks.samples { bpf::sample_empty(HERTZ, cpus)? } else { Vec::new() };
         Ok(Self { programs: programs?, _samplers: samplers })

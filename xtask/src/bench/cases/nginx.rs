@@ -27,27 +27,35 @@ const BODY: usize = 612;
 impl Nginx {
     pub(super) fn start(base: &Path, connections: usize, rate: Option<u32>, core: usize) -> Result<Self> {
         let address = free_address()?;
-        fs::create_dir_all(base.join("www")).context("cannot create a directory")?;
-        fs::write(base.join("www/index.html"), "x".repeat(BODY)).context("cannot write a file")?;
-        let here = base.display().to_string();
-        let configuration = format!(
-            "daemon off;\nuser root;\nworker_processes 1;\npid {here}/pid;\nerror_log {here}/error.log;\n\
-             events {{ worker_connections 1024; }}\n\
-             http {{ access_log off; sendfile on; tcp_nopush on; keepalive_requests 100000000;\n\
-             server {{ listen {address}; root {here}/www; }} }}\n"
-        );
-        let file = base.join("nginx.conf");
-        fs::write(&file, configuration).with_context(|| format!("cannot write {}", file.display()))?;
-        let program = shell::find("nginx").context("nginx is not installed; run `cargo xtask setup`")?;
-        let errors = base.join("error.log");
-        let args = ["-p", &here, "-e", &errors.to_string_lossy(), "-c", &file.to_string_lossy()].map(str::to_owned);
-        let child = SupervisedChild::start(Root::Already, &program, &args, &[], &base.join("log"))?;
+        let listen = format!("listen {address};");
         let answers = || http::get(address, "/").is_ok_and(|reply| reply.status == 200);
-        let server = Server::ready(child, &errors, answers)?;
-        let worker = sched::tree(server.pid).get(1).copied().context("nginx has no worker")?;
+        let (server, worker) = serve(base, "sendfile on; tcp_nopush on;", &listen, answers)?;
         let load = Load { address, request: REQUEST, reply: reply_length(address)?, connections, rate, core };
         Ok(Self { server, worker, load })
     }
+}
+
+/// Starts nginx with the file in `dir`; `http` and `server` are configuration inside these blocks. With the process of its
+/// worker.
+pub(super) fn serve(dir: &Path, http: &str, server: &str, answers: impl FnMut() -> bool) -> Result<(Server, i32)> {
+    let program = shell::find("nginx").context("nginx is not installed; run `cargo xtask setup`")?;
+    fs::create_dir_all(dir.join("www")).context("cannot create a directory")?;
+    fs::write(dir.join("www/index.html"), "x".repeat(BODY)).context("cannot write a file")?;
+    let here = dir.display().to_string();
+    let configuration = format!(
+        "daemon off;\nuser root;\nworker_processes 1;\npid {here}/pid;\nerror_log {here}/error.log;\n\
+         events {{ worker_connections 1024; }}\n\
+         http {{ access_log off; {http} keepalive_requests 100000000;\n\
+         server {{ {server} root {here}/www; }} }}\n"
+    );
+    let file = dir.join("nginx.conf");
+    fs::write(&file, configuration).with_context(|| format!("cannot write {}", file.display()))?;
+    let errors = dir.join("error.log");
+    let args = ["-p", &here, "-e", &errors.to_string_lossy(), "-c", &file.to_string_lossy()].map(str::to_owned);
+    let child = SupervisedChild::start(Root::Already, &program, &args, &[], &dir.join("log"))?;
+    let server = Server::ready(child, &errors, answers)?;
+    let worker = sched::tree(server.pid).get(1).copied().context("nginx has no worker")?;
+    Ok((server, worker))
 }
 
 /// Length of a whole reply; its date always has the same length.

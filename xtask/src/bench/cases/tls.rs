@@ -1,13 +1,14 @@
 //! A small page over TLS by HTTP/1.1: servers by their TLS library, asked by h2load; and clients by theirs, which ask nginx.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use super::nginx;
 use super::{Sample, Server, Urgency, Workload, sched};
 use crate::bench::agent::free_address;
 use crate::bench::statistics::permille;
@@ -16,11 +17,10 @@ use crate::supervised_child::SupervisedChild;
 use crate::{wheels, workloads};
 
 const CONNECTIONS: &str = "16";
-const BODY: usize = 612;
 
 /// A server, by its library.
 #[derive(Clone, Copy)]
-pub(super) enum ServerBy {
+pub(super) enum ServerProgram {
     /// nginx by OpenSSL.
     Nginx,
     /// net/http by crypto/tls.
@@ -46,46 +46,21 @@ fn certificate(dir: &Path) -> Result<[String; 2]> {
     Ok([certificate, key])
 }
 
-/// nginx with the page, in `dir`: its first process, that of its worker, and where it listens.
-fn nginx(dir: &Path) -> Result<(Server, i32, SocketAddr)> {
-    let program = shell::find("nginx").context("nginx is not installed; run `cargo xtask setup`")?;
+/// nginx with the page, in `dir`: the process of its worker, and where it listens.
+fn encrypted_nginx(dir: &Path) -> Result<(Server, i32, SocketAddr)> {
     let [certificate, key] = certificate(dir)?;
     let address = free_address()?;
-    fs::create_dir_all(dir.join("www")).context("cannot create a directory")?;
-    fs::write(dir.join("www/index.html"), "x".repeat(BODY)).context("cannot write a file")?;
-    let here = dir.display().to_string();
-    let configuration = format!(
-        "daemon off;\nuser root;\nworker_processes 1;\npid {here}/pid;\nerror_log {here}/error.log;\n\
-         events {{ worker_connections 1024; }}\n\
-         http {{ access_log off; keepalive_requests 100000000;\n\
-         server {{ listen {address} ssl; root {here}/www;\n\
-         ssl_certificate {certificate}; ssl_certificate_key {key}; }} }}\n"
-    );
-    let file = dir.join("nginx.conf");
-    fs::write(&file, configuration).with_context(|| format!("cannot write {}", file.display()))?;
-    let errors = dir.join("error.log");
-    let args = ["-p", &here, "-e", &errors.to_string_lossy(), "-c", &file.to_string_lossy()].map(str::to_owned);
-    let child = SupervisedChild::start(Root::Already, &program, &args, &[], &dir.join("log"))?;
-    let server = Server::ready(child, &errors, || std::net::TcpStream::connect(address).is_ok())?;
-    let worker = sched::tree(server.pid).get(1).copied().context("nginx has no worker")?;
+    let listen = format!("listen {address} ssl; ssl_certificate {certificate}; ssl_certificate_key {key};");
+    let (server, worker) = nginx::serve(dir, "", &listen, || TcpStream::connect(address).is_ok())?;
     Ok((server, worker, address))
 }
 
-/// A program that says its port, in `dir`.
-fn program(by: ServerBy, dir: &Path) -> Result<(Server, i32, SocketAddr)> {
-    let [certificate, key] = certificate(dir)?;
-    let served = dir.join("served.log").display().to_string();
-    let (program, mut args) = match by {
-        ServerBy::Go => (wheels::built_by_go(&workload("tls_serve.go"), dir)?, vec![]),
-        ServerBy::Rustls => (workloads::built("tls-pair")?, vec!["serve".to_owned()]),
-        ServerBy::Node | ServerBy::Nginx => {
-            let node = shell::find("node").context("Node.js is not installed; run `cargo xtask setup`")?;
-            (node, vec![workload("tls_node.js").display().to_string(), "serve".into()])
-        }
-    };
-    args.extend([certificate, key, served]);
+/// A program that prints its port, in `dir`. Its arguments are these and its certificate, key and log.
+fn printing_its_port(program: &Path, mut args: Vec<String>, dir: &Path) -> Result<(Server, i32, SocketAddr)> {
+    args.extend(certificate(dir)?);
+    args.push(dir.join("served.log").display().to_string());
     let log = dir.join("log");
-    let child = SupervisedChild::start(Root::Already, &program, &args, &[], &log)?;
+    let child = SupervisedChild::start(Root::Already, program, &args, &[], &log)?;
     let port = || fs::read_to_string(&log).ok()?.lines().find_map(|line| line.strip_prefix("PORT ")?.parse().ok());
     let server = Server::ready(child, &log, || port().is_some())?;
     let port: u16 = port().context("a server has printed no port")?;
@@ -103,13 +78,19 @@ pub(super) struct TlsServer {
 }
 
 impl TlsServer {
-    pub(super) fn start(by: ServerBy, dir: &Path) -> Result<Self> {
+    pub(super) fn start(program: ServerProgram, dir: &Path) -> Result<Self> {
         let load = shell::find("h2load").context("h2load is not installed; run `cargo xtask setup`")?;
-        let (server, worker, address) = match by {
-            ServerBy::Nginx => nginx(dir)?,
-            other => program(other, dir)?,
+        let (server, worker, address) = match program {
+            ServerProgram::Nginx => encrypted_nginx(dir)?,
+            ServerProgram::Go => printing_its_port(&wheels::built_by_go(&workload("tls_serve.go"), dir)?, vec![], dir)?,
+            ServerProgram::Rustls => printing_its_port(&workloads::built("tls-pair")?, vec!["serve".to_owned()], dir)?,
+            ServerProgram::Node => {
+                let node = shell::find("node").context("Node.js is not installed; run `cargo xtask setup`")?;
+                let script = workload("tls_node.js").display().to_string();
+                printing_its_port(&node, vec![script, "serve".to_owned()], dir)?
+            }
         };
-        let page = if matches!(by, ServerBy::Nginx) { "index.html" } else { "now" };
+        let page = if matches!(program, ServerProgram::Nginx) { "index.html" } else { "now" };
         Ok(Self { server, worker, url: format!("https://{address}/{page}"), load, log: dir.join("requests.log") })
     }
 }
@@ -149,7 +130,7 @@ pub(super) struct TlsClient {
 
 impl TlsClient {
     pub(super) fn start(library: &'static str, dir: &Path) -> Result<Self> {
-        let (server, _, address) = nginx(dir)?;
+        let (server, _, address) = encrypted_nginx(dir)?;
         Ok(Self { server, library, url: format!("https://{address}/index.html") })
     }
 }

@@ -1,4 +1,4 @@
-//! Whether the code of running programs is that of their files: a probe replaces a byte of it while it is there.
+//! Where the code of running programs is not that of their files: a probe replaces a byte of it while it is there.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -8,7 +8,7 @@ use std::path::Path;
 const PART: u64 = 1 << 20;
 
 /// The bytes of a process's code that differ from its files: the file and the place in it. Panics if the process has none.
-pub fn changed(pid: u32) -> Vec<(String, u64)> {
+pub fn of(pid: u32) -> Vec<(String, u64)> {
     let read = |path: String| File::open(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
     let maps = format!("/proc/{pid}/maps");
     let maps = std::fs::read_to_string(&maps).unwrap_or_else(|error| panic!("{maps}: {error}"));
