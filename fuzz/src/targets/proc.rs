@@ -6,11 +6,11 @@ use tracer_user::profiles::jit::Names;
 pub(crate) fn run(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let _ = process::user(data);
-    let files = Files { stat: data, cmdline: data, cgroup: data, environ: data, exe: data };
+    let files = Files { stat: data, cgroup: data, exe: data, cwd: data };
     // A well-formed stat gets further.
     let good = [b"7 (".as_slice(), data, b") S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4242 20"].concat();
     for files in [Files { stat: &good, ..files }, files] {
-        if let Some(facts) = process::facts(7, &files) {
+        if let Some(facts) = process::facts(7, &files, data, data) {
             let name = services::service_name(&facts, &Vec::new());
             assert!(!name.is_empty() && name.chars().count() <= 80 && !name.chars().any(char::is_control));
         }

@@ -2,19 +2,26 @@
 
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
+use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::users;
+use super::{services, users};
 
-/// Most bytes read of any file of a process.
+/// Most bytes read of a file of a process.
 const READ_LIMIT: u64 = 16 * 1024;
-/// Most arguments kept.
-const ARGUMENTS: usize = 32;
+/// Most bytes searched of a command line and of an environment. The kernel allows a quarter of the stack's limit: 2 MiB by default.
+const SEARCH_LIMIT: u64 = 2 * 1024 * 1024;
+/// Most bytes of an environment variable that are looked at.
+const VARIABLE: usize = 16 * 1024;
+/// Most bytes of an argument that are looked at: a path has no more.
+const ARGUMENT: usize = 4 * 1024;
+/// Most bytes of all arguments kept.
+const ARGUMENTS: usize = 16 * 1024;
 
 /// Facts about a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,8 +40,11 @@ pub struct ProcessFacts {
     /// Changes with the file behind `exe`: its inode and the time of its last change; 0: not readable.
     #[serde(default)]
     pub files: u64,
-    /// Arguments, at most 32.
+    /// Arguments: the first 16 KiB of them, and of each the first 4 KiB.
     pub cmdline: Vec<String>,
+    /// Name and place of the program, where it is an argument that is not kept.
+    #[serde(default)]
+    pub program: Option<(String, Option<String>)>,
     /// Its working directory; empty if not readable. It may have changed since the program was started.
     #[serde(default)]
     pub cwd: String,
@@ -60,23 +70,29 @@ pub fn read(pid: u32) -> Option<ProcessFacts> {
     let file = |name: &str| bytes(&format!("{dir}/{name}")).unwrap_or_default();
     // Reads links without following them.
     let link = |name: &str| std::fs::read_link(Path::new(&dir).join(name)).map(|path| path.into_os_string().into_vec());
-    let exe = link("exe");
     let files = Files {
         stat: &bytes(&format!("{dir}/stat"))?,
-        cmdline: &file("cmdline"),
         cgroup: &file("cgroup"),
-        environ: &file("environ"),
-        exe: &exe.unwrap_or_default(),
+        exe: &link("exe").unwrap_or_default(),
+        cwd: &link("cwd").unwrap_or_default(),
     };
+    // A file that cannot be opened is like an empty one.
+    let open = |name: &str| -> Box<dyn Read> {
+        match File::open(Path::new(&dir).join(name)) {
+            Ok(file) => Box::new(file),
+            Err(_) => Box::new(std::io::empty()),
+        }
+    };
+    let (cmdline, environ) = (open("cmdline"), open("environ"));
     let user = user(&file("status")).map(users::name).unwrap_or_default();
-    let cwd = String::from_utf8_lossy(&link("cwd").unwrap_or_default()).into_owned();
     // The running program's own file: no path of the process's choice is followed.
     let version = std::fs::metadata(Path::new(&dir).join("exe")).map_or(0, |file| {
         let mut hasher = DefaultHasher::new();
         (file.dev(), file.ino(), file.mtime(), file.mtime_nsec()).hash(&mut hasher);
         hasher.finish()
     });
-    facts(pid, &files).map(|facts| ProcessFacts { cwd, files: version, user, ..facts })
+    let facts = facts(pid, &files, cmdline, environ);
+    facts.map(|facts| ProcessFacts { files: version, user, ..facts })
 }
 
 /// The process of a thread; `None` if it is gone.
@@ -110,38 +126,55 @@ pub fn check(pid: u32) -> Result<(), String> {
     }
 }
 
-/// The files of a process, their first `READ_LIMIT` bytes; empty where there are none. The process decides what most
+/// Files and links of a process, their first `READ_LIMIT` bytes; empty where there are none. The process decides what most
 /// of them say.
 #[derive(Clone, Copy, Debug)]
 pub struct Files<'a> {
     /// `/proc/PID/stat`.
     pub stat: &'a [u8],
-    /// `/proc/PID/cmdline`.
-    pub cmdline: &'a [u8],
     /// `/proc/PID/cgroup`.
     pub cgroup: &'a [u8],
-    /// `/proc/PID/environ`.
-    pub environ: &'a [u8],
     /// Target of the link `/proc/PID/exe`.
     pub exe: &'a [u8],
+    /// Target of the link `/proc/PID/cwd`.
+    pub cwd: &'a [u8],
 }
 
-/// Extracts the facts; `None` if `stat` is malformed. Total: any bytes.
-pub fn facts(pid: u32, files: &Files<'_>) -> Option<ProcessFacts> {
+/// Extracts the facts; `None` if `stat` is malformed. `cmdline` and `environ` are the files of these names, which may be long:
+/// they are searched piece by piece. Total: any bytes.
+pub fn facts(pid: u32, files: &Files<'_>, cmdline: impl Read, environ: impl Read) -> Option<ProcessFacts> {
     let (comm, parent, start_time) = parse_stat(&String::from_utf8_lossy(files.stat))?;
-    Some(ProcessFacts {
+    let facts = ProcessFacts {
         pid,
         parent,
         start_time,
         comm,
         exe: String::from_utf8_lossy(files.exe).trim_end_matches(" (deleted)").to_owned(),
         files: 0,
-        cmdline: arguments(files.cmdline),
-        cwd: String::new(),
+        cmdline: arguments(cmdline),
+        program: None,
+        cwd: String::from_utf8_lossy(files.cwd).into_owned(),
         cgroup: cgroup(&String::from_utf8_lossy(files.cgroup)),
         user: String::new(),
-        otel_service: otel_service(files.environ),
-    })
+        otel_service: otel_service(environ),
+    };
+    Some(shortened(facts))
+}
+
+/// Keeps the first arguments. A Java program has its main class behind dozens of options, and a class path of any length.
+fn shortened(mut facts: ProcessFacts) -> ProcessFacts {
+    let mut bytes = 0;
+    let fits = |argument: &&String| {
+        bytes += argument.len();
+        bytes <= ARGUMENTS
+    };
+    let kept = facts.cmdline.iter().take_while(fits).count();
+    if kept < facts.cmdline.len() {
+        facts.program = Some(services::program(&facts));
+        facts.cmdline.truncate(kept);
+        facts.cmdline.shrink_to_fit();
+    }
+    facts
 }
 
 /// What a process is that may change while it runs the same program: its user and its cgroup; `None` if it is gone.
@@ -182,13 +215,38 @@ fn parse_stat(stat: &str) -> Option<(String, u32, u64)> {
     Some((comm, parent, start))
 }
 
-fn arguments(cmdline: &[u8]) -> Vec<String> {
-    cmdline
-        .split(|byte| *byte == 0)
-        .filter(|part| !part.is_empty())
-        .take(ARGUMENTS)
-        .map(|part| String::from_utf8_lossy(part).into_owned())
-        .collect()
+/// Passes the entries of a file, each of which ends in NUL, to `each` until it breaks; of an entry its first `limit` bytes.
+fn entries(file: impl Read, limit: usize, mut each: impl FnMut(&[u8]) -> ControlFlow<()>) {
+    let mut file = BufReader::new(file.take(SEARCH_LIMIT));
+    let mut entry: Vec<u8> = Vec::new();
+    while let Ok(read) = file.fill_buf()
+        && !read.is_empty()
+    {
+        let end = read.iter().position(|byte| *byte == 0);
+        let part = read.get(..end.unwrap_or(read.len())).unwrap_or_default();
+        entry.extend(part.iter().take(limit.saturating_sub(entry.len())));
+        let used = part.len() + usize::from(end.is_some());
+        file.consume(used);
+        if end.is_some() {
+            if each(&entry).is_break() {
+                return;
+            }
+            entry.clear();
+        }
+    }
+    // What is searched may end within an entry.
+    let _ = each(&entry);
+}
+
+fn arguments(cmdline: impl Read) -> Vec<String> {
+    let mut arguments = Vec::new();
+    entries(cmdline, ARGUMENT, |argument| {
+        if !argument.is_empty() {
+            arguments.push(String::from_utf8_lossy(argument).into_owned());
+        }
+        ControlFlow::Continue(())
+    });
+    arguments
 }
 
 /// The path in the unified hierarchy, or in systemd's in a hybrid setup, or in any other.
@@ -208,20 +266,27 @@ fn cgroup(lines: &str) -> String {
     unified.or_else(|| path("name=systemd:").filter(|path| path != "/")).or_else(any).unwrap_or_default()
 }
 
-fn otel_service(environ: &[u8]) -> Option<String> {
-    let variable = |name: &str| {
-        environ.split(|byte| *byte == 0).find_map(|entry| {
+/// The service that OpenTelemetry's variables name. No other variable is kept, and none longer than it takes.
+fn otel_service(environ: impl Read) -> Option<String> {
+    let (mut named, mut attributed) = (None, None);
+    entries(environ, VARIABLE, |entry| {
+        let value = |name: &str| {
             let value = entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
             Some(String::from_utf8_lossy(value).into_owned())
-        })
-    };
-    let named = variable("OTEL_SERVICE_NAME").filter(|name| !name.trim().is_empty());
-    named.or_else(|| {
-        variable("OTEL_RESOURCE_ATTRIBUTES")?.split(',').find_map(|pair| {
+        };
+        if let Some(name) = value("OTEL_SERVICE_NAME").filter(|name| !name.trim().is_empty()) {
+            named = Some(name);
+            return ControlFlow::Break(());
+        }
+        let attributes = value("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default();
+        let name = attributes.split(',').find_map(|pair| {
             let (key, value) = pair.split_once('=')?;
             (key.trim() == "service.name").then(|| value.trim().to_owned())
-        })
-    })
+        });
+        attributed = attributed.take().or(name);
+        ControlFlow::Continue(())
+    });
+    named.or(attributed)
 }
 
 #[cfg(test)]
@@ -291,6 +356,56 @@ mod tests {
         ] {
             assert_eq!(otel_service(environ).as_deref(), expected);
         }
+    }
+
+    const STAT: &[u8] = b"7 (java) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4242 20";
+
+    #[test]
+    fn names_behind_long_command_lines() {
+        let name = |exe: &[u8], arguments: &[String]| {
+            let files = Files { stat: STAT, cgroup: b"", exe, cwd: b"/srv" };
+            let facts = facts(7, &files, arguments.join("\0").as_bytes(), &b""[..]).unwrap();
+            let kept: usize = facts.cmdline.iter().map(String::len).sum();
+            assert!(kept <= ARGUMENTS && facts.cmdline.iter().all(|argument| argument.len() <= ARGUMENT), "{kept}");
+            let identity = services::identify(&facts, &Vec::new());
+            (identity.name, identity.place.unwrap_or_default())
+        };
+        let options = |count: usize| (0..count).map(|n| format!("-Dacme.setting.number{n}={n}"));
+        let path =
+            |jars: usize| (0..jars).map(|n| format!("/opt/acme/lib/dependency-{n}.jar")).collect::<Vec<_>>().join(":");
+        for (options_of, jars) in [(0, 1), (45, 1), (0, 1000), (0, 40_000), (4000, 1), (30_000, 1)] {
+            let class_path = ["-cp".to_owned(), path(jars), "com.acme.OrderService".to_owned(), "9000".to_owned()];
+            let line: Vec<String> =
+                std::iter::once("java".to_owned()).chain(options(options_of)).chain(class_path).collect();
+            let expected = ("OrderService".to_owned(), "com.acme.OrderService".to_owned());
+            assert_eq!(name(b"/usr/bin/java", &line), expected, "{options_of} options, {jars} jars");
+        }
+        let required = (0..2000).flat_map(|n| ["--require".to_owned(), format!("/srv/instrument{n}.js")]);
+        let line: Vec<String> =
+            std::iter::once("node".to_owned()).chain(required).chain(["front.js".to_owned()]).collect();
+        assert_eq!(name(b"/usr/bin/node", &line), ("front".to_owned(), "/srv/front.js".to_owned()));
+        // Beyond the limit it is the interpreter, as without arguments.
+        let line: Vec<String> = std::iter::once("java".to_owned()).chain(options(100_000)).collect();
+        assert_eq!(name(b"/usr/bin/java", &line).0, "java");
+    }
+
+    #[test]
+    fn names_behind_long_environments() {
+        let mut environ: Vec<u8> =
+            (0..8000).flat_map(|n| format!("BACKEND_{n}_SERVICE_HOST=10.43.7.{n}\0").into_bytes()).collect();
+        environ.extend([b"LONG=".as_slice(), &[b'x'; 200_000], b"\0"].concat());
+        environ.extend(b"OTEL_RESOURCE_ATTRIBUTES=service.name=attributed\0");
+        assert_eq!(otel_service(&*environ).as_deref(), Some("attributed"));
+        environ.extend(b"OTEL_SERVICE_NAME=named");
+        assert_eq!(otel_service(&*environ).as_deref(), Some("named"));
+        // An entry that is as long as what is read at once, and one that ends where the search ends.
+        for length in [8191, 8192, 8193] {
+            let value = vec![b'x'; length];
+            let environ = [b"A=".as_slice(), &value, b"\0OTEL_SERVICE_NAME=", &value, b"\0"].concat();
+            assert_eq!(otel_service(&*environ).map(|name| name.len()), Some(length));
+        }
+        assert_eq!(otel_service(std::io::repeat(b'x')), None);
+        assert_eq!(otel_service(std::io::repeat(0)), None);
     }
 
     #[test]

@@ -66,7 +66,7 @@ pub fn identify(facts: &ProcessFacts, rules: &NamingRules) -> Identity {
         rules.iter().find(|rule| fits(rule)).map(|rule| rule.name.clone()).or_else(|| facts.otel_service.clone());
     let (name, place) = match declared {
         Some(name) => (name, None),
-        None => unit(&facts.cgroup).unwrap_or_else(|| program(facts)),
+        None => unit(&facts.cgroup).or_else(|| facts.program.clone()).unwrap_or_else(|| program(facts)),
     };
     let name: String = text::printable(&name).chars().take(NAME_LIMIT).collect();
     let place = place.map(|place| text::printable(&place).into_owned());
@@ -104,8 +104,8 @@ fn stem(path: &str) -> String {
     name.to_owned()
 }
 
-/// The program's name and its place.
-fn program(facts: &ProcessFacts) -> (String, Option<String>) {
+/// The program's name and its place, by its arguments.
+pub(super) fn program(facts: &ProcessFacts) -> (String, Option<String>) {
     let first = facts.cmdline.first().map_or(facts.comm.as_str(), String::as_str);
     let program = if facts.exe.is_empty() { first } else { &facts.exe };
     let base = stem(program);
