@@ -40,6 +40,7 @@ fn messages_are_counted_at_their_producer_their_broker_and_their_consumer() {
         ("publish jobs", ROUNDS),
         ("publish events:nowhere", returned),
         ("publish events:control.quiet", 1),
+        ("publish drawn", ROUNDS),
     ];
     let delivered =
         [("deliver events:user.{id}.made", ROUNDS * 2), ("deliver jobs", ROUNDS), ("deliver events:control.quiet", 1)];
@@ -54,6 +55,9 @@ fn messages_are_counted_at_their_producer_their_broker_and_their_consumer() {
         ("queue.declare quiet", 1),
         ("queue.declare jobs", 1),
         ("queue.declare missing", 1),
+        ("queue.declare drawn", 1),
+        // One message each, and none.
+        ("get drawn", ROUNDS + 1),
         ("queue.bind made", 1),
         ("queue.bind quiet", 1),
         ("basic.qos", 1),
@@ -76,11 +80,13 @@ fn messages_are_counted_at_their_producer_their_broker_and_their_consumer() {
         "messages_unroutable_returned_total",
         "messages_delivered_total",
         "messages_acknowledged_total",
+        "messages_get_empty_total",
         "messages_dead_lettered_rejected_total",
     ];
     let counted = server.counted(&names);
-    let acknowledged = of(&delivered) - refused - 1;
-    let ours = [of(&sent), 2 * ROUNDS + returned, returned, of(&delivered), acknowledged, refused];
+    // Those that were got, too; without one that needs no acknowledgement.
+    let acknowledged = of(&delivered) - refused - 1 + ROUNDS;
+    let ours = [of(&sent), 2 * ROUNDS + returned, returned, of(&delivered) + ROUNDS, acknowledged, 1, refused];
     assert_eq!(counted, ours, "what the broker counted: {names:?}");
 
     for (kind, count) in [

@@ -74,6 +74,12 @@ def produce(port, rounds):
                 sure.basic_publish("events", "nowhere", b"planted-body", mandatory=True)
             except pika.exceptions.UnroutableError:
                 pass
+    plain.queue_declare("drawn", auto_delete=True)
+    for i in range(rounds):
+        plain.basic_publish("", "drawn", b"planted-body")
+        plain.basic_ack(plain.basic_get("drawn")[0].delivery_tag)
+    # Empty by now.
+    plain.basic_get("drawn")
     try:
         connection.channel().queue_declare("missing", passive=True)
     except pika.exceptions.ChannelClosedByBroker:

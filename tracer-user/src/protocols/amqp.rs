@@ -219,6 +219,7 @@ impl Frames {
                 (key, FrameMeaning::Begun { request, protocol, length })
             }
             (60, 71) => {
+                channel.handed_out(fields.long().unwrap_or(0));
                 let key = channel.answered();
                 channel.content[way as usize] = key;
                 (key, FrameMeaning::Replied { reply: Reply { status: 0, failure: None, interim: false }, length })

@@ -459,6 +459,10 @@ impl Multiplexed {
         lane.lost = None;
         lane.misses = 0;
         lane.start = None;
+        if lost > 0 {
+            // Requests may have begun since the first bytes were missed.
+            self.missed(way);
+        }
         found.map(|found| found as u64)
     }
 
@@ -477,6 +481,11 @@ impl Multiplexed {
         if bytes > 0 {
             out.push(ExchangeEvent::Lost { dir, bytes });
         }
+        self.missed(way);
+    }
+
+    /// Frames of a direction were missed: what they may have changed is unknown.
+    fn missed(&mut self, way: Way) {
         for open in self.open.values_mut() {
             // Messages may have begun in the lost bytes.
             let part = open.part(way) as usize;

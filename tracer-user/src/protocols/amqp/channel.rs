@@ -45,7 +45,7 @@ pub(super) struct Channel {
     id: u16,
     /// Number of the last publication, in confirm mode.
     confirming: Option<u64>,
-    /// Delivery tag of the last delivery.
+    /// Delivery tag of the last message that the broker delivered or handed out.
     delivered: u64,
     /// Methods sent, and how many of them were answered.
     expected: u64,
@@ -117,6 +117,11 @@ impl Channel {
         // A consumer whose creation was missed is assumed to acknowledge once anything was acknowledged.
         let silent = known.map_or(!self.whole && !self.acknowledges, |known| known & SILENT != 0);
         if silent { Of::Unacknowledged.key(self.id, 0) } else { Of::Deliver.key(self.id, tag) }
+    }
+
+    /// Notes a message that answered a `basic.get`: its tag counts on with those of deliveries.
+    pub(super) fn handed_out(&mut self, tag: u64) {
+        self.delivered = self.delivered.max(tag);
     }
 
     /// Notes an acknowledgement by the sender of `way`.
@@ -196,12 +201,14 @@ impl Channel {
     /// Frames were missed.
     pub(super) fn lost(&mut self, way: Way) {
         self.content[way as usize] = 0;
-        self.replied = self.expected;
         self.whole = false;
         self.returned = None;
-        if way == Way::Request {
+        match way {
             // Publications may have been among them: the next one's number is unknown.
-            self.confirming = None;
+            Way::Request => self.confirming = None,
+            // Replies may have been among them: the next one answers the newest method. The replies of methods that were
+            // seen still come when only requests were missed.
+            Way::Reply => self.replied = self.expected,
         }
     }
 

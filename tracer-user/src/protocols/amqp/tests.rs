@@ -192,6 +192,70 @@ fn other_methods_are_units_and_channels_fail() {
     );
 }
 
+fn get() -> Vec<u8> {
+    method(1, 60, 70, &[&[0, 0][..], &text("q"), &[0]].concat())
+}
+
+/// RabbitMQ's answer to `basic.get`.
+fn got(tag: u64, body: usize) -> Vec<u8> {
+    let fields = [&tag.to_be_bytes()[..], &[0], &text(""), &text("q"), &[0, 0, 0, 6]].concat();
+    [method(1, 60, 71, &fields), message(1, body, 1000, &[])].concat()
+}
+
+#[test]
+fn an_acknowledgement_of_what_a_get_brought_holds_nothing_up() {
+    check(
+        &[
+            rx(&[get()]),
+            tx(&[got(1, 0)]),
+            // As pika sends them: each in an operation of its own.
+            rx(&[ack(1, 80, 1, 0)]),
+            rx(&[get()]),
+            tx(&[got(2, 10)]),
+            rx(&[ack(1, 80, 2, 0), get()]),
+            tx(&[method(1, 60, 72, &[0])]),
+            rx(&[method(1, 20, 40, &[0, 200, 0, 0, 0, 0, 0])]),
+            tx(&[method(1, 20, 41, &[])]),
+        ],
+        &[
+            "get q @7 -> ok @8 complete @8",
+            "get q @10 -> ok @11 complete @11",
+            "get q @12 -> ok @13 complete @13",
+            "channel.close  @14 -> ok @15 complete @15",
+        ],
+    );
+}
+
+#[test]
+fn replies_that_were_missed_move_no_later_ones() {
+    check(
+        &[
+            rx(&[get()]),
+            cap(tx(&[got(1, 10)]), 0),
+            // Began while frame boundaries of the replies were unknown.
+            rx(&[get()]),
+            cap(tx(&[got(2, 10)]), 0),
+            rx(&[get()]),
+            tx(&[got(3, 10)]),
+        ],
+        &[
+            "get q @7 unfinished @99",
+            "lost Tx 68",
+            "get q @9 unfinished @99",
+            "lost Tx 68",
+            "get q @11 -> ok @12 complete @12",
+        ],
+    );
+}
+
+#[test]
+fn requests_that_were_missed_take_no_replies_of_others() {
+    check(
+        &[rx(&[get(), get()]), cap(rx(&[publish(1, "e", "hidden", 3)]), 0), tx(&[got(1, 10)]), tx(&[got(2, 10)])],
+        &["get q @7 -> ok @9 complete @9", "get q @7 -> ok @10 complete @10", "lost Rx 57"],
+    );
+}
+
 #[test]
 fn a_connection_is_refused() {
     let mut ops = opening();
