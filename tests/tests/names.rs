@@ -10,6 +10,7 @@ use std::time::Duration;
 use tracer_tests::agent::Agent;
 use tracer_tests::nginx::Nginx;
 use tracer_tests::process::Process;
+use tracer_tests::spans::Tail;
 use tracer_tests::workload::wait_for_listener;
 use tracer_tests::{begin, figure, free_port, http, say, scratch, secrets, wait};
 
@@ -151,5 +152,52 @@ fn two_programs_of_one_name_are_two_services() {
     let place = |sub: &str| dir.path().join(sub).join("shopfront.py").display().to_string();
     let other = found.keys().find(|(service, _)| service != "shopfront").expect("the second");
     assert!(["one", "two"].iter().any(|sub| other.0 == format!("shopfront@{}", place(sub))), "{found:?}");
+    agent.stop();
+}
+
+/// A server that runs a program for each connection, as inetd does.
+const SUPERSERVER: &str = "
+import os, signal, socket, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+listener = socket.create_server(('127.0.0.1', int(sys.argv[1])), backlog=128)
+while True:
+    connection, _ = listener.accept()
+    if os.fork() == 0:
+        os.dup2(connection.fileno(), 0)
+        os.dup2(connection.fileno(), 1)
+        os.execv('./briefly', ['./briefly'])
+    connection.close()
+";
+
+/// The program: one request, one answer.
+const BRIEFLY: &str = "#!/bin/sh
+while IFS= read -r line; do [ ${#line} -gt 1 ] || break; done
+printf 'HTTP/1.0 200 OK\\r\\nContent-Length: 2\\r\\n\\r\\nok'
+";
+
+#[test]
+fn programs_that_live_for_milliseconds_have_their_names() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let Some(_turn) = begin("names_brief", &["python3", "curl"]) else { return };
+    let dir = scratch();
+    let program = dir.path().join("briefly");
+    std::fs::write(&program, BRIEFLY).expect("a script");
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("a program");
+    let (_process, address) = python("superserver", dir.path(), &["-c", SUPERSERVER]);
+    let agent = Agent::start(dir.path(), &["--hertz", "0", "--port", &address.port().to_string()]);
+    let mut tail = Tail::new(&agent.transactions);
+    let run = format!("for i in $(seq 30); do curl -s -o /dev/null http://{address}/a || exit 1; done");
+    let start = |_| Command::new("sh").args(["-c", &run]).env_remove("OTEL_SERVICE_NAME").spawn().expect("sh");
+    for mut shell in (0..4).map(start).collect::<Vec<_>>() {
+        assert!(shell.wait().expect("curl").success());
+    }
+    assert_eq!(tail.until(240, Duration::from_secs(20), |span| span.port == address.port()), 240);
+    let mut services: BTreeMap<(&str, bool), usize> = BTreeMap::new();
+    for span in tail.spans.iter().filter(|span| span.port == address.port()) {
+        *services.entry((&span.service, span.server)).or_default() += 1;
+    }
+    say(&format!("{services:?}"));
+    assert_eq!(services, BTreeMap::from([(("briefly", true), 120), (("curl", false), 120)]));
     agent.stop();
 }

@@ -89,6 +89,8 @@ table_use! {
         processes_leaving,
         /// Forked processes that run no other program and belong to their parent's service.
         processes_forked,
+        /// Programs that processes executed before they could be inspected, and what processes inherit.
+        processes_executed,
         /// Request classes with activity profiles.
         activity_classes,
         /// CPU by process and class, of one second.

@@ -60,7 +60,9 @@ pub fn identify(facts: &ProcessFacts, rules: &NamingRules) -> Identity {
     let line = facts.cmdline.join(" ");
     let fits = |rule: &NamingRule| {
         let has = |want: &Option<String>, text: &str| want.as_ref().is_none_or(|want| text.contains(want.as_str()));
-        has(&rule.exe, &facts.exe) && has(&rule.cmdline, &line) && has(&rule.cgroup, &facts.cgroup)
+        // Of a process that ended early only the program's name is known.
+        let exe = if facts.exe.is_empty() { &facts.comm } else { &facts.exe };
+        has(&rule.exe, exe) && has(&rule.cmdline, &line) && has(&rule.cgroup, &facts.cgroup)
     };
     let declared =
         rules.iter().find(|rule| fits(rule)).map(|rule| rule.name.clone()).or_else(|| facts.otel_service.clone());

@@ -49,6 +49,7 @@ mod reload;
 mod service_classes;
 mod services;
 mod shedding;
+mod short_lived;
 mod slow_requests;
 mod trace_contexts;
 
@@ -92,8 +93,8 @@ pub trait SpanWriter {
 
 /// How long a process is remembered after its first thread exited, nanoseconds.
 const FORGET: Nanos = 5_000_000_000;
-/// Limit of such processes; beyond it they are forgotten earlier. Also the limit of forked processes that have not
-/// executed another program.
+/// Limit of such processes; beyond it they are forgotten earlier. Also the limit of processes that could not be
+/// inspected yet.
 const LEAVING: usize = 65_536;
 
 /// Everything between records and query results.
@@ -111,10 +112,7 @@ pub struct Pipeline {
     gone: Vec<u32>,
     /// Processes that executed another program since last taken.
     replaced: Vec<u32>,
-    /// Forked processes that have not executed another program, with their parent and its service: some exit before
-    /// they can be identified.
-    forked: HashMap<u32, (u32, ServiceId)>,
-    forked_refused: u64,
+    short_lived: short_lived::ShortLived,
     /// Metrics for `/metrics`.
     pub metrics: Metrics,
     /// Rolling statistics per class.
@@ -210,8 +208,7 @@ impl Pipeline {
             leaving: VecDeque::new(),
             gone: Vec::new(),
             replaced: Vec::new(),
-            forked: HashMap::new(),
-            forked_refused: 0,
+            short_lived: short_lived::ShortLived::default(),
             metrics: Metrics::new().for_memory(memory).with_series(config.series).at(wall_offset),
             stats: ClassStats::new(),
             store: Store::new(wall_offset, host, config.transactions.keep).for_memory(memory),
@@ -392,11 +389,12 @@ impl Pipeline {
         let tgid = header.tgid;
         match record {
             Record::Exec(exec) => {
-                self.workloads.runs(tgid, &decode::comm(&exec.comm));
+                let comm = decode::comm(&exec.comm);
+                self.workloads.runs(tgid, &comm);
                 self.subsystems.executed(tgid);
                 // Another program: the old identity is void.
                 self.engine.forget_process(tgid);
-                self.forked.remove(&tgid);
+                self.executed(tgid, &comm);
                 self.places.forget(tgid);
                 self.profiles.process_gone(tgid);
                 if self.replaced.len() < LEAVING {
@@ -411,7 +409,7 @@ impl Pipeline {
                     self.engine.forget_process(fork.child_tgid);
                     self.workloads.forked(tgid, fork.child_tgid);
                     self.subsystems.forked(tgid, fork.child_tgid);
-                    self.forked(tgid, fork.child_tgid);
+                    self.forked(tgid, fork.child_tgid, who);
                 }
                 return;
             }
@@ -439,41 +437,10 @@ impl Pipeline {
     }
 
     fn introduce(&mut self, tgid: u32, comm: Option<&str>, who: &mut dyn Introduce) {
-        if let Some(facts) = who.introduce(tgid) {
-            let parent = self.forked.remove(&tgid).map(|(parent, _)| parent);
-            self.process_of(tgid, &facts, parent);
-        } else {
-            self.stand_in(tgid, comm);
+        match who.introduce(tgid) {
+            Some(facts) => self.process(tgid, &facts),
+            None => self.stand_in(tgid, comm),
         }
-    }
-
-    /// Assigns a service to a process that can no longer be inspected: that of the forking process if it executed no
-    /// other program, else one named after its thread.
-    fn stand_in(&mut self, tgid: u32, comm: Option<&str>) {
-        if let Some(comm) = comm {
-            self.workloads.runs(tgid, comm);
-        }
-        let service = match self.forked.get(&tgid) {
-            Some((_, service)) => *service,
-            None => self.service(comm.unwrap_or("unknown")),
-        };
-        self.engine.process(tgid, service);
-    }
-
-    /// A process was forked.
-    fn forked(&mut self, parent: u32, child: u32) {
-        self.forked.remove(&child);
-        let Some(service) =
-            self.engine.service_of(parent).or_else(|| self.forked.get(&parent).map(|(_, service)| *service))
-        else {
-            return;
-        };
-        if self.forked.len() >= LEAVING {
-            // Most of them were introduced long ago, or their exits were not seen.
-            self.forked_refused += 1;
-            self.forked.clear();
-        }
-        self.forked.insert(child, (parent, service));
     }
 
     /// Forgets exited processes once they are due. One that still runs is introduced again by its next record.
@@ -484,7 +451,7 @@ impl Pipeline {
             self.leaving.pop_front();
             self.left_early += u64::from(due > now);
             self.engine.forget_process(tgid);
-            self.forked.remove(&tgid);
+            self.short_lived.forget(tgid);
             self.places.forget(tgid);
             self.profiles.process_gone(tgid);
             self.containers.forget(tgid);
@@ -586,7 +553,7 @@ impl Pipeline {
         outputs.shrink_excess();
         self.leaving.shrink_excess();
         self.gone.shrink_excess();
-        self.forked.shrink_excess();
+        self.short_lived.shrink_excess();
         self.outputs = outputs;
         let (classes, overhead) = self.engine.take_costs();
         for (class, cost) in classes {

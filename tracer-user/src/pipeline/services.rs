@@ -86,13 +86,8 @@ impl Places {
 }
 
 impl Pipeline {
-    /// Takes the facts of a process.
-    pub fn process(&mut self, tgid: u32, facts: &ProcessFacts) {
-        self.process_of(tgid, facts, None);
-    }
-
-    /// The same for a process that `parent` forked and that runs the same program: its working directory may have
-    /// changed.
+    /// Takes the facts of a process. `parent`: the process that forked it, if it runs the same program: its working
+    /// directory may have changed.
     pub(super) fn process_of(&mut self, tgid: u32, facts: &ProcessFacts, parent: Option<u32>) {
         let mut identity = identify(facts, &self.rules);
         if let Some(place) = parent.and_then(|parent| self.places.of(parent, &identity.name)) {

@@ -102,6 +102,7 @@ impl Pipeline {
             maps,
         } = self.profiles.table_use();
         let [store_spans, store_wanted, store_listed] = self.store.table_use();
+        let [processes_forked, processes_executed] = self.short_lived.table_use();
         PipelineTables {
             connections,
             connections_closing: closing,
@@ -121,7 +122,8 @@ impl Pipeline {
             task_wakers: wakers,
             processes,
             processes_leaving: TableUse::new(self.leaving.len(), LEAVING, self.left_early),
-            processes_forked: TableUse::new(self.forked.len(), LEAVING, self.forked_refused),
+            processes_forked,
+            processes_executed,
             service_class_requests: self.policies.table_use(),
             dimension_values: {
                 let (values, most, others) = self.dimensions.fill();

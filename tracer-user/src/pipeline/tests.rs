@@ -71,9 +71,9 @@ fn who_ends_at_once_is_of_whoever_forked_it() {
     op(&mut pipeline, 15);
     assert_eq!([service(&pipeline, 14), service(&pipeline, 15)], ["name", "unknown"]);
     // Exited processes are forgotten, along with their entries in the table.
-    assert_eq!(pipeline.table_use().processes_forked.entries, 3);
+    assert_eq!(pipeline.table_use().processes_forked.entries, 4);
     pipeline.tick(FORGET + 2);
-    assert_eq!(pipeline.table_use().processes_forked.entries, 2);
+    assert_eq!(pipeline.table_use().processes_forked.entries, 3);
 }
 
 #[test]
@@ -115,4 +115,79 @@ fn a_child_in_another_directory_is_of_its_parents_service() {
     pipeline.process(32, &facts(32, "/srv/b"));
     let names = [30, 31, 32].map(|pid| service(&pipeline, pid));
     assert_eq!(names, ["server", "server", "server@/srv/b/server.js"]);
+}
+
+fn exec(pipeline: &mut Pipeline, tgid: u32, name: &str) {
+    let mut comm = [0; 16];
+    comm[..name.len()].copy_from_slice(name.as_bytes());
+    give(pipeline, Exec::SIZE, |out| Exec { header: header(Kind::Exec, tgid, Exec::SIZE), comm }.encode(out));
+}
+
+#[test]
+fn programs_that_end_at_once_are_named_by_their_execution() {
+    let mut pipeline = Pipeline::new(&Config::default(), 1, 0, "host");
+    // inetd runs a program for each connection; the program forks before anything else is known of it.
+    fork(&mut pipeline, 10, 40);
+    exec(&mut pipeline, 40, "micro-httpd");
+    op(&mut pipeline, 40);
+    fork(&mut pipeline, 10, 41);
+    exec(&mut pipeline, 41, "cgi.sh");
+    fork(&mut pipeline, 41, 42);
+    op(&mut pipeline, 42);
+    op(&mut pipeline, 41);
+    assert_eq!([40, 41, 42].map(|pid| service(&pipeline, pid)), ["micro-httpd", "cgi", "cgi"]);
+    assert_eq!(pipeline.table_use().processes_executed.entries, 4);
+    // Nothing of a process stays once it is gone.
+    for tgid in [40, 41, 42] {
+        let header = Header { flags: THREAD_STATS_DEAD, ..header(Kind::ThreadStats, tgid, ThreadStats::SIZE) };
+        give(&mut pipeline, ThreadStats::SIZE, |out| ThreadStats { header, ..ThreadStats::default() }.encode(out));
+    }
+    pipeline.tick(FORGET + 2);
+    assert_eq!(pipeline.table_use().processes_executed.entries, 1);
+}
+
+#[test]
+fn brief_programs_inherit_the_unit_and_the_declared_name() {
+    for (cgroup, otel, expected) in [
+        ("/system.slice/shop.service", None, "shop"),
+        ("/user.slice", Some("cart"), "cart"),
+        ("/user.slice", None, "curl"),
+    ] {
+        let mut pipeline = Pipeline::new(&Config::default(), 1, 0, "host");
+        let facts = ProcessFacts {
+            pid: 50,
+            exe: "/bin/dash".into(),
+            cgroup: cgroup.into(),
+            otel_service: otel.map(str::to_owned),
+            ..ProcessFacts::default()
+        };
+        pipeline.process(50, &facts);
+        fork(&mut pipeline, 50, 51);
+        fork(&mut pipeline, 51, 52);
+        exec(&mut pipeline, 52, "curl");
+        op(&mut pipeline, 52);
+        assert_eq!(service(&pipeline, 52), expected);
+    }
+}
+
+#[test]
+fn a_child_that_is_ending_belongs_to_its_parents_service() {
+    let mut pipeline = Pipeline::new(&Config::default(), 1, 0, "host");
+    let server = ProcessFacts {
+        pid: 60,
+        exe: "/usr/bin/python3.11".into(),
+        cmdline: vec!["python3".into(), "shop.py".into()],
+        ..ProcessFacts::default()
+    };
+    pipeline.process(60, &server);
+    // Its memory is gone: the system shows neither a program nor arguments.
+    let ending = |pid| ProcessFacts { pid, comm: "python3".into(), ..ProcessFacts::default() };
+    fork(&mut pipeline, 60, 61);
+    pipeline.process(61, &ending(61));
+    fork(&mut pipeline, 60, 62);
+    exec(&mut pipeline, 62, "curl");
+    pipeline.process(62, &ending(62));
+    // A kernel thread has none either.
+    pipeline.process(63, &ending(63));
+    assert_eq!([61, 62, 63].map(|pid| service(&pipeline, pid)), ["shop", "curl", "python3"]);
 }
