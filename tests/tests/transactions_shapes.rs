@@ -1,6 +1,6 @@
 //! Which request caused which call, in the shapes of work in applications: retried, handed over twice, forked and
-//! joined, over shared connections, from a client library's own thread, in forked processes and over connections passed
-//! to another process; to servers behind UNIX sockets, to Redis and to PostgreSQL.
+//! joined, over shared connections, from a client library's own thread, in forked processes, in child processes of requests
+//! and over connections passed to another process; to servers behind UNIX sockets, to Redis and to PostgreSQL.
 
 use std::collections::HashMap;
 use std::process::Command;
@@ -39,6 +39,19 @@ fn shapes() {
 fn forked_processes() {
     let application = application("shapesforked", &["-u", "-X", "shape=forked"], "Python, two forked processes");
     judge("transactions_forked", &application, &[Mode::new("direct", "a call on the request's thread", 0.999)]);
+}
+
+#[test]
+fn processes_forked_for_a_request() {
+    let application = application("shapeschildren", &["-u"], "Python threads, child processes");
+    let modes = [
+        Mode::new("fork", "a forked child calls, awaited", 0.95),
+        Mode::new("command", "a shell runs curl twice, awaited", 0.95),
+        Mode::new("detached", "curl, not awaited", 0.0),
+        // Workers outlive the request that forked them.
+        Mode::new("workers", "worker processes of a pool", 0.0),
+    ];
+    judge("transactions_children", &application, &modes);
 }
 
 #[test]

@@ -5,14 +5,16 @@
 Of calls to stores it prints `CALL STORE ID PORT`, its own end's port, in their order on each connection."""
 
 import http.client
+import multiprocessing
 import os
 import queue
 import random
 import socket
+import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 from tree_entry import Server
 
@@ -161,6 +163,40 @@ def direct(ident):
     ask(ident, 0)
 
 
+def fork(ident):
+    """A child made for the request calls and ends."""
+    nap()
+    child = os.fork()
+    if child == 0:
+        ask(ident, 0, http.client.HTTPConnection("127.0.0.1", UPSTREAM, timeout=30))
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+def command(ident):
+    """A shell runs a program that calls, and another one."""
+    nap()
+    urls = [f"http://127.0.0.1:{UPSTREAM}{path(ident, number)}" for number in range(2)]
+    subprocess.run(["sh", "-c", 'curl -s -o /dev/null "$0"; curl -s -o /dev/null "$1"', *urls], check=True)
+
+
+def detached(ident):
+    """A program that nobody waits for calls while the request is answered, or right after."""
+    nap()
+    url = f"http://127.0.0.1:{UPSTREAM}{path(ident, 0)}"
+    child = subprocess.Popen(["curl", "-s", "-o", "/dev/null", url])
+    threading.Thread(target=child.wait, daemon=True).start()
+
+
+def workers(ident):
+    """A pool's worker processes, forked by the first requests, work for all of them."""
+    with SAY:
+        if "workers" not in POOLS:
+            POOLS["workers"] = ProcessPoolExecutor(4, multiprocessing.get_context("fork"))
+    nap()
+    POOLS["workers"].submit(ask, ident, 0).result()
+
+
 def call(store, ident, port):
     with SAY:
         print("CALL", store, ident, port, flush=True)
@@ -204,6 +240,10 @@ MODES = {
     "background": background,
     "local": local,
     "direct": direct,
+    "fork": fork,
+    "command": command,
+    "detached": detached,
+    "workers": workers,
     "stores": stores,
     "stores-pool": stores_pool,
 }

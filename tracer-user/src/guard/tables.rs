@@ -91,6 +91,8 @@ table_use! {
         processes_forked,
         /// Programs that processes executed before they could be inspected, and what processes inherit.
         processes_executed,
+        /// Forked processes that may work for a request; reached: of their calls that wait, too.
+        child_processes,
         /// Request classes with activity profiles.
         activity_classes,
         /// CPU by process and class, of one second.

@@ -85,6 +85,7 @@ impl Pipeline {
             relay_calls,
             inband,
             reported_traces,
+            child_processes,
             process_costs,
         } = self.engine.table_use();
         let [workload_processes, workload_groups] = self.workloads.table_use();
@@ -124,6 +125,7 @@ impl Pipeline {
             processes_leaving: TableUse::new(self.leaving.len(), LEAVING, self.left_early),
             processes_forked,
             processes_executed,
+            child_processes,
             service_class_requests: self.policies.table_use(),
             dimension_values: {
                 let (values, most, others) = self.dimensions.fill();

@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 use tracer_common::event::Op;
 
+use super::child_processes::ByProcess;
 use super::engine::{Engine, Output};
 use super::event_loop::is_looped;
 use super::forwarding::fingerprint;
@@ -202,6 +203,7 @@ impl Engine {
             Side::Client => {
                 self.acts(head_at.tid);
                 self.asks_by_stream(slot, head_at.tid);
+                self.sent_by_process(slot);
                 if let Some(holder) = op.and_then(|during| during.holder) {
                     self.stirred(holder);
                 }
@@ -216,7 +218,9 @@ impl Engine {
                 if let Some(During { op, .. }) = op
                     && !made
                     && !is_unique(op.entity)
-                    && self.spans.get(slot).is_some_and(|live| live.cause.candidate.is_none() && !live.cause.alone)
+                    && self.spans.get(slot).is_some_and(|live| {
+                        live.cause.candidate.is_none() && !live.cause.alone && live.cause.by_process == ByProcess::No
+                    })
                 {
                     self.detached_call(slot, op);
                 }

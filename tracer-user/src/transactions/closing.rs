@@ -9,6 +9,18 @@ use crate::model::{Nanos, Outcome};
 use crate::protocols::{Closed, Stamp, Totals};
 
 impl Engine {
+    pub(super) fn unit_of(&self, cookie: u64, exchange: Option<u64>) -> Option<Slot> {
+        self.connections.get(&cookie)?.span(exchange?)
+    }
+
+    /// The span of an unanswered message that began and ended with one operation.
+    pub(super) fn over_at_once(&self, cookie: u64, exchange: Option<u64>) -> Option<Slot> {
+        let newest = self.connections.get(&cookie)?.newest()?;
+        let live = self.spans.get(newest)?;
+        let is_it = live.multiplexed && live.cookie == cookie && Some(live.exchange) == exchange;
+        is_it.then_some(newest)
+    }
+
     pub(super) fn state(&mut self, state: &State, out: &mut Vec<Output>) {
         self.now = self.now.max(state.header.nanos);
         match state.new {

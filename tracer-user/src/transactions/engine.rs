@@ -12,6 +12,7 @@ use tracer_common::policy::CapturePolicy;
 
 use super::begin::{Begun, During};
 use super::callback_groups::CallbackGroups;
+use super::child_processes::ChildProcesses;
 use super::connection::Connection;
 use super::declared::{DeclaredCalls, FinishedCall};
 use super::event_loop::Meetings;
@@ -205,6 +206,8 @@ pub struct Engine {
     pub(super) wakers: Wakers,
     /// Statistics of the jobs of processes whose threads make calls while they hold no request.
     pub(super) pools: FxHashMap<u32, Pools>,
+    /// Forked processes that may work for a request.
+    pub(super) child_processes: ChildProcesses,
     /// Processes not yet returned by [`Engine::take_wanted`].
     pub(super) wanted: Vec<u32>,
     /// When each process that encrypts was last handed out, and those not yet returned by [`Engine::take_encrypted`].
@@ -282,6 +285,7 @@ impl Engine {
             task_table,
             wakers,
             pools: FxHashMap::default(),
+            child_processes: ChildProcesses::default(),
             wanted: Vec::new(),
             encrypting: FxHashMap::default(),
             encrypted: Vec::new(),
@@ -397,7 +401,8 @@ impl Engine {
             Record::TaskEdge(task_edge) => self.task_edge(task_edge),
             Record::InbandContext(inband) => self.inband(inband),
             Record::DeclaredCall { call, values } => self.declared_call(call, values.as_ref(), out),
-            Record::Fork(_) | Record::Exec(_) => {}
+            Record::Fork(fork) => self.forked(fork),
+            Record::Exec(exec) => self.executed(exec),
         }
     }
 
@@ -539,18 +544,6 @@ impl Engine {
         self.update_policy(cookie);
     }
 
-    fn unit_of(&self, cookie: u64, exchange: Option<u64>) -> Option<Slot> {
-        self.connections.get(&cookie)?.span(exchange?)
-    }
-
-    /// The span of an unanswered message that began and ended with one operation.
-    fn over_at_once(&self, cookie: u64, exchange: Option<u64>) -> Option<Slot> {
-        let newest = self.connections.get(&cookie)?.newest()?;
-        let live = self.spans.get(newest)?;
-        let is_it = live.multiplexed && live.cookie == cookie && Some(live.exchange) == exchange;
-        is_it.then_some(newest)
-    }
-
     /// The request that owns a callback group.
     pub(super) fn request_of(&self, entity: IntervalOwner) -> Option<Slot> {
         match entity {
@@ -672,6 +665,7 @@ impl Engine {
         if dead {
             self.decide(tid);
             self.declared.forget_thread(stats.header.tgid, tid);
+            self.process_ended(stats);
         }
         if dead
             && let Some(thread) = self.threads.get_mut(&tid)

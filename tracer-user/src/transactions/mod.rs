@@ -13,6 +13,7 @@ mod begin;
 pub mod callback_groups;
 mod capture_policy;
 mod charge;
+pub mod child_processes;
 mod closing;
 pub mod connection;
 pub mod declared;

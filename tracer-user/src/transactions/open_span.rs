@@ -5,6 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::callback_groups::CallbackGroup;
+use super::child_processes::ByProcess;
 use super::inband_context::InbandIds;
 use super::pending_reads::OnePendingRead;
 use super::relayed::Relayed;
@@ -53,6 +54,8 @@ pub struct Cause {
     pub candidate: Option<Slot>,
     /// Whether the candidate's thread ran one request at a time, which makes it certain.
     pub alone: bool,
+    /// Whether its process, not its thread, shows what it was made for (`child_processes.rs`).
+    pub by_process: ByProcess,
     /// Evidence from the other side.
     pub vote: Vote,
     /// Where the candidate comes from, as text for people.
@@ -93,6 +96,7 @@ impl Cause {
         Self {
             candidate: None,
             alone: false,
+            by_process: ByProcess::No,
             vote: Vote::None,
             evidence,
             kept: None,
@@ -129,6 +133,11 @@ pub struct Handed {
 }
 
 impl Cause {
+    /// Whether evidence that decides the parent is still to come.
+    pub(super) fn is_open(&self) -> bool {
+        self.open || self.by_process == ByProcess::Undecided
+    }
+
     /// Cause of an unsolicited message from the accepting end: someone delivered it there earlier, and only the message
     /// itself can name its producer.
     pub(super) fn delivered() -> Self {
@@ -380,7 +389,8 @@ pub fn grade(cause: &Cause) -> (Option<Slot>, Grade, &'static str) {
     }
     match (cause.candidate, cause.alone, cause.vote) {
         (Some(slot), false, Vote::For(other))
-            if slot == other && (cause.handed.is_some() || cause.forwarded.is_some()) =>
+            if slot == other
+                && (cause.handed.is_some() || cause.forwarded.is_some() || cause.by_process == ByProcess::Decided) =>
         {
             (Some(slot), Grade::Confirmed, cause.evidence)
         }

@@ -19,6 +19,7 @@ impl Engine {
         self.expire_closed(now, out);
         self.relay_sweep(out);
         self.report_declared_samples(now, out);
+        self.decide_calls_of_children(now);
         loop {
             // Both queues are ordered by time.
             let slot = if self.waiting.front().is_some_and(|(due, _)| *due <= now) {
@@ -52,7 +53,7 @@ impl Engine {
         if self.may_be_tasked(live, now) || self.is_worked_for(slot, now) {
             return true;
         }
-        let is_open = |call: &Slot| self.spans.get(*call).is_some_and(|call| call.cause.open);
+        let is_open = |call: &Slot| self.spans.get(*call).is_some_and(|call| call.cause.is_open());
         if live.candidate_calls.iter().any(is_open) || self.awaits_word(live) {
             return true;
         }
@@ -70,7 +71,7 @@ impl Engine {
         for level in 0..DEPTH {
             let Some(live) = call else { return false };
             // Spans below take their trace id from spans above: a request from the call that is its other end.
-            if live.cause.open || ((level > 0 || serves) && self.may_change(live)) {
+            if live.cause.is_open() || ((level > 0 || serves) && self.may_change(live)) {
                 return true;
             }
             call = live.cause.candidate.and_then(|parent| self.spans.get(parent)).and_then(above);

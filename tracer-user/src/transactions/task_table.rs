@@ -176,6 +176,11 @@ impl TaskTable {
         }
     }
 
+    /// Whether the process creates tasks of Python: its threads may run several in turn.
+    pub(super) fn makes_tasks(&self, tgid: u32) -> bool {
+        self.processes.get(&tgid).is_some_and(|process| process.edge_seq != 0)
+    }
+
     /// The process has exited or runs another program.
     pub fn forget(&mut self, tgid: u32) {
         // Its tasks stay until they age out: a new process with this id starts with another loss count.

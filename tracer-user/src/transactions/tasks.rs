@@ -5,6 +5,7 @@ use tracer_common::runtime::KIND_TOKIO;
 
 use super::after_reply::AFTER_REPLY;
 use super::begin::During;
+use super::child_processes::ByProcess;
 use super::engine::Engine;
 use super::open_span::{CallTime, Cause, Handed, OpenSpan, Slot, Vote};
 use super::task_table::{AnsweredRequest, Id, SHARED_CONNECTION, Works, is_named, is_python, is_unique, kind};
@@ -74,7 +75,9 @@ impl Engine {
     /// that is settled.
     pub(super) fn may_be_tasked(&self, live: &OpenSpan, now: Nanos) -> bool {
         let may_matter = match live.side {
-            Side::Client => !live.cause.tasked && live.cause.candidate.is_some(),
+            Side::Client => {
+                !live.cause.tasked && live.cause.by_process == ByProcess::No && live.cause.candidate.is_some()
+            }
             // A request waits for the calls it may have caused: they carry its trace id.
             Side::Server => !live.calls.is_empty(),
         };
@@ -84,7 +87,8 @@ impl Engine {
 
     /// Why a call is doubtful that was made before the process was known to be task-based.
     pub(super) fn doubt_of_task(&self, live: &OpenSpan) -> Option<&'static str> {
-        let early = live.side == Side::Client && !live.cause.tasked && live.cause.candidate.is_some();
+        let by_thread = !live.cause.tasked && live.cause.by_process == ByProcess::No;
+        let early = live.side == Side::Client && by_thread && live.cause.candidate.is_some();
         (early && self.loops.contains(&live.pid)).then_some(EARLY)
     }
 
@@ -96,6 +100,9 @@ impl Engine {
     /// Cause of a call that is being sent.
     pub(super) fn cause_of(&self, opener: Option<(Slot, Option<u32>)>, op: Option<During<'_>>) -> Cause {
         if let Some(cause) = op.and_then(|during| self.cause_after(during.op, during.after?)) {
+            return cause;
+        }
+        if let Some(cause) = op.and_then(|during| self.cause_of_child(during.op)) {
             return cause;
         }
         let Some(during) = op.filter(|during| self.is_tasked(during.op)) else { return self.cause(opener, op) };

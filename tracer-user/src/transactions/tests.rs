@@ -651,6 +651,7 @@ mod found {
     }
 }
 
+mod child_processes;
 mod event_loop;
 mod forwarding;
 mod goroutines;

@@ -70,7 +70,7 @@ impl Engine {
     pub(super) fn may_change(&self, call: &OpenSpan) -> bool {
         !self.finishing
             && call.deferred < DEFERRALS
-            && (call.cause.open
+            && (call.cause.is_open()
                 || self.may_be_tasked(call, self.now)
                 || call.group_membership.map_or_else(
                     || self.awaits_answer(call),

@@ -37,6 +37,7 @@ impl Engine {
         self.trim_heads();
         self.task_table.tick(now);
         self.wakers.tick(now);
+        self.child_processes.tick(now);
         self.report_long(out);
         self.let_rest();
         self.trim_loops();

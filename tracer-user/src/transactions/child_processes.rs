@@ -1,0 +1,277 @@
+//! Calls of processes that were forked for a request: CGI programs, `subprocess`, `exec()`, shell commands and what
+//! these run in turn.
+//!
+//! A process belongs to the request that the forking thread held alone. That is not enough for a parent: the first
+//! request that needs a pool of worker processes forks workers that then work for all requests. A pool's worker outlives
+//! the request; a process that works for one request ends before the answer, because the thread waits for it. So a call
+//! gets its parent when its process has ended and the same thread has answered. A process that ends soon after the
+//! answer worked for the request, too (started, and not waited for). One that lives longer, or serves requests itself,
+//! proves nothing.
+//!
+//! Where the request is not known (event loops, tasks, threads with several requests), a call of the child has no
+//! parent, and does not certainly begin a transaction either.
+
+use rustc_hash::FxHashMap;
+use tracer_common::event::{Exec, Fork, Op, ThreadStats};
+
+use super::engine::Engine;
+use super::open_span::{Cause, Handed, OpenSpan, Slot, SpanRef, Vote};
+use super::task_table::is_unique;
+use crate::guard::shrink::ShrinkExcess;
+use crate::guard::tables::TableUse;
+use crate::model::{Nanos, Side};
+
+/// Evidence for a call of a process that ended before the answer.
+const FORKED: &str = "its process was forked for the request, by a thread with one request at a time";
+/// The same, if it ended soon after the answer.
+const FORKED_AND_LEFT: &str = "its process was forked for the request and ended soon after the answer";
+/// Reasons why such a call has no parent.
+const UNDECIDED: &str = "its process was forked for a request, but whether it worked for no other is not known";
+const OUTLIVED: &str = "its process was forked for a request and outlived it";
+const SERVES: &str = "its process was forked for a request, but serves requests itself";
+const NOT_ALONE: &str = "its process was forked for a request, but the thread that forked it may have had several";
+/// Evidence for a call of a child of a server, if the request is not known.
+const OF_SERVER: &str = "its process was forked by one that serves requests, for an unknown request or none";
+
+/// A process seems to end this long after it has woken its parent, nanoseconds: the kernel cleans up first.
+const TEARDOWN: Nanos = 20_000_000;
+/// A process that ends within this time after the request worked for it, nanoseconds.
+const SOON: Nanos = 1_000_000_000;
+/// A program that runs this long after its process was forked is a service of its own, nanoseconds: what a container
+/// runtime or a supervisor starts.
+const INDEPENDENT: Nanos = 60_000_000_000;
+/// How long an ended process is remembered, nanoseconds: longer than its calls wait for evidence.
+const REMEMBERED: Nanos = 15_000_000_000;
+/// Limit of calls that wait for the end of their process.
+const WAITING: usize = 1024;
+
+/// Whether a call's process, not its thread, shows its parent, and whether that is decided.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ByProcess {
+    /// Its thread does.
+    #[default]
+    No,
+    /// The end of its process or of the request is still to come.
+    Undecided,
+    /// Its parent is decided.
+    Decided,
+}
+
+/// The request that a thread held alone when it forked.
+#[derive(Clone, Copy, Debug)]
+struct ForkingRequest {
+    request: Slot,
+    kept: SpanRef,
+    /// The thread.
+    tid: u32,
+}
+
+/// A forked process.
+#[derive(Clone, Copy, Debug)]
+struct ChildProcess {
+    /// The process that forked it, or its first ancestor that is not such a process.
+    server: u32,
+    /// When that was forked.
+    forked: Nanos,
+    /// When it ended; 0: it runs.
+    ended: Nanos,
+    /// It executed a program.
+    executed: bool,
+    request: Option<ForkingRequest>,
+}
+
+/// Forked processes that may work for a request.
+#[derive(Debug, Default)]
+pub struct ChildProcesses {
+    processes: FxHashMap<u32, ChildProcess>,
+    /// Calls that are not decided.
+    calls: Vec<Slot>,
+    reached: u64,
+}
+
+impl ChildProcesses {
+    /// Use of the table.
+    pub(super) fn table_use(&self, limit: usize) -> TableUse {
+        TableUse::new(self.processes.len(), limit, self.reached)
+    }
+
+    /// Forgets processes that ended a while ago.
+    pub(super) fn tick(&mut self, now: Nanos) {
+        self.processes.retain(|_, child| child.ended == 0 || child.ended.saturating_add(REMEMBERED) > now);
+        self.processes.shrink_excess();
+        self.calls.shrink_excess();
+    }
+}
+
+/// What is known of the parent of a child's call.
+enum Verdict {
+    Wait,
+    Certain,
+    Confirmed,
+    Doubt(&'static str),
+}
+
+impl Engine {
+    /// A process was forked.
+    pub(super) fn forked(&mut self, fork: &Fork) {
+        let (header, child) = (&fork.header, fork.child_tgid);
+        if child == header.tgid {
+            return;
+        }
+        self.now = self.now.max(header.nanos);
+        let above =
+            self.child_processes.processes.get(&header.tgid).filter(|_| !self.serving.contains_key(&header.tgid));
+        let entry = above.copied().map_or_else(
+            || ChildProcess {
+                server: header.tgid,
+                forked: header.nanos,
+                ended: 0,
+                executed: false,
+                request: self.request_at_fork(fork),
+            },
+            |above| ChildProcess { ended: 0, executed: false, ..above },
+        );
+        let limit = self.limits.processes;
+        let ChildProcesses { processes, reached, .. } = &mut self.child_processes;
+        if processes.len() >= limit && !processes.contains_key(&child) {
+            *reached += 1;
+            processes.retain(|_, child| child.ended == 0);
+            if processes.len() >= limit {
+                processes.clear();
+            }
+        }
+        processes.insert(child, entry);
+    }
+
+    /// The request that a forking thread holds alone.
+    fn request_at_fork(&self, fork: &Fork) -> Option<ForkingRequest> {
+        let header = &fork.header;
+        let thread = self.threads.get(&header.tid)?;
+        let live_thread = thread.tgid == header.tgid && thread.died == 0;
+        // Which callback or task forked is not reported.
+        if !live_thread || thread.lap.is_some() || thread.open.len() != 1 || self.task_table.makes_tasks(header.tgid) {
+            return None;
+        }
+        let request = thread.holder()?;
+        let live = self.spans.get(request)?;
+        let alone = live.side == Side::Server && !live.multiplexed && !is_unique(live.read_as);
+        // An answer that has begun may be over, and the thread at work for itself.
+        let unanswered = live.first_reply == 0 && live.end == 0 && live.start <= header.nanos;
+        (alone && unanswered).then(|| ForkingRequest { request, kept: live.kept(), tid: header.tid })
+    }
+
+    /// A process executed another program.
+    pub(super) fn executed(&mut self, exec: &Exec) {
+        let tgid = exec.header.tgid;
+        let serving = &self.serving;
+        if let Some(child) = self.child_processes.processes.get_mut(&tgid) {
+            child.executed = true;
+            if child.request.is_none() && !serving.contains_key(&child.server) {
+                self.child_processes.processes.remove(&tgid);
+            }
+        }
+    }
+
+    /// A thread ended.
+    pub(super) fn process_ended(&mut self, stats: &ThreadStats) {
+        if stats.header.tid == stats.header.tgid
+            && let Some(child) = self.child_processes.processes.get_mut(&stats.header.tgid)
+            && child.ended == 0
+        {
+            child.ended = stats.header.nanos.max(1);
+        }
+    }
+
+    /// The cause of a call of a forked process; `None` if it is a process like others.
+    pub(super) fn cause_of_child(&self, op: &Op) -> Option<Cause> {
+        let (tgid, now) = (op.header.tgid, op.header.nanos);
+        let child = self.child_processes.processes.get(&tgid).filter(|child| child.ended == 0 || now <= child.ended)?;
+        // Its own requests decide.
+        if self.serving.contains_key(&tgid) {
+            return None;
+        }
+        let independent = child.executed && now.saturating_sub(child.forked) > INDEPENDENT;
+        let undecided = |evidence| Cause { by_process: ByProcess::Decided, ..Cause::none(evidence) };
+        let Some(ForkingRequest { request, kept, .. }) = child.request else {
+            if independent {
+                return None;
+            }
+            return self.serving.contains_key(&child.server).then(|| undecided(OF_SERVER));
+        };
+        let Some(live) = self.spans.get(request) else { return (!independent).then(|| undecided(OUTLIVED)) };
+        if live.end != 0 && now > live.end.saturating_add(SOON) {
+            return (!independent).then(|| undecided(OUTLIVED));
+        }
+        let candidate = Some(request);
+        Some(Cause { candidate, kept: Some(kept), by_process: ByProcess::Undecided, ..Cause::none(UNDECIDED) })
+    }
+
+    /// A call was sent: remembers it if the end of its process decides, and keeps the request until then.
+    pub(super) fn sent_by_process(&mut self, slot: Slot) {
+        let Some(live) = self.spans.get_mut(slot).filter(|live| live.cause.by_process == ByProcess::Undecided) else {
+            return;
+        };
+        let request = live.cause.candidate;
+        if self.child_processes.calls.len() >= WAITING {
+            self.child_processes.reached += 1;
+            live.cause.by_process = ByProcess::Decided;
+            return;
+        }
+        self.child_processes.calls.push(slot);
+        if let Some(request) = request.and_then(|request| self.spans.get_mut(request))
+            && request.candidate_calls.len() < WAITING
+        {
+            request.candidate_calls.push(slot);
+        }
+    }
+
+    /// Decides the calls whose evidence has come.
+    pub(super) fn decide_calls_of_children(&mut self, now: Nanos) {
+        if self.child_processes.calls.is_empty() {
+            return;
+        }
+        let calls = std::mem::take(&mut self.child_processes.calls);
+        for slot in calls {
+            let Some(live) = self.spans.get(slot) else { continue };
+            let verdict = self.verdict_on_child(live, now);
+            let candidate = live.cause.candidate;
+            let Some(live) = self.spans.get_mut(slot) else { continue };
+            let cause = &mut live.cause;
+            match (verdict, candidate) {
+                (Verdict::Wait, _) => {
+                    self.child_processes.calls.push(slot);
+                    continue;
+                }
+                (Verdict::Certain, _) => (cause.alone, cause.evidence) = (true, FORKED),
+                (Verdict::Confirmed, Some(request)) => {
+                    (cause.vote, cause.evidence) = (Vote::For(request), FORKED_AND_LEFT);
+                }
+                (Verdict::Confirmed, None) => {}
+                (Verdict::Doubt(why), _) => cause.handed = Some(Handed { doubt: Some(why), futex: 0, calls: 1 }),
+            }
+            cause.by_process = ByProcess::Decided;
+        }
+    }
+
+    fn verdict_on_child(&self, call: &OpenSpan, now: Nanos) -> Verdict {
+        if self.serving.contains_key(&call.pid) {
+            return Verdict::Doubt(SERVES);
+        }
+        let child = self.child_processes.processes.get(&call.pid);
+        let Some((child, forking)) = child.and_then(|child| Some((child, child.request?))) else {
+            return Verdict::Doubt(UNDECIDED);
+        };
+        let Some(request) = self.spans.get(forking.request) else { return Verdict::Doubt(UNDECIDED) };
+        let answered = if request.first_reply == 0 { request.end } else { request.first_reply };
+        let outlives =
+            request.end != 0 && request.end.saturating_add(SOON) < if child.ended == 0 { now } else { child.ended };
+        match (child.ended, answered) {
+            _ if outlives => Verdict::Doubt(OUTLIVED),
+            (0, _) | (_, 0) => Verdict::Wait,
+            _ if !request.alone || request.answered_by != forking.tid => Verdict::Doubt(NOT_ALONE),
+            (ended, answered) if ended <= answered.saturating_add(TEARDOWN) => Verdict::Certain,
+            _ if request.end == 0 => Verdict::Wait,
+            _ => Verdict::Confirmed,
+        }
+    }
+}

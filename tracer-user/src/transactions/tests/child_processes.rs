@@ -1,0 +1,186 @@
+//! Processes that requests fork, scripted: which of their calls belong to the request.
+
+use tracer_common::event::{Exec, Fork};
+
+use super::*;
+
+/// A child, and a child of it.
+const CHILD: u32 = 2;
+const GRANDCHILD: u32 = 3;
+const CALL: &str = "GET /b HTTP/1.1\r\n\r\n";
+
+impl Host {
+    fn of(&self, kind: Kind, tgid: u32, tid: u32) -> Header {
+        Header { kind: kind as u8, nanos: self.nanos, tgid, tid, ..Header::default() }
+    }
+
+    fn forks(&mut self, (tgid, tid): (u32, u32), child: u32) -> &mut Self {
+        let header = self.of(Kind::Fork, tgid, tid);
+        let fork = Fork { header, child_tgid: child, child_tid: child };
+        self.engine.record(&Record::Fork(fork), &mut self.out);
+        self.nanos += 10;
+        self
+    }
+
+    fn executes(&mut self, tgid: u32) -> &mut Self {
+        let header = self.of(Kind::Exec, tgid, tgid);
+        self.engine.forget_process(tgid);
+        self.engine.process(tgid, ServiceId(tgid));
+        self.engine.record(&Record::Exec(Exec { header, ..Exec::default() }), &mut self.out);
+        self.nanos += 10;
+        self
+    }
+
+    /// A process makes a call and reads the answer.
+    fn calls_by(&mut self, tgid: u32, cookie: u64) -> &mut Self {
+        self.moves(tgid, tgid, cookie, true, 0, CALL).moves(tgid, tgid, cookie, false, 0, OK)
+    }
+
+    fn exits(&mut self, tgid: u32) -> &mut Self {
+        let header = Header { flags: THREAD_STATS_DEAD, ..self.of(Kind::ThreadStats, tgid, tgid) };
+        let counters = *self.counters.entry(tgid).or_default();
+        let stats = ThreadStats { header, counters, ..ThreadStats::default() };
+        self.engine.record(&Record::ThreadStats(stats), &mut self.out);
+        self.nanos += 10;
+        self
+    }
+
+    /// Time passes, and what is due is reported.
+    fn passes(&mut self, nanos: Nanos) -> &mut Self {
+        for _ in 0..nanos / 10_000_000 {
+            self.nanos += 10_000_000;
+            self.engine.now = self.nanos;
+            self.engine.report(self.nanos, &mut self.out);
+        }
+        self
+    }
+
+    /// Grade and evidence of every call, and the cookie of its parent's connection.
+    fn judged(&mut self) -> Vec<(u64, Grade, Option<u64>)> {
+        let spans = self.finish();
+        let of = |id| spans.iter().find(|(live, _)| Some(live.id) == id).map(|(live, _)| live.cookie);
+        let calls = spans.iter().filter(|(live, _)| live.side == Side::Client);
+        calls.map(|(live, verdicts)| (live.cookie, verdicts.grade, of(verdicts.parent))).collect()
+    }
+}
+
+/// Thread 5 of process 1 has served a request before.
+fn host() -> Host {
+    let mut host = Host::new(Limits::default());
+    host.opens(1, (0, 0)).reads(5, 1, GET).sends(5, 1, OK).waits(5, false);
+    host
+}
+
+#[test]
+fn a_process_that_ends_before_the_answer_worked_for_its_request() {
+    for executes in [false, true] {
+        let mut host = host();
+        host.opens(1, (0, 0)).reads(5, 1, GET).forks((1, 5), CHILD);
+        if executes {
+            host.executes(CHILD);
+        }
+        host.calls_by(CHILD, 10).exits(CHILD).passes(50_000_000).sends(5, 1, OK);
+        let spans = host.finish();
+        let call = spans.iter().find(|(live, _)| live.cookie == 10).unwrap();
+        let request = spans.iter().rfind(|(live, _)| live.cookie == 1).unwrap();
+        assert_eq!((call.1.grade, call.1.parent), (Grade::Certain, Some(request.0.id)), "{}", call.1.evidence);
+        assert_eq!(call.1.trace, request.1.trace);
+    }
+}
+
+#[test]
+fn children_of_children_belong_to_the_request() {
+    let mut host = host();
+    // sh -c 'curl ...'
+    host.reads(5, 1, GET).forks((1, 5), CHILD).executes(CHILD).forks((CHILD, CHILD), GRANDCHILD).executes(GRANDCHILD);
+    host.calls_by(GRANDCHILD, 10).exits(GRANDCHILD).exits(CHILD).sends(5, 1, OK);
+    assert_eq!(host.judged(), [(10, Grade::Certain, Some(1))]);
+}
+
+#[test]
+fn a_process_that_ends_soon_after_the_answer_worked_for_its_request() {
+    let mut host = host();
+    host.reads(5, 1, GET).forks((1, 5), CHILD).executes(CHILD).sends(5, 1, OK);
+    host.passes(30_000_000).calls_by(CHILD, 10).passes(300_000_000).exits(CHILD).passes(300_000_000);
+    assert_eq!(host.judged(), [(10, Grade::Confirmed, Some(1))]);
+}
+
+#[test]
+fn a_pools_worker_belongs_to_no_request() {
+    let mut host = host();
+    // The request forks a worker, which works for others afterwards, or at once.
+    host.reads(5, 1, GET).forks((1, 5), CHILD).calls_by(CHILD, 10).sends(5, 1, OK);
+    host.passes(3_000_000_000).calls_by(CHILD, 11).passes(3_000_000_000).exits(CHILD);
+    assert_eq!(host.judged(), [(10, Grade::Ambiguous, None), (11, Grade::Orphan, None)]);
+}
+
+#[test]
+fn a_program_that_lives_long_is_a_service_of_its_own() {
+    let mut host = host();
+    host.reads(5, 1, GET).forks((1, 5), CHILD).executes(CHILD).sends(5, 1, OK);
+    host.passes(3_000_000_000).calls_by(CHILD, 10);
+    host.nanos += 61_000_000_000;
+    host.calls_by(CHILD, 11);
+    assert_eq!(host.judged(), [(10, Grade::Orphan, None), (11, Grade::Certain, None)]);
+}
+
+#[test]
+fn a_child_that_serves_requests_has_its_own() {
+    let mut host = host();
+    // A worker that the request forked reads a request.
+    host.reads(5, 1, GET).forks((1, 5), CHILD).moves(CHILD, CHILD, 2, false, 0, GET).calls_by(CHILD, 10);
+    host.moves(CHILD, CHILD, 2, true, 0, OK).exits(CHILD).sends(5, 1, OK);
+    assert_eq!(host.judged(), [(10, Grade::Certain, Some(2))]);
+    // It shows only afterwards that it does.
+    let mut host = self::host();
+    host.reads(5, 1, GET).forks((1, 5), CHILD).calls_by(CHILD, 10).moves(CHILD, CHILD, 2, false, 0, GET);
+    host.moves(CHILD, CHILD, 2, true, 0, OK).exits(CHILD).sends(5, 1, OK);
+    assert_eq!(host.judged(), [(10, Grade::Ambiguous, None)]);
+}
+
+#[test]
+fn where_the_request_is_not_known_nothing_is_certain() {
+    // A thread that holds none, one that holds two, and one whose request another thread answers.
+    let mut none = host();
+    none.forks((1, 5), CHILD).executes(CHILD).calls_by(CHILD, 10).exits(CHILD);
+    assert_eq!(none.judged(), [(10, Grade::Orphan, None)]);
+    let mut two = host();
+    two.reads(5, 1, GET).reads(5, 2, GET).forks((1, 5), CHILD).executes(CHILD).calls_by(CHILD, 10).exits(CHILD);
+    two.sends(5, 1, OK).sends(5, 2, OK);
+    assert_eq!(two.judged(), [(10, Grade::Orphan, None)]);
+    let mut other = host();
+    other.reads(5, 1, GET).forks((1, 5), CHILD).executes(CHILD).calls_by(CHILD, 10).exits(CHILD).sends(6, 1, OK);
+    assert_eq!(other.judged(), [(10, Grade::Ambiguous, None)]);
+    // Records of the thread are lost: it may have read another request.
+    let mut lost = host();
+    lost.reads(5, 1, GET).recorded(0, |host| {
+        host.sends(5, 1, OK).reads(5, 2, GET);
+    });
+    lost.forks((1, 5), CHILD).executes(CHILD).calls_by(CHILD, 10).exits(CHILD).sends(5, 2, OK);
+    assert!(lost.judged().iter().all(|(_, grade, parent)| *grade != Grade::Certain && parent.is_none()));
+}
+
+#[test]
+fn a_prefork_server_and_programs_of_no_server_begin_their_transactions() {
+    let mut host = Host::new(Limits::default());
+    // A shell runs a program.
+    host.forks((1, 1), CHILD).executes(CHILD).calls_by(CHILD, 10).exits(CHILD);
+    assert_eq!(host.judged(), [(10, Grade::Certain, None)]);
+    // The parent serves nothing; its worker does.
+    let mut host = Host::new(Limits::default());
+    host.forks((1, 1), CHILD)
+        .moves(CHILD, CHILD, 2, false, 0, GET)
+        .calls_by(CHILD, 10)
+        .moves(CHILD, CHILD, 2, true, 0, OK);
+    assert_eq!(host.judged(), [(10, Grade::Certain, Some(2))]);
+}
+
+#[test]
+fn ended_processes_are_forgotten() {
+    let mut host = host();
+    host.reads(5, 1, GET).forks((1, 5), CHILD).exits(CHILD).sends(5, 1, OK);
+    assert_eq!(host.engine.table_use().child_processes.entries, 1);
+    host.engine.now += 20_000_000_000;
+    host.engine.expire(false, &mut host.out);
+    assert_eq!(host.engine.table_use().child_processes.entries, 0);
+}
