@@ -115,7 +115,14 @@ const TABLE: &[(&str, Quick)] = &[
     ("lifecycle", Only(&["signals_detach_within_a_second_and_a_kill_leaves_nothing", "what_cannot_run_says_why"])),
     ("limits", Only(&["a_stuck_agent_ends_when_it_is_asked_to"])),
     ("monitoring", Only(&["rules_are_right_by_promtool"])),
-    ("names", All),
+    (
+        "names",
+        Only(&[
+            "a_scan_destroys_no_class_and_secrets_in_paths_name_none",
+            "code_names_no_service",
+            "two_programs_of_one_name_are_two_services",
+        ]),
+    ),
     ("narrow", All),
     ("otlp", Only(&["a_collector_reads_them_by_grpc"])),
     // Two intervals of export take half a minute.

@@ -93,6 +93,8 @@ table_use! {
         processes_executed,
         /// Forked processes that may work for a request; reached: of their calls that wait, too.
         child_processes,
+        /// Processes that take jobs from queues.
+        queue_workers,
         /// Request classes with activity profiles.
         activity_classes,
         /// CPU by process and class, of one second.

@@ -86,6 +86,7 @@ impl Pipeline {
             inband,
             reported_traces,
             child_processes,
+            queue_workers,
             process_costs,
         } = self.engine.table_use();
         let [workload_processes, workload_groups] = self.workloads.table_use();
@@ -126,6 +127,7 @@ impl Pipeline {
             processes_forked,
             processes_executed,
             child_processes,
+            queue_workers,
             service_class_requests: self.policies.table_use(),
             dimension_values: {
                 let (values, most, others) = self.dimensions.fill();

@@ -167,6 +167,7 @@ impl Engine {
                 None if timed => Cause::none(UNKNOWN),
                 _ => self.cause_of(opener, op),
             };
+            self.note_queue_worker(&mut live);
             live.cause.one_pending_read.at_call = op.is_some_and(|during| during.one_pending_read);
         }
         // A message carries its producer's context itself.

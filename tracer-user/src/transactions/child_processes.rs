@@ -16,6 +16,7 @@ use tracer_common::event::{Exec, Fork, Op, ThreadStats};
 
 use super::engine::Engine;
 use super::open_span::{Cause, Handed, OpenSpan, Slot, SpanRef, Vote};
+use super::queue_workers::OF_JOB;
 use super::task_table::is_unique;
 use crate::guard::shrink::ShrinkExcess;
 use crate::guard::tables::TableUse;
@@ -163,10 +164,10 @@ impl Engine {
     /// A process executed another program.
     pub(super) fn executed(&mut self, exec: &Exec) {
         let tgid = exec.header.tgid;
-        let serving = &self.serving;
+        let (serving, workers) = (&self.serving, &self.queue_workers);
         if let Some(child) = self.child_processes.processes.get_mut(&tgid) {
             child.executed = true;
-            if child.request.is_none() && !serving.contains_key(&child.server) {
+            if child.request.is_none() && !serving.contains_key(&child.server) && !workers.contains(child.server) {
                 self.child_processes.processes.remove(&tgid);
             }
         }
@@ -196,7 +197,10 @@ impl Engine {
             if independent {
                 return None;
             }
-            return self.serving.contains_key(&child.server).then(|| undecided(OF_SERVER));
+            // A queue's worker may fork a process for each job.
+            let of_worker = self.queue_workers.contains(child.server).then_some(OF_JOB);
+            let of_server = self.serving.contains_key(&child.server).then_some(OF_SERVER);
+            return of_worker.or(of_server).map(undecided);
         };
         let Some(live) = self.spans.get(request) else { return (!independent).then(|| undecided(OUTLIVED)) };
         if live.end != 0 && now > live.end.saturating_add(SOON) {

@@ -26,6 +26,7 @@ use super::losses::Losses;
 use super::open_span::{CallTime, OpenSpan, Slab, Slot};
 use super::pools::Pools;
 use super::process_costs::ProcessCosts;
+use super::queue_workers::QueueWorkers;
 use super::relayed::Relays;
 use super::task_table::TaskTable;
 use super::thread::{IntervalOwner, ReadInterval, Target, Thread};
@@ -208,6 +209,8 @@ pub struct Engine {
     pub(super) pools: FxHashMap<u32, Pools>,
     /// Forked processes that may work for a request.
     pub(super) child_processes: ChildProcesses,
+    /// Processes that take jobs from queues.
+    pub(super) queue_workers: QueueWorkers,
     /// Processes not yet returned by [`Engine::take_wanted`].
     pub(super) wanted: Vec<u32>,
     /// When each process that encrypts was last handed out, and those not yet returned by [`Engine::take_encrypted`].
@@ -286,6 +289,7 @@ impl Engine {
             wakers,
             pools: FxHashMap::default(),
             child_processes: ChildProcesses::default(),
+            queue_workers: QueueWorkers::default(),
             wanted: Vec::new(),
             encrypting: FxHashMap::default(),
             encrypted: Vec::new(),
@@ -324,6 +328,7 @@ impl Engine {
         self.services.remove(&tgid);
         self.serving.remove(&tgid);
         self.pools.remove(&tgid);
+        self.queue_workers.forget(tgid);
         self.encrypting.remove(&tgid);
         self.texting.remove(&tgid);
         self.loops.remove(&tgid);

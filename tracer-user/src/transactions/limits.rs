@@ -112,6 +112,8 @@ pub struct EngineTables {
     pub inband: TableUse,
     /// Trace ids of reported spans.
     pub reported_traces: TableUse,
+    /// Processes that take jobs from queues.
+    pub queue_workers: TableUse,
     /// Forked processes that may work for a request.
     pub child_processes: TableUse,
     /// CPU by process and class, of one second.
@@ -157,6 +159,7 @@ impl Engine {
             relay_calls,
             inband: self.inband.table_use(),
             reported_traces: self.reported.table_use(),
+            queue_workers: self.queue_workers.table_use(processes),
             child_processes: self.child_processes.table_use(processes),
             process_costs: self.process_costs_use(),
         }

@@ -35,6 +35,7 @@ mod plaintext;
 pub mod pools;
 pub mod process_costs;
 mod propagation;
+pub mod queue_workers;
 pub mod relayed;
 mod report;
 mod round_trips;

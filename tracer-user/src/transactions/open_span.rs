@@ -54,7 +54,7 @@ pub struct Cause {
     pub candidate: Option<Slot>,
     /// Whether the candidate's thread ran one request at a time, which makes it certain.
     pub alone: bool,
-    /// Whether its process, not its thread, shows what it was made for (`child_processes.rs`).
+    /// Whether its process, not its thread, shows what it was made for (`child_processes.rs`, `queue_workers.rs`).
     pub by_process: ByProcess,
     /// Evidence from the other side.
     pub vote: Vote,

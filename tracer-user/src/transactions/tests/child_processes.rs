@@ -184,3 +184,23 @@ fn ended_processes_are_forgotten() {
     host.engine.expire(false, &mut host.out);
     assert_eq!(host.engine.table_use().child_processes.entries, 0);
 }
+
+/// A command of Redis with one argument.
+fn command(name: &str) -> String {
+    format!("*2\r\n${}\r\n{name}\r\n$1\r\nq\r\n", name.len())
+}
+
+#[test]
+fn calls_for_a_job_of_a_queue_do_not_certainly_begin_a_transaction() {
+    let mut host = Host::new(Limits::default());
+    // Before its first job a worker makes calls of its own.
+    host.calls_by(CHILD, 10);
+    host.moves(CHILD, CHILD, 11, true, 0, command("BRPOP"));
+    host.moves(CHILD, CHILD, 11, false, 0, "*2\r\n$1\r\nq\r\n$3\r\njob\r\n").calls_by(CHILD, 12);
+    // A process forked for a job, as RQ has it; and the next wait, whose cause is the worker itself.
+    host.forks((CHILD, CHILD), GRANDCHILD).calls_by(GRANDCHILD, 13).exits(GRANDCHILD);
+    host.moves(CHILD, CHILD, 11, true, 0, command("BRPOP")).moves(CHILD, CHILD, 11, false, 0, "*-1\r\n");
+    let grades =
+        [(10, Grade::Certain), (11, Grade::Certain), (12, Grade::Orphan), (13, Grade::Orphan), (11, Grade::Certain)];
+    assert_eq!(host.judged(), grades.map(|(cookie, grade)| (cookie, grade, None)));
+}

@@ -1,0 +1,75 @@
+//! Processes that take jobs from a queue: Sidekiq, RQ, Celery, BullMQ over Redis, consumers of Kafka.
+//!
+//! Such a process serves no requests, yet its calls do not certainly begin transactions: the cause of a job is whatever
+//! put it into the queue, and which job a call belongs to is not known. Messages that a broker delivers are spans of
+//! their own and need no such rule.
+
+use rustc_hash::FxHashSet;
+
+use super::child_processes::ByProcess;
+use super::engine::Engine;
+use super::losses::BEGINS;
+use super::open_span::{Cause, OpenSpan};
+use crate::guard::tables::TableUse;
+use crate::model::ProtocolId;
+use crate::protocols::Conventions;
+use crate::protocols::messaging;
+
+/// Evidence for a call of a process that takes jobs from a queue.
+pub(super) const OF_JOB: &str = "its process takes jobs from a queue: which job it belongs to is not known";
+
+/// Commands of Redis that wait for an element of a list or a stream: they wait for work.
+const BLOCKING: &[&str] =
+    &["BLMOVE", "BLMPOP", "BLPOP", "BRPOP", "BRPOPLPUSH", "BZMPOP", "BZPOPMAX", "BZPOPMIN", "XREADGROUP"];
+
+/// Processes that take jobs from queues.
+#[derive(Debug, Default)]
+pub struct QueueWorkers {
+    processes: FxHashSet<u32>,
+    refused: u64,
+}
+
+impl QueueWorkers {
+    /// Whether the process takes jobs from a queue.
+    pub(super) fn contains(&self, tgid: u32) -> bool {
+        self.processes.contains(&tgid)
+    }
+
+    /// The process has exited or runs another program.
+    pub(super) fn forget(&mut self, tgid: u32) {
+        self.processes.remove(&tgid);
+    }
+
+    /// Use of the table.
+    pub(super) fn table_use(&self, limit: usize) -> TableUse {
+        TableUse::new(self.processes.len(), limit, self.refused)
+    }
+}
+
+/// Whether a call asks a queue for a job.
+fn takes_job(call: &OpenSpan) -> bool {
+    let method = &*call.request.method;
+    match call.protocol {
+        ProtocolId::Redis => BLOCKING.contains(&method),
+        protocol => protocol.conventions() == Conventions::Messaging && messaging::operation_type(method) == "receive",
+    }
+}
+
+impl Engine {
+    /// A call is about to be sent of which only its process is known.
+    pub(super) fn note_queue_worker(&mut self, call: &mut OpenSpan) {
+        if call.cause.evidence != BEGINS {
+            return;
+        }
+        let QueueWorkers { processes, refused } = &mut self.queue_workers;
+        if takes_job(call) {
+            if processes.len() < self.limits.processes {
+                processes.insert(call.pid);
+            } else if !processes.contains(&call.pid) {
+                *refused += 1;
+            }
+        } else if processes.contains(&call.pid) {
+            call.cause = Cause { by_process: ByProcess::Decided, ..Cause::none(OF_JOB) };
+        }
+    }
+}
