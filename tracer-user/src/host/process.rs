@@ -64,7 +64,7 @@ impl ProcessFacts {
     }
 }
 
-/// Reads the facts of a process; `None` if it is gone.
+/// Reads the facts of a process; `None` if it is gone. One that is ending has neither `exe` nor `cmdline`.
 pub fn read(pid: u32) -> Option<ProcessFacts> {
     let dir = format!("/proc/{pid}");
     let file = |name: &str| bytes(&format!("{dir}/{name}")).unwrap_or_default();
@@ -91,8 +91,11 @@ pub fn read(pid: u32) -> Option<ProcessFacts> {
         (file.dev(), file.ino(), file.mtime(), file.mtime_nsec()).hash(&mut hasher);
         hasher.finish()
     });
-    let facts = facts(pid, &files, cmdline, environ);
-    facts.map(|facts| ProcessFacts { files: version, user, ..facts })
+    let facts = facts(pid, &files, cmdline, environ)?;
+    // One that began to end in between lacks some of it, such as the name in its environment.
+    let ends = File::open(Path::new(&dir).join("cmdline")).map_or(true, |file| file.bytes().next().is_none());
+    let (exe, cmdline) = if ends { (String::new(), Vec::new()) } else { (facts.exe, facts.cmdline) };
+    Some(ProcessFacts { files: version, user, exe, cmdline, ..facts })
 }
 
 /// The process of a thread; `None` if it is gone.
