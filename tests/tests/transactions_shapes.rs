@@ -47,7 +47,7 @@ fn processes_forked_for_a_request() {
     let modes = [
         Mode::new("fork", "a forked child calls, awaited", 0.95),
         Mode::new("command", "a shell runs curl twice, awaited", 0.95),
-        Mode::new("detached", "curl, not awaited", 0.0),
+        Mode::new("detached", "curl, not awaited", 0.5),
         // Workers outlive the request that forked them.
         Mode::new("workers", "worker processes of a pool", 0.0),
     ];

@@ -104,6 +104,7 @@ impl Engine {
             cost: Cost::default(),
             posted: Cost::default(),
             samples: Vec::new(),
+            forks: false,
             calls: Vec::new(),
             cause: Cause::none("no request held"),
             fingerprint,

@@ -65,6 +65,18 @@ struct ForkingRequest {
     kept: SpanRef,
     /// The thread.
     tid: u32,
+    /// What remains of it once it is reported.
+    over: Option<Answered>,
+}
+
+/// How a request that forked a process ended.
+#[derive(Clone, Copy, Debug)]
+struct Answered {
+    /// When its answer began, and when it ended; 0: not yet.
+    first: Nanos,
+    end: Nanos,
+    /// The thread that forked held no other request meanwhile, and answered it.
+    alone: bool,
 }
 
 /// A forked process.
@@ -132,6 +144,9 @@ impl Engine {
             },
             |above| ChildProcess { ended: 0, executed: false, ..above },
         );
+        if let Some(live) = entry.request.and_then(|forking| self.spans.get_mut(forking.request)) {
+            live.forks = true;
+        }
         let limit = self.limits.processes;
         let ChildProcesses { processes, reached, .. } = &mut self.child_processes;
         if processes.len() >= limit && !processes.contains_key(&child) {
@@ -158,7 +173,7 @@ impl Engine {
         let alone = live.side == Side::Server && !live.multiplexed && !is_unique(live.read_as);
         // An answer that has begun may be over, and the thread at work for itself.
         let unanswered = live.first_reply == 0 && live.end == 0 && live.start <= header.nanos;
-        (alone && unanswered).then(|| ForkingRequest { request, kept: live.kept(), tid: header.tid })
+        (alone && unanswered).then(|| ForkingRequest { request, kept: live.kept(), tid: header.tid, over: None })
     }
 
     /// A process executed another program.
@@ -193,7 +208,7 @@ impl Engine {
         }
         let independent = child.executed && now.saturating_sub(child.forked) > INDEPENDENT;
         let undecided = |evidence| Cause { by_process: ByProcess::Decided, ..Cause::none(evidence) };
-        let Some(ForkingRequest { request, kept, .. }) = child.request else {
+        let Some(forking @ ForkingRequest { request, kept, .. }) = child.request else {
             if independent {
                 return None;
             }
@@ -202,12 +217,33 @@ impl Engine {
             let of_server = self.serving.contains_key(&child.server).then_some(OF_SERVER);
             return of_worker.or(of_server).map(undecided);
         };
-        let Some(live) = self.spans.get(request) else { return (!independent).then(|| undecided(OUTLIVED)) };
-        if live.end != 0 && now > live.end.saturating_add(SOON) {
+        let answered = self.answered_forking(&forking);
+        if answered.is_none_or(|answered| answered.end != 0 && now > answered.end.saturating_add(SOON)) {
             return (!independent).then(|| undecided(OUTLIVED));
         }
+        let kept = self.spans.get(request).map_or(kept, OpenSpan::kept);
         let candidate = Some(request);
         Some(Cause { candidate, kept: Some(kept), by_process: ByProcess::Undecided, ..Cause::none(UNDECIDED) })
+    }
+
+    /// How a request that forked a process was answered, as far as it was; `None`: it was forgotten.
+    fn answered_forking(&self, forking: &ForkingRequest) -> Option<Answered> {
+        let Some(live) = self.spans.get(forking.request) else { return forking.over };
+        let alone = live.alone && live.answered_by == forking.tid;
+        Some(Answered { first: live.first_reply, end: live.end, alone })
+    }
+
+    /// A request is reported: processes that it forked may still make calls.
+    pub(super) fn reported_before_its_children_ended(&mut self, request: Slot, live: &OpenSpan) {
+        if !live.forks {
+            return;
+        }
+        let children = self.child_processes.processes.values_mut().filter_map(|child| child.request.as_mut());
+        for forking in children.filter(|forking| forking.request == request) {
+            let alone = live.alone && live.answered_by == forking.tid;
+            forking.over = Some(Answered { first: live.first_reply, end: live.end.max(1), alone });
+            forking.kept = live.kept();
+        }
     }
 
     /// A call was sent: remembers it if the end of its process decides, and keeps the request until then.
@@ -265,14 +301,14 @@ impl Engine {
         let Some((child, forking)) = child.and_then(|child| Some((child, child.request?))) else {
             return Verdict::Doubt(UNDECIDED);
         };
-        let Some(request) = self.spans.get(forking.request) else { return Verdict::Doubt(UNDECIDED) };
-        let answered = if request.first_reply == 0 { request.end } else { request.first_reply };
+        let Some(request) = self.answered_forking(&forking) else { return Verdict::Doubt(UNDECIDED) };
+        let answered = if request.first == 0 { request.end } else { request.first };
         let outlives =
             request.end != 0 && request.end.saturating_add(SOON) < if child.ended == 0 { now } else { child.ended };
         match (child.ended, answered) {
             _ if outlives => Verdict::Doubt(OUTLIVED),
             (0, _) | (_, 0) => Verdict::Wait,
-            _ if !request.alone || request.answered_by != forking.tid => Verdict::Doubt(NOT_ALONE),
+            _ if !request.alone => Verdict::Doubt(NOT_ALONE),
             (ended, answered) if ended <= answered.saturating_add(TEARDOWN) => Verdict::Certain,
             _ if request.end == 0 => Verdict::Wait,
             _ => Verdict::Confirmed,

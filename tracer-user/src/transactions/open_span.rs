@@ -275,6 +275,8 @@ pub struct OpenSpan {
     pub declared: Vec<Box<crate::model::Span>>,
     /// Samples that wait for a class.
     pub samples: Vec<StackSample>,
+    /// Server side: its thread forked a process.
+    pub forks: bool,
     /// Calls it may have caused.
     pub calls: Vec<CallTime>,
     /// Client side: the cause.

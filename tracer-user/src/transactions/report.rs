@@ -143,6 +143,7 @@ impl Engine {
         }
         live.trace = trace;
         self.reported_before_its_work_ended(live.tid, slot, live.kept());
+        self.reported_before_its_children_ended(slot, &live);
         self.leave(slot, &mut live, parent, out);
         // The other end can outlive it and must find the transaction.
         if let Some(callee) = live.callee.and_then(|callee| self.spans.get_mut(callee))
