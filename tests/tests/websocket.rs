@@ -1,6 +1,6 @@
 //! WebSocket sessions: compares paths, closing codes and durations with the server's own figures.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::process::Command;
 use std::time::Duration;
 
@@ -113,6 +113,19 @@ fn sessions_and_their_codes(name: &str, program: &dyn Fn() -> Command) {
     let (logged, found) = (median(&mut logged), median(&mut found));
     tracer_tests::say(&format!("{:.3} ms logged, {:.3} ms found (medians)", logged * 1e3, found * 1e3));
     assert!(scale() < 1.0 || found < logged + 0.001 + 0.02 * logged, "{logged} s logged, {found} s found");
+
+    // Each session is a child of its upgrade.
+    let upgrades: HashMap<&str, &Span> =
+        tail.spans.iter().filter(|span| span.outcome == "upgraded").map(|span| (span.id.as_str(), span)).collect();
+    let belongs = |span: &&Span| {
+        let upgrade = span.parent.as_deref().and_then(|parent| upgrades.get(parent));
+        upgrade.is_some_and(|upgrade| {
+            upgrade.trace == span.trace && upgrade.path == span.path && upgrade.server == span.server
+        })
+    };
+    let children = tail.spans.iter().filter(|span| ours(span)).filter(belongs).count();
+    figure(&format!("websocket sessions below their upgrades, {name}"), &format!("{children} of {sessions}"));
+    assert_eq!(children, sessions);
 
     // One class per kind and code; the upgrades are requests of their own.
     let metrics = agent.metrics();

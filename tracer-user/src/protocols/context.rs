@@ -22,6 +22,8 @@ pub enum Carrier {
     TraceParent,
     /// `b3`, or the headers `X-B3-…`.
     B3,
+    /// None: the tracer saw which request began a session.
+    Session,
 }
 
 impl Carrier {
@@ -30,6 +32,7 @@ impl Carrier {
         match self {
             Self::TraceParent => "traceparent",
             Self::B3 => "b3",
+            Self::Session => "session",
         }
     }
 }

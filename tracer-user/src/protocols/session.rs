@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use super::connection_parser::ConnectionParser;
+use super::context::TraceParent;
 use super::stream::StreamState;
 use super::{Chunk, ExchangeEvent, ExpectedReply, Request, Stamp, Touched, Verdict, websocket};
 use crate::model::{Direction, Outcome, Side};
@@ -173,6 +174,13 @@ impl ConnectionParser {
             session.bytes(chunk, out);
         }
         Touched::default()
+    }
+
+    /// Names the span of the upgrade that began the session: its parent.
+    pub fn began_with(&mut self, upgrade: TraceParent) {
+        if let Some(session) = &mut self.session {
+            session.request.traceparent = Some(upgrade);
+        }
     }
 
     /// Reports the session at its end.

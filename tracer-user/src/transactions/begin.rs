@@ -12,10 +12,12 @@ use super::join::JoinKey;
 use super::losses::{AFTER_POLL, BEGINS, MAYBE_OVER};
 use super::open_span::{Cause, OpenSpan, PoolQueue, Slot, Vote};
 use super::pools::JobEnd;
+use super::report::SESSION;
 use super::round_trips::UNKNOWN;
 use super::task_table::is_unique;
 use super::thread::{IntervalOwner, Thread};
-use crate::model::{Cost, DimensionValues, Direction, Nanos, ProtocolId, Side, TraceId};
+use crate::model::{Cost, DimensionValues, Direction, Nanos, Outcome, ProtocolId, Side, TraceId};
+use crate::protocols::context::{Carrier, TraceParent};
 use crate::protocols::framed::NO_STATUS;
 use crate::protocols::{Conventions, NOWHERE, Request, Stamp};
 use crate::relay;
@@ -56,15 +58,23 @@ impl Engine {
         }
         let Begun { exchange, request, first, arrived, head_at, pos, side, protocol } = begun;
         let service = self.service(head_at.pid);
+        let mut request = request;
+        let is_session = protocol == ProtocolId::WebSocket;
+        if is_session {
+            self.report_upgrade(cookie, &mut request, out);
+        }
         let Some(connection) = self.connections.get_mut(&cookie) else { return };
-        let multiplexed = connection.talk.interleaves();
         let (trace, remote_parent) = match request.traceparent {
+            Some(upgrade) if is_session && upgrade.carrier == Carrier::Session => {
+                (TraceId(upgrade.trace_id), Some(upgrade.parent_id))
+            }
             // A message's context names its producer: a link, not a parent.
             Some(context) if side == Side::Server && protocol.conventions() != Conventions::Messaging => {
                 (TraceId(context.trace_id), Some(context.parent_id))
             }
             _ => (ids::trace(self.seed, cookie, exchange, first.nanos), None),
         };
+        let multiplexed = connection.talk.interleaves();
         let fingerprint = fingerprint(&request, protocol);
         let mut live = Box::new(OpenSpan {
             id: ids::span(self.seed, cookie, exchange, first.nanos, side),
@@ -166,6 +176,8 @@ impl Engine {
                 _ if role == Some(Side::Server) => Cause::delivered(),
                 Some(cause) if timed => *cause,
                 None if timed => Cause::none(UNKNOWN),
+                // Its upgrade is its parent; it is over already.
+                None if is_session => Cause::none(SESSION),
                 _ => self.cause_of(opener, op),
             };
             self.note_queue_worker(&mut live);
@@ -178,7 +190,7 @@ impl Engine {
         live.begin_passing();
         let slot = self.spans.insert(live);
         // A delivery belongs to no callback.
-        if !timed && (side == Side::Server || role != Some(Side::Server)) {
+        if !timed && !is_session && (side == Side::Server || role != Some(Side::Server)) {
             self.group_membership(slot, op, head_at.tid);
         }
         if let Some(connection) = self.connections.get_mut(&cookie) {
@@ -202,6 +214,7 @@ impl Engine {
                     self.link(call, slot);
                 }
             }
+            Side::Client if is_session => {}
             Side::Client => {
                 self.acts(head_at.tid);
                 self.asks_by_stream(slot, head_at.tid);
@@ -232,6 +245,47 @@ impl Engine {
             }
         }
         out.push(Output::Begun(slot));
+    }
+
+    /// A session is over whose upgrade is not reported yet: reports that first, so that the session knows its parent.
+    fn report_upgrade(&mut self, cookie: u64, request: &mut Request, out: &mut Vec<Output>) {
+        let is_upgrade = |slot: &&Slot| {
+            self.spans.get(**slot).is_some_and(|live| live.cookie == cookie && live.outcome == Some(Outcome::Upgraded))
+        };
+        let waiting = self.waiting.iter().chain(&self.deferred).map(|(_, slot)| slot);
+        let Some(slot) = waiting.filter(is_upgrade).last().copied() else { return };
+        let Some(parent_id) = self.spans.get(slot).map(|live| live.id.0) else { return };
+        self.give_out(slot, out);
+        if let Some(trace) = self.reported.get(slot) {
+            request.traceparent =
+                Some(TraceParent { trace_id: trace.0, parent_id, flags: 0, carrier: Carrier::Session });
+        }
+    }
+
+    /// The upgrade `live` is reported with `trace`: the session that it began takes both ids.
+    pub(super) fn upgrade_reported(&mut self, live: &OpenSpan, trace: TraceId) {
+        if live.outcome != Some(Outcome::Upgraded) || !live.request.expected.websocket {
+            return;
+        }
+        if let Some(connection) = self.connections.get_mut(&live.cookie) {
+            let (trace_id, parent_id, carrier) = (trace.0, live.id.0, Carrier::Session);
+            connection.talk.awake().began_with(TraceParent { trace_id, parent_id, flags: 0, carrier });
+        }
+    }
+
+    /// A reply gave its outcome after its body.
+    pub(super) fn judged(
+        &mut self,
+        cookie: u64,
+        exchange: u64,
+        (status, failure, protocol): (u16, Option<&'static str>, Option<ProtocolId>),
+    ) {
+        let slot = self.connections.get(&cookie).and_then(|connection| connection.span(exchange));
+        if let Some(live) = slot.and_then(|slot| self.spans.get_mut(slot)) {
+            live.status = (status != NO_STATUS).then_some(status);
+            live.failure = failure;
+            live.protocol = protocol.unwrap_or(live.protocol);
+        }
     }
 
     /// Links the two ends of a request on this host.

@@ -10,6 +10,7 @@ use super::engine::Engine;
 use super::open_span::{OpenSpan, Slot};
 use crate::model::{ClassId, DimensionValues, PropagatedContext, ServiceId, Side};
 use crate::protocols::Conventions;
+use crate::protocols::context::Carrier;
 
 impl Engine {
     /// Fills in what the span's own headers do not say from its parent. Repeated whenever more may be known.
@@ -129,7 +130,8 @@ impl OpenSpan {
     /// The sampled flag of its own header. A message's context is its producer's.
     fn named_sampled(&self) -> Option<bool> {
         let own = self.side == Side::Server && self.protocol.conventions() != Conventions::Messaging;
-        let context = self.request.traceparent.filter(|_| own)?;
+        let named = self.request.traceparent.filter(|_| own);
+        let context = named.filter(|context| context.carrier != Carrier::Session)?;
         Some(context.flags & SAMPLED == SAMPLED)
     }
 

@@ -10,6 +10,8 @@ use crate::model::{ClassId, Grade, Nanos, Side, SpanId};
 /// How long, and how many times, a report is deferred for a call whose parent has not begun its answer.
 const DEFERRAL: Nanos = 250_000_000;
 pub(super) const DEFERRALS: u8 = 40;
+/// Evidence for the parent of a WebSocket session at the client's end.
+pub(super) const SESSION: &str = "the session that its upgrade began";
 /// Generations of parents followed to the start of a transaction.
 pub(super) const DEPTH: u32 = 64;
 
@@ -122,6 +124,9 @@ impl Engine {
                 };
                 Verdicts { trace, parent, grade, evidence }
             }
+            Side::Client if live.remote_parent.is_some() => {
+                Verdicts { trace, parent: live.remote_parent, grade: Grade::Certain, evidence: SESSION }
+            }
             Side::Client => {
                 let (parent, grade, evidence) = self.grade(live);
                 let parent = parent.and_then(|parent| self.id_of(parent, live));
@@ -142,6 +147,7 @@ impl Engine {
             self.callback_groups.untie(group_membership.callback_group);
         }
         live.trace = trace;
+        self.upgrade_reported(&live, trace);
         self.reported_before_its_work_ended(live.tid, slot, live.kept());
         self.reported_before_its_children_ended(slot, &live);
         self.leave(slot, &mut live, parent, out);

@@ -39,7 +39,7 @@ impl ReportedTraces {
         TableUse::new(self.young.len() + self.old.len(), self.limit, self.forgotten)
     }
 
-    fn get(&self, slot: Slot) -> Option<TraceId> {
+    pub(super) fn get(&self, slot: Slot) -> Option<TraceId> {
         self.young.get(&slot).or_else(|| self.old.get(&slot)).copied()
     }
 
@@ -88,7 +88,8 @@ impl Engine {
     /// The parent on this host, which may be reported already.
     fn above(&self, live: &OpenSpan) -> Option<Slot> {
         match live.side {
-            Side::Server if live.remote_parent.is_some() => None,
+            // A session's upgrade is its parent at either end.
+            _ if live.remote_parent.is_some() => None,
             Side::Server => live.caller.map(|(call, _)| call),
             Side::Client => self.grade(live).0,
         }
