@@ -50,6 +50,7 @@ impl Pipeline {
             ("spans_not_written", self.not_written + self.writers.iter().map(|writer| writer.dropped()).sum::<u64>()),
             ("heads_given_up", counters.heads_given_up),
             ("requests_unnamed", counters.unnamed),
+            ("heads_cut", counters.heads_cut),
             ("streams_given_up", counters.streams_given_up),
             ("detached_calls_given_up", counters.detached_calls_given_up),
             ("statements_refused", counters.statements_refused),

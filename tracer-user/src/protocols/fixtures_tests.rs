@@ -45,8 +45,11 @@ fn lines(ops: &[Op]) -> Vec<String> {
             ExchangeEvent::Done { exchange, outcome, request_bytes, reply_bytes, .. } => {
                 lines[exchange as usize] += &format!(" {} {request_bytes}/{reply_bytes}", outcome.name());
             }
-            ExchangeEvent::Judged { exchange, status, failure } => {
+            ExchangeEvent::Judged { exchange, status, failure, protocol } => {
                 lines[exchange as usize] += &format!(" = {status} {}", failure.unwrap_or("ok"));
+                if let Some(protocol) = protocol {
+                    lines[exchange as usize] += &format!(" of {}", protocol.name());
+                }
             }
             ExchangeEvent::Linked { .. } => {}
             ExchangeEvent::Certificate { name, expires } => {

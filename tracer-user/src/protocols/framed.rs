@@ -33,6 +33,10 @@ pub trait Framed: Send + fmt::Debug {
     ) -> Front;
     /// Frames of a direction were missed: state they may have changed is unknown from here on.
     fn lost(&mut self, way: Way);
+    /// Heads captured only in part since the last call: what later heads refer to may be among the missing bytes.
+    fn take_cut(&mut self) -> u64 {
+        0
+    }
     /// Offset in `bytes` where a frame begins, after frames that were missed; certain enough to continue from. `open`
     /// tells whether a key belongs to an open request.
     fn find(&self, way: Way, bytes: &[u8], open: &dyn Fn(u64) -> bool) -> Option<usize>;
@@ -156,6 +160,8 @@ pub enum FrameMeaning {
         status: u16,
         /// The kind of failure.
         failure: Option<&'static str>,
+        /// The exchange's protocol, if only this shows it.
+        protocol: Option<ProtocolId>,
     },
     /// Answers all open requests with these keys.
     Settled {

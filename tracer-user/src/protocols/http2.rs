@@ -2,7 +2,10 @@
 //!
 //! The reader looks only at frames that begin, end or break off a stream. Header blocks are decoded in both directions
 //! (`hpack.rs`); a block that was captured only in part makes the table unknown, and requests named by it from then on
-//! are unnamed, never wrong.
+//! are unnamed, never wrong. Such blocks are counted.
+//!
+//! Clients send `content-type: application/grpc` by its index in the table, so the head of a later call may not show that
+//! it is one. What the connection's earlier heads were decides then; where both were seen, the reply does.
 
 mod fields;
 mod hpack;
@@ -28,6 +31,8 @@ const BLOCK_LIMIT: usize = tracer_common::limits::HEAD_COLLECTED;
 const STREAMS_AHEAD: u64 = 4096;
 /// [`ExpectedReply::note`]: the request is a gRPC call.
 const NOTE_GRPC: u16 = 1;
+/// [`ExpectedReply::note`]: the request may be a gRPC call: its head does not show it.
+const NOTE_MAYBE_GRPC: u16 = 2;
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -209,13 +214,58 @@ struct Frames {
     highest: u64,
     /// Longest frame a direction may send: to the server, to the client.
     limits: [u32; 2],
+    /// Whether gRPC calls, and whether other requests, were seen on this connection.
+    has_grpc: bool,
+    has_plain: bool,
+    /// Header blocks captured only in part not counted yet.
+    cut: u64,
 }
 
 impl Frames {
     fn new(joined: bool) -> Self {
         // The settings exchanged before are unknown.
         let limit = if joined { 1 << 20 } else { FRAME_LIMIT };
-        Self { requests: Table::new(joined), replies: Table::new(joined), highest: 0, limits: [limit; 2] }
+        Self {
+            requests: Table::new(joined),
+            replies: Table::new(joined),
+            highest: 0,
+            limits: [limit; 2],
+            has_grpc: false,
+            has_plain: false,
+            cut: 0,
+        }
+    }
+
+    /// Whether a request with these fields is a gRPC call; `None`: only its reply can show it.
+    fn is_grpc(&mut self, fields: &Fields) -> Option<bool> {
+        let known = fields.is_grpc();
+        self.has_grpc |= known == Some(true);
+        self.has_plain |= known == Some(false);
+        known.or((self.has_grpc && !self.has_plain).then_some(true))
+    }
+
+    /// Reads a reply's header block, where the request's head does not show whether it is a gRPC call.
+    fn maybe_grpc(&mut self, fields: &Fields, header: Http2Header) -> FrameMeaning {
+        let end = header.has(END_STREAM);
+        self.has_grpc |= fields.is_grpc() == Some(true);
+        let trailers = !fields.is_reply() && (fields.has_grpc_status() || !fields.broken && end);
+        // Almost nothing but gRPC has trailers, and trailers that cannot be read may hold a failure.
+        if fields.has_grpc_status() || trailers && fields.is_incomplete() {
+            self.has_grpc = true;
+            let (status, failure) = fields.grpc_verdict(end).unwrap_or((NO_STATUS, None));
+            return FrameMeaning::Judged { status, failure, protocol: Some(ProtocolId::Grpc) };
+        }
+        if !fields.is_reply() && !fields.may_be_reply() {
+            return FrameMeaning::Part;
+        }
+        let status = match (fields.is_grpc(), fields.status()) {
+            // As long as its trailers may come.
+            (Some(true), Some(200)) => NO_STATUS,
+            (None, Some(200)) if self.has_grpc => NO_STATUS,
+            (_, status) => status.unwrap_or(NO_STATUS),
+        };
+        let interim = (100..200).contains(&status);
+        FrameMeaning::Replied { reply: Reply { status, failure: None, interim }, length: fields.length() }
     }
 
     fn table(&mut self, way: Way) -> &mut Table {
@@ -254,6 +304,7 @@ impl Frames {
         let mut fields = Fields::default();
         let read = self.table(way).decode(block, whole, settings, |name, value| fields.see(name, value, settings));
         fields.broken = read == Ended::Broken;
+        self.cut += u64::from(fields.broken);
         if header.kind == PUSH_PROMISE || header.key.is_multiple_of(2) {
             // Pushed streams answer no request.
             return FrameMeaning::Nothing;
@@ -266,17 +317,22 @@ impl Frames {
                 if !new && !fields.is_request() {
                     return FrameMeaning::Part;
                 }
-                let is_grpc = fields.is_grpc();
+                let is_grpc = self.is_grpc(&fields);
                 let length = fields.length();
                 let mut request = fields.request(settings);
-                if is_grpc {
-                    request.expected.note = NOTE_GRPC;
-                }
+                request.expected.note = match is_grpc {
+                    Some(true) => NOTE_GRPC,
+                    Some(false) => 0,
+                    None => NOTE_MAYBE_GRPC,
+                };
                 FrameMeaning::Begun {
                     request,
-                    protocol: if is_grpc { ProtocolId::Grpc } else { ProtocolId::Http },
+                    protocol: if is_grpc == Some(true) { ProtocolId::Grpc } else { ProtocolId::Http },
                     length,
                 }
+            }
+            Way::Reply if expected.is_some_and(|expected| expected.note == NOTE_MAYBE_GRPC) => {
+                self.maybe_grpc(&fields, header)
             }
             Way::Reply => {
                 let is_grpc = expected.is_some_and(|expected| expected.note == NOTE_GRPC);
@@ -284,7 +340,7 @@ impl Frames {
                 if !fields.is_reply() && !fields.may_be_reply() {
                     // Trailers.
                     return match fields.grpc_verdict(end) {
-                        Some((status, failure)) if is_grpc => FrameMeaning::Judged { status, failure },
+                        Some((status, failure)) if is_grpc => FrameMeaning::Judged { status, failure, protocol: None },
                         _ => FrameMeaning::Part,
                     };
                 }
@@ -439,6 +495,10 @@ impl Framed for Frames {
 
     fn lost(&mut self, way: Way) {
         self.table(way).poison();
+    }
+
+    fn take_cut(&mut self) -> u64 {
+        std::mem::take(&mut self.cut)
     }
 
     fn find(&self, way: Way, bytes: &[u8], open: &dyn Fn(u64) -> bool) -> Option<usize> {

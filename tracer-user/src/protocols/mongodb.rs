@@ -328,7 +328,7 @@ impl Messages {
         let failure = outcome(header, body);
         let meaning = match (following, failure) {
             (None, _) => FrameMeaning::Replied { reply: Reply { status: 0, failure, interim: false }, length: None },
-            (Some(_), Some(_)) => FrameMeaning::Judged { status: 0, failure },
+            (Some(_), Some(_)) => FrameMeaning::Judged { status: 0, failure, protocol: None },
             (Some(_), None) => FrameMeaning::Part,
         };
         (key, meaning, !more || hello)

@@ -203,6 +203,11 @@ impl Multiplexed {
         self.open.insert(key, open);
     }
 
+    /// Numbers exchanges from `next` on: the connection had some before it spoke this protocol.
+    pub(super) fn go_on(&mut self, next: u64) {
+        self.next = next;
+    }
+
     pub(super) fn want(&self) -> Want {
         let (head_rx, head_tx) = (self.rx.head_wanted, self.tx.head_wanted);
         let skip = |lane: &Lane| if lane.left >= LONG { lane.pos.saturating_add(lane.left) } else { 0 };
@@ -221,7 +226,7 @@ impl Multiplexed {
     }
 
     pub(super) fn kept_bytes(&self) -> usize {
-        let parked: usize = self.parked.iter().map(|held| held.head.capacity()).sum();
+        let parked: usize = self.parked.iter().map(|held| held.head.capacity() + held.fragments.capacity()).sum();
         self.rx.buffer.capacity() + self.tx.buffer.capacity() + parked + self.framed.kept_bytes()
     }
 
@@ -263,8 +268,8 @@ impl Multiplexed {
             self.release_one(settings, out);
         }
         if self.must_wait(chunk) {
-            let bytes: usize = self.parked.iter().map(|held| held.head.len()).sum();
-            if bytes + chunk.head.len() > PARKED_BYTES || self.parked.len() >= PARKED {
+            let bytes: usize = self.parked.iter().map(|held| held.head.len() + held.fragments.len()).sum();
+            if bytes + chunk.head.len() + chunk.fragments.len() > PARKED_BYTES || self.parked.len() >= PARKED {
                 while !self.parked.is_empty() {
                     self.release_one(settings, out);
                 }
@@ -387,6 +392,12 @@ impl Multiplexed {
         let all = had == 0 || bytes.len() - had == captured.len();
         let limited = bytes.len() >= settings.head_limit;
         let read = self.framed.frame(way, bytes, (cut && all) || limited, &expected(&self.open), settings);
+        let heads = self.framed.take_cut();
+        if heads > 0 {
+            out.push(ExchangeEvent::HeadsCut { heads });
+            let lane = self.lane(dir);
+            lane.head_wanted = if lane.head_wanted > 0 { HEAD_MAX } else { 0 };
+        }
         match read {
             Front::Frame(frame) => {
                 let used = (bytes.len() as u64).min(frame.len);

@@ -68,6 +68,8 @@ pub struct Counters {
     pub heads_given_up: u64,
     /// Unnamed requests: the bytes that name them were sent before tracing began, or were lost.
     pub unnamed: u64,
+    /// Heads captured only in part, on connections whose later heads may refer to them.
+    pub heads_cut: u64,
     /// Requests given up because too many were open on one connection.
     pub streams_given_up: u64,
     /// Detached calls left without a parent because their thread had too many waiting.
@@ -573,12 +575,8 @@ impl Engine {
                 self.begun(cookie, begun, op, out);
             }
             ExchangeEvent::Linked { exchange, linked } => self.linked(cookie, exchange, linked),
-            ExchangeEvent::Judged { exchange, status, failure } => {
-                let slot = self.connections.get(&cookie).and_then(|connection| connection.span(exchange));
-                if let Some(live) = slot.and_then(|slot| self.spans.get_mut(slot)) {
-                    live.status = Some(status);
-                    live.failure = failure;
-                }
+            ExchangeEvent::Judged { exchange, status, failure, protocol } => {
+                self.judged(cookie, exchange, (status, failure, protocol));
             }
             ExchangeEvent::Replied { exchange, status, failure, first, sure } => {
                 let op = self.own(cookie, op, first);
@@ -608,6 +606,7 @@ impl Engine {
             ExchangeEvent::Lost { bytes, .. } => self.counters.gap_bytes += bytes,
             ExchangeEvent::Unnamed => self.counters.unnamed += 1,
             ExchangeEvent::Forgotten { names } => self.counters.statements_refused += names,
+            ExchangeEvent::HeadsCut { heads } => self.counters.heads_cut += heads,
             ExchangeEvent::Crowded => self.counters.streams_given_up += 1,
             ExchangeEvent::Certificate { name, expires } => self.certified(name, expires),
         }

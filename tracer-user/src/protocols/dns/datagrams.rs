@@ -126,7 +126,7 @@ impl Datagrams {
 
     fn give_up_oldest(&mut self, out: &mut Vec<ExchangeEvent>) {
         let Some(Open { exchange, bytes, last, .. }) = self.open.pop_front() else { return };
-        out.push(ExchangeEvent::Judged { exchange, status: 0, failure: Some(TIMEOUT) });
+        out.push(ExchangeEvent::Judged { exchange, status: 0, failure: Some(TIMEOUT), protocol: None });
         out.push(ExchangeEvent::Done {
             exchange,
             outcome: Outcome::Unfinished,

@@ -10,19 +10,24 @@ use crate::protocols::{Request, Settings};
 
 /// Most bytes of a header value kept.
 const VALUE_LIMIT: usize = 128;
+/// As long as a path is kept, whatever follows.
+const PATH_KEPT: usize = 1024;
 
 /// The fields of one block that matter.
 #[derive(Debug, Default)]
 pub(super) struct Fields {
     method: Option<Vec<u8>>,
     path: Option<Vec<u8>>,
+    /// Only the beginning of the path is there.
+    path_cut: bool,
     authority: Option<Vec<u8>>,
     scheme: bool,
     /// There is a status, readable or not.
     reply: bool,
     status: Option<u16>,
     length: Option<u64>,
-    grpc: bool,
+    /// Whether the content is gRPC's, if its type is readable.
+    grpc: Option<bool>,
     grpc_status: Option<u16>,
     contexts: Contexts,
     request_id: Option<Arc<str>>,
@@ -47,6 +52,11 @@ impl Fields {
         match name {
             Name::Method => self.method = Some(value.to_vec()),
             Name::Path => self.path = Some(value.to_vec()),
+            // Where the path ends before the cut, or is longer than what is kept of one.
+            Name::CutPath if value.len() >= PATH_KEPT || value.iter().any(|byte| matches!(byte, b'?' | b'#')) => {
+                (self.path, self.path_cut) = (Some(value.to_vec()), true);
+            }
+            Name::CutPath => {}
             Name::Authority => self.authority = Some(value.to_vec()),
             Name::Scheme => self.scheme = true,
             Name::Status => {
@@ -54,7 +64,7 @@ impl Fields {
                 self.status = number(value).filter(|status| (100..1000).contains(status));
             }
             Name::ContentLength => self.length = number(value),
-            Name::ContentType => self.grpc = grpc::is_content(value),
+            Name::ContentType => self.grpc = Some(grpc::is_content(value)),
             Name::GrpcStatus => {
                 let known = number(value).filter(|code| word(*code).is_some());
                 self.grpc_status = Some(known.unwrap_or(UNKNOWN));
@@ -95,8 +105,25 @@ impl Fields {
         self.length
     }
 
-    pub(super) fn is_grpc(&self) -> bool {
-        self.grpc
+    /// Whether it begins a gRPC call, or the reply to one; `None`: unknown, because its content type may be among the
+    /// fields that cannot be read. A call is always a POST.
+    pub(super) fn is_grpc(&self) -> Option<bool> {
+        let is_post = self.method.as_deref().is_none_or(|method| method == b"POST");
+        match self.grpc {
+            _ if !is_post => Some(false),
+            None if self.is_incomplete() => None,
+            known => Some(known == Some(true)),
+        }
+    }
+
+    /// Whether the block has fields that cannot be read.
+    pub(super) fn is_incomplete(&self) -> bool {
+        self.unknown || self.broken
+    }
+
+    /// Whether these are trailers that only gRPC has.
+    pub(super) fn has_grpc_status(&self) -> bool {
+        self.grpc_status.is_some()
     }
 
     /// Outcome of a call by its trailers; `end`: nothing follows them.
@@ -104,7 +131,7 @@ impl Fields {
         match self.grpc_status {
             Some(code) => Some(verdict(code)),
             // Without a status the call failed, as its caller sees it.
-            None if end && !self.unknown && !self.broken => Some(verdict(UNKNOWN)),
+            None if end && !self.is_incomplete() => Some(verdict(UNKNOWN)),
             None => None,
         }
     }
@@ -139,7 +166,7 @@ impl Fields {
         {
             request.method = settings.method(method);
             request.path = http1::path(&target, connect);
-            request.target = http1::target_number(&target);
+            request.target = if self.path_cut { 0 } else { http1::target_number(&target) };
             request.expected.tunnel = connect;
             request.expected.bodiless = method == "HEAD";
         }

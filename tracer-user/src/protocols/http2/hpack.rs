@@ -114,6 +114,8 @@ fn static_value(index: usize) -> &'static [u8] {
 pub(super) enum Name {
     Method,
     Path,
+    /// The beginning of a path that was not captured whole.
+    CutPath,
     Scheme,
     Authority,
     Status,
@@ -259,6 +261,28 @@ impl<'a> BlockReader<'a> {
     }
 }
 
+impl<'a> BlockReader<'a> {
+    /// What there is of a string that does not end in the block.
+    fn cut_string<'b>(&self, text: &'b mut Vec<u8>) -> Option<&'b [u8]>
+    where
+        'a: 'b,
+    {
+        let encoded = self.bytes.first()? & 0x80 != 0;
+        let mut reader = Self { bytes: self.bytes };
+        let length = reader.integer(7)?;
+        if length <= reader.bytes.len() || length > STRING_LIMIT {
+            return None;
+        }
+        if !encoded {
+            return Some(reader.bytes);
+        }
+        text.clear();
+        // Its last symbol may be cut, which is no error here.
+        let _ = huffman::decode(reader.bytes, text);
+        Some(text)
+    }
+}
+
 impl Table {
     /// A table as at the beginning of a connection; `joined`: as for a connection joined in mid-stream.
     pub(super) fn new(joined: bool) -> Self {
@@ -358,6 +382,12 @@ impl Table {
                 known.map_or((Name::Unknown, 0), |entry| (entry.name, 0))
             }
         };
+        if name == Name::Path
+            && let Some(front) = reader.cut_string(text)
+        {
+            field(Name::CutPath, front.get(..front.len().min(VALUE_LIMIT)).unwrap_or_default());
+            return None;
+        }
         let value = reader.string(text)?;
         let length = value.len();
         let kept = value.get(..length.min(VALUE_LIMIT)).unwrap_or_default();

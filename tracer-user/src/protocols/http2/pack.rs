@@ -34,7 +34,8 @@ const WANTED: u16 = 64;
 fn number(name: Name) -> u16 {
     match name {
         Name::Method => 0,
-        Name::Path => 1,
+        // Only a whole path is kept.
+        Name::Path | Name::CutPath => 1,
         Name::Scheme => 2,
         Name::Authority => 3,
         Name::Status => 4,

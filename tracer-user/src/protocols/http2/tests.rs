@@ -8,6 +8,7 @@ use crate::protocols::connection_parser::tests::{Op, cap, play, play_with, summa
 use crate::protocols::{Chunk, Closed, ConnectionParser, ExchangeEvent, Stamp};
 
 mod bodies;
+mod grpc;
 
 /// A frame.
 fn frame(kind: u8, flags: u8, key: u32, payload: &[u8]) -> Vec<u8> {

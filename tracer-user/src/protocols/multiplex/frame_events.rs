@@ -80,9 +80,9 @@ impl Multiplexed {
                     out.push(ExchangeEvent::Replied { exchange: open.exchange, status, failure, first, sure: true });
                 }
             }
-            FrameMeaning::Judged { status, failure } => {
+            FrameMeaning::Judged { status, failure, protocol } => {
                 if let Some(open) = self.open.get(&key) {
-                    out.push(ExchangeEvent::Judged { exchange: open.exchange, status, failure });
+                    out.push(ExchangeEvent::Judged { exchange: open.exchange, status, failure, protocol });
                 }
             }
             FrameMeaning::Settled { keys, status, failure } => {
@@ -96,7 +96,7 @@ impl Multiplexed {
                 lane.end = false;
                 self.touch(key);
                 if let (Some((status, failure)), Some(open)) = (verdict, self.open.get(&key)) {
-                    out.push(ExchangeEvent::Judged { exchange: open.exchange, status, failure });
+                    out.push(ExchangeEvent::Judged { exchange: open.exchange, status, failure, protocol: None });
                 }
                 self.done(key, Outcome::Aborted, at, out);
                 return;
