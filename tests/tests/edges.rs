@@ -75,6 +75,26 @@ fn ordinary(case: &mut Case<'_>) {
     connection.send(b"hello").expect("sent");
     assert_eq!(connection.reply("POST").expect("reply").status, 200);
     case.want("/edge/expect", "POST", Some(200), "complete", 1000);
+
+    // A refused body does not come: the next request stands in its place.
+    let mut connection = case.open();
+    for n in 0..3 {
+        let refused = format!("/edge/refused/{n}");
+        let head =
+            format!("PUT {refused} HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 70000\r\n\r\n");
+        connection.send(head.as_bytes()).expect("sent");
+        assert_eq!(connection.reply("PUT").expect("reply").status, 417);
+        case.want(&refused, "PUT", Some(417), "complete", 0);
+        let next = format!("/edge/after-refused-{n}");
+        assert_eq!(connection.ask("GET", &next).expect("reply").status, 200);
+        case.want(&next, "GET", Some(200), "complete", 1000);
+    }
+    // Methods in no list: of Subversion, UPnP and Varnish.
+    for method in ["MERGE", "NOTIFY", "BAN", "VERSION-CONTROL"] {
+        let path = format!("/edge/method-{}", method.to_lowercase());
+        let request = format!("{method} {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+        case.whole(&path, "_OTHER", 200, &[request.as_bytes()]);
+    }
 }
 
 fn several_at_once(case: &mut Case<'_>) {
@@ -101,9 +121,20 @@ fn those_that_leave(case: &mut Case<'_>) {
     let mut connection = case.open();
     connection.send(b"CONNECT a.example:443 HTTP/1.1\r\nHost: a.example:443\r\n\r\n").expect("sent");
     assert_eq!(connection.reply("CONNECT").expect("reply").status, 200);
-    connection.send(b"GET /edge/inside HTTP/1.1\r\nHost: a\r\n\r\n").expect("sent");
-    connection.take(38, &mut Vec::new()).expect("an echo");
+    connection.send(b"\x01\x02 no protocol that is known \x7f").expect("sent");
+    connection.take(30, &mut Vec::new()).expect("an echo");
     case.want("a.example:443", "CONNECT", Some(200), "upgraded", 0);
+
+    // Requests inside a tunnel are requests.
+    let mut connection = case.open();
+    connection.send(b"CONNECT http.example:80 HTTP/1.1\r\nHost: http.example:80\r\n\r\n").expect("sent");
+    assert_eq!(connection.reply("CONNECT").expect("reply").status, 200);
+    case.want("http.example:80", "CONNECT", Some(200), "upgraded", 0);
+    for n in 0..3 {
+        let path = format!("/edge/tunnelled-{n}");
+        assert_eq!(connection.ask("GET", &path).expect("reply").status, 200);
+        case.want(&path, "GET", Some(200), "complete", 1000);
+    }
 
     let mut connection = case.open();
     connection.send(b"GET /edge/gone HTTP/1.1\r\nHost: a\r\n\r\n").expect("sent");
@@ -169,7 +200,7 @@ fn every_way_to_ask_and_answer() {
     let unpaired = lost.iter().filter(|(reason, _)| reason == "reply_without_request").map(|(_, n)| n).sum();
     let mut wrong = compare(&spans, &want, true, unpaired);
     wrong.extend(compare(&spans, &want, false, unpaired));
-    let inside = spans.iter().filter(|u| u.path == "/edge/inside").map(|u| format!("inside a tunnel: {u:?}"));
+    let inside = spans.iter().filter(|u| u.path == "/edge/inside").map(|u| format!("after an upgrade: {u:?}"));
     wrong.extend(inside);
     figure("edges", &format!("{} of {}", want.len().saturating_sub(wrong.len()), want.len()));
     say(&format!("edges: {} exchanges seen from both ends, {} wrong, lost {lost:?}", want.len(), wrong.len()));

@@ -61,7 +61,11 @@ def answer(c, method, path, headers):
     kind = path.split("/")[2] if path.startswith("/edge/") else ""
     if method == "CONNECT":
         c.send(head(b"200 OK"))
-        return tunnel(c)
+        # Behind some names is another server of HTTP, which is this one.
+        return path.startswith("http.") or tunnel(c)
+    if kind == "refused":
+        c.send(head(b"417 Expectation Failed", length(0)))
+        return True
     if headers.get("expect") == "100-continue":
         c.send(head(b"100 Continue"))
     c.body(headers)

@@ -3,7 +3,8 @@
 use super::connection_parser::ConnectionParser;
 use super::multiplex::Multiplexed;
 use super::proxy::{Preamble, preamble};
-use super::{Chunk, ExchangeEvent, Protocol, Settings, Touched};
+use super::{Chunk, ExchangeEvent, Protocol, Settings, Touched, Verdict};
+use crate::model::Direction;
 
 impl ConnectionParser {
     /// The part of `chunk` after the header a proxy puts first; all of `chunk` if there is none. `None`: nothing
@@ -69,6 +70,33 @@ impl ConnectionParser {
             multiplexed.bytes(&first, settings, out);
         }
         multiplexed.bytes(chunk, settings, out)
+    }
+
+    /// A proxy opened a tunnel: behind `chunk`'s first `used` bytes the connection speaks what the client and the server
+    /// behind the proxy speak, so its protocol is detected anew. Exchanges go on counting.
+    pub(super) fn begin_tunnel(
+        &mut self,
+        chunk: &Chunk<'_>,
+        used: u64,
+        settings: &Settings,
+        out: &mut Vec<ExchangeEvent>,
+    ) {
+        self.give_up_all(chunk.at, out);
+        self.connected = self.connected.or(self.side());
+        (self.protocol, self.parser, self.requests, self.last_dir) = (None, None, None, None);
+        (self.verdict, self.misses) = (Verdict::Unknown, 0);
+        (self.midstream, self.turned, self.orphan, self.unsure) = (false, false, false, false);
+        self.held = Vec::new();
+        for dir in [Direction::Rx, Direction::Tx] {
+            let stream = self.stream(dir);
+            stream.restart();
+            stream.head_wanted = 0;
+        }
+        let at = chunk.pos + used;
+        self.stream(chunk.dir).pos = at;
+        if let Some(rest) = chunk.beyond(at) {
+            self.bytes(&rest, settings, out);
+        }
     }
 
     /// The connection continues in `protocol`, which answers the oldest request; `false` if that protocol does not

@@ -204,8 +204,9 @@ impl ConnectionParser {
             return;
         }
         let stream = self.stream(replies);
-        let (state, last, started) = (stream.state, stream.last, stream.bytes > 0);
+        let (state, last, started, has_sentinel) = (stream.state, stream.last, stream.bytes > 0, stream.has_sentinel);
         match state {
+            _ if has_sentinel && started => self.reply_ended(Outcome::Complete, last, out),
             // The client read to the end, or the server sent to the end; otherwise the connection was torn down.
             StreamState::UntilClose if how != Closed::Both => self.reply_ended(Outcome::Complete, last, out),
             StreamState::UntilTurn | StreamState::ChunkedLost if how != Closed::Both => {

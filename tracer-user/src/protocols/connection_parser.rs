@@ -212,6 +212,11 @@ impl ConnectionParser {
         if self.round_trips.is_some() {
             return self.round_trips_begin(chunk, out);
         }
+        if chunk.dir == requests {
+            self.unsent_body(chunk);
+        } else {
+            self.answered_line(chunk, settings, out);
+        }
         if chunk.dir != requests && requests == Direction::Tx && self.early(chunk) {
             return Touched::default();
         }
@@ -336,6 +341,7 @@ impl ConnectionParser {
         let stream = self.stream(chunk.dir);
         stream.pos = chunk.end();
         stream.last = chunk.at;
+        stream.note_sentinel(chunk);
         if !self.pair.is_empty() && !self.is_paired() {
             // Whatever the connection changed to answers none of these requests.
             self.give_up_all(chunk.at, out);
@@ -568,10 +574,14 @@ impl ConnectionParser {
                                 return left;
                             }
                             Body::Switch => {
+                                let protocol = self.protocol_id();
                                 self.reply_ended(Outcome::Upgraded, chunk.at, out);
                                 let used = used.saturating_sub(had) as u64;
                                 match self.upgrade.take().filter(|_| expected.websocket) {
                                     Some(request) => self.begin_session(request, chunk, at + used, out),
+                                    None if expected.tunnel && protocol == ProtocolId::Http => {
+                                        self.begin_tunnel(chunk, at + used, settings, out)
+                                    }
                                     None => self.verdict = Verdict::Ignore,
                                 }
                                 return left;
@@ -609,3 +619,6 @@ pub(super) mod tests;
 
 #[cfg(test)]
 mod loss;
+
+#[cfg(test)]
+mod http_tests;

@@ -11,6 +11,7 @@ use memchr::memchr;
 use rustc_hash::FxHasher;
 
 use super::context::{Contexts, Which};
+use super::framed::NO_STATUS;
 use super::pool::recent;
 use super::{Beyond, Body, Detected, ExpectedReply, Parser, Protocol, Reply, Request, Settings, Step};
 use crate::model::ProtocolId;
@@ -90,18 +91,31 @@ impl Protocol for Http1 {
                         Some(b'[' | b'_' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z') if *method == "CONNECT" => {
                             Detected::Request
                         }
-                        Some(_) => Detected::No,
+                        Some(_) => request_line_detected(bytes),
                     };
                 }
                 Some(false) => return Detected::NeedMore,
                 None => {}
             }
         }
-        Detected::No
+        request_line_detected(bytes)
     }
 
     fn open(&self) -> Box<dyn Parser> {
         Box::new(Heads)
+    }
+}
+
+/// Detects a request by the shape of its whole first line, whatever its method: Subversion's, UPnP's, Varnish's.
+fn request_line_detected(bytes: &[u8]) -> Detected {
+    let line = memchr(b'\n', bytes).and_then(|end| bytes.get(..end)).unwrap_or_default();
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let mut parts = line.split(|byte| *byte == b' ');
+    let (method, target, version) = (parts.next(), parts.next(), parts.next());
+    let is_target = target.is_some_and(|target| !target.is_empty() && target.iter().all(|byte| *byte > b' '));
+    match (method.and_then(method_name), version, parts.next()) {
+        (Some(_), Some(b"HTTP/1.0" | b"HTTP/1.1"), None) if is_target => Detected::Request,
+        _ => Detected::No,
     }
 }
 
@@ -118,6 +132,9 @@ fn skip_line_ends(bytes: &[u8]) -> &[u8] {
 
 /// [`ExpectedReply::note`]: the client offers to switch to HTTP/2 (RFC 7540 §3.2).
 const NOTE_H2C: u16 = 1;
+/// [`ExpectedReply::note`]: a request of HTTP/0.9: a line without a version. Its reply has no head and ends with the
+/// connection.
+const NOTE_SIMPLE: u16 = 2;
 
 /// No state between messages.
 #[derive(Debug)]
@@ -199,6 +216,10 @@ impl Parser for Heads {
             if number == 0 {
                 request = request_line(line, settings);
                 valid = request.is_some();
+                if let Some(simple) = request.as_mut().filter(|request| request.version.is_empty()) {
+                    (simple.version, simple.expected.note) = ("0.9", NOTE_SIMPLE);
+                    valid = &*simple.method == "GET";
+                }
             } else if let (Some(request), Some((name, value))) = (&mut request, header(line)) {
                 framing.see(name, value);
                 if let Some(which) = Which::of(name, settings) {
@@ -223,6 +244,10 @@ impl Parser for Heads {
                 };
                 Step::Head { used, message: Box::new(request), body }
             }
+            // The reply came: nothing follows the line.
+            (None, Some(request)) if cut && request.expected.note == NOTE_SIMPLE && bytes.ends_with(b"\n") => {
+                Step::Head { used: bytes.len(), message: Box::new(request), body: Body::Length(0) }
+            }
             (None, request) if cut => {
                 // Named from the captured part; its end is unknown.
                 let request = request.or_else(|| request_line(without_cut_version(bytes), settings));
@@ -244,6 +269,10 @@ impl Parser for Heads {
         let skipped = bytes.len() - skip_line_ends(bytes).len();
         if skipped > 0 {
             return Step::Skip { used: skipped };
+        }
+        if expected.note == NOTE_SIMPLE && !bytes.starts_with(b"HTTP/1.") {
+            let message = Reply { status: NO_STATUS, failure: None, interim: false };
+            return Step::Head { used: 0, message, body: Body::UntilClose };
         }
         let mut status = None;
         let mut valid = true;
@@ -291,6 +320,15 @@ impl Parser for Heads {
 
     fn switched(&self, expected: &ExpectedReply) -> Option<&'static dyn Protocol> {
         (expected.note == NOTE_H2C).then_some(&super::http2::Http2 as &dyn Protocol)
+    }
+
+    fn is_whole_line(&self, line: &[u8], reply: &[u8]) -> bool {
+        let is_line = memchr(b'\n', line) == line.len().checked_sub(1);
+        let mut words = line.trim_ascii_end().split(|byte| *byte == b' ');
+        let is_simple = (words.next(), words.next().is_some(), words.next()) == (Some(b"GET"), true, None);
+        // Redis answers so, whose inline commands look alike.
+        let is_redis = matches!(reply, [b'$' | b'*' | b'+' | b'-' | b':', ..]);
+        is_line && is_simple && !is_redis && !reply.is_empty() && !reply.starts_with(b"HTTP/1.")
     }
 
     fn may_be_whole(&self, fresh: &[u8]) -> bool {
@@ -433,6 +471,20 @@ mod tests {
             (b"\x16\x03\x01\x02\x00", Detected::No),
             (b"HTTP/2 200", Detected::No),
             (b"SSH-2.0-x", Detected::No),
+            // Subversion, UPnP, Icecast, Varnish.
+            (b"MERGE /repository HTTP/1.1\r\n", Detected::Request),
+            (b"VERSION-CONTROL /a HTTP/1.1\r\n", Detected::Request),
+            (b"NOTIFY /event HTTP/1.1\r\nHost: h\r\n", Detected::Request),
+            (b"SUBSCRIBE /event HTTP/1.1\r\n", Detected::Request),
+            (b"SOURCE /live.ogg HTTP/1.0\r\n", Detected::Request),
+            (b"BAN .*\\.css HTTP/1.1\n", Detected::Request),
+            (b"GET index.html HTTP/1.0\r\n", Detected::Request),
+            (b"SOURCE secret /live ICE/1.0\r\n", Detected::No),
+            (b"DESCRIBE rtsp://h/a RTSP/1.0\r\n", Detected::No),
+            (b"INVITE sip:a@b SIP/2.0\r\n", Detected::No),
+            (b"set a 0 0 8\r\nHTTP/1.1\r\n", Detected::No),
+            (b"MERGE /a b HTTP/1.1\r\n", Detected::No),
+            (b"SUBSCRIBE a b\r\n", Detected::No),
         ] {
             assert_eq!(Http1.detect(bytes), expected, "{}", String::from_utf8_lossy(bytes));
         }

@@ -216,6 +216,12 @@ pub trait Parser: Send + fmt::Debug {
         let _ = fresh;
         true
     }
+    /// Whether `line`, which the server answers with `reply`, is a whole request, though it looks like the beginning of a
+    /// head.
+    fn is_whole_line(&self, line: &[u8], reply: &[u8]) -> bool {
+        let _ = (line, reply);
+        false
+    }
     /// The reply that ends with `bytes`, the last bytes of an operation, if one does: [`Protocol::trails`].
     fn last(&mut self, bytes: &[u8]) -> Option<Reply> {
         let _ = bytes;
@@ -534,6 +540,8 @@ pub enum ExchangeEvent {
         status: u16,
         /// The kind of failure, where the protocol names it.
         failure: Option<&'static str>,
+        /// The exchange's protocol, if only its outcome shows it.
+        protocol: Option<ProtocolId>,
     },
     /// The exchange is over.
     Done {
@@ -570,6 +578,11 @@ pub enum ExchangeEvent {
     },
     /// A request began that cannot be named: its name was given before the tracer saw the connection, or in lost bytes.
     Unnamed,
+    /// Heads were captured only in part: later heads that refer to them may be unreadable.
+    HeadsCut {
+        /// How many.
+        heads: u64,
+    },
     /// Too many requests of the connection were open: the oldest was given up.
     Crowded,
     /// The parser did not keep what later messages refer to (prepared statements), because the connection has too many.

@@ -1,8 +1,8 @@
 //! Messages of several parts: heads that continue after skipped bytes, and replies with an end of their own.
 
 use super::connection_parser::ConnectionParser;
-use super::stream::StreamState;
-use super::{Chunk, ExchangeEvent, Reply, Settings, Stamp, Verdict};
+use super::stream::{Chunked, StreamState};
+use super::{Chunk, Detected, ExchangeEvent, Protocol, Reply, Settings, Stamp, Verdict};
 use crate::model::{Direction, Outcome};
 
 impl ConnectionParser {
@@ -41,6 +41,36 @@ impl ConnectionParser {
         if stream.bytes > 0 && stream.buffer.is_empty() {
             let nothing = Chunk { dir, pos: stream.pos, len: 0, head: &[], tail: &[], fragments: &[], at, arrived: 0 };
             self.start(&nothing, 0, &[], settings, true, out);
+        }
+    }
+
+    /// The server answers with `reply` while a request's head seems incomplete: in HTTP/0.9 a line is a whole request.
+    pub(super) fn answered_line(&mut self, reply: &Chunk<'_>, settings: &Settings, out: &mut Vec<ExchangeEvent>) {
+        let dir = reply.dir.flip();
+        let Some(parser) = &self.parser else { return };
+        let stream = if dir == Direction::Rx { &mut self.rx } else { &mut self.tx };
+        if stream.buffer.is_empty() || !parser.is_whole_line(&stream.buffer, reply.head) {
+            return;
+        }
+        let line = std::mem::take(&mut stream.buffer);
+        let (pos, at) = (stream.pos.saturating_sub(line.len() as u64), stream.last);
+        // One byte more than there is: the head counts as cut, so it is all that comes.
+        let len = line.len() as u64 + 1;
+        let chunk = Chunk { dir, pos, len, head: &line, tail: &[], fragments: &[], at, arrived: 0 };
+        self.start(&chunk, 0, &line, settings, true, out);
+    }
+
+    /// The server answered before any of a request's body was sent (it refused `Expect: 100-continue`): if another request
+    /// comes, the body does not.
+    pub(super) fn unsent_body(&mut self, chunk: &Chunk<'_>) {
+        let is_answered = self.pair.is_empty();
+        let begins = |protocol: &dyn Protocol| protocol.detect(chunk.head) == Detected::Request;
+        let protocol = self.protocol;
+        let stream = self.stream(chunk.dir);
+        let has_body = matches!(stream.state, StreamState::Body(_) | StreamState::Chunked(Chunked::BEGIN));
+        let is_unsent = has_body && stream.bytes == stream.head_bytes;
+        if is_answered && is_unsent && protocol.is_some_and(begins) {
+            stream.restart();
         }
     }
 

@@ -406,7 +406,9 @@ impl ConnectionParser {
             Side::Client => Direction::Tx,
         });
         let Some(requests) = requests.or(connected) else { return false };
-        let round_trips = RoundTrips::new(protocol, requests, (self.rx.pos, self.tx.pos), self.midstream);
+        let mut round_trips = RoundTrips::new(protocol, requests, (self.rx.pos, self.tx.pos), self.midstream);
+        // Behind a tunnel, the connection had exchanges before.
+        round_trips.next = self.pair.upcoming();
         self.become_timed(round_trips);
         true
     }

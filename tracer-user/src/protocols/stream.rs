@@ -116,7 +116,12 @@ pub(super) struct Stream {
     pub(super) head_wanted: u16,
     /// The bytes so far may be the header of a proxy.
     pub(super) introducing: bool,
+    /// The body so far ends with the sentinel after which clients of event streams stop reading.
+    pub(super) has_sentinel: bool,
 }
+
+/// The last event of a stream, as OpenAI's interface has it: its clients close the connection without reading on.
+const SENTINEL: &[u8] = b"data: [DONE]";
 
 impl Stream {
     pub(super) fn new() -> Self {
@@ -132,6 +137,7 @@ impl Stream {
             ends_within: 0,
             head_wanted: 0,
             introducing: false,
+            has_sentinel: false,
         }
     }
 
@@ -144,6 +150,21 @@ impl Stream {
         self.head_bytes = 0;
         self.head_cut = false;
         self.ends_within = 0;
+        self.has_sentinel = false;
+    }
+
+    /// Looks at the end of an operation of a body for the sentinel.
+    pub(super) fn note_sentinel(&mut self, chunk: &Chunk<'_>) {
+        let in_body = matches!(
+            self.state,
+            StreamState::Body(_) | StreamState::Chunked(_) | StreamState::ChunkedLost | StreamState::UntilClose
+        );
+        let last = if chunk.head.len() as u64 == chunk.len { chunk.head } else { chunk.tail };
+        let last = last.trim_ascii_end();
+        // The line end of a chunk may come by itself.
+        if !last.is_empty() {
+            self.has_sentinel = in_body && last.ends_with(SENTINEL);
+        }
     }
 
     /// Notes the operation that carries a message's first byte.
@@ -186,6 +207,8 @@ impl Stream {
     /// Position before which operations tell nothing new; given for long bodies only.
     pub(super) fn skip(&self) -> u64 {
         match self.state {
+            // The server may refuse a body none of which was sent: then something else follows.
+            StreamState::Body(_) if self.bytes == self.head_bytes => 0,
             StreamState::Body(left) | StreamState::Own(left) | StreamState::Part(left) | StreamState::Pass(left)
                 if left >= 64 * 1024 =>
             {

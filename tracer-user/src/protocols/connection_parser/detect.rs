@@ -74,7 +74,9 @@ impl ConnectionParser {
                     Direction::Rx => ((pos, other.pos), (false, lost)),
                     Direction::Tx => ((other.pos, pos), (lost, false)),
                 };
-                self.multiplexed = Some(Box::new(Multiplexed::new(framed, requests, pos, lost)));
+                let mut multiplexed = Multiplexed::new(framed, requests, pos, lost);
+                multiplexed.go_on(self.pair.upcoming());
+                self.multiplexed = Some(Box::new(multiplexed));
                 return true;
             }
             self.parser = Some(protocol.open());
