@@ -75,7 +75,7 @@ pub struct ClassTables {
 pub struct ClassConfig {
     /// Most classes per service.
     pub max_per_service: usize,
-    /// Different values at one position of a path before they are one class.
+    /// Different words at one position of a path from which on it may be one of values.
     pub learn_after: usize,
     /// User rules, first match wins.
     pub rules: Vec<Rule>,
@@ -513,5 +513,7 @@ fn hash(facts: &Facts<'_>) -> u64 {
     hasher.finish()
 }
 
+#[cfg(test)]
+mod shape_tests;
 #[cfg(test)]
 mod tests;

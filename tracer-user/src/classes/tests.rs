@@ -242,13 +242,16 @@ fn a_missing_value_of_a_known_route_is_of_that_route() {
     let (mut classifier, mut names) = new();
     classify(&mut classifier, &mut names, "GET", "/users/17");
     classify(&mut classifier, &mut names, "GET", "/people/somebody");
-    for i in 0..40 {
+    classify(&mut classifier, &mut names, "GET", "/mail/somebody/read");
+    for i in 0..70 {
         classify(&mut classifier, &mut names, "GET", &format!("/shop/{}/view", word(i)));
     }
     for (path, class) in [
         ("/users/18", "GET /users/{id}"),
         ("/people/nobody", "GET /people/{param}"),
         ("/shop/nothing/view", "GET /shop/{param}/view"),
+        // One value is enough to know that there is such a route.
+        ("/mail/nobody/read", "GET /mail/{param}/{param}"),
         ("/users", "GET {unmatched}"),
         ("/shop/nothing/sell", "GET {unmatched}"),
     ] {

@@ -1,10 +1,13 @@
-//! Paths of one method as a tree that collapses positions with too many different values.
+//! Paths of one method as a tree that tells the application's words from values, and gives positions of values one child:
+//! `/shop/{param}/view`.
 //!
-//! A position collapses when it has had more than `learn_after` literal children: `/shop/{param}/view`. Children
-//! requested far more often than the others are words of the application and stay; the others are removed.
+//! **Words come back, values keep coming.** A literal is shown as `{param}` until it has repeated: `REPEATS` times if it looks like
+//! a word, else `REPEATS_UNLIKELY` times. From twice `learn_after` literals on a position is one of values if most of its newest
+//! `learn_after` literals were requested once; those that were requested far more often than the others are words of the application
+//! and stay. With four times `learn_after` literals it is full: those that have repeated stay.
 //!
-//! Until then, a literal may still be a value. It is shown as `{param}` until it has repeated: `REPEATS` times if it
-//! looks like a word, else `REPEATS_UNLIKELY` times. A plain word at the top (`/health`) is shown at once.
+//! A plain word at the top (`/health`), and one too short for a secret, is shown at once, but only while few of these words of the
+//! tree have not repeated yet: a client that fetches each path once must not get a class for each.
 
 use std::collections::HashMap;
 
@@ -18,6 +21,10 @@ pub(super) const REPEATS: u64 = 3;
 const REPEATS_UNLIKELY: u64 = 10;
 /// A literal of at most this length contains no secret.
 const SHORT: usize = 3;
+/// Literals after which a position is judged, in multiples of `learn_after`.
+const JUDGED: usize = 2;
+/// Literals after which a position is full, in multiples of `learn_after`.
+const FULL: usize = 4;
 
 /// One position.
 #[derive(Debug, Default)]
@@ -25,6 +32,12 @@ struct Node {
     children: HashMap<Box<str>, Node>,
     /// Requests through this node.
     hits: u64,
+    /// Requests through this node from which on its word is shown.
+    shown_from: u64,
+    /// Literals that began here.
+    literals: usize,
+    /// Which of its parent's literals it was.
+    order: usize,
     /// Whether a path ended here.
     ends: bool,
     /// Whether new literals share one child.
@@ -36,12 +49,14 @@ struct Node {
 pub struct Tree {
     root: Node,
     nodes: usize,
+    /// Words that were shown at once and have not repeated, those that are gone included.
+    unproven: usize,
 }
 
 /// How a tree may grow.
 #[derive(Clone, Copy, Debug)]
 pub struct Growth {
-    /// Different values at one position before it collapses.
+    /// Different literals at one position from which on it may be one of values.
     pub learn_after: usize,
     /// Maximum positions.
     pub most: usize,
@@ -82,6 +97,8 @@ impl From<Followed> for Found {
 
 /// The child of values.
 const PARAM: &str = "{param}";
+/// [`Node::shown_from`] of a word that is shown at once; a smaller one needs no proof.
+const AT_ONCE: u64 = 1;
 
 impl Tree {
     /// Positions in it.
@@ -114,7 +131,7 @@ impl Tree {
         let mut node = &self.root;
         for (depth, segment) in segments.iter().enumerate() {
             let (key, child) = match node.children.get(segment.as_str()) {
-                Some(child) if is_shown(segment, depth, child.hits) => (segment.as_str(), child),
+                Some(child) if child.is_shown() => (segment.as_str(), child),
                 Some(child) => {
                     stable = false;
                     (PARAM, child)
@@ -123,8 +140,8 @@ impl Tree {
                 None => {
                     // Until the position collapses, this may be a new word.
                     stable &= node.collapsed;
-                    let last = depth + 1 == segments.len();
-                    (PARAM, node.children.get(PARAM).or_else(|| node.hidden_end(depth).filter(|_| last))?)
+                    let next = segments.get(depth + 1).map(String::as_str);
+                    (PARAM, node.children.get(PARAM).or_else(|| node.hidden_like(next))?)
                 }
             };
             keys.push(key.to_owned());
@@ -143,7 +160,7 @@ impl Tree {
         for segment in super::template::segments(path) {
             let key = if node.children.contains_key(segment.as_str()) { segment.as_str() } else { PARAM };
             let Some(child) = node.children.get_mut(key) else { return };
-            child.hits += weight;
+            self.unproven -= usize::from(child.hit(weight));
             node = child;
         }
     }
@@ -152,30 +169,48 @@ impl Tree {
     pub fn follow(&mut self, segments: &[String], growth: Growth) -> Followed {
         let Growth { learn_after, most, weight, shown_at_once } = growth;
         let mut followed = Followed { keys: Vec::with_capacity(segments.len()), collapsed: false, stable: true };
-        let mut nodes = self.nodes;
         let mut node = &mut self.root;
         node.hits += weight;
         for (depth, segment) in segments.iter().enumerate() {
             let is_value = segment.starts_with('{');
             let known = node.children.contains_key(segment.as_str());
-            let literals = node.children.keys().filter(|key| !key.starts_with('{')).count();
-            if !known && !is_value && !node.collapsed && literals >= learn_after {
-                nodes -= node.collapse();
+            if !known
+                && !is_value
+                && !node.collapsed
+                && let Some(least) = node.verdict(learn_after)
+            {
+                self.nodes -= node.collapse(least);
                 followed.collapsed = true;
             }
-            let full = nodes >= most.min(NODES);
+            let full = self.nodes >= most.min(NODES);
             let key: &str = if !known && !is_value && (node.collapsed || full) { PARAM } else { segment };
             if !node.children.contains_key(key) {
-                nodes += 1;
+                self.nodes += 1;
+                let mut child = Node::default();
+                if !key.starts_with('{') {
+                    node.literals += 1;
+                    child.order = node.literals;
+                    child.shown_from = match tokens::is_word(key) {
+                        _ if shown_at_once && node.literals <= learn_after => 0,
+                        true if is_plain(key, depth) && self.unproven < learn_after / 3 => {
+                            self.unproven += 1;
+                            AT_ONCE
+                        }
+                        true => REPEATS,
+                        false => REPEATS_UNLIKELY,
+                    };
+                }
+                node.children.insert(key.into(), child);
             }
-            node = node.children.entry(key.into()).or_default();
-            node.hits += weight;
-            let shown = shown_at_once || key.starts_with('{') || is_shown(key, depth, node.hits);
+            // It was there, or was inserted.
+            let Some(child) = node.children.get_mut(key) else { break };
+            self.unproven -= usize::from(child.hit(weight));
+            let shown = child.is_shown();
             followed.stable &= shown;
             followed.keys.push(if shown { key } else { PARAM }.to_owned());
+            node = child;
         }
         node.ends = true;
-        self.nodes = nodes;
         followed
     }
 }
@@ -187,7 +222,7 @@ pub fn guess(path: &str) -> String {
     }
     let segments = super::template::segments(path);
     let shown = |(depth, segment): (usize, &String)| {
-        let literal = segment.starts_with('{') || is_shown(segment, depth, 1);
+        let literal = segment.starts_with('{') || (tokens::is_word(segment) && is_plain(segment, depth));
         if literal { segment.clone() } else { PARAM.to_owned() }
     };
     route(&segments.iter().enumerate().map(shown).collect::<Vec<_>>())
@@ -208,39 +243,65 @@ fn route(keys: &[String]) -> String {
     keys.iter().flat_map(|key| ["/", key]).collect()
 }
 
-/// Whether a word at this depth with this many requests is shown.
-fn is_shown(word: &str, depth: usize, hits: u64) -> bool {
-    if word.starts_with('{') {
-        return true;
-    }
-    let needed = match tokens::is_word(word) {
-        true if depth == 0 || word.len() <= SHORT => 1,
-        true => REPEATS,
-        false => REPEATS_UNLIKELY,
-    };
-    hits >= needed
+/// Whether a word at this depth is unlikely to be a value.
+fn is_plain(word: &str, depth: usize) -> bool {
+    depth == 0 || word.len() <= SHORT
 }
 
 impl Node {
-    /// A word that ends a path and is not shown yet: a sibling counts as the same value.
-    fn hidden_end(&self, depth: usize) -> Option<&Self> {
-        self.children
-            .iter()
-            .find(|(word, child)| !is_shown(word, depth, child.hits) && child.ends)
-            .map(|(_, child)| child)
+    /// Counts requests; whether its word, shown at once, has repeated by that.
+    fn hit(&mut self, weight: u64) -> bool {
+        let was_unproven = self.is_unproven();
+        self.hits += weight;
+        was_unproven && !self.is_unproven()
     }
 
-    /// Keeps the literals that matter: those with at least eight requests and four times the lower quartile, which
-    /// consists of values. Returns the number of positions removed.
-    fn collapse(&mut self) -> usize {
-        let literals = self.children.iter().filter(|(key, _)| !key.starts_with('{'));
-        let mut hits: Vec<u64> = literals.map(|(_, child)| child.hits).collect();
+    /// Whether its word is shown at once and has not repeated.
+    fn is_unproven(&self) -> bool {
+        self.shown_from == AT_ONCE && self.hits < REPEATS
+    }
+
+    /// Whether its word is shown; a placeholder always is.
+    fn is_shown(&self) -> bool {
+        self.hits >= self.shown_from
+    }
+
+    /// The first word that is not shown and goes on with `next`, or ends: a sibling that does counts as the same value.
+    fn hidden_like(&self, next: Option<&str>) -> Option<&Self> {
+        let goes_on = |child: &Self| next.map_or(child.ends, |next| child.children.contains_key(next));
+        self.words().filter(|child| !child.is_shown() && goes_on(child)).min_by_key(|child| child.order)
+    }
+
+    /// The literals below it.
+    fn words(&self) -> impl Iterator<Item = &Self> {
+        self.children.iter().filter(|(key, _)| !key.starts_with('{')).map(|(_, child)| child)
+    }
+
+    /// If new literals are no words from now on: how often those that stay must have been requested.
+    fn verdict(&self, learn_after: usize) -> Option<u64> {
+        if self.literals >= learn_after.saturating_mul(FULL) {
+            return Some(REPEATS);
+        }
+        if self.literals < learn_after.saturating_mul(JUDGED) {
+            return None;
+        }
+        let newest = self.words().filter(|child| child.order > self.literals - learn_after);
+        let once = newest.filter(|child| child.hits <= 1).count();
+        (once * 3 > learn_after * 2).then(|| self.usual() * 4).map(|least| least.max(8))
+    }
+
+    /// The lower quartile of the requests of literals: at a position of values, that of values.
+    fn usual(&self) -> u64 {
+        let mut hits: Vec<u64> = self.words().map(|child| child.hits).collect();
         hits.sort_unstable();
-        let usual = hits.get(hits.len() / 4).copied().unwrap_or(0);
-        let threshold = (usual * 4).max(8);
+        hits.get(hits.len() / 4).copied().unwrap_or(0)
+    }
+
+    /// Keeps the literals with at least so many requests; returns the number of positions removed.
+    fn collapse(&mut self, least: u64) -> usize {
         let mut gone = 0;
         self.children.retain(|key, child| {
-            let keep = key.starts_with('{') || child.hits >= threshold;
+            let keep = key.starts_with('{') || child.hits >= least;
             gone += if keep { 0 } else { child.count() };
             keep
         });
