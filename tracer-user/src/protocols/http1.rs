@@ -395,7 +395,7 @@ pub(super) fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// The path of a target: without query, fragment, scheme and authority; bounded.
+/// The path of a target: without query, fragment, scheme, authority and the parameters of its segments; bounded.
 pub(super) fn path(target: &[u8], tunnel: bool) -> Arc<str> {
     let mut rest = target;
     if !tunnel
@@ -406,7 +406,18 @@ pub(super) fn path(target: &[u8], tunnel: bool) -> Arc<str> {
         rest = memchr(b'/', after).and_then(|slash| after.get(slash..)).unwrap_or(b"/");
     }
     let end = memchr::memchr2(b'?', b'#', rest).unwrap_or(rest.len()).min(PATH_LIMIT);
-    recent(rest.get(..end).unwrap_or_default())
+    let path = rest.get(..end).unwrap_or_default();
+    if memchr(b';', path).is_some() { recent(&without_parameters(path)) } else { recent(path) }
+}
+
+/// Path parameters are values as a query's are, and often secret: `/cart;jsessionid=4F1C/items;page=2`.
+fn without_parameters(path: &[u8]) -> Vec<u8> {
+    let mut inside = false;
+    let is_kept = |byte: &u8| {
+        inside = (inside || *byte == b';') && *byte != b'/';
+        !inside
+    };
+    path.iter().copied().filter(is_kept).collect()
 }
 
 /// Hash that distinguishes targets without keeping them: their queries may be secret.
@@ -500,6 +511,9 @@ mod tests {
             ("http://host?x", "/"),
             ("*", "*"),
             ("/a://b", "/a://b"),
+            ("/cart;jsessionid=4F1C/items;page=2;x=/c?y", "/cart/items/c"),
+            ("/;sid=1", "/"),
+            ("http://host/a;v=1", "/a"),
         ] {
             assert_eq!(&*path(target.as_bytes(), false), expected, "{target}");
         }
