@@ -1,4 +1,5 @@
-//! What an interpreter runs: an installed script, module or class; never code or data from its command line.
+//! What an interpreter runs: an installed script, module or class, or what a title calls itself; never code or data from its
+//! command line.
 
 use std::path::Path;
 
@@ -85,6 +86,13 @@ const JAVA_VALUES: [&str; 14] = [
     "--source",
     "--enable-native-access",
 ];
+/// Options of `elixir` whose value is the next argument.
+const ELIXIR_VALUES: [&str; 8] = ["-pa", "-pz", "-r", "-pr", "--cookie", "--name", "--sname", "--rpc-eval"];
+/// Modules that start others on the virtual machine of Erlang.
+const ERLANG_STARTERS: [&str; 6] = ["elixir", "init", "application", "inets", "ssl", "crypto"];
+/// What follows the program's name in titles that have no colon: `starman worker -l :80`, `unicorn worker[0]`.
+const ROLES: [&str; 10] =
+    ["master", "worker", "manager", "server", "parent", "child", "scheduler", "supervisor", "dispatcher", "monitor"];
 /// Longest name.
 const NAME: usize = 64;
 
@@ -99,6 +107,7 @@ pub(super) fn program<'a>(kind: &str, arguments: &'a [String]) -> Option<Program
         "php" | "php-cgi" => &PHP,
         "sh" | "bash" | "dash" | "ash" | "zsh" | "ksh" => &SHELL,
         "java" => return Some(java(arguments).unwrap_or(Program::Unnamed)),
+        "beam.smp" | "beam" => return Some(erlang(arguments).unwrap_or(Program::Unnamed)),
         _ => return None,
     };
     Some(interpreted(syntax, arguments).unwrap_or(Program::Unnamed))
@@ -108,6 +117,47 @@ pub(super) fn program<'a>(kind: &str, arguments: &'a [String]) -> Option<Program
 pub(super) fn is_name(text: &str) -> bool {
     let of_names = |c: char| c.is_alphanumeric() || matches!(c, '.' | '_' | '-' | '+' | '$');
     text.len() <= NAME && text.chars().all(of_names) && text.chars().any(char::is_alphabetic)
+}
+
+/// The name in a title that a program gave itself in place of its arguments, and which of several it is:
+/// `nginx: worker process`, `puma 6.6.0 (tcp://127.0.0.1:8080) [shop]`, `sidekiq 7.3.2 shop [0 of 8 busy]`, `starman worker`.
+pub(super) fn title(first: &str) -> Option<(&str, Option<&str>)> {
+    if let Some((name, _)) = first.split_once(": ")
+        && is_name(name.trim_start_matches('['))
+    {
+        return Some((name.trim_start_matches('['), None));
+    }
+    let (name, rest) = first.split_once(' ').filter(|(name, _)| is_name(name))?;
+    let mut words = rest.split(' ');
+    let next = words.next()?;
+    if next.starts_with(|c: char| c.is_ascii_digit()) && next.contains('.') && is_version(next) {
+        let bracketed = rest.strip_suffix(']').and_then(|rest| rest.rsplit('[').next());
+        let tag = words.next().filter(|word| is_name(word)).or(bracketed).filter(|tag| is_name(tag));
+        return Some((name, tag));
+    }
+    let role = next.split('[').next().unwrap_or(next);
+    ROLES.contains(&role).then_some((name, None))
+}
+
+fn is_version(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'.')
+}
+
+/// Whether Python runs a part of the process that started it: a worker of a pool that does not fork, or a helper of it.
+pub(super) fn is_part_of_parent(arguments: &[String]) -> bool {
+    let mut rest = arguments.iter().map(String::as_str);
+    while let Some(argument) = rest.next() {
+        match argument {
+            "-c" => return rest.next().is_some_and(|code| code.starts_with("from multiprocessing.")),
+            "-m" => return rest.next().is_some_and(|module| module.starts_with("joblib.externals.loky")),
+            "-X" | "-W" => {
+                rest.next();
+            }
+            option if option.starts_with('-') => {}
+            _ => return false,
+        }
+    }
+    false
 }
 
 fn interpreted<'a>(syntax: &Syntax, arguments: &'a [String]) -> Option<Program<'a>> {
@@ -156,6 +206,45 @@ fn file(path: &str) -> Option<Program<'_>> {
     let base = path.rsplit('/').next().unwrap_or(path);
     let installed = !path.starts_with("/dev/") && !path.starts_with("/proc/") && is_name(base);
     installed.then_some(Program::File(path))
+}
+
+/// The name of the node, else the script, else the module that is started: `beam.smp -- -root … -sname shop@host -s shop -extra …`.
+fn erlang(arguments: &[String]) -> Option<Program<'_>> {
+    let (mut node, mut module, mut script) = (None, None, None);
+    let mut rest = arguments.iter().map(String::as_str);
+    while let Some(argument) = rest.next() {
+        match argument {
+            // A shell at another node.
+            "-remsh" => return None,
+            "-name" | "-sname" => node = rest.next()?.split('@').next().filter(|name| is_name(name)).or(node),
+            "-s" | "-run" => {
+                let name = rest.next()?;
+                let name = name.strip_prefix("Elixir.").unwrap_or(name);
+                module = module.or(Some(name).filter(|name| is_name(name) && !ERLANG_STARTERS.contains(name)));
+            }
+            "-extra" => {
+                script = elixir(rest);
+                break;
+            }
+            _ => {}
+        }
+    }
+    node.map(Program::Module).or(script).or(module.map(Program::Module))
+}
+
+/// The script among the arguments of `elixir`.
+fn elixir<'a>(mut rest: impl Iterator<Item = &'a str>) -> Option<Program<'a>> {
+    while let Some(argument) = rest.next() {
+        match argument {
+            "-e" | "--eval" => return None,
+            value if ELIXIR_VALUES.contains(&value) => {
+                rest.next();
+            }
+            option if option.starts_with(['-', '+']) => {}
+            script => return file(script),
+        }
+    }
+    None
 }
 
 fn java(arguments: &[String]) -> Option<Program<'_>> {
@@ -219,6 +308,9 @@ mod tests {
             "java|-cp|x|hunter2!",
             "php|-S|localhost:8000",
             "python",
+            "beam.smp|-K|true|--|-root|/usr/lib/erlang|-progname|erl|--|-home|/root|--|-noshell|-eval|secret()",
+            "beam.smp|--|-root|/usr/lib/erlang|--|-noshell|-s|elixir|start_cli|-extra|-e|secret()",
+            "beam.smp|--|-noshell|-sname|rem-77-shop@host|-remsh|shop@host",
         ] {
             assert_eq!(named(line), None, "{line}");
         }
@@ -241,9 +333,45 @@ mod tests {
             ("bash|-o|pipefail|-eu|/opt/run.sh|-c|x", "/opt/run.sh"),
             ("java|--add-opens|java.base/java.lang=ALL|-jar|/opt/shop.jar", "/opt/shop.jar"),
             ("java|-p|mods|-m|shop/com.acme.Main", "module com.acme.Main"),
+            (
+                "beam.smp|--|-root|/usr/lib/erlang|-bindir|/x|--|-home|/root|--|-noshell|-s|orders|start",
+                "module orders",
+            ),
+            ("beam.smp|--|-pa||-noshell|-noinput|-s|rabbit|boot|-boot|start_sasl|-sname|rabbit@host", "module rabbit"),
+            (
+                "beam.smp|--|-noshell|-s|elixir|start_cli|-mode|embedded|-name|shop@10.1.2.3|-extra|--no-halt",
+                "module shop",
+            ),
+            (
+                "beam.smp|--|-elixir_root|/usr/lib/elixir|-noshell|-s|elixir|start_cli|-extra|--no-halt|web.exs",
+                "web.exs",
+            ),
+            ("beam.smp|--|-noshell|-s|elixir|start_cli|-extra|/usr/bin/mix|phx.server", "/usr/bin/mix"),
+            ("bun|run|front.ts", "front.ts"),
             ("java|-Dkey=secret|-cp|a:b|com.acme.Main|x", "module com.acme.Main"),
         ] {
             assert_eq!(named(line).as_deref(), Some(expected), "{line}");
+        }
+    }
+
+    #[test]
+    fn titles() {
+        for (text, expected) in [
+            ("nginx: worker process", Some(("nginx", None))),
+            ("[celeryd: celery@host:MainProcess] -active- (worker)", Some(("celeryd", None))),
+            ("puma 6.6.0 (tcp://127.0.0.1:8080) [shop]", Some(("puma", Some("shop")))),
+            ("puma: cluster worker 0: 4711 [shop]", Some(("puma", None))),
+            ("sidekiq 7.3.2 shop [0 of 8 busy]", Some(("sidekiq", Some("shop")))),
+            ("sidekiq 7.3.2  [0 of 8 busy]", Some(("sidekiq", None))),
+            ("starman master -l 127.0.0.1:80 app.psgi", Some(("starman", None))),
+            ("unicorn worker[0] -c unicorn.rb", Some(("unicorn", None))),
+            ("my password: hunter2", None),
+            ("order 17 of jane", None),
+            ("/usr/bin/x worker", None),
+            ("puma", None),
+            ("", None),
+        ] {
+            assert_eq!(title(text), expected, "{text}");
         }
     }
 }

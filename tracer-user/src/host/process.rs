@@ -10,7 +10,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{services, users};
+use super::{command_line, services, users};
 
 /// Most bytes read of a file of a process.
 const READ_LIMIT: u64 = 16 * 1024;
@@ -20,6 +20,8 @@ const SEARCH_LIMIT: u64 = 2 * 1024 * 1024;
 const VARIABLE: usize = 16 * 1024;
 /// Most bytes of an argument that are looked at: a path has no more.
 const ARGUMENT: usize = 4 * 1024;
+/// Most parents asked for the program of a process that runs a part of them.
+const PARENTS: u32 = 3;
 /// Most bytes of all arguments kept.
 const ARGUMENTS: usize = 16 * 1024;
 
@@ -42,7 +44,7 @@ pub struct ProcessFacts {
     pub files: u64,
     /// Arguments: the first 16 KiB of them, and of each the first 4 KiB.
     pub cmdline: Vec<String>,
-    /// Name and place of the program, where it is an argument that is not kept.
+    /// Name and place of the program, where it is an argument that is not kept or another process's.
     #[serde(default)]
     pub program: Option<(String, Option<String>)>,
     /// Its working directory; empty if not readable. It may have changed since the program was started.
@@ -58,14 +60,47 @@ pub struct ProcessFacts {
 }
 
 impl ProcessFacts {
+    /// The command as `ps -o comm` shows it; the program's file where the first thread has a name as a thread: `node-MainThread`.
+    pub fn command(&self) -> &str {
+        if !is_thread_name(&self.comm) {
+            return &self.comm;
+        }
+        self.exe.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or(&self.comm)
+    }
+
     /// Whether its program is a Python interpreter, by name.
     pub fn is_python(&self) -> bool {
         self.exe.rsplit('/').next().is_some_and(|name| name.starts_with("python"))
     }
 }
 
+/// Whether a thread's name says that it is the first of its process, and not which program that runs: `MainThread` of Node.js 24,
+/// `node-MainThread` of 26.
+pub fn is_thread_name(comm: &str) -> bool {
+    comm.ends_with("MainThread")
+}
+
 /// Reads the facts of a process; `None` if it is gone. One that is ending has neither `exe` nor `cmdline`.
 pub fn read(pid: u32) -> Option<ProcessFacts> {
+    read_with_parents(pid, PARENTS)
+}
+
+/// The same; a process of Python's `multiprocessing` runs the program of its parent, of which `parents` at most are read.
+fn read_with_parents(pid: u32, parents: u32) -> Option<ProcessFacts> {
+    let facts = read_own(pid)?;
+    if parents == 0
+        || !facts.is_python()
+        || !command_line::is_part_of_parent(facts.cmdline.get(1..).unwrap_or_default())
+    {
+        return Some(facts);
+    }
+    // A process whose parent ended has another one.
+    let parent = read_with_parents(facts.parent, parents - 1).filter(|parent| parent.exe == facts.exe);
+    let program = parent.map(|parent| parent.program.clone().unwrap_or_else(|| services::program(&parent)));
+    Some(ProcessFacts { program, ..facts })
+}
+
+fn read_own(pid: u32) -> Option<ProcessFacts> {
     let dir = format!("/proc/{pid}");
     let file = |name: &str| bytes(&format!("{dir}/{name}")).unwrap_or_default();
     // Reads links without following them.
@@ -332,6 +367,30 @@ mod tests {
         let facts = read(std::process::id()).unwrap();
         assert!(facts.start_time > 0 && !facts.exe.is_empty() && !facts.cmdline.is_empty());
         assert_eq!(read(u32::MAX), None);
+    }
+
+    #[test]
+    fn a_worker_of_multiprocessing_is_its_parents_program() {
+        let dir = tempfile::tempdir().unwrap();
+        let script = dir.path().join("shopfront.py");
+        // The worker is as old as the pool's first answer.
+        let text = "import multiprocessing, os, sys\nif __name__ == '__main__':\n    multiprocessing.set_start_method(sys.argv[1])\n    \
+                    with multiprocessing.Pool(1) as pool:\n        print(pool.apply(os.getpid), flush=True)\n        sys.stdin.read()\n";
+        std::fs::write(&script, text).unwrap();
+        for method in ["spawn", "forkserver", "fork"] {
+            let mut command = std::process::Command::new("python3");
+            command.arg(&script).arg(method);
+            let piped = std::process::Stdio::piped;
+            let mut child = command.stdin(piped()).stdout(piped()).spawn().unwrap();
+            let mut line = String::new();
+            BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+            let worker = read(line.trim().parse().unwrap()).unwrap();
+            drop(child.stdin.take());
+            child.wait().unwrap();
+            let identity = services::identify(&ProcessFacts { cgroup: String::new(), ..worker }, &Vec::new());
+            assert_eq!(identity.name, "shopfront", "{method}");
+            assert_eq!(identity.place.as_deref(), script.to_str(), "{method}");
+        }
     }
 
     #[test]

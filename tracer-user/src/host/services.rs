@@ -96,7 +96,8 @@ fn unit(cgroup: &str) -> Option<(String, Option<String>)> {
 fn stem(path: &str) -> String {
     let name = Path::new(path).file_name().map_or(path.into(), |name| name.to_string_lossy());
     let name = name.as_ref();
-    for extension in [".py", ".pyc", ".js", ".mjs", ".cjs", ".ts", ".rb", ".pl", ".php", ".jar", ".sh"] {
+    for extension in [".py", ".pyc", ".js", ".mjs", ".cjs", ".ts", ".rb", ".pl", ".php", ".jar", ".sh", ".exe", ".exs"]
+    {
         if let Some(stem) = name.strip_suffix(extension)
             && !stem.is_empty()
         {
@@ -115,12 +116,11 @@ pub(super) fn program(facts: &ProcessFacts) -> (String, Option<String>) {
     let arguments = facts.cmdline.get(1..).unwrap_or_default();
     let run = command_line::program(kind, arguments);
     let exe = (!facts.exe.is_empty()).then(|| facts.exe.clone());
-    // A process that rewrote its title ("nginx: worker process", "postgres: checkpointer"): no path, a colon.
-    if let Some((title, _)) = first.split_once(": ")
-        && command_line::is_name(title)
+    // What an interpreter runs is not visible behind a title. One without a colon could be arguments of another program.
+    if let Some((title, tag)) = command_line::title(first)
+        && (run.is_some() || first.contains(": "))
     {
-        // What the interpreter runs is no longer visible.
-        return (title.to_owned(), exe.filter(|_| run.is_none()));
+        return (title.to_owned(), tag.map(str::to_owned).or(exe.filter(|_| run.is_none())));
     }
     match run {
         Some(Program::File(path)) => (stem(path), absolute(&facts.cwd, path)),
@@ -209,6 +209,18 @@ mod tests {
             ("/usr/bin/node", &["node", "--inspect", "server.js"], "server"),
             ("/usr/lib/jvm/bin/java", &["java", "-Xmx1g", "-jar", "/opt/shop.jar"], "shop"),
             ("/usr/lib/jvm/bin/java", &["java", "-cp", "a:b", "com.acme.Main", "x"], "Main"),
+            ("/usr/bin/ruby3.3", &["puma 6.6.0 (tcp://127.0.0.1:8080) [shop]"], "puma"),
+            ("/usr/bin/ruby3.3", &["sidekiq 7.3.2 shop [0 of 8 busy]"], "sidekiq"),
+            ("/usr/bin/perl", &["starman worker -l 127.0.0.1:80 app.psgi"], "starman"),
+            ("/usr/bin/x", &["starman worker -l 127.0.0.1:80 app.psgi"], "x"),
+            (
+                "/usr/lib/erlang/erts-15.2/bin/beam.smp",
+                &["beam.smp", "--", "-noshell", "-s", "orders", "start"],
+                "orders",
+            ),
+            ("/usr/lib/erlang/erts-15.2/bin/beam.smp", &["beam.smp", "--", "-noshell"], "beam.smp"),
+            ("/opt/node_modules/bun/bin/bun.exe", &["bun", "front.ts"], "front"),
+            ("/opt/node_modules/bun/bin/bun.exe", &["bun"], "bun"),
             ("/usr/bin/bash", &["bash"], "bash"),
             ("/bin/dash", &["sh", "/opt/run.sh"], "run"),
             ("/usr/local/bin/shop", &["./shop", "--port", "1"], "shop"),
@@ -265,6 +277,7 @@ mod tests {
             ("/opt/server", "/", &["server"], "", "server", "/opt/server"),
             ("/usr/bin/python3", "/", &["gunicorn: master [app]"], "", "gunicorn", ""),
             ("/usr/sbin/nginx", "/", &["nginx: worker process"], "", "nginx", "/usr/sbin/nginx"),
+            ("/usr/bin/ruby3.3", "/", &["puma 6.6.0 (tcp://[::]:8080) [shop]"], "", "puma", "shop"),
             ("/bin/java", "/", &["java", "com.acme.Main"], "", "Main", "com.acme.Main"),
             (
                 "/bin/x",

@@ -419,11 +419,13 @@ impl Pipeline {
                     self.leaving.push_back((header.nanos + FORGET, tgid));
                 }
                 if !self.engine.knows(tgid) {
+                    // Other threads have names of their own.
+                    let comm = (header.tid == tgid).then(|| decode::comm(&stats.comm));
                     if gone {
                         // A short-lived process has a name: enough to charge its CPU.
-                        self.stand_in(tgid, Some(&decode::comm(&stats.comm)));
+                        self.stand_in(tgid, comm.as_deref());
                     } else {
-                        self.introduce(tgid, Some(&decode::comm(&stats.comm)), who);
+                        self.introduce(tgid, comm.as_deref(), who);
                     }
                 }
                 return;

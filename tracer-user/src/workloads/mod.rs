@@ -14,14 +14,14 @@ use rustc_hash::FxHashMap;
 pub use self::groups::{GroupView, NAME, WorkloadGroup};
 use self::groups::{Groups, UNKNOWN};
 use crate::guard::tables::{TableUse, scaled};
-use crate::host::process::ProcessFacts;
+use crate::host::process::{ProcessFacts, is_thread_name};
 use crate::model::Nanos;
 use crate::transactions::process_costs::ProcessWork;
 
 /// What groups are formed by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupBy {
-    /// The name of the main thread, as `ps -o comm` shows it.
+    /// The name of the main thread, as `ps -o comm` shows it; of the program's file where it is only a thread's name.
     Command,
     /// The effective user.
     User,
@@ -103,7 +103,7 @@ impl Workloads {
 
     /// A process is what these facts say.
     pub fn process(&mut self, tgid: u32, facts: &ProcessFacts, now: Nanos) {
-        let names = [facts.comm.as_str(), facts.user.as_str(), root(&facts.cgroup), unit(&facts.cgroup)];
+        let names = [facts.command(), facts.user.as_str(), root(&facts.cgroup), unit(&facts.cgroup)];
         let is_new = !self.processes.contains_key(&tgid);
         self.put(tgid, names.map(Some));
         if is_new && self.looks.len() < PROCESSES {
@@ -113,7 +113,7 @@ impl Workloads {
 
     /// A process of which nothing but its command is known runs: it keeps the groups of the one that forked it.
     pub fn runs(&mut self, tgid: u32, command: &str) {
-        self.put(tgid, [Some(command), None, None, None]);
+        self.put(tgid, [Some(command).filter(|command| !is_thread_name(command)), None, None, None]);
     }
 
     /// `child` was forked: it is in the groups of its parent until more is known.
@@ -267,6 +267,22 @@ mod tests {
 
     fn owned(rows: &[(&str, f64)]) -> Vec<(String, f64)> {
         rows.iter().map(|(name, cpu)| ((*name).to_owned(), *cpu)).collect()
+    }
+
+    #[test]
+    fn a_main_thread_is_not_a_command() {
+        let mut books = Workloads::for_memory(512 << 20);
+        let commands = |books: &Workloads| -> Vec<String> {
+            books.grouping(GroupBy::Command).groups.into_iter().map(|group| group.name.to_string()).collect()
+        };
+        for (pid, comm) in [(1, "node"), (2, "MainThread"), (3, "node-MainThread")] {
+            books.process(pid, &ProcessFacts { exe: "/usr/bin/node".into(), ..facts(comm, "u", "/") }, 0);
+        }
+        assert_eq!(commands(&books), ["node"]);
+        // One that lived for a moment has the name of its execution.
+        books.runs(4, "npm");
+        books.runs(4, "node-MainThread");
+        assert_eq!(commands(&books), ["node", "npm"]);
     }
 
     #[test]
