@@ -45,8 +45,8 @@ fn forked_processes() {
 fn processes_forked_for_a_request() {
     let application = application("shapeschildren", &["-u"], "Python threads, child processes");
     let modes = [
-        Mode::new("fork", "a forked child calls, awaited", 0.95),
-        Mode::new("command", "a shell runs curl twice, awaited", 0.95),
+        Mode::new("fork", "a forked child calls, awaited", 0.99),
+        Mode::new("command", "a shell runs curl twice, awaited", 0.99),
         Mode::new("detached", "curl, not awaited", 0.5),
         // Workers outlive the request that forked them.
         Mode::new("workers", "worker processes of a pool", 0.0),
@@ -175,4 +175,32 @@ fn stores() {
     say(&format!("lost: {:?}", agent.metrics().lost()));
     agent.stop();
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+#[test]
+fn jobs_of_a_queue() {
+    let Some(_turn) = begin("transactions_jobs", &["python3", "cc", "redis-server"]) else { return };
+    let dir = scratch();
+    let (redis, upstream) = (Redis::start(dir.path()), Server::c("origin", dir.path()));
+    let agent = Agent::start(dir.path(), &["--nice=-10"]);
+    let mut tail = Tail::new(&agent.transactions);
+    let mut command = Command::new(find("python3").expect("python3"));
+    command.arg("-u").arg(source("queue_worker.py")).env("REDIS_PORT", redis.address.port().to_string());
+    let _worker =
+        Server::start("queueworker", dir.path(), command.env("UPSTREAM_PORT", upstream.address.port().to_string()));
+    let mut client = redis.client();
+    for job in 0..40 {
+        client.ask(&["LPUSH", "jobs", &format!("job{job}")]);
+    }
+    let made = |span: &Span| !span.server && span.path.starts_with("/b/job");
+    assert_eq!(tail.until(40, Duration::from_secs(30), made), 40, "lost: {:?}", agent.metrics().lost());
+    let mut found: HashMap<(&str, &str, &str), usize> = HashMap::new();
+    for span in tail.spans.iter().filter(|span| made(span)) {
+        *found.entry((&span.service, &span.grade, &span.evidence)).or_default() += 1;
+    }
+    // Whatever filled the queue caused them: none certainly begins a transaction.
+    let expected =
+        ("queueworker", "orphan", "its process takes jobs from a queue: which job it belongs to is not known");
+    assert_eq!(found, HashMap::from([(expected, 40)]));
+    agent.stop();
 }
