@@ -128,8 +128,10 @@ fn read_own(pid: u32) -> Option<ProcessFacts> {
     });
     let facts = facts(pid, &files, cmdline, environ)?;
     // One that began to end in between lacks some of it, such as the name in its environment.
-    let ends = File::open(Path::new(&dir).join("cmdline")).map_or(true, |file| file.bytes().next().is_none());
-    let (exe, cmdline) = if ends { (String::new(), Vec::new()) } else { (facts.exe, facts.cmdline) };
+    let mut first = [0];
+    let lives = File::open(Path::new(&dir).join("cmdline")).and_then(|mut file| file.read(&mut first));
+    let lives = lives.is_ok_and(|read| read > 0);
+    let (exe, cmdline) = if lives { (facts.exe, facts.cmdline) } else { (String::new(), Vec::new()) };
     Some(ProcessFacts { files: version, user, exe, cmdline, ..facts })
 }
 
