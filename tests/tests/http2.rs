@@ -228,6 +228,20 @@ fn node_in_both_roles() {
 #[test]
 fn grpc_calls_and_what_came_of_them() {
     let Some(_turn) = begin("grpc", &["python3"]) else { return };
+    grpc_calls(0);
+}
+
+/// Heads longer than what is captured of an operation's front, among others and behind long bodies.
+#[test]
+fn grpc_calls_with_long_heads() {
+    let Some(_turn) = begin("grpc heads", &["python3"]) else { return };
+    for token in [1500, 6000] {
+        grpc_calls(token);
+    }
+}
+
+/// Makes calls with tokens of so many bytes, and compares them with the client's account.
+fn grpc_calls(token: usize) {
     let python = find("python3").expect("python3");
     let has = outcome(Command::new(&python).args(["-c", "import grpc"]), "python3");
     if has.code != Some(0) {
@@ -241,7 +255,7 @@ fn grpc_calls_and_what_came_of_them() {
     let agent = start(dir.path(), port);
     let count = ((100.0 * scale()) as u64).max(10);
     let mut client = Command::new(&python);
-    client.arg(source("calls_grpc.py")).args(["client", &port.to_string(), &count.to_string()]);
+    client.arg(source("calls_grpc.py")).args(["client", &port.to_string(), &count.to_string(), &token.to_string()]);
     let done = outcome(client.env("OTEL_SERVICE_NAME", "shopper"), "the client");
     assert_eq!(done.code, Some(0), "{}{}", done.out, done.err);
     let mut expected = Counts::new();
@@ -282,7 +296,7 @@ fn grpc_calls_and_what_came_of_them() {
     }
     let classes = all.iter().filter(|span| span.class == "shop.v1.Cart/List").count();
     assert_eq!(classes as u64, 2 * expected["shop.v1.Cart/List OK"]);
-    figure("gRPC calls", &format!("{wanted} of {wanted} at both ends"));
+    figure(&format!("gRPC calls, tokens of {token} bytes"), &format!("{wanted} of {wanted} at both ends"));
     no_secret(agent);
 }
 

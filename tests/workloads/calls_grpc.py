@@ -1,9 +1,10 @@
-"""gRPC in both roles. `calls_grpc.py server`: prints PORT. `calls_grpc.py client PORT N`: makes calls of every kind and
-prints `CALLED METHOD CODE COUNT` for each outcome it saw. `calls_grpc.py large PORT N WORKERS FRAME`: the same with calls of
+"""gRPC in both roles. `calls_grpc.py server`: prints PORT. `calls_grpc.py client PORT N [TOKEN]`: makes calls of every
+kind, each with a fresh token of TOKEN bytes in its head, and prints `CALLED METHOD CODE COUNT` for each outcome it saw. `calls_grpc.py large PORT N WORKERS FRAME`: the same with calls of
 long messages, one after the other by each of so many workers, in frames no longer than that. Messages are plain bytes: no
 generated code is needed."""
 
 import collections
+import secrets as randomness
 import sys
 import threading
 import time
@@ -65,7 +66,7 @@ def server(frame):
     made.wait_for_termination()
 
 
-def client(port, count):
+def client(port, count, token):
     seen = collections.Counter()
     lock = threading.Lock()
     channel = grpc.insecure_channel(f"127.0.0.1:{port}")
@@ -93,15 +94,18 @@ def client(port, count):
     missing = channel.unary_unary(path("Missing"))
     stranger = channel.unary_unary(path("Get", "other.Service"))
 
+    def fresh():
+        return [("x-token", randomness.token_urlsafe(token)[:token])] if token else []
+
     # Must show nowhere.
     secrets = [("authorization", "Bearer planted-token"), ("cookie", "id=planted-cookie"), ("planted-name", "1")]
 
     def work(worker):
         for n in range(count):
-            note("Get", lambda: get(b"planted-body" * (n % 4), metadata=secrets))
+            note("Get", lambda: get(b"planted-body" * (n % 4), metadata=secrets + fresh()))
             if n % 4 == 0:
                 code = ["NOT_FOUND", "INTERNAL", "UNAVAILABLE", "PERMISSION_DENIED", "DATA_LOSS"][n // 4 % 5]
-                note("Fail", lambda: fail(code.encode()))
+                note("Fail", lambda: fail(code.encode(), metadata=fresh()))
             if n % 5 == 0:
                 note("List", lambda: items(b"7"))
                 note("Add", lambda: add(iter([b"ab"] * 5)))
@@ -120,6 +124,12 @@ def client(port, count):
         worker.start()
     for worker in workers:
         worker.join()
+    if token:
+        # What stands behind long bodies.
+        up = channel.unary_unary(path("Up"))
+        for n in range(5):
+            note("Up", lambda: up(b"u" * 900_000, metadata=fresh()))
+            note("Fail", lambda: fail(b"NOT_FOUND", metadata=fresh()))
     channel.close()
     for (method, code), times in sorted(seen.items()):
         print("CALLED", method, code, times, flush=True)
@@ -151,4 +161,4 @@ if __name__ == "__main__":
     elif sys.argv[1] == "large":
         large(*map(int, sys.argv[2:6]))
     else:
-        client(int(sys.argv[2]), int(sys.argv[3]))
+        client(int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]) if len(sys.argv) > 4 else 0)

@@ -6,12 +6,9 @@ pub const HEAD_MAX: usize = 8 * 1024;
 /// Bytes of payload carried from the end of an operation whose front did not fit: enough for what follows a long body
 /// in HTTP/2, such as gRPC's trailers once they are indexed, or a PING and a WINDOW_UPDATE.
 pub const TAIL_MAX: usize = 64;
-/// Most payload bytes of a frame carried from behind the front of an operation: headers of later requests in the same
-/// HTTP/2 operation.
-pub const FRAME_MAX: usize = 503;
-/// Most bytes of fragments behind a record, for frames that begin behind the operation's front, see
-/// [`crate::event::Op::frames`].
-pub const FRAMES_BYTES: usize = 1536;
+/// Most bytes of fragments behind a record, for frames that the operation's front does not hold whole, see
+/// [`crate::event::Op::frames`]: heads whole, of bodies only the beginnings.
+pub const FRAMES_BYTES: usize = 16 * 1024;
 /// Payload carried by default where requests are expected.
 pub const HEAD_REQUEST: u16 = 4096;
 /// Payload carried by default where replies are expected.

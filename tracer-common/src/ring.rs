@@ -8,12 +8,13 @@
 //! - At [`CONSUMED`], a `u64`: bytes ever given back. Written by user space.
 //! - From [`DATA`] on, slots: at position `p` (modulo the ring's size) a word, then a record. The word is zero until
 //!   the record is complete; then its low half is the slot's length, word and padding included (a multiple of 8), and
-//!   its high half the record's. User space zeroes a slot before it gives it back, so no stale word is left. A slot
+//!   its high half the record's. A writer may give back the end of a slot that it did not need, as long as nothing was
+//!   reserved behind it. User space zeroes a slot before it gives it back, so no stale word is left. A slot
 //!   that begins near the end continues past it ([`SLACK`]); the part of the ring's beginning that it covers stays
 //!   unused, so that every record is contiguous.
 
 use crate::event::Op;
-use crate::limits::{FRAME_MAX, FRAMES_BYTES, HEAD_MAX, TAIL_MAX};
+use crate::limits::{FRAMES_BYTES, HEAD_MAX, TAIL_MAX};
 
 /// Offset of the bytes reserved.
 pub const RESERVED: usize = 0;
@@ -24,12 +25,15 @@ pub const CONSUMED: usize = 64;
 pub const DATA: usize = 128;
 /// Bytes of a slot before its record.
 pub const WORD: usize = 8;
-/// Most bytes of frame starts in a record: one more fragment may begin behind the last one kept.
-pub const FRAMES_ROOM: usize = (FRAMES_BYTES + FRAME_MAX + 2 * 17).next_multiple_of(8);
+/// Bytes behind a record that a writer may have written to without keeping them; it zeroes them before it gives back the
+/// unused end of a slot.
+pub const CLEARED: usize = 256;
+/// Most bytes of frame starts in a record, and of the header that is read last.
+pub const FRAMES_ROOM: usize = FRAMES_BYTES + CLEARED;
 /// Bytes behind the ring's end. Bytes gathered from fragments count twice, because the verifier takes offset and length
 /// each at their own maximum.
 pub const SLACK: usize =
-    (WORD + size_of::<Op>() + 2 * HEAD_MAX + TAIL_MAX + FRAMES_ROOM + FRAME_MAX + 2 * 17).next_multiple_of(8);
+    (WORD + size_of::<Op>() + 2 * HEAD_MAX + TAIL_MAX + FRAMES_ROOM + FRAMES_BYTES + CLEARED).next_multiple_of(8);
 /// Most rings; a power of two.
 pub const RINGS_MAX: u32 = 64;
 /// Most bytes of one ring. Where bodies are read at 2 GB/s, 1 KiB of each operation, it holds some 30 ms of a CPU.

@@ -6,11 +6,13 @@ use aya_ebpf::{
     Global, bindings::BPF_F_MMAPABLE, helpers::generated::bpf_get_smp_processor_id, macros::map, maps::Array,
 };
 use tracer_common::{
+    event::Op,
+    limits::{FRAMES_BYTES, HEAD_MAX, TAIL_MAX},
     lost::Lost,
-    ring::{BYTES_MAX, CONSUMED, DATA, RESERVED, SLACK, WORD, slot, word},
+    ring::{BYTES_MAX, CLEARED, CONSUMED, DATA, RESERVED, SLACK, WORD, slot, word},
 };
 
-use crate::emit;
+use crate::{bound, emit};
 
 /// An element at its maximum size; the loader sets the actual size and the number of elements.
 #[repr(C)]
@@ -100,6 +102,32 @@ impl Slot {
         // SAFETY: the position is within the ring, and what is behind its end has room for the largest record.
         let record = unsafe { ring.add(DATA).add((parked.at & RING_MASK.load()) as usize).add(WORD) };
         Some(Self { ring: parked.ring as u32, at: parked.at, record, bytes: parked.bytes })
+    }
+
+    /// Completes the record of `len` bytes, and gives back the rest of the slot if nothing was reserved behind it meanwhile.
+    /// Of that rest, only the first [`CLEARED`] bytes may have been written to.
+    #[inline(always)]
+    pub(crate) fn complete_short(self, len: u64) {
+        const LONGEST: u64 = (size_of::<Op>() + HEAD_MAX + TAIL_MAX + FRAMES_BYTES + 8) as u64;
+        let used = slot(len);
+        let mut kept = self.bytes;
+        if used + CLEARED as u64 <= self.bytes
+            && let Some(ring) = RINGS.get_ptr_mut(self.ring & RING_LAST.load())
+        {
+            let end = bound::at_most::<LONGEST>(used - WORD as u64) as usize;
+            for at in 0..CLEARED / 8 {
+                // SAFETY: within the slot, as compared above.
+                unsafe { self.record.add(end).cast::<u64>().add(at).write_volatile(0) };
+            }
+            // SAFETY: a word at the ring's beginning.
+            let reserved = unsafe { ring.cast::<u8>().add(RESERVED).cast::<u64>() };
+            let (behind, shorter) = (self.at.wrapping_add(self.bytes), self.at.wrapping_add(used));
+            if swap(reserved, behind, shorter) == behind {
+                kept = used;
+            }
+        }
+        // SAFETY: the word before the record.
+        publish(unsafe { self.record.sub(WORD).cast() }, word(kept, len));
     }
 
     /// Completes the record of `len` bytes: the reader may take it.

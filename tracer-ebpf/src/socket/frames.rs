@@ -19,7 +19,8 @@ use aya_ebpf::{
 };
 use tracer_common::{
     event::{OP_EOF, OP_FAULT, OP_NO_PAYLOAD, Op},
-    limits::{FRAME_MAX, FRAMES_BYTES, HEAD_MAX, TAIL_MAX},
+    limits::{FRAMES_BYTES, HEAD_MAX, TAIL_MAX},
+    ring::CLEARED,
 };
 
 use super::{
@@ -41,16 +42,16 @@ const HEADER: u64 = 9;
 const PREFACE: u64 = 24;
 /// Payload bytes carried of a DATA frame: its padding length, or the prefix of a gRPC message.
 const DATA_CARRIED: u64 = 7;
-/// Payload bytes carried of all other frames.
-const CARRIED: u64 = FRAME_MAX as u64;
 /// Longest plausible frame.
 const LONGEST: u64 = 1 << 20;
 /// Highest known type.
 const TYPES: u64 = 9;
 /// Bytes before a fragment: its offset in the operation, and above 32 bits its length.
 const PREFIX: u64 = 8;
-/// Room for one fragment.
-const PIECE: u64 = PREFIX + HEADER + CARRIED;
+/// Most bytes of fragments kept: behind them is room for the header that is read last.
+const KEPT: u64 = FRAMES_BYTES as u64 - 64;
+/// Frames of a short operation whose headers are looked at before a walk begins.
+const LOOKED_AT: usize = 4;
 /// Consecutive short operations of whole frames after which the walk stops tracking where frames begin.
 const CALM: u8 = 16;
 /// Marks a fragment not to keep.
@@ -67,6 +68,14 @@ static FRAMES_RX: ProgramArray = ProgramArray::with_max_entries(1, 0);
 static FRAMES_TX_UNIX: ProgramArray = ProgramArray::with_max_entries(1, 0);
 #[map]
 static FRAMES_RX_UNIX: ProgramArray = ProgramArray::with_max_entries(1, 0);
+
+/// A field of a record that the verifier must not follow: position, bytes and front of the operation.
+macro_rules! field {
+    ($record:expr, $name:ident) => {
+        // SAFETY: a field of the record, which is there.
+        unsafe { (&raw const (*$record.cast::<Op>()).$name).read_volatile() as u64 }
+    };
+}
 
 /// Called by [`super::tx`] and [`super::tx_again`].
 #[btf_tracepoint(function = "sock_send_length")]
@@ -98,7 +107,7 @@ pub(super) fn go_on<const TX: bool, const WHICH: u8>(
     }
     let known = frames.known != 0 && frames.next >= op.pos;
     let inside = known && frames.have == 0 && frames.next >= op.pos + op.bytes as u64;
-    if inside || !known && op.bytes <= op.head as u32 {
+    if inside || !known && op.bytes <= op.head as u32 && ends_with_frame(slot.record) {
         return;
     }
     thread.walk.slot = slot.park();
@@ -110,6 +119,28 @@ pub(super) fn go_on<const TX: bool, const WHICH: u8>(
     };
     // SAFETY: the array holds only programs for this hook.
     unsafe { array.tail_call(ctx, 0) };
+}
+
+/// Whether an operation that its record's front holds whole consists of whole frames, a few at most: then the next
+/// operation begins with a frame.
+#[inline(always)]
+fn ends_with_frame(record: *mut u8) -> bool {
+    let (pos, bytes) = (field!(record, pos), field!(record, bytes));
+    // SAFETY: behind the record is its payload.
+    let payload = unsafe { record.add(size_of::<Op>()) };
+    // SAFETY: as above.
+    let is_preface = pos == 0 && unsafe { payload.cast::<u32>().read_volatile() } == u32::from_ne_bytes(super::PREFACE);
+    let mut at = if is_preface { PREFACE } else { 0 };
+    for _ in 0..LOOKED_AT {
+        if at >= bytes {
+            break;
+        }
+        let here = bound::at_most::<{ HEAD_MAX as u64 }>(at) as usize;
+        // SAFETY: within the room for a head and a tail.
+        let byte = |n: usize| unsafe { payload.add(here + n).read_volatile() } as u64;
+        at += HEADER + (byte(0) << 16 | byte(1) << 8 | byte(2));
+    }
+    at == bytes
 }
 
 /// Copies behind the record the starts of frames that the operation's front does not hold whole, and completes the
@@ -126,18 +157,20 @@ pub(super) fn follow<const TX: bool>(sk: SockPtr) {
     let Some(slot) = Slot::unpark(unsafe { &(*walk).slot }) else { return };
     let sock = SOCKS.get(sk.0, false);
     let mut fragments = 0;
+    set!(walk, 0, piece);
+    set!(walk, 0, out);
     if !sock.is_null() {
         // SAFETY: not null. Two threads on one socket race; user space reads from elsewhere.
         let frames = unsafe { &mut (*sock).frames[TX as usize] };
         // SAFETY: the slot has the room.
         fragments = unsafe { pieces_of(walk, slot.record, frames) };
     }
-    complete(slot, fragments);
+    complete(walk, slot, fragments);
 }
 
 /// Completes the record of `slot`, behind which are `fragments` bytes of fragments.
 #[inline(always)]
-pub(crate) fn complete(slot: Slot, fragments: u64) {
+pub(crate) fn complete(walk: *mut FrameWalk, slot: Slot, fragments: u64) {
     let fragments = bound::at_most::<{ FRAMES_BYTES as u64 }>(fragments);
     // SAFETY: the record is there.
     let op = unsafe { &mut *slot.record.cast::<Op>() };
@@ -146,7 +179,12 @@ pub(crate) fn complete(slot: Slot, fragments: u64) {
         op.header.len = (size_of::<Op>() as u64 + aligned(slot.record) + fragments) as u32;
     }
     let len = op.header.len as u64;
-    slot.complete(len);
+    // A fragment under way when the walk ended was written to, but not kept.
+    if get!(walk, out).wrapping_sub(get!(walk, piece)) <= CLEARED as u64 / 2 {
+        slot.complete_short(len);
+    } else {
+        slot.complete(len);
+    }
 }
 
 /// Bytes behind the record before its fragments: a multiple of eight, because fragments contain words.
@@ -174,18 +212,10 @@ fn area(record: *mut u8) -> *mut u8 {
     unsafe { record.add(size_of::<Op>()).add(aligned(record) as usize) }
 }
 
-/// A field of a record that the verifier must not follow: position, bytes and front of the operation.
-macro_rules! field {
-    ($record:expr, $name:ident) => {
-        // SAFETY: a field of the record, which is there.
-        unsafe { (&raw const (*$record.cast::<Op>()).$name).read_volatile() as u64 }
-    };
-}
-
 /// Copies the fragments; returns how many bytes they take.
 ///
 /// # Safety
-/// Behind the record and its payload is room for [`FRAMES_BYTES`] and one more fragment.
+/// Behind the record and its payload is room for [`FRAMES_BYTES`].
 #[inline(always)]
 pub(crate) unsafe fn pieces_of(walk: *mut FrameWalk, record: *mut u8, frames: &mut Frames) -> u64 {
     let (pos, end) = (field!(record, pos), field!(record, bytes));
@@ -277,10 +307,10 @@ extern "C" fn step(_: u32, following: *mut Following) -> i64 {
     }
     let there = begin + len - cur;
     let there = if there < end - cur { there } else { end - cur };
-    let n = bound::at_most::<{ HEADER + CARRIED }>(if left < there { left } else { there });
-    let out = bound::at_most::<{ FRAMES_BYTES as u64 + PIECE }>(get!(walk, out));
+    let n = bound::at_most::<{ FRAMES_BYTES as u64 }>(if left < there { left } else { there });
+    let out = bound::at_most::<{ FRAMES_BYTES as u64 }>(get!(walk, out));
     let from = get!(walk, vector[0]) + (cur - begin);
-    // SAFETY: there is room for a fragment behind FRAMES_BYTES.
+    // SAFETY: fragments end before `KEPT`, and a header fits behind it.
     if unsafe { bpf_probe_read_user(area(record).add(out as usize).cast(), n as u32, from as *const c_void) } != 0 {
         return 1;
     }
@@ -300,8 +330,13 @@ extern "C" fn step(_: u32, following: *mut Following) -> i64 {
         if len > LONGEST || kind > TYPES || header == 0 {
             return 1;
         }
-        let carried = if kind == 0 { DATA_CARRIED } else { CARRIED };
-        let carried = if carried < len { carried } else { len };
+        let carried = if kind == 0 && len > DATA_CARRIED { DATA_CARRIED } else { len };
+        let (place, used) = (get!(walk, place), piece + PREFIX + HEADER);
+        let room = if used < KEPT { KEPT - used } else { 0 };
+        let carried = if carried < room { carried } else { room };
+        // The front may hold it already.
+        let is_kept = place != NONE && place + HEADER + carried > field!(record, head);
+        let carried = if is_kept { carried } else { 0 };
         next = cur + n + len;
         if carried != 0 {
             set!(walk, carried, left);
@@ -324,7 +359,7 @@ fn close(walk: *mut FrameWalk, area: *mut u8, front: u64) {
     let piece = bound::at_most::<{ FRAMES_BYTES as u64 }>(get!(walk, piece));
     let len = out - piece - PREFIX;
     let mut next = piece;
-    if place != NONE && place + len > front && piece + PIECE <= FRAMES_BYTES as u64 {
+    if place != NONE && place + len > front && out <= KEPT {
         // SAFETY: before the fragment's bytes.
         unsafe { area.add(piece as usize).cast::<u64>().write(place | len << 32) };
         next = out + 7 & !7;

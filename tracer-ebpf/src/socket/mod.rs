@@ -375,7 +375,8 @@ fn report<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, 
             counters: counters(task, thread, now),
         };
     }
-    if sock.flags & SOCK_DECIDED == 0 && head >= hello::HELLO as u64 {
+    // Also on a connection whose protocol is known: TLS can begin behind an agreement, or in a proxy's tunnel.
+    if head >= hello::HELLO as u64 {
         // SAFETY: behind the record, aligned as it is.
         unsafe { hello::note(op.add(1).cast(), tgid, sock, sk.0 as u64, if TX { seq } else { 0 }) };
     }
@@ -386,7 +387,7 @@ fn report<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, 
     {
         frames::go_on::<TX, WHICH>(ctx, thread, &sock.frames[TX as usize], &slot);
     }
-    slot.complete(len);
+    slot.complete_short(len);
 }
 
 /// Sequence number of the first byte, the number of unseen bytes before it (splice, zero-copy receive, an operation for
@@ -420,9 +421,11 @@ fn sequence<const TX: bool>(sk: SockPtr, what: What, sock: &mut Sock, task: Task
     let received = tcp.rcv_nxt();
     let mut start = copied.wrapping_sub(bytes);
     let known = sock.flags & SOCK_OPENED != 0;
-    if known && sk.receive_shut() && copied == received && start == sock.rx_next.wrapping_add(1) {
+    // On a connection that nothing was read from before, nothing but these bytes can have come with the FIN.
+    let is_next = if known { start == sock.rx_next.wrapping_add(1) } else { bytes != 0 };
+    if is_next && copied == received && sk.receive_shut() {
         // The FIN takes a sequence number and was consumed with the bytes.
-        start = sock.rx_next;
+        start = start.wrapping_sub(1);
     }
     let unseen = if known { start.wrapping_sub(sock.rx_next) } else { 0 };
     sock.rx_next = start.wrapping_add(bytes);

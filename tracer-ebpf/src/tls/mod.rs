@@ -623,7 +623,7 @@ fn report_by<const TX: bool, const OWN: bool>(
         // SAFETY: the caller's promise.
         unsafe { frames.tail_call(ctx, 0) };
     }
-    slot.complete(len);
+    slot.complete_short(len);
 }
 
 /// Tail-called by the others: copies the starts of frames behind the text's front.
@@ -640,11 +640,12 @@ pub(crate) fn frames_text(_: ProbeContext) -> u32 {
     // SAFETY: the record was written there.
     let sends = unsafe { (*slot.record.cast::<Op>()).header.flags } & OP_TX != 0;
     let mut fragments = 0;
+    (thread.walk.piece, thread.walk.out) = (0, 0);
     if let Some(found) = find(thread.tls.framed, task.tgid()) {
         let frames = if sends { &mut found.frames[1] } else { &mut found.frames[0] };
         // SAFETY: the slot has the room.
         fragments = unsafe { frames::pieces_of(&raw mut thread.walk, slot.record, frames) };
     }
-    frames::complete(slot, fragments);
+    frames::complete(&raw mut thread.walk, slot, fragments);
     0
 }
