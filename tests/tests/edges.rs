@@ -1,5 +1,6 @@
 //! Every way HTTP/1 allows to send and answer a request: one span at each end, with the right outcome.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use tracer_tests::agent::Agent;
@@ -11,6 +12,9 @@ use tracer_tests::{begin, explained, figure, say, scratch};
 
 /// The expected span: path, method, status, outcome, bytes of the reply's body.
 type Want = (String, &'static str, Option<u16>, &'static str, u64);
+
+/// Clients that close one direction.
+const HALF_CLOSED: usize = 20;
 
 struct Case<'a> {
     server: &'a Server,
@@ -93,7 +97,18 @@ fn ordinary(case: &mut Case<'_>) {
     for method in ["MERGE", "NOTIFY", "BAN", "VERSION-CONTROL"] {
         let path = format!("/edge/method-{}", method.to_lowercase());
         let request = format!("{method} {path} HTTP/1.1\r\nHost: a\r\n\r\n");
-        case.whole(&path, "_OTHER", 200, &[request.as_bytes()]);
+        case.whole(&path, method, 200, &[request.as_bytes()]);
+    }
+}
+
+/// Requests of clients that send no more, mostly before the server reads: both ends are one request.
+fn half_closed(case: &Case<'_>) {
+    for n in 0..HALF_CLOSED {
+        let path = format!("/edge/half-{n}");
+        let mut connection = case.open();
+        connection.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).expect("sent");
+        connection.finish().expect("finished");
+        assert_eq!(connection.reply("GET").expect("reply").status, 200);
     }
 }
 
@@ -188,11 +203,14 @@ fn every_way_to_ask_and_answer() {
     }
     ordinary(&mut case);
     several_at_once(&mut case);
+    half_closed(&case);
     those_that_leave(&mut case);
     let want = case.want;
 
     let mut tail = Tail::new(&agent.transactions);
-    tail.until(2 * want.len(), Duration::from_secs(10), |u| want.iter().any(|(path, ..)| *path == u.path));
+    tail.until(2 * (want.len() + HALF_CLOSED), Duration::from_secs(10), |u| {
+        u.path.starts_with("/edge/half-") || want.iter().any(|(path, ..)| *path == u.path)
+    });
     let lost = agent.metrics().lost();
     let file = agent.transactions.clone();
     agent.stop();
@@ -200,6 +218,14 @@ fn every_way_to_ask_and_answer() {
     let unpaired = lost.iter().filter(|(reason, _)| reason == "reply_without_request").map(|(_, n)| n).sum();
     let mut wrong = compare(&spans, &want, true, unpaired);
     wrong.extend(compare(&spans, &want, false, unpaired));
+    let half = |server: bool| {
+        let ends = spans.iter().filter(move |span| span.server == server && span.path.starts_with("/edge/half-"));
+        ends.map(move |span| if server { span.parent.clone().unwrap_or_default() } else { span.id.clone() })
+    };
+    let callers: HashSet<String> = half(false).collect();
+    let joined = half(true).filter(|parent| callers.contains(parent)).count();
+    figure("edges, clients that close one direction", &format!("{joined} of {HALF_CLOSED} joined"));
+    assert_eq!(joined, HALF_CLOSED);
     let inside = spans.iter().filter(|u| u.path == "/edge/inside").map(|u| format!("after an upgrade: {u:?}"));
     wrong.extend(inside);
     figure("edges", &format!("{} of {}", want.len().saturating_sub(wrong.len()), want.len()));
