@@ -235,7 +235,7 @@ fn grpc_calls_and_what_came_of_them() {
 #[test]
 fn grpc_calls_with_long_heads() {
     let Some(_turn) = begin("grpc heads", &["python3"]) else { return };
-    for token in [1500, 6000] {
+    for token in [1500, 3000] {
         grpc_calls(token);
     }
 }
