@@ -27,6 +27,20 @@ pub fn binary() -> PathBuf {
     target.join("release/tracer")
 }
 
+/// Where an agent called `name` records, for `cargo xtask differential --record`: a file of its own in the directory
+/// `TRACER_RECORDINGS`, named by program and test.
+fn recording(name: &str) -> Option<PathBuf> {
+    let dir = PathBuf::from(std::env::var_os("TRACER_RECORDINGS")?);
+    let program = std::env::current_exe().ok()?;
+    let program = program.file_stem()?.to_string_lossy().into_owned();
+    // target/PROFILE/deps/NAME-HASH
+    let program = program.rsplit_once('-').map_or(program.as_str(), |(name, _)| name);
+    // The harness names the thread by the test.
+    let test = std::thread::current().name().unwrap_or("main").replace("::", "-");
+    let file = |n: u32| dir.join(format!("{program}-{test}-{name}-{n}.tracer"));
+    (1..1000).map(file).find(|file| !file.exists())
+}
+
 /// A running agent.
 #[derive(Debug)]
 pub struct Agent {
@@ -113,6 +127,9 @@ impl Agent {
         // Likewise samples there are some thirty times as dear.
         if crate::scale() < 1.0 && !arguments.contains(&"--overhead-budget") {
             command.args(["--overhead-budget", "100%"]);
+        }
+        if let Some(file) = recording(name) {
+            command.arg("--record").arg(file);
         }
         command.args(arguments).current_dir(dir);
         let process = Process::start(name, &mut command, &dir.join(format!("{name}.log")));

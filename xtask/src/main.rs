@@ -1,5 +1,5 @@
 //! Chores of this repository:
-//! `cargo xtask setup|build-ebpf|build|package|check|deny|docs|test|ci|demo|bench|faults|transactions|fuzz|vm|vendor|verdicts|tidy`.
+//! `cargo xtask setup|build-ebpf|build|package|check|deny|differential|docs|test|ci|demo|bench|faults|transactions|fuzz|vm|vendor|verdicts|tidy`.
 //!
 //! One file per subcommand; [`shell`] runs programs, [`packages`] is the only list of installed packages, with reasons.
 //! Nothing here is part of the tracer.
@@ -13,6 +13,7 @@ mod ci;
 mod cross;
 mod demo;
 mod deny;
+mod differential;
 mod doc_tables;
 mod docs;
 mod faults;
@@ -75,6 +76,8 @@ enum Task {
     Bench(bench::Options),
     /// Run the fault cases and print what happened to requests, traced programs and the agent in each.
     Faults(faults::Options),
+    /// Replay recordings through another commit's build and this one, and show which spans differ.
+    Differential(differential::Options),
     /// Run applications that pass an id on and print how many of their calls are linked to the right request.
     Transactions(transactions::Options),
     /// A server that sleeps 5 ms per request; part of `bench`.
@@ -113,6 +116,7 @@ fn main() -> ExitCode {
         Task::Demo(options) => demo::run(way, &options),
         Task::Bench(options) => bench::run(way, &options),
         Task::Faults(options) => faults::run(way, &options),
+        Task::Differential(options) => differential::run(way, &options),
         Task::Transactions(options) => transactions::run(way, &options),
         Task::BenchSleeper { address } => bench::sleeper(address),
         Task::Fuzz(options) => fuzz::run(&options),

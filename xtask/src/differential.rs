@@ -1,0 +1,204 @@
+//! `cargo xtask differential BASE`: which spans another commit's engine gives from the same recordings.
+//!
+//! It builds `tracer` at BASE and as it stands here, replays every recording of a directory through both, fresh and in
+//! copies spoilt by seed (records dropped, doubled, swapped), and compares the spans. A change of the engine that shall
+//! change no result proves it here; one that shall, shows which results it changes.
+
+mod compare;
+mod recording;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use crate::build_ebpf::Way;
+use crate::shell::{self, Root};
+use crate::tally::Tally;
+use crate::test::{self, ProgramChoice};
+use crate::{build, build_ebpf, setup, wheels, workloads};
+use compare::Comparison;
+use recording::Recording;
+
+/// Spoilt copies of a recording, unless another number is asked for.
+const COPIES: u64 = 10;
+/// Differences that are printed in full for a recording.
+const SHOWN: usize = 5;
+/// Most seconds for one program of tests while recording.
+const SECONDS: u32 = 1200;
+/// Ends of file names: recordings as the agent writes them, and compressed ones.
+const PLAIN: &str = "tracer";
+const COMPRESSED: &str = "tracer.gz";
+
+/// `cargo xtask differential`.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// The commit to compare with: any name git knows.
+    #[arg(value_name = "BASE", required_unless_present = "record")]
+    base: Option<String>,
+    /// Directory of recordings (`*.tracer`, `*.tracer.gz`).
+    #[arg(long, value_name = "DIR", default_value = "target/recordings")]
+    recordings: PathBuf,
+    /// Spoilt copies replayed of each recording, beside the fresh one.
+    #[arg(long, default_value_t = COPIES)]
+    copies: u64,
+    /// Make the recordings: run the truth tests of transactions (those whose program's or test's name contains a FILTER)
+    /// with agents that record, and keep the files compressed in the directory. Needs root.
+    #[arg(long, num_args = 0.., value_name = "FILTER", conflicts_with_all = ["base", "copies"])]
+    record: Option<Vec<String>>,
+}
+
+/// Makes recordings, or compares; fails if any span differs.
+pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
+    let dir = shell::root().join(&options.recordings);
+    if let Some(filters) = &options.record {
+        return record(way, &dir, filters);
+    }
+    let base = options.base.as_deref().unwrap_or_default();
+    let files = recordings(&dir)?;
+    if files.is_empty() {
+        bail!("{} has no recordings; `cargo xtask differential --record` makes them", dir.display());
+    }
+    let place = shell::target_dir()?.join("differential");
+    let built = [base_binary(&place, base)?, own_binary(&place)?];
+    let work =
+        tempfile::Builder::new().prefix("tracer-differential-").tempdir().context("cannot create a directory")?;
+    let mut total = Comparison::default();
+    for file in &files {
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let fresh = Recording::read(&unpacked(file, work.path())?)?;
+        let mut of_file = Comparison::default();
+        for seed in 0..=options.copies {
+            // Seed 0 is the recording as it is.
+            let copy = work.path().join("copy.tracer");
+            fresh.spoilt(seed).write(&copy)?;
+            let [before, after] = [replay(&built[0], &copy)?, replay(&built[1], &copy)?];
+            of_file.add(&compare::compare(&before, &after)?, &format!("{name}, seed {seed}"));
+        }
+        shell::print(of_file.row(&name));
+        for example in of_file.examples.iter().take(SHOWN) {
+            shell::print(example);
+        }
+        total.merge(&of_file);
+    }
+    shell::print(total.row("all"));
+    if total.differs() {
+        bail!("spans differ from those of {base}: explain each kind of difference, or mend it");
+    }
+    Ok(())
+}
+
+/// Recordings of a directory by name.
+fn recordings(dir: &Path) -> Result<Vec<PathBuf>> {
+    let Ok(entries) = fs::read_dir(dir) else { return Ok(Vec::new()) };
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry.with_context(|| format!("cannot list {}", dir.display()))?.path();
+        let name = path.to_string_lossy();
+        if [PLAIN, COMPRESSED].iter().any(|end| name.ends_with(&format!(".{end}"))) {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// A recording as the agent wrote it; a compressed one is unpacked into `work`.
+fn unpacked(file: &Path, work: &Path) -> Result<PathBuf> {
+    if !file.to_string_lossy().ends_with(COMPRESSED) {
+        return Ok(file.to_path_buf());
+    }
+    let plain = work.join("fresh.tracer");
+    fs::write(&plain, shell::bytes(Command::new("gzip").arg("-dc").arg("--").arg(file))?)
+        .with_context(|| format!("cannot write {}", plain.display()))?;
+    Ok(plain)
+}
+
+/// The spans `tracer` gives from a recording, one JSON object a line.
+fn replay(tracer: &Path, recording: &Path) -> Result<String> {
+    let spans = recording.with_extension("ndjson");
+    // A spoilt copy ends as it should, so a replay that fails is a defect of that build.
+    shell::output(Command::new(tracer).arg("replay").arg(recording).arg("--transactions").arg(&spans))?;
+    let text = fs::read_to_string(&spans).with_context(|| format!("cannot read {}", spans.display()))?;
+    fs::remove_file(&spans).with_context(|| format!("cannot remove {}", spans.display()))?;
+    Ok(text)
+}
+
+/// Builds `tracer` at another commit, in a work tree that stays for the next comparison.
+fn base_binary(place: &Path, base: &str) -> Result<PathBuf> {
+    let commit =
+        shell::output(git().args(["rev-parse", "--verify", "--end-of-options"]).arg(format!("{base}^{{commit}}")))?;
+    let commit = commit.trim();
+    let tree = place.join("tree");
+    if tree.join("Cargo.toml").is_file() {
+        shell::output(git().arg("-C").arg(&tree).args(["checkout", "--quiet", "--force", "--detach", commit]))?;
+    } else {
+        fs::create_dir_all(place).with_context(|| format!("cannot create {}", place.display()))?;
+        shell::output(git().args(["worktree", "prune"]))?;
+        shell::output(git().args(["worktree", "add", "--quiet", "--force", "--detach"]).arg(&tree).arg(commit))?;
+    }
+    shell::progress(format!("building tracer of {base} ({})", commit.get(..10).unwrap_or(commit)));
+    binary(place, &tree, "base")
+}
+
+/// Builds `tracer` as it stands here.
+fn own_binary(place: &Path) -> Result<PathBuf> {
+    shell::progress("building tracer of this work tree");
+    binary(place, &shell::root(), "own")
+}
+
+/// Compiles the agent of `tree` without the kernel side, which a replay does not use, in a directory that both share:
+/// dependencies are compiled once.
+fn binary(place: &Path, tree: &Path, name: &str) -> Result<PathBuf> {
+    let built = place.join("build");
+    let mut command = shell::cargo();
+    command.current_dir(tree).args(["build", "--locked", "--package", "tracer-user", "--bin", "tracer"]);
+    command.arg("--target-dir").arg(&built);
+    shell::run(&mut command, "the compiler's own words are above")?;
+    let kept = place.join(format!("tracer-{name}"));
+    fs::copy(built.join("debug/tracer"), &kept).with_context(|| format!("cannot write {}", kept.display()))?;
+    Ok(kept)
+}
+
+fn git() -> Command {
+    let mut command = Command::new("git");
+    command.current_dir(shell::root());
+    command
+}
+
+/// Runs truth tests with agents that record.
+fn record(way: Option<Way>, dir: &Path, filters: &[String]) -> Result<()> {
+    setup::programs()?;
+    wheels::install()?;
+    workloads::build()?;
+    build_ebpf::ready(way)?;
+    let tracer = build::tracer(way, true)?;
+    let root = Root::obtain("load eBPF programs")?;
+    fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    let mut tally = Tally::default();
+    for program in test::programs(&ProgramChoice::All)? {
+        let name = program.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let named = filters.iter().any(|filter| name.contains(filter.as_str()));
+        let traced = ["transactions", "links", "pools"].iter().any(|of| name.starts_with(of));
+        if !named && !(traced && filters.is_empty()) {
+            continue;
+        }
+        let mut command = root.command("env");
+        command.arg(format!("TRACER_BIN={}", tracer.display()));
+        command.arg(format!("TRACER_RECORDINGS={}", dir.display()));
+        command.args(wheels::environment()?).arg(workloads::environment()?);
+        command.arg("timeout").arg("--kill-after=10").arg(SECONDS.to_string());
+        command.arg(&program).args(["--test-threads=1", "--nocapture"]).current_dir(shell::root().join("tests"));
+        tally.run(&mut command, &name)?;
+    }
+    for file in recordings(dir)?.iter().filter(|file| !file.to_string_lossy().ends_with(COMPRESSED)) {
+        shell::output(Command::new("gzip").args(["-9", "--force", "--"]).arg(file))?;
+    }
+    tally.print();
+    if !tally.failed().is_empty() {
+        bail!("tests failed while they were recorded: {}", tally.failed().join(", "));
+    }
+    Ok(())
+}
