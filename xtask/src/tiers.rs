@@ -91,6 +91,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("perf_agreement", Nothing),
     ("java_frames", Only(&["a_machine_without_frame_pointers_shows_its_methods"])),
     ("node_frames", Only(&["a_server_shows_its_functions_with_file_and_line"])),
+    ("running", All),
     ("trace_contexts", Only(&["each_thread_shows_the_request_it_holds_and_none_afterwards"])),
     ("php_frames", Only(&["a_program_shows_its_functions_with_their_lines"])),
     ("python_frames", Only(&["every_version_shows_its_functions_with_their_lines", "code_that_was_freed_has_no_name"])),

@@ -20,6 +20,7 @@ use crate::guard::tables::{TableUse, scaled};
 use crate::model::{ClassId, ClassInfo, Names, ProtocolId, ServiceId, Side};
 use crate::protocols::{Conventions, UNNAMED, grpc, messaging};
 use crate::text;
+use crate::transactions::open_span::OpenSpan;
 use answer::PathEvidence;
 use rules::Rule;
 use tree::{Growth, Tree};
@@ -128,6 +129,23 @@ pub struct Facts<'a> {
     pub port: u16,
     /// Status, once known.
     pub status: Option<u16>,
+}
+
+impl<'a> Facts<'a> {
+    /// Those of a span that is open, or not reported yet; `status` is that of its reply, if its class may depend on it.
+    pub fn of_open(span: &'a OpenSpan, status: Option<u16>) -> Self {
+        Self {
+            service: span.service,
+            protocol: span.protocol,
+            side: span.side,
+            method: &span.request.method,
+            path: &span.request.path,
+            host: span.request.host.as_deref(),
+            headers: &span.request.headers,
+            port: if span.side == Side::Server { span.local_port } else { span.peer_port },
+            status,
+        }
+    }
 }
 
 /// What is kept per service.
@@ -283,6 +301,15 @@ impl Classifier {
         let rule_or_known = self.rule(names, facts).or_else(|| self.known(names, facts));
         if let Some(info) = rule_or_known.and_then(|id| names.class(id)) {
             return Arc::clone(&info.name);
+        }
+        self.preview(names, facts)
+    }
+
+    /// The same without a change of anything: for those who only look.
+    pub fn preview(&self, names: &Names, facts: &Facts<'_>) -> Arc<str> {
+        let service_name = names.service(facts.service);
+        if let Some(rule) = self.config.rules.iter().find(|rule| rule.fits(facts, &service_name, &self.headers)) {
+            return Arc::clone(&rule.name);
         }
         let method = method(facts, facts.protocol.conventions());
         let key = (facts.protocol, facts.side, Arc::clone(&method));

@@ -11,4 +11,5 @@ pub mod process_cpu;
 pub mod services;
 pub mod stat;
 pub mod statics;
+pub mod thread_state;
 pub mod users;

@@ -38,6 +38,7 @@ assets! {
     "heatmap.js" SCRIPT,
     "home_page.js" SCRIPT,
     "neighbours.js" SCRIPT,
+    "running_page.js" SCRIPT,
     "service_map.js" SCRIPT,
     "service_page.js" SCRIPT,
     "table.js" SCRIPT,

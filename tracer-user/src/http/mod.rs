@@ -26,6 +26,7 @@ mod page;
 mod params;
 mod profiles;
 mod range;
+mod running;
 mod service_classes;
 mod slots;
 mod slow_requests;
@@ -50,6 +51,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::analysis::activity::Activity;
 use crate::analysis::detector::Detector;
+use crate::classes::Classifier;
 use crate::guard::shed::{Ceilings, Level};
 use crate::guard::status::Status;
 use crate::guard::tables::TableUse;
@@ -64,6 +66,7 @@ use crate::relay::hub::PeerView;
 use crate::runtimes::status_view::RuntimeStatus;
 use crate::store::Store;
 use crate::subsystems::Subsystems;
+use crate::transactions::engine::Engine;
 use crate::workloads::Workloads;
 
 /// How long a handler waits for the pipeline.
@@ -187,6 +190,10 @@ pub struct PipelineView<'a> {
     pub subsystems: &'a Subsystems,
     /// What changes between them mean.
     pub detector: &'a Detector,
+    /// Requests that are open.
+    pub engine: &'a Engine,
+    /// Classes of requests.
+    pub classifier: &'a Classifier,
     /// Declared dimensions.
     pub dimensions: &'a crate::dimensions::Dimensions,
     /// The agent itself.
@@ -352,6 +359,7 @@ fn router(app: Arc<App>) -> Router {
         .route("/class", get(console::class))
         .route("/health", get(console::health))
         .route("/workloads", get(workloads::page))
+        .route("/running", get(running::page))
         .route("/finding", get(console::finding))
         .route("/transactions", get(console::transactions))
         .route("/compare", get(console::compare))
@@ -381,6 +389,7 @@ fn router(app: Arc<App>) -> Router {
         .route("/api/v1/transactions/{trace_id}", get(transactions::one))
         .route("/api/v1/dimensions", get(dimensions::list))
         .route("/api/v1/hotspots", get(hotspots::list))
+        .route("/api/v1/running", get(running::list))
         .route("/api/v1/slow-requests", get(slow_requests::list))
         .route("/api/v1/slow-requests/{span_id}", get(slow_requests::one))
         .route("/api/v1/health", get(api::health))

@@ -48,6 +48,12 @@ async fn start_with(token: Option<&str>, status: Arc<Status>) -> SocketAddr {
             DetectedRuntime { name: "tokio", version: "1.54".into(), state: DetectionState::NoSymbols, wakes: false };
         let runtimes = statuses([(ServiceId(0), &known)].into_iter());
         let health = Health { degraded: vec!["<b>".into()], runtimes, ..Health::default() };
+        let engine = crate::transactions::engine::Engine::new(
+            crate::protocols::Settings::default(),
+            crate::transactions::limits::Limits::default(),
+            1,
+        );
+        let classifier = crate::classes::Classifier::new(&crate::classes::ClassConfig::default());
         while let Some(job) = queue.blocking_recv() {
             job(&PipelineView {
                 names: &names,
@@ -59,6 +65,8 @@ async fn start_with(token: Option<&str>, status: Arc<Status>) -> SocketAddr {
                 profiles: &profiles,
                 history: &history,
                 detector: &detector,
+                engine: &engine,
+                classifier: &classifier,
                 dimensions: &crate::dimensions::Dimensions::default(),
                 activity: &crate::analysis::activity::Activity::for_memory(1 << 28),
                 workloads: &crate::workloads::Workloads::for_memory(1 << 28),

@@ -316,6 +316,8 @@ impl Pipeline {
             workloads: &self.workloads,
             subsystems: &self.subsystems,
             detector: &self.detector,
+            engine: &self.engine,
+            classifier: &self.classifier,
             dimensions: &self.dimensions,
             wall_offset: self.wall_offset,
             health,

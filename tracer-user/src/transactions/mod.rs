@@ -39,6 +39,7 @@ pub mod queue_workers;
 pub mod relayed;
 mod report;
 mod round_trips;
+pub mod running;
 mod settlement;
 mod streams;
 pub mod task_table;

@@ -11,9 +11,10 @@ import { HealthPage } from "./health_page.js";
 import { TransactionPage } from "./transaction_page.js";
 import { TransactionsPage } from "./transactions_page.js";
 import { ComparePage } from "./compare_page.js";
+import { RunningPage } from "./running_page.js";
 import { WorkloadsPage } from "./workloads_page.js";
 
-const PAGES = { home: HomePage, service: ServicePage, class: ClassPage, finding: FindingPage, health: HealthPage, transaction: TransactionPage, transactions: TransactionsPage, compare: ComparePage, workloads: WorkloadsPage };
+const PAGES = { home: HomePage, service: ServicePage, class: ClassPage, finding: FindingPage, health: HealthPage, transaction: TransactionPage, transactions: TransactionsPage, compare: ComparePage, running: RunningPage, workloads: WorkloadsPage };
 const EVERY = 5000;
 const tools = document.getElementById("tools");
 const app = document.getElementById("app");

@@ -25,7 +25,7 @@ export class HomePage {
     for (const table of [this.services, this.classes]) table.element.classList.add("cards");
     const map = fold("Service map", "width = calls, red = errors above 1 %, number = p95 of the service, mean of the call", this.map.element);
     const services = fold("Services", "requests that this host serves", this.services.element);
-    const classes = card("Request classes", "of all services", this.classes.element, this.noRequests, legend());
+    const classes = card("Request classes", "of all services", h("p", null, h("a", { href: "/running" }, "Requests running now")), this.classes.element, this.noRequests, legend());
     // A phone begins with what is costly; the rest is a touch away.
     show(place, this.findings, narrow() ? [classes, services, map] : [map, services, classes], this.policies,
       fold("Other CPU", "programs without requests, since the agent started", this.others.element));

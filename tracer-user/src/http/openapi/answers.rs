@@ -219,6 +219,44 @@ pub(super) const SLOW: Shape = Object(&[
     ("off_cpu_samples", Count),
     ("samples_dropped", Count),
 ]);
+const RUNNING_CALL: Shape = Object(&[
+    ("span_id", Text),
+    ("request_class", Text),
+    ("protocol", Text),
+    ("peer", Text),
+    ("peer_port", Count),
+    ("age_s", Number),
+    ("certain", Bool),
+]);
+const THREAD_STATE: Shape = Object(&[
+    ("name", Text),
+    ("state", Word(&["running", "lock", "socket", "pipe", "disk", "poll", "sleep", "child", "stopped", "other"])),
+    ("kernel_function", Text),
+]);
+pub(super) const RUNNING: Shape = Object(&[
+    ("trace_id", Text),
+    ("span_id", Text),
+    ("service_name", Text),
+    ("request_class", Text),
+    ("protocol", Text),
+    ("side", Word(&["server", "client"])),
+    ("pid", Count),
+    ("tid", Count),
+    ("peer", Text),
+    ("peer_port", Count),
+    ("start_ns", Integer),
+    ("age_s", Number),
+    ("p99_s", NUMBER_OR_NULL),
+    ("longer_than_p99", Bool),
+    ("replying", Bool),
+    ("queue_s", Number),
+    ("cpu_s", Number),
+    ("runqueue_s", Number),
+    ("blocked_s", Number),
+    ("calls", List(&RUNNING_CALL)),
+    ("calls_open", Count),
+    ("thread", Nullable(&THREAD_STATE)),
+]);
 pub(super) const TAKEN: Shape = Object(&[
     ("at_s", Number),
     ("weight_s", Number),

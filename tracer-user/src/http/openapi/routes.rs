@@ -2,8 +2,8 @@
 
 use super::answers::{
     ACTIVITY, ASKED, BUILD, CLASS_ROW, DIMENSIONS, DURATIONS, EDGE, EVIDENCE, FINDING, HEALTH, HOTSPOTS,
-    INSTANT_OR_NULL, INSTRUMENTATION, KEPT, PEERS, REPORT, SAMPLING, SERIES, SERVICE_CLASSES, SERVICE_ROW, SLOW,
-    SUBSYSTEM, TAKEN, TEXT_OR_NULL, TRANSACTION, TRANSACTIONS, WORKLOADS,
+    INSTANT_OR_NULL, INSTRUMENTATION, KEPT, PEERS, REPORT, RUNNING, SAMPLING, SERIES, SERVICE_CLASSES, SERVICE_ROW,
+    SLOW, SUBSYSTEM, TAKEN, TEXT_OR_NULL, TRANSACTION, TRANSACTIONS, WORKLOADS,
 };
 use super::shape::Shape::{Any, Between, Both, Count, Hex, List, Map, Nullable, Number, Object, Text, Word};
 use super::{AnswerForm, Parameter, Route};
@@ -133,6 +133,7 @@ pub(super) const ROUTES: &[Route] = &[
     get("/compare", "console: two periods, classes or builds", &[NAME, CLASS, FROM, TO], HTML),
     get("/finding", "console: a finding", &[OF_ID], HTML),
     get("/workloads", "console: CPU of the host by groups of processes", &[], HTML),
+    get("/running", "console: requests that are open now", &[], HTML),
     get("/health", "console: what the agent cannot see, and its cost", &[], HTML),
     get("/assets/{*name}", "scripts and styles of the console", &[FILE], AnswerForm::Media("*/*")),
     get("/metrics", "Prometheus metrics", &[], AnswerForm::Media("text/plain")),
@@ -219,6 +220,12 @@ pub(super) const ROUTES: &[Route] = &[
     ),
     get("/api/v1/dimensions", "declared dimensions and their values", &[], AnswerForm::Json(DIMENSIONS)),
     get("/api/v1/hotspots", "functions by their time", HOTSPOT, AnswerForm::Json(HOTSPOTS)),
+    get(
+        "/api/v1/running",
+        "requests that are open now, the oldest first",
+        &[SERVICE, CLASS, MIN_MS, LIMIT],
+        AnswerForm::Json(Object(&[("running", List(&RUNNING)), ("running_total", Count)])),
+    ),
     get(
         "/api/v1/slow-requests",
         "slow requests with samples of their own",
