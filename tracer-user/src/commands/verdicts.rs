@@ -53,7 +53,7 @@ pub async fn judge<'a>(
                     settings
                 }))
             });
-            runs.push(read.run_ns, &read.window);
+            runs.push(read.host.run_ns, &read.window);
         }
     }
     let runs = found.unwrap_or_else(|| DetectorRuns::new(Settings::default()));

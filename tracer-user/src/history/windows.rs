@@ -15,8 +15,8 @@ pub struct ReadWindow {
     pub window: Window,
     /// Whether it is whole.
     pub whole: bool,
-    /// Start of the first window of the agent's run; 0: not known.
-    pub run_ns: u64,
+    /// Its row in the table of hosts: what the verdicts do not need.
+    pub host: HostRow,
 }
 
 /// The windows of one host that have a row in `hosts`, by time; `last` ones, which are shorter, are left out. Rows of one
@@ -25,10 +25,9 @@ pub fn windows(hosts: Vec<HostRow>, services: Vec<ServiceRow>, classes: &[ClassR
     let mut all: BTreeMap<u64, Window> = BTreeMap::new();
     // Rows that are missing, by window.
     let mut missing: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
-    let mut runs: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut rows: BTreeMap<u64, HostRow> = BTreeMap::new();
     for row in hosts.into_iter().filter(|row| row.last == 0) {
         missing.insert(row.start_ns, (row.class_rows, row.service_rows));
-        runs.insert(row.start_ns, row.run_ns);
         all.entry(row.start_ns).or_insert(Window {
             start_ns: row.start_ns,
             length_s: row.length_s,
@@ -39,6 +38,7 @@ pub fn windows(hosts: Vec<HostRow>, services: Vec<ServiceRow>, classes: &[ClassR
             loss: row.loss,
             services: Vec::new(),
         });
+        rows.insert(row.start_ns, row);
     }
     for row in services {
         let Some(window) = all.get_mut(&row.start_ns) else { continue };
@@ -83,8 +83,8 @@ pub fn windows(hosts: Vec<HostRow>, services: Vec<ServiceRow>, classes: &[ClassR
     }
     let whole = |start_ns| missing.get(&start_ns).is_none_or(|missing| *missing == (0, 0));
     let read = |(start_ns, window)| {
-        let run_ns = runs.get(&start_ns).copied().unwrap_or(0);
-        ReadWindow { window, whole: whole(start_ns), run_ns }
+        let host = rows.remove(&start_ns).unwrap_or_default();
+        ReadWindow { window, whole: whole(start_ns), host }
     };
     let mut all: Vec<ReadWindow> = all.into_iter().map(read).collect();
     for ReadWindow { window, .. } in &mut all {

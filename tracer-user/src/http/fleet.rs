@@ -106,10 +106,9 @@ impl Fleet {
         let place = self.place.clone();
         self.read(move |state| {
             let mut health = Health { host: format!("{} hosts in {place}", state.host_count()), ..Health::default() };
-            let (requests, overhead) = state.cpu();
-            health.host_cpu.requests = requests;
-            health.host_cpu.overhead = overhead;
-            health.host_cpu.system_busy = requests + overhead;
+            health.host_cpu = state.cpu();
+            // The history has their sum only.
+            health.lost.push(("all reasons".to_owned(), state.events_lost()));
             health.degraded.extend(state.problem.clone());
             if state.read_ns == 0 {
                 health.not_ready.push("the history has not been read yet".to_owned());
@@ -131,11 +130,12 @@ async fn health(State(app): FleetApp) -> Result<Json<Value>, Problem> {
     let cpu = health.host_cpu;
     Ok(Json(json!({
         "ready": health.not_ready.is_empty(), "not_ready": health.not_ready, "degraded": health.degraded,
-        "host": health.host, "events_lost": 0, "events_lost_by_reason": {}, "otlp_spans_dropped": 0,
-        "sampling_hertz": 0, "capture_ratio": null,
-        "cpu_s": { "requests": cpu.requests, "overhead": cpu.overhead, "kernel": 0, "unreported": 0, "idle": 0,
-                   "system_busy": cpu.system_busy },
-        "shed": { "level": 0, "what": "none", "meaning": "" },
+        "host": health.host, "fleet": true, "events_lost": health.events_lost(),
+        "capture_ratio": cpu.capture_ratio(),
+        "cpu_s": { "requests": cpu.requests, "overhead": cpu.overhead, "kernel": cpu.kernel,
+                   "unreported": cpu.unreported, "idle": cpu.idle, "system_busy": cpu.system_busy },
+        // The history does not have these.
+        "events_lost_by_reason": null, "otlp_spans_dropped": null, "sampling_hertz": null, "shed": null,
     })))
 }
 
@@ -184,16 +184,18 @@ async fn home(State(app): FleetApp) -> Result<Html<String>, Problem> {
     let health = Arc::clone(&app).health().await?;
     let (hosts, found) = app.read(|state| (state.hosts(), state.findings(None, None, Range::default()))).await?;
     let mut body = String::from(
-        "<section><h2>Hosts</h2><table><thead><tr><th>host<th class=n>services<th class=n>classes<th class=n>CPU used<th class=n>open findings</thead><tbody>",
+        "<section><h2>Hosts</h2><table><thead><tr><th>host<th class=n>services<th class=n>classes<th class=n>CPU used<th class=n>capture ratio<th class=n>records lost<th class=n>open findings</thead><tbody>",
     );
     for host in hosts["hosts"].as_array().into_iter().flatten() {
         let used = host["utilisation"].as_f64().unwrap_or_default() * 100.0;
+        let ratio = host["capture_ratio"].as_f64().map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.3}"));
         let _ = write!(
             body,
-            "<tr><td>{}<td class=n>{}<td class=n>{}<td class=n>{used:.0} %<td class=n>{}",
+            "<tr><td>{}<td class=n>{}<td class=n>{}<td class=n>{used:.0} %<td class=n>{ratio}<td class=n>{}<td class=n>{}",
             Safe(host["host"].as_str().unwrap_or_default()),
             host["services"],
             host["classes"],
+            host["events_lost"],
             host["open_findings"],
         );
     }

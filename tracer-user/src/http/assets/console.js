@@ -115,7 +115,7 @@ document.addEventListener("keydown", (event) => {
 
 /** The header's figures of the agent. */
 function header(health) {
-  const notices = health.not_ready.length + health.degraded.length + (health.shed.level > 0 ? 1 : 0);
+  const notices = health.not_ready.length + health.degraded.length + (health.shed?.level > 0 ? 1 : 0);
   const state = document.getElementById("state");
   state.className = `pill state-${health.not_ready.length ? "bad" : notices ? "some" : "ok"}`;
   state.textContent = health.not_ready.length ? "not ready" : notices === 0 ? "healthy" : notices === 1 ? "1 notice" : `${notices} notices`;
@@ -127,6 +127,10 @@ function header(health) {
   capture.title = `CPU attributed ÷ CPU that the system says was used: 1 = nothing is missing.\nRequests ${share(cpu.requests)}, overhead of services ${share(cpu.overhead)}, kernel ${share(cpu.kernel)}, unreported ${share(cpu.unreported)}.`;
   const lost = document.getElementById("lost");
   show(lost, document.createTextNode("lost "), h("b", { class: health.events_lost ? "err" : null }, count(health.events_lost)));
+  if (health.fleet) {
+    lost.title = "Records that all hosts lost in the windows that were read; the history has no reasons.";
+    return;
+  }
   const reasons = Object.entries(health.events_lost_by_reason).map(([why, many]) => `${why}: ${count(many)}`);
   lost.title = reasons.length ? `Records lost since the start, by reason:\n${reasons.join("\n")}` : "No record was lost since the agent started.";
 }

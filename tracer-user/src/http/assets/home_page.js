@@ -2,7 +2,7 @@
 
 import { h, show, card, fold, narrow, empty } from "./dom.js";
 import { json, optional, classes, series, seriesKey } from "./data.js";
-import { rate, time, percent, short, serviceLink, classLink } from "./format.js";
+import { rate, time, percent, short, count, serviceLink, classLink } from "./format.js";
 import { bar, spark, legend, within } from "./charts.js";
 import { ServiceMap, graph } from "./service_map.js";
 import { Table } from "./table.js";
@@ -22,12 +22,14 @@ export class HomePage {
     this.noRequests = h("div");
     this.goals = new Table({ name: "goals", sort: "importance", key: (row) => `${row.service_class} ${row.service_name}`, columns: GOALS, rowsMost: 50 });
     this.policies = h("div");
+    this.hosts = new Table({ name: "hosts", sort: "name", key: (row) => row.host, columns: HOSTS, rowsMost: 500 });
+    this.hostList = h("div");
     for (const table of [this.services, this.classes]) table.element.classList.add("cards");
     const map = fold("Service map", "width = calls, red = errors above 1 %, number = p95 of the service, mean of the call", this.map.element);
     const services = fold("Services", "requests that this host serves", this.services.element);
     const classes = card("Request classes", "of all services", h("p", null, h("a", { href: "/running" }, "Requests running now")), this.classes.element, this.noRequests, legend());
     // A phone begins with what is costly; the rest is a touch away.
-    show(place, this.findings, narrow() ? [classes, services, map] : [map, services, classes], this.policies,
+    show(place, this.findings, this.hostList, narrow() ? [classes, services, map] : [map, services, classes], this.policies,
       fold("Other CPU", "programs without requests, since the agent started", this.others.element));
     map.addEventListener("toggle", () => this.graph && this.map.draw(this.graph));
     this.text = "";
@@ -38,7 +40,8 @@ export class HomePage {
     this.draw();
   }
 
-  async refresh() {
+  async refresh(health) {
+    if (health.fleet) this.showHosts((await json("/api/v1/hosts")).hosts);
     const [{ services }, all, { edges }, found, policies] = await Promise.all([json("/api/v1/services"), classes(), optional("/api/v1/edges", {}, { edges: [] }), findings(), optional("/api/v1/service-classes", {}, { service_classes: [] })]);
     const known = await series();
     Object.assign(this, { all: services, each: all, known });
@@ -47,6 +50,12 @@ export class HomePage {
     this.graph = graph(services, all, edges);
     this.map.draw(this.graph);
     this.draw();
+  }
+
+  /** Of a fleet. */
+  showHosts(hosts) {
+    this.hosts.show(hosts);
+    if (!this.hostList.childElementCount) show(this.hostList, fold("Hosts", "capture ratio and lost records of the windows that were read", this.hosts.element));
   }
 
   showGoals({ service_classes, enforcement }) {
@@ -89,6 +98,16 @@ const errors = (one) => {
   return h("span", { class: share ? "err" : "dim", title: one.unfinished ? `and ${one.unfinished} whose end the agent did not see: no errors` : null }, percent(share));
 };
 const cores = (one) => one.cpu_requests_cores + one.cpu_overhead_cores;
+
+const HOSTS = [
+  { key: "name", title: "host", text: true, value: (one) => one.host, cell: (one) => one.host },
+  { key: "services", title: "services", value: (one) => one.services, cell: (one) => count(one.services) },
+  { key: "classes", title: "classes", value: (one) => one.classes, cell: (one) => count(one.classes) },
+  { key: "used", title: "CPU used", hint: "in its newest window", value: (one) => one.utilisation, cell: (one) => percent(one.utilisation) },
+  { key: "ratio", title: "capture ratio", hint: "CPU attributed ÷ CPU that the system says was used", value: (one) => one.capture_ratio ?? -1, cell: (one) => (one.capture_ratio === null ? "–" : one.capture_ratio.toFixed(3)) },
+  { key: "lost", title: "records lost", value: (one) => one.events_lost, cell: (one) => h("span", { class: one.events_lost ? "err" : "dim" }, count(one.events_lost)) },
+  { key: "findings", title: "open findings", value: (one) => one.open_findings, cell: (one) => count(one.open_findings) },
+];
 
 const SERVICES = [
   { key: "name", title: "service", text: true, value: (one) => one.service_name, cell: (one) => h("a", { href: serviceLink(one.service_name) }, one.service_name) },

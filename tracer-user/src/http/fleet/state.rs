@@ -12,6 +12,7 @@ use crate::analysis::runs::DetectorRuns;
 use crate::history::rows::{ClassRow, DURATION_BOUNDS_NS, DurationHistogram, HostRow};
 use crate::history::windows::ReadWindow;
 use crate::http::range::Range;
+use crate::model::HostCpu;
 
 /// Hosts shown; those beyond it are counted.
 const HOSTS: usize = 500;
@@ -132,6 +133,47 @@ impl ClassState {
     }
 }
 
+/// CPU of a host's windows, seconds.
+#[derive(Clone, Debug, Default)]
+struct FleetCpu {
+    requests: f64,
+    overhead: f64,
+    kernel: f64,
+    idle: f64,
+    busy: f64,
+    /// Attributed to any of these, or measured and not yet reported by thread.
+    attributed: f64,
+}
+
+impl FleetCpu {
+    fn add(&mut self, row: &HostRow) {
+        self.join(&Self {
+            requests: row.requests_s,
+            overhead: row.overhead_s + row.foreign_s,
+            kernel: row.kernel_s,
+            idle: row.idle_s,
+            busy: row.busy_s,
+            attributed: row.capture_ratio * row.busy_s,
+        });
+    }
+
+    fn join(&mut self, more: &Self) {
+        self.requests += more.requests;
+        self.overhead += more.overhead;
+        self.kernel += more.kernel;
+        self.idle += more.idle;
+        self.busy += more.busy;
+        self.attributed += more.attributed;
+    }
+
+    /// Its [`HostCpu::capture_ratio`] is the mean of the windows' ratios, weighted by the CPU that was used.
+    fn host_cpu(&self) -> HostCpu {
+        let Self { requests, overhead, kernel, idle, busy, attributed } = *self;
+        let unreported = attributed - requests - overhead - kernel;
+        HostCpu { requests, overhead, kernel, unreported, idle, system_busy: busy, ..HostCpu::default() }
+    }
+}
+
 #[derive(Debug)]
 struct HostState {
     runs: DetectorRuns,
@@ -140,6 +182,9 @@ struct HostState {
     newest_ns: u64,
     until_ns: u64,
     last: HostRow,
+    cpu: FleetCpu,
+    /// Records that were lost in all windows.
+    events_lost: u64,
     overhead_s: HashMap<String, f64>,
     /// Length of all windows, seconds.
     length_s: f64,
@@ -199,6 +244,8 @@ impl FleetState {
                 newest_ns: 0,
                 until_ns: 0,
                 last: HostRow::default(),
+                cpu: FleetCpu::default(),
+                events_lost: 0,
                 overhead_s: HashMap::new(),
                 length_s: 0.0,
                 classes: BTreeMap::new(),
@@ -207,7 +254,9 @@ impl FleetState {
         }
         let Some(state) = self.hosts.get_mut(host) else { return };
         for read in &windows {
-            state.runs.push(read.run_ns, &read.window);
+            state.runs.push(read.host.run_ns, &read.window);
+            state.cpu.add(&read.host);
+            state.events_lost += read.host.events_lost;
             state.windows += 1;
             state.length_s += read.window.length_s;
             for service in &read.window.services {
@@ -251,13 +300,14 @@ impl FleetState {
     /// `GET /api/v1/hosts`.
     pub(super) fn hosts(&self) -> Value {
         let hosts = self.hosts.iter().map(|(name, state)| {
-            let HostRow { cores, busy_s, length_s, capture_ratio, .. } = state.last;
+            let HostRow { cores, busy_s, length_s, .. } = state.last;
             let services: std::collections::BTreeSet<&String> =
                 state.classes.keys().filter(|key| key.2 == "server").map(|key| &key.0).collect();
             json!({
                 "host": name, "windows": state.windows, "until_ns": state.until_ns, "cores": cores,
                 "utilisation": if cores * length_s > 0.0 { busy_s / cores / length_s } else { 0.0 },
-                "capture_ratio": capture_ratio, "services": services.len(), "classes": state.classes.len(),
+                "capture_ratio": state.cpu.host_cpu().capture_ratio(), "events_lost": state.events_lost,
+                "services": services.len(), "classes": state.classes.len(),
                 "open_findings": state.runs.findings().filter(|one| one.until_ns.is_none()).count(),
             })
         });
@@ -309,11 +359,11 @@ impl FleetState {
         let rows = all.into_iter().map(|(name, service)| {
             let Service { classes, count, errors, rate_per_s, cpu_s, overhead_s, length_s } = service;
             json!({
-                "service_name": name, "classes": classes, "count": count, "errors": errors, "unfinished": 0,
+                "service_name": name, "classes": classes, "count": count, "errors": errors, "unfinished": null,
                 "rate_per_s": rate_per_s, "error_rate_per_s": errors as f64 / length_s.max(1e-9),
                 "cpu_requests_s": cpu_s, "cpu_overhead_s": overhead_s,
                 "cpu_requests_cores": cpu_s / length_s.max(1e-9), "cpu_overhead_cores": overhead_s / length_s.max(1e-9),
-                "runtimes": [], "containers": [],
+                "runtimes": null, "containers": null,
             })
         });
         json!({ "services": rows.collect::<Vec<_>>() })
@@ -373,11 +423,18 @@ impl FleetState {
         Some((host.clone(), state.runs.detector.evidence(id & ((1 << OWN_BITS) - 1))?))
     }
 
-    /// CPU of all hosts together since the history begins here, seconds: requests, overhead.
-    pub(super) fn cpu(&self) -> (f64, f64) {
-        let requests =
-            self.each_class().filter(|(_, _, key, _)| key.2 == "server").map(|(.., class)| class.all.cpu_s).sum();
-        (requests, self.hosts.values().flat_map(|state| state.overhead_s.values()).sum())
+    /// CPU of all hosts together in the windows that were read.
+    pub(super) fn cpu(&self) -> HostCpu {
+        let mut all = FleetCpu::default();
+        for state in self.hosts.values() {
+            all.join(&state.cpu);
+        }
+        all.host_cpu()
+    }
+
+    /// Records that all hosts lost in the windows that were read.
+    pub(super) fn events_lost(&self) -> u64 {
+        self.hosts.values().map(|state| state.events_lost).sum()
     }
 
     /// How many hosts there are.
@@ -388,11 +445,12 @@ impl FleetState {
 
 fn class_json(name: &str, key: &ClassKey, class: &ClassState) -> Value {
     let newest = class.points.back().map_or_else(|| class.point().1, |point| point.1);
+    // The history does not distinguish the two queues, nor spans whose end was not seen: null is "not known".
     let mut row = json!({
         "service_name": name, "request_class": key.1, "side": key.2, "protocol": key.3,
-        "count": class.all.count, "errors": class.all.errors, "unfinished": 0,
+        "count": class.all.count, "errors": class.all.errors, "unfinished": null,
         "rate_per_s": newest[0], "error_rate_per_s": newest[1],
-        "accept_queue_s": 0.0, "socket_queue_s": 0.0, "cpu_total_s": class.all.cpu_s,
+        "accept_queue_s": null, "socket_queue_s": null, "cpu_total_s": class.all.cpu_s,
     });
     for (name, value) in class.all.means() {
         row[name] = json!(value);

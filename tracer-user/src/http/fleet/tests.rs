@@ -29,8 +29,21 @@ async fn start() -> SocketAddr {
         count: 3,
         ..ClassRow::default()
     };
+    let host = HostRow {
+        start_ns,
+        length_s: 10.0,
+        cores: 4.0,
+        busy_s: 20.0,
+        requests_s: 10.0,
+        overhead_s: 4.0,
+        foreign_s: 1.0,
+        kernel_s: 2.6,
+        capture_ratio: 0.93,
+        events_lost: 17,
+        ..HostRow::default()
+    };
     let new = NewWindows {
-        windows: vec![ReadWindow { window, whole: true, run_ns: 0 }],
+        windows: vec![ReadWindow { window, whole: true, host }],
         classes: vec![row],
         last: Some(HostRow { cores: 4.0, ..HostRow::default() }),
     };
@@ -71,6 +84,35 @@ async fn every_page_answers() {
         assert!(answer.starts_with(&format!("HTTP/1.1 {status}")) && answer.contains(needle), "{path}: {answer}");
         assert!(answer.to_ascii_lowercase().contains("content-security-policy"), "{path}");
     }
+}
+
+/// The history has a host's capture ratio and its losses; what it has not is "not known", not zero.
+#[tokio::test]
+async fn figures_are_those_of_the_history_or_not_known() {
+    let listen = start().await;
+    let page = ask(listen, &format!("GET / HTTP/1.1\r\nHost: {listen}")).await;
+    for needle in ["capture ratio <b>0.930</b>", "lost <b>17</b>", "<td class=n>0.930<td class=n>17<td"] {
+        assert!(page.contains(needle), "{needle}: {page}");
+    }
+    let json = async |path: &str| -> Value {
+        let answer = ask(listen, &format!("GET {path} HTTP/1.1\r\nHost: {listen}")).await;
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        serde_json::from_str(body).unwrap_or_else(|error| panic!("{path}: {error}: {body}"))
+    };
+    let hosts = json("/api/v1/hosts").await;
+    let ratio = |value: &Value| (value["capture_ratio"].as_f64().unwrap() * 1e6).round();
+    assert_eq!((ratio(&hosts["hosts"][0]), &hosts["hosts"][0]["events_lost"]), (930_000.0, &json!(17)));
+    let health = json("/api/v1/health").await;
+    assert_eq!((ratio(&health), &health["events_lost"]), (930_000.0, &json!(17)));
+    assert!((health["cpu_s"]["unreported"].as_f64().unwrap() - 1.0).abs() < 1e-9, "{health}");
+    for name in ["events_lost_by_reason", "otlp_spans_dropped", "sampling_hertz", "shed"] {
+        assert_eq!(health.get(name), Some(&Value::Null), "{name}");
+    }
+    let classes = json("/api/v1/classes").await;
+    for name in ["unfinished", "accept_queue_s", "socket_queue_s"] {
+        assert_eq!(classes["classes"][0].get(name), Some(&Value::Null), "{name}");
+    }
+    assert_eq!(json("/api/v1/services").await["services"][0].get("unfinished"), Some(&Value::Null));
 }
 
 #[tokio::test]

@@ -47,7 +47,7 @@ fn windows(from: u64, until: u64, times: f64) -> NewWindows {
         }
         let window =
             Window { start_ns, length_s: 10.0, cores: 4.0, busy_s: 8.0, services: vec![service], ..Window::default() };
-        new.windows.push(ReadWindow { window, whole: true, run_ns: 0 });
+        new.windows.push(ReadWindow { window, whole: true, host: HostRow::default() });
     }
     new.last = Some(HostRow { cores: 4.0, busy_s: 8.0, length_s: 10.0, ..HostRow::default() });
     new
