@@ -3,7 +3,7 @@
 //!
 //! A request begins where bytes are sent after a read (as a message does, `ARCHITECTURE.md`). At that moment, in the
 //! system call that sends, the program draws its ids; they go out with the segment that holds its first byte, and up
-//! with a [`InbandContext`], so that the request's span in user space has the ids that its other end received.
+//! with an [`InbandContext`], so that the request's span in user space has the ids that its other end received.
 
 use core::ffi::c_void;
 

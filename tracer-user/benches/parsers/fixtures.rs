@@ -271,7 +271,7 @@ impl Moved {
     }
 }
 
-/// ThreadCounters of the threads connections are served by.
+/// Counters of the threads that serve connections.
 pub(crate) fn threads() -> Vec<ThreadCounters> {
     vec![ThreadCounters::default(); THREADS as usize]
 }

@@ -41,7 +41,7 @@ pub struct Bounds {
     pub classes: usize,
     /// Most positions in the trees of paths; beyond it new words count as values.
     pub positions: usize,
-    /// Most exact paths remembered; beyond it the memory is emptied and table_use again.
+    /// Most exact paths remembered; beyond it they are all forgotten and learned again.
     pub cache: usize,
 }
 

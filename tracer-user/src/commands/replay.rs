@@ -73,7 +73,7 @@ pub fn frames<R: Read>(reader: &mut RecordingReader<R>, pipeline: &mut Pipeline)
                 Ok(facts) => pipeline.process(facts.pid, &facts),
                 Err(error) => eprintln!("tracer: facts of a process could not be read ({error}); it stays unnamed"),
             },
-            Ok((FrameKind::ThreadStats, bytes)) => {
+            Ok((FrameKind::Tick, bytes)) => {
                 if let Ok(now) = bytes.try_into() {
                     pipeline.tick(u64::from_ne_bytes(now));
                 }

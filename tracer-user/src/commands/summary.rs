@@ -18,7 +18,7 @@ fn time(seconds: f64) -> String {
     }
 }
 
-/// Classes as a table, the busiest first; then the host's host_cpu and what was lost.
+/// Classes as a table, the busiest first; then the host's CPU and what was lost.
 pub(super) fn table(pipeline: &Pipeline, health: Option<&Health>) -> String {
     let mut table = String::new();
     // A string takes everything.

@@ -99,7 +99,7 @@ impl Agent {
         self.follow_clock(pipeline);
         self.expire_exited(pipeline);
         if let Some(recorder) = &mut self.recorder {
-            recorder.frame(FrameKind::ThreadStats, &now.to_ne_bytes());
+            recorder.frame(FrameKind::Tick, &now.to_ne_bytes());
             recorder.flush();
             pipeline.metrics.set_lost("records_not_written", recorder.dropped());
         }

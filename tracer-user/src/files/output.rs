@@ -112,7 +112,7 @@ pub fn directory(path: &Path) -> io::Result<()> {
     trust::check(if there == whole { parent(&whole) } else { there })?;
     DirBuilder::new().recursive(true).mode(DIRECTORY).create(&whole).or_else(|error| {
         match fs::symlink_metadata(&whole) {
-            // ExchangeEvent below, in more words.
+            // The check below reports it, in more words.
             Ok(about) if about.is_symlink() => Ok(()),
             _ => Err(error),
         }

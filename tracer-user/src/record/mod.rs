@@ -38,7 +38,7 @@ pub enum FrameKind {
     /// Facts about a process, JSON.
     Process,
     /// The pipeline's tick, with its time (8 bytes).
-    ThreadStats,
+    Tick,
     /// Regular end of the recording.
     End,
     /// The wall clock was set: wall clock minus monotonic clock from here on, nanoseconds (8 bytes).
@@ -53,13 +53,13 @@ pub enum FrameKind {
 
 impl FrameKind {
     const ALL: [Self; 8] =
-        [Self::Record, Self::Process, Self::ThreadStats, Self::End, Self::Clock, Self::Shed, Self::Relay, Self::Lost];
+        [Self::Record, Self::Process, Self::Tick, Self::End, Self::Clock, Self::Shed, Self::Relay, Self::Lost];
 
     fn byte(self) -> u8 {
         match self {
             Self::Record => 1,
             Self::Process => 2,
-            Self::ThreadStats => 3,
+            Self::Tick => 3,
             Self::End => 4,
             Self::Clock => 5,
             Self::Shed => 6,
@@ -274,7 +274,7 @@ impl<R: Read> RecordingReader<R> {
         Ok(bytes)
     }
 
-    /// The next frame; an [`FrameKind::End`] frame is the last of a complete file.
+    /// The next frame; a [`FrameKind::End`] frame is the last of a complete file.
     pub fn next_frame(&mut self) -> Result<(FrameKind, &[u8]), RecordError> {
         let start = self.at;
         let [byte] = self.array("another frame: the file was cut off")?;

@@ -121,7 +121,7 @@ mod tests {
     use super::*;
     use tracer_common::interpreter::FRAME_PHP;
 
-    /// ProcessMemory from 0x1000 on.
+    /// Memory from 0x1000 on.
     struct Words(Vec<u8>);
 
     impl ProcessMemory for Words {

@@ -80,7 +80,7 @@ fn fragments<'a, S: Source + ?Sized>(
     }))
 }
 
-/// WantedName names, by their offset in the string table.
+/// Roles of the wanted names that are there, by their offset in the string table.
 fn names<S: Source + ?Sized, R: Copy>(image: &Image<'_, S>, wanted: &[WantedName<R>]) -> Option<HashMap<u64, R>> {
     let finders: Vec<_> =
         wanted.iter().map(|(part, other, role)| (Finder::new(part), Finder::new(other), *role)).collect();

@@ -97,7 +97,7 @@ impl Sent {
                 format!("{} made by {} #{}\n", task_edge.child & 0xffff, task_edge.parent & 0xffff, task_edge.nth)
             }
             Self::Lost(at) => format!("something is lost before {at}\n"),
-            Self::ThreadStats(stats) => format!("{} tick {}\n", stats.header.tid, stats.header.flags),
+            Self::ThreadStats(stats) => format!("{} stats {}\n", stats.header.tid, stats.header.flags),
             Self::Wake(wake) => {
                 let Wake { header, wakee, nth, slept_at, given_at, given_by, .. } = wake;
                 let (tid, at) = (header.tid, header.nanos);

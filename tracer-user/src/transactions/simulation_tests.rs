@@ -80,7 +80,8 @@ fn replay(sent: &[Sent], limits: Limits) -> Result<Reported, TestCaseError> {
     Ok(reported)
 }
 
-/// No edge that is events to be sure is wrong, a span is of its parent's transaction, nothing is reported twice, no CPU is made up.
+/// No certain or confirmed edge is wrong, a span belongs to the transaction of its parent, nothing is reported twice, and no
+/// CPU is made up.
 fn sound(reported: &Reported, truth: &Truth, sent: &[Sent]) -> Result<(), TestCaseError> {
     prop_assert!(reported.twice.is_empty(), "reported twice: {:?}", reported.twice);
     prop_assert!(reported.cpu <= truth.cpu, "{} ns charged of {}", reported.cpu, truth.cpu);
@@ -109,10 +110,10 @@ fn sound(reported: &Reported, truth: &Truth, sent: &[Sent]) -> Result<(), TestCa
             sent.iter().map(Sent::line).collect::<String>()
         );
         if let Some(parent) = parent.filter(|_| claims) {
-            let events = reported.ids.get(&parent);
+            let found = reported.ids.get(&parent);
             prop_assert!(
-                events.is_none() || events == real.as_ref(),
-                "{name:?} is {grade:?} of {events:?}, and was of {real:?}:\n{}",
+                found.is_none() || found == real.as_ref(),
+                "{name:?} is {grade:?} of {found:?}, and was of {real:?}:\n{}",
                 sent.iter().map(Sent::line).collect::<String>()
             );
         }
