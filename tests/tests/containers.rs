@@ -172,7 +172,7 @@ fn podmans_containers_have_their_names() {
     let id = Podman::ask(&["inspect", "--format", "{{.Id}}", &podman.name]).expect("its id");
     let expected = [
         ("container.id", id.as_str()),
-        ("container.runtime", "podman"),
+        ("container.runtime.name", "podman"),
         ("container.name", &podman.name),
         ("container.image.name", &format!("localhost/{}", podman.name)),
     ];

@@ -23,6 +23,8 @@ const PORT: u16 = 18_580;
 const MARKS: [u16; 2] = [18_581, 18_582];
 /// First port of connections with hand-made segments.
 const MADE: u16 = 41_000;
+/// Trace flags of transactions whose ids the agent draws: sampled, and random (W3C Trace Context Level 2).
+const DRAWN: u8 = 3;
 
 fn alone(hosts: &Hosts, host: u8, name: &str, dir: &Path) -> Agent {
     let file = dir.join(format!("{name}.ndjson"));
@@ -157,13 +159,13 @@ fn of_kind_25(mut options: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// What OpenTelemetry's eBPF instrumentation writes for a context (`bpf/tpinjector/tp_options.h`): kind, length, trace
-/// id, span id; and trace flags unless it is sampled. It reads these two lengths and no other.
+/// id, span id; and trace flags unless they are "sampled" alone. It reads these two lengths and no other.
 fn theirs(trace: &str, span: &str, flags: u8) -> Vec<u8> {
     let number = |digits: &str| u128::from_str_radix(digits, 16).unwrap_or_else(|error| panic!("{digits}: {error}"));
     let mut option = vec![25, 26];
     option.extend(number(trace).to_be_bytes());
     option.extend(&number(span).to_be_bytes()[8..]);
-    if flags & 1 == 0 {
+    if flags != 1 {
         option.push(flags);
         option[1] = 27;
     }
@@ -211,7 +213,7 @@ fn tshark_reads_what_was_meant() {
             let [call] = by_path.get(path.as_str()).map_or(&[][..], Vec::as_slice) else {
                 panic!("{path}: calls {:?}", by_path.get(path.as_str()))
             };
-            assert_eq!(option, &theirs(&call.trace, &call.id, 1), "{path}: not what it would read");
+            assert_eq!(option, &theirs(&call.trace, &call.id, DRAWN), "{path}: not what it would read");
             let at = segment.kinds.iter().position(|kind| *kind == 25);
             assert!(at.is_some() && at == segment.kinds.iter().rposition(|kind| *kind == 25), "twice: {segment:?}");
             assert!(segment.header <= 60, "{segment:?}");
@@ -272,7 +274,7 @@ fn made(net: &str) -> Made {
             let mut meant = Some((trace, span, *flags));
             match *how {
                 "as it writes" => {}
-                // It never writes this form, but reads it.
+                // It writes this form only with other flags, but reads it.
                 "flags and sampled" => {
                     option.push(*flags);
                     option[1] = 27;
@@ -380,7 +382,7 @@ fn what_others_write_is_read_and_passed_on() {
             *flags
         } else {
             assert_eq!(served.parent, None, "{path}: {served:?}");
-            1
+            DRAWN
         };
         // The resulting call continues with its trace id and flags.
         assert_eq!((&call.trace, call.parent.as_ref()), (&served.trace, Some(&served.id)), "{path}: {call:?}");

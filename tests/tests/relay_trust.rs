@@ -167,7 +167,7 @@ fn lie(number: u64) -> Message {
         parent: SpanId(some | 1),
         settled: true,
         broadcast: false,
-        sampled: None,
+        trace_flags: None,
         service: "liar".into(),
         class: "GET /nothing".into(),
         carried: None,

@@ -25,7 +25,7 @@ use tracer_common::{
     event::{
         FAMILY_INET, FAMILY_INET6, Header, INBAND_HELD, INBAND_NAMED, INBAND_REFUSED, INBAND_TX, InbandContext, Kind,
     },
-    inband_context::{KIND, LEN, LEN_FLAGS, ROOM, SAMPLED, THREADS_MAX},
+    inband_context::{DRAWN, KIND, LEN, LEN_FLAGS, ROOM, SAMPLED, THREADS_MAX},
     lost::Lost,
 };
 
@@ -244,8 +244,8 @@ fn begins(ops: *mut bpf_sock_ops, carrier: &mut Carrier) -> bool {
         carrier.flags = held.flags;
     } else {
         carrier.held = 0;
-        carrier.trace = [random(), random()];
-        carrier.flags = SAMPLED as u32;
+        carrier.trace = random_trace();
+        carrier.flags = DRAWN as u32;
     }
     carrier.pending = 1;
     true
@@ -258,10 +258,17 @@ pub(crate) fn random() -> u64 {
     unsafe { ((bpf_get_prandom_u32() as u64) << 32) | (bpf_get_prandom_u32() as u64) | 1 << 63 }
 }
 
+/// A trace id: all bits of its right-most seven bytes are random.
+#[inline(always)]
+pub(crate) fn random_trace() -> [u64; 2] {
+    // SAFETY: no argument.
+    [random(), unsafe { ((bpf_get_prandom_u32() as u64) << 32) | (bpf_get_prandom_u32() as u64) }]
+}
+
 /// Length of the option for a context with these flags.
 #[inline(always)]
 fn length(flags: u32) -> u32 {
-    if flags & SAMPLED as u32 != 0 { LEN as u32 } else { LEN_FLAGS as u32 }
+    if flags == SAMPLED as u32 { LEN as u32 } else { LEN_FLAGS as u32 }
 }
 
 /// The kernel asks how much room the option needs: for the segment size, which must leave it, or in one segment.
@@ -604,10 +611,10 @@ fn holds(sk: SockPtr, bytes: u32) {
         trace_flags = flags;
     } else if carrier.has_come == 0 || carrier.start != start {
         // The request came without a context: name its transaction anyway, for its calls and for user space.
-        trace = [random(), random()];
-        trace_flags = SAMPLED as u32;
+        trace = random_trace();
+        trace_flags = DRAWN as u32;
         let Some(slot) = ring::reserve(size_of::<InbandContext>() as u64, Lost::RingTag) else { return };
-        put(slot, INBAND_NAMED, carrier.cookie, trace, 0, start, SAMPLED as u32);
+        put(slot, INBAND_NAMED, carrier.cookie, trace, 0, start, DRAWN as u32);
     }
     take(holder, request, trace, trace_flags);
 }

@@ -8,6 +8,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
+use tracer_common::inband_context;
+
 pub use protocol::{Conventions, ProtocolId};
 
 /// Nanoseconds of `CLOCK_MONOTONIC`, the clock of every kernel record.
@@ -321,8 +323,8 @@ pub struct Span {
     /// `relay` (the same, reported by another host's agent) or `tcp_option` (an in-band context). Empty if `grade` and
     /// `evidence` tell.
     pub carrier: &'static str,
-    /// Whether the sender samples the transaction, if it says so.
-    pub sampled: Option<bool>,
+    /// Trace flags of its transaction, if a carrier gives them.
+    pub trace_flags: Option<TraceFlags>,
     /// The rest of its propagated context.
     pub carried: Option<Arc<PropagatedContext>>,
     /// Entry or exit port.
@@ -580,6 +582,40 @@ impl HostCpu {
     pub fn capture_ratio(&self) -> Option<f64> {
         let attributed = self.requests + self.overhead + self.kernel + self.unreported;
         (self.system_busy > 0.0).then(|| attributed / self.system_busy)
+    }
+}
+
+/// Trace flags (W3C Trace Context Level 2), those that are defined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceFlags(u8);
+
+impl TraceFlags {
+    /// Those of a transaction whose id was drawn here: sampled, and its id is random.
+    pub const DRAWN: Self = Self(inband_context::DRAWN);
+
+    /// The defined ones of a byte.
+    pub fn new(bits: u8) -> Self {
+        Self(bits & inband_context::DRAWN)
+    }
+
+    /// From single flags.
+    pub fn of(sampled: bool, random: bool) -> Self {
+        Self((u8::from(sampled) * inband_context::SAMPLED) | (u8::from(random) * inband_context::RANDOM))
+    }
+
+    /// As one byte.
+    pub fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// Whether the sender samples the transaction.
+    pub fn is_sampled(self) -> bool {
+        self.0 & inband_context::SAMPLED != 0
+    }
+
+    /// Whether the right-most seven bytes of the trace id are random.
+    pub fn is_random(self) -> bool {
+        self.0 & inband_context::RANDOM != 0
     }
 }
 

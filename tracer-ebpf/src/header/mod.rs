@@ -28,13 +28,13 @@ use aya_ebpf::{
 use tracer_common::{
     event::{FAMILY_INET, FAMILY_INET6, INBAND_HELD, INBAND_REFUSED, INBAND_TX, InbandContext},
     header::{DESTINATIONS_MAX, Destination, LEN, LOOK, NO_BLOCKING, ONCE, Outcome, PORT_BITS, SOCKETS_MAX, TESTING},
-    inband_context::SAMPLED,
+    inband_context::DRAWN,
     lost::Lost,
 };
 
 use crate::{
     emit,
-    inband::{held, listen, own_namespace, put, random, socket},
+    inband::{held, listen, own_namespace, put, random, random_trace, socket},
     kernel::{
         sock::{SockPtr, Tcp},
         task::Task,
@@ -244,7 +244,7 @@ fn choose(heads: &mut Heads, established: u64) {
     } else if let Some(held) = held(task, Some(established)) {
         (held.trace, held.flags, INBAND_HELD)
     } else {
-        ([random(), random()], SAMPLED as u32, 0)
+        (random_trace(), DRAWN as u32, 0)
     };
     heads.chosen = [trace[0], trace[1], (flags as u64) << 8 | held as u64];
 }
@@ -260,7 +260,7 @@ fn insert(
     line: u32,
 ) -> Result<u32, Stop> {
     if control() & TESTING != 0 {
-        grow(msg, line, heads.end, [random(), random()], random(), SAMPLED as u32)?;
+        grow(msg, line, heads.end, random_trace(), random(), DRAWN as u32)?;
         count(Outcome::Injected);
         return Ok(LEN);
     }

@@ -12,7 +12,7 @@ pub(crate) fn span(trace: u128, start: u64, duration: u64, error: bool) -> Span 
         parent: None,
         linked: None,
         carrier: "",
-        sampled: None,
+        trace_flags: None,
         carried: None,
         side: Side::Server,
         protocol: ProtocolId::Http,

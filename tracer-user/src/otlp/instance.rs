@@ -39,7 +39,7 @@ impl Instance {
         if let Some(container) = &self.container {
             all.push(KeyValue::text("container.id", &*container.id));
             if !container.runtime.is_empty() {
-                all.push(KeyValue::text("container.runtime", container.runtime));
+                all.push(KeyValue::text("container.runtime.name", container.runtime));
             }
             if let Some(uid) = &container.pod_uid {
                 all.push(KeyValue::text("k8s.pod.uid", &**uid));

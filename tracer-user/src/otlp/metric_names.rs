@@ -9,11 +9,16 @@ use std::borrow::Cow;
 use prometheus::proto::MetricType;
 
 /// Metrics whose name does not follow by rule.
-const METRICS: [(&str, &str, &str); 6] = [
+const METRICS: [(&str, &str, &str); 10] = [
+    // The conventions have only the client's.
+    ("db_server_operation_duration_seconds", "tracer.db.server.operation.duration", "s"),
+    ("dns_server_lookup_duration_seconds", "tracer.dns.server.lookup.duration", "s"),
+    ("messaging_server_operation_duration_seconds", "tracer.messaging.server.operation.duration", "s"),
     ("process_cpu_seconds_total", "process.cpu.time", "s"),
     ("process_max_fds", "tracer.process.file_descriptor_limit", "{file_descriptor}"),
     ("process_open_fds", "process.unix.file_descriptor.count", "{file_descriptor}"),
     ("process_resident_memory_bytes", "process.memory.usage", "By"),
+    ("process_start_time_seconds", "tracer.process.start_time", "s"),
     ("process_threads", "process.thread.count", "{thread}"),
     ("process_virtual_memory_bytes", "process.memory.virtual", "By"),
 ];
@@ -29,7 +34,7 @@ const ATTRIBUTES: [(&str, &str); 21] = [
     ("db_response_status_code", "db.response.status_code"),
     ("db_system_name", "db.system.name"),
     ("dns_question_name", "dns.question.name"),
-    ("dns_question_type", "dns.question.type"),
+    ("dns_question_type", "tracer.dns.question.type"),
     ("error_type", "error.type"),
     ("http_request_method", "http.request.method"),
     ("http_response_status_code", "http.response.status_code"),

@@ -3,6 +3,8 @@
 //! The pipeline puts spans into a bounded queue and never waits: a full queue drops spans and counts them. A task on
 //! the server's threads (`outgoing`) collects them into batches and sends each batch, retrying while the collector is busy or away.
 
+#[cfg(test)]
+mod conventions;
 mod instance;
 mod log_proto;
 pub mod logs;

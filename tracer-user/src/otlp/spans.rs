@@ -11,13 +11,14 @@ use super::proto::{
 };
 use crate::host::container_names::NamesCache;
 use crate::host::instance::Instance;
-use crate::model::{ClassInfo, ProtocolId, Queues, Side, Span, SpanId, TraceId};
+use crate::model::{ClassInfo, ProtocolId, Queues, Side, Span, SpanId, TraceFlags, TraceId};
 use crate::protocols::{Conventions, messaging};
 use crate::store::{AttributeValue, Attributes};
 use crate::text::printable;
 
-/// Version of the semantic conventions that the attributes follow.
-pub(super) const SCHEMA: &str = "https://opentelemetry.io/schemas/1.30.0";
+/// The version of OpenTelemetry's semantic conventions whose names spans, metrics, logs and profiles use: the first without
+/// `network.protocol.name` on calls. `conventions.txt` has its names; a test compares them with those that are sent.
+pub(super) const SCHEMA: &str = "https://opentelemetry.io/schemas/1.40.0";
 /// Longest attribute text, bytes.
 const TEXT: usize = 1024;
 
@@ -138,11 +139,10 @@ fn link((trace, span): &(TraceId, SpanId)) -> Link {
     Link { trace_id: trace.0.to_be_bytes().to_vec(), span_id: span.0.to_be_bytes().to_vec() }
 }
 
-/// The sampled flag is the one propagated with the transaction (W3C trace flags), if any; the export share is decided
-/// by trace id instead.
+/// The trace flags are those propagated with the transaction, if any; the export share is decided by trace id instead.
 fn flags(span: &Span) -> u32 {
     let remote = if span.side == Side::Server && span.parent.is_some() { REMOTE } else { 0 };
-    u32::from(span.sampled != Some(false)) | REMOTE_KNOWN | remote
+    u32::from(span.trace_flags.unwrap_or(TraceFlags::DRAWN).bits()) | REMOTE_KNOWN | remote
 }
 
 fn attribute(name: &str, value: AttributeValue<'_>) -> KeyValue {
@@ -176,7 +176,7 @@ pub(super) mod tests {
             parent: (id > 1).then_some(SpanId(id - 1)),
             linked: None,
             carrier: "",
-            sampled: None,
+            trace_flags: None,
             carried: None,
             side: if id > 1 { Side::Client } else { Side::Server },
             protocol: ProtocolId::Http,
@@ -372,6 +372,18 @@ pub(super) mod tests {
             assert_eq!(text(span, key), expected, "{key}");
         }
         assert!(span.attributes.iter().all(|pair| pair.key != "http.route"));
+    }
+
+    #[test]
+    fn flags_say_whether_the_trace_id_is_random() {
+        let flags = |of: Option<u8>| {
+            let mut one = finished("shop", 1);
+            one.span.trace_flags = of.map(TraceFlags::new);
+            request(&[one], &host(), &NamesCache::default(), &[]).resource_spans[0].scope_spans[0].spans[0].flags & 0xff
+        };
+        // Drawn by an agent; from a header of level 1, of level 2, not sampled; with bits that are not defined.
+        let found = [None, Some(1), Some(3), Some(2), Some(0), Some(0xfd)].map(flags);
+        assert_eq!(found, [3, 1, 3, 2, 0, 1]);
     }
 
     #[test]

@@ -70,7 +70,7 @@ impl Pipeline {
             parent: call.parent,
             linked: None,
             carrier: "",
-            sampled: None,
+            trace_flags: None,
             carried,
             side: Side::Server,
             protocol: ProtocolId::Declared,

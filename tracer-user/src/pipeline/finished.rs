@@ -71,7 +71,7 @@ impl Pipeline {
             trace: verdicts.trace,
             parent: verdicts.parent,
             carrier: relay::carrier(context, verdicts.parent, &live),
-            sampled: live.sampled,
+            trace_flags: live.trace_flags,
             linked: producer.map(|context| Box::new(context.into())).or(live.linked),
             carried: live.passed,
             side: live.side,

@@ -118,7 +118,7 @@ fn context(names: &Names, sent: CallContext, live: &OpenSpan, class: Arc<str>) -
         parent: live.id,
         settled,
         broadcast: false,
-        sampled: live.sampled,
+        trace_flags: live.trace_flags,
         service: names.service(live.service),
         class,
         carried: live.passed.clone(),

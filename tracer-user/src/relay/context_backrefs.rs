@@ -75,7 +75,7 @@ mod tests {
             parent: SpanId(1),
             settled: false,
             broadcast: false,
-            sampled: None,
+            trace_flags: None,
             service: "shop".into(),
             class: "".into(),
             carried: None,

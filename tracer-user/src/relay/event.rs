@@ -182,7 +182,7 @@ mod tests {
             parent: SpanId(5),
             settled: true,
             broadcast: false,
-            sampled: Some(true),
+            trace_flags: Some(crate::model::TraceFlags::DRAWN),
             service: Arc::from("shop"),
             class: Arc::from("GET /"),
             carried: None,

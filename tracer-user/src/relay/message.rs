@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::context_backrefs::{ReceivedContexts, SentContexts};
 use super::key::RequestKey;
-use crate::model::{PropagatedContext, SpanId, TraceId};
+use crate::model::{PropagatedContext, SpanId, TraceFlags, TraceId};
 
 /// The version this agent speaks, and the oldest it understands.
 pub const VERSION: u16 = 2;
@@ -61,8 +61,8 @@ pub struct Context {
     pub settled: bool,
     /// Sent to several agents: all but one of them do not see the request.
     pub broadcast: bool,
-    /// Whether the transaction is sampled, if its originator decided.
-    pub sampled: Option<bool>,
+    /// Trace flags of the transaction, if its originator gave them; else its id was drawn by an agent.
+    pub trace_flags: Option<TraceFlags>,
     /// The caller's service; empty if it is not sent.
     pub service: Arc<str>,
     /// Request class of the call.
@@ -153,6 +153,7 @@ const SETTLED: u8 = 1;
 const BROADCAST: u8 = 2;
 const SAMPLING: u8 = 4;
 const SAMPLED: u8 = 8;
+const RANDOM: u8 = 16;
 const ERROR: u8 = 1;
 const START: u8 = 2;
 
@@ -216,8 +217,9 @@ impl Encoder {
                     for (set, flag) in [
                         (context.settled, SETTLED),
                         (context.broadcast, BROADCAST),
-                        (context.sampled.is_some(), SAMPLING),
-                        (context.sampled == Some(true), SAMPLED),
+                        (context.trace_flags.is_some(), SAMPLING),
+                        (context.trace_flags.is_some_and(TraceFlags::is_sampled), SAMPLED),
+                        (context.trace_flags.is_some_and(TraceFlags::is_random), RANDOM),
                     ] {
                         flags |= if set { flag } else { 0 };
                     }
@@ -411,7 +413,8 @@ impl Decoder {
                     parent,
                     settled: flags & SETTLED != 0,
                     broadcast: flags & BROADCAST != 0,
-                    sampled: (flags & SAMPLING != 0).then_some(flags & SAMPLED != 0),
+                    trace_flags: (flags & SAMPLING != 0)
+                        .then_some(TraceFlags::of(flags & SAMPLED != 0, flags & RANDOM != 0)),
                     service,
                     class,
                     carried: self.more.take()?,

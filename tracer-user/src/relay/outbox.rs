@@ -125,7 +125,7 @@ mod tests {
             parent: SpanId(u64::from(seq) + 1),
             settled,
             broadcast: false,
-            sampled: None,
+            trace_flags: None,
             service: "".into(),
             class: "".into(),
             carried: None,

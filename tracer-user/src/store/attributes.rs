@@ -182,13 +182,13 @@ fn each(class: Option<&ClassInfo>, span: &Span, all: &mut Setter<'_>) {
         all.set("tracer.response.size", span.reply_bytes);
     } else if matches!(conventions, Conventions::Names | Conventions::RoundTrips) {
         if conventions == Conventions::Names {
-            all.set("dns.question.type", &*span.method);
+            all.set("tracer.dns.question.type", &*span.method);
             if let Some(name) = span.collection() {
                 all.set("dns.question.name", name);
             }
         } else if span.protocol == ProtocolId::Tls {
             if let Some(name) = span.collection() {
-                all.set("tls.client.server_name", name);
+                all.set("server.address", name);
             }
             if !span.version.is_empty() {
                 all.set("tracer.tls.offered_protocols", span.version);
@@ -224,7 +224,10 @@ fn each(class: Option<&ClassInfo>, span: &Span, all: &mut Setter<'_>) {
             all.set("http.response.body.size", bytes);
         }
     }
-    all.set("network.protocol.name", span.protocol);
+    // Calls have none in the conventions: `rpc.system.name` says it.
+    if conventions != Conventions::Rpc {
+        all.set("network.protocol.name", span.protocol);
+    }
     all.set("thread.id", span.tid);
     all.set("tracer.outcome", span.outcome.name());
     let is_http = matches!(conventions, Conventions::Http | Conventions::Session);
@@ -253,14 +256,17 @@ fn each(class: Option<&ClassInfo>, span: &Span, all: &mut Setter<'_>) {
     if !span.peer.is_empty() {
         all.set("network.peer.address", &*span.peer);
         all.set("network.peer.port", span.peer_port);
-        if span.side == Side::Client {
+        let is_named = span.protocol == ProtocolId::Tls && span.collection().is_some();
+        if is_named {
+            // By the name that the client asked for.
+        } else if span.side == Side::Client {
             all.set("server.address", &*span.peer);
         } else if matches!(conventions, Conventions::Http | Conventions::Rpc) {
             all.set("client.address", &*span.peer);
         }
     }
-    if let Some(sampled) = span.sampled {
-        all.set("tracer.parent.sampled", sampled);
+    if let Some(flags) = span.trace_flags {
+        all.set("tracer.parent.sampled", flags.is_sampled());
     }
     if let Some(carried) = span.carried.as_ref().filter(|carried| !carried.service_class.is_empty()) {
         all.set("tracer.service_class", &*carried.service_class);

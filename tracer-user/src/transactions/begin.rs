@@ -139,7 +139,7 @@ impl Engine {
             deferred: 0,
             relay: None,
             inband: None,
-            sampled: None,
+            trace_flags: None,
             passed: None,
             service_class_fixed: false,
             dimensions: DimensionValues::default(),

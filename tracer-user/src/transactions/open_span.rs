@@ -14,7 +14,7 @@ use super::trace_ids::Bound;
 use super::wakeup_candidates::WakeupCandidates;
 use crate::model::{
     Accepted, AfterReply, ClassId, Cost, DimensionValues, Grade, Linked, Nanos, Outcome, PropagatedContext, ProtocolId,
-    ServiceId, Side, SpanId, StackSample, TraceId,
+    ServiceId, Side, SpanId, StackSample, TraceFlags, TraceId,
 };
 use crate::protocols::Request;
 
@@ -323,8 +323,8 @@ pub struct OpenSpan {
     pub relay: Option<Box<Relayed>>,
     /// Its in-band ids.
     pub inband: Option<InbandIds>,
-    /// Whether its transaction is sampled, if any carrier says so.
-    pub sampled: Option<bool>,
+    /// Trace flags of its transaction, if a carrier gives them; else its id was drawn by an agent.
+    pub trace_flags: Option<TraceFlags>,
     /// The rest of its propagated context; see `propagation.rs`.
     pub passed: Option<Arc<PropagatedContext>>,
     /// A rule of this host fixes its service class, whatever its context says.

@@ -1,14 +1,12 @@
-//! Context that propagates down a transaction besides its id: whether it is sampled, its `tracestate`, the baggage
+//! Context that propagates down a transaction besides its id: its trace flags, its `tracestate`, the baggage
 //! members the operator chose, and its service class. A request takes it from its own headers, else from its parent, on
 //! this host or (as the caller's agent reports) on another; a call takes it from the request that caused it.
 
 use std::sync::Arc;
 
-use tracer_common::inband_context::SAMPLED;
-
 use super::engine::Engine;
 use super::open_span::{OpenSpan, Slot};
-use crate::model::{ClassId, DimensionValues, PropagatedContext, ServiceId, Side};
+use crate::model::{ClassId, DimensionValues, PropagatedContext, ServiceId, Side, TraceFlags};
 use crate::protocols::Conventions;
 use crate::protocols::context::Carrier;
 
@@ -16,8 +14,8 @@ impl Engine {
     /// Fills in what the span's own headers do not say from its parent. Repeated whenever more may be known.
     pub fn inherit(&mut self, slot: Slot) {
         let Some(live) = self.spans.get(slot) else { return };
-        let of = |above: &OpenSpan| (above.sampled, above.passed.clone());
-        let (sampled, passed) = match live.side {
+        let of = |above: &OpenSpan| (above.trace_flags, above.passed.clone());
+        let (trace_flags, passed) = match live.side {
             Side::Client => self.grade(live).0.and_then(|parent| self.spans.get(parent)).map(of),
             // It named another parent, which is unknown here.
             Side::Server if live.remote_parent.is_some() => None,
@@ -25,16 +23,16 @@ impl Engine {
                 let here = live.caller.and_then(|(call, _)| self.spans.get(call)).map(of);
                 here.or_else(|| {
                     let given = &live.relay.as_ref()?.given.as_ref()?.context;
-                    Some((given.sampled, given.carried.clone()))
+                    Some((given.trace_flags, given.carried.clone()))
                 })
             }
         }
         .unwrap_or_default();
-        if sampled.is_none() && passed.is_none() {
+        if trace_flags.is_none() && passed.is_none() {
             return;
         }
         let Some(live) = self.spans.get_mut(slot) else { return };
-        live.sampled = live.named_sampled().or(sampled).or(live.sampled);
+        live.trace_flags = live.named_flags().or(trace_flags).or(live.trace_flags);
         live.passed = match (live.passed.take(), passed) {
             (Some(own), Some(above)) => Some(over(own, &above, live.service_class_fixed)),
             (own, above) => own.or(above),
@@ -127,19 +125,19 @@ fn over(own: Arc<PropagatedContext>, above: &Arc<PropagatedContext>, fixed: bool
 }
 
 impl OpenSpan {
-    /// The sampled flag of its own header. A message's context is its producer's.
-    fn named_sampled(&self) -> Option<bool> {
+    /// The trace flags of its own header. A message's context is its producer's.
+    fn named_flags(&self) -> Option<TraceFlags> {
         let own = self.side == Side::Server && self.protocol.conventions() != Conventions::Messaging;
         let named = self.request.traceparent.filter(|_| own);
         let context = named.filter(|context| context.carrier != Carrier::Session)?;
-        Some(context.flags & SAMPLED == SAMPLED)
+        Some(TraceFlags::new(context.flags))
     }
 
     /// Takes the span's own context when it begins.
     pub(super) fn begin_passing(&mut self) {
         self.passed = self.request.carried.take().map(Arc::from);
         let came = || self.inband.filter(|inband| self.side == Side::Server && inband.parent.is_some());
-        self.sampled = self.named_sampled().or_else(|| came().map(|inband| inband.flags & SAMPLED == SAMPLED));
+        self.trace_flags = self.named_flags().or_else(|| came().map(|inband| TraceFlags::new(inband.flags)));
     }
 
     /// A rule of this host sets the service class, overriding the propagated one.

@@ -55,7 +55,7 @@ fn context(seq: u32) -> Outgoing {
         parent: SpanId(9),
         settled: true,
         broadcast: false,
-        sampled: None,
+        trace_flags: None,
         service: "shop".into(),
         class: "GET /".into(),
         carried: None,

@@ -23,7 +23,7 @@ fn given(request: u32, parent: u64, from: u64, settled: bool) -> Given {
         parent: SpanId(parent),
         settled,
         broadcast: false,
-        sampled: None,
+        trace_flags: None,
         service: Arc::from(""),
         class: Arc::from(""),
         carried: None,

@@ -19,14 +19,15 @@ fn some_carried() -> impl Strategy<Value = Option<Arc<PropagatedContext>>> {
 }
 
 fn some_message() -> impl Strategy<Value = Message> {
-    let context = (some_key(), 1u128.., 1u64.., any::<(bool, bool, Option<bool>)>(), "[a-z]{0,4}", "[a-zé ]{0,90}");
+    let context = (some_key(), 1u128.., 1u64.., any::<(bool, bool, Option<u8>)>(), "[a-z]{0,4}", "[a-zé ]{0,90}");
     let summary = (some_key(), any::<(u64, u64, u64, u64, i64, u16, bool)>());
     prop_oneof![
         (context, some_carried()).prop_map(
-            |((key, trace, parent, (settled, broadcast, sampled), service, class), carried)| {
+            |((key, trace, parent, (settled, broadcast, flags), service, class), carried)| {
+                let trace_flags = flags.map(TraceFlags::new);
                 let (service, class) = (text(service.as_bytes()), text(cut(&class).as_bytes()));
                 let (trace, parent) = (TraceId(trace), SpanId(parent));
-                let context = Context { key, trace, parent, settled, broadcast, sampled, service, class, carried };
+                let context = Context { key, trace, parent, settled, broadcast, trace_flags, service, class, carried };
                 Message::Context(context)
             }
         ),
@@ -83,10 +84,10 @@ fn laden() -> Context {
         baggage: vec![member("tenant", "t1"), member("long", &"v".repeat(300)), member("plan", "gold")],
         service_class: "gold".into(),
     };
-    let (settled, broadcast, sampled) = (false, false, Some(false));
+    let (settled, broadcast, trace_flags) = (false, false, Some(TraceFlags::of(false, true)));
     let (service, class, carried) = ("shop".into(), "GET /".into(), Some(Arc::new(carried)));
     let (trace, parent) = (TraceId(1), SpanId(1));
-    Context { key, trace, parent, settled, broadcast, sampled, service, class, carried }
+    Context { key, trace, parent, settled, broadcast, trace_flags, service, class, carried }
 }
 
 #[test]
@@ -99,7 +100,7 @@ fn propagated_context_is_bounded() {
     let (_, found) = encoded(&mut Encoder::default(), &laden()).unwrap();
     let [Message::Context(context)] = &found[..] else { panic!("{found:?}") };
     let carried = context.carried.as_ref().unwrap();
-    assert_eq!((context.sampled, &*carried.service_class, carried.state.len()), (Some(false), "gold", 512));
+    assert_eq!((context.trace_flags, &*carried.service_class, carried.state.len()), (laden().trace_flags, "gold", 512));
     let names: Vec<(&str, usize)> = carried.baggage.iter().map(|(name, value)| (&**name, value.len())).collect();
     assert_eq!(names, [("tenant", 2), ("long", VALUE_MOST), ("plan", 4)], "a long value is cut");
     // With version 1 it is encoded as it was before.
@@ -107,7 +108,7 @@ fn propagated_context_is_bounded() {
     old.speak(1);
     let (bytes, found) = encoded(&mut old, &laden()).unwrap();
     let [Message::Context(context)] = &found[..] else { panic!("{found:?}") };
-    assert_eq!((context.carried.as_ref(), context.sampled), (None, Some(false)));
+    assert_eq!((context.carried.as_ref(), context.trace_flags), (None, laden().trace_flags));
     let mut plain = Encoder::default();
     assert_eq!(encoded(&mut plain, &Context { carried: None, ..laden() }).unwrap().0, bytes);
     // The encoder leaves out what is too long, and the decoder accepts it from no peer.
@@ -167,8 +168,8 @@ fn a_request_costs_less_than_a_hundred_bytes() {
     let context = |trace, settled| {
         let (service, class) = (Arc::clone(&service), Arc::clone(&class));
         let (trace, parent) = (TraceId(trace), SpanId(1));
-        let (broadcast, sampled, carried) = (false, None, None);
-        let context = Context { key, trace, parent, settled, broadcast, sampled, service, class, carried };
+        let (broadcast, trace_flags, carried) = (false, None, None);
+        let context = Context { key, trace, parent, settled, broadcast, trace_flags, service, class, carried };
         Message::Context(context)
     };
     let second = 1_000_000_000;
