@@ -92,7 +92,7 @@ fn a_class_that_costs_half_more_is_named_within_twelve_windows() {
     assert!(seconds("since_ns").abs() <= 3.0, "since {:.1} s: {one}", seconds("since_ns"));
     let ratio = one["change_ratio"].as_f64().expect("a ratio");
     assert!((1.35..1.65).contains(&ratio), "{one}");
-    assert!(agent.metrics().sum("tracer_findings", &[("kind", "application_change")]) >= 1.0);
+    assert!(agent.metrics().sum("tracer_findings_total", &[("kind", "application_change")]) >= 1.0);
     let posted = wait("the finding to be posted", Duration::from_secs(10), || {
         receiver.bodies.try_iter().find(|body| body["finding"]["id"] == one["id"])
     });

@@ -239,7 +239,7 @@ fn exemplars_are_in_open_metrics_only() {
         "# TYPE tracer_requests counter",
         "# TYPE http_server_request_duration_seconds histogram",
         "# TYPE tracer_capture_ratio gauge",
-        "# TYPE tracer_findings unknown",
+        "# TYPE tracer_findings counter",
     ] {
         let family = line.split(' ').nth(2).unwrap();
         assert!(open.lines().any(|found| found == line) || !open.contains(&format!(" {family} ")), "{line}\n{open}");

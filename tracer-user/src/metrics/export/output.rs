@@ -84,7 +84,7 @@ impl Output {
             ),
             findings: Totals::new(
                 r,
-                "tracer_findings",
+                "tracer_findings_total",
                 "Findings so far by kind: anomaly, application_change, workload_change, environment.",
                 "kind",
             ),
