@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::{Failure, doctor_relay, doctor_tls};
+use super::{Failure, doctor_relay, doctor_runtimes, doctor_tls};
 use crate::config::Config;
 use crate::host::stat;
 use crate::kernel::btf::Btf;
@@ -25,6 +25,7 @@ struct Report {
     features: Vec<Feature>,
     programs: Vec<Attached>,
     libraries: doctor_tls::Libs,
+    runtimes: doctor_runtimes::Runtimes,
 }
 
 /// Prints the report; fails with 77 when tracing is not possible.
@@ -85,6 +86,7 @@ pub fn doctor(as_json: bool, config: Option<&Path>) -> Result<(), Failure> {
     report.features.extend([priorities(), resets()]);
     report.features.extend(config.as_ref().and_then(doctor_relay::relay));
     report.libraries = doctor_tls::find();
+    report.runtimes = doctor_runtimes::find();
     let text = if as_json { format!("{}\n", report.json()) } else { report.text() };
     // The reader may have closed the pipe.
     let _ = std::io::stdout().write_all(text.as_bytes());
@@ -173,6 +175,7 @@ impl Report {
             text.push_str(&format!("{}\n", feature.line()));
         }
         text.push_str(&format!("\n{}", doctor_tls::text(&self.libraries)));
+        text.push_str(&format!("\n{}", doctor_runtimes::text(&self.runtimes)));
         if self.programs.is_empty() {
             return text;
         }
@@ -213,6 +216,7 @@ impl Report {
             "state": worst.name(),
             "features": features.collect::<Vec<_>>(),
             "tls_libraries": doctor_tls::json(&self.libraries),
+            "runtimes": doctor_runtimes::json(&self.runtimes),
             "programs": programs.collect::<Vec<_>>(),
         })
     }

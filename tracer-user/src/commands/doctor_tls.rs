@@ -17,6 +17,8 @@ const PROGRAMS: usize = 8;
 pub(super) struct Found {
     /// Why its text is not traced; `None`: it is.
     why: Option<String>,
+    /// It is only where the library reads and writes the socket itself.
+    in_part: bool,
     /// Processes by program.
     programs: BTreeMap<String, usize>,
 }
@@ -24,6 +26,9 @@ pub(super) struct Found {
 /// Libraries by name and file.
 pub(super) type Libs = BTreeMap<(&'static str, String), Found>;
 
+/// A library whose objects over memory are tied to no socket.
+const IN_PART: &str = "text can be traced only where the library reads and writes the socket itself: its code does not show how objects \
+     over memory (Node.js, asyncio) are tied to sockets; these are round trips only";
 /// A library that is found and not traced.
 const UNSUPPORTED: &str = "not supported yet";
 
@@ -35,18 +40,29 @@ struct Seen {
     known: BTreeMap<(&'static str, String), Option<&'static str>>,
 }
 
+/// What a file's library is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Inspected {
+    library: &'static str,
+    why: Option<String>,
+    in_part: bool,
+}
+
 impl Seen {
-    /// The library that a candidate is, and why its text is not traced.
-    fn inspect(candidate: &Candidate) -> Option<(&'static str, Option<String>)> {
+    /// The library that a candidate is, and whether its text is traced.
+    fn inspect(candidate: &Candidate) -> Option<Inspected> {
+        let not = |library: Library, why| Some(Inspected { library: library.name(), why: Some(why), in_part: false });
         match (inspect(candidate, &Libraries::default()), candidate.library) {
-            (Ok((library, _)), _) => Some((library.name(), None)),
+            (Ok((library, sites)), _) => {
+                Some(Inspected { library: library.name(), why: None, in_part: sites.memory_unbound })
+            }
             // A program without TLS.
             (Err(Refusal::Absent), _) | (Err(_), Some(Library::Go)) => None,
             (Err(why @ (Refusal::RustlsStripped | Refusal::RustlsUnknown)), _) => {
                 let version = rustls(candidate).unwrap_or_default();
-                Some((Library::Rustls.name(), Some(format!("rustls {version}: {why}"))))
+                not(Library::Rustls, format!("rustls {version}: {why}"))
             }
-            (Err(why), library) => Some((library.unwrap_or(Library::OpenSsl).name(), Some(why.to_string()))),
+            (Err(why), library) => not(library.unwrap_or(Library::OpenSsl), why.to_string()),
         }
     }
 
@@ -58,9 +74,9 @@ impl Seen {
                 return;
             }
             let inspected = Self::inspect(candidate);
-            self.known.insert(key.clone(), inspected.as_ref().map(|(library, _)| *library));
-            if let Some((library, why)) = inspected {
-                self.found.insert((library, key.1.clone()), Found { why, programs: BTreeMap::new() });
+            self.known.insert(key.clone(), inspected.as_ref().map(|found| found.library));
+            if let Some(Inspected { library, why, in_part }) = inspected {
+                self.found.insert((library, key.1.clone()), Found { why, in_part, programs: BTreeMap::new() });
             }
         }
         if let Some(Some(library)) = self.known.get(&key) {
@@ -107,8 +123,12 @@ pub(super) fn text(found: &Libs) -> String {
         text.push_str(" none found");
     }
     text.push('\n');
-    for ((library, path), Found { why, programs }) in found {
-        let state = why.as_ref().map_or_else(|| "text is traced".into(), |why| format!("round trips only: {why}"));
+    for ((library, path), Found { why, in_part, programs }) in found {
+        let state = match why {
+            Some(why) => format!("round trips only: {why}"),
+            None if *in_part => IN_PART.to_owned(),
+            None => "text can be traced".to_owned(),
+        };
         let mut users: Vec<String> =
             programs.iter().take(PROGRAMS).map(|(program, count)| format!("{program} ({count})")).collect();
         if programs.len() > PROGRAMS {
@@ -123,7 +143,8 @@ pub(super) fn text(found: &Libs) -> String {
 pub(super) fn json(found: &Libs) -> serde_json::Value {
     let line = |((library, path), found): (&(&str, String), &Found)| {
         json!({
-            "library": library, "file": path, "traced": found.why.is_none(), "why": found.why,
+            "library": library, "file": path, "traced": found.why.is_none() && !found.in_part,
+            "why": found.why.as_deref().or(found.in_part.then_some(IN_PART)),
             "processes": found.programs,
         })
     };
@@ -139,11 +160,20 @@ mod tests {
         let mut found = Libs::new();
         assert!(text(&found).contains("none found"));
         let programs = BTreeMap::from([("nginx".to_owned(), 3)]);
-        found.insert(("openssl", "/usr/lib/libssl.so.3".into()), Found { why: None, programs: programs.clone() });
-        found.insert(("gnutls", "/usr/lib/libgnutls.so.30".into()), Found { why: Some("no".into()), programs });
+        found.insert(
+            ("openssl", "/usr/lib/libssl.so.3".into()),
+            Found { why: None, programs: programs.clone(), ..Found::default() },
+        );
+        found.insert(
+            ("gnutls", "/usr/lib/libgnutls.so.30".into()),
+            Found { why: Some("no".into()), programs: programs.clone(), ..Found::default() },
+        );
+        found.insert(("openssl", "/usr/bin/node".into()), Found { why: None, in_part: true, programs });
         let text = text(&found);
-        assert!(text.contains("openssl  /usr/lib/libssl.so.3: text is traced; in nginx (3)"), "{text}");
+        assert!(text.contains("openssl  /usr/lib/libssl.so.3: text can be traced; in nginx (3)"), "{text}");
+        assert!(text.contains("/usr/bin/node: text can be traced only where the library reads"), "{text}");
         assert!(text.contains("round trips only: no"), "{text}");
-        assert_eq!(json(&found)[1]["traced"], true);
+        let json = json(&found);
+        assert_eq!((&json[1]["traced"], &json[2]["traced"]), (&json!(false), &json!(true)));
     }
 }

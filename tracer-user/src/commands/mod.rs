@@ -13,6 +13,7 @@ mod decrypting;
 mod descriptors;
 pub mod doctor;
 mod doctor_relay;
+mod doctor_runtimes;
 mod doctor_tls;
 mod enforcing;
 pub mod fleet;

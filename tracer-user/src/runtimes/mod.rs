@@ -164,6 +164,29 @@ pub fn recognise(pid: u32, extras: Extras) -> Option<Found> {
         .or_else(|| tokio::recognise(pid, &maps, extras.tokio_wakers))
 }
 
+/// A runtime that nothing here distinguishes the tasks of: its name, and what that means. `None`: none that is known.
+pub fn unfollowed(maps: &maps::Maps) -> Option<(&'static str, &'static str)> {
+    let program = maps::name(&maps.exe);
+    let has = |library: &str| maps.named(|name| name == library).is_some();
+    Some(match program {
+        "beam.smp" => {
+            ("erlang", "its processes are not distinguished: calls of requests at the same time are ambiguous")
+        }
+        "bun" | "bun.exe" => {
+            ("bun", "its callbacks are not distinguished: calls of requests at the same time are ambiguous")
+        }
+        _ if has("libjvm.so") => (
+            "java",
+            "its threads and pools are followed; virtual threads, CompletableFuture and java.net.http.HttpClient are not: their \
+             calls are ambiguous or orphans where requests come at the same time",
+        ),
+        _ if has("libcoreclr.so") => {
+            ("dotnet", "its tasks are not distinguished: calls of requests at the same time are ambiguous")
+        }
+        _ => return None,
+    })
+}
+
 /// Attaches the probes of `found`; if a required one fails, its tasks are not distinguished.
 fn probed(look: Look, mut found: Found, attach: &mut impl FnMut(Look, &Place) -> Result<(), String>) -> Found {
     for place in std::mem::take(&mut found.places) {

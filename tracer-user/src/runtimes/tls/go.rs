@@ -47,7 +47,7 @@ pub(super) fn inspect(file: &File) -> Result<Sites, Refusal> {
     };
     let places = known().ok_or(Refusal::UnknownCode)?;
     let sites = places.into_iter().map(|(probe, offset)| Site { probe, offset, cookie: 0 }).collect();
-    Ok(Sites { sites, stepped: 0 })
+    Ok(Sites { sites, ..Sites::default() })
 }
 
 /// Whether a function stores its first argument in the room its caller left for it.

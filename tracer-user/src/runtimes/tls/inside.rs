@@ -42,6 +42,13 @@ pub(super) struct LibrarySites {
     pub(super) written: u64,
 }
 
+impl LibrarySites {
+    /// Whether nothing ties an object over memory to its socket: that is done by the client's random number.
+    pub(super) fn memory_unbound(&self) -> bool {
+        (self.to_socket >> tls::RANDOM) & tls::RANDOM_BITS == 0
+    }
+}
+
 /// Looks for the places in a library's file.
 pub(super) fn find(path: &Path, image: &Image<'_, File>) -> LibrarySites {
     search(path, image).unwrap_or_default()

@@ -122,6 +122,9 @@ pub struct Sites {
     pub sites: Vec<Site>,
     /// Probes at instructions that the kernel single-steps, which costs some 15 microseconds a hit instead of one.
     pub stepped: usize,
+    /// Objects that read and write memory instead of a socket, as those of Node.js and asyncio do, are tied to no socket: the
+    /// code does not show how. Their text is seen and belongs to no connection.
+    pub memory_unbound: bool,
 }
 
 /// Why a file's library cannot be traced.

@@ -31,6 +31,7 @@ pub(super) fn inspect(path: &Path, file: &File) -> Result<Sites, Refusal> {
     reader.call(HANDSHAKE, 1, tls::HANDSHAKE)?;
     let inside = inside::find(path, &reader.image);
     reader.found.sites.extend(inside.copies.iter().chain(&inside.record));
+    reader.found.memory_unbound = inside.memory_unbound();
     let reads = (READ, tls::READ | inside.to_socket, !inside.copies.is_empty());
     let writes = (WRITE, tls::WRITE | inside.to_socket | inside.written, inside.record.is_some());
     for (names, kind, is_found) in [reads, writes] {
