@@ -22,7 +22,8 @@ use tracer_common::interpreter::{
 
 use crate::{bound::masked, kernel::task::Task, unwind};
 
-/// Owner of a frame on the C stack that only ends a run of the loop (`FRAME_OWNED_BY_CSTACK`, since 3.12).
+/// Owner of a frame on the C stack that only ends a run of the loop (`FRAME_OWNED_BY_CSTACK`, since 3.12; 3.14 calls it
+/// `FRAME_OWNED_BY_INTERPRETER`).
 const SHIM: u64 = 3;
 
 /// Kind, name and class in the head of a function of PHP; the hash in a string; the line in an instruction.
@@ -210,7 +211,8 @@ extern "C" fn step(_: u32, _: *mut u32) -> i64 {
         again(walk);
         return 0;
     }
-    let code = at(walk, walk.code);
+    // CPython 3.14 tags references in the lowest two bits; functions lie at multiples of eight.
+    let code = at(walk, walk.code) & !3;
     let position = at(walk, walk.position);
     let previous = at(walk, walk.previous);
     let mut flags = walk.flags;

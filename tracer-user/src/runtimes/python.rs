@@ -34,6 +34,7 @@ pub(super) const KEYS: &[Layout] = &[
     Layout { minor: 11, key: 596, context: 224, thread_id: 152 },
     Layout { minor: 12, key: 1548, context: 208, thread_id: 136 },
     Layout { minor: 13, key: 2164, context: 208, thread_id: 152 },
+    Layout { minor: 14, key: 2340, context: 208, thread_id: 152 },
 ];
 
 /// The symbol of the interpreter's own state.

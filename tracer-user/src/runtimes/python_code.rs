@@ -47,6 +47,7 @@ const OFFSETS: &[Offsets] = &[
     Offsets { minor: 11, names: 112, first: 72, body: 184, ascii: 48, other: 72 },
     Offsets { minor: 12, names: 112, first: 68, body: 192, ascii: 40, other: 56 },
     Offsets { minor: 13, names: 112, first: 68, body: 200, ascii: 40, other: 56 },
+    Offsets { minor: 14, names: 112, first: 68, body: 208, ascii: 40, other: 56 },
 ];
 
 /// First version with qualified names, and with positions as addresses.
@@ -75,11 +76,13 @@ const TYPE_NAME: u64 = 24;
 /// Numbers of references that are believed of a code object; and of one that is never freed (3.11: 999 999 999 and more).
 const REFERENCES: Range<u64> = 1..1 << 20;
 const NEVER_FREED: Range<u64> = 999_000_000..1 << 32;
+/// Flags of an object, above its number of references (since 3.14); zeros before.
+const OBJECT_FLAGS: u32 = 48;
 
 /// Whether a code object has an owner. Where memory is freed, the allocators link it to other free memory by an address in the
 /// place of the number of references: none, or one that lies between these or above them.
 fn has_owner(memory: &mut impl ProcessMemory, code: u64) -> bool {
-    let Some(references) = word(memory, code) else { return false };
+    let Some(references) = word(memory, code).map(|word| word & ((1 << OBJECT_FLAGS) - 1)) else { return false };
     if !REFERENCES.contains(&references) && !NEVER_FREED.contains(&references) {
         return false;
     }

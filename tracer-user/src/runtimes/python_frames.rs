@@ -27,7 +27,7 @@ struct Offsets {
     names: u32,
 }
 
-/// Of a frame on the C stack, which ends a group (since 3.12).
+/// Of a frame on the C stack, which ends a group (since 3.12); since 3.14 it belongs to the interpreter.
 const SHIM: u32 = 3;
 
 const OFFSETS: &[Offsets] = &[
@@ -83,6 +83,17 @@ const OFFSETS: &[Offsets] = &[
         previous: 8,
         position: 56,
         owner: 70,
+        owner_entry: SHIM,
+        names: 112,
+    },
+    Offsets {
+        minor: 14,
+        frame: 72,
+        cframe: 0,
+        code: 0,
+        previous: 8,
+        position: 56,
+        owner: 74,
         owner_entry: SHIM,
         names: 112,
     },
