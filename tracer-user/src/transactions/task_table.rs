@@ -59,6 +59,17 @@ struct Task {
     reads: u64,
 }
 
+/// Other requests that the thread of an answering task had read and not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OtherRequests {
+    /// None that this task may have read.
+    None,
+    /// Requests read before tasks were told apart: any task may have read them.
+    Unnamed,
+    /// Requests that this task read, too.
+    Own,
+}
+
 /// The request answered in an interval.
 #[derive(Clone, Copy, Debug)]
 pub struct AnsweredRequest {
@@ -471,12 +482,12 @@ impl TaskTable {
     }
 
     /// The task of an operation begins the answer of a request read from connection `cookie`; `alone`: requests on it
-    /// are answered one after the other. Returns the calls this decides, each with the reason for doubt, if any.
+    /// are answered one after the other; `others`: what else is open on its thread. Returns the calls this decides, each with the reason for doubt, if any.
     pub fn answers(
         &mut self,
         op: &Op,
         answer: AnsweredRequest,
-        (cookie, alone): (u64, bool),
+        (cookie, alone, others): (u64, bool, OtherRequests),
         over: impl Fn(Slot) -> bool,
     ) -> Vec<(Slot, Option<&'static str>)> {
         let (tgid, entity, now) = (op.header.tgid, op.entity, op.header.nanos);
@@ -495,13 +506,15 @@ impl TaskTable {
         task.last = (now, cookie);
         // The task has a request of its own now: its parent's interval proves nothing about what follows.
         task.maker = 0;
-        let several = at > answer.start && !(alone && of == cookie);
+        // One context for a whole loop (Twisted) answers requests while others that it read are open.
+        let several = (at > answer.start && !(alone && of == cookie)) || others == OtherRequests::Own;
         task.mixed |= several;
         let previous = before.map_or(0, |before| before.now);
         let mixed = task.mixed.then_some(SEVERAL);
         // The task may have read other requests meanwhile, and sent its calls for them.
         let unseen =
             is_python(entity) && self.processes.get(&tgid).is_some_and(|process| answer.start <= process.lost_at);
+        let mixed = mixed.or((others == OtherRequests::Unnamed).then_some(SEVERAL));
         let doubt = mixed.or(unseen.then_some("something of its process was not seen while the request was open"));
         let mut decided = Vec::new();
         if several && !again {

@@ -8,7 +8,9 @@ use super::begin::During;
 use super::child_processes::ByProcess;
 use super::engine::Engine;
 use super::open_span::{CallTime, Cause, Handed, OpenSpan, Slot, Vote};
-use super::task_table::{AnsweredRequest, Id, SHARED_CONNECTION, Works, is_named, is_python, is_unique, kind};
+use super::task_table::{
+    AnsweredRequest, Id, OtherRequests, SHARED_CONNECTION, Works, is_named, is_python, is_unique, kind,
+};
 use super::thread::Thread;
 use super::wakers::PASSED;
 use crate::model::{Nanos, Side};
@@ -20,6 +22,8 @@ const LENT_PATIENCE: u8 = 8;
 /// How long after a process's first request its runtime may be unknown, nanoseconds: detection inspects the program's
 /// file.
 const LOOKED_AT: Nanos = 250_000_000;
+/// Open requests of a thread that are looked at when one is answered, the oldest first.
+const OTHERS: usize = 256;
 /// Evidence for calls made before the runtime was known.
 const EARLY: &str = "made before it was known that its process runs several requests on one thread";
 /// Evidence for a call whose task never answers a request.
@@ -197,12 +201,30 @@ impl Engine {
             }
         }
         let answer = AnsweredRequest { request: slot, kept: live.kept(), start: live.start };
-        let of = (live.cookie, !live.multiplexed);
+        let (cookie, alone) = (live.cookie, !live.multiplexed);
+        let of = (cookie, alone, self.other_requests(cookie, op));
         let spans = &self.spans;
         let over = |slot: Slot| spans.get(slot).is_none_or(|live| live.end != 0);
         for (call, doubt) in self.task_table.answers(op, answer, of, over) {
             self.decide_by_task(call, &answer, doubt);
         }
+    }
+
+    /// Requests of other connections that the thread of `op`, which answers one of connection `cookie`, has not answered.
+    fn other_requests(&self, cookie: u64, op: &Op) -> OtherRequests {
+        let Some(thread) = self.threads.get(&op.header.tid).filter(|_| is_python(op.entity)) else {
+            return OtherRequests::None;
+        };
+        let open = thread.open.iter().take(OTHERS).filter_map(|slot| self.spans.get(*slot));
+        let others = open.filter(|live| live.cookie != cookie && live.end == 0 && live.first_reply == 0);
+        let mut unnamed = false;
+        for live in others {
+            if live.read_as == op.entity {
+                return OtherRequests::Own;
+            }
+            unnamed |= live.read_as == 0;
+        }
+        if unnamed { OtherRequests::Unnamed } else { OtherRequests::None }
     }
 
     /// The task's evidence: the call was made for the request of `answer`.

@@ -652,6 +652,7 @@ mod found {
 }
 
 mod child_processes;
+mod contexts;
 mod event_loop;
 mod forwarding;
 mod goroutines;

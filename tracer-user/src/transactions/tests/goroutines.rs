@@ -4,7 +4,7 @@ use tracer_common::event::{ENTITY_BITS, Header, Op, TASK_EDGE_CREATED, TaskEdge}
 use tracer_common::runtime::KIND_GO;
 
 use super::super::open_span::Slot;
-use super::super::task_table::{AnsweredRequest, TaskTable, Works};
+use super::super::task_table::{AnsweredRequest, OtherRequests, TaskTable, Works};
 use crate::model::{ServiceId, SpanId, TraceId};
 
 const TGID: u32 = 7;
@@ -53,7 +53,7 @@ fn makings_that_overtake_each_other_are_no_loss() {
     made(&mut all, 11, 10, 101, 1);
     assert!(calls(&mut all, 11, 110, 4, call));
     made(&mut all, 12, 1, 112, 4);
-    let decided = all.answers(&op(1, 120, 4), answer(request, 90), (5, true), |_| false);
+    let decided = all.answers(&op(1, 120, 4), answer(request, 90), (5, true, OtherRequests::None), |_| false);
     assert_eq!((decided, all.lost), (vec![(call, None)], 0));
 }
 
@@ -62,7 +62,7 @@ fn an_edge_reported_twice_or_late_changes_no_other_request() {
     let mut all = TaskTable::within(64);
     let [first, second, call, other] = [1, 2, 3, 4].map(Slot::numbered);
     made(&mut all, 10, 1, 100, 1);
-    assert_eq!(all.answers(&op(1, 110, 1), answer(first, 90), (5, true), |_| false), []);
+    assert_eq!(all.answers(&op(1, 110, 1), answer(first, 90), (5, true, OtherRequests::None), |_| false), []);
     // The parent works for another request now; the task it spawned earlier does not.
     let over = |slot: Slot| slot == first;
     assert!(matches!(all.works(&op(1, 200, 1), over), Works::Undecided(_)));
@@ -74,5 +74,5 @@ fn an_edge_reported_twice_or_late_changes_no_other_request() {
     // Seen at work before its creation was reported.
     assert!(calls(&mut all, 12, 211, 2, other));
     made(&mut all, 12, 1, 212, 3);
-    assert_eq!(all.answers(&op(1, 220, 3), answer(second, 190), (5, true), over), []);
+    assert_eq!(all.answers(&op(1, 220, 3), answer(second, 190), (5, true, OtherRequests::None), over), []);
 }
