@@ -72,6 +72,11 @@ impl ProcessFacts {
     pub fn is_python(&self) -> bool {
         self.exe.rsplit('/').next().is_some_and(|name| name.starts_with("python"))
     }
+
+    /// Whether its program is known to move requests between its threads: the virtual machine of Erlang and Elixir.
+    pub fn moves_requests(&self) -> bool {
+        self.exe.ends_with("/beam.smp")
+    }
 }
 
 /// Whether a thread's name says that it is the first of its process, and not which program that runs: `MainThread` of Node.js 24,

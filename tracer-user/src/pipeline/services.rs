@@ -108,6 +108,9 @@ impl Pipeline {
         if facts.is_python() {
             self.engine.has_loops(tgid);
         }
+        if facts.moves_requests() {
+            self.engine.moves_requests(tgid);
+        }
     }
 
     /// The service of a process, if known.

@@ -203,6 +203,7 @@ impl Engine {
                     self.serves(head_at.pid, head_at.nanos);
                 } else {
                     self.holds(slot, cookie, head_at);
+                    self.read_by_thread(slot, head_at.pid);
                     if let Some(During { op, .. }) = op {
                         self.declared.read(op.header.tgid, op.entity, slot);
                         self.takes_request(op, exchange);
@@ -225,6 +226,7 @@ impl Engine {
                 // A task that another task spawned gets its parent from that task, whatever thread it runs on.
                 let made = op.is_some_and(|during| self.sent_by_task(slot, during.op));
                 if let Some(During { op, .. }) = op {
+                    self.sent_by_thread(slot, op);
                     self.sent_on(slot, op);
                     self.passed_on(cookie, slot, op.entity);
                 }
@@ -477,6 +479,9 @@ impl Engine {
                 thread.kind.juggles = true;
             }
             self.replied_by_stream(slot);
+            if let Some(During { op, .. }) = op {
+                self.collected_by_thread(slot, first.tid, op);
+            }
             return;
         }
         let (reader, tgid, calls) = (live.tid, live.pid, live.calls.len());
@@ -485,6 +490,9 @@ impl Engine {
             return;
         }
         self.acts(first.tid);
+        if let Some(During { op, .. }) = op {
+            self.answered_by_thread(slot, first.tid, op);
+        }
         if op.is_some() {
             self.confirm(slot, first.tid);
         }

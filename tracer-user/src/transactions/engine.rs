@@ -29,7 +29,8 @@ use super::process_costs::ProcessCosts;
 use super::queue_workers::QueueWorkers;
 use super::relayed::Relays;
 use super::task_table::TaskTable;
-use super::thread::{IntervalOwner, ReadInterval, Target, Thread};
+use super::thread::{IntervalOwner, ReadInterval, Thread};
+use super::thread_affinity::ThreadAffinity;
 use super::trace_ids::ReportedTraces;
 use super::wakers::Wakers;
 use crate::decode::Record;
@@ -213,6 +214,8 @@ pub struct Engine {
     pub(super) child_processes: ChildProcesses,
     /// Processes that take jobs from queues.
     pub(super) queue_workers: QueueWorkers,
+    /// Whether requests stay on the threads that read them, by process.
+    pub(super) affinity: ThreadAffinity,
     /// Processes not yet returned by [`Engine::take_wanted`].
     pub(super) wanted: Vec<u32>,
     /// When each process that encrypts was last handed out, and those not yet returned by [`Engine::take_encrypted`].
@@ -292,6 +295,7 @@ impl Engine {
             pools: FxHashMap::default(),
             child_processes: ChildProcesses::default(),
             queue_workers: QueueWorkers::default(),
+            affinity: ThreadAffinity::default(),
             wanted: Vec::new(),
             encrypting: FxHashMap::default(),
             encrypted: Vec::new(),
@@ -331,6 +335,7 @@ impl Engine {
         self.serving.remove(&tgid);
         self.pools.remove(&tgid);
         self.queue_workers.forget(tgid);
+        self.affinity.forget(tgid);
         self.encrypting.remove(&tgid);
         self.texting.remove(&tgid);
         self.loops.remove(&tgid);
@@ -458,6 +463,7 @@ impl Engine {
             return;
         }
         self.note_task(op);
+        self.note_moving(op);
         self.on_io(op, carried, out);
         self.watch_encrypted(op, carried.0);
     }
@@ -679,13 +685,6 @@ impl Engine {
             thread.died = died;
             self.exited_threads.push_back((self.now + LINGER, tid, died));
         }
-    }
-}
-
-impl Target {
-    /// The target for `slot`'s span as it is now.
-    pub(super) fn of(spans: &Slab, slot: Slot) -> Self {
-        spans.get(slot).map_or(Self::Overhead, |live| Self::Span { slot, class: live.class, service: live.service })
     }
 }
 

@@ -19,6 +19,7 @@ use super::engine::Engine;
 use super::event_loop::is_looped;
 use super::open_span::{Handed, OpenSpan, Slab, Slot, Vote};
 use super::thread::Thread;
+use super::thread_affinity::MOVES;
 use crate::guard::shrink::ShrinkExcess;
 use crate::model::{Nanos, ProtocolId};
 use crate::protocols::{Conventions, Request};
@@ -62,7 +63,7 @@ impl Calls {
         *(if alike { &mut self.alike } else { &mut self.own }) += 1;
     }
 
-    fn is_proxy(self) -> bool {
+    fn is_usual(self) -> bool {
         self.alike >= SEEN && self.is_consistent()
     }
 
@@ -294,6 +295,10 @@ impl Engine {
 
     /// Why it is doubtful that a call forwards the request it matches, which was read at `since`.
     fn doubt_of_forward(&self, call: &OpenSpan, since: Nanos) -> Option<&'static str> {
+        if self.affinity.moves(call.pid) {
+            // Another thread may have read the same request.
+            return Some(MOVES);
+        }
         if !self.is_proxy(call.pid) {
             return Some(NO_PROXY);
         }
@@ -302,10 +307,18 @@ impl Engine {
 
     /// Why it is doubtful that a call was made for its group's request although both sides agree: they agree by chance
     /// in a process that reads several requests before it sends calls for them. Of such a process only those calls are
-    /// sure at which its thread had no other pending read.
+    /// sure at which its thread had no other pending read; and where any thread goes on with any request, these only once
+    /// several calls have shown that its threads go on with what they read.
     fn doubt_of_group(&self, call: &OpenSpan) -> Option<&'static str> {
-        let sides = self.forwarding.sides.get(&call.pid)?;
-        let sure = call.cause.one_pending_read.at_both() && sides.one_pending_read.is_consistent();
+        let sides = self.forwarding.sides.get(&call.pid);
+        let at_both = call.cause.one_pending_read.at_both();
+        if self.affinity.moves(call.pid) {
+            let sure =
+                at_both && sides.is_some_and(|sides| sides.one_pending_read.is_usual() && sides.all.is_consistent());
+            return (!sure).then_some(MOVES);
+        }
+        let sides = sides?;
+        let sure = at_both && sides.one_pending_read.is_consistent();
         (!sure && !sides.all.is_consistent()).then_some(BATCHES)
     }
 
@@ -329,7 +342,7 @@ impl Engine {
     }
 
     fn is_proxy(&self, tgid: u32) -> bool {
-        self.forwarding.processes.get(&tgid).is_some_and(|calls| calls.is_proxy())
+        self.forwarding.processes.get(&tgid).is_some_and(|calls| calls.is_usual())
     }
 
     fn doubt_call(&mut self, call: Slot, why: &'static str) {

@@ -45,6 +45,7 @@ mod streams;
 pub mod task_table;
 mod tasks;
 pub mod thread;
+pub mod thread_affinity;
 pub mod thread_pool;
 pub mod trace_ids;
 mod upkeep;

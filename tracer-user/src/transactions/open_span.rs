@@ -56,6 +56,9 @@ pub struct Cause {
     pub alone: bool,
     /// Whether its process, not its thread, shows what it was made for (`child_processes.rs`, `queue_workers.rs`).
     pub by_process: ByProcess,
+    /// Other threads of its process held requests when its thread sent it, and it was not known whether requests stay on
+    /// their threads there.
+    pub others_open: bool,
     /// Evidence from the other side.
     pub vote: Vote,
     /// Where the candidate comes from, as text for people.
@@ -97,6 +100,7 @@ impl Cause {
             candidate: None,
             alone: false,
             by_process: ByProcess::No,
+            others_open: false,
             vote: Vote::None,
             evidence,
             kept: None,

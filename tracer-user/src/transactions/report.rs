@@ -52,7 +52,7 @@ impl Engine {
         if live.deferred >= DEFERRALS {
             return false;
         }
-        if self.may_be_tasked(live, now) || self.is_worked_for(slot, now) {
+        if self.may_be_tasked(live, now) || self.may_be_moved(live) || self.is_worked_for(slot, now) {
             return true;
         }
         let is_open = |call: &Slot| self.spans.get(*call).is_some_and(|call| call.cause.is_open());
@@ -97,6 +97,15 @@ impl Engine {
         {
             live.cause.handed = Some(Handed { doubt: Some(doubt), futex: 0, calls: 1 });
         }
+        let Some(live) = self.spans.get(slot) else { return };
+        let (moves, doubt) = (self.affinity.moves(live.pid), self.doubt_of_thread(live));
+        if let Some(live) = self.spans.get_mut(slot) {
+            if let Some(doubt) = doubt {
+                live.cause.alone = false;
+                live.cause.handed = Some(Handed { doubt: Some(doubt), futex: 0, calls: 1 });
+            }
+            live.alone &= !moves;
+        }
         self.judge_stream(slot);
         self.suspect(slot);
         let Some(live) = self.spans.get(slot) else { return };
@@ -135,7 +144,8 @@ impl Engine {
         };
         if !is_parents {
             verdicts.parent = None;
-            if live.side == Side::Client {
+            // A call that lost its parent to a doubt keeps that reason.
+            if live.side == Side::Client && parent.is_some() {
                 (verdicts.grade, verdicts.evidence) =
                     (Grade::Ambiguous, "its parent was found after spans below it were reported");
             }

@@ -15,6 +15,7 @@ impl Engine {
     pub(super) fn sure_parent(&self, call: &OpenSpan) -> Option<Slot> {
         let (parent, grade, _) = self.grade(call);
         let doubted = self.doubt_of_detached_call(call).is_some()
+            || self.doubt_of_thread(call).is_some()
             || self.doubt_of_task(call).is_some()
             || self.is_shared_stream(call);
         parent.filter(|_| matches!(grade, Grade::Certain | Grade::Confirmed) && !doubted)
@@ -23,7 +24,8 @@ impl Engine {
     /// The request to charge the call's work to at once, because no later evidence can change its parent.
     pub(super) fn charged_at_once(&self, call: &OpenSpan) -> Option<Slot> {
         let parent = call.cause.candidate.filter(|_| call.cause.alone && !is_stream(call))?;
-        (self.spans.get(parent).is_some() && !self.may_be_tasked(call, self.now)).then_some(parent)
+        (self.spans.get(parent).is_some() && !self.may_be_tasked(call, self.now) && !self.may_be_moved(call))
+            .then_some(parent)
     }
 
     /// A request is reported: takes the cost of its calls, and drops the times of calls that may belong to another

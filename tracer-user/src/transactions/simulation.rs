@@ -131,9 +131,19 @@ const BACK: u32 = 2;
 const LOOPS: u32 = 3;
 const LOOP: u32 = 50;
 
+/// A front service whose threads go on with any request, and the first of these threads.
+const MOVES: u32 = 4;
+const MOVING: u32 = 60;
+
 /// The process of a thread of a front service.
 fn front(tid: u32) -> u32 {
-    if tid == LOOP { LOOPS } else { FRONT }
+    if (MOVING..POOL[0]).contains(&tid) {
+        MOVES
+    } else if tid == LOOP {
+        LOOPS
+    } else {
+        FRONT
+    }
 }
 
 /// Threads of the front service's pool, which work for those that run one request at a time.
@@ -669,6 +679,7 @@ impl<'a> Host<'a> {
     }
 }
 
+mod moving;
 mod timers;
 
 /// The path of the next call of a request.

@@ -28,7 +28,7 @@ struct Reported {
 fn replay(sent: &[Sent], limits: Limits) -> Result<Reported, TestCaseError> {
     let bound = limits.clone();
     let mut engine = Engine::new(Settings::default(), limits, 7);
-    for tgid in 1..4 {
+    for tgid in 1..5 {
         engine.process(tgid, ServiceId(tgid));
     }
     let (mut out, mut reported) = (Vec::new(), Reported::default());
@@ -127,6 +127,13 @@ fn history(bytes: &[u8], aborts: bool, timers: bool) -> (Vec<Sent>, Truth) {
     Host::new(choices, aborts, timers).run(requests, lanes)
 }
 
+/// A history of a service whose requests move between its threads.
+fn moving_history(bytes: &[u8]) -> (Vec<Sent>, Truth) {
+    let mut choices = Choices::new(bytes);
+    let (requests, clients, threads) = (16 + choices.below(24), 2 + choices.below(7), 2 + choices.below(7) as u32);
+    Host::new(choices, false, false).run_moving(requests, clients, threads)
+}
+
 /// Ways a history is spoilt: one byte says what happens at a place.
 fn spoil(sent: Vec<Sent>, ways: &[u8], cut: usize, heads: bool) -> (Vec<Sent>, usize) {
     let (mut out, mut spoilt) = (Vec::new(), cut.min(sent.len()));
@@ -181,7 +188,7 @@ fn config() -> ProptestConfig {
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok());
     let rng_seed = if asked.is_some() { RngSeed::Random } else { RngSeed::Fixed(1) };
     let cases = asked.unwrap_or(2000);
-    ProptestConfig { cases, rng_seed, max_shrink_iters: 20_000, failure_persistence: None, ..ProptestConfig::default() }
+    ProptestConfig { cases, rng_seed, max_shrink_iters: 1_500, failure_persistence: None, ..ProptestConfig::default() }
 }
 
 proptest! {
@@ -240,6 +247,30 @@ proptest! {
         // What is not reported is explained: no more is missing than records were spoilt.
         let missing = truth.spans.keys().filter(|name| !reported.spans.contains_key(*name)).count();
         prop_assert!(missing <= spoilt, "{missing} spans missing, {spoilt} records spoilt");
+    }
+
+    /// Requests that move between threads: nothing sure is wrong, and all CPU is charged.
+    #[test]
+    fn requests_that_move_between_threads_get_no_wrong_parent(bytes in proptest::collection::vec(any::<u8>(), 300..1500)) {
+        let (sent, truth) = moving_history(&bytes);
+        let reported = replay(&sent, Limits::default())?;
+        sound(&reported, &truth, &sent)?;
+        prop_assert_eq!(reported.cpu, truth.cpu);
+        let missing: Vec<&Name> = truth.spans.keys().filter(|name| !reported.spans.contains_key(*name)).collect();
+        prop_assert!(missing.is_empty(), "not reported: {missing:?}");
+    }
+
+    /// The same, where records are lost, doubled and out of order.
+    #[test]
+    fn requests_that_move_get_no_wrong_parent_where_records_are_lost(
+        bytes in proptest::collection::vec(any::<u8>(), 300..1500),
+        ways in proptest::collection::vec(any::<u8>(), 0..400),
+        cut in 0usize..20,
+    ) {
+        let (sent, truth) = moving_history(&bytes);
+        let (sent, _) = spoil(sent, &ways, cut, false);
+        let reported = replay(&sent, Limits::default())?;
+        sound(&reported, &truth, &sent)?;
     }
 
     /// The same in tables far too small, with heads cut short.

@@ -659,6 +659,7 @@ mod goroutines;
 mod inband_context;
 mod spawned;
 mod streams;
+mod thread_affinity;
 mod thread_pool;
 mod trace_ids;
 

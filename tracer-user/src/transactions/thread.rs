@@ -8,9 +8,10 @@ use tracer_common::event::ThreadCounters;
 
 use super::after_reply::{Answered, Serving};
 use super::event_loop::EventLoop;
-use super::open_span::Slot;
+use super::open_span::{Slab, Slot};
 use super::pending_reads::PendingReads;
 use super::pools::ThreadKind;
+use super::thread_affinity::RequestUse;
 use super::thread_pool::DetachedCalls;
 use crate::model::{ClassId, Cost, Nanos, ServiceId, Wait, WakerStack};
 
@@ -39,6 +40,13 @@ pub enum Target {
         /// Its service.
         service: ServiceId,
     },
+}
+
+impl Target {
+    /// The target for `slot`'s span as it is now.
+    pub(super) fn of(spans: &Slab, slot: Slot) -> Self {
+        spans.get(slot).map_or(Self::Overhead, |live| Self::Span { slot, class: live.class, service: live.service })
+    }
 }
 
 /// The exchange whose bytes a read delivered on a multiplexer.
@@ -148,6 +156,8 @@ pub struct Thread {
     pub works: bool,
     /// What kind of thread it is, by its past behaviour.
     pub kind: ThreadKind,
+    /// What it does with requests that it, or another thread, read.
+    pub requests: RequestUse,
     /// The request it answered last, while it still works for it.
     pub after_reply: Option<Answered>,
     /// How it finds its next request.
@@ -190,6 +200,7 @@ impl Thread {
             detached_calls: DetachedCalls::default(),
             works: false,
             kind: ThreadKind::default(),
+            requests: RequestUse::default(),
             after_reply: None,
             serving: Serving::default(),
             last: Target::Overhead,

@@ -15,6 +15,7 @@ use super::engine::{Engine, Output};
 use super::open_span::{CallTime, Handed, OpenSpan, Slot, SpanRef, Vote};
 use super::pools::{JobEnd, Pools};
 use super::thread::Target;
+use super::thread_affinity::MOVES;
 use super::wakeup_candidates::{SEVERAL, WakeupCandidates};
 use crate::model::{Nanos, ProtocolId};
 
@@ -487,8 +488,8 @@ impl Engine {
     /// that took it had also given work: a woken thread often takes another job first.
     pub(super) fn doubt_of(&self, tgid: u32, end: JobEnd) -> Option<&'static str> {
         let pools = self.pools.get(&tgid)?;
-        if pools.shares_threads() {
-            return Some("requests of its process move between threads");
+        if pools.shares_threads() || self.affinity.moves(tgid) {
+            return Some(MOVES);
         }
         pools.mixed(end).then_some("its process has detached jobs, and jobs without calls")
     }

@@ -5,6 +5,7 @@
 //! - A child first: the spans above it are bound to the reported trace id. If one of them gets another trace id later,
 //!   the engine emits a rename where the old id was generated ([`Output::Renamed`]); otherwise the span stays in its
 //!   children's transaction and names no parent of another one.
+//! - A doubt about a call that comes after spans below it were reported takes its parent, not the trace id they share.
 //! - A parent that may still change passes no trace id on: until then, queries get the id the call generated for
 //!   itself.
 
@@ -72,6 +73,7 @@ impl Engine {
             && call.deferred < DEFERRALS
             && (call.cause.is_open()
                 || self.may_be_tasked(call, self.now)
+                || self.may_be_moved(call)
                 || call.group_membership.map_or_else(
                     || self.awaits_answer(call),
                     |group_membership| self.loop_waits(call, group_membership),
@@ -85,13 +87,13 @@ impl Engine {
         !call.cause.alone && parent.is_some_and(|parent| parent.end == 0 && parent.first_reply == 0)
     }
 
-    /// The parent on this host, which may be reported already.
+    /// The parent on this host, which may be reported already. A call that is ambiguous by now has none: it passes no id on.
     fn above(&self, live: &OpenSpan) -> Option<Slot> {
         match live.side {
             // A session's upgrade is its parent at either end.
             _ if live.remote_parent.is_some() => None,
             Side::Server => live.caller.map(|(call, _)| call),
-            Side::Client => self.grade(live).0,
+            Side::Client => self.sure_parent(live),
         }
     }
 

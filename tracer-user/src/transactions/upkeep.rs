@@ -104,6 +104,7 @@ impl Engine {
         self.pools.shrink_excess();
         self.meetings.shrink_excess();
         self.forwarding.shrink();
+        self.affinity.shrink();
         self.callback_groups.shrink_excess();
         self.wanted.shrink_excess();
         self.served.shrink_excess();

@@ -1,0 +1,298 @@
+//! Whether a process's requests stay on the threads that read them.
+//!
+//! "Same thread, one request at a time" makes a call certain only if the thread works for the request it holds and for no
+//! other. Runtimes that schedule requests themselves (Erlang, Java's virtual threads, Asio, .NET) let any thread go on
+//! with any request: one thread reads a request, another sends its call, a third answers. There, a thread that holds one
+//! request sends the calls of others. So this is a property of the process: once a thread that makes calls for the request
+//! it holds is seen to share requests with other threads, no thread of its process stands for a request any more.
+//!
+//! A thread *crosses* if another thread answers a request that it read, if it answers one that another thread read while it
+//! holds one itself, or if a call it sent and the reply of that call are handled by two threads. Threads that only read
+//! requests and leave them to a pool (a reactor, a selector) cross as well, but make no calls for what they hold; threads
+//! that only read replies send nothing. Neither makes a process doubtful.
+//!
+//! Only requests that are open at the same time can be mixed up. A call sent while other threads of its process hold
+//! requests waits until enough such requests were seen to stay on their threads, or for a while.
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+use tracer_common::event::Op;
+
+use super::child_processes::ByProcess;
+use super::engine::Engine;
+use super::event_loop::is_looped;
+use super::losses::EVENTS_LOST;
+use super::open_span::{Cause, OpenSpan, Slot};
+use super::task_table::is_unique;
+use crate::guard::shrink::ShrinkExcess;
+use crate::model::{Nanos, Side};
+
+/// Requests that must stay on their threads, while others are open, before a process is known to keep them there.
+const SEEN: u32 = 8;
+/// Times the report of a call is deferred until that is known: two seconds.
+const PATIENCE: u8 = 8;
+/// Requests remembered per process as perhaps open; with more, every call may be another request's.
+const REMEMBERED: usize = 64;
+
+/// Why a thread proves nothing.
+pub(super) const MOVES: &str = "requests of its process move between threads";
+/// Why it is not known yet whether it does.
+const TOO_LITTLE: &str = "too little was seen of its process, whose threads hand requests to each other";
+
+/// What a thread was seen to do with requests.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RequestUse {
+    /// It made a call for a request that it held or had just read, as far as its thread shows.
+    calls: bool,
+    /// It sent a call or an answer.
+    sends: bool,
+    /// It read the reply of a call that another thread had sent, before it sent anything itself.
+    collects: bool,
+    /// It shares requests or calls with other threads.
+    crosses: bool,
+}
+
+impl RequestUse {
+    fn moves(self) -> bool {
+        self.calls && self.crosses
+    }
+
+    /// It sent something: returns whether it crosses. A thread that collects replies for others and sends is no mere
+    /// reader.
+    fn sent(&mut self) -> bool {
+        self.sends = true;
+        self.crosses |= self.collects;
+        self.crosses
+    }
+}
+
+/// What is known of a process.
+#[derive(Debug, Default)]
+struct Process {
+    /// Requests with calls that stayed on their thread while other threads held requests.
+    stayed: u32,
+    /// A thread crossed.
+    crossed: bool,
+    /// A thread that crosses makes calls for the requests it holds: requests move between threads.
+    moves: bool,
+    /// Requests that may be open, until it is known that requests stay.
+    open: SmallVec<[Slot; 4]>,
+}
+
+impl Process {
+    fn is_known(&self) -> bool {
+        self.moves || self.stayed >= SEEN
+    }
+}
+
+/// What is known of all processes that serve requests.
+#[derive(Debug, Default)]
+pub(super) struct ThreadAffinity {
+    processes: FxHashMap<u32, Process>,
+}
+
+impl ThreadAffinity {
+    /// The process has exited.
+    pub(super) fn forget(&mut self, tgid: u32) {
+        self.processes.remove(&tgid);
+    }
+
+    /// Releases the memory of tables that are mostly empty.
+    pub(super) fn shrink(&mut self) {
+        self.processes.shrink_excess();
+    }
+
+    /// Whether requests of the process move between threads.
+    pub(super) fn moves(&self, tgid: u32) -> bool {
+        self.processes.get(&tgid).is_some_and(|process| process.moves)
+    }
+}
+
+impl Engine {
+    /// Requests of the process move between threads.
+    pub fn moves_requests(&mut self, tgid: u32) {
+        // Its calls so far are judged when they are reported.
+        if self.affinity.processes.len() < self.limits.processes || self.affinity.processes.contains_key(&tgid) {
+            let process = self.affinity.processes.entry(tgid).or_default();
+            (process.moves, process.open) = (true, SmallVec::new());
+        }
+    }
+
+    /// Before an operation is handled: a thread of a process whose requests move stands for no request.
+    pub(super) fn note_moving(&mut self, op: &Op) {
+        let header = &op.header;
+        if self.affinity.moves(header.tgid)
+            && let Some(thread) = self.thread(header.tid, header.tgid, header.nanos)
+        {
+            thread.multiplexer = true;
+        }
+    }
+
+    /// A thread read a request.
+    pub(super) fn read_by_thread(&mut self, slot: Slot, tgid: u32) {
+        // Calls of a process without an entry are never sure while others of its requests are open.
+        if self.affinity.processes.len() >= self.limits.processes && !self.affinity.processes.contains_key(&tgid) {
+            return;
+        }
+        let process = self.affinity.processes.entry(tgid).or_default();
+        if process.is_known() {
+            return;
+        }
+        let spans = &self.spans;
+        if process.open.len() >= REMEMBERED {
+            process.open.retain(|slot| spans.get(*slot).is_some_and(|live| live.end == 0));
+        }
+        if process.open.len() < REMEMBERED {
+            process.open.push(slot);
+        }
+    }
+
+    /// A call was sent. If its thread is the evidence for its parent, notes whether it may be another request's.
+    pub(super) fn sent_by_thread(&mut self, slot: Slot, op: &Op) {
+        if has_own_identity(op) {
+            return;
+        }
+        let (tid, tgid) = (op.header.tid, op.header.tgid);
+        let Some(cause) = self.spans.get(slot).map(|live| live.cause) else { return };
+        let claims = is_by_thread(&cause);
+        let Some(thread) = self.threads.get_mut(&tid) else { return };
+        thread.requests.calls |= cause.candidate.is_some();
+        if thread.requests.sent() {
+            self.crosses(tid, tgid);
+        }
+        if !claims {
+            return;
+        }
+        let spans = &self.spans;
+        let held = |slot: &Slot| spans.get(*slot).is_some_and(|live| live.end == 0 && live.tid != tid);
+        let process = self.affinity.processes.get(&tgid);
+        let others = process.is_none_or(|process| {
+            !process.is_known() && (process.open.len() >= REMEMBERED || process.open.iter().any(held))
+        });
+        if let Some(live) = self.spans.get_mut(slot) {
+            live.cause.others_open = others;
+        }
+    }
+
+    /// Thread `by` began the answer of a request.
+    pub(super) fn answered_by_thread(&mut self, slot: Slot, by: u32, op: &Op) {
+        let Some(live) = self.spans.get(slot).filter(|live| !live.multiplexed && live.pid == op.header.tgid) else {
+            return;
+        };
+        if has_own_identity(op) {
+            return;
+        }
+        let (reader, tgid, since) = (live.tid, live.pid, live.start);
+        let others_open = |slot: Option<Slot>| {
+            let call = slot.and_then(|slot| self.spans.get(slot));
+            call.is_some_and(|call| call.cause.alone && call.cause.others_open)
+        };
+        let stays = reader == by && live.calls.iter().any(|time| others_open(time.call));
+        if stays && let Some(process) = self.affinity.processes.get_mut(&tgid) {
+            process.stayed = process.stayed.saturating_add(1);
+            if process.is_known() {
+                process.open = SmallVec::new();
+            }
+        }
+        if self.threads.get_mut(&by).is_some_and(|thread| thread.requests.sent()) {
+            self.crosses(by, tgid);
+        }
+        if reader == by || self.is_unsure(tgid, [reader, by], since) {
+            return;
+        }
+        self.crosses(reader, tgid);
+        if self.threads.get(&by).is_some_and(|thread| !thread.open.is_empty()) {
+            self.crosses(by, tgid);
+        }
+    }
+
+    /// Thread `by` read the first byte of a call's reply.
+    pub(super) fn collected_by_thread(&mut self, slot: Slot, by: u32, op: &Op) {
+        let of_one = |live: &&OpenSpan| {
+            !live.multiplexed && !live.request.expected.timed && live.pid == op.header.tgid && live.tid != by
+        };
+        let Some(live) = self.spans.get(slot).filter(of_one) else { return };
+        let (sender, tgid, since) = (live.tid, live.pid, live.start);
+        if has_own_identity(op) || self.is_unsure(tgid, [sender, by], since) {
+            return;
+        }
+        let Some(thread) = self.threads.get_mut(&by) else { return };
+        if !thread.requests.sends {
+            thread.requests.collects = true;
+            return;
+        }
+        self.crosses(sender, tgid);
+        self.crosses(by, tgid);
+    }
+
+    /// Whether records of the threads are missing since `since`, so that they may share less than it seems: enough for a
+    /// doubt about calls of that time, and not for a verdict about the process.
+    fn is_unsure(&mut self, tgid: u32, threads: [u32; 2], since: Nanos) -> bool {
+        let has_gap = |tid| self.threads.get(tid).is_none_or(|thread| thread.lost_at >= since);
+        let unsure = threads.iter().any(has_gap);
+        if unsure && let Some(process) = self.affinity.processes.get_mut(&tgid) {
+            process.crossed = true;
+        }
+        unsure
+    }
+
+    fn crosses(&mut self, tid: u32, tgid: u32) {
+        if let Some(process) = self.affinity.processes.get_mut(&tgid) {
+            process.crossed = true;
+        }
+        let Some(thread) = self.threads.get_mut(&tid).filter(|thread| thread.tgid == tgid) else { return };
+        thread.requests.crosses = true;
+        if thread.requests.moves() {
+            self.moves_requests(tgid);
+        }
+    }
+
+    /// Whether it may still turn out that the request held by a call's thread is not the call's.
+    pub(super) fn may_be_moved(&self, live: &OpenSpan) -> bool {
+        if live.side == Side::Server {
+            // A request waits for the calls it may have caused.
+            let call = |slot: Slot| self.spans.get(slot).is_some_and(|call| self.call_may_be_moved(call));
+            return live.calls.iter().filter_map(|time| time.call).any(call);
+        }
+        self.call_may_be_moved(live)
+    }
+
+    fn call_may_be_moved(&self, live: &OpenSpan) -> bool {
+        let claims = live.side == Side::Client && is_by_thread(&live.cause);
+        let unseen = || live.cause.others_open || self.losses.cover(live.start).is_some();
+        !self.finishing && claims && live.deferred < PATIENCE && unseen() && self.is_unknown(live.pid)
+    }
+
+    fn is_unknown(&self, tgid: u32) -> bool {
+        self.affinity.processes.get(&tgid).is_none_or(|process| !process.is_known())
+    }
+
+    /// Why the thread that sent the call does not show its request.
+    pub(super) fn doubt_of_thread(&self, live: &OpenSpan) -> Option<&'static str> {
+        if live.side != Side::Client || !is_by_thread(&live.cause) {
+            return None;
+        }
+        if self.affinity.moves(live.pid) {
+            return Some(MOVES);
+        }
+        let lost = self.losses.cover(live.start);
+        if !self.is_unknown(live.pid) || !(live.cause.others_open || lost.is_some()) {
+            return None;
+        }
+        // What is missing may have shown that they move.
+        let unseen = lost == Some(EVENTS_LOST)
+            || self.threads.get(&live.tid).is_none_or(|thread| thread.lost_at >= live.start);
+        let crossed = self.affinity.processes.get(&live.pid).is_none_or(|process| process.crossed);
+        (crossed || (live.cause.others_open && unseen)).then_some(TOO_LITTLE)
+    }
+}
+
+/// Whether the thread that sent a call is the evidence for its parent.
+fn is_by_thread(cause: &Cause) -> bool {
+    cause.alone && cause.candidate.is_some() && cause.by_process == ByProcess::No
+}
+
+/// Whether the runtime names its tasks or callbacks: they show the request, whatever thread runs them.
+fn has_own_identity(op: &Op) -> bool {
+    is_looped(op) || is_unique(op.entity)
+}
