@@ -11,6 +11,7 @@ use tracer_common::event::{
 };
 use tracer_common::runtime::KIND_PYTHON;
 
+use self::moving::front;
 use crate::decode::Record;
 use crate::model::{Nanos, Side};
 
@@ -134,17 +135,6 @@ const LOOP: u32 = 50;
 /// A front service whose threads go on with any request, and the first of these threads.
 const MOVES: u32 = 4;
 const MOVING: u32 = 60;
-
-/// The process of a thread of a front service.
-fn front(tid: u32) -> u32 {
-    if (MOVING..POOL[0]).contains(&tid) {
-        MOVES
-    } else if tid == LOOP {
-        LOOPS
-    } else {
-        FRONT
-    }
-}
 
 /// Threads of the front service's pool, which work for those that run one request at a time.
 const POOL: [u32; 2] = [80, 81];

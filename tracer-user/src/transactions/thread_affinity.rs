@@ -280,8 +280,8 @@ impl Engine {
             return None;
         }
         // What is missing may have shown that they move.
-        let unseen = lost == Some(EVENTS_LOST)
-            || self.threads.get(&live.tid).is_none_or(|thread| thread.lost_at >= live.start);
+        let unseen =
+            lost == Some(EVENTS_LOST) || self.threads.get(&live.tid).is_none_or(|thread| thread.lost_at >= live.start);
         let crossed = self.affinity.processes.get(&live.pid).is_none_or(|process| process.crossed);
         (crossed || (live.cause.others_open && unseen)).then_some(TOO_LITTLE)
     }

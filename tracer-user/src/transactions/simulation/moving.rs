@@ -1,7 +1,18 @@
 //! A service that schedules requests itself: any of its threads goes on with any request.
 
-use super::{Host, Job, MOVING, Sent, Step, Truth, call_path, reply, request};
+use super::{FRONT, Host, Job, LOOP, LOOPS, MOVES, MOVING, POOL, Sent, Step, Truth, call_path, reply, request};
 use crate::model::Side;
+
+/// The process of a thread of a front service.
+pub(super) fn front(tid: u32) -> u32 {
+    if (MOVING..POOL[0]).contains(&tid) {
+        MOVES
+    } else if tid == LOOP {
+        LOOPS
+    } else {
+        FRONT
+    }
+}
 
 impl Host<'_> {
     /// Plays `requests` requests, up to `clients` at a time, on `threads` threads.
@@ -42,7 +53,7 @@ impl Host<'_> {
                 self.waits(tid, polls);
             }
         }
-        let process = super::front(tid);
+        let process = front(tid);
         let next = |job: &Job| if job.calls > 0 { Step::Send } else { Step::Answer };
         match job.step {
             Step::Read => {
