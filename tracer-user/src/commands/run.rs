@@ -212,7 +212,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     watchdog::end_on_panic(Arc::clone(&detach));
     let unwinder = unwinding(&mut kernel, &mut rings, &config);
     let interpreters = interpreting(&mut kernel, &config);
-    let mut health = check(&mut kernel, &mut rings, host)?;
+    let mut health = check(&mut kernel, &mut rings, host, &config.dns_ports)?;
     health.ceilings = Some(config.ceilings);
     let watchdog = Watchdog {
         status: Arc::clone(&status),
@@ -579,7 +579,7 @@ fn interpreting(kernel: &mut Kernel, config: &Config) -> Option<Interpreters> {
 }
 
 /// Runs the self-test and says what follows from it and from what could not be attached.
-fn check(kernel: &mut Kernel, rings: &mut Rings, host: String) -> Result<Health, Failure> {
+fn check(kernel: &mut Kernel, rings: &mut Rings, host: String, dns_ports: &[u16]) -> Result<Health, Failure> {
     let mut health = Health { host, ..Health::default() };
     for attached in &kernel.attached {
         if let Some(why) = &attached.missing {
@@ -598,15 +598,9 @@ fn check(kernel: &mut Kernel, rings: &mut Rings, host: String) -> Result<Health,
     }
     let findings = selftest::run(kernel, rings)?;
     for finding in findings {
-        let Some(fault) = finding.fault else { continue };
-        let what = format!("self-test on {} sockets: {fault}", finding.family);
+        let Some((what, is_ready)) = finding.verdict(dns_ports) else { continue };
         log::error!("{what}");
-        if finding.family == "udp" {
-            // No protocol over UDP is followed yet.
-            health.degraded.push(what);
-        } else {
-            health.not_ready.push(what);
-        }
+        if is_ready { &mut health.degraded } else { &mut health.not_ready }.push(what);
     }
     Ok(health)
 }

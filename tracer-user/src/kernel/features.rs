@@ -9,7 +9,7 @@ use super::btf::Btf;
 use super::loader::Attached;
 use super::probes::{SAMPLER, preempts_programs};
 use super::selftest::Finding;
-use super::{header, inband, send_priority};
+use super::{header, inband, selftest, send_priority};
 
 /// How much of a feature works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -336,12 +336,13 @@ fn sockets(finding: &Finding) -> Feature {
     };
     match &finding.fault {
         None => Feature::full(name, "self-test: every operation seen exactly once, with its bytes"),
-        Some(fault) if finding.family == "udp" => Feature::less(
+        Some(fault) if finding.family == selftest::UDP => Feature::less(
             name,
-            FeatureState::Degraded,
+            FeatureState::Missing,
             format!("self-test: {fault}"),
-            "nothing yet: no protocol over UDP is followed",
-            "",
+            "DNS questions over UDP would be lost or wrong, and the agent is not ready",
+            "report this line; where `dns_ports` is [] (docs/configuration.md) nothing over UDP is read, and the agent is \
+             ready",
         ),
         Some(fault) => Feature::less(
             name,
@@ -536,7 +537,7 @@ mod tests {
         for (name, expected) in [
             ("socket hooks", FeatureState::Missing),
             ("TCP sockets", FeatureState::Missing),
-            ("UDP sockets", FeatureState::Degraded),
+            ("UDP sockets", FeatureState::Missing),
             ("io_uring", FeatureState::Degraded),
             ("arrival times", FeatureState::Degraded),
             ("accept queue", FeatureState::Degraded),

@@ -30,6 +30,20 @@ pub struct Finding {
     pub fault: Option<String>,
 }
 
+/// [`Finding::family`] of datagrams.
+pub const UDP: &str = "udp";
+
+impl Finding {
+    /// What to say of its fault, if it has one, and whether the agent can be ready in spite of it: only if no name servers'
+    /// ports are read by UDP (`dns_ports`), because nothing else is.
+    pub fn verdict(&self, dns_ports: &[u16]) -> Option<(String, bool)> {
+        let fault = self.fault.as_ref()?;
+        let unused = self.family == UDP && dns_ports.is_empty();
+        let follows = if unused { "; nothing over UDP is read (dns_ports)" } else { "" };
+        Some((format!("self-test on {} sockets: {fault}{follows}", self.family), unused))
+    }
+}
+
 /// One expected or observed operation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Seen {
@@ -99,7 +113,7 @@ fn exercise(rings: &mut Rings) -> io::Result<Vec<Finding>> {
     let sockets = [
         ("tcp", cookie(&tcp)?, cookie(&tcp_peer)?, true),
         ("unix", cookie(&unix)?, cookie(&unix_peer)?, true),
-        ("udp", cookie(&udp)?, cookie(&udp_peer)?, false),
+        (UDP, cookie(&udp)?, cookie(&udp_peer)?, false),
     ];
     let mut seen: BTreeMap<u64, Vec<Seen>> = BTreeMap::new();
     let end = Instant::now() + Duration::from_millis(500);
@@ -193,4 +207,22 @@ fn cookie(socket: &impl AsRawFd) -> io::Result<u64> {
         libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_COOKIE, (&raw mut value).cast(), &raw mut len)
     };
     if refused == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_agent_is_not_ready_while_a_socket_kind_that_it_reads_fails() {
+        let failed = |family| Finding { family, fault: Some("seen 2 times".into()) };
+        for family in ["tcp", "unix", UDP] {
+            let (text, is_ready) = failed(family).verdict(&[53]).expect("a fault");
+            assert!(text.contains(family) && text.ends_with("seen 2 times") && !is_ready, "{text}");
+            assert!(Finding { family, fault: None }.verdict(&[53]).is_none());
+        }
+        // Without ports of name servers nothing over UDP is read.
+        assert!(failed(UDP).verdict(&[]).is_some_and(|(text, is_ready)| is_ready && text.contains("nothing over UDP")));
+        assert!(failed("tcp").verdict(&[]).is_some_and(|(_, is_ready)| !is_ready));
+    }
 }
