@@ -63,7 +63,7 @@ struct Values {
 /// Emits [`DeclaredCall`].
 #[uprobe]
 pub(crate) fn declared_place(ctx: ProbeContext) -> u32 {
-    runtime::hit(UserProbe::DeclaredPlace);
+    runtime::hit(&ctx, UserProbe::DeclaredPlace);
     // SAFETY: the context of this program.
     let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
     let (mut at, all) = registers(&ctx);
@@ -83,7 +83,7 @@ pub(crate) fn declared_place(ctx: ProbeContext) -> u32 {
 /// hook: uretprobes of declared functions. Emits [`DeclaredCall`].
 #[uretprobe]
 pub(crate) fn declared_return(ctx: RetProbeContext) -> u32 {
-    runtime::hit(UserProbe::DeclaredReturn);
+    runtime::hit(&ctx, UserProbe::DeclaredReturn);
     // SAFETY: the context of this program.
     let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) } | declared::RETURN;
     // The same registers as a probe has.
@@ -104,7 +104,7 @@ pub(crate) fn declared_return(ctx: RetProbeContext) -> u32 {
 /// them cannot be read.
 #[uprobe]
 pub(crate) fn declared_arguments(ctx: ProbeContext) -> u32 {
-    runtime::hit(UserProbe::DeclaredArguments);
+    runtime::hit(&ctx, UserProbe::DeclaredArguments);
     // SAFETY: the context of this program.
     let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
     let (at, _) = registers(&ctx);
@@ -183,8 +183,8 @@ fn report(cookie: u64, registers: Registers, values: Option<&Ordered>) {
     let tgid = task.tgid();
     let (number, is_return) = (cookie & declared::INDEX, cookie & declared::RETURN != 0);
     if !is_return && let Some(calls) = DECLARED_CALLS.get_ptr_mut(number as u32) {
-        // SAFETY: a per-CPU element; an interrupt can lose a count, no more.
-        unsafe { *calls += 1 };
+        // SAFETY: an element of the map.
+        unsafe { emit::increment(calls) };
     }
     let (goroutine, depth, entity) = if cookie & declared::GO != 0 {
         let end: u64 = user(registers.goroutine + STACK_END);

@@ -1,6 +1,6 @@
 //! The only file that touches the loss counters and the rings of stacks and of wake-ups.
 
-use core::{ffi::c_void, ptr};
+use core::{arch::asm, ffi::c_void, ptr};
 
 use aya_ebpf::{
     bindings::{BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
@@ -30,8 +30,20 @@ static LOST: PerCpuArray<u64> = PerCpuArray::with_max_entries(Lost::ALL.len() as
 #[inline(always)]
 pub(crate) fn count(lost: Lost) {
     if let Some(counter) = LOST.get_ptr_mut(lost as u32) {
-        // SAFETY: a per-CPU element; an interrupt that adds in between can lose a count of a loss, no more.
-        unsafe { *counter += 1 };
+        // SAFETY: an element of the map.
+        unsafe { increment(counter) };
+    }
+}
+
+/// Adds one at once: a program that is preempted between reading and writing would undo what others of its CPU counted.
+///
+/// # Safety
+/// `counter` is a word of map memory.
+#[inline(always)]
+pub(crate) unsafe fn increment(counter: *mut u64) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("lock *(u64 *)({counter} + 0) += {one}", counter = in(reg) counter, one = in(reg) 1_u64, options(nostack));
     }
 }
 

@@ -17,6 +17,7 @@ mod interpreter;
 mod kernel;
 mod off_cpu;
 mod offsets;
+mod own_stack;
 mod policy;
 mod process;
 mod profiler_cost;

@@ -60,7 +60,7 @@ pub(super) fn goroutine(runtime: &Runtime, at: u64) -> u64 {
 /// hook: uprobe at the call of `runtime.runqput` in `runtime.newproc.func1`. Emits [`tracer_common::event::TaskEdge`].
 #[uprobe]
 pub(crate) fn go_created(ctx: ProbeContext) -> u32 {
-    hit(UserProbe::GoCreated);
+    hit(&ctx, UserProbe::GoCreated);
     let task = Task::current();
     let tgid = task.tgid();
     let Some(runtime) = of(tgid) else { return 0 };
@@ -88,7 +88,7 @@ pub(crate) fn go_created(ctx: ProbeContext) -> u32 {
 /// hook: uprobe where `net/http.(*persistConn).roundTrip` has set up its frame.
 #[uprobe]
 pub(crate) fn go_round_trip(ctx: ProbeContext) -> u32 {
-    hit(UserProbe::GoRoundTrip);
+    hit(&ctx, UserProbe::GoRoundTrip);
     let task = Task::current();
     let tgid = task.tgid();
     let Some(runtime) = of(tgid) else { return 0 };
@@ -129,7 +129,7 @@ pub(crate) fn tls_descriptor(at: u64) -> Option<u32> {
 /// hook: uprobe where `runtime.ready` has set up its frame. Emits [`tracer_common::event::TaskEdge`].
 #[uprobe]
 pub(crate) fn go_ready(ctx: ProbeContext) -> u32 {
-    hit(UserProbe::GoReady);
+    hit(&ctx, UserProbe::GoReady);
     let task = Task::current();
     let tgid = task.tgid();
     let Some(runtime) = of(tgid) else { return 0 };

@@ -45,7 +45,7 @@ pub(super) fn entity(task: Task, runtime: &Runtime) -> u64 {
 /// hook: uprobe `greenlet::UserGreenlet::UserGreenlet`, and `MainGreenlet`'s. Emits [`tracer_common::event::TaskEdge`].
 #[uprobe]
 pub(crate) fn python_greenlet(ctx: ProbeContext) -> u32 {
-    hit(UserProbe::PythonGreenlet);
+    hit(&ctx, UserProbe::PythonGreenlet);
     let task = Task::current();
     let tgid = task.tgid();
     let Some(runtime) = of(tgid) else { return 0 };

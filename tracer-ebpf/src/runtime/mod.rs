@@ -13,6 +13,7 @@ mod uses;
 use core::arch::asm;
 
 use aya_ebpf::{
+    EbpfContext,
     helpers::generated::{bpf_get_smp_processor_id, bpf_ktime_get_ns},
     macros::map,
     maps::{HashMap, PerCpuArray},
@@ -27,7 +28,9 @@ use tracer_common::{
 use crate::{
     emit,
     kernel::task::Task,
+    own_stack,
     storage::{SOCK_PASSIVE, Sock, Thread},
+    tls::FRAMES_TEXT,
 };
 
 /// Runtimes by process id.
@@ -38,12 +41,13 @@ static RUNTIMES: HashMap<u32, Runtime> = HashMap::with_max_entries(RUNTIMES_MAX,
 #[map]
 static HITS: PerCpuArray<u64> = PerCpuArray::with_max_entries(UserProbe::ALL.len() as u32, 0);
 
-/// Counts a hit.
+/// Begins a program at a uprobe: counts the hit, and keeps the program off private stacks.
 #[inline(always)]
-pub(crate) fn hit(probe: UserProbe) {
+pub(crate) fn hit(ctx: &impl EbpfContext, probe: UserProbe) {
+    own_stack::keep(ctx, &FRAMES_TEXT);
     if let Some(counter) = HITS.get_ptr_mut(probe as u32) {
-        // SAFETY: a per-CPU element; an interrupt can lose a count, no more.
-        unsafe { *counter += 1 };
+        // SAFETY: an element of the map.
+        unsafe { emit::increment(counter) };
     }
 }
 

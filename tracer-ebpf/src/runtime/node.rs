@@ -59,8 +59,8 @@ fn whole(bits: u64) -> u64 {
 
 /// The current thread's loop turns to something else.
 #[inline(always)]
-fn turned(probe: UserProbe) {
-    hit(probe);
+fn turned(ctx: &ProbeContext, probe: UserProbe) {
+    hit(ctx, probe);
     let task = Task::current();
     let thread = THREADS.get(task.0, false);
     if thread.is_null() {
@@ -83,42 +83,42 @@ fn turned(probe: UserProbe) {
 
 /// hook: uprobe `node::Environment::RunTimers`.
 #[uprobe]
-pub(crate) fn node_timers(_ctx: ProbeContext) -> u32 {
-    turned(UserProbe::NodeTimers);
+pub(crate) fn node_timers(ctx: ProbeContext) -> u32 {
+    turned(&ctx, UserProbe::NodeTimers);
     0
 }
 
 /// hook: uprobe `node::Environment::CheckImmediate`.
 #[uprobe]
-pub(crate) fn node_immediates(_ctx: ProbeContext) -> u32 {
-    turned(UserProbe::NodeImmediates);
+pub(crate) fn node_immediates(ctx: ProbeContext) -> u32 {
+    turned(&ctx, UserProbe::NodeImmediates);
     0
 }
 
 /// hook: uprobe libuv's `uv__async_io`.
 #[uprobe]
-pub(crate) fn node_messages(_ctx: ProbeContext) -> u32 {
-    turned(UserProbe::NodeMessages);
+pub(crate) fn node_messages(ctx: ProbeContext) -> u32 {
+    turned(&ctx, UserProbe::NodeMessages);
     0
 }
 
 /// hook: uprobe libuv's `uv__server_io`.
 #[uprobe]
-pub(crate) fn node_accepts(_ctx: ProbeContext) -> u32 {
-    turned(UserProbe::NodeAccepts);
+pub(crate) fn node_accepts(ctx: ProbeContext) -> u32 {
+    turned(&ctx, UserProbe::NodeAccepts);
     0
 }
 
 /// hook: uprobe `node::ConnectionWrap<node::TCPWrap, uv_tcp_s>::AfterConnect`.
 #[uprobe]
-pub(crate) fn node_connects(_ctx: ProbeContext) -> u32 {
-    turned(UserProbe::NodeConnects);
+pub(crate) fn node_connects(ctx: ProbeContext) -> u32 {
+    turned(&ctx, UserProbe::NodeConnects);
     0
 }
 
 /// hook: uprobe `node::ConnectionWrap<node::PipeWrap, uv_pipe_s>::AfterConnect`.
 #[uprobe]
-pub(crate) fn node_pipes(_ctx: ProbeContext) -> u32 {
-    turned(UserProbe::NodePipes);
+pub(crate) fn node_pipes(ctx: ProbeContext) -> u32 {
+    turned(&ctx, UserProbe::NodePipes);
     0
 }

@@ -56,7 +56,7 @@ pub(super) fn entity(task: Task, runtime: &Runtime) -> u64 {
 /// hook: uretprobe `PyContext_CopyCurrent`. Emits [`tracer_common::event::TaskEdge`].
 #[uretprobe]
 pub(crate) fn python_context(ctx: RetProbeContext) -> u32 {
-    hit(UserProbe::PythonContext);
+    hit(&ctx, UserProbe::PythonContext);
     let task = Task::current();
     let tgid = task.tgid();
     let Some(runtime) = of(tgid) else { return 0 };
@@ -71,7 +71,7 @@ pub(crate) fn python_context(ctx: RetProbeContext) -> u32 {
 /// hook: uprobe `PySet_Add`: uvloop adds a stream to the set to be written, in the context of the writing task.
 #[uprobe]
 pub(crate) fn python_writes(ctx: ProbeContext) -> u32 {
-    hit(UserProbe::PythonWrites);
+    hit(&ctx, UserProbe::PythonWrites);
     let task = Task::current();
     let tgid = task.tgid();
     let Some(runtime) = of(tgid) else { return 0 };

@@ -75,7 +75,7 @@ pub(super) fn entity(task: Task, runtime: &Runtime) -> u64 {
 /// hook: uprobe `tokio::runtime::task::list::OwnedTasks::bind_inner`. Emits [`tracer_common::event::TaskEdge`].
 #[uprobe]
 pub(crate) fn tokio_spawned(ctx: ProbeContext) -> u32 {
-    hit(UserProbe::TokioSpawned);
+    hit(&ctx, UserProbe::TokioSpawned);
     let task = Task::current();
     let tgid = task.tgid();
     let Some(runtime) = of(tgid) else { return 0 };
@@ -105,7 +105,7 @@ pub(crate) fn tokio_spawned(ctx: ProbeContext) -> u32 {
 /// [`tracer_common::event::TaskEdge`].
 #[uprobe]
 pub(crate) fn tokio_woken(ctx: ProbeContext) -> u32 {
-    hit(UserProbe::TokioWoken);
+    hit(&ctx, UserProbe::TokioWoken);
     let task = Task::current();
     let tgid = task.tgid();
     let Some(runtime) = of(tgid) else { return 0 };

@@ -30,6 +30,7 @@ use super::{
 use crate::{
     bound,
     kernel::{sock::SockPtr, task::Task},
+    own_stack,
     ring::Slot,
     storage::{FrameWalk, Frames, SOCKS, THREADS, Thread},
 };
@@ -62,12 +63,12 @@ const NONE: u64 = u64::MAX;
 pub(crate) static FRAMES_TX: ProgramArray = ProgramArray::with_max_entries(1, 0);
 /// Tail-called after a receive.
 #[map]
-static FRAMES_RX: ProgramArray = ProgramArray::with_max_entries(1, 0);
+pub(super) static FRAMES_RX: ProgramArray = ProgramArray::with_max_entries(1, 0);
 /// The same for UNIX sockets with hooks of their own: a program can tail-call only programs of the same hook.
 #[map]
-static FRAMES_TX_UNIX: ProgramArray = ProgramArray::with_max_entries(1, 0);
+pub(super) static FRAMES_TX_UNIX: ProgramArray = ProgramArray::with_max_entries(1, 0);
 #[map]
-static FRAMES_RX_UNIX: ProgramArray = ProgramArray::with_max_entries(1, 0);
+pub(super) static FRAMES_RX_UNIX: ProgramArray = ProgramArray::with_max_entries(1, 0);
 
 /// A field of a record that the verifier must not follow: position, bytes and front of the operation.
 macro_rules! field {
@@ -80,14 +81,14 @@ macro_rules! field {
 /// Called by [`super::tx`] and [`super::tx_again`].
 #[btf_tracepoint(function = "sock_send_length")]
 pub(crate) fn frames_tx(ctx: BtfTracePointContext) -> i32 {
-    follow::<true>(SockPtr(ctx.arg(0)));
+    follow::<true>(&ctx, &FRAMES_TX, SockPtr(ctx.arg(0)));
     0
 }
 
 /// Called by [`super::rx`] and [`super::rx_again`].
 #[btf_tracepoint(function = "sock_recv_length")]
 pub(crate) fn frames_rx(ctx: BtfTracePointContext) -> i32 {
-    follow::<false>(SockPtr(ctx.arg(0)));
+    follow::<false>(&ctx, &FRAMES_RX, SockPtr(ctx.arg(0)));
     0
 }
 
@@ -144,9 +145,10 @@ fn ends_with_frame(record: *mut u8) -> bool {
 }
 
 /// Copies behind the record the starts of frames that the operation's front does not hold whole, and completes the
-/// record.
+/// record. `array`: where this program is called from.
 #[inline(always)]
-pub(super) fn follow<const TX: bool>(sk: SockPtr) {
+pub(super) fn follow<const TX: bool>(ctx: &impl EbpfContext, array: &ProgramArray, sk: SockPtr) {
+    own_stack::keep(ctx, array);
     let thread = THREADS.get(Task::current().0, false);
     if thread.is_null() {
         return;

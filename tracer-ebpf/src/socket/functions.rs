@@ -92,20 +92,20 @@ macro_rules! accepts {
 accepts!(accepted "inet_accept", accepted_unix "unix_accept");
 
 macro_rules! follows {
-    ($($name:ident $function:literal $tx:literal),+) => { $(
+    ($($name:ident $function:literal $tx:literal $array:ident),+) => { $(
         /// Tail-called by the programs above.
         #[fexit(function = $function)]
         pub(crate) fn $name(ctx: FExitContext) -> i32 {
             if let Some(sk) = SockPtr::of_socket(ctx.arg(0)) {
-                frames::follow::<$tx>(sk);
+                frames::follow::<$tx>(&ctx, &frames::$array, sk);
             }
             0
         }
     )+ };
 }
 follows!(
-    frames_sent "inet_sendmsg" true,
-    frames_received "inet_recvmsg" false,
-    frames_unix_sent "unix_stream_sendmsg" true,
-    frames_unix_received "unix_stream_recvmsg" false
+    frames_sent "inet_sendmsg" true FRAMES_TX,
+    frames_received "inet_recvmsg" false FRAMES_RX,
+    frames_unix_sent "unix_stream_sendmsg" true FRAMES_TX_UNIX,
+    frames_unix_received "unix_stream_recvmsg" false FRAMES_RX_UNIX
 );

@@ -29,7 +29,7 @@ use crate::{
     bound, emit, hello,
     kernel::task::{Task, peek},
     offsets::{OFF_SK_COOKIE, OFF_TCP_WRITE_SEQ},
-    policy, ring, runtime,
+    own_stack, policy, ring, runtime,
     sched::counters,
     socket::{PREFACE, frames, payload, user},
     storage::{Frames, NOT_REPORTED, SOCK_PASSIVE, THREADS, Thread},
@@ -126,7 +126,7 @@ static TLS_OBJECTS: LruHashMap<TlsObjectKey, Object> = LruHashMap::with_max_entr
 
 /// Tail-called after a text with frames.
 #[map]
-static FRAMES_TEXT: ProgramArray = ProgramArray::with_max_entries(1, 0);
+pub(crate) static FRAMES_TEXT: ProgramArray = ProgramArray::with_max_entries(1, 0);
 
 /// The current thread, in a process that is traced.
 struct Caller {
@@ -154,7 +154,7 @@ fn caller() -> Option<Caller> {
 /// hook: uprobes at the entries of functions that read, write or shake hands. Emits [`Kind::Text`] for what is written.
 #[uprobe]
 pub(crate) fn tls_enter(ctx: ProbeContext) -> u32 {
-    runtime::hit(UserProbe::TlsEnter);
+    runtime::hit(&ctx, UserProbe::TlsEnter);
     // SAFETY: the context of this program.
     let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
     let Some(caller) = caller() else { return 0 };
@@ -193,7 +193,7 @@ pub(crate) fn tls_enter(ctx: ProbeContext) -> u32 {
 /// hook: uretprobes of the same functions. Emits [`Kind::Text`] for what was read.
 #[uretprobe]
 pub(crate) fn tls_return(ctx: RetProbeContext) -> u32 {
-    runtime::hit(UserProbe::TlsReturn);
+    runtime::hit(&ctx, UserProbe::TlsReturn);
     // SAFETY: the context of this program.
     let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
     let Some(caller) = caller() else { return 0 };
@@ -267,7 +267,7 @@ pub(crate) fn tls_return(ctx: RetProbeContext) -> u32 {
 /// [`Kind::Text`].
 #[uprobe]
 pub(crate) fn tls_copy(ctx: ProbeContext) -> u32 {
-    runtime::hit(UserProbe::TlsCopy);
+    runtime::hit(&ctx, UserProbe::TlsCopy);
     // SAFETY: the context of this program.
     let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
     let Some(caller) = caller() else { return 0 };
@@ -293,7 +293,7 @@ pub(crate) fn tls_copy(ctx: ProbeContext) -> u32 {
 /// [`Kind::Text`].
 #[uprobe]
 pub(crate) fn tls_record(ctx: ProbeContext) -> u32 {
-    runtime::hit(UserProbe::TlsRecord);
+    runtime::hit(&ctx, UserProbe::TlsRecord);
     // SAFETY: the context of this program.
     let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
     let Some(caller) = caller() else { return 0 };
@@ -404,7 +404,7 @@ const DATA: u8 = 23;
 /// hook: uprobes where a library forgets a connection.
 #[uprobe]
 pub(crate) fn tls_free(ctx: ProbeContext) -> u32 {
-    runtime::hit(UserProbe::TlsFree);
+    runtime::hit(&ctx, UserProbe::TlsFree);
     let [object, ..] = arguments(&ctx);
     let _ = TLS_OBJECTS.remove(&TlsObjectKey { object, tgid: Task::current().tgid() as u64 });
     0
@@ -413,7 +413,7 @@ pub(crate) fn tls_free(ctx: ProbeContext) -> u32 {
 /// hook: uprobe where `crypto/tls.(*Conn).Write` has set up its frame. Emits [`Kind::Text`].
 #[uprobe]
 pub(crate) fn tls_go_write(ctx: ProbeContext) -> u32 {
-    runtime::hit(UserProbe::TlsGoWrite);
+    runtime::hit(&ctx, UserProbe::TlsGoWrite);
     let Some(caller) = caller() else { return 0 };
     let [connection, buffer, len, _] = go_registers(&ctx);
     let Some((fd, found)) = bind_go(&caller, connection) else {
@@ -431,7 +431,7 @@ pub(crate) fn tls_go_write(ctx: ProbeContext) -> u32 {
 /// hook: uprobe where `crypto/tls.(*Conn).Read` copies text. Emits [`Kind::Text`].
 #[uprobe]
 pub(crate) fn tls_go_read(ctx: ProbeContext) -> u32 {
-    runtime::hit(UserProbe::TlsGoRead);
+    runtime::hit(&ctx, UserProbe::TlsGoRead);
     let Some(caller) = caller() else { return 0 };
     let [_, buffer, len, frame] = go_registers(&ctx);
     // Room for the first argument, above the return address.
@@ -628,7 +628,8 @@ fn report_by<const TX: bool, const OWN: bool>(
 
 /// Tail-called by the others: copies the starts of frames behind the text's front.
 #[uprobe]
-pub(crate) fn frames_text(_: ProbeContext) -> u32 {
+pub(crate) fn frames_text(ctx: ProbeContext) -> u32 {
+    own_stack::keep(&ctx, &FRAMES_TEXT);
     let task = Task::current();
     let thread = THREADS.get(task.0, false);
     if thread.is_null() {

@@ -39,7 +39,7 @@ const BY_SOCKET: u64 = 1 << 63;
 /// hook: uprobe `rustls::common_state::CommonState::buffer_plaintext`(self, `OutboundChunks`, …). Emits nothing: stores the text.
 #[uprobe]
 pub(crate) fn tls_rustls_write(ctx: ProbeContext) -> u32 {
-    runtime::hit(UserProbe::TlsRustlsWrite);
+    runtime::hit(&ctx, UserProbe::TlsRustlsWrite);
     let Some(caller) = caller() else { return 0 };
     let [_, chunks, ..] = arguments(&ctx);
     // One buffer: 0, its address and its length. Several: the list's address, how many, and which of all their bytes.
@@ -64,7 +64,7 @@ pub(crate) fn tls_rustls_write(ctx: ProbeContext) -> u32 {
 /// [`tracer_common::event::Kind::Text`].
 #[uprobe]
 pub(crate) fn tls_rustls_read(ctx: ProbeContext) -> u32 {
-    runtime::hit(UserProbe::TlsRustlsRead);
+    runtime::hit(&ctx, UserProbe::TlsRustlsRead);
     let Some(caller) = caller() else { return 0 };
     let [connection, payload, ..] = arguments(&ctx);
     // A vector (capacity, address, length) or a slice (a mark, address, length).
