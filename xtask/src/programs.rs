@@ -58,6 +58,19 @@ pub(crate) fn of(doctor: &Value) -> Vec<Program> {
         .collect()
 }
 
+/// Programs on a stack that all threads of a CPU share although they can run twice on it: what the agent refused to attach
+/// at a uprobe for that, and what several programs tail-call.
+pub(crate) fn on_shared_stacks(doctor: &Value) -> Vec<String> {
+    let all = doctor["programs"].as_array().map(Vec::as_slice).unwrap_or_default();
+    all.iter()
+        .filter(|program| program["private_stack"] == true)
+        .filter(|program| program["attached"] == false || program["when"] == "called")
+        .map(|program| {
+            format!("{}: the kernel gave it a private stack", program["program"].as_str().unwrap_or_default())
+        })
+        .collect()
+}
+
 /// The record of one kernel.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Section {
@@ -199,7 +212,8 @@ pub(crate) fn here(root: Root) -> Result<()> {
         bail!("`tracer doctor --json` names no program: {text}");
     }
     let section = Table::read()?.fitting(release, std::env::consts::ARCH);
-    let (table, faults) = compare(Some(&section), &now);
+    let (table, mut faults) = compare(Some(&section), &now);
+    faults.extend(on_shared_stacks(&doctor));
     shell::print(format!("programs on Linux {release}, recorded: {}\n{table}", section.version));
     if !faults.is_empty() {
         bail!("{}; if that is meant: `cargo xtask vm --load --record`", faults.join("; "));
@@ -262,5 +276,27 @@ mod tests {
         ] });
         assert_eq!(of(&doctor), [Program { name: "tx".into(), verified: 5, jited: 9, load_ms: 1.5 }]);
         assert_eq!(of(&Value::Null), []);
+        assert_eq!(on_shared_stacks(&doctor), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_program_on_a_shared_stack_is_a_fault_where_it_can_run_twice() {
+        let program = |name: &str, when: &str, attached: bool, private: Option<bool>| {
+            serde_json::json!({
+                "program": name, "when": when, "attached": attached, "private_stack": private,
+            })
+        };
+        let doctor = serde_json::json!({ "programs": [
+            program("off_cpu", "needed", true, Some(true)),
+            program("node_timers", "needed", false, Some(true)),
+            program("frames_tx", "called", true, Some(true)),
+            program("frames_rx", "called", true, Some(false)),
+            program("go_ready", "needed", true, None),
+        ] });
+        let faults = on_shared_stacks(&doctor);
+        assert!(
+            faults.len() == 2 && faults[0].starts_with("node_timers") && faults[1].starts_with("frames_tx"),
+            "{faults:?}"
+        );
     }
 }

@@ -269,6 +269,7 @@ fn counts(recorded: &mut Table, record: bool, outcome: &Outcome) -> Vec<String> 
         // Recording a figure too near the limit does not make it acceptable.
         faults = programs::compare(recorded.of(&outcome.kernel), &now).1;
     }
+    faults.extend(programs::on_shared_stacks(&outcome.doctor));
     faults
 }
 

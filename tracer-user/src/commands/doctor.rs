@@ -207,6 +207,7 @@ impl Report {
             json!({
                 "program": p.program, "hook": p.hook, "when": p.when.name(), "attached": p.missing.is_none(), "missing": p.missing,
                 "verified_instructions": p.built.verified, "jited_bytes": p.built.jited,
+                "private_stack": p.built.private_stack,
                 "load_ms": p.built.load.as_secs_f64() * 1e3,
             })
         });

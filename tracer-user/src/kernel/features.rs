@@ -5,6 +5,8 @@
 
 use std::fs;
 
+use tracer_common::runtime::UserProbe;
+
 use super::btf::Btf;
 use super::loader::Attached;
 use super::probes::{SAMPLER, preempts_programs};
@@ -287,6 +289,7 @@ pub fn judge(attached: &[Attached], findings: &[Finding], settings: &Settings) -
     } else {
         Feature::full("no skipped runs", "programs run to their end before anything else runs on their CPU")
     });
+    features.push(probes_in_programs(attached));
     features.push(tcp_option(on(inband::PROGRAM), settings, &why(&inband::PROGRAMS)));
     let headers = on(header::SOCKETS).and(on(header::PROGRAM));
     features.push(traceparent(headers, settings, &why(&[header::SOCKETS, header::PROGRAM])));
@@ -377,6 +380,25 @@ fn stacks(sampler: Option<&'static str>, settings: &Settings, why: &str) -> Feat
     }
 }
 
+/// Whether the programs of probes in user programs are there, each on the stack of the thread that runs it.
+fn probes_in_programs(attached: &[Attached]) -> Feature {
+    let name = "probes in programs";
+    let of_probes = |a: &&Attached| UserProbe::ALL.iter().any(|probe| probe.name() == a.program);
+    let refused = attached.iter().filter(of_probes).find_map(|a| Some((a.program, a.missing.as_deref()?)));
+    match refused {
+        None => {
+            Feature::full(name, "each runs on the stack of its thread, so a kernel that preempts it can do no harm")
+        }
+        Some((program, why)) => Feature::less(
+            name,
+            FeatureState::Degraded,
+            why,
+            &format!("{program} is not attached; the list of programs says what is lost"),
+            "report this line",
+        ),
+    }
+}
+
 /// Whether the sampling rate can follow what samples cost.
 fn overhead_budget(fixed_rate: Option<&str>) -> Feature {
     let name = "overhead budget";
@@ -460,6 +482,7 @@ fn hindrances(settings: &Settings) -> Vec<Feature> {
 #[cfg(test)]
 mod tests {
     use super::super::loader::{Built, When};
+    use super::super::private_stack;
     use super::super::probes::PROBES;
     use super::*;
 
@@ -499,6 +522,29 @@ mod tests {
 
     fn state(features: &[Feature], name: &str) -> FeatureState {
         features.iter().find(|f| f.name == name).unwrap_or_else(|| panic!("no {name} in {features:?}")).state
+    }
+
+    #[test]
+    fn a_probe_that_would_run_on_a_shared_stack_is_reported() {
+        let mut all = attached(|_| true);
+        let probe = UserProbe::NodeTimers;
+        all.push(Attached {
+            program: probe.name(),
+            hook: probe.place(),
+            when: When::Needed,
+            built: Built { private_stack: Some(true), ..Built::default() },
+            missing: Some(private_stack::REFUSED.into()),
+            without: probe.without(),
+        });
+        let line = probes_in_programs(&all).line();
+        assert!(
+            line.starts_with("degraded")
+                && line.contains("the kernel gave it a stack")
+                && line.contains("so node_timers is"),
+            "{line}"
+        );
+        all.pop();
+        assert_eq!(probes_in_programs(&all).state, FeatureState::Full);
     }
 
     const EXITS: [&str; 2] = ["inet", "unix"];

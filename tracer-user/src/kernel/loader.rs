@@ -137,6 +137,8 @@ pub struct Built {
     pub verified: Option<u32>,
     /// Bytes of machine code; `None` if the program is interpreted.
     pub jited: Option<u32>,
+    /// The kernel runs it on a stack that all threads of a CPU share; `None` if that cannot be seen.
+    pub private_stack: Option<bool>,
     /// Time to load it: relocation, verifier and compiler.
     pub load: Duration,
 }

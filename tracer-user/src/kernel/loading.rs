@@ -12,6 +12,7 @@ use rustc_hash::FxHashMap;
 use super::attachments::Attachments;
 use super::load_retry;
 use super::loader::{Built, LoadError, chain, refused, take};
+use super::private_stack;
 use super::probes::{CALLED, Hook, Plan};
 use super::usage;
 
@@ -133,5 +134,5 @@ pub(super) fn built_of<E>(fd: Result<&ProgramFd, E>, load: Duration) -> Built {
 pub(super) fn built(fd: BorrowedFd<'_>, load: Duration) -> Built {
     let size = usage::size(fd.as_raw_fd());
     let (verified, jited) = size.unwrap_or_default();
-    Built { verified, jited, load }
+    Built { verified, jited, private_stack: private_stack::is_used(fd.as_raw_fd()), load }
 }

@@ -2,7 +2,7 @@
 //! ([`object`]), the running kernel's types ([`btf`], [`offsets`]), loading and attaching ([`loader`], [`probes`]), links
 //! that any thread can release ([`attachments`]), the stack sampler ([`sampler`], [`clock_cost`]), its unwind tables ([`unwind`]) and
 //! interpreters' frames ([`interpreter`]), probes in user programs ([`uprobes`], loaded by `user_programs` and attached by
-//! `user_links`; [`probe_cost`], [`declared_calls`]), the test at start ([`selftest`]), the resulting features ([`features`]), and the
+//! `user_links`, never on a stack that threads share: `private_stack`; [`probe_cost`], [`declared_calls`]), the test at start ([`selftest`]), the resulting features ([`features`]), and the
 //! capability that only some kernels ask for ([`admin_capability`]).
 //!
 //! Invariant: after start only [`policy`], and [`send_priority`] and [`trace_contexts`] on their own maps, write kernel maps. Only this layer may use `unsafe`.
@@ -24,6 +24,7 @@ mod loading;
 pub mod object;
 pub mod offsets;
 pub mod policy;
+mod private_stack;
 pub mod probe_cost;
 pub mod probes;
 mod ring;

@@ -26,6 +26,7 @@ const RUN_TIME: usize = 192;
 const RUN_COUNT: usize = 200;
 const MISSES: usize = 208;
 const JITED_LEN: usize = 16;
+const JITED: usize = 24;
 const VERIFIED: usize = 216;
 
 /// `union bpf_attr` of `BPF_OBJ_GET_INFO_BY_FD`.
@@ -71,9 +72,26 @@ pub(super) fn size(fd: i32) -> Option<(Option<u32>, Option<u32>)> {
     Some((at(VERIFIED).filter(|n| *n > 0), at(JITED_LEN).filter(|n| *n > 0)))
 }
 
+/// A program's machine code; `None` if it is interpreted, or if the kernel does not show it.
+pub(super) fn machine_code(fd: i32) -> Option<Vec<u8>> {
+    let (_, jited) = size(fd)?;
+    let mut code = vec![0u8; jited? as usize];
+    let mut bytes = [0u8; INFO_LEN];
+    bytes[JITED_LEN..JITED_LEN + 4].copy_from_slice(&(code.len() as u32).to_ne_bytes());
+    bytes[JITED..JITED + 8].copy_from_slice(&(code.as_mut_ptr() as u64).to_ne_bytes());
+    ask_into(fd, &mut bytes)?;
+    // Without the privilege to see addresses of the kernel there is nothing but zeros, or no length.
+    code.iter().any(|byte| *byte != 0).then_some(code)
+}
+
 fn ask(fd: i32) -> Option<[u8; INFO_LEN]> {
     let mut bytes = [0u8; INFO_LEN];
+    ask_into(fd, &mut bytes).map(|()| bytes)
+}
+
+/// `bytes`: a `bpf_prog_info` whose pointers, if any, are valid for the lengths beside them.
+fn ask_into(fd: i32, bytes: &mut [u8; INFO_LEN]) -> Option<()> {
     let attr = Attr { fd: fd as u32, len: INFO_LEN as u32, info: bytes.as_mut_ptr() as u64 };
-    // SAFETY: `attr` names a buffer of the length it says; the kernel writes at most that much.
-    unsafe { bpf(bpf_call::OBJECT_INFO, &attr) }.ok().map(|_| bytes)
+    // SAFETY: `attr` names a buffer of the length it says; the kernel writes at most that much there and to what it points to.
+    unsafe { bpf(bpf_call::OBJECT_INFO, &attr) }.ok().map(drop)
 }

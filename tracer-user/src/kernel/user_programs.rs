@@ -21,6 +21,7 @@ use super::btf::Btf;
 use super::load_retry;
 use super::loader::{Attached, Built, When, chain};
 use super::loading::built;
+use super::private_stack;
 use super::probes::{CALLED, FRAMES_TEXT};
 
 /// The kernel function that detaches without waiting for each probe. Kernels that have it attach probes by `uprobe_multi`
@@ -128,10 +129,13 @@ pub(super) fn load(object: &[u8], maps: &ObjectMaps, multi: bool) -> (UserProgra
         let mut entry = Attached { program, hook, when, built: Built::default(), missing: None, without };
         let loaded = linked.as_ref().map_err(Clone::clone).and_then(|linked| linked.load(program, multi));
         let done = loaded.and_then(|(loaded, took)| {
+            entry.built = built(loaded.fd.as_fd(), took);
+            if entry.built.private_stack == Some(true) {
+                return Err(private_stack::REFUSED.into());
+            }
             if when == When::Called {
                 put(maps, program, loaded.fd.as_fd())?;
             }
-            entry.built = built(loaded.fd.as_fd(), took);
             programs.insert(program, loaded);
             Ok(())
         });
