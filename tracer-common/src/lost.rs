@@ -48,11 +48,13 @@ pub enum Lost {
     TlsObject = 19,
     /// Text of a TLS library's object whose socket is not known was not reported.
     TlsUnbound = 20,
+    /// An operation on a connection by shared memory (SMC), whose bytes are not read.
+    Smc = 21,
 }
 
 impl Lost {
     /// Every reason.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::RingOp,
         Self::RingConnection,
         Self::RingThread,
@@ -74,6 +76,7 @@ impl Lost {
         Self::RingText,
         Self::TlsObject,
         Self::TlsUnbound,
+        Self::Smc,
     ];
 
     /// Whether an event of a request, or of its cost, is missing; other reasons only cost a reported event a part.
@@ -91,6 +94,7 @@ impl Lost {
                 | Self::RingOffCpu
                 | Self::TlsObject
                 | Self::TlsUnbound
+                | Self::Smc
         )
     }
 
@@ -118,6 +122,7 @@ impl Lost {
             Self::RingText => "ring_full_text",
             Self::TlsObject => "tls_object",
             Self::TlsUnbound => "tls_unbound",
+            Self::Smc => "smc",
         }
     }
 }

@@ -24,6 +24,10 @@ const fn need(global: &'static str, of: &'static str, path: &'static str) -> Mem
     Member { global, of, path, required: true }
 }
 
+const fn mptcp(global: &'static str, path: &'static str) -> Member {
+    Member { global, of: "mptcp_sock", path, required: false }
+}
+
 const fn unwind(global: &'static str, of: &'static str, path: &'static str) -> Member {
     Member { global, of, path, required: false }
 }
@@ -62,6 +66,15 @@ pub const MEMBERS: &[Member] = &[
     need("OFF_TCP_SND_UNA", "tcp_sock", "snd_una"),
     need("OFF_TCP_BYTES_ACKED", "tcp_sock", "bytes_acked"),
     need("OFF_TCP_BYTES_RECEIVED", "tcp_sock", "bytes_received"),
+    // Kernels without MPTCP have none of these, and older ones do not count the bytes.
+    mptcp("OFF_MPTCP_LOCAL_KEY", "local_key"),
+    mptcp("OFF_MPTCP_REMOTE_KEY", "remote_key"),
+    mptcp("OFF_MPTCP_WRITE_SEQ", "write_seq"),
+    mptcp("OFF_MPTCP_SND_NXT", "snd_nxt"),
+    mptcp("OFF_MPTCP_BYTES_SENT", "bytes_sent"),
+    mptcp("OFF_MPTCP_BYTES_RECEIVED", "bytes_received"),
+    mptcp("OFF_MPTCP_BYTES_CONSUMED", "bytes_consumed"),
+    mptcp("OFF_MPTCP_FIRST", "first"),
     need("OFF_UNIX_PEER", "unix_sock", "peer"),
     need("OFF_UNIX_ADDR", "unix_sock", "addr"),
     need("OFF_TASK_PID", "task_struct", "pid"),

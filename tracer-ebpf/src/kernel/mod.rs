@@ -1,6 +1,7 @@
 //! Typed reads of kernel structs through resolved offsets, one file each.
 
 pub(crate) mod futex;
+pub(crate) mod mptcp;
 pub(crate) mod regs;
 pub(crate) mod sock;
 pub(crate) mod task;

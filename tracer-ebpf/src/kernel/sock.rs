@@ -5,7 +5,7 @@ use core::ffi::c_void;
 use aya_ebpf::helpers::generated::{bpf_get_socket_cookie, bpf_probe_read_kernel, bpf_skc_to_tcp_sock};
 use tracer_common::event::{FAMILY_INET, FAMILY_INET6, FAMILY_UNIX};
 
-use super::{load, task::peek};
+use super::{load, mptcp::IPPROTO_MPTCP, task::peek};
 use crate::offsets::{
     MASK_SK_ZEROCOPY, OFF_FILE_FLAGS, OFF_NET_INUM, OFF_SK_DADDR, OFF_SK_DPORT, OFF_SK_FAMILY, OFF_SK_FLAGS,
     OFF_SK_NET, OFF_SK_NUM, OFF_SK_PROTOCOL, OFF_SK_RCV_SADDR, OFF_SK_SHUTDOWN, OFF_SK_SOCKET, OFF_SK_STATE,
@@ -17,6 +17,8 @@ use crate::offsets::{
 const SOCK_STREAM: u16 = 1;
 const IPPROTO_TCP: u16 = 6;
 const IPPROTO_UDP: u16 = 17;
+const IPPROTO_SMC: u16 = 256;
+const FAMILY_SMC: u16 = 43;
 const TCP_LISTEN: u8 = 10;
 const RCV_SHUTDOWN: u8 = 1;
 /// `include/uapi/asm-generic/fcntl.h`.
@@ -25,6 +27,7 @@ const O_NONBLOCK: u32 = 0o4000;
 /// What a socket is, as far as tracing cares.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum What {
+    /// Also over several paths (`mptcp.rs`): such a socket has no [`SockPtr::tcp`].
     Tcp,
     UnixStream,
     Udp,
@@ -61,11 +64,18 @@ impl SockPtr {
             )
         };
         match (family, protocol, kind) {
-            (FAMILY_INET | FAMILY_INET6, IPPROTO_TCP, _) => What::Tcp,
+            (FAMILY_INET | FAMILY_INET6, IPPROTO_TCP | IPPROTO_MPTCP, _) => What::Tcp,
             (FAMILY_UNIX, _, SOCK_STREAM) => What::UnixStream,
             (FAMILY_INET | FAMILY_INET6, IPPROTO_UDP, _) => What::Udp,
             _ => What::Other,
         }
+    }
+
+    /// Whether it is a connection by shared memory (SMC), whose bytes are not read.
+    #[inline(always)]
+    pub(crate) fn is_smc(self) -> bool {
+        // SAFETY: offset of a u16 member.
+        self.family() == FAMILY_SMC || unsafe { load::<u16>(self.0, OFF_SK_PROTOCOL.load()) } == IPPROTO_SMC
     }
 
     #[inline(always)]

@@ -19,6 +19,7 @@ use super::{names, sent};
 use crate::{
     emit,
     kernel::{
+        mptcp::Mptcp,
         sock::{SockPtr, What},
         task::Task,
     },
@@ -114,6 +115,23 @@ pub(super) fn open(
                 if sock.established == 0 && (record.rx_before > 1 || (acked > 1 && !tx)) {
                     record.header.flags |= OPEN_MIDSTREAM;
                 }
+            } else if let Some(mptcp) = Mptcp::of(sk.0 as u64) {
+                (record.isn_local, record.isn_remote) = mptcp.initial();
+                if Mptcp::counts() {
+                    let moved = |own: bool| if own { bytes as u64 } else { 0 };
+                    record.rx_before = mptcp.taken().saturating_sub(moved(!tx));
+                    record.tx_before = mptcp.written().saturating_sub(moved(tx));
+                    if tx {
+                        sock.rx_next = mptcp.read_seq().0;
+                    } else {
+                        sock.tx_next = mptcp.write_seq();
+                        sock.grown = 0;
+                        sock.tx_tid = task.tid();
+                    }
+                }
+                if sock.established == 0 && (!Mptcp::counts() || record.rx_before > 0 || record.tx_before > 0) {
+                    record.header.flags |= OPEN_MIDSTREAM;
+                }
             }
         }
         What::Udp | What::Other => {}
@@ -142,7 +160,9 @@ fn changed(sk: SockPtr, old: i32, new: i32) {
     const CLOSE: i32 = tcp_state::CLOSE as i32;
 
     let Some(control) = policy::control() else { return };
-    if old == TCP_LISTEN || new == TCP_LISTEN || sk.what() != What::Tcp {
+    // A MPTCP socket that is accepted is a copy of its listener until it is established.
+    let is_copy = old == TCP_LISTEN && new == ESTABLISHED;
+    if (old == TCP_LISTEN && !is_copy) || new == TCP_LISTEN || sk.what() != What::Tcp {
         return;
     }
     let begins = new == SYN_SENT || new == ESTABLISHED;
@@ -164,7 +184,7 @@ fn changed(sk: SockPtr, old: i32, new: i32) {
         }
         ESTABLISHED => {
             sock.established = now;
-            sock.flags |= if old == TCP_SYN_RECV { SOCK_PASSIVE } else { SOCK_ACTIVE };
+            sock.flags |= if old == TCP_SYN_RECV || is_copy { SOCK_PASSIVE } else { SOCK_ACTIVE };
             return;
         }
         FIN_WAIT1 | LAST_ACK | CLOSE_WAIT | CLOSE => {

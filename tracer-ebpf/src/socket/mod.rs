@@ -46,8 +46,9 @@ use tracer_common::{
 use crate::{
     arch, bound, emit, hello,
     kernel::{
+        mptcp::Mptcp,
         regs::Regs,
-        sock::{SockPtr, What},
+        sock::{SockPtr, Tcp, What},
         task::Task,
     },
     policy, ring, runtime,
@@ -132,7 +133,13 @@ struct Seen {
 fn seen<const TX: bool, const WHICH: u8>(sk: SockPtr) -> Option<Seen> {
     let control = policy::control()?;
     let what = sk.what();
-    if what == What::Other || (what == What::Udp && !names::wanted::<TX>(sk, control)) {
+    if what == What::Other {
+        if sk.is_smc() {
+            emit::count(Lost::Smc);
+        }
+        return None;
+    }
+    if what == What::Udp && !names::wanted::<TX>(sk, control) {
         return None;
     }
     let task = Task::current();
@@ -397,9 +404,10 @@ fn sequence<const TX: bool>(sk: SockPtr, what: What, sock: &mut Sock, task: Task
     if what != What::Tcp {
         return (0, 0, false);
     }
-    let Some(tcp) = sk.tcp() else { return (0, 0, false) };
+    let tcp = sk.tcp();
+    let mptcp = if tcp.is_none() && Mptcp::counts() { Mptcp::of(sk.0 as u64) } else { None };
     if TX {
-        let next = tcp.write_seq();
+        let Some(next) = tcp.map(Tcp::write_seq).or(mptcp.map(Mptcp::write_seq)) else { return (0, 0, false) };
         let mut start = next.wrapping_sub(bytes);
         let mut grown = sock.grown;
         if grown != 0 {
@@ -417,8 +425,8 @@ fn sequence<const TX: bool>(sk: SockPtr, what: What, sock: &mut Sock, task: Task
         sock.tx_tid = tid;
         return (start, if unseen < 1 << 31 { unseen } else { 0 }, false);
     }
-    let copied = tcp.copied_seq();
-    let received = tcp.rcv_nxt();
+    let numbers = tcp.map(|tcp| (tcp.copied_seq(), tcp.rcv_nxt())).or(mptcp.map(Mptcp::read_seq));
+    let Some((copied, received)) = numbers else { return (0, 0, false) };
     let mut start = copied.wrapping_sub(bytes);
     let known = sock.flags & SOCK_OPENED != 0;
     // On a connection that nothing was read from before, nothing but these bytes can have come with the FIN.

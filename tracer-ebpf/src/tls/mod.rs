@@ -27,8 +27,11 @@ use tracer_common::{
 
 use crate::{
     bound, emit, hello,
-    kernel::task::{Task, peek},
-    offsets::{OFF_SK_COOKIE, OFF_TCP_WRITE_SEQ},
+    kernel::{
+        mptcp::write_seq,
+        task::{Task, peek},
+    },
+    offsets::OFF_SK_COOKIE,
     own_stack, policy, ring, runtime,
     sched::counters,
     socket::{PREFACE, frames, payload, user},
@@ -97,7 +100,7 @@ impl Object {
     fn sent_up_to(&self) -> (bool, u32) {
         // The socket may be gone, and its memory another's.
         let is_there = peek(self.sk, OFF_SK_COOKIE.load()) == self.cookie;
-        (is_there, if is_there { peek(self.sk, OFF_TCP_WRITE_SEQ.load()) as u32 } else { 0 })
+        (is_there, if is_there { write_seq(self.sk) } else { 0 })
     }
 
     /// Sequence number of the next byte that a client's object writes for its caller to send: its BIO counts what it has
@@ -422,7 +425,7 @@ pub(crate) fn tls_go_write(ctx: ProbeContext) -> u32 {
     };
     let (pos, cookie) = (found.pos[1], found.cookie);
     found.pos[1] = pos + len;
-    let seq = peek(found.sk, OFF_TCP_WRITE_SEQ.load()) as u32;
+    let seq = write_seq(found.sk);
     runtime::note_text::<true>(caller.task, caller.thread, caller.tgid, Some((fd, cookie)));
     report::<true>(&ctx, caller, found, Text { object: connection, pos, buffer, len, asked: 0, seq });
     0

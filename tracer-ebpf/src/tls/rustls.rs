@@ -23,7 +23,10 @@ use tracer_common::{
 use super::{Caller, Object, Text, caller, find, put, registers::arguments, report, report_by};
 use crate::{
     bound, emit,
-    kernel::sock::{SockPtr, What},
+    kernel::{
+        mptcp::write_seq,
+        sock::{SockPtr, What},
+    },
     runtime,
     socket::{frames::FRAMES_TX, user},
     storage::{PIECES, SOCK_PASSIVE, SOCKS},
@@ -119,11 +122,10 @@ fn sent(ctx: &impl EbpfContext, sk: SockPtr, bytes: u32) {
     let most = unsent.len;
     unsent.len = 0;
     let sock = SOCKS.get(sk.0, false);
-    let tcp = if sk.what() == What::Tcp { sk.tcp() } else { None };
-    let (false, Some(tcp)) = (sock.is_null(), tcp) else {
+    if sock.is_null() || sk.what() != What::Tcp {
         emit::count(Lost::TlsUnbound);
         return;
-    };
+    }
     // SAFETY: not null.
     let (cookie, flags) = unsafe { ((*sock).cookie, (*sock).flags) };
     let known = find(cookie | BY_SOCKET, caller.tgid).map_or(0, |found| found.wrote.overhead);
@@ -132,7 +134,7 @@ fn sent(ctx: &impl EbpfContext, sk: SockPtr, bytes: u32) {
         return;
     };
     let Some(found) = of_socket(&caller, cookie, sk.0 as u64, flags & SOCK_PASSIVE != 0) else { return };
-    let seq = tcp.write_seq().wrapping_sub(bytes);
+    let seq = write_seq(sk.0 as u64).wrapping_sub(bytes);
     if found.wrote.records != 0 && found.wrote.at != seq {
         // Something else was sent since the text before this one.
         emit::count(Lost::TlsObject);
