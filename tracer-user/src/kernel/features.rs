@@ -100,6 +100,10 @@ pub struct Settings {
     pub counts_run_delay: bool,
     /// The kernel can preempt tracepoint programs.
     pub preempts_programs: bool,
+    /// Whether the kernel counts the bytes of MPTCP connections; `None`: it has no MPTCP.
+    pub counts_mptcp: Option<bool>,
+    /// Sockets that move bytes by shared memory (SMC) now.
+    pub smc_sockets: u64,
     /// Why nothing can be attached to the cgroup root, if it cannot.
     pub no_groups: Option<String>,
     /// Kinds of sockets whose requests get no headers on this kernel, and why.
@@ -121,6 +125,7 @@ impl Settings {
             lockdown: lockdown.and_then(|modes| Some(modes.split(['[', ']']).nth(1)?.to_owned())),
             kernel_symbols: shows_addresses(),
             exact_cpu,
+            smc_sockets: sockets_of("SMC", &text("/proc/net/protocols")),
             no_groups: inband::root().err(),
             ..of_types.clone()
         }
@@ -132,9 +137,22 @@ impl Settings {
             counts_skips: btf.offset("bpf_prog_info", "recursion_misses").is_some(),
             counts_run_delay: btf.offset("task_struct", "sched_info.run_delay").is_some(),
             preempts_programs: preempts_programs(btf),
+            counts_mptcp: btf.offset("mptcp_sock", "local_key").map(|_| {
+                ["bytes_sent", "bytes_consumed"].iter().all(|member| btf.offset("mptcp_sock", member).is_some())
+            }),
             ..Self::default()
         }
     }
+}
+
+/// Sockets of a protocol, of which `/proc/net/protocols` may have several lines: name, size, sockets.
+fn sockets_of(protocol: &str, protocols: &str) -> u64 {
+    let of_line = |line: &str| {
+        let mut words = line.split_ascii_whitespace();
+        let is_it = words.next().is_some_and(|name| name.trim_end_matches('6') == protocol);
+        is_it.then(|| words.nth(1)?.parse::<u64>().ok()).flatten()
+    };
+    protocols.lines().filter_map(of_line).sum()
 }
 
 /// Whether `/proc/kallsyms` shows more than zeros. Reads only its first lines: the file has megabytes.
@@ -164,6 +182,7 @@ pub fn judge(attached: &[Attached], findings: &[Finding], settings: &Settings) -
             "a kernel with IPv6 built in, or nothing to do where IPv6 is not used",
         ),
     });
+    features.extend(connections_beside_tcp(settings));
     features.push(match on("submit") {
         Some(hook) => Feature::full(
             "io_uring",
@@ -380,6 +399,34 @@ fn stacks(sampler: Option<&'static str>, settings: &Settings, why: &str) -> Feat
     }
 }
 
+/// Streams of other protocols than TCP, where this host can have them.
+fn connections_beside_tcp(settings: &Settings) -> Vec<Feature> {
+    let mut found = Vec::new();
+    match settings.counts_mptcp {
+        Some(true) => {
+            found.push(Feature::full("MPTCP", "read as TCP; the ends are joined by the keys of the connection"))
+        }
+        Some(false) => found.push(Feature::less(
+            "MPTCP",
+            FeatureState::Degraded,
+            "this kernel does not count the bytes of such a connection",
+            "requests over MPTCP are seen, but not joined with the call that made them",
+            "a kernel that does",
+        )),
+        None => {}
+    }
+    if settings.smc_sockets > 0 {
+        found.push(Feature::less(
+            "SMC",
+            FeatureState::Degraded,
+            format!("{} sockets move bytes by shared memory", settings.smc_sockets),
+            "their requests are not seen; the gap smc counts their operations",
+            "SMC can be switched off for a program (without smc_run)",
+        ));
+    }
+    found
+}
+
 /// Whether the programs of probes in user programs are there, each on the stack of the thread that runs it.
 fn probes_in_programs(attached: &[Attached]) -> Feature {
     let name = "probes in programs";
@@ -545,6 +592,23 @@ mod tests {
         );
         all.pop();
         assert_eq!(probes_in_programs(&all).state, FeatureState::Full);
+    }
+
+    #[test]
+    fn streams_beside_tcp_are_reported_where_there_can_be_any() {
+        let names = |settings: &Settings| {
+            let found = connections_beside_tcp(settings);
+            found.iter().map(|feature| (feature.name, feature.state)).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&settings()), []);
+        let all = Settings { counts_mptcp: Some(true), smc_sockets: 2, ..settings() };
+        assert_eq!(names(&all), [("MPTCP", FeatureState::Full), ("SMC", FeatureState::Degraded)]);
+        let old = Settings { counts_mptcp: Some(false), ..settings() };
+        assert_eq!(names(&old), [("MPTCP", FeatureState::Degraded)]);
+        // Linux 6.18.
+        let protocols = "protocol  size sockets  memory press maxhdr\nSMC6       1000      2      -1   NI       0   no\n\
+                         SMC        1000      3      -1   NI       0   no\nTCP        2560      5       1   no     256   yes\n";
+        assert_eq!((sockets_of("SMC", protocols), sockets_of("DCCP", protocols)), (5, 0));
     }
 
     const EXITS: [&str; 2] = ["inet", "unix"];
