@@ -68,6 +68,13 @@ fn family(name: &str, least: usize) {
         seen.entry((span.path.as_str(), span.server)).or_default().push(if whole { span.body } else { u64::MAX });
     }
     let (mut wrong, mut missing) = (Vec::new(), Vec::new());
+    let calls: HashMap<&str, &str> =
+        spans.iter().filter(|span| !span.server).map(|span| (span.path.as_str(), span.id.as_str())).collect();
+    let unlinked = spans
+        .iter()
+        .filter(|span| span.server && ours(&span.path))
+        .filter(|span| span.parent.as_deref() != calls.get(span.path.as_str()).copied());
+    wrong.extend(unlinked.map(|span| format!("server {}: its parent is {:?}, not its call", span.path, span.parent)));
     for (path, body) in &exchanges {
         for server in [true, false] {
             let have = seen.remove(&(*path, server)).unwrap_or_default();
@@ -103,6 +110,17 @@ fn family(name: &str, least: usize) {
 #[test]
 fn tcp_over_ipv4() {
     family("tcp4", 48);
+}
+
+/// Both ends, and only the client's: then the server's socket is TCP's.
+#[test]
+fn mptcp_sockets() {
+    if std::fs::read_to_string("/proc/sys/net/mptcp/enabled").is_ok_and(|on| on.trim() == "1") {
+        family("mptcp", 35);
+        family("mptcp_client", 35);
+    } else {
+        say("SKIPPED matrix mptcp: this kernel has no MPTCP");
+    }
 }
 
 #[test]

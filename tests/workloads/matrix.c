@@ -28,6 +28,10 @@
 #include <unistd.h>
 
 enum { READ, READV, RECVFROM, RECVMSG, RECVMMSG, SPLICE_OUT, URING_READ, URING_RECV, URING_RECVMSG, URING_RECV_ASYNC, RX };
+#ifndef IPPROTO_MPTCP
+#define IPPROTO_MPTCP 262
+#endif
+
 static const char *rx_names[] = {"read", "readv", "recvfrom", "recvmsg", "recvmmsg", "splice",
                                  "uring-read", "uring-recv", "uring-recvmsg", "uring-recv-async"};
 enum { WRITE, WRITEV, SENDTO, SENDMSG, SENDMMSG, SENDFILE, SPLICE_IN, ZEROCOPY,
@@ -35,7 +39,7 @@ enum { WRITE, WRITEV, SENDTO, SENDMSG, SENDMMSG, SENDFILE, SPLICE_IN, ZEROCOPY,
 static const char *tx_names[] = {"write", "writev", "sendto", "sendmsg", "sendmmsg", "sendfile", "splice", "zerocopy",
                                  "uring-write", "uring-send", "uring-sendmsg", "uring-send-async", "uring-send-zc"};
 
-static int is_unix, pipes[2], file;
+static int is_unix, is_mptcp, pipes[2], file;
 static struct {
     int fd;
     uint32_t *sq_tail, *sq_mask, *sq_array, *cq_head, *cq_tail, *cq_mask;
@@ -235,7 +239,8 @@ static int wanted(int rx, int tx)
     int by_ring = rx >= URING_READ || tx >= URING_WRITE;
     /* UNIX sockets have no zero-copy; what is spliced out of them no tracepoint reports. */
     int not_unix = rx == SPLICE_OUT || tx == ZEROCOPY || tx == URING_SEND_ZC;
-    return !(by_ring && ring.fd < 0) && !(is_unix && not_unix);
+    /* Nor does MPTCP have zero-copy, or a hook for what is spliced out of it. */
+    return !(by_ring && ring.fd < 0) && !((is_unix || is_mptcp) && not_unix);
 }
 
 static size_t request_size(int at) { return 100 + at; }
@@ -251,6 +256,9 @@ int main(int argc, char **argv)
     struct sockaddr *address = (void *)&a4;
     socklen_t length = sizeof a4;
     is_unix = !strcmp(family, "unix");
+    /* "mptcp": both ends; "mptcp_client": the other end falls back to TCP. */
+    is_mptcp = !strncmp(family, "mptcp", 5);
+    int protocol = is_mptcp ? IPPROTO_MPTCP : 0, listens_by = strcmp(family, "mptcp") ? 0 : protocol;
     if (is_unix) {
         snprintf(un.sun_path, sizeof un.sun_path, "%s", argc > 2 ? argv[2] : "matrix.sock");
         address = (void *)&un;
@@ -259,7 +267,7 @@ int main(int argc, char **argv)
         address = (void *)&a6;
         length = sizeof a6;
     }
-    int listener = socket(address->sa_family, SOCK_STREAM, 0);
+    int listener = socket(address->sa_family, SOCK_STREAM, listens_by);
     if (bind(listener, address, length) || listen(listener, 8) || getsockname(listener, address, &length))
         fail("listen");
     file = memfd_create("body", 0);
@@ -297,7 +305,7 @@ int main(int argc, char **argv)
                     fail("end");
                 close(fd);
             } else {
-                int fd = socket(address->sa_family, SOCK_STREAM, 0);
+                int fd = socket(address->sa_family, SOCK_STREAM, protocol);
                 if (connect(fd, address, length))
                     fail("connect");
                 int head = sprintf(out, "POST %s HTTP/1.1\r\nHost: matrix\r\nContent-Length: %zu\r\n\r\n", path, request_size(at));
