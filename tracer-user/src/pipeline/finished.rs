@@ -10,6 +10,14 @@ use crate::transactions::open_span::OpenSpan;
 
 impl Pipeline {
     pub(super) fn finished(&mut self, mut live: Box<OpenSpan>, verdicts: Verdicts) {
+        if live.withdrawn {
+            self.engine.disown(&live);
+            for mut sample in std::mem::take(&mut live.samples) {
+                sample.owner = Owner::Overhead(live.service);
+                self.profiles.sample(&self.names, &sample);
+            }
+            return;
+        }
         let class = match live.class {
             Some(class) => class,
             None => classify_late(&mut self.classifier, &mut self.names, &mut live),

@@ -7,6 +7,7 @@ use super::multiplex::RestingLanes;
 use super::round_trips::RoundTrips;
 use super::session::RestingSession;
 use super::stream::{Stream, StreamState};
+use super::take_back::Standing;
 use super::{PROTOCOLS, Parser, Protocol, Stamp, Verdict};
 use crate::model::{Direction, Nanos, Side};
 
@@ -272,6 +273,8 @@ impl ConnectionParser {
             unsure,
             rx: Stream::resting_at(rx),
             tx: Stream::resting_at(tx),
+            // Between two messages of a known protocol an answer has come, or nothing did.
+            standing: Standing { proven: place.is_some(), ..Standing::default() },
             ..Self::new(midstream)
         };
         made.pair.go_on(next);

@@ -7,6 +7,7 @@ use super::pair::Pair;
 use super::round_trips::RoundTrips;
 use super::session::Session;
 use super::stream::{Stream, StreamState};
+use super::take_back::Standing;
 use super::{Body, Chunk, ExchangeEvent, Parser, Protocol, Request, Settings, Stamp, Step, Touched, Verdict, Want};
 use crate::model::{Direction, Nanos, Outcome, ProtocolId, Side};
 
@@ -72,6 +73,8 @@ pub struct ConnectionParser {
     pub(super) connected: Option<Side>,
     /// Round trips are timed whatever the protocol.
     pub(super) timed: bool,
+    /// How well the recognition stands.
+    pub(super) standing: Standing,
 }
 
 impl ConnectionParser {
@@ -99,6 +102,7 @@ impl ConnectionParser {
             datagrams: None,
             connected: None,
             timed: false,
+            standing: Standing::default(),
         }
     }
 
@@ -182,7 +186,12 @@ impl ConnectionParser {
     /// Takes one operation.
     pub fn bytes(&mut self, chunk: &Chunk<'_>, settings: &Settings, out: &mut Vec<ExchangeEvent>) -> Touched {
         if let Some(multiplexed) = &mut self.multiplexed {
-            return multiplexed.bytes(chunk, settings, out);
+            let touched = multiplexed.bytes(chunk, settings, out);
+            if multiplexed.is_refuted() {
+                self.take_back(out);
+                return Touched::default();
+            }
+            return touched;
         }
         if self.verdict == Verdict::Ignore || chunk.len == 0 {
             return Touched::default();
@@ -529,7 +538,9 @@ impl ConnectionParser {
             }
             let waiting = self.pair.oldest().copied();
             let expected = waiting.map(|waiting| waiting.expected).unwrap_or_default();
-            match parser.reply(bytes, cut, &expected) {
+            let step = parser.reply(bytes, cut, &expected);
+            self.standing.proven |= !matches!(step, Step::NeedMore | Step::Invalid);
+            match step {
                 Step::Head { used, message, body } => {
                     if message.interim && body == Body::Length(0) {
                         // Interim: not the reply yet.

@@ -40,6 +40,10 @@ impl Protocol for Memcached {
         is_answer(request, answer)
     }
 
+    fn may_answer(&self, request: &[u8], answer: &[u8]) -> bool {
+        text::may_be_answer(request, answer)
+    }
+
     fn pipelines(&self) -> bool {
         true
     }

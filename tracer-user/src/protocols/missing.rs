@@ -71,6 +71,7 @@ impl ConnectionParser {
         if lost == 0 {
             return;
         }
+        self.standing.missed = true;
         out.push(ExchangeEvent::Lost { dir: chunk.dir, bytes: lost });
         if !is_request {
             self.unsure = true;
@@ -145,6 +146,10 @@ impl ConnectionParser {
         out: &mut Vec<ExchangeEvent>,
     ) -> u64 {
         let is_request = self.requests == Some(chunk.dir);
+        if !is_request && self.is_refuted(captured) {
+            self.take_back(out);
+            return left;
+        }
         let stream = match chunk.dir {
             Direction::Rx => &mut self.rx,
             Direction::Tx => &mut self.tx,
@@ -161,6 +166,7 @@ impl ConnectionParser {
             }
             self.pair.unseen(chunk.at, chunk.arrived);
         }
+        self.standing.missed = true;
         out.push(ExchangeEvent::Lost { dir: chunk.dir, bytes: left });
         self.stream(chunk.dir).state = StreamState::Lost;
         left

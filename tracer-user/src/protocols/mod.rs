@@ -45,6 +45,7 @@ mod session;
 pub mod sql;
 pub mod stomp;
 mod stream;
+mod take_back;
 pub mod tls;
 pub mod uwsgi;
 pub mod websocket;
@@ -105,6 +106,11 @@ pub trait Protocol: Sync + fmt::Debug {
     /// Whether `request`, which [`Protocol::detect`] could not classify alone, and `answer` from the other direction
     /// together belong to this protocol.
     fn answers(&self, request: &[u8], answer: &[u8]) -> bool {
+        let _ = (request, answer);
+        false
+    }
+    /// As [`Protocol::answers`], for words that other protocols have, too: what follows decides.
+    fn may_answer(&self, request: &[u8], answer: &[u8]) -> bool {
         let _ = (request, answer);
         false
     }
@@ -557,6 +563,11 @@ pub enum ExchangeEvent {
         reply_bytes: u64,
         /// Bytes of the reply after its head.
         reply_body_bytes: Option<u64>,
+    },
+    /// The exchange was none: an answer showed that the connection's protocol is another one.
+    Withdrawn {
+        /// Which exchange.
+        exchange: u64,
     },
     /// A reply whose request the tracer did not see.
     Unpaired {

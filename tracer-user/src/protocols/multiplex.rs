@@ -141,6 +141,10 @@ pub(super) struct Multiplexed {
     parked: Vec<HeldOperation>,
     touched: Vec<u64>,
     verdict: Verdict,
+    /// A reply was one of this protocol's, or bytes were missed.
+    settled: bool,
+    /// The first reply is none of this protocol's.
+    refuted: bool,
 }
 
 impl Multiplexed {
@@ -161,6 +165,8 @@ impl Multiplexed {
             parked: Vec::new(),
             touched: Vec::new(),
             verdict: Verdict::Trace,
+            settled: lost.0 || lost.1,
+            refuted: false,
         };
         for dir in [Direction::Rx, Direction::Tx] {
             if made.lane(dir).lost.is_some() {
@@ -181,6 +187,7 @@ impl Multiplexed {
         at: Stamp,
     ) {
         self.framed.adopt(key);
+        self.settled = true;
         self.seen = Some((key, key));
         self.next = next;
         let open = Open {
@@ -213,6 +220,17 @@ impl Multiplexed {
         let skip = |lane: &Lane| if lane.left >= LONG { lane.pos.saturating_add(lane.left) } else { 0 };
         let frames = self.framed.is_walked();
         Want { verdict: self.verdict, head_rx, head_tx, rx_skip: skip(&self.rx), tx_skip: skip(&self.tx), frames }
+    }
+
+    /// Whether the first reply shows that this is another protocol.
+    pub(super) fn is_refuted(&self) -> bool {
+        self.refuted
+    }
+
+    /// Takes every open exchange back; returns the positions reached (received, sent).
+    pub(super) fn withdraw(self, out: &mut Vec<ExchangeEvent>) -> (u64, u64) {
+        out.extend(self.open.into_values().map(|open| ExchangeEvent::Withdrawn { exchange: open.exchange }));
+        (self.rx.pos, self.tx.pos)
     }
 
     /// Whether a server works on several requests of this connection at a time.
@@ -291,7 +309,9 @@ impl Multiplexed {
             self.take_held(&held, settings, out);
         }
         self.touched = touched;
-        self.give_up_left(chunk.at, out);
+        if !self.refuted {
+            self.give_up_left(chunk.at, out);
+        }
         Touched { exchange: if let [one] = self.touched[..] { Some(one) } else { None } }
     }
 
@@ -400,6 +420,7 @@ impl Multiplexed {
         }
         match read {
             Front::Frame(frame) => {
+                self.settled |= way == Way::Reply;
                 let used = (bytes.len() as u64).min(frame.len);
                 self.frame(dir, frame, used, chunk.at, out);
                 used.saturating_sub(had as u64)
@@ -430,6 +451,11 @@ impl Multiplexed {
             Front::Need(_) | Front::Line => {
                 // The beginning was captured, but not enough of it.
                 self.lose(dir, left, out);
+                left
+            }
+            Front::Invalid if way == Way::Reply && !self.settled => {
+                self.refuted = true;
+                self.verdict = Verdict::Ignore;
                 left
             }
             Front::Invalid => {
@@ -480,6 +506,7 @@ impl Multiplexed {
     /// Frame boundaries are unknown from here on.
     fn lose(&mut self, dir: Direction, bytes: u64, out: &mut Vec<ExchangeEvent>) {
         let way = self.way(dir);
+        self.settled = true;
         let lane = self.lane(dir);
         lane.buffer = Vec::new();
         lane.start = None;

@@ -31,6 +31,8 @@ const NOTE_RESET: u16 = 3;
 const NOTE_OFF: u16 = 4;
 const NOTE_SKIP: u16 = 5;
 const NOTE_ON: u16 = 6;
+/// [`ExpectedReply::note`]: MULTI, which begins a transaction.
+const NOTE_MULTI: u16 = 7;
 /// [`ExpectedReply::note`]: from here on, this many confirmations plus one make up the reply.
 const NOTE_CONFIRMED: u16 = 16;
 
@@ -108,6 +110,7 @@ fn named(command: Option<&RedisCommand>, second: Option<&[u8]>, third: Option<&[
     let mut expected = ExpectedReply::default();
     match &**name {
         "EXEC" => expected.note = NOTE_EXEC,
+        "MULTI" => expected.note = NOTE_MULTI,
         "MONITOR" => expected.note = NOTE_MONITOR,
         "RESET" => expected.note = NOTE_RESET,
         "SUBSCRIBE" | "PSUBSCRIBE" | "SSUBSCRIBE" | "UNSUBSCRIBE" | "PUNSUBSCRIBE" | "SUNSUBSCRIBE" => {
@@ -155,6 +158,8 @@ struct Values {
     subscribed: u64,
     /// Confirmations of the oldest request so far.
     confirmations: u16,
+    /// Confirmations in the transaction's reply beyond one for each of its commands: its array does not count them.
+    uncounted: u64,
     monitoring: bool,
     /// A request was seen: before the first one, the subscriptions are unknown.
     expected: bool,
@@ -326,7 +331,12 @@ impl Parser for Values {
 
     fn reply(&mut self, bytes: &[u8], cut: bool, expected: &ExpectedReply) -> Step<Reply> {
         let Some(kind) = bytes.first() else { return Step::NeedMore };
-        let (used, body) = match Elements::new(1).feed(bytes) {
+        let uncounted = match (expected.note, header(bytes, 0, b'*')) {
+            (NOTE_EXEC, Read::Got((Some(1..), _))) => self.uncounted,
+            (NOTE_EXEC, Read::Short) if self.uncounted > 0 && !cut => return Step::NeedMore,
+            _ => 0,
+        };
+        let (used, body) = match Elements::new(1 + uncounted).feed(bytes) {
             Fed::End(used) => (used, Body::Length(0)),
             Fed::More(state) => (bytes.len(), body(state)),
             Fed::Invalid => return Step::Invalid,
@@ -362,12 +372,15 @@ impl Parser for Values {
                 if patient {
                     return Step::NeedMore;
                 }
-                inner_error(bytes)
+                inner_error(bytes, uncounted)
             }
             _ => None,
         };
         self.confirmations = 0;
         match (expected.note, failure) {
+            (NOTE_MULTI | NOTE_EXEC, _) => self.uncounted = 0,
+            // Queued: the confirmations come in the reply to EXEC, all of them.
+            (NOTE_CONFIRMED.., None) if *kind == b'+' => self.uncounted += u64::from(expected.note - NOTE_CONFIRMED),
             (NOTE_MONITOR, None) => self.monitoring = true,
             (NOTE_RESET, None) => {
                 *self = Self { inline: self.inline, arrays: self.arrays, expected: true, ..Self::default() }

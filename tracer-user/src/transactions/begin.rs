@@ -135,6 +135,7 @@ impl Engine {
             alone: true,
             batch: false,
             shared: false,
+            withdrawn: false,
             multiplexed,
             deferred: 0,
             relay: None,

@@ -605,6 +605,7 @@ impl Engine {
                     thread.after_reply = Some(after);
                 }
             }
+            ExchangeEvent::Withdrawn { exchange } => self.withdrawn(cookie, exchange),
             ExchangeEvent::Datagram { exchange, question, dir, at, sure } => {
                 self.looked_up(cookie, (exchange, question), (dir, at, sure), op);
             }
@@ -647,7 +648,7 @@ impl Engine {
             self.callback_groups.over(group_membership.callback_group);
         }
         let (tid, start, end, side) = (live.tid, live.start, live.end, live.side);
-        let parent = live.cause.candidate;
+        let parent = live.cause.candidate.filter(|_| !live.withdrawn);
         match side {
             Side::Server => {
                 self.answer_later(slot);

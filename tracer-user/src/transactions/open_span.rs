@@ -315,6 +315,8 @@ pub struct OpenSpan {
     pub answered_by: u32,
     /// Server side: whether its thread ran one request at a time throughout.
     pub alone: bool,
+    /// It was none: the connection's protocol is another one. It is not reported.
+    pub withdrawn: bool,
     /// Server side: one operation answered it together with others, and they share the cost.
     pub batch: bool,
     /// Server side: its bytes were sent together with other streams', and they share the cost evenly.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::charge::{add, less};
 use super::engine::{Engine, Output, Verdicts};
 use super::open_span::{Handed, OpenSpan, Slot, SpanRef, grade};
-use crate::model::{ClassId, Grade, Nanos, Side, SpanId};
+use crate::model::{ClassId, Grade, Nanos, Outcome, Side, SpanId};
 
 /// How long, and how many times, a report is deferred for a call whose parent has not begun its answer.
 const DEFERRAL: Nanos = 250_000_000;
@@ -208,6 +208,20 @@ impl Engine {
                 live.set_service_class(service_class);
             }
         }
+    }
+
+    /// An exchange was none: its span ends unreported.
+    pub(super) fn withdrawn(&mut self, cookie: u64, exchange: u64) {
+        let Some(slot) = self.take_exchange(cookie, exchange) else { return };
+        if let Some(live) = self.spans.get_mut(slot) {
+            live.withdrawn = true;
+        }
+        self.ended(slot, Outcome::Unfinished, self.now);
+    }
+
+    /// What a withdrawn span cost is its service's overhead.
+    pub fn disown(&mut self, live: &OpenSpan) {
+        add(&mut self.overhead, live.service.0, less(live.cost, live.posted));
     }
 
     /// Posts the unposted cost of a finished span to its final class.

@@ -1,8 +1,8 @@
 //! Detects a connection's protocol from the beginnings of its messages.
 
 use super::super::multiplex::Multiplexed;
-use super::super::{Chunk, Detected, ExchangeEvent, PROTOCOLS, Settings, Verdict};
-use super::ConnectionParser;
+use super::super::{Chunk, Detected, ExchangeEvent, Settings, Verdict};
+use super::{ConnectionParser, HeldOperation};
 use crate::model::Direction;
 
 /// Message beginnings that fit no protocol before the connection is ignored.
@@ -33,13 +33,13 @@ impl ConnectionParser {
             &gathered
         };
         let (mut more, mut either) = (false, false);
-        for protocol in PROTOCOLS {
+        for protocol in self.standing.candidates() {
             let requests = match protocol.detect(bytes) {
                 Detected::Request => chunk.dir,
                 Detected::Reply => chunk.dir.flip(),
                 Detected::Either if protocol.round_trips() => {
                     // The bytes do not show which end is the client.
-                    if self.time_round_trips(*protocol, None) {
+                    if self.time_round_trips(protocol, None) {
                         return true;
                     }
                     self.verdict = Verdict::Ignore;
@@ -60,9 +60,9 @@ impl ConnectionParser {
                 }
             };
             if protocol.round_trips() {
-                return self.time_round_trips(*protocol, Some(requests));
+                return self.time_round_trips(protocol, Some(requests));
             }
-            self.protocol = Some(*protocol);
+            self.protocol = Some(protocol);
             self.requests = Some(requests);
             self.verdict = Verdict::Trace;
             let joined = self.midstream;
@@ -110,23 +110,35 @@ impl ConnectionParser {
         let dir = chunk.dir.flip();
         let stream = self.stream(dir);
         let Some((at, arrived, pos)) = stream.start else { return false };
-        let Some(protocol) = PROTOCOLS.iter().find(|protocol| protocol.answers(&stream.buffer, chunk.head)) else {
+        let asked = std::mem::take(&mut stream.buffer);
+        let found = self.standing.candidates().find(|protocol| protocol.answers(&asked, chunk.head));
+        let request = Chunk { dir, pos, len: asked.len() as u64, head: &asked, tail: &[], fragments: &[], at, arrived };
+        let Some(protocol) = found else {
+            let may_be = self.standing.candidates().any(|protocol| protocol.may_answer(&asked, chunk.head));
+            if may_be && self.standing.keep(&request, chunk) {
+                self.stream(dir).restart();
+                (self.misses, self.verdict) = (0, Verdict::Unknown);
+            } else {
+                self.stream(dir).buffer = asked;
+            }
             return false;
         };
-        let asked = std::mem::take(&mut stream.buffer);
-        stream.restart();
-        stream.pos = pos;
-        self.stream(chunk.dir).restart();
-        self.stream(chunk.dir).pos = chunk.pos;
-        self.protocol = Some(*protocol);
+        self.protocol = Some(protocol);
         self.parser = Some(protocol.open());
         self.requests = Some(dir);
         self.verdict = Verdict::Trace;
-        self.feed(
-            &Chunk { dir, pos, len: asked.len() as u64, head: &asked, tail: &[], fragments: &[], at, arrived },
-            settings,
-            out,
-        );
+        let before = std::mem::take(&mut self.standing.undecided);
+        let first = |dir, pos| before.iter().find(|held| held.dir == dir).map_or(pos, |held| held.pos);
+        let starts = [(dir, first(dir, pos)), (chunk.dir, first(chunk.dir, chunk.pos))];
+        for (dir, pos) in starts {
+            self.stream(dir).restart();
+            self.stream(dir).pos = pos;
+        }
+        for HeldOperation { dir, pos, len, head, tail, fragments, at, arrived } in &before {
+            let chunk = Chunk { dir: *dir, pos: *pos, len: *len, head, tail, fragments, at: *at, arrived: *arrived };
+            self.feed(&chunk, settings, out);
+        }
+        self.feed(&request, settings, out);
         true
     }
 }

@@ -37,7 +37,8 @@ pub(crate) fn survive(fragments: Vec<(bool, Vec<u8>, usize)>, midstream: bool) -
     let mut events = play(&mut conversation, &ops);
     conversation.closed(Closed::Both, Stamp::default(), None, &Settings::default(), &mut events);
     let begun = events.iter().filter(|event| matches!(event, ExchangeEvent::Begun { .. })).count();
-    let done = events.iter().filter(|event| matches!(event, ExchangeEvent::Done { .. })).count();
+    let over = |event: &&ExchangeEvent| matches!(event, ExchangeEvent::Done { .. } | ExchangeEvent::Withdrawn { .. });
+    let done = events.iter().filter(over).count();
     (conversation, begun, done)
 }
 
@@ -129,6 +130,7 @@ pub(crate) fn summary(events: &[ExchangeEvent]) -> Vec<String> {
                     line.1 += &format!(" of {}", protocol.name());
                 }
             }
+            ExchangeEvent::Withdrawn { exchange } => lines.retain(|(number, _)| number != exchange),
             ExchangeEvent::Unnamed => lines.push((u64::MAX, "unnamed".into())),
             ExchangeEvent::Forgotten { names } => lines.push((u64::MAX, format!("forgotten {names}"))),
             ExchangeEvent::HeadsCut { heads } => lines.push((u64::MAX, format!("cut {heads}"))),
@@ -510,7 +512,7 @@ proptest! {
                     totals.0 += request_bytes;
                     totals.1 += reply_bytes;
                 }
-                ExchangeEvent::Lost { .. } | ExchangeEvent::Unpaired { .. } => prop_assert!(false, "{:?}", event),
+                ExchangeEvent::Lost { .. } | ExchangeEvent::Unpaired { .. } | ExchangeEvent::Withdrawn { .. } => prop_assert!(false, "{:?}", event),
                 ExchangeEvent::Judged { .. }
                 | ExchangeEvent::Linked { .. }
                 | ExchangeEvent::Certificate { .. }
@@ -608,5 +610,26 @@ fn a_reply_whose_head_is_longer_than_what_was_captured_ends_where_it_does() {
         let events = play_with(&mut ConnectionParser::new(false), &ops, 64);
         let after = format!("GET /a @{next} -> 200 @{at} complete 28/43/5 @{at}");
         assert!(summary(&events).contains(&after), "{:?} after {expected}", summary(&events));
+    }
+}
+
+/// Recognised by its request; what answers is none of the protocol's.
+#[test]
+fn an_answer_that_does_not_fit_takes_the_recognition_back() {
+    let queries = [
+        // In order.
+        (rx("*1\r\n$4\r\nPING\r\n"), tx("hello, who is there?\r\n")),
+        // With numbered exchanges.
+        (rx("CONNECT {\"verbose\":false}\r\nPING\r\n"), tx("\x01\x02 what is this\r\n\x01\x02\r\n")),
+    ];
+    for (asked, answer) in queries {
+        let mut parser = ConnectionParser::new(false);
+        let events = play(&mut parser, &[asked.clone(), answer.clone(), asked, answer]);
+        let done =
+            events.iter().any(|event| matches!(event, ExchangeEvent::Done { .. } | ExchangeEvent::Replied { .. }));
+        let begun = events.iter().filter(|event| matches!(event, ExchangeEvent::Begun { .. })).count();
+        let withdrawn = events.iter().filter(|event| matches!(event, ExchangeEvent::Withdrawn { .. })).count();
+        assert!(!done && begun == withdrawn && begun > 0, "{events:?}");
+        assert_eq!(parser.protocol(), None);
     }
 }

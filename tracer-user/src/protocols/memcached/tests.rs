@@ -88,6 +88,45 @@ fn first_bytes() {
     }
 }
 
+/// beanstalkd has `stats`, `delete` and `touch`, too; what it answers, as it sent it.
+#[test]
+fn a_job_queue_is_no_cache() {
+    let stats = "OK 58\r\n---\ncurrent-jobs-urgent: 0\ncurrent-jobs-ready: 0\nuptime: 3\n\r\n";
+    for ops in [
+        vec![
+            rx("stats\r\n"),
+            tx(stats),
+            rx("stats-tube default\r\n"),
+            tx(stats),
+            rx("list-tubes\r\n"),
+            tx("OK 14\r\n---\n- default\n\r\n"),
+        ],
+        vec![
+            rx("delete 999\r\n"),
+            tx("NOT_FOUND\r\n"),
+            rx("touch 999\r\n"),
+            tx("NOT_FOUND\r\n"),
+            rx("peek 1\r\n"),
+            tx("NOT_FOUND\r\n"),
+        ],
+        vec![rx("touch 999\r\n"), tx("NOT_FOUND\r\n"), rx("stats\r\n"), tx(stats)],
+    ] {
+        assert_eq!(summary(&play(&mut ConnectionParser::new(false), &ops)), [""; 0]);
+    }
+    // The same words, and then one that only Memcached has: nothing is missing.
+    let ops = [
+        rx("delete 999\r\n"),
+        tx("NOT_FOUND\r\n"),
+        rx("delete 1000\r\n"),
+        tx("DELETED\r\n"),
+        rx("get k\r\n"),
+        tx("END\r\n"),
+    ];
+    let found = summary(&play(&mut ConnectionParser::new(false), &ops));
+    let names: Vec<&str> = found.iter().map(|line| line.split(' ').next().unwrap()).collect();
+    assert_eq!(names, ["delete", "delete", "get"], "{found:?}");
+}
+
 #[test]
 fn commands_and_their_replies() {
     check(

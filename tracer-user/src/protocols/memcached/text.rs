@@ -215,26 +215,55 @@ pub(super) fn detect_text(bytes: &[u8]) -> Detected {
     // One or two words could belong to many protocols: decided together with the reply.
     match listed(PLAIN, first) {
         Some(name) if KEYED.contains(&name) && rest.next().is_none_or(|key| key.len() > KEY) => Detected::No,
+        // Without a time it is beanstalkd's.
+        Some("touch") if rest.next().is_none() => Detected::No,
         Some(_) => Detected::NeedMore,
         None => Detected::No,
     }
 }
 
+/// Whether a line that begins with these words is an answer to this command.
+fn fits(name: &str, line: &[u8]) -> bool {
+    let first = words(line).next().unwrap_or_default();
+    let alone = first.len() == line.len();
+    let among = |list: &[&str]| list.iter().any(|known| known.as_bytes() == first);
+    match name {
+        "get" | "gets" | "gat" | "gats" => among(&["VALUE", "END"]),
+        "delete" => alone && among(&["DELETED", "NOT_FOUND"]),
+        "incr" | "decr" => number(Some(first)).is_some() || alone && among(&["NOT_FOUND"]),
+        "touch" => alone && among(&["TOUCHED", "NOT_FOUND"]),
+        "stats" => among(&["STAT", "ITEM", "PREFIX"]) || alone && among(&["END", "RESET"]),
+        "version" => among(&["VERSION"]),
+        "mg" | "md" | "ma" | "ms" | "mn" | "me" => among(&["HD", "EN", "NF", "NS", "EX", "VA", "MN", "ME"]),
+        _ if STORES.contains(&name) => alone && among(&["STORED", "NOT_STORED", "EXISTS", "NOT_FOUND"]),
+        "lru_crawler" if first.starts_with(b"key=") => true,
+        _ => alone && among(&["OK", "END"]) || among(&["BADCLASS", "NOSPARE", "NOTFULL", "UNSAFE", "SAME"]),
+    }
+}
+
+/// The command of a request, and the first line of what may answer it.
+fn exchange<'a>(request: &[u8], answer: &'a [u8]) -> Option<(&'static str, bool, &'a [u8])> {
+    let (asked, _) = line(request).ok()?;
+    let command = command(asked).filter(|command| !command.expected.silent)?;
+    // beanstalkd has `touch` without a time, and `delete` with a job's number.
+    if command.name == "touch" && words(asked).count() < 3 {
+        return None;
+    }
+    let shared = command.name == "delete" && words(asked).count() == 2 && number(words(asked).nth(1)).is_some();
+    let (line, used) = line(answer).ok()?;
+    (used > line.len() + 1).then_some((command.name, shared, line))
+}
+
 /// Whether `request` and `answer` together belong to this protocol.
 pub(super) fn is_answer(request: &[u8], answer: &[u8]) -> bool {
-    let Some(command) =
-        line(request).ok().and_then(|(line, _)| command(line)).filter(|command| !command.expected.silent)
-    else {
-        return false;
-    };
-    let Ok((line, used)) = line(answer) else { return false };
-    let counted = words(line).next().is_some_and(|first| number(Some(first)).is_some());
-    let fits = match self::answer(line) {
-        Some(FirstLine::Line(None)) if counted => matches!(command.name, "incr" | "decr"),
-        Some(_) => true,
-        None => false,
-    };
-    fits && used > line.len() + 1
+    exchange(request, answer).is_some_and(|(name, shared, line)| !shared && fits(name, line))
+}
+
+/// The same where other protocols have both.
+pub(super) fn may_be_answer(request: &[u8], answer: &[u8]) -> bool {
+    exchange(request, answer).is_some_and(|(name, shared, line)| {
+        shared && fits(name, line) || words(line).next().is_some_and(|first| listed(FAILURES, first).is_some())
+    })
 }
 
 /// Whether a reply does not answer the oldest quiet request.

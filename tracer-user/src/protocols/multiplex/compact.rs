@@ -59,7 +59,7 @@ impl RestingLanes {
         let verdict = self.rx.verdict;
         (made.rx, made.tx) = (self.rx.wake(rx), self.tx.wake(tx));
         let seen = Some(self.seen).filter(|(lowest, highest)| lowest <= highest);
-        (made.seen, made.next, made.verdict) = (seen, next, verdict);
+        (made.seen, made.next, made.verdict, made.settled) = (seen, next, verdict, true);
         made
     }
 

@@ -130,10 +130,11 @@ pub(super) fn error(bytes: &[u8]) -> Read<&'static str> {
     Read::Got(ERRORS.iter().copied().find(|known| known.as_bytes() == word).unwrap_or(OTHER_ERROR))
 }
 
-/// The kind of the first error among the available elements of the array at the front of `bytes`.
-pub(super) fn inner_error(bytes: &[u8]) -> Option<&'static str> {
+/// The kind of the first error among the available elements of the array at the front of `bytes`, which has this many
+/// more than it says.
+pub(super) fn inner_error(bytes: &[u8], uncounted: u64) -> Option<&'static str> {
     let Read::Got((Some(count), mut at)) = header(bytes, 0, b'*') else { return None };
-    for _ in 0..count {
+    for _ in 0..count.saturating_add(uncounted) {
         let rest = bytes.get(at..)?;
         if matches!(rest.first(), Some(b'-' | b'!')) {
             return match error(rest) {

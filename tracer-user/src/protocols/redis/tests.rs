@@ -120,6 +120,51 @@ fn queued_commands_and_errors_inside() {
     );
 }
 
+/// What Redis 7 sends: the array of a transaction's reply counts commands, but each channel is confirmed.
+#[test]
+fn subscriptions_of_a_transaction_move_no_later_reply() {
+    let resp2 = "*3\r\n*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n*3\r\n$9\r\nsubscribe\r\n$1\r\nb\r\n:2\r\n\
+                 *2\r\n$4\r\npong\r\n$0\r\n\r\n*3\r\n$11\r\nunsubscribe\r\n$1\r\na\r\n:1\r\n\
+                 *3\r\n$11\r\nunsubscribe\r\n$1\r\nb\r\n:0\r\n";
+    let resp3 = "*3\r\n>3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n>3\r\n$9\r\nsubscribe\r\n$1\r\nb\r\n:2\r\n\
+                 +PONG\r\n>3\r\n$11\r\nunsubscribe\r\n$1\r\na\r\n:1\r\n>3\r\n$11\r\nunsubscribe\r\n$1\r\nb\r\n:0\r\n";
+    for executed in [resp2, resp3] {
+        let commands = [
+            &["MULTI"][..],
+            &["SUBSCRIBE", "a", "b"],
+            &["PING"],
+            &["UNSUBSCRIBE", "a", "b"],
+            &["EXEC"],
+            &["GET", "k"],
+            &["INCR", "n"],
+            &["LPUSH", "n", "1"],
+        ];
+        let asked: String = commands.iter().map(|words| command(words)).collect();
+        let rest = "$-1\r\n:1\r\n-WRONGTYPE Operation against a key\r\n";
+        let ops = [rx(&asked), tx(&format!("+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n{executed}{rest}"))];
+        let found = |ops: &[Op]| -> Vec<String> {
+            let found = summary(&play(&mut ConnectionParser::new(false), ops));
+            let plain =
+                |line: &String| line.split(' ').filter(|word| !word.contains(['@', '/'])).collect::<Vec<_>>().join(" ");
+            found.iter().map(plain).collect()
+        };
+        let expected: Vec<String> = [
+            "MULTI  -> ok complete",
+            "SUBSCRIBE  -> ok complete",
+            "PING  -> ok complete",
+            "UNSUBSCRIBE  -> ok complete",
+            "EXEC  -> ok complete",
+            "GET  -> ok complete",
+            "INCR  -> ok complete",
+            "LPUSH  -> WRONGTYPE complete",
+        ]
+        .map(String::from)
+        .to_vec();
+        assert_eq!(found(&ops), expected);
+        assert_divided(&ops, found, &expected);
+    }
+}
+
 #[test]
 fn subscriptions_end_with_their_confirmations_and_messages_answer_nothing() {
     for kind in ["*", ">"] {
