@@ -24,6 +24,7 @@ pub mod http;
 pub mod http2;
 pub mod interpreted;
 pub mod jars;
+pub mod late_errors;
 pub mod load;
 pub mod mariadb;
 pub mod messaging;

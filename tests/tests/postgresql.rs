@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use tracer_tests::agent::{Agent, outcome};
+use tracer_tests::late_errors::check;
 use tracer_tests::metrics::Metrics;
 use tracer_tests::postgresql::{Logged, Postgres, programs};
 use tracer_tests::spans::{self, Span};
@@ -473,5 +474,60 @@ for i in range(30):
         assert_eq!(of("_UNNAMED"), 30);
         assert_eq!(of("INSERT midstream_new"), 30);
         assert_eq!(of("SELECT midstream_new"), 30);
+    }
+}
+
+/// Statements that fail in their last row, by the number of rows, between others that succeed: the client's count by class
+/// and error. A long message does not fit into what is captured of an operation's end.
+const LATE: &str = r#"
+import sys, psycopg
+from collections import Counter
+c = psycopg.connect(autocommit=True)
+c.execute("""CREATE FUNCTION picky(i int, last int) RETURNS int LANGUAGE plpgsql AS $$ BEGIN
+    IF i = last THEN RAISE EXCEPTION 'a message that is longer than what is captured of the end of an operation: planted-literal'
+        USING ERRCODE = '22023'; END IF;
+    RETURN i; END $$""")
+kinds = {"short": "1 / (%d - i)", "long": "picky(i, %d)", "fine": "i + 0 * %d"}
+counts = Counter()
+for n, rows in {10: "ten", 100: "hundred", 1000: "thousand", 20000: "many"}.items():
+    for kind, value in kinds.items():
+        c.execute("CREATE VIEW %s_%s AS SELECT i, repeat('x', 60) AS filler, %s AS value FROM generate_series(1, %d) i"
+            % (kind, rows, value % n, n))
+    for i in range(6):
+        for kind in kinds:
+            for prepare in (False, True):
+                error = ""
+                try:
+                    c.execute("SELECT * FROM %s_%s" % (kind, rows), prepare=prepare).fetchall()
+                except psycopg.Error as failed:
+                    error = failed.sqlstate
+                counts["SELECT %s_%s" % (kind, rows), error] += 1
+for (name, error), count in counts.items():
+    print(name, error or "-", count, sep="\t")
+"#;
+
+#[test]
+fn a_statement_that_fails_behind_many_rows_is_no_success() {
+    let Some(_turn) = begin("postgresql_late", &["python3", "setpriv"]) else { return };
+    if programs().is_none() {
+        return say("SKIPPED postgresql_late: needs PostgreSQL");
+    }
+    let dir = scratch();
+    let server = Postgres::start(dir.path());
+    let before = server.log().len();
+    let agent = start(dir.path(), server.address.port());
+    let mut run = Command::new(find("python3").expect("python3"));
+    run.args(["-c", LATE]);
+    server.tell(&mut run);
+    let done = outcome(&mut run, "psycopg");
+    assert_eq!(done.code, Some(0), "{}{}", done.out, done.err);
+    let metrics = settled(&agent);
+    let logged = server.log().split_off(before).iter().filter(|one| one.error.is_some()).count();
+    let told: usize = done.out.lines().filter(|line| !line.contains("\t-\t")).count() * 12;
+    assert_eq!(logged, told, "the server's log and the client agree");
+    let spans = spans::read(&stopped(agent, dir.path()));
+    let ends = check("postgresql", &done.out, &spans, &format!("{:?}", metrics.lost()));
+    for (class, ends) in &ends {
+        assert_eq!(ends.map(|ends| ends.unknown), [0; 2], "{class}: what was sent before the end was captured");
     }
 }

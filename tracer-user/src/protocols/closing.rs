@@ -37,7 +37,8 @@ impl ConnectionParser {
             return multiplexed.kept_bytes();
         }
         let held: usize = self.held.iter().map(|held| held.head.capacity()).sum();
-        let parser = self.parser.as_ref().map_or(0, |parser| parser.kept_bytes());
+        let inside = self.inside.as_ref().map(|inside| &inside.parser);
+        let parser: usize = self.parser.iter().chain(inside).map(|parser| parser.kept_bytes()).sum();
         self.rx.buffer.capacity() + self.tx.buffer.capacity() + held + parser + self.round_trips_kept()
     }
 
@@ -49,7 +50,9 @@ impl ConnectionParser {
         for dir in [Direction::Rx, Direction::Tx] {
             let stream = self.stream(dir);
             let bytes = stream.buffer.len() as u64;
-            if bytes > 0 {
+            if stream.state == StreamState::Trailing {
+                stream.buffer = Vec::new();
+            } else if bytes > 0 {
                 stream.restart();
                 stream.state = StreamState::Lost;
                 out.push(ExchangeEvent::Lost { dir, bytes });

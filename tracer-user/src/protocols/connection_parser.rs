@@ -4,7 +4,7 @@ use super::closing::give_up;
 use super::dns::Datagrams;
 use super::multiplex::Multiplexed;
 use super::pair::Pair;
-use super::round_trips::RoundTrips;
+use super::round_trips::{Inside, RoundTrips};
 use super::session::Session;
 use super::stream::{Stream, StreamState};
 use super::take_back::Standing;
@@ -67,6 +67,8 @@ pub struct ConnectionParser {
     pub(super) multiplexed: Option<Box<Multiplexed>>,
     /// Takes over all operations once the connection is timed by round trips.
     pub(super) round_trips: Option<Box<RoundTrips>>,
+    /// The protocol to expect: the connection spoke it before its bytes became those of TLS, whose text this parser reads.
+    pub(super) inside: Option<Box<Inside>>,
     /// The datagrams of a DNS socket.
     pub(super) datagrams: Option<Box<Datagrams>>,
     /// This end's side, if the tracer saw it connect or accept.
@@ -99,6 +101,7 @@ impl ConnectionParser {
             session: None,
             multiplexed: None,
             round_trips: None,
+            inside: None,
             datagrams: None,
             connected: None,
             timed: false,
@@ -399,7 +402,7 @@ impl ConnectionParser {
             // Front and end were captured separately, with nothing between them.
             all = [captured, chunk.tail].concat();
             &all
-        } else if is_request && captured.is_empty() {
+        } else if captured.is_empty() && (is_request || self.stream(chunk.dir).bytes > 0) {
             chunk.captured(at)
         } else {
             captured

@@ -61,7 +61,13 @@ impl ConnectionParser {
                 stream.state = StreamState::UntilTurn;
                 gap
             }
-            StreamState::ChunkedLost | StreamState::UntilClose | StreamState::UntilTurn | StreamState::Trailing => {
+            StreamState::ChunkedLost | StreamState::UntilClose | StreamState::UntilTurn => {
+                stream.bytes += gap;
+                0
+            }
+            StreamState::Trailing => {
+                // What was kept of the reply's end is not what precedes the next operation.
+                stream.buffer = Vec::new();
                 stream.bytes += gap;
                 0
             }

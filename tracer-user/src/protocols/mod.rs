@@ -129,6 +129,11 @@ pub trait Protocol: Sync + fmt::Debug {
     fn trails(&self) -> bool {
         false
     }
+    /// The protocol that its messages are taken for in the middle of a connection, where only the beginning could tell
+    /// the two apart.
+    fn looks_like(&self) -> ProtocolId {
+        self.id()
+    }
     /// Whether the tracer only times this protocol's round trips.
     fn round_trips(&self) -> bool {
         false
@@ -228,10 +233,11 @@ pub trait Parser: Send + fmt::Debug {
         let _ = (line, reply);
         false
     }
-    /// The reply that ends with `bytes`, the last bytes of an operation, if one does: [`Protocol::trails`].
-    fn last(&mut self, bytes: &[u8]) -> Option<Reply> {
+    /// Whether a reply ends with `bytes`, the last bytes that were captured without a gap, up to an operation's end:
+    /// [`Protocol::trails`].
+    fn last(&mut self, bytes: &[u8]) -> ReplyEnd {
         let _ = bytes;
-        None
+        ReplyEnd::NotYet
     }
     /// The message being read (a request if `requests`, else a reply) is cut off.
     fn broken(&mut self, requests: bool) {
@@ -366,6 +372,17 @@ pub struct Reply {
     pub failure: Option<&'static str>,
     /// An interim reply: the final one follows.
     pub interim: bool,
+}
+
+/// What the last bytes of an operation show of a reply whose message boundaries are lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplyEnd {
+    /// It does not end here, as far as can be seen.
+    NotYet,
+    /// It ends here, and this is how.
+    Is(Reply),
+    /// It ends here; what shows how was not captured.
+    Unseen,
 }
 
 /// A request's head: only the parts that naming, rules and linking need.

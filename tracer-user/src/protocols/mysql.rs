@@ -16,7 +16,7 @@ use rustc_hash::FxHashMap;
 use self::packets::{Packet, integer, long, packet};
 use self::replies::Progress;
 use super::sql::{Dialect, SQL_LIMIT, Summary, shared, summarize};
-use super::{Body, Detected, ExpectedReply, Parser, Protocol, Reply, Request, Settings, Step};
+use super::{Body, Detected, ExpectedReply, Parser, Protocol, Reply, ReplyEnd, Request, Settings, Step};
 use crate::model::ProtocolId;
 
 /// Commands, by the first byte of their packet.
@@ -99,6 +99,10 @@ impl Protocol for MariaDb {
         ProtocolId::MariaDb
     }
 
+    fn looks_like(&self) -> ProtocolId {
+        ProtocolId::MySql
+    }
+
     fn detect(&self, bytes: &[u8]) -> Detected {
         detect::detect(bytes, true)
     }
@@ -127,6 +131,8 @@ struct Session {
     server: Option<u32>,
     /// The capabilities agreed on.
     agreed: u32,
+    /// Number of the packet that may be the login: the client's next after the greeting.
+    login: Option<u8>,
     statements: Option<Box<Statements>>,
     last: Option<Arc<Summary>>,
     progress: Progress,
@@ -142,10 +148,12 @@ impl Session {
         let (used, rest) = packet.split();
         self.agreed = client & self.server.unwrap_or(u32::MAX);
         self.progress.lean = self.agreed & DEPRECATE_EOF != 0;
-        // A client asks for encryption with the same packet without its rest.
+        // A client asks for encryption with the same packet without its rest; the whole one follows inside TLS.
         if client & TLS != 0 && packet.length == 32 {
+            self.login = Some(packet.number.wrapping_add(1));
             return Step::Tls;
         }
+        self.login = None;
         let mut message = plain("CONNECT", NOTE_AUTH);
         message.session = login::identity(packet.payload);
         Step::Head { used, message, body: Body::Length(rest) }
@@ -253,9 +261,12 @@ impl Parser for Session {
         };
         let (used, rest) = packet.split();
         match packet.number {
-            0 if packet.length > 0 => self.command(&packet, cut),
+            0 if packet.length > 0 => {
+                self.login = None;
+                self.command(&packet, cut)
+            }
             0 => Step::Invalid,
-            1 if self.server.is_some() && self.agreed == 0 => self.login(&packet, cut),
+            number if self.login == Some(number) => self.login(&packet, cut),
             // The rest of a login, a file or a long packet.
             _ => Step::Pass { used, rest },
         }
@@ -271,6 +282,7 @@ impl Parser for Session {
                 return Step::NeedMore;
             }
             self.server = capabilities(&packet);
+            self.login = self.server.map(|_| 1);
             let (used, rest) = packet.split();
             return if self.server.is_some() { Step::Pass { used, rest } } else { Step::Invalid };
         }
@@ -305,7 +317,7 @@ impl Parser for Session {
         packet(bytes).is_some_and(|packet| matches!(detect::greeting(&packet), Ok(Some(_))))
     }
 
-    fn last(&mut self, bytes: &[u8]) -> Option<Reply> {
+    fn last(&mut self, bytes: &[u8]) -> ReplyEnd {
         self.progress.last(bytes)
     }
 
@@ -344,7 +356,7 @@ impl Parser for Session {
 fn capabilities(packet: &Packet<'_>) -> Option<u32> {
     let version = detect::greeting(packet).ok()??;
     // Version and terminator, the connection id, eight bytes and a zero.
-    let at = 1 + version.len() + 1 + 4 + 8 + 1;
+    let at = 1 + version.len() + 1 + detect::CONNECTION_ID + detect::SALT + 1;
     let low = u32::from(packets::short(packet.payload, at)?);
     let high = u32::from(packets::short(packet.payload, at + 5).unwrap_or_default());
     Some(low | high << 16)

@@ -2,8 +2,11 @@
 
 use super::connection_parser::ConnectionParser;
 use super::stream::{Chunked, StreamState};
-use super::{Chunk, Detected, ExchangeEvent, Protocol, Reply, Settings, Stamp, Verdict};
+use super::{Chunk, Detected, ExchangeEvent, Protocol, Reply, ReplyEnd, Settings, Stamp, Verdict};
 use crate::model::{Direction, Outcome};
+
+/// Most bytes kept of the end of a reply whose message boundaries are lost: enough for an error's usual fields.
+const END_LIMIT: usize = 256;
 
 impl ConnectionParser {
     /// The head continues: its front consists of `used` of `bytes` and `rest` more bytes after them; the first `had`
@@ -119,10 +122,23 @@ impl ConnectionParser {
         let stream = self.stream(chunk.dir);
         stream.begin(chunk, chunk.len - left);
         stream.bytes += left;
-        let last = if captured.len() as u64 == left { captured } else { chunk.last() };
-        if let Some(reply) = self.parser.as_mut().and_then(|parser| parser.last(last)) {
-            self.replied(chunk, &reply, out);
-            self.reply_ended(Outcome::Complete, chunk.at, out);
+        // A server may send the last messages of a reply in operations of their own: an error, and then what ends the
+        // reply.
+        let mut end = std::mem::take(&mut stream.buffer);
+        if captured.len() as u64 == left {
+            end.extend_from_slice(captured);
+        } else {
+            end.clear();
+            end.extend_from_slice(chunk.tail);
+        }
+        end.drain(..end.len().saturating_sub(END_LIMIT));
+        match self.parser.as_mut().map_or(ReplyEnd::NotYet, |parser| parser.last(&end)) {
+            ReplyEnd::NotYet => self.stream(chunk.dir).buffer = end,
+            ReplyEnd::Is(reply) => {
+                self.replied(chunk, &reply, out);
+                self.reply_ended(Outcome::Complete, chunk.at, out);
+            }
+            ReplyEnd::Unseen => self.reply_ended(Outcome::Unfinished, chunk.at, out),
         }
         left
     }

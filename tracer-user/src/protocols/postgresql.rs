@@ -19,7 +19,7 @@ use self::identity::identity;
 use self::replies::Progress;
 use self::statements::{NAME, Named};
 use super::sql::{Dialect, SQL_LIMIT, Summary, shared, summarize};
-use super::{Body, Detected, ExpectedReply, Parser, Protocol, Reply, Request, Settings, Step};
+use super::{Body, Detected, ExpectedReply, Parser, Protocol, Reply, ReplyEnd, Request, Settings, Step};
 use crate::model::ProtocolId;
 
 /// Message types that clients send.
@@ -325,7 +325,7 @@ impl Parser for Session {
         }
     }
 
-    fn last(&mut self, bytes: &[u8]) -> Option<Reply> {
+    fn last(&mut self, bytes: &[u8]) -> ReplyEnd {
         self.progress.last(bytes, self.listens)
     }
 

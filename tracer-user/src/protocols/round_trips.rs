@@ -18,7 +18,7 @@ use super::connection_parser::ConnectionParser;
 use super::pool::Pool;
 use super::recognised::Unknown;
 use super::tls::{self, Hello, Tls};
-use super::{Chunk, ExchangeEvent, ExpectedReply, Protocol, Request, Stamp, Totals, Touched, Verdict, Want};
+use super::{Chunk, ExchangeEvent, ExpectedReply, Parser, Protocol, Request, Stamp, Totals, Touched, Verdict, Want};
 use crate::model::{Direction, Nanos, Outcome, ProtocolId, Side};
 
 /// Bytes wanted of operations once only the look of the first record matters.
@@ -40,6 +40,16 @@ pub(super) struct RoundTrips {
     began: bool,
     /// Bytes may have passed before, or more than the handshake was exchanged.
     joined: bool,
+    /// The protocol that was spoken in the clear before both ends agreed on TLS: they speak it inside, too.
+    inside: Option<Inside>,
+}
+
+/// A protocol whose beginning was read in the clear and that goes on inside TLS.
+#[derive(Debug)]
+pub(super) struct Inside {
+    pub(super) protocol: &'static dyn Protocol,
+    pub(super) requests: Direction,
+    pub(super) parser: Box<dyn Parser>,
 }
 
 /// What names round trips besides the protocol: the host a TLS client asks for (SNI), and the protocols it offers
@@ -140,6 +150,7 @@ impl RoundTrips {
             next: 0,
             began: false,
             joined,
+            inside: None,
         }
     }
 
@@ -193,10 +204,11 @@ impl RoundTrips {
 
     /// Bytes kept.
     fn kept_bytes(&self) -> usize {
-        match &self.stage {
+        let handshake = match &self.stage {
             Stage::Handshake(handshake) => handshake.kept_bytes(),
             _ => 0,
-        }
+        };
+        handshake + self.inside.as_ref().map_or(0, |inside| inside.parser.kept_bytes())
     }
 
     /// Takes an operation; `false` when the expected protocol does not follow, so that nothing more can be learned from
@@ -433,13 +445,19 @@ impl ConnectionParser {
     /// the state of a parser of the text. `joined`: text may have passed already.
     pub fn begin_text(&mut self, joined: bool, out: &mut Vec<ExchangeEvent>) -> ActiveState {
         let mut upcoming = self.pair.upcoming();
+        let mut inside = None;
         if let Some(round_trips) = &mut self.round_trips {
             round_trips.end_handshake(out);
             upcoming = upcoming.max(round_trips.next);
             self.protocol = Some(round_trips.protocol());
+            inside = round_trips.inside.take();
+        } else if let (Some(protocol), Some(requests)) = (self.protocol, self.requests) {
+            // Text begins anew.
+            inside = self.parser.take().map(|parser| Inside { protocol, requests, parser });
         }
         let mut text = ActiveState::new(joined);
         let parser = text.awake();
+        parser.inside = inside.map(Box::new);
         // If nothing can be made of the text, round trips of its encrypted bytes are timed.
         parser.opened(self.connected.or(self.side()), false);
         parser.pair.go_on(upcoming);
@@ -458,6 +476,9 @@ impl ConnectionParser {
         let mut round_trips = RoundTrips::new(&Tls, requests, (self.rx.pos, self.tx.pos), false);
         round_trips.stage = Stage::Before { agreed: true };
         round_trips.next = self.pair.upcoming();
+        if let (Some(protocol), Some(parser)) = (self.protocol, self.parser.take()) {
+            round_trips.inside = Some(Inside { protocol, requests, parser });
+        }
         self.become_timed(round_trips);
         left
     }

@@ -1,6 +1,7 @@
 //! Detects a connection's protocol from the beginnings of its messages.
 
 use super::super::multiplex::Multiplexed;
+use super::super::round_trips::Inside;
 use super::super::{Chunk, Detected, ExchangeEvent, Settings, Verdict};
 use super::{ConnectionParser, HeldOperation};
 use crate::model::Direction;
@@ -32,6 +33,12 @@ impl ConnectionParser {
             gathered = [&stream.buffer, chunk.head].concat();
             &gathered
         };
+        if !self.midstream
+            && let Some(inside) = self.inside.take()
+        {
+            self.go_on_inside(chunk, *inside);
+            return true;
+        }
         let (mut more, mut either) = (false, false);
         for protocol in self.standing.candidates() {
             let requests = match protocol.detect(bytes) {
@@ -61,6 +68,14 @@ impl ConnectionParser {
             };
             if protocol.round_trips() {
                 return self.time_round_trips(protocol, Some(requests));
+            }
+            if let Some(mut inside) = self.inside.take()
+                && (inside.protocol.looks_like(), inside.requests) == (protocol.id(), requests)
+            {
+                inside.parser.broken(true);
+                inside.parser.broken(false);
+                self.go_on_inside(chunk, *inside);
+                return true;
             }
             self.protocol = Some(protocol);
             self.requests = Some(requests);
@@ -103,6 +118,22 @@ impl ConnectionParser {
         }
         self.verdict = Verdict::Ignore;
         self.time_unknown()
+    }
+
+    /// Goes on with the protocol that the connection spoke before its bytes became those of TLS; `chunk` carries the first
+    /// text, or the first that can be read.
+    fn go_on_inside(&mut self, chunk: &Chunk<'_>, inside: Inside) {
+        let Inside { protocol, requests, parser } = inside;
+        (self.protocol, self.requests, self.parser) = (Some(protocol), Some(requests), Some(parser));
+        self.verdict = Verdict::Trace;
+        let stream = self.stream(chunk.dir);
+        if stream.buffer.is_empty() {
+            stream.pos = chunk.pos;
+        }
+        let other = self.stream(chunk.dir.flip());
+        if other.buffer.is_empty() {
+            other.restart();
+        }
     }
 
     /// Detects the protocol from a request and its reply together; true when the parser can take `chunk`, the reply.

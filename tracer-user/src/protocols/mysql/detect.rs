@@ -11,6 +11,9 @@ const GREETING: u8 = 10;
 /// Longest greeting, and longest version string in it.
 const GREETING_LIMIT: u64 = 512;
 const VERSION_LIMIT: usize = 100;
+/// Bytes behind the version's terminator: the connection's id, and the first part of the salt.
+pub(super) const CONNECTION_ID: usize = 4;
+pub(super) const SALT: usize = 8;
 
 /// The version in a server's greeting; `Ok(None)`: more bytes are needed.
 pub(super) fn greeting<'a>(packet: &Packet<'a>) -> Result<Option<&'a [u8]>, ()> {
@@ -22,13 +25,16 @@ pub(super) fn greeting<'a>(packet: &Packet<'a>) -> Result<Option<&'a [u8]>, ()> 
     }
     let end = memchr(0, rest);
     let version = rest.get(..end.unwrap_or(rest.len())).unwrap_or_default();
+    // Distributors append to the version, in words: "11.8.9-MariaDB-0+deb13u1 from Debian".
     let fits = version.len() < VERSION_LIMIT
-        && version.iter().all(u8::is_ascii_graphic)
+        && !version.iter().any(u8::is_ascii_control)
         && version.first().is_none_or(u8::is_ascii_digit);
     match end {
         _ if !fits => Err(()),
-        Some(1..) => Ok(Some(version)),
         Some(0) => Err(()),
+        // A zero byte follows the first part of the salt.
+        Some(end) if rest.get(end + 1 + CONNECTION_ID + SALT).is_some_and(|byte| *byte != 0) => Err(()),
+        Some(_) => Ok(Some(version)),
         None => Ok(None),
     }
 }

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use super::packets::{FULL, HEADER, Packet, integer, packet, short};
 use super::{NOTE_AUTH, NOTE_FETCH, NOTE_FIELDS, NOTE_PREPARE, NOTE_RESULT};
-use crate::protocols::{Body, Reply, Step};
+use crate::protocols::{Body, Reply, ReplyEnd, Step};
 
 /// First bytes of packets.
 const OK: u8 = 0;
@@ -221,17 +221,17 @@ impl Progress {
         *self = Self { prepared: self.prepared, lean: self.lean, ..Self::default() };
     }
 
-    /// The reply that ends with `bytes`, when only its end can be found.
-    pub(super) fn last(&mut self, bytes: &[u8]) -> Option<Reply> {
+    /// Whether the reply ends with `bytes`, when only its end can be found.
+    pub(super) fn last(&mut self, bytes: &[u8]) -> ReplyEnd {
         let failure = match (error_at_end(bytes), bytes) {
             (Some(code), _) => Some(name(code)),
-            // The end of rows, in its old and in its new form; a byte of the old one's header may be missing.
+            // The end of rows, in its old and in its new form; bytes of its header may be missing.
             (None, [.., 0, 0, _, EOF, _, _, low, high]) if is_status(*low, *high) => None,
             (None, [.., _, EOF, 0, 0, low, high, _, _]) if is_status(*low, *high) => None,
-            _ => return None,
+            _ => return ReplyEnd::NotYet,
         };
         self.restart();
-        Some(reply(failure))
+        ReplyEnd::Is(reply(failure))
     }
 }
 

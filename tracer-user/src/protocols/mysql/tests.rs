@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::model::{Direction, Side};
-use crate::protocols::connection_parser::tests::{Op, assert_divided, cap, play, summary, survive};
+use crate::protocols::connection_parser::tests::{Op, assert_divided, cap, play, play_with, summary, survive};
 use crate::protocols::{ConnectionParser, ExchangeEvent, Verdict};
 use proptest::prelude::*;
+use tracer_common::limits::TAIL_MAX;
 
 const PLAIN: u32 = 0x0000_f7df & !TLS & !COMPRESS;
 const MORE_RESULTS: u8 = 8;
@@ -114,7 +115,18 @@ const CONNECT: &str = "CONNECT CONNECT @2 -> ok @3 complete @5";
 fn first_bytes() {
     let maria = greeting("5.5.5-10.11.6-MariaDB", PLAIN);
     let mysql = greeting("8.0.36", PLAIN);
+    let debian = greeting("11.8.9-MariaDB-0+deb13u1 from Debian", PLAIN);
+    let salted = |byte: u8| {
+        let mut changed = debian.clone();
+        changed[4 + 1 + "11.8.9-MariaDB-0+deb13u1 from Debian".len() + 1 + 4 + 8] = byte;
+        changed
+    };
     for (bytes, my, maria) in [
+        (debian.clone(), Detected::No, Detected::Reply),
+        (debian[..20].to_vec(), Detected::NeedMore, Detected::NeedMore),
+        (greeting("8.4.0 (Source distribution)", PLAIN), Detected::Reply, Detected::No),
+        (greeting("8.4.0\n", PLAIN), Detected::No, Detected::No),
+        (salted(7), Detected::No, Detected::No),
         (mysql.clone(), Detected::Reply, Detected::No),
         (maria, Detected::No, Detected::Reply),
         (mysql[..8].to_vec(), Detected::NeedMore, Detected::NeedMore),
@@ -236,6 +248,99 @@ fn a_proxy_may_introduce_its_client_before_the_greeting_or_behind_it() {
         }
         let found = lines(&[&[rx(&[header]), hello(), rx(&[login(PLAIN)])][..], &then].concat());
         assert_eq!(found, ["CONNECT CONNECT @3 -> ok @4 complete @4", "SELECT SELECT @5 -> ok @6 complete @6"]);
+    }
+}
+
+/// The client's request for TLS, in place of its login.
+fn tls_request(capabilities: u32) -> Vec<u8> {
+    packet_of(1, &[&(capabilities | TLS).to_le_bytes()[..], &[0; 28]].concat())
+}
+
+#[test]
+fn a_session_goes_on_inside_tls() {
+    for (version, name) in [("8.0.36", "mysql"), ("11.8.9-MariaDB-0+deb13u1 from Debian", "mariadb")] {
+        for (requests, side) in [(Direction::Rx, Side::Server), (Direction::Tx, Side::Client)] {
+            for joined in [false, true] {
+                let to = |op: Op| if side == Side::Client { Op { dir: op.dir.flip(), ..op } } else { op };
+                let mut clear = ConnectionParser::new(false);
+                let begun = [tx(&[greeting(version, u32::MAX)]), rx(&[tls_request(PLAIN | DEPRECATE_EOF)])].map(to);
+                assert_eq!(event_lines(&play(&mut clear, &begun)), [] as [&str; 0]);
+                assert_eq!(clear.encrypted(), Some(false));
+                let mut text = clear.begin_text(joined, &mut Vec::new());
+                let login = packet_of(2, &login(PLAIN | TLS | DEPRECATE_EOF)[4..]);
+                let session = [
+                    rx(&[login]),
+                    tx(&[ok(3, 2)]),
+                    rx(&[query("SELECT * FROM a WHERE b = 'planted'")]),
+                    tx(&[result(3, true, 0)]),
+                    rx(&[query("DELETE FROM c")]),
+                    tx(&[error(1, 1451)]),
+                ];
+                // Where text is joined in its middle, the login passed unseen.
+                let ops: Vec<Op> = session.into_iter().skip(if joined { 2 } else { 0 }).map(to).collect();
+                let found = event_lines(&play(text.awake(), &ops));
+                let expected: &[&str] = if joined {
+                    &["SELECT SELECT a @1 -> ok @2 complete @2", "DELETE DELETE c @3 -> 1451 @4 complete @4"]
+                } else {
+                    &[
+                        "CONNECT CONNECT @1 -> ok @2 complete @2",
+                        "SELECT SELECT a @3 -> ok @4 complete @4",
+                        "DELETE DELETE c @5 -> 1451 @6 complete @6",
+                    ]
+                };
+                assert_eq!(found, expected, "{name} {requests:?} {joined}");
+                assert_eq!((text.awake().protocol(), text.side()), (Some(name), Some(side)));
+            }
+        }
+    }
+}
+
+#[test]
+fn text_that_begins_anew_is_that_of_the_same_session() {
+    let mut clear = ConnectionParser::new(false);
+    play(&mut clear, &[tx(&[greeting("11.8.9-MariaDB from Debian", u32::MAX)]), rx(&[tls_request(PLAIN)])]);
+    let mut text = clear.begin_text(false, &mut Vec::new());
+    let prepare = [
+        rx(&[packet_of(2, &login(PLAIN | TLS)[4..])]),
+        tx(&[ok(3, 2)]),
+        rx(&[command(PREPARE, b"SELECT * FROM c WHERE d = ?")]),
+        tx(&[prepared(1, 2, 1, false)]),
+    ];
+    assert_eq!(event_lines(&play(text.awake(), &prepare)).len(), 2);
+    let mut again = text.awake().begin_text(true, &mut Vec::new());
+    let ops = [tx(&[packet_of(6, b"\x07planted")]), rx(&[execute(1)]), tx(&[result(1, false, 0)])];
+    assert_eq!(event_lines(&play(again.awake(), &ops)), ["SELECT SELECT c @2 -> ok @3 complete @3"]);
+    assert_eq!(again.awake().protocol(), Some("mariadb"));
+}
+
+/// A result whose beginning and end alone are captured.
+fn long_rows() -> Vec<u8> {
+    [columns(true), vec![packet_of(4, &[b'z'; 90]); 40].concat()].concat()
+}
+
+#[test]
+fn an_error_behind_long_rows_fails_its_statement_and_no_other() {
+    let failed = || error(44, 1242);
+    // In one operation with the rows, in one of its own, and cut anywhere.
+    let whole = [long_rows(), failed()].concat();
+    let mut cases = vec![vec![cap(tx(&[whole]), 1024)], vec![cap(tx(&[long_rows()]), 1024), tx(&[failed()])]];
+    for cut in 1..failed().len() {
+        let (front, rest) = (failed()[..cut].to_vec(), failed()[cut..].to_vec());
+        cases.push(vec![cap(tx(&[long_rows(), front]), 1024), tx(&[rest])]);
+    }
+    for answer in cases {
+        let last = 6 + answer.len();
+        let mut ops = vec![rx(&[query("SELECT * FROM a")])];
+        ops.extend(answer);
+        ops.extend([rx(&[query("SELECT * FROM b")]), tx(&[result(1, true, 0)])]);
+        let ops = begun(PLAIN | DEPRECATE_EOF, &ops);
+        let found = event_lines(&play_with(&mut ConnectionParser::new(false), &ops, TAIL_MAX));
+        let expected = [
+            CONNECT.to_owned(),
+            format!("SELECT SELECT a @6 -> 1242 @7 complete @{last}"),
+            format!("SELECT SELECT b @{} -> ok @{} complete @{}", last + 1, last + 2, last + 2),
+        ];
+        assert_eq!(found, expected);
     }
 }
 

@@ -3,12 +3,16 @@
 use super::frames::{Frame, Front, HEADER, error_field, frame, number};
 use super::sqlstate::{ABORTED, OTHER, code};
 use super::{NOTE_ANSWERS, NOTE_READY, NOTE_SYNC, NOTE_UNKNOWN, REPLIES};
-use crate::protocols::{Body, Reply, Step};
+use crate::protocols::{Body, Reply, ReplyEnd, Step};
 
 /// An error's SQLSTATE lies within this many bytes of its beginning.
 const ERROR_FRONT: usize = 256;
 /// Bytes of ReadyForQuery.
 const READY: usize = 6;
+/// Messages that answer no request: notices, notifications and changed parameters.
+const UNASKED: &[u8] = b"NAS";
+/// Messages with which the server's answer ends if nothing failed, before ReadyForQuery.
+const LAST_ANSWERS: &[u8] = b"CIs123nTVK";
 
 /// Progress in reading a reply.
 #[derive(Debug, Default)]
@@ -158,12 +162,19 @@ impl Progress {
         *self = Self { notified: self.notified, ..Self::default() };
     }
 
-    /// The reply that ends with `bytes`, when only its end can be found.
-    pub(super) fn last(&mut self, bytes: &[u8], listens: bool) -> Option<Reply> {
-        let found = last(bytes, listens || self.notified)?;
+    /// Whether the reply ends with `bytes`, when only its end can be found.
+    pub(super) fn last(&mut self, bytes: &[u8], listens: bool) -> ReplyEnd {
+        let end = last(bytes, listens || self.notified);
+        if matches!(end, ReplyEnd::NotYet) {
+            return end;
+        }
         let Self { failure, notified, .. } = std::mem::take(self);
         self.notified = notified;
-        Some(reply(failure.or(found.failure)))
+        match (failure, end) {
+            // An error ends the statement, whatever follows.
+            (Some(failure), _) => ReplyEnd::Is(reply(Some(failure))),
+            (None, end) => end,
+        }
     }
 
     /// Ends the reply.
@@ -181,7 +192,7 @@ fn reply(failure: Option<&'static str>) -> Reply {
 /// Whether `bytes` are messages that answer no request.
 pub(super) fn are_unasked(bytes: &[u8]) -> bool {
     let mut rest = bytes;
-    while let Front::Frame(frame) = frame(rest, b"NAS")
+    while let Front::Frame(frame) = frame(rest, UNASKED)
         && frame.is_whole()
     {
         rest = rest.get(frame.split().0..).unwrap_or_default();
@@ -192,27 +203,35 @@ pub(super) fn are_unasked(bytes: &[u8]) -> bool {
     false
 }
 
-/// The reply that ends with `bytes`, that is, with ReadyForQuery. An error's SQLSTATE is found if `bytes` contain the
-/// whole message. That there was an error also shows in the transaction status, and in its ending: a zero byte ends its
-/// last field and another the message itself, where a command tag has only one. Of the other messages possible there,
-/// only a notification without payload ends like that, and only a client that `listens` gets one.
-fn last(bytes: &[u8], listens: bool) -> Option<Reply> {
-    let (before, ready) = bytes.split_at_checked(bytes.len().checked_sub(READY)?)?;
-    let (front, state) = ready.split_at_checked(HEADER)?;
-    if front != b"Z\0\0\0\x05" {
-        return None;
+/// Whether a reply ends with `bytes`, that is, with ReadyForQuery, and how: as the message before says. The server may have
+/// sent that in an operation of its own, as it does with errors. An error's SQLSTATE is found if `bytes` contain the whole
+/// message. That there was an error also shows in the transaction status, and in its ending: a zero byte ends its last field
+/// and another the message itself. Of the other messages possible there, only a notification without payload ends like
+/// that, and only a client that `listens` gets one.
+fn last(bytes: &[u8], listens: bool) -> ReplyEnd {
+    let split = bytes.len().checked_sub(READY).and_then(|at| bytes.split_at_checked(at));
+    let Some((mut before, [b'Z', 0, 0, 0, 5, state])) = split else { return ReplyEnd::NotYet };
+    while let Some(at) = ends_with_one_of(before, UNASKED) {
+        before = before.get(..at).unwrap_or_default();
     }
-    let is_error = |at: &usize| {
-        let length = number(before, at + 1).map(|length| length as usize);
-        length == Some(before.len() - at - 1) && before.get(at + HEADER) == Some(&b'S')
-    };
-    let found = memchr::memrchr_iter(b'E', before).find(is_error).and_then(|at| before.get(at + HEADER..));
-    let failure = match (found, state) {
+    let error = ends_with_one_of(before, b"E").and_then(|at| before.get(at + HEADER..));
+    let failure = match (error, state) {
         (Some(fields), _) => Some(error_field(fields, b"C").map_or(OTHER, code)),
-        (None, b"E") => Some(OTHER),
-        (None, b"I" | b"T") if before.ends_with(&[0, 0]) && !listens => Some(OTHER),
-        (None, b"I" | b"T") => None,
-        _ => return None,
+        (None, b'E') => Some(OTHER),
+        (None, b'I' | b'T') if ends_with_one_of(before, LAST_ANSWERS).is_some() => None,
+        (None, b'I' | b'T') if before.ends_with(&[0, 0]) && !listens => Some(OTHER),
+        (None, b'I' | b'T') => return ReplyEnd::Unseen,
+        _ => return ReplyEnd::NotYet,
     };
-    Some(reply(failure))
+    ReplyEnd::Is(reply(failure))
+}
+
+/// Where the message begins that ends with `bytes`, if that is one of `kinds` and all of it is there. Its length decides:
+/// within a message of another kind, three zero bytes in a row are only in lengths and in numbers.
+fn ends_with_one_of(bytes: &[u8], kinds: &[u8]) -> Option<usize> {
+    let ends = |at: &usize| {
+        let length = number(bytes, at + 1).map(|length| length as usize);
+        bytes.get(*at).is_some_and(|kind| kinds.contains(kind)) && length == Some(bytes.len() - at - 1)
+    };
+    (0..bytes.len()).rev().find(ends)
 }

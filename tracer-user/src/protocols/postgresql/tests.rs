@@ -2,9 +2,12 @@
 
 use super::*;
 use crate::model::Direction;
-use crate::protocols::connection_parser::tests::{Op, assert_divided, cap, play, summary, survive};
+use crate::protocols::connection_parser::tests::{Op, assert_divided, cap, play, play_with, summary, survive};
 use crate::protocols::{Chunk, ConnectionParser, ExchangeEvent, Settings, Stamp, Verdict};
 use proptest::prelude::*;
+use tracer_common::limits::TAIL_MAX;
+
+mod long_replies;
 
 /// A message.
 fn message(kind: u8, fields: &[u8]) -> Vec<u8> {
@@ -374,50 +377,26 @@ fn what_is_not_captured_is_passed_over() {
     // A parameter and a row longer than the capture limit, and a statement.
     let insert = [parse("", "INSERT INTO t VALUES ($1)"), bind("", "", &long), execute(""), sync()];
     let text = format!("SELECT * FROM u WHERE a = '{}' AND b IN (SELECT c FROM w)", "y".repeat(50_000));
+    let ops = [
+        cap(rx(&insert), 60),
+        tx(&[message(b'1', b""), message(b'2', b""), complete("INSERT 0 1"), ready(b'I')]),
+        cap(rx(&[query(&text)]), 4096),
+        cap(tx(&[columns(), row(&long), complete("SELECT 1"), ready(b'I')]), 1000),
+        // Many rows: the last bytes reveal their end, the last operation an error.
+        rx(&[query("SELECT * FROM v")]),
+        cap(tx(&[columns(), vec![row(&[b'z'; 500]); 10].concat()]), 1000),
+        cap(tx(&[vec![row(&[b'z'; 500]); 10].concat()]), 1000),
+        tx(&[row(b"Z\0\0\0\x05I"), error("ERROR", "22012"), ready(b'I')]),
+        rx(&[query("SELECT 1")]),
+        tx(&[ran(0), ready(b'I')]),
+    ];
     assert_eq!(
-        lines(&[
-            cap(rx(&insert), 60),
-            tx(&[message(b'1', b""), message(b'2', b""), complete("INSERT 0 1"), ready(b'I')]),
-            cap(rx(&[query(&text)]), 4096),
-            cap(tx(&[columns(), row(&long), complete("SELECT 1"), ready(b'I')]), 1000),
-            // Many rows: the last bytes reveal their end, the last operation an error.
-            rx(&[query("SELECT * FROM v")]),
-            cap(tx(&[columns(), vec![row(&[b'z'; 500]); 10].concat()]), 1000),
-            cap(tx(&[vec![row(&[b'z'; 500]); 10].concat()]), 1000),
-            tx(&[row(b"Z\0\0\0\x05I"), error("ERROR", "22012"), ready(b'I')]),
-            rx(&[query("SELECT 1")]),
-            tx(&[ran(0), ready(b'I')]),
-        ]),
+        event_lines(&play_with(&mut ConnectionParser::new(false), &ops, TAIL_MAX)),
         [
             "INSERT INSERT t @1 -> ok @2 complete @2",
             "SELECT SELECT u @3 -> ok @4 complete @4",
             "SELECT SELECT v @5 -> 22012 @6 complete @8",
             "SELECT SELECT @9 -> ok @10 complete @10",
-        ]
-    );
-}
-
-#[test]
-fn an_error_at_the_end_of_a_long_result_shows_in_its_last_bytes() {
-    let rows = || cap(tx(&[columns(), vec![row(&[b'z'; 500]); 10].concat()]), 1000);
-    let ends = |last: Vec<u8>| cap(tx(&[vec![row(&[b'z'; 500]); 10].concat(), last, ready(b'I')]), 1000);
-    let notified = || message(b'A', b"\0\0\0\x07channel\0\0");
-    assert_eq!(
-        lines(&[
-            rx(&[query("SELECT * FROM v")]),
-            rows(),
-            ends(error("ERROR", "22012")),
-            // A client that listens may get a notification without payload, which ends like an error.
-            rx(&[query("LISTEN channel")]),
-            tx(&[complete("LISTEN"), ready(b'I')]),
-            rx(&[query("SELECT * FROM v")]),
-            rows(),
-            ends([complete("SELECT 20"), notified()].concat()),
-        ]),
-        [
-            "SELECT SELECT v @1 -> _OTHER @2 complete @3",
-            "LISTEN LISTEN @4 -> ok @5 complete @5",
-            "SELECT SELECT v @6 -> ok @7 complete @8",
         ]
     );
 }
