@@ -285,3 +285,55 @@ fn probes_come_and_go_under_load() {
         assert_eq!(changed_code::of(pid), [], "what stays behind in process {pid}");
     }
 }
+
+/// A directory with a program and the libraries it needs, as a service in a `chroot` has them.
+fn root_with(dir: &Path, program: &Path) -> std::path::PathBuf {
+    let root = dir.join("root");
+    let copy = |file: &Path| {
+        let to = root.join(file.strip_prefix("/").expect("an absolute path"));
+        std::fs::create_dir_all(to.parent().expect("a directory")).expect("a directory");
+        std::fs::copy(file, &to).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    };
+    copy(program);
+    let listed = Command::new("ldd").arg(program).output().expect("ldd");
+    let text = String::from_utf8_lossy(&listed.stdout).into_owned();
+    text.split_whitespace().filter(|word| word.starts_with('/')).for_each(|library| copy(Path::new(library)));
+    root
+}
+
+#[test]
+fn a_server_in_a_chroot_shows_its_requests() {
+    let Some(_turn) = begin("tls_chroot", &["openssl", "curl", "chroot", "ldd"]) else { return };
+    let dir = scratch();
+    let (certificate, key) = certificate(dir.path());
+    let program = std::fs::canonicalize(find("openssl").expect("openssl")).expect("openssl");
+    let root = root_with(dir.path(), &program);
+    for file in [&certificate, &key] {
+        let name = Path::new(file).file_name().expect("a name");
+        std::fs::copy(file, root.join(name)).expect("a copy");
+    }
+    let inside = |file: &str| format!("/{}", Path::new(file).file_name().expect("a name").to_string_lossy());
+    let port = free_port();
+    let mut command = Command::new("chroot");
+    command.arg(&root).arg(&program).args(["s_server", "-quiet", "-www", "-accept", &format!("127.0.0.1:{port}")]);
+    command.args(["-cert", &inside(&certificate), "-key", &inside(&key)]);
+    let _server = Process::start("s_server", &mut command, &dir.path().join("s_server.log"));
+    let url = format!("https://127.0.0.1:{port}/");
+    let answered = || Command::new("curl").args(["-sk", "-o", "/dev/null", &url]).status().is_ok_and(|s| s.success());
+    wait("the server to answer", Duration::from_secs(20), || answered().then_some(()));
+    let agent = agent(dir.path(), &["--port", &port.to_string()]);
+    let seen = |spans: &[Span]| spans.iter().filter(|span| span.server && span.protocol == "http").count();
+    // Probes come once the agent has seen the process shake hands.
+    let mut tail = Tail::new(&agent.transactions);
+    wait("a request of the server inside TLS", Duration::from_secs(30), || {
+        assert!(answered(), "the server does not answer");
+        (seen(tail.read()) > 0).then_some(())
+    });
+    let before = seen(tail.read());
+    for _ in 0..20 {
+        assert!(answered(), "the server does not answer");
+    }
+    tail.until(before + 20, Duration::from_secs(20), |span| span.server && span.protocol == "http");
+    assert_eq!(seen(tail.read()), before + 20, "requests of the server");
+    agent.stop();
+}

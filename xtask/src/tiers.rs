@@ -43,7 +43,13 @@ const TABLE: &[(&str, Quick)] = &[
     ("gateways", All),
     ("haproxy", All),
     ("kafka", Only(&["requests_errors_and_durations_are_what_the_broker_says"])),
-    ("mariadb", All),
+    (
+        "mariadb",
+        Only(&[
+            "statements_errors_and_durations_are_what_the_server_says",
+            "a_server_with_words_in_its_version_is_seen_in_the_clear_and_inside_tls",
+        ]),
+    ),
     ("mariadb_digests", Nothing),
     ("memcached", All),
     ("mongodb", Nothing),

@@ -30,6 +30,9 @@ pub struct Maps {
     pub files: Vec<Mapping>,
     /// Path of the process's program.
     pub exe: String,
+    /// The process's root as the agent sees it: another directory than `/` after a `chroot` in the agent's mount namespace.
+    /// Paths of mappings begin with it there.
+    root: String,
     pid: u32,
 }
 
@@ -38,9 +41,10 @@ impl Maps {
     pub fn read(pid: u32) -> Option<Self> {
         let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
         let exe = exe.to_string_lossy().trim_end_matches(" (deleted)").to_owned();
+        let root = std::fs::read_link(format!("/proc/{pid}/root")).ok()?.to_string_lossy().into_owned();
         let mut text = Vec::new();
         File::open(format!("/proc/{pid}/maps")).ok()?.take(READ_LIMIT).read_to_end(&mut text).ok()?;
-        Some(Self { files: parse(&String::from_utf8_lossy(&text)), exe, pid })
+        Some(Self { files: parse(&String::from_utf8_lossy(&text)), exe, root, pid })
     }
 
     /// The process.
@@ -64,7 +68,7 @@ impl Maps {
             // Works even if the program was replaced on disk.
             return PathBuf::from(format!("/proc/{}/exe", self.pid));
         }
-        PathBuf::from(format!("/proc/{}/root{path}", self.pid))
+        PathBuf::from(format!("/proc/{}/root{}", self.pid, within(&self.root, path)))
     }
 
     /// A path by which the agent can open a mapped file, even one that was deleted or replaced.
@@ -83,6 +87,11 @@ impl Maps {
 /// The last part of a path.
 pub fn name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
+}
+
+/// A path within a root directory that it begins with; the same path if it does not.
+fn within<'a>(root: &str, path: &'a str) -> &'a str {
+    path.strip_prefix(root.trim_end_matches('/')).filter(|rest| rest.starts_with('/')).unwrap_or(path)
 }
 
 /// Parses the lines that name a file. Total: any text.
@@ -120,6 +129,15 @@ mod tests {
             |from, until, offset, path: &str, deleted| Mapping { from, offset, until, path: path.into(), deleted };
         let there = mapping(0x40_0000, 0x41_f000, 0x1000, "/usr/bin/a b", false);
         assert_eq!(found, [there, mapping(5, 6, 7, "/gone.so", true)]);
+    }
+
+    #[test]
+    fn paths_of_mappings_are_taken_within_the_root() {
+        assert_eq!(within("/", "/usr/lib/a.so"), "/usr/lib/a.so");
+        assert_eq!(within("/srv/root", "/srv/root/usr/lib/a.so"), "/usr/lib/a.so");
+        // A file that is mounted from outside, and a directory with a longer name.
+        assert_eq!(within("/srv/root", "/usr/lib/a.so"), "/usr/lib/a.so");
+        assert_eq!(within("/srv/root", "/srv/rooted/a.so"), "/srv/rooted/a.so");
     }
 
     #[test]

@@ -308,7 +308,7 @@ impl Engine {
         match (child.ended, answered) {
             _ if outlives => Verdict::Doubt(OUTLIVED),
             (0, _) | (_, 0) => Verdict::Wait,
-            _ if !request.alone => Verdict::Doubt(NOT_ALONE),
+            _ if !request.alone || self.affinity.moves(child.server) => Verdict::Doubt(NOT_ALONE),
             (ended, answered) if ended <= answered.saturating_add(TEARDOWN) => Verdict::Certain,
             _ if request.end == 0 => Verdict::Wait,
             _ => Verdict::Confirmed,

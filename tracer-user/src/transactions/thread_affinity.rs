@@ -281,7 +281,7 @@ impl Engine {
         }
         // What is missing may have shown that they move.
         let unseen =
-            lost == Some(EVENTS_LOST) || self.threads.get(&live.tid).is_none_or(|thread| thread.lost_at >= live.start);
+            lost == Some(EVENTS_LOST) || self.threads.get(&live.tid).is_some_and(|thread| thread.lost_at >= live.start);
         let crossed = self.affinity.processes.get(&live.pid).is_none_or(|process| process.crossed);
         (crossed || (live.cause.others_open && unseen)).then_some(TOO_LITTLE)
     }

@@ -205,3 +205,13 @@ fn calls_for_a_job_of_a_queue_do_not_certainly_begin_a_transaction() {
         [(10, Grade::Certain), (11, Grade::Certain), (12, Grade::Orphan), (13, Grade::Orphan), (11, Grade::Certain)];
     assert_eq!(host.judged(), grades.map(|(cookie, grade)| (cookie, grade, None)));
 }
+
+#[test]
+fn a_fork_proves_nothing_where_requests_move_between_threads() {
+    let mut host = host();
+    host.reads(5, 1, GET).forks((1, 5), CHILD).calls_by(CHILD, 7).exits(CHILD);
+    host.engine.moves_requests(1);
+    host.sends(5, 1, OK).passes(3_000_000_000);
+    let judged = host.judged();
+    assert!(matches!(judged.as_slice(), [(7, Grade::Ambiguous | Grade::Orphan, None)]), "{judged:?}");
+}
