@@ -319,21 +319,23 @@ fn a_server_in_a_chroot_shows_its_requests() {
     command.args(["-cert", &inside(&certificate), "-key", &inside(&key)]);
     let _server = Process::start("s_server", &mut command, &dir.path().join("s_server.log"));
     let url = format!("https://127.0.0.1:{port}/");
-    let answered = || Command::new("curl").args(["-sk", "-o", "/dev/null", &url]).status().is_ok_and(|s| s.success());
-    wait("the server to answer", Duration::from_secs(20), || answered().then_some(()));
+    let ask = |path: &str| {
+        let url = format!("{url}{path}");
+        Command::new("curl").args(["-sk", "-o", "/dev/null", &url]).status().is_ok_and(|status| status.success())
+    };
+    wait("the server to answer", Duration::from_secs(20), || ask("early").then_some(()));
     let agent = agent(dir.path(), &["--port", &port.to_string()]);
-    let seen = |spans: &[Span]| spans.iter().filter(|span| span.server && span.protocol == "http").count();
+    let of = |span: &Span, path: &str| span.server && span.protocol == "http" && span.path == path;
     // Probes come once the agent has seen the process shake hands.
     let mut tail = Tail::new(&agent.transactions);
     wait("a request of the server inside TLS", Duration::from_secs(30), || {
-        assert!(answered(), "the server does not answer");
-        (seen(tail.read()) > 0).then_some(())
+        assert!(ask("early"), "the server does not answer");
+        tail.read().iter().any(|span| of(span, "/early")).then_some(())
     });
-    let before = seen(tail.read());
     for _ in 0..20 {
-        assert!(answered(), "the server does not answer");
+        assert!(ask("later"), "the server does not answer");
     }
-    tail.until(before + 20, Duration::from_secs(20), |span| span.server && span.protocol == "http");
-    assert_eq!(seen(tail.read()), before + 20, "requests of the server");
+    tail.until(20, Duration::from_secs(20), |span| of(span, "/later"));
+    assert_eq!(tail.read().iter().filter(|span| of(span, "/later")).count(), 20, "requests of the server");
     agent.stop();
 }

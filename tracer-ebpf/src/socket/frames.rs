@@ -336,8 +336,11 @@ extern "C" fn step(_: u32, following: *mut Following) -> i64 {
         let (place, used) = (get!(walk, place), piece + PREFIX + HEADER);
         let room = if used < KEPT { KEPT - used } else { 0 };
         let carried = if carried < room { carried } else { room };
-        // The front may hold it already.
-        let is_kept = place != NONE && place + HEADER + carried > field!(record, head);
+        // The front may hold it already. What the operation does not hold is not copied, so it does not count: `close` judges
+        // alike, and what is given back of the slot was not written to.
+        let reached = place.wrapping_add(HEADER + carried);
+        let reached = if reached < end { reached } else { end };
+        let is_kept = place != NONE && reached > field!(record, head);
         let carried = if is_kept { carried } else { 0 };
         next = cur + n + len;
         if carried != 0 {

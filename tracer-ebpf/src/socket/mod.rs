@@ -431,8 +431,8 @@ fn sequence<const TX: bool>(sk: SockPtr, what: What, sock: &mut Sock, task: Task
     let known = sock.flags & SOCK_OPENED != 0;
     // On a connection that nothing was read from before, nothing but these bytes can have come with the FIN.
     let is_next = if known { start == sock.rx_next.wrapping_add(1) } else { bytes != 0 };
-    if is_next && copied == received && sk.receive_shut() {
-        // The FIN takes a sequence number and was consumed with the bytes.
+    if is_next && tcp.is_some() && copied == received && sk.receive_shut() {
+        // The FIN takes a sequence number and was consumed with the bytes; that of MPTCP is in neither count.
         start = start.wrapping_sub(1);
     }
     let unseen = if known { start.wrapping_sub(sock.rx_next) } else { 0 };

@@ -63,7 +63,7 @@ pub(super) fn find() -> Runtimes {
         if looked > PROCESSES {
             found.left_out += 1;
         } else if let Some(line) = look(pid, &maps) {
-            found.add(line, name(&maps.exe));
+            found.add(line, &crate::text::printable(name(&maps.exe)));
         }
     }
     found

@@ -462,7 +462,7 @@ mod tests {
     fn names_behind_long_environments() {
         let mut environ: Vec<u8> =
             (0..8000).flat_map(|n| format!("BACKEND_{n}_SERVICE_HOST=10.43.7.{n}\0").into_bytes()).collect();
-        environ.extend([b"LONG=".as_slice(), &[b'x'; 200_000], b"\0"].concat());
+        environ.extend([b"LONG=".as_slice(), &vec![b'x'; 200_000], b"\0"].concat());
         environ.extend(b"OTEL_RESOURCE_ATTRIBUTES=service.name=attributed\0");
         assert_eq!(otel_service(&*environ).as_deref(), Some("attributed"));
         environ.extend(b"OTEL_SERVICE_NAME=named");

@@ -404,7 +404,7 @@ fn connections_beside_tcp(settings: &Settings) -> Vec<Feature> {
     let mut found = Vec::new();
     match settings.counts_mptcp {
         Some(true) => {
-            found.push(Feature::full("MPTCP", "read as TCP; the ends are joined by the keys of the connection"))
+            found.push(Feature::full("MPTCP", "read as TCP; the ends are joined by the keys of the connection"));
         }
         Some(false) => found.push(Feature::less(
             "MPTCP",

@@ -47,7 +47,7 @@ fn attributes_of_spans_are_those_of_the_declared_version() {
             let (method, path) = (method.into(), path.into());
             let version = "h2";
             let (failure, outcome) = (Some("ERR"), Outcome::Complete);
-            one.span = Span { protocol, side, method, path, version, failure, outcome, ..one.span };
+            one.span = Span { side, protocol, method, path, version, failure, outcome, ..one.span };
             let request = spans::request(&[one], &host, &NamesCache::default(), &[]);
             let span = &request.resource_spans[0].scope_spans[0].spans[0];
             let mut all = BTreeSet::new();

@@ -3,6 +3,7 @@
 use super::connection_parser::ConnectionParser;
 use super::multiplex::Multiplexed;
 use super::proxy::{Preamble, preamble};
+use super::take_back::Standing;
 use super::{Chunk, ExchangeEvent, Protocol, Settings, Touched, Verdict};
 use crate::model::Direction;
 
@@ -87,6 +88,8 @@ impl ConnectionParser {
         (self.verdict, self.misses) = (Verdict::Unknown, 0);
         (self.midstream, self.turned, self.orphan, self.unsure) = (false, false, false, false);
         self.held = Vec::new();
+        // What the proxy's answers proved says nothing of the protocol inside.
+        (self.standing, self.inside) = (Standing::default(), None);
         for dir in [Direction::Rx, Direction::Tx] {
             let stream = self.stream(dir);
             stream.restart();

@@ -1,6 +1,6 @@
 //! How messages and connections end.
 
-use super::connection_parser::ConnectionParser;
+use super::connection_parser::{ConnectionParser, HeldOperation};
 use super::pair::Waiting;
 use super::stream::StreamState;
 use super::{Beyond, Chunk, ExchangeEvent, Settings, Stamp, Step, Verdict};
@@ -36,7 +36,9 @@ impl ConnectionParser {
         if let Some(multiplexed) = &self.multiplexed {
             return multiplexed.kept_bytes();
         }
-        let held: usize = self.held.iter().map(|held| held.head.capacity()).sum();
+        let sizes = |held: &HeldOperation| held.head.capacity() + held.tail.capacity() + held.fragments.capacity();
+        let undecided: usize = self.standing.undecided.iter().map(sizes).sum();
+        let held: usize = self.held.iter().map(|held| held.head.capacity()).sum::<usize>() + undecided;
         let inside = self.inside.as_ref().map(|inside| &inside.parser);
         let parser: usize = self.parser.iter().chain(inside).map(|parser| parser.kept_bytes()).sum();
         self.rx.buffer.capacity() + self.tx.buffer.capacity() + held + parser + self.round_trips_kept()
@@ -61,6 +63,10 @@ impl ConnectionParser {
         if let Some(parser) = &mut self.parser {
             parser.forget();
         }
+        if let Some(inside) = &mut self.inside {
+            inside.parser.forget();
+        }
+        self.standing.undecided = Vec::new();
         // The stream's position stays before the held replies: the next operation reveals the gap.
         self.held = Vec::new();
     }

@@ -212,7 +212,7 @@ impl ConnectionParser {
         let busy = self.session.as_ref().is_some_and(|session| !session.is_quiet())
             || self.round_trips.as_ref().is_some_and(|round_trips| round_trips.is_reading())
             || self.datagrams.as_ref().is_some_and(|datagrams| !datagrams.is_quiet())
-            || self.inside.is_some();
+            || !ignored && (self.inside.is_some() || self.standing.is_open());
         if busy {
             return None;
         }

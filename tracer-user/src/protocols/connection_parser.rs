@@ -458,6 +458,8 @@ impl ConnectionParser {
                     if message.cut {
                         self.want_more(chunk.dir, captured.len());
                     }
+                    // No other protocol begins so: whatever the answer is, this was a request.
+                    self.standing.proven |= matches!(message.version, "1.0" | "1.1");
                     let stream = self.stream(chunk.dir);
                     let (first, arrived, pos) = stream.start.unwrap_or((chunk.at, chunk.arrived, chunk.pos + at));
                     stream.bytes += used as u64;
@@ -594,7 +596,7 @@ impl ConnectionParser {
                                 match self.upgrade.take().filter(|_| expected.websocket) {
                                     Some(request) => self.begin_session(request, chunk, at + used, out),
                                     None if expected.tunnel && protocol == ProtocolId::Http => {
-                                        self.begin_tunnel(chunk, at + used, settings, out)
+                                        self.begin_tunnel(chunk, at + used, settings, out);
                                     }
                                     None => self.verdict = Verdict::Ignore,
                                 }
@@ -617,6 +619,10 @@ impl ConnectionParser {
                 Step::Trailing => return self.trail(chunk, captured, left, out),
                 Step::NeedMore => {
                     stream.buffer = bytes.to_vec();
+                    return left;
+                }
+                Step::Invalid if self.is_refuted(bytes) => {
+                    self.take_back(out);
                     return left;
                 }
                 Step::Invalid => return self.invalid(chunk, captured, left, out),

@@ -34,8 +34,13 @@ impl ConnectionParser {
     pub(super) fn feed_held(&mut self, held: Vec<HeldOperation>, settings: &Settings, out: &mut Vec<ExchangeEvent>) {
         let Some(requests) = self.requests else { return };
         for HeldOperation { dir, pos, len, head, tail, fragments, at, arrived } in held {
-            debug_assert_eq!(dir, requests.flip(), "only replies are put aside");
             let chunk = Chunk { dir, pos, len, head: &head, tail: &tail, fragments: &fragments, at, arrived };
+            // One of them began a tunnel, or took the recognition back: the rest is of another protocol.
+            if self.requests != Some(requests) || self.multiplexed.is_some() {
+                self.bytes(&chunk, settings, out);
+                continue;
+            }
+            debug_assert_eq!(dir, requests.flip(), "only replies are put aside");
             self.turn(chunk.dir, settings, out);
             self.last_dir = Some(chunk.dir);
             self.feed(&chunk, settings, out);

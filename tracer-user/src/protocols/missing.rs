@@ -152,10 +152,6 @@ impl ConnectionParser {
         out: &mut Vec<ExchangeEvent>,
     ) -> u64 {
         let is_request = self.requests == Some(chunk.dir);
-        if !is_request && self.is_refuted(captured) {
-            self.take_back(out);
-            return left;
-        }
         let stream = match chunk.dir {
             Direction::Rx => &mut self.rx,
             Direction::Tx => &mut self.tx,

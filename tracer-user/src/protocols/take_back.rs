@@ -24,6 +24,11 @@ pub(super) struct Standing {
 const _: () = assert!(PROTOCOLS.len() <= u32::BITS as usize);
 
 impl Standing {
+    /// Whether it matters to what comes next on a connection whose protocol is not settled.
+    pub(super) fn is_open(&self) -> bool {
+        self.refuted != 0 || !self.undecided.is_empty()
+    }
+
     /// Protocols that no answer has contradicted.
     pub(super) fn candidates(&self) -> impl Iterator<Item = &'static dyn Protocol> + use<> {
         let refuted = self.refuted;

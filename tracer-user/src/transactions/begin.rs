@@ -16,7 +16,7 @@ use super::report::SESSION;
 use super::round_trips::UNKNOWN;
 use super::task_table::is_unique;
 use super::thread::{IntervalOwner, Thread};
-use crate::model::{Cost, DimensionValues, Direction, Nanos, Outcome, ProtocolId, Side, TraceId};
+use crate::model::{Cost, DimensionValues, Direction, Nanos, Outcome, ProtocolId, Side, TraceFlags, TraceId};
 use crate::protocols::context::{Carrier, TraceParent};
 use crate::protocols::framed::NO_STATUS;
 use crate::protocols::{Conventions, NOWHERE, Request, Stamp};
@@ -252,16 +252,20 @@ impl Engine {
 
     /// A session is over whose upgrade is not reported yet: reports that first, so that the session knows its parent.
     fn report_upgrade(&mut self, cookie: u64, request: &mut Request, out: &mut Vec<Output>) {
+        if request.traceparent.is_some_and(|context| context.carrier == Carrier::Session) {
+            return;
+        }
         let is_upgrade = |slot: &&Slot| {
             self.spans.get(**slot).is_some_and(|live| live.cookie == cookie && live.outcome == Some(Outcome::Upgraded))
         };
-        let waiting = self.waiting.iter().chain(&self.deferred).map(|(_, slot)| slot);
-        let Some(slot) = waiting.filter(is_upgrade).last().copied() else { return };
-        let Some(parent_id) = self.spans.get(slot).map(|live| live.id.0) else { return };
+        let mut waiting = self.waiting.iter().chain(&self.deferred).map(|(_, slot)| slot);
+        let Some(slot) = waiting.rfind(is_upgrade).copied() else { return };
+        let Some((parent_id, flags)) = self.spans.get(slot).map(|live| (live.id.0, session_flags(live))) else {
+            return;
+        };
         self.give_out(slot, out);
         if let Some(trace) = self.reported.get(slot) {
-            request.traceparent =
-                Some(TraceParent { trace_id: trace.0, parent_id, flags: 0, carrier: Carrier::Session });
+            request.traceparent = Some(TraceParent { trace_id: trace.0, parent_id, flags, carrier: Carrier::Session });
         }
     }
 
@@ -272,7 +276,8 @@ impl Engine {
         }
         if let Some(connection) = self.connections.get_mut(&live.cookie) {
             let (trace_id, parent_id, carrier) = (trace.0, live.id.0, Carrier::Session);
-            connection.talk.awake().began_with(TraceParent { trace_id, parent_id, flags: 0, carrier });
+            let flags = session_flags(live);
+            connection.talk.awake().began_with(TraceParent { trace_id, parent_id, flags, carrier });
         }
     }
 
@@ -528,4 +533,9 @@ impl Engine {
             self.answered_on(slot);
         }
     }
+}
+
+/// The trace flags that an upgrade's session takes over.
+fn session_flags(upgrade: &OpenSpan) -> u8 {
+    upgrade.trace_flags.unwrap_or(TraceFlags::DRAWN).bits()
 }

@@ -65,6 +65,8 @@ struct ForkingRequest {
     kept: SpanRef,
     /// The thread.
     tid: u32,
+    /// Other threads of its process held requests, and it was not known whether these stay on their threads.
+    others_open: bool,
     /// What remains of it once it is reported.
     over: Option<Answered>,
 }
@@ -132,9 +134,13 @@ impl Engine {
             return;
         }
         self.now = self.now.max(header.nanos);
-        let above =
-            self.child_processes.processes.get(&header.tgid).filter(|_| !self.serving.contains_key(&header.tgid));
-        let entry = above.copied().map_or_else(
+        let above = self.child_processes.processes.get(&header.tgid).filter(|above| {
+            // A program that has run for long is a service of its own, and so is what it forks.
+            let independent = above.executed && header.nanos.saturating_sub(above.forked) > INDEPENDENT;
+            !independent && !self.serving.contains_key(&header.tgid)
+        });
+        let above = above.copied();
+        let mut entry = above.map_or_else(
             || ChildProcess {
                 server: header.tgid,
                 forked: header.nanos,
@@ -144,6 +150,11 @@ impl Engine {
             },
             |above| ChildProcess { ended: 0, executed: false, ..above },
         );
+        if above.is_none()
+            && let Some(forking) = &mut entry.request
+        {
+            forking.others_open = self.forked_by_thread(header.tid, header.tgid);
+        }
         if let Some(live) = entry.request.and_then(|forking| self.spans.get_mut(forking.request)) {
             live.forks = true;
         }
@@ -173,7 +184,13 @@ impl Engine {
         let alone = live.side == Side::Server && !live.multiplexed && !is_unique(live.read_as);
         // An answer that has begun may be over, and the thread at work for itself.
         let unanswered = live.first_reply == 0 && live.end == 0 && live.start <= header.nanos;
-        (alone && unanswered).then(|| ForkingRequest { request, kept: live.kept(), tid: header.tid, over: None })
+        (alone && unanswered).then(|| ForkingRequest {
+            request,
+            kept: live.kept(),
+            tid: header.tid,
+            others_open: false,
+            over: None,
+        })
     }
 
     /// A process executed another program.
@@ -182,6 +199,10 @@ impl Engine {
         let (serving, workers) = (&self.serving, &self.queue_workers);
         if let Some(child) = self.child_processes.processes.get_mut(&tgid) {
             child.executed = true;
+            // A thread that executes takes the place of the first one, which ends before it.
+            if child.ended <= exec.header.nanos {
+                child.ended = 0;
+            }
             if child.request.is_none() && !serving.contains_key(&child.server) && !workers.contains(child.server) {
                 self.child_processes.processes.remove(&tgid);
             }
@@ -309,9 +330,23 @@ impl Engine {
             _ if outlives => Verdict::Doubt(OUTLIVED),
             (0, _) | (_, 0) => Verdict::Wait,
             _ if !request.alone || self.affinity.moves(child.server) => Verdict::Doubt(NOT_ALONE),
-            (ended, answered) if ended <= answered.saturating_add(TEARDOWN) => Verdict::Certain,
-            _ if request.end == 0 => Verdict::Wait,
-            _ => Verdict::Confirmed,
+            _ if forking.others_open => match self.fork_is_of_thread(child.server, call.deferred) {
+                Some(true) => sure(child.ended, answered, request.end),
+                Some(false) => Verdict::Doubt(NOT_ALONE),
+                None => Verdict::Wait,
+            },
+            (ended, answered) => sure(ended, answered, request.end),
         }
+    }
+}
+
+/// The verdict on a process that worked for its request, by when it ended and when the answer began and ended.
+fn sure(ended: Nanos, answered: Nanos, end: Nanos) -> Verdict {
+    if ended <= answered.saturating_add(TEARDOWN) {
+        Verdict::Certain
+    } else if end == 0 {
+        Verdict::Wait
+    } else {
+        Verdict::Confirmed
     }
 }

@@ -128,8 +128,8 @@ impl OpenSpan {
     /// The trace flags of its own header. A message's context is its producer's.
     fn named_flags(&self) -> Option<TraceFlags> {
         let own = self.side == Side::Server && self.protocol.conventions() != Conventions::Messaging;
-        let named = self.request.traceparent.filter(|_| own);
-        let context = named.filter(|context| context.carrier != Carrier::Session)?;
+        // A session's context is that of its upgrade, at both ends.
+        let context = self.request.traceparent.filter(|context| own || context.carrier == Carrier::Session)?;
         Some(TraceFlags::new(context.flags))
     }
 

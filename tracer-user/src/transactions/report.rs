@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::charge::{add, less};
 use super::engine::{Engine, Output, Verdicts};
-use super::open_span::{Handed, OpenSpan, Slot, SpanRef, grade};
+use super::open_span::{Cause, Handed, OpenSpan, Slot, SpanRef, grade};
 use crate::model::{ClassId, Grade, Nanos, Outcome, Side, SpanId};
 
 /// How long, and how many times, a report is deferred for a call whose parent has not begun its answer.
@@ -215,6 +215,18 @@ impl Engine {
         let Some(slot) = self.take_exchange(cookie, exchange) else { return };
         if let Some(live) = self.spans.get_mut(slot) {
             live.withdrawn = true;
+        }
+        // Spans below it would name a parent that is never reported. This looks at all spans, once for a connection that was
+        // taken for another protocol's.
+        let is_below =
+            |live: &OpenSpan| live.cause.candidate == Some(slot) || live.caller.is_some_and(|(call, _)| call == slot);
+        let below: Vec<Slot> = self.spans.slots().filter(|slot| self.spans.get(*slot).is_some_and(is_below)).collect();
+        for span in below {
+            let Some(live) = self.spans.get_mut(span) else { continue };
+            if live.cause.candidate == Some(slot) {
+                live.cause = Cause::none("what its thread had read was no request");
+            }
+            live.caller = live.caller.filter(|(call, _)| *call != slot);
         }
         self.ended(slot, Outcome::Unfinished, self.now);
     }

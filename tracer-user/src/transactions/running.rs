@@ -46,8 +46,9 @@ impl Engine {
             .collect();
         let mut others = Vec::new();
         for (_, span) in open().filter(|(_, span)| span.side == Side::Client) {
+            let certain = self.charged_at_once(span).is_some();
             match span.cause.candidate.and_then(|request| rows.get_mut(&request)) {
-                Some(request) => request.calls.push(RunningCall { span, certain: span.cause.alone }),
+                Some(request) => request.calls.push(RunningCall { span, certain }),
                 None => others.push(RunningSpan {
                     span,
                     trace: self.trace_so_far(span),

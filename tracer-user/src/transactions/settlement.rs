@@ -24,8 +24,8 @@ impl Engine {
     /// The request to charge the call's work to at once, because no later evidence can change its parent.
     pub(super) fn charged_at_once(&self, call: &OpenSpan) -> Option<Slot> {
         let parent = call.cause.candidate.filter(|_| call.cause.alone && !is_stream(call))?;
-        (self.spans.get(parent).is_some() && !self.may_be_tasked(call, self.now) && !self.may_be_moved(call))
-            .then_some(parent)
+        let may_change = self.may_be_tasked(call, self.now) || self.may_be_moved(call);
+        (self.spans.get(parent).is_some() && !may_change && self.doubt_of_thread(call).is_none()).then_some(parent)
     }
 
     /// A request is reported: takes the cost of its calls, and drops the times of calls that may belong to another

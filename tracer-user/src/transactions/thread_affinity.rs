@@ -57,6 +57,12 @@ impl RequestUse {
         self.calls && self.crosses
     }
 
+    /// It works for the request that it holds: returns whether it crosses.
+    fn works(&mut self) -> bool {
+        self.calls = true;
+        self.crosses
+    }
+
     /// It sent something: returns whether it crosses. A thread that collects replies for others and sends is no mere
     /// reader.
     fn sent(&mut self) -> bool {
@@ -163,15 +169,38 @@ impl Engine {
         if !claims {
             return;
         }
-        let spans = &self.spans;
-        let held = |slot: &Slot| spans.get(*slot).is_some_and(|live| live.end == 0 && live.tid != tid);
-        let process = self.affinity.processes.get(&tgid);
-        let others = process.is_none_or(|process| {
-            !process.is_known() && (process.open.len() >= REMEMBERED || process.open.iter().any(held))
-        });
+        let others = self.may_be_of_others(tid, tgid);
         if let Some(live) = self.spans.get_mut(slot) {
             live.cause.others_open = others;
         }
+    }
+
+    /// Whether what a thread does for the request it holds may be for one that another thread holds: it is not known yet
+    /// whether the process's requests stay on their threads.
+    fn may_be_of_others(&self, tid: u32, tgid: u32) -> bool {
+        let held = |slot: &Slot| self.spans.get(*slot).is_some_and(|live| live.end == 0 && live.tid != tid);
+        self.affinity.processes.get(&tgid).is_none_or(|process| {
+            !process.is_known() && (process.open.len() >= REMEMBERED || process.open.iter().any(held))
+        })
+    }
+
+    /// A thread forked a process for the request it holds. Returns whether it may have been for another thread's.
+    pub(super) fn forked_by_thread(&mut self, tid: u32, tgid: u32) -> bool {
+        if self.threads.get_mut(&tid).is_some_and(|thread| thread.requests.works()) {
+            self.crosses(tid, tgid);
+        }
+        self.may_be_of_others(tid, tgid)
+    }
+
+    /// Whether a fork that may have been for another thread's request was one for that thread's: `None` until it is known.
+    pub(super) fn fork_is_of_thread(&self, tgid: u32, deferred: u8) -> Option<bool> {
+        if self.affinity.moves(tgid) {
+            return Some(false);
+        }
+        if !self.is_unknown(tgid) {
+            return Some(true);
+        }
+        (deferred >= PATIENCE).then(|| !self.affinity.processes.get(&tgid).is_none_or(|process| process.crossed))
     }
 
     /// Thread `by` began the answer of a request.
@@ -187,7 +216,7 @@ impl Engine {
             let call = slot.and_then(|slot| self.spans.get(slot));
             call.is_some_and(|call| call.cause.alone && call.cause.others_open)
         };
-        let stays = reader == by && live.calls.iter().any(|time| others_open(time.call));
+        let stays = reader == by && (live.forks || live.calls.iter().any(|time| others_open(time.call)));
         if stays && let Some(process) = self.affinity.processes.get_mut(&tgid) {
             process.stayed = process.stayed.saturating_add(1);
             if process.is_known() {

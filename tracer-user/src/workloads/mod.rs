@@ -273,7 +273,7 @@ mod tests {
     fn a_main_thread_is_not_a_command() {
         let mut books = Workloads::for_memory(512 << 20);
         let commands = |books: &Workloads| -> Vec<String> {
-            books.grouping(GroupBy::Command).groups.into_iter().map(|group| group.name.to_string()).collect()
+            books.grouping(GroupBy::Command).groups.into_iter().map(|group| String::from(&*group.name)).collect()
         };
         for (pid, comm) in [(1, "node"), (2, "MainThread"), (3, "node-MainThread")] {
             books.process(pid, &ProcessFacts { exe: "/usr/bin/node".into(), ..facts(comm, "u", "/") }, 0);

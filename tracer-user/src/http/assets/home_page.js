@@ -20,6 +20,7 @@ export class HomePage {
     this.classes = new Table({ name: "classes", sort: "-share", key: seriesKey, columns: CLASSES, rowsMost: 100, first, searched: true });
     this.others = new Table({ name: "others", sort: "-cpu", key: (row) => row.service_name, columns: OTHERS, rowsMost: 15 });
     this.noRequests = h("div");
+    this.running = h("p", null, h("a", { href: "/running" }, "Requests running now"));
     this.goals = new Table({ name: "goals", sort: "importance", key: (row) => `${row.service_class} ${row.service_name}`, columns: GOALS, rowsMost: 50 });
     this.policies = h("div");
     this.hosts = new Table({ name: "hosts", sort: "name", key: (row) => row.host, columns: HOSTS, rowsMost: 500 });
@@ -27,7 +28,7 @@ export class HomePage {
     for (const table of [this.services, this.classes]) table.element.classList.add("cards");
     const map = fold("Service map", "width = calls, red = errors above 1 %, number = p95 of the service, mean of the call", this.map.element);
     const services = fold("Services", "requests that this host serves", this.services.element);
-    const classes = card("Request classes", "of all services", h("p", null, h("a", { href: "/running" }, "Requests running now")), this.classes.element, this.noRequests, legend());
+    const classes = card("Request classes", "of all services", this.running, this.classes.element, this.noRequests, legend());
     // A phone begins with what is costly; the rest is a touch away.
     show(place, this.findings, this.hostList, narrow() ? [classes, services, map] : [map, services, classes], this.policies,
       fold("Other CPU", "programs without requests, since the agent started", this.others.element));
@@ -41,6 +42,7 @@ export class HomePage {
   }
 
   async refresh(health) {
+    this.running.hidden = Boolean(health.fleet);
     if (health.fleet) this.showHosts((await json("/api/v1/hosts")).hosts);
     const [{ services }, all, { edges }, found, policies] = await Promise.all([json("/api/v1/services"), classes(), optional("/api/v1/edges", {}, { edges: [] }), findings(), optional("/api/v1/service-classes", {}, { service_classes: [] })]);
     const known = await series();

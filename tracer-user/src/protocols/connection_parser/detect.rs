@@ -126,6 +126,8 @@ impl ConnectionParser {
         let Inside { protocol, requests, parser } = inside;
         (self.protocol, self.requests, self.parser) = (Some(protocol), Some(requests), Some(parser));
         self.verdict = Verdict::Trace;
+        // What was read before TLS began proved it.
+        self.standing.proven = true;
         let stream = self.stream(chunk.dir);
         if stream.buffer.is_empty() {
             stream.pos = chunk.pos;

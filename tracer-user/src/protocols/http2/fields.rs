@@ -56,7 +56,6 @@ impl Fields {
             Name::CutPath if value.len() >= PATH_KEPT || value.iter().any(|byte| matches!(byte, b'?' | b'#')) => {
                 (self.path, self.path_cut) = (Some(value.to_vec()), true);
             }
-            Name::CutPath => {}
             Name::Authority => self.authority = Some(value.to_vec()),
             Name::Scheme => self.scheme = true,
             Name::Status => {
@@ -77,7 +76,7 @@ impl Fields {
                 }
             }
             Name::Unknown => self.unknown = true,
-            Name::Other => {}
+            Name::CutPath | Name::Other => {}
         }
     }
 

@@ -215,3 +215,22 @@ fn a_fork_proves_nothing_where_requests_move_between_threads() {
     let judged = host.judged();
     assert!(matches!(judged.as_slice(), [(7, Grade::Ambiguous | Grade::Orphan, None)]), "{judged:?}");
 }
+
+#[test]
+fn a_fork_for_another_threads_request_is_not_certain() {
+    let mut host = host();
+    // Thread 5 reads one request and thread 6 another; thread 5 goes on with the other one, and forks for it.
+    host.reads(5, 1, GET).reads(6, 2, GET).forks((1, 5), CHILD).calls_by(CHILD, 10).exits(CHILD);
+    host.passes(50_000_000).sends(5, 2, OK).sends(5, 1, OK).passes(3_000_000_000);
+    let judged = host.judged();
+    assert!(matches!(judged.as_slice(), [(10, Grade::Ambiguous | Grade::Orphan, None)]), "{judged:?}");
+}
+
+#[test]
+fn a_thread_that_executes_ends_no_process() {
+    let mut host = host();
+    host.reads(5, 1, GET).forks((1, 5), CHILD);
+    // The first thread ends before the one that executes takes its place.
+    host.exits(CHILD).executes(CHILD).calls_by(CHILD, 10).exits(CHILD).passes(50_000_000).sends(5, 1, OK);
+    assert_eq!(host.judged(), [(10, Grade::Certain, Some(1))]);
+}
