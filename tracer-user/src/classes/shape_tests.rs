@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 
 use super::*;
 
+/// A path of a download, from a package's name and its first letters.
+type Shape = fn(&str, &str, &str) -> String;
+
 /// Numbers that are the same in each run.
 struct Random(u64);
 
@@ -152,7 +155,6 @@ fn a_client_that_fetches_each_path_once_has_few_classes() {
         packages.iter().zip(&letters).map(|(name, [one, two])| format!("/{one}/{two}/{one}{two}{name}")).collect();
     let found = classes(Side::Client, "GET", &sparse);
     assert!(found.len() <= 30, "a sparse index: {} classes: {found:?}", found.len());
-    type Shape = fn(&str, &str, &str) -> String;
     let shapes: [(&str, Shape); 5] = [
         ("wheels", |name, one, two| format!("/packages/{one}/{two}/5af3107a4000d2e1/{name}-1.2.whl")),
         ("an index", |name, _, _| format!("/simple/{name}/")),
