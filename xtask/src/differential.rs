@@ -182,7 +182,8 @@ fn record(way: Option<Way>, dir: &Path, filters: &[String]) -> Result<()> {
         let name = program.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let named = filters.iter().any(|filter| name.contains(filter.as_str()));
         let traced = ["transactions", "links", "pools"].iter().any(|of| name.starts_with(of));
-        if !named && !(traced && filters.is_empty()) {
+        let wanted = if filters.is_empty() { traced } else { named };
+        if !wanted {
             continue;
         }
         let mut command = root.command("env");
