@@ -68,7 +68,12 @@ fn compare(passed: &Passed, spans: &[Span], sent: u64) {
         let text = String::from_utf8_lossy(&marked.payload);
         let path = text.split(' ').nth(1).unwrap_or_default();
         assert!(text.starts_with("GET /hop/"), "an option with a segment that begins no request: {marked:?}");
-        assert_eq!(marked.option.get(..2), Some(&[25, 26][..]), "{marked:?}");
+        // With trace flags: sampled, and a random id, as the agent draws it.
+        assert_eq!(
+            (marked.option.get(..2), marked.option.get(26..)),
+            (Some(&[25, 27][..]), Some(&[3][..])),
+            "{marked:?}"
+        );
         let (trace, span): ([u8; 16], [u8; 8]) = match (marked.option.get(2..18), marked.option.get(18..26)) {
             (Some(trace), Some(span)) => (trace.try_into().expect("16 bytes"), span.try_into().expect("8 bytes")),
             _ => panic!("a short option: {marked:?}"),
