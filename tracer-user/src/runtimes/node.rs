@@ -2,13 +2,15 @@
 //!
 //! Symbols name the functions that run timers and immediates. `node::Environment` has a libuv handle whose callback is
 //! the second function, so a search of the program's heap for the function's address finds the environment. The handle
-//! points to the loop, whose public layout gives the function that handles wake-ups from other threads. The async ids
-//! are near the handle: four doubles, recognised by their invariants. So detection needs neither version tables nor
-//! offsets of private structures, and libuv may be stripped.
+//! points to the loop, whose public layout gives the function that handles wake-ups from other threads; since libuv 1.52
+//! (Node.js 24) only a number is there, and a symbol or the code of libuv gives the function. The async ids are near the
+//! handle: four doubles, recognised by their invariants. So detection needs neither version tables nor offsets of private
+//! structures, and libuv may be stripped.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 
 use tracer_common::runtime::{KIND_NODE, NUMBERS, Runtime, UserProbe};
 
@@ -33,8 +35,15 @@ const CHECK_TYPE: u64 = 16;
 const CHECK_CALLBACK: u64 = 96;
 /// `UV_CHECK`.
 const CHECK: u32 = 2;
-/// `uv_loop_t.async_io_watcher.cb` (libuv 1, public, Linux on 64 bits).
+/// `uv_loop_t.async_io_watcher` (libuv 1, public, Linux on 64 bits): begins with its callback; since 1.52 with a number.
 const LOOP_ASYNC: u64 = 0x1c8;
+/// The function that handles wake-ups from other threads, and an exported one of the same source file.
+const MESSAGES: &str = "uv__async_io";
+const BESIDE_MESSAGES: &str = "uv_async_init";
+/// That function's check that the watcher is `LOOP_ASYNC` of its loop: `lea 0x1c8(%rdi),%rax; cmp %rax,%rsi`.
+const MESSAGES_CODE: [u8; 10] = [0x48, 0x8d, 0x87, 0xc8, 0x01, 0, 0, 0x48, 0x39, 0xc6];
+/// How far from [`BESIDE_MESSAGES`] that code may be.
+const BESIDE: u64 = 16 << 10;
 /// How far from its handles an environment may keep its async ids.
 const AROUND: u64 = 16 << 10;
 /// Most bytes of memory searched; bytes per read.
@@ -64,7 +73,7 @@ pub(super) fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
         return less(DetectionState::Unsupported);
     }
     let file = maps.open_by(path);
-    let wanted = [TIMERS, IMMEDIATES, ACCEPTS, CONNECTS, PIPES];
+    let wanted = [TIMERS, IMMEDIATES, ACCEPTS, CONNECTS, PIPES, MESSAGES, BESIDE_MESSAGES];
     let Some(program) = Program::read(&file, &wanted) else { return less(DetectionState::Unreadable) };
     let (Some(timers), Some(immediates)) = (program.address(TIMERS), program.address(IMMEDIATES)) else {
         return less(DetectionState::NoSymbols);
@@ -74,13 +83,10 @@ pub(super) fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
     let Some(environment) = memory.environment(bias.wrapping_add(immediates)) else {
         return less(DetectionState::Unreadable);
     };
-    // The function that handles wake-ups from other threads, in the program or in libuv.
-    let shows = maps.files.iter().filter(|mapping| mapping.from <= environment.messages).max_by_key(|shown| shown.from);
-    let Some(shows) = shows.filter(|shown| shown.path == path || name(&shown.path).starts_with("libuv.so")) else {
+    let Some(messages) = messages(maps, path, &program, environment.messages) else {
         return less(DetectionState::Unreadable);
     };
-    let messages = environment.messages - shows.from + shows.offset;
-    let mut places = vec![Place { probe: UserProbe::NodeMessages, file: maps.open_by(&shows.path), offset: messages }];
+    let mut places = vec![messages];
     for (probe, address) in [
         (UserProbe::NodeTimers, Some(timers)),
         (UserProbe::NodeImmediates, Some(immediates)),
@@ -97,6 +103,56 @@ pub(super) fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
     at[0] = 1;
     at[1] = environment.ids.unwrap_or(0);
     Some(Found { runtime: Runtime { at, ..bare }, places, ..found })
+}
+
+/// Where the function is that handles wake-ups from other threads: in the program or in libuv. `watcher` is the first word
+/// of the loop's watcher for them.
+fn messages(maps: &Maps, path: &str, program: &Program, watcher: u64) -> Option<Place> {
+    let place = |file: PathBuf, offset: u64| Place { probe: UserProbe::NodeMessages, file, offset };
+    let of_libuv = |name: &str| name.starts_with("libuv.so");
+    let shows = maps.files.iter().find(|mapping| (mapping.from..mapping.until).contains(&watcher));
+    if let Some(shows) = shows.filter(|shown| shown.path == path || of_libuv(name(&shown.path))) {
+        return Some(place(maps.open_by(&shows.path), watcher - shows.from + shows.offset));
+    }
+    let Some(library) = maps.named(of_libuv) else {
+        let file = maps.open_by(path);
+        let offset = messages_in(&file, program)?;
+        return Some(place(file, offset));
+    };
+    let file = maps.open_by(&library.path);
+    let libuv = Program::read(&file, &[MESSAGES, BESIDE_MESSAGES])?;
+    let offset = messages_in(&file, &libuv)?;
+    Some(place(file, offset))
+}
+
+/// The offset of that function in a file that contains libuv: by its symbol, or by its code.
+fn messages_in(file: &Path, libuv: &Program) -> Option<u64> {
+    let open = File::open(file).ok()?;
+    if let Some(offset) = libuv.address(MESSAGES).and_then(|address| libuv.offset(address)) {
+        let mut code = [0; 5];
+        open.read_exact_at(&mut code, offset).ok()?;
+        return Some(offset + cheapest(code));
+    }
+    let beside = libuv.offset(libuv.address(BESIDE_MESSAGES)?)?;
+    let from = beside.saturating_sub(BESIDE);
+    let mut code = Vec::new();
+    let mut piece = open;
+    piece.seek(SeekFrom::Start(from)).ok()?;
+    piece.take(2 * BESIDE).read_to_end(&mut code).ok()?;
+    Some(from + messages_code(&code)?)
+}
+
+/// Where in `code` the function makes its check; `None` unless at exactly one place.
+fn messages_code(code: &[u8]) -> Option<u64> {
+    let mut found = memchr::memmem::find_iter(code, &MESSAGES_CODE);
+    let first = found.next()?;
+    if found.next().is_some() {
+        return None;
+    }
+    // The jump after it, where there is one: the kernel emulates it.
+    let jump = first + MESSAGES_CODE.len();
+    let jumps = matches!(code.get(jump..jump + 2), Some([0x0f, 0x80..=0x8f] | [0x70..=0x7f, _]));
+    Some(if jumps { jump } else { first } as u64)
 }
 
 /// Whether a program's name means Node.js: `node`, `nodejs`, `node-22`.
@@ -116,7 +172,7 @@ fn cheapest(code: [u8; 5]) -> u64 {
 /// The facts found in an environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Environment {
-    /// Address of the function that handles wake-ups from other threads.
+    /// First word of the watcher for wake-ups from other threads: the address of the function, or a number.
     messages: u64,
     /// Address of the async ids.
     ids: Option<u64>,
@@ -310,6 +366,17 @@ mod tests {
         assert_eq!(found.map(|found| found.messages), Some(0x1234));
         likeness.handle[CHECK_TYPE as usize / 8] = 0;
         assert_eq!(memory.around(handle), None);
+    }
+
+    #[test]
+    fn a_stripped_libuv_shows_by_its_code_where_it_takes_messages() {
+        // Debian's libuv 1.53, from the function's first byte on.
+        let newer: &[u8] = b"\xf3\x0f\x1e\xfa\x48\x83\xec\x38\x64\x48\x8b\x04\x25\x28\x00\x00\x00\x48\x89\x44\x24\x18\
+            \x48\x8d\x87\xc8\x01\x00\x00\x48\x39\xc6\x0f\x85\x8f\x78\xff\xff\x48\x89\x5c\x24\x20";
+        assert_eq!(messages_code(newer), Some(32));
+        assert_eq!(messages_code(&newer[..32]), Some(22));
+        assert_eq!(messages_code(&newer[..31]), None);
+        assert_eq!(messages_code(&[newer, newer].concat()), None);
     }
 
     #[test]
