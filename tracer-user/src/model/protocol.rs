@@ -98,6 +98,8 @@ protocols! {
     Amqp = "amqp", Messaging;
     /// Kafka.
     Kafka = "kafka", Messaging;
+    /// Jobs that workers take from a queue.
+    Job = "job", Messaging;
     /// DNS.
     Dns = "dns", Names;
     /// TLS whose text is not seen: round trips.

@@ -2,6 +2,7 @@
 
 use super::closing::give_up;
 use super::dns::Datagrams;
+use super::jobs::JobEvent;
 use super::multiplex::Multiplexed;
 use super::pair::Pair;
 use super::round_trips::{Inside, RoundTrips};
@@ -482,6 +483,13 @@ impl ConnectionParser {
                         if request.expected.websocket {
                             self.upgrade = Some(request.clone());
                         }
+                        let job = self.parser.as_mut().and_then(|parser| parser.take_job());
+                        let job = job.map(|job| ExchangeEvent::Job { exchange, job });
+                        // What asks for the next job is not part of the one before.
+                        let asks =
+                            |job: &ExchangeEvent| matches!(job, ExchangeEvent::Job { job: JobEvent::Asks(_), .. });
+                        let (before, after) = if job.as_ref().is_some_and(asks) { (job, None) } else { (None, job) };
+                        out.extend(before);
                         out.push(ExchangeEvent::Begun {
                             exchange,
                             request,
@@ -492,6 +500,7 @@ impl ConnectionParser {
                             side,
                             protocol,
                         });
+                        out.extend(after);
                     }
                     if pipelines && self.pair.len() == PIPELINE {
                         self.rx.head_wanted = HEAD_MAX;
@@ -582,6 +591,11 @@ impl ConnectionParser {
                             return left;
                         }
                         self.replied(chunk, &message, out);
+                        if let Some(waiting) = waiting
+                            && let Some(job) = self.parser.as_mut().and_then(|parser| parser.take_job())
+                        {
+                            out.push(ExchangeEvent::Job { exchange: waiting.exchange, job });
+                        }
                         match body {
                             Body::Length(0) => self.reply_ended(Outcome::Complete, chunk.at, out),
                             Body::Beyond(beyond) => {

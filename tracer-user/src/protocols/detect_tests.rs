@@ -85,7 +85,7 @@ fn no_protocol_takes_anothers_connection() {
 fn every_id_is_detected() {
     for id in ProtocolId::ALL {
         // gRPC is found in HTTP/2, declared transactions have no connection.
-        let expected = !matches!(id, ProtocolId::Grpc | ProtocolId::Declared);
+        let expected = !matches!(id, ProtocolId::Grpc | ProtocolId::Job | ProtocolId::Declared);
         assert_eq!(PROTOCOLS.iter().any(|protocol| protocol.id() == id), expected, "{id}");
     }
 }

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use super::connection_parser::tests::{Op, play};
+use super::jobs::JobEvent;
 use super::{Closed, ConnectionParser, ExchangeEvent, PROTOCOLS, Settings, Stamp, grpc};
 use crate::model::{Direction, Side};
 
@@ -33,7 +34,7 @@ fn lines(ops: &[Op]) -> Vec<String> {
     // The server closes.
     conversation.closed(Closed::Local, at, None, &Settings::default(), &mut events);
     conversation.closed(Closed::Both, at, None, &Settings::default(), &mut events);
-    let (mut lines, mut certificates): (Vec<String>, Vec<String>) = Default::default();
+    let (mut lines, mut certificates, mut jobs): (Vec<String>, Vec<String>, Vec<String>) = Default::default();
     for event in events {
         match event {
             ExchangeEvent::Begun { request, protocol, .. } => {
@@ -52,6 +53,7 @@ fn lines(ops: &[Op]) -> Vec<String> {
                 }
             }
             ExchangeEvent::Linked { .. } => {}
+            ExchangeEvent::Job { exchange, job } => jobs.push(format!("{exchange} {}", job_line(&job))),
             ExchangeEvent::Certificate { name, expires } => {
                 certificates.push(format!("certificate {name} expires {expires}"));
             }
@@ -59,7 +61,19 @@ fn lines(ops: &[Op]) -> Vec<String> {
         }
     }
     lines.append(&mut certificates);
+    lines.append(&mut jobs);
     lines
+}
+
+fn job_line(job: &JobEvent) -> String {
+    match job {
+        JobEvent::Asks(queues) => format!("asks {} queues for a job", queues.len()),
+        JobEvent::Pushed { elements, .. } => format!("puts {} jobs into a queue", elements.len()),
+        JobEvent::Taken(job) => {
+            format!("takes the job {}{}", job.name, if job.handed_over { ", handed over" } else { "" })
+        }
+        JobEvent::Named { name, .. } => format!("describes the job {name}"),
+    }
 }
 
 fn files() -> Vec<PathBuf> {

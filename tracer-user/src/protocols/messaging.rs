@@ -22,6 +22,8 @@ pub const PUBLISH: &str = "publish";
 pub const REQUEST: &str = "request";
 /// A message goes to a consumer.
 pub const DELIVER: &str = "deliver";
+/// A worker works on a job that it took from a queue ([`super::jobs`]).
+pub const PROCESS: &str = "process";
 /// A client logs in.
 pub const CONNECT: &str = "connect";
 /// A client subscribes to messages.
@@ -31,7 +33,7 @@ pub const UNSUBSCRIBE: &str = "unsubscribe";
 /// A client asks for one message.
 pub const GET: &str = "get";
 /// Usual names of operations.
-pub(super) const OPERATIONS: &[&str] = &[PUBLISH, DELIVER, REQUEST, CONNECT, SUBSCRIBE, UNSUBSCRIBE, GET];
+pub(super) const OPERATIONS: &[&str] = &[PUBLISH, DELIVER, PROCESS, REQUEST, CONNECT, SUBSCRIBE, UNSUBSCRIBE, GET];
 
 /// Placeholder for the names of inboxes.
 pub const INBOX: &str = "{inbox}";
@@ -63,7 +65,7 @@ pub(super) fn request(
 }
 
 /// A destination as text: bounded, control characters replaced.
-fn text(bytes: &[u8]) -> Arc<str> {
+pub(super) fn text(bytes: &[u8]) -> Arc<str> {
     let bytes = bytes.get(..bytes.len().min(DESTINATION)).unwrap_or_default();
     let text = String::from_utf8_lossy(bytes);
     if text.chars().any(char::is_control) {
@@ -74,19 +76,19 @@ fn text(bytes: &[u8]) -> Arc<str> {
 
 /// Whether the span is a consumer's processing of a message.
 pub fn is_processing(span: &Span) -> bool {
-    span.side == Side::Server && *span.method == *DELIVER
+    span.side == Side::Server && operation_type(&span.method) == "process"
 }
 
 /// Whether the span is a client's work, not a broker's.
 pub fn is_of_client(span: &Span) -> bool {
-    (span.side == Side::Client) != (*span.method == *DELIVER)
+    (span.side == Side::Client) != (operation_type(&span.method) == "process")
 }
 
 /// `messaging.operation.type` of an operation; empty where it has none.
 pub fn operation_type(operation: &str) -> &'static str {
     match operation {
         PUBLISH | REQUEST | "Produce" => "send",
-        DELIVER => "process",
+        DELIVER | PROCESS => "process",
         GET | "Fetch" | "ShareFetch" => "receive",
         "OffsetCommit" | "TxnOffsetCommit" | "ShareAcknowledge" => "settle",
         _ => "",
@@ -95,12 +97,22 @@ pub fn operation_type(operation: &str) -> &'static str {
 
 /// `messaging.system` of a protocol.
 pub fn system(protocol: ProtocolId) -> &'static str {
-    if protocol == ProtocolId::Amqp { "rabbitmq" } else { protocol.name() }
+    match protocol {
+        ProtocolId::Amqp => "rabbitmq",
+        // Only Redis' queues are read.
+        ProtocolId::Job => ProtocolId::Redis.name(),
+        _ => protocol.name(),
+    }
 }
 
-/// Whether destinations consist of words, some of which are variable. Kafka's topics are plain names.
-pub fn has_words(protocol: ProtocolId) -> bool {
-    protocol != ProtocolId::Kafka
+/// Whether a destination consists of words, some of which are variable. Kafka's topics are plain names, and so are the jobs
+/// of a library.
+pub fn has_words(protocol: ProtocolId, destination: &str) -> bool {
+    match protocol {
+        ProtocolId::Kafka => false,
+        ProtocolId::Job => !destination.contains(' '),
+        _ => true,
+    }
 }
 
 /// Words of a destination, without separators: levels of a topic, tokens of a subject. An exchange is one word. Reply
@@ -141,7 +153,11 @@ pub fn template(protocol: ProtocolId, destination: &str, words: &[impl AsRef<str
 const STOMP: [char; 2] = ['/', '.'];
 
 fn separator(protocol: ProtocolId) -> char {
-    if protocol == ProtocolId::Mqtt { '/' } else { '.' }
+    match protocol {
+        ProtocolId::Mqtt => '/',
+        ProtocolId::Job => ':',
+        _ => '.',
+    }
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ pub mod framed;
 pub mod grpc;
 pub mod http1;
 pub mod http2;
+pub mod jobs;
 pub mod kafka;
 pub mod memcached;
 pub mod messaging;
@@ -64,6 +65,7 @@ pub use elements::Elements;
 pub use crate::model::{Conventions, ProtocolId};
 use crate::model::{Direction, Linked, Nanos, Outcome, PropagatedContext, Side};
 use context::TraceParent;
+use jobs::JobEvent;
 
 /// Every protocol the tracer knows, in detection order. This is the only list.
 pub static PROTOCOLS: &[&dyn Protocol] = &[
@@ -251,6 +253,10 @@ pub trait Parser: Send + fmt::Debug {
     }
     /// Drops the state counted by [`Parser::kept_bytes`].
     fn forget(&mut self) {}
+    /// What the head just read shows of a job in a queue.
+    fn take_job(&mut self) -> Option<JobEvent> {
+        None
+    }
     /// Names for later messages that the parser refused to keep, because there were too many, since the last call.
     fn take_refused(&mut self) -> u64 {
         0
@@ -501,7 +507,7 @@ impl Default for Settings {
 
 impl Settings {
     /// The method's name; usual names are shared.
-    fn method(&self, name: &str) -> Arc<str> {
+    pub fn method(&self, name: &str) -> Arc<str> {
         self.methods.iter().find(|known| ***known == *name).cloned().unwrap_or_else(|| Arc::from(name))
     }
 }
@@ -554,6 +560,13 @@ pub enum ExchangeEvent {
         exchange: u64,
         /// The links.
         linked: Box<Linked>,
+    },
+    /// What a request or its reply shows of jobs in a queue. That it asks for one is said before it begins.
+    Job {
+        /// Which exchange.
+        exchange: u64,
+        /// What.
+        job: JobEvent,
     },
     /// The outcome of a reply, where the protocol gives it after the body.
     Judged {

@@ -1,19 +1,23 @@
 //! RESP2 and RESP3, the protocol of Redis and its relatives (redis.io/docs: protocol specification).
 //!
 //! Of a request only the name of the command (and subcommand) is kept, and only if listed; of a reply only the kind of
-//! its error, also from a list. Keys, values and passwords never leave this file.
+//! its error, also from a list. Keys, values and passwords never leave this file, except the names of queues and of the jobs
+//! in them (`queues.rs`).
 
 mod commands;
 mod detect;
 mod login;
+mod queues;
 mod read;
 
 use memchr::memchr;
 
 use self::commands::{COMMANDS, RedisCommand};
 use self::detect::{ARGUMENTS, CONFIRMATIONS, PUSHES, detect_array, detect_inline};
+use self::queues::{Awaited, QueueCommand};
 use self::read::{OTHER_ERROR, Read, confirmed, error, header, inner_error, word};
 use super::elements::Elements;
+use super::jobs::JobEvent;
 use super::stream::Fed;
 use super::{Body, Detected, ExpectedReply, Parser, Protocol, Reply, Request, Settings, Step};
 use crate::model::ProtocolId;
@@ -33,6 +37,8 @@ const NOTE_SKIP: u16 = 5;
 const NOTE_ON: u16 = 6;
 /// [`ExpectedReply::note`]: MULTI, which begins a transaction.
 const NOTE_MULTI: u16 = 7;
+/// [`ExpectedReply::note`]: the reply may contain a job ([`Awaited`]).
+const NOTE_JOB: u16 = 8;
 /// [`ExpectedReply::note`]: from here on, this many confirmations plus one make up the reply.
 const NOTE_CONFIRMED: u16 = 16;
 
@@ -168,6 +174,10 @@ struct Values {
     /// Arrays came, and no inline command before them: then a line belongs to something else, even if it begins with
     /// `INCR`.
     arrays: bool,
+    /// What the reply to the latest [`NOTE_JOB`] may contain.
+    awaited: Awaited,
+    /// What the latest message shows of a job.
+    job: Option<JobEvent>,
 }
 
 /// Classification of a server message by its first word.
@@ -239,19 +249,44 @@ impl Values {
                 }
             }
         }
+        let rest = bytes.get(at..).unwrap_or_default();
+        let queue = command.map_or(QueueCommand::None, |command| command.queue);
+        if queue != QueueCommand::None
+            && !cut
+            && bytes.len() < queues::WHOLE
+            && count > read
+            && matches!(Elements::new(count - read).feed(rest), Fed::More(_))
+        {
+            return Step::NeedMore;
+        }
         let mut message = named(command, words[0], words[1], count - 1);
         // Of the commands that log in, no word after the first was read.
         message.session = command.and_then(|command| login::identity(&command.name, count - 1, bytes, at));
         self.arrays |= !self.inline;
         self.mute(&mut message.expected);
+        self.queued(queue, bytes, at, (count - read, &mut message));
         if read == count {
             return Step::Head { used: at, message, body: Body::Length(0) };
         }
-        let rest = bytes.get(at..).unwrap_or_default();
         match Elements::new(count - read).feed(rest) {
             Fed::End(used) => Step::Head { used: at + used, message, body: Body::Length(0) },
             Fed::More(state) => Step::Head { used: bytes.len(), message, body: body(state) },
             Fed::Invalid => Step::Invalid,
+        }
+    }
+
+    /// A command was read up to `at`, where `count` words follow: notes what it does with a queue.
+    fn queued(&mut self, command: QueueCommand, bytes: &[u8], at: usize, (count, message): (u64, &mut Request)) {
+        if command == QueueCommand::None {
+            return;
+        }
+        let (event, awaited) = queues::request(command, bytes, at, count);
+        self.job = event;
+        if !matches!(awaited, Awaited::Nothing) && message.expected.note == 0 {
+            message.expected.note = NOTE_JOB;
+            // Of several that wait, it is not known which one a reply answers.
+            let waits = !matches!(self.awaited, Awaited::Nothing);
+            self.awaited = if waits { Awaited::Nothing } else { awaited };
         }
     }
 
@@ -361,6 +396,12 @@ impl Parser for Values {
         if interim {
             return Step::Head { used, message: Reply { status: 0, failure: None, interim }, body };
         }
+        if expected.note == NOTE_JOB {
+            if patient && bytes.len() < queues::WHOLE {
+                return Step::NeedMore;
+            }
+            self.job = queues::reply(&std::mem::take(&mut self.awaited), bytes);
+        }
         let failure = match kind {
             b'-' | b'!' => match error(bytes) {
                 Read::Short if patient => return Step::NeedMore,
@@ -389,6 +430,10 @@ impl Parser for Values {
         }
         let body = if expected.tunnel && failure.is_none() { Body::Switch } else { body };
         Step::Head { used, message: Reply { status: 0, failure, interim }, body }
+    }
+
+    fn take_job(&mut self) -> Option<JobEvent> {
+        self.job.take()
     }
 
     fn is_unasked(&self, bytes: &[u8]) -> bool {

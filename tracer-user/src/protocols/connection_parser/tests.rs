@@ -135,7 +135,10 @@ pub(crate) fn summary(events: &[ExchangeEvent]) -> Vec<String> {
             ExchangeEvent::Forgotten { names } => lines.push((u64::MAX, format!("forgotten {names}"))),
             ExchangeEvent::HeadsCut { heads } => lines.push((u64::MAX, format!("cut {heads}"))),
             ExchangeEvent::Crowded => lines.push((u64::MAX, "crowded".into())),
-            ExchangeEvent::Linked { .. } | ExchangeEvent::Datagram { .. } | ExchangeEvent::Certificate { .. } => {}
+            ExchangeEvent::Linked { .. }
+            | ExchangeEvent::Job { .. }
+            | ExchangeEvent::Datagram { .. }
+            | ExchangeEvent::Certificate { .. } => {}
         }
     }
     lines.into_iter().map(|(_, line)| line).collect()
@@ -515,6 +518,7 @@ proptest! {
                 ExchangeEvent::Lost { .. } | ExchangeEvent::Unpaired { .. } | ExchangeEvent::Withdrawn { .. } => prop_assert!(false, "{:?}", event),
                 ExchangeEvent::Judged { .. }
                 | ExchangeEvent::Linked { .. }
+                | ExchangeEvent::Job { .. }
                 | ExchangeEvent::Certificate { .. }
                 | ExchangeEvent::Unnamed
                 | ExchangeEvent::Crowded

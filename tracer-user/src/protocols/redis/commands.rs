@@ -5,6 +5,8 @@ use std::sync::{Arc, LazyLock};
 
 use rustc_hash::FxHashMap;
 
+use super::queues::QueueCommand;
+
 /// Commands without subcommands, of Redis and Valkey up to Redis 8.
 const PLAIN: &str = "APPEND ASKING AUTH BGREWRITEAOF BGSAVE BITCOUNT BITFIELD BITFIELD_RO BITOP BITPOS BLMOVE BLMPOP BLPOP \
     BRPOP BRPOPLPUSH BZMPOP BZPOPMAX BZPOPMIN COPY DBSIZE DEBUG DECR DECRBY DEL DISCARD DUMP ECHO EVAL EVALSHA \
@@ -96,6 +98,8 @@ pub(super) struct RedisCommand {
     pub(super) name: Arc<str>,
     /// Its subcommands: name, and the joined name of command and subcommand.
     pub(super) subcommands: Vec<(&'static str, Arc<str>)>,
+    /// What it does with a queue.
+    pub(super) queue: QueueCommand,
 }
 
 /// Commands by name, and the name of all others.
@@ -114,7 +118,8 @@ pub(super) static COMMANDS: LazyLock<Commands> = LazyLock::new(|| {
     let mut add = |name: String, subcommands: &'static str| {
         let joined = |word: &'static str| (word, Arc::from(format!("{name} {word}")));
         let subcommands = subcommands.split(' ').filter(|word| !word.is_empty()).map(joined).collect();
-        by_name.insert(Box::from(name.as_bytes()), RedisCommand { name: Arc::from(name.as_str()), subcommands });
+        let queue = QueueCommand::of(&name);
+        by_name.insert(Box::from(name.as_bytes()), RedisCommand { name: Arc::from(name.as_str()), subcommands, queue });
     };
     for name in PLAIN.split(' ') {
         add(name.to_owned(), "");

@@ -94,6 +94,19 @@ pub(super) fn word(bytes: &[u8], at: usize) -> Read<(Option<&[u8]>, usize)> {
     }
 }
 
+/// A string at `at`: as many of its bytes as there are, its length, and the position after it.
+pub(super) fn string(bytes: &[u8], at: usize) -> Read<(&[u8], u64, usize)> {
+    let (len, start) = match header(bytes, at, b'$') {
+        Read::Got((Some(len), start)) => (len, start),
+        Read::Got((None, _)) | Read::Bad => return Read::Bad,
+        Read::Short => return Read::Short,
+    };
+    let Some(rest) = bytes.get(start..) else { return Read::Short };
+    let wanted = usize::try_from(len).unwrap_or(usize::MAX);
+    let found = rest.get(..wanted).unwrap_or(rest);
+    Read::Got((found, len, start.saturating_add(wanted).saturating_add(2)))
+}
+
 /// The second and third element of a confirmation, from `at`: the channel (or null), and the number of subscriptions.
 pub(super) fn confirmed(bytes: &[u8], at: usize) -> Read<u64> {
     let (len, start) = match header(bytes, at, b'$') {

@@ -1,0 +1,241 @@
+//! Jobs that workers take from queues which a database keeps (Sidekiq, Resque, RQ, Celery over Redis).
+//!
+//! A protocol reports four things ([`JobEvent`]): a client asks for a job, a reply gives it one, a request puts jobs into
+//! a queue, and a reply names the job behind an id. Queues and elements are compared by hashes; of an element only the
+//! name of its job leaves the parser, if it looks like one of a class or a function.
+
+use std::hash::{Hash as _, Hasher as _};
+use std::sync::Arc;
+
+use rustc_hash::FxHasher;
+use smallvec::SmallVec;
+
+use super::messaging;
+
+/// Longest part of an element that tells it from others, bytes: replies are carried that far in any case.
+pub(super) const COMPARED: usize = 512;
+/// Most queues of one request, or elements that it puts into one, that are looked at.
+pub const LISTED: usize = 32;
+/// Longest name of a job, bytes.
+const NAME: usize = 128;
+/// What libraries put before the names of their queues.
+const PREFIXES: [&str; 4] = ["rq:queue:", "resque:queue:", "queues:", "queue:"];
+
+/// What a message shows of the jobs in a queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JobEvent {
+    /// The request asks for the next job of any of these queues.
+    Asks(SmallVec<[u64; 4]>),
+    /// The reply contains a job.
+    Taken(Box<TakenJob>),
+    /// The request puts elements into a queue.
+    Pushed {
+        /// The queue.
+        queue: u64,
+        /// The elements.
+        elements: SmallVec<[u64; 2]>,
+    },
+    /// The reply names the job whose element is only an id.
+    Named {
+        /// The element.
+        element: u64,
+        /// The name.
+        name: Arc<str>,
+    },
+}
+
+/// A job that a client took.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TakenJob {
+    /// Where it was.
+    pub queue: u64,
+    /// Its element in the queue.
+    pub element: u64,
+    /// The queue, and the job's name if the element has it.
+    pub name: Arc<str>,
+    /// The library's workers hand their jobs to a pool: the thread that takes a job does not do it.
+    pub handed_over: bool,
+}
+
+/// Hash of a queue's name or an element, of which `bytes` are captured, `len` long as a whole; `None` if too little is
+/// captured.
+pub(super) fn hash(bytes: &[u8], len: u64) -> Option<u64> {
+    let compared = usize::try_from(len).unwrap_or(usize::MAX).min(COMPARED);
+    let mut hasher = FxHasher::default();
+    (bytes.get(..compared)?, len).hash(&mut hasher);
+    Some(hasher.finish())
+}
+
+/// A job that `element` describes, from `queue`.
+pub(super) fn taken(queue: &[u8], element: &[u8], len: u64) -> Option<Box<TakenJob>> {
+    let described = describe(element);
+    Some(Box::new(TakenJob {
+        queue: hash(queue, queue.len() as u64)?,
+        element: hash(element, len)?,
+        name: joined(&named(queue), described.name),
+        handed_over: described.handed_over,
+    }))
+}
+
+/// The name of a queue as people know it. A space separates it from the job's name.
+fn named(queue: &[u8]) -> String {
+    let text = messaging::text(queue);
+    let name = PREFIXES.iter().find_map(|prefix| text.strip_prefix(prefix)).unwrap_or(&text);
+    name.replace(' ', "_")
+}
+
+/// Name of a queue and of a job in it.
+pub fn joined(queue: &str, job: Option<&str>) -> Arc<str> {
+    job.map_or_else(|| Arc::from(queue), |job| Arc::from(format!("{queue} {job}")))
+}
+
+/// `bytes` as the name of a class or a function; `None` if it is not one.
+pub(super) fn name(bytes: &[u8]) -> Option<&str> {
+    let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b':' | b'-' | b'/');
+    let begins = bytes.first().is_some_and(|byte| byte.is_ascii_alphabetic() || *byte == b'_');
+    let fits = begins && bytes.len() <= NAME && bytes.iter().all(is_part);
+    std::str::from_utf8(bytes).ok().filter(|_| fits)
+}
+
+/// What an element says of its job.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Described<'a> {
+    name: Option<&'a str>,
+    handed_over: bool,
+}
+
+/// Reads an element as Sidekiq and Resque (`class`, and the class that it wraps) or Celery (`task` of the headers) write
+/// it. It may be cut.
+fn describe(element: &[u8]) -> Described<'_> {
+    let mut found = Described::default();
+    if element.first() != Some(&b'{') {
+        return found;
+    }
+    members(element, |inside, key, value| match (inside, key) {
+        (b"", b"class") if found.name.is_none() => found.name = name(value),
+        (b"", b"wrapped") => found.name = name(value).or(found.name),
+        (b"headers", b"task") => found = Described { name: name(value), handed_over: true },
+        _ => {}
+    });
+    found
+}
+
+/// Members of a JSON object that are strings, and those of the objects in it: the member that contains them (empty: none),
+/// key and value. Values with escapes are left out.
+fn members<'a>(json: &'a [u8], mut found: impl FnMut(&'a [u8], &'a [u8], &'a [u8])) {
+    let (mut depth, mut inside, mut key): (u32, &[u8], Option<&[u8]>) = (0, b"", None);
+    let mut at = 0;
+    while let Some(byte) = json.get(at) {
+        at += 1;
+        match byte {
+            b'{' | b'[' => {
+                depth += 1;
+                // Objects in an array belong to no member.
+                inside = if depth == 2 && *byte == b'{' { key.take().unwrap_or(b"[") } else { inside };
+                inside = if depth == 2 && *byte == b'[' { b"[" } else { inside };
+                key = None;
+            }
+            b'}' | b']' => {
+                depth = depth.saturating_sub(1);
+                inside = if depth <= 1 { b"" } else { inside };
+                key = None;
+            }
+            b',' => key = None,
+            b'"' => {
+                let Some((text, escaped, after)) = string(json, at) else { return };
+                at = after;
+                let rest = json.get(at..).unwrap_or_default();
+                if rest.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b':') {
+                    key = (depth <= 2 && !escaped).then_some(text);
+                } else if let Some(key) = key.take().filter(|_| depth <= 2 && !escaped) {
+                    found(if depth == 1 { b"" } else { inside }, key, text);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The string whose first byte is at `at`, whether it has escapes, and the position after it.
+fn string(json: &[u8], at: usize) -> Option<(&[u8], bool, usize)> {
+    let (mut end, mut escaped) = (at, false);
+    loop {
+        match json.get(end)? {
+            b'"' => return Some((json.get(at..end)?, escaped, end + 1)),
+            b'\\' => {
+                escaped = true;
+                end += 2;
+            }
+            _ => end += 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn job(queue: &str, element: &str) -> (String, bool) {
+        let job = taken(queue.as_bytes(), element.as_bytes(), element.len() as u64).unwrap();
+        (job.name.to_string(), job.handed_over)
+    }
+
+    /// Elements as the libraries wrote them, shortened in their values only.
+    #[test]
+    fn elements_name_their_jobs() {
+        for (queue, element, name, handed_over) in [
+            // Sidekiq 6.4.
+            (
+                "queue:default",
+                r#"{"retry":true,"queue":"default","class":"HardWorker","args":[{"class":"Secret"},"class","x"],"jid":"e2d2b6a1b6a3d0c4e5a6b7c8","created_at":1764372000.1,"enqueued_at":1764372000.1}"#,
+                "default HardWorker",
+                false,
+            ),
+            // Sidekiq 7, with the arguments first, by Active Job.
+            (
+                "queue:mailers",
+                r#"{"retry":true,"queue":"mailers","wrapped":"App::WelcomeJob","args":[{"job_class":"x","arguments":["a\"b"]}],"class":"ActiveJob::QueueAdapters::SidekiqAdapter::JobWrapper","jid":"1"}"#,
+                "mailers App::WelcomeJob",
+                false,
+            ),
+            // Resque.
+            ("resque:queue:file_serve", r#"{"class":"Archive","args":[44,"masterbrew"]}"#, "file_serve Archive", false),
+            // Celery 5.
+            (
+                "celery",
+                r#"{"body": "W1sxLCAyXSwge31d", "content-encoding": "utf-8", "content-type": "application/json", "headers": {"lang": "py", "task": "tasks.add", "id": "5a1c", "shadow": null}, "properties": {"correlation_id": "5a1c", "task": "no"}}"#,
+                "celery tasks.add",
+                true,
+            ),
+            // RQ: only the id.
+            ("rq:queue:high", "7f1b1c1e-6d4b-4f0e-9a5a-0d5f3b0c2d11", "high", false),
+            ("jobs", "job17", "jobs", false),
+            ("a queue", r#"{"class":"no name, but words"}"#, "a_queue", false),
+            ("q", r#"{"class":"\u0041"}"#, "q", false),
+            ("q", r#"{"args":["class"],"class":"Wo"#, "q", false),
+            ("q", r#"[{"class":"Inner"}]"#, "q", false),
+            ("q", r#"{"args":[{"headers":{"task":"Inner"}},{"class":"Inner"}]}"#, "q", false),
+        ] {
+            assert_eq!(job(queue, element), (name.to_owned(), handed_over), "{element}");
+        }
+    }
+
+    #[test]
+    fn elements_are_compared_as_far_as_they_are_captured() {
+        let long = "x".repeat(3000);
+        let (whole, cut) = (hash(long.as_bytes(), 3000), hash(&long.as_bytes()[..COMPARED], 3000));
+        assert_eq!((whole, whole.is_some()), (cut, true));
+        assert_eq!(hash(&long.as_bytes()[..COMPARED - 1], 3000), None);
+        assert_ne!(hash(b"job1", 4), hash(b"job2", 4));
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics_on_arbitrary_input(element in proptest::collection::vec(any::<u8>(), 0..64), json in "[{}\\[\\]\"a:,\\\\]{0,40}") {
+            describe(&element);
+            describe(json.as_bytes());
+            describe(format!("{{{json}").as_bytes());
+        }
+    }
+}
