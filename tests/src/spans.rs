@@ -63,6 +63,8 @@ pub struct Span {
     pub outcome: String,
     /// Port of the server; 0 for UNIX sockets.
     pub port: u16,
+    /// The transactions it is linked to.
+    pub links: Vec<String>,
     /// For a call: duration at the remote end on another host, seconds, if reported.
     pub far_duration_s: Option<f64>,
 }
@@ -123,6 +125,13 @@ pub fn span(line: &str) -> Span {
         error: attribute_text("error.type"),
         outcome: attribute_text("tracer.outcome"),
         port: attribute("server.port").and_then(Value::as_u64).unwrap_or_default() as u16,
+        links: value
+            .get("links")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .filter_map(|link| link.get("trace_id").and_then(Value::as_str).map(str::to_owned))
+            .collect(),
         far_duration_s: attribute("tracer.remote.time").and_then(Value::as_f64),
     }
 }

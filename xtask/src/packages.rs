@@ -69,6 +69,8 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("python3-uvicorn", "", Need::Programs, "an application server on an event loop"),
     package("python3-uvloop", "", Need::Programs, "another event loop for it"),
     package("python3-gevent", "", Need::Programs, "requests as greenlets"),
+    package("python3-rq", "rq", Need::Programs, "workers that take jobs from Redis and fork a process for each"),
+    package("ruby-sidekiq", "sidekiq", Need::Programs, "workers that take jobs from Redis with threads"),
     package("python3-redis", "", Need::Programs, "a client library as applications use it"),
     package("apache2-bin", "apache2", Need::Programs, "a web server in three kinds: processes, threads, an event loop"),
     package("libgrpc-java", "", Need::Programs, "gRPC's client for Java"),
