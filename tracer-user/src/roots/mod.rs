@@ -1,0 +1,180 @@
+//! What request classes cost by the class of the request that began the transaction: its *root*.
+//!
+//! The root of a request is the first request of its transaction that a service on a traced host served. Every span whose
+//! parent is certain or confirmed has its parent's root, whichever of the two is reported first. A request whose caller is
+//! not traced is its own root, and so is one that a program calls which serves no requests itself. A call with an ambiguous
+//! parent or none has no root, nor has what is below it.
+//!
+//! Everything that is charged to a class is in exactly one row of the class: that of a root, *no root*, *other* (roots that
+//! found no place of their own), or *open* (charged to requests whose root is not known yet). So the rows of a class always
+//! add up to the class. A request's charge moves out of *open* as soon as the request and all above it are reported.
+
+mod book;
+mod names;
+mod resolution;
+
+use std::sync::Arc;
+
+use crate::guard::tables::{TableUse, scaled};
+use crate::model::{ClassId, Cost, Names, Nanos, Owner, Span, SpanId};
+use book::Book;
+use names::RootNames;
+use resolution::{Charge, Resolution, Resolved};
+
+pub use book::Sums;
+pub use names::RootId;
+
+/// Most names of roots.
+const NAMES: usize = 16_384;
+/// Most rows: a class and a root each.
+const ROWS: usize = 32_768;
+/// Reported spans whose root is remembered, for spans below them that are reported later.
+const REPORTED: usize = 65_536;
+/// Charges that wait until the root of their span is known.
+const WAITING: usize = 32_768;
+
+/// What a reported span says about its root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RootLink {
+    /// It is the root.
+    First,
+    /// It has that of this span, which may be reported later.
+    Below(SpanId),
+    /// A call for no request: the request at its other end is a root, the call itself has none.
+    Begins,
+    /// It has this one, which another host's agent named.
+    Named(RootId),
+    /// It has none: its parent is not certain, or not known.
+    Unknown,
+}
+
+/// The root of a row.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum RowRoot {
+    /// A request class, by service and name.
+    Class(Arc<str>, Arc<str>),
+    /// No root is known, and none will be.
+    Unknown,
+    /// Roots without rows of their own.
+    Other,
+    /// Not known yet.
+    Open,
+}
+
+/// What one class cost for one root.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RootRow {
+    /// The class.
+    pub class: ClassId,
+    /// The root.
+    pub root: RowRoot,
+    /// Since the start.
+    pub sums: Sums,
+}
+
+/// What is known of a span's root by now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KnownRoot {
+    /// The request at the other end of this call is a root.
+    Begins,
+    /// A request class, by service and name.
+    Class(Arc<str>, Arc<str>),
+    /// None.
+    Unknown,
+}
+
+/// The books of roots.
+#[derive(Debug)]
+pub struct Roots {
+    names: RootNames,
+    resolution: Resolution,
+    book: Book,
+    /// Charges whose root became known, on their way to the book.
+    found: Vec<(RootId, Charge)>,
+}
+
+impl Roots {
+    /// For an agent that may take `memory` bytes.
+    pub fn for_memory(memory: u64) -> Self {
+        Self {
+            names: RootNames::new(scaled(NAMES, memory)),
+            resolution: Resolution::new(scaled(REPORTED, memory), scaled(WAITING, memory)),
+            book: Book::new(scaled(ROWS, memory)),
+            found: Vec::new(),
+        }
+    }
+
+    /// The id of a root that another host's agent names.
+    pub fn named(&mut self, service: &Arc<str>, class: &Arc<str>) -> RootId {
+        self.names.id(service, class)
+    }
+
+    /// A span was reported. `charged`: what was charged to its class for it so far.
+    pub fn span(&mut self, names: &Names, span: &Span, link: RootLink, charged: Cost) {
+        let own = self.names.of_class(names, span.class);
+        let sums = Sums { cost: Cost::default(), ..Sums::of(span) };
+        self.book.count(span.class, &sums);
+        let charge = Charge { class: span.class, sums: Sums { cost: charged, ..sums } };
+        self.resolution.reported(span.id, link, own, charge, &mut self.found);
+        self.place();
+    }
+
+    /// Work was charged to a class for a span that is reported already.
+    pub fn late(&mut self, span: Option<SpanId>, class: ClassId, cost: Cost) {
+        let charge = Charge { class, sums: Sums { cost, ..Sums::default() } };
+        self.resolution.late(span, charge, &mut self.found);
+        self.place();
+    }
+
+    fn place(&mut self) {
+        for (root, charge) in self.found.drain(..) {
+            self.book.place(root, &charge);
+        }
+    }
+
+    /// Costs were charged; see [`Sink::cost`](crate::model::Sink::cost).
+    pub fn cost(&mut self, owner: Owner, cost: Cost) {
+        if let Owner::Class(class) = owner {
+            self.book.cost(class, cost);
+        }
+    }
+
+    /// All costs charged until now were passed on; about once a second.
+    pub fn tick(&mut self, now: Nanos) {
+        self.resolution.tick(now, &mut self.found);
+        self.place();
+        self.book.settle();
+    }
+
+    /// What is known of the root of a reported span.
+    pub fn known(&self, span: SpanId) -> KnownRoot {
+        match self.resolution.known(span) {
+            Some(Resolved::Begins) => KnownRoot::Begins,
+            Some(Resolved::Root(root)) => {
+                self.names.get(root).map_or(KnownRoot::Unknown, |(service, class)| KnownRoot::Class(service, class))
+            }
+            None => KnownRoot::Unknown,
+        }
+    }
+
+    /// Every row, in no order. Those of a class add up to what the class has.
+    pub fn rows(&self) -> Vec<RootRow> {
+        let named = |root: RootId| match self.names.get(root) {
+            Some((service, class)) => RowRoot::Class(service, class),
+            None if root == RootId::OTHER => RowRoot::Other,
+            None => RowRoot::Unknown,
+        };
+        let rows = self.book.rows().map(|(class, root, sums)| RootRow { class, root: named(root), sums });
+        let open = self.book.open().map(|(class, sums)| RootRow { class, root: RowRoot::Open, sums });
+        rows.chain(open).collect()
+    }
+
+    /// Names, rows, reported spans that are remembered, charges that wait.
+    pub fn table_use(&self) -> [TableUse; 4] {
+        let [reported, waiting] = self.resolution.table_use();
+        [self.names.table_use(), self.book.table_use(), reported, waiting]
+    }
+}
+
+#[cfg(test)]
+mod tests;
