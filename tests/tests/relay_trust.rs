@@ -17,7 +17,7 @@ use tracer_tests::{begin, figure, find, say, scratch, wait};
 use tracer_user::model::{SpanId, TraceId};
 use tracer_user::relay::channel::{Broken, Channel, ChannelReader, Secret, SessionEnd, Writer};
 use tracer_user::relay::key::RequestKey;
-use tracer_user::relay::message::{Context, Decoder, Encoder, Hello, Message, Summary, VERSION};
+use tracer_user::relay::message::{Context, ContextRoot, Decoder, Encoder, Hello, Message, Summary, VERSION};
 use tracer_user::relay::settings::Trust;
 use tracer_user::relay::tls::{Files, Identity};
 
@@ -171,6 +171,7 @@ fn lie(number: u64) -> Message {
         service: "liar".into(),
         class: "GET /nothing".into(),
         carried: None,
+        root: ContextRoot::Unknown,
     })
 }
 

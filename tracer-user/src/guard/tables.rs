@@ -95,10 +95,6 @@ table_use! {
         child_processes,
         /// Processes that take jobs from queues.
         queue_workers,
-        /// Threads and tasks that take jobs from queues.
-        job_workers,
-        /// Jobs that wait in queues, for the link to what put them there; reached: of queues that are asked for jobs.
-        jobs_waiting,
         /// Request classes with activity profiles.
         activity_classes,
         /// CPU by process and class, of one second.
@@ -155,6 +151,14 @@ table_use! {
         trace_context_requests,
         /// Service classes by service whose attainment is measured.
         service_class_rows,
+        /// Names of first requests of transactions; reached: requests below others.
+        root_names,
+        /// Request classes by the first request of the transaction; reached: rows that went into that of others.
+        root_rows,
+        /// Reported spans whose transaction's first request is remembered.
+        root_reported,
+        /// Charges that wait until the first request of their transaction is known.
+        root_waiting,
     }
 }
 

@@ -26,6 +26,7 @@ mod page;
 mod params;
 mod profiles;
 mod range;
+mod roots;
 mod running;
 mod service_classes;
 mod slots;
@@ -188,6 +189,8 @@ pub struct PipelineView<'a> {
     pub workloads: &'a Workloads,
     /// CPU of databases by user, session and component.
     pub subsystems: &'a Subsystems,
+    /// What classes cost by the class of the transaction's first request.
+    pub roots: &'a crate::roots::Roots,
     /// What changes between them mean.
     pub detector: &'a Detector,
     /// Requests that are open.
@@ -377,6 +380,8 @@ fn router(app: Arc<App>) -> Router {
         .route("/api/v1/arm/users", get(arm::users))
         .route("/api/v1/arm/metrics", get(arm::metrics))
         .route("/api/v1/edges", get(edges::edges))
+        .route("/api/v1/roots", get(roots::rows))
+        .route("/api/v1/tiers", get(roots::tiers))
         .route("/api/v1/workloads", get(workloads::list))
         .route("/api/v1/subsystems", get(subsystems::list))
         .route("/api/v1/series", get(history::series))

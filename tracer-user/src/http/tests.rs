@@ -43,6 +43,8 @@ async fn start_with(token: Option<&str>, status: Arc<Status>) -> SocketAddr {
         let declared = DeclaredReports::new(&crate::runtimes::declared::DeclaredTable::default());
         let one = span(0xabc, 5, 2_000_000, false);
         stats.span(&names, &one);
+        let mut roots = crate::roots::Roots::for_memory(1 << 28);
+        roots.span(&names, &one, crate::roots::RootLink::First, one.cost);
         store.take(one);
         let known =
             DetectedRuntime { name: "tokio", version: "1.54".into(), state: DetectionState::NoSymbols, wakes: false };
@@ -71,6 +73,7 @@ async fn start_with(token: Option<&str>, status: Arc<Status>) -> SocketAddr {
                 activity: &crate::analysis::activity::Activity::for_memory(1 << 28),
                 workloads: &crate::workloads::Workloads::for_memory(1 << 28),
                 subsystems: &crate::subsystems::Subsystems::default(),
+                roots: &roots,
                 health: &health,
                 wall_offset: 0,
             });
@@ -123,6 +126,13 @@ async fn every_page_answers() {
         ("/assets/../mod.rs", 404, "no such"),
         ("/api/v1/edges", 200, "\"edges\":[]"),
         ("/api/v1/edges?service=shp", 404, "did you mean 'shop'"),
+        ("/api/v1/roots", 200, "\"roots\":[{"),
+        ("/api/v1/roots?service=shop&root_service=shop", 200, "\"root\":\"class\""),
+        ("/api/v1/roots?root_service=other", 200, "\"roots\":[]"),
+        ("/api/v1/roots?service=shp", 404, "did you mean 'shop'"),
+        ("/api/v1/tiers?service=shop&class=GET%20/%3Cscript%3E", 200, "\"count\":1"),
+        ("/api/v1/tiers?service=shop&class=x", 200, "\"tiers\":[]"),
+        ("/api/v1/tiers?service=shop", 400, "expected that of the first request"),
         ("/workloads", 200, "CPU by unit"),
         ("/api/v1/workloads", 200, "\"by\":\"command\""),
         ("/api/v1/workloads?by=unit&limit=5", 200, "\"workloads\":["),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Pipeline;
+use super::roots::declared_root;
 use crate::classes::Facts;
 use crate::model::{
     Accepted, ClassId, DeclaredFacts, Grade, Outcome, Owner, PropagatedContext, ProtocolId, ServiceId, Side, Sink,
@@ -121,6 +122,7 @@ impl Pipeline {
         self.metrics.span(&self.names, &span);
         self.stats.span(&self.names, &span);
         self.attainment.span(&self.names, &span);
+        self.roots.span(&self.names, &span, declared_root(call), call.cost.unwrap_or_default());
         let Some(request) = call.request else {
             self.write_declared(*span);
             return;

@@ -1,6 +1,7 @@
 //! Finished spans: class, metrics, and hand-over to writers and the store.
 
 use super::relay;
+use super::roots::charged;
 use super::{Pipeline, classify_late};
 use crate::model::{ClassId, Nanos, Outcome, Owner, ProtocolId, Side, Sink, Span};
 use crate::profiles::SlowRequest;
@@ -12,6 +13,7 @@ impl Pipeline {
     pub(super) fn finished(&mut self, mut live: Box<OpenSpan>, verdicts: Verdicts) {
         if live.withdrawn {
             self.engine.disown(&live);
+            self.disown_root(&live);
             for mut sample in std::mem::take(&mut live.samples) {
                 sample.owner = Owner::Overhead(live.service);
                 self.profiles.sample(&self.names, &sample);
@@ -36,6 +38,7 @@ impl Pipeline {
         if live.side == Side::Server {
             self.subsystems.request(live.pid, live.cookie, class, live.cost.cpu);
         }
+        let (root, charged) = (self.root_link(&live, &verdicts), charged(&live));
         let span = Self::span(live, class, &verdicts);
         let mut threshold = || self.slow.threshold(&self.stats, class, self.engine.now);
         let over = |threshold: &Nanos| span.side == Side::Server && span.duration() > *threshold;
@@ -45,6 +48,7 @@ impl Pipeline {
         self.stats.span(&self.names, &span);
         self.attainment.span(&self.names, &span);
         self.history.span(&self.names, &span);
+        self.roots.span(&self.names, &span, root, charged);
         for writer in &mut self.writers {
             writer.span(&self.names, &span);
         }

@@ -31,6 +31,7 @@ use crate::model::{ClassId, Cost, Names, Nanos, Owner, ServiceId, Sink, Span};
 use crate::profiles::{self, DebugRequests, Profiles, ShownLines, UnsentSamples};
 use crate::protocols::Settings;
 use crate::relay::Outgoing;
+use crate::roots::Roots;
 use crate::runtimes::declared::DeclaredTable;
 use crate::store::{SpanView, Store};
 use crate::subsystems::Subsystems;
@@ -46,6 +47,7 @@ mod dimensions;
 mod finished;
 mod relay;
 mod reload;
+mod roots;
 mod service_classes;
 mod services;
 mod shedding;
@@ -129,6 +131,8 @@ pub struct Pipeline {
     pub workloads: Workloads,
     /// CPU of databases by user, session and component.
     pub subsystems: Subsystems,
+    /// What classes cost by the class of the transaction's first request.
+    pub roots: Roots,
     /// What changes between them mean.
     pub detector: Detector,
     writers: Vec<Box<dyn SpanWriter>>,
@@ -225,6 +229,7 @@ impl Pipeline {
             activity: Activity::for_memory(memory),
             workloads: Workloads::for_memory(memory),
             subsystems: Subsystems::new(config.subsystems),
+            roots: Roots::for_memory(memory),
             detector: Detector::new(config.analysis.clone()),
             writers: Vec::new(),
             not_written: 0,
@@ -315,6 +320,7 @@ impl Pipeline {
             activity: &self.activity,
             workloads: &self.workloads,
             subsystems: &self.subsystems,
+            roots: &self.roots,
             detector: &self.detector,
             engine: &self.engine,
             classifier: &self.classifier,
@@ -573,6 +579,7 @@ impl Pipeline {
             self.subsystems.spend(tgid, work, cpu);
         }
         let now = self.engine.now;
+        self.settle_roots(now);
         self.forget(now);
         self.workloads.tick(now);
         self.metrics.set_workloads(&self.workloads);
@@ -589,6 +596,7 @@ impl Pipeline {
         self.metrics.cost(&self.names, owner, cost);
         self.stats.cost(&self.names, owner, cost);
         self.history.cost(&self.names, owner, cost);
+        self.roots.cost(owner, cost);
     }
 }
 

@@ -7,7 +7,7 @@ use crate::model::{ClassId, Nanos, Outcome, Remote, RemoteEnd, Side, SpanId};
 use crate::protocols::context::TraceParent;
 use crate::relay::clocks::Clock;
 use crate::relay::event::Event;
-use crate::relay::message::{Context, Summary};
+use crate::relay::message::{Context, ContextRoot, Summary};
 use crate::relay::{Outcomes, Outgoing};
 use crate::transactions::engine::Verdicts;
 use crate::transactions::open_span::{OpenSpan, Slot};
@@ -74,7 +74,9 @@ impl Pipeline {
             Some(class) => class_name(&self.names, class),
             None => provisional(&mut self.classifier, &mut self.names, live),
         };
-        let outgoing = context(&self.names, sent, live, class);
+        let root = self.root_of_call(self.engine.open_root(live));
+        let Some(live) = self.engine.span(slot) else { return };
+        let outgoing = context(&self.names, sent, live, (class, root));
         self.send(outgoing);
     }
 
@@ -100,17 +102,18 @@ impl Pipeline {
             }
         } else if relay.sent.is_some_and(|sent| sent != (verdicts.trace, true)) {
             let sent = CallContext { key: relay.key, remote: relay.remote, trace: verdicts.trace, settled: true };
-            let outgoing = context(&self.names, sent, live, class_name(&self.names, class));
+            let root = self.root_of_call(self.engine.open_root(live));
+            let outgoing = context(&self.names, sent, live, (class_name(&self.names, class), root));
             self.send(outgoing);
         }
     }
 }
 
-fn class_name(names: &Names, class: ClassId) -> Arc<str> {
+pub(super) fn class_name(names: &Names, class: ClassId) -> Arc<str> {
     names.class(class).map_or_else(|| "".into(), |info| info.name.clone())
 }
 
-fn context(names: &Names, sent: CallContext, live: &OpenSpan, class: Arc<str>) -> Outgoing {
+fn context(names: &Names, sent: CallContext, live: &OpenSpan, (class, root): (Arc<str>, ContextRoot)) -> Outgoing {
     let CallContext { key, remote, trace, settled } = sent;
     let context = Context {
         key,
@@ -122,6 +125,7 @@ fn context(names: &Names, sent: CallContext, live: &OpenSpan, class: Arc<str>) -
         service: names.service(live.service),
         class,
         carried: live.passed.clone(),
+        root,
     };
     Outgoing::Context { remote, context }
 }

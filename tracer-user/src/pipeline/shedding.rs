@@ -88,8 +88,6 @@ impl Pipeline {
             reported_traces,
             child_processes,
             queue_workers,
-            job_workers,
-            jobs_waiting,
             process_costs,
         } = self.engine.table_use();
         let [workload_processes, workload_groups] = self.workloads.table_use();
@@ -108,6 +106,7 @@ impl Pipeline {
         } = self.profiles.table_use();
         let [store_spans, store_wanted, store_listed] = self.store.table_use();
         let [processes_forked, processes_executed] = self.short_lived.table_use();
+        let [root_names, root_rows, root_reported, root_waiting] = self.roots.table_use();
         PipelineTables {
             connections,
             connections_closing: closing,
@@ -131,8 +130,6 @@ impl Pipeline {
             processes_executed,
             child_processes,
             queue_workers,
-            job_workers,
-            jobs_waiting,
             service_class_requests: self.policies.table_use(),
             dimension_values: {
                 let (values, most, others) = self.dimensions.fill();
@@ -140,6 +137,10 @@ impl Pipeline {
             },
             trace_context_requests: self.open_requests.table_use(),
             service_class_rows: self.attainment.table_use(),
+            root_names,
+            root_rows,
+            root_reported,
+            root_waiting,
             activity_classes: self.activity.table_use(),
             process_costs,
             workload_processes,

@@ -79,6 +79,7 @@ mod tests {
             service: "shop".into(),
             class: "".into(),
             carried: None,
+            root: crate::relay::message::ContextRoot::Unknown,
         }
     }
 

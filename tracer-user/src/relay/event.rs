@@ -186,6 +186,7 @@ mod tests {
             service: Arc::from("shop"),
             class: Arc::from("GET /"),
             carried: None,
+            root: crate::relay::message::ContextRoot::Unknown,
         })
     }
 

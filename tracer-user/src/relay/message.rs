@@ -69,6 +69,20 @@ pub struct Context {
     pub class: Arc<str>,
     /// What else was propagated with the transaction; `None` if nothing was, and from agents of version 1. Never empty.
     pub carried: Option<Arc<PropagatedContext>>,
+    /// The first request of the transaction.
+    pub root: ContextRoot,
+}
+
+/// What the caller's agent knows of the first request of a call's transaction.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ContextRoot {
+    /// Nothing (yet), or it is an agent of a version that does not say.
+    #[default]
+    Unknown,
+    /// The call is for no request: the callee is the first.
+    Callee,
+    /// Service and class of the first.
+    Class(Arc<str>, Arc<str>),
 }
 
 /// Sent for an answered request: what its caller cannot know.
@@ -141,11 +155,12 @@ const FORWARDS: u8 = 8;
 
 /// Types in a `MORE`: the number of the service class's name; a fragment of `tracestate`; the number of a baggage
 /// member's name and its value; the mark of a UDP question, whose context is ignored because its key does not name a
-/// TCP request.
+/// TCP request; the numbers of the names of the first request's service and class, both 0 if that is the callee.
 const SERVICE_CLASS: u8 = 1;
 const STATE: u8 = 2;
 const MEMBER: u8 = 3;
 const UDP_QUESTION: u8 = 4;
+const ROOT: u8 = 5;
 /// Longest [`STATE`] fragment in one message, bytes.
 const PIECE: usize = 250;
 
@@ -200,6 +215,9 @@ impl Encoder {
                     && self.version >= VERSION_MORE
                 {
                     self.more(carried, out);
+                }
+                if self.version >= VERSION_MORE {
+                    self.root(&context.root, out);
                 }
                 let service = self.name(&context.service, out);
                 let class = self.name(&context.class, out);
@@ -283,6 +301,27 @@ impl Encoder {
         }
     }
 
+    /// Writes what is known of the transaction's first request.
+    fn root(&mut self, root: &ContextRoot, out: &mut Vec<u8>) {
+        let (service, class) = match root {
+            ContextRoot::Unknown => return,
+            ContextRoot::Callee => (0, 0),
+            ContextRoot::Class(service, class) => {
+                let (service, class) = (self.name(service, out), self.name(class, out));
+                // A name that finds no number leaves the root unknown.
+                if service == 0 || class == 0 {
+                    return;
+                }
+                (service, class)
+            }
+        };
+        framed(MORE, out, |out| {
+            out.push(ROOT);
+            put_number(u64::from(service), out);
+            put_number(u64::from(class), out);
+        });
+    }
+
     /// The number of a name, introducing a new one; 0 for an empty name and when the table is full.
     fn name(&mut self, name: &Arc<str>, out: &mut Vec<u8>) -> u16 {
         if name.is_empty() {
@@ -322,22 +361,23 @@ struct More {
     state: Vec<u8>,
     baggage: Vec<(Arc<str>, Box<str>)>,
     is_udp_question: bool,
+    root: ContextRoot,
 }
 
 impl More {
     /// Takes all of it for the context that follows.
-    fn take(&mut self) -> Result<Option<Arc<PropagatedContext>>, Garbage> {
-        if self.len == 0 {
-            return Ok(None);
+    fn take(&mut self) -> Result<(Option<Arc<PropagatedContext>>, ContextRoot), Garbage> {
+        let Self { len, service_class, state, baggage, root, .. } = std::mem::take(self);
+        if len == 0 {
+            return Ok((None, root));
         }
-        let Self { service_class, state, baggage, .. } = std::mem::take(self);
         let state: Box<str> = plain(&state, CARRIED_MOST).into();
         let members: usize = baggage.iter().map(|(name, value)| name.len() + value.len()).sum();
         if service_class.len() + state.len() + members > CARRIED_MOST {
             return Err(Garbage::Value);
         }
         let carried = PropagatedContext { state, baggage, service_class };
-        Ok((carried != PropagatedContext::default()).then(|| Arc::new(carried)))
+        Ok(((carried != PropagatedContext::default()).then(|| Arc::new(carried)), root))
     }
 }
 
@@ -407,6 +447,7 @@ impl Decoder {
                     return Err(Garbage::Value);
                 }
                 let is_udp_question = std::mem::take(&mut self.more.is_udp_question);
+                let (carried, root) = self.more.take()?;
                 let context = Context {
                     key,
                     trace,
@@ -417,7 +458,8 @@ impl Decoder {
                         .then_some(TraceFlags::of(flags & SAMPLED != 0, flags & RANDOM != 0)),
                     service,
                     class,
-                    carried: self.more.take()?,
+                    carried,
+                    root,
                 };
                 if !context.settled {
                     // Ignored contexts count too: the sender numbers all of them.
@@ -480,6 +522,14 @@ impl Decoder {
                 }
             }
             UDP_QUESTION => self.more.is_udp_question = true,
+            ROOT => {
+                let names = (self.name(fields.number()?)?, self.name(fields.number()?)?);
+                self.more.root = match names {
+                    (service, class) if service.is_empty() && class.is_empty() => ContextRoot::Callee,
+                    (service, class) if service.is_empty() || class.is_empty() => return Err(Garbage::Value),
+                    (service, class) => ContextRoot::Class(service, class),
+                };
+            }
             // Types of later versions.
             _ => {}
         }

@@ -129,6 +129,7 @@ mod tests {
             service: "".into(),
             class: "".into(),
             carried: None,
+            root: crate::relay::message::ContextRoot::Unknown,
         };
         Outgoing::Context { remote: IpAddr::from([10, 0, 0, 1]), context }
     }

@@ -73,9 +73,13 @@ impl Engine {
             self.take_over(parent, rest, samples, out);
             return;
         }
-        let class = parent.and_then(|_| self.kept(live)).and_then(|(.., class)| class);
+        let reported = parent.and_then(|_| self.kept(live));
+        let class = reported.and_then(|(.., class)| class);
         match class {
-            Some(class) => add(&mut self.class_costs, class.0, rest),
+            Some(class) => {
+                add(&mut self.class_costs, class.0, rest);
+                self.reported.late.add(reported.map(|(span, ..)| span), class, rest);
+            }
             None => add(&mut self.overhead, live.service.0, rest),
         }
         let owner = class.map_or(Owner::Overhead(live.service), Owner::Class);

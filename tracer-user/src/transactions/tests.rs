@@ -657,7 +657,7 @@ mod event_loop;
 mod forwarding;
 mod goroutines;
 mod inband_context;
-mod jobs;
+mod roots;
 mod spawned;
 mod streams;
 mod thread_affinity;

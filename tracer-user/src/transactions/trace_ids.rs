@@ -14,8 +14,9 @@ use rustc_hash::FxHashMap;
 use super::engine::{Engine, Output};
 use super::open_span::{OpenSpan, Slot};
 use super::report::{DEFERRALS, DEPTH};
+use super::roots::LateCosts;
 use crate::guard::tables::{TableUse, scaled};
-use crate::model::{Side, TraceId};
+use crate::model::{ClassId, Cost, Side, SpanId, TraceId};
 
 /// Reported spans whose trace id is remembered, besides those that open spans refer to.
 const LIMIT: usize = 65_536;
@@ -24,16 +25,18 @@ const LIMIT: usize = 65_536;
 /// ids that open spans refer to.
 #[derive(Debug)]
 pub(super) struct ReportedTraces {
-    young: FxHashMap<Slot, TraceId>,
-    old: FxHashMap<Slot, TraceId>,
+    young: FxHashMap<Slot, (TraceId, SpanId)>,
+    old: FxHashMap<Slot, (TraceId, SpanId)>,
     limit: usize,
     forgotten: u64,
+    /// What was charged to them since.
+    pub(super) late: LateCosts,
 }
 
 impl ReportedTraces {
     pub(super) fn new(memory: u64) -> Self {
         let (young, old) = Default::default();
-        Self { young, old, limit: scaled(LIMIT, memory), forgotten: 0 }
+        Self { young, old, limit: scaled(LIMIT, memory), forgotten: 0, late: LateCosts::default() }
     }
 
     pub(super) fn table_use(&self) -> TableUse {
@@ -41,6 +44,16 @@ impl ReportedTraces {
     }
 
     pub(super) fn get(&self, slot: Slot) -> Option<TraceId> {
+        self.both(slot).map(|(trace, _)| trace)
+    }
+
+    /// A class is charged for this reported span.
+    pub(super) fn charged(&mut self, slot: Slot, class: ClassId, cost: Cost) {
+        let span = self.both(slot).map(|(_, span)| span);
+        self.late.add(span, class, cost);
+    }
+
+    fn both(&self, slot: Slot) -> Option<(TraceId, SpanId)> {
         self.young.get(&slot).or_else(|| self.old.get(&slot)).copied()
     }
 
@@ -51,7 +64,7 @@ impl ReportedTraces {
     /// Makes room; keeps the ids of `referred` spans.
     fn age(&mut self, referred: impl Iterator<Item = Slot>) {
         let old = std::mem::replace(&mut self.old, std::mem::take(&mut self.young));
-        let kept: FxHashMap<Slot, TraceId> =
+        let kept: FxHashMap<Slot, (TraceId, SpanId)> =
             referred.filter_map(|slot| Some((slot, *old.get(&slot)?))).take(self.limit / 4).collect();
         self.forgotten += (old.len() - kept.len()) as u64;
         self.young = kept;
@@ -170,6 +183,8 @@ impl Engine {
             let referred: Vec<Slot> = referred.collect();
             self.reported.age(referred.into_iter());
         }
-        self.reported.young.insert(slot, trace);
+        if let Some(live) = self.spans.get(slot) {
+            self.reported.young.insert(slot, (trace, live.id));
+        }
     }
 }

@@ -75,6 +75,43 @@ pub(super) const CLASS_ROW: Shape = Both(&[
         ("cpu_total_s", Number),
     ]),
 ]);
+const TOTALS: Shape = Object(&[
+    ("count", Count),
+    ("errors", Count),
+    ("unfinished", Count),
+    ("duration_total_s", Number),
+    ("queue_total_s", Number),
+    ("cpu_total_s", Number),
+    ("runqueue_total_s", Number),
+    ("blocked_total_s", Number),
+    ("downstream_total_s", Number),
+]);
+pub(super) const ROOT_ROW: Shape = Both(&[
+    CLASS_NAME,
+    Object(&[
+        ("root", Word(&["class", "unknown", "other", "open"])),
+        ("root_service", TEXT_OR_NULL),
+        ("root_class", TEXT_OR_NULL),
+    ]),
+    TOTALS,
+]);
+pub(super) const TIERS: Shape = Object(&[
+    ("root_service", Text),
+    ("root_class", Text),
+    ("count", Count),
+    ("cpu_total_s", Number),
+    ("cpu_s", NUMBER_OR_NULL),
+    (
+        "tiers",
+        List(&Both(&[
+            Object(&[
+                ("service_name", Text),
+                ("classes", List(&Both(&[Object(&[("request_class", Text), ("protocol", Text)]), TOTALS]))),
+            ]),
+            TOTALS,
+        ])),
+    ),
+]);
 pub(super) const EDGE: Shape = Object(&[
     ("caller_service", Text),
     ("caller_class", TEXT_OR_NULL),

@@ -2,8 +2,8 @@
 
 use super::answers::{
     ACTIVITY, ASKED, BUILD, CLASS_ROW, DIMENSIONS, DURATIONS, EDGE, EVIDENCE, FINDING, HEALTH, HOTSPOTS,
-    INSTANT_OR_NULL, INSTRUMENTATION, KEPT, PEERS, REPORT, RUNNING, SAMPLING, SERIES, SERVICE_CLASSES, SERVICE_ROW,
-    SLOW, SUBSYSTEM, TAKEN, TEXT_OR_NULL, TRANSACTION, TRANSACTIONS, WORKLOADS,
+    INSTANT_OR_NULL, INSTRUMENTATION, KEPT, PEERS, REPORT, ROOT_ROW, RUNNING, SAMPLING, SERIES, SERVICE_CLASSES,
+    SERVICE_ROW, SLOW, SUBSYSTEM, TAKEN, TEXT_OR_NULL, TIERS, TRANSACTION, TRANSACTIONS, WORKLOADS,
 };
 use super::shape::Shape::{Any, Between, Both, Count, Hex, List, Map, Nullable, Number, Object, Text, Word};
 use super::{AnswerForm, Parameter, Route};
@@ -26,6 +26,8 @@ parameters! {
     false
     SERVICE "service" Text, "name of a service";
     CLASS "class" Text, "name of a request class";
+    ROOT_SERVICE "root_service" Text, "name of the service that served the first request of the transaction";
+    ROOT_CLASS "root_class" Text, "class of that request";
     FROM "from" Count, "start of the time range, nanoseconds since the epoch";
     TO "to" Count, "end of the time range, outside of it; nanoseconds since the epoch";
     SINCE "since" Text, "in place of from and to: how long ago the range begins, such as 30s, 5m or 1h";
@@ -155,6 +157,18 @@ pub(super) const ROUTES: &[Route] = &[
             ("next_cursor", TEXT_OR_NULL),
             ("range", Nullable(&KEPT)),
         ])),
+    ),
+    get(
+        "/api/v1/roots",
+        "what request classes cost by the first request of the transaction, since the start",
+        &[SERVICE, CLASS, ROOT_SERVICE, ROOT_CLASS, CURSOR, LIMIT],
+        AnswerForm::Json(Object(&[("roots", List(&ROOT_ROW)), ("next_cursor", TEXT_OR_NULL)])),
+    ),
+    get(
+        "/api/v1/tiers",
+        "what requests of a class that begin transactions cost, by service of this host, since the start",
+        &[OF_SERVICE, OF_CLASS],
+        AnswerForm::Json(TIERS),
     ),
     get("/api/v1/service-classes", "goals and attainment", &[], AnswerForm::Json(SERVICE_CLASSES)),
     get("/api/v1/instrumentation", "hotspots traced as functions", &[], AnswerForm::Json(INSTRUMENTATION)),

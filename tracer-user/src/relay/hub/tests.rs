@@ -59,6 +59,7 @@ fn context(seq: u32) -> Outgoing {
         service: "shop".into(),
         class: "GET /".into(),
         carried: None,
+        root: crate::relay::message::ContextRoot::Unknown,
     };
     Outgoing::Context { remote: IpAddr::from([127, 0, 0, 1]), context }
 }

@@ -27,6 +27,7 @@ fn given(request: u32, parent: u64, from: u64, settled: bool) -> Given {
         service: Arc::from(""),
         class: Arc::from(""),
         carried: None,
+        root: crate::relay::message::ContextRoot::Unknown,
     };
     Given { context, from: agent(from) }
 }

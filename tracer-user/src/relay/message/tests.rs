@@ -20,14 +20,20 @@ fn some_carried() -> impl Strategy<Value = Option<Arc<PropagatedContext>>> {
 
 fn some_message() -> impl Strategy<Value = Message> {
     let context = (some_key(), 1u128.., 1u64.., any::<(bool, bool, Option<u8>)>(), "[a-z]{0,4}", "[a-zé ]{0,90}");
+    let root = prop_oneof![
+        Just(ContextRoot::Unknown),
+        Just(ContextRoot::Callee),
+        ("[a-z]{1,4}", "[a-z ]{1,9}").prop_map(|(service, class)| ContextRoot::Class(service.into(), class.into())),
+    ];
     let summary = (some_key(), any::<(u64, u64, u64, u64, i64, u16, bool)>());
     prop_oneof![
-        (context, some_carried()).prop_map(
-            |((key, trace, parent, (settled, broadcast, flags), service, class), carried)| {
+        (context, some_carried(), root).prop_map(
+            |((key, trace, parent, (settled, broadcast, flags), service, class), carried, root)| {
                 let trace_flags = flags.map(TraceFlags::new);
                 let (service, class) = (text(service.as_bytes()), text(cut(&class).as_bytes()));
                 let (trace, parent) = (TraceId(trace), SpanId(parent));
-                let context = Context { key, trace, parent, settled, broadcast, trace_flags, service, class, carried };
+                let context =
+                    Context { key, trace, parent, settled, broadcast, trace_flags, service, class, carried, root };
                 Message::Context(context)
             }
         ),
@@ -87,7 +93,8 @@ fn laden() -> Context {
     let (settled, broadcast, trace_flags) = (false, false, Some(TraceFlags::of(false, true)));
     let (service, class, carried) = ("shop".into(), "GET /".into(), Some(Arc::new(carried)));
     let (trace, parent) = (TraceId(1), SpanId(1));
-    Context { key, trace, parent, settled, broadcast, trace_flags, service, class, carried }
+    let root = ContextRoot::Class("web".into(), "GET /checkout".into());
+    Context { key, trace, parent, settled, broadcast, trace_flags, service, class, carried, root }
 }
 
 #[test]
@@ -109,8 +116,12 @@ fn propagated_context_is_bounded() {
     let (bytes, found) = encoded(&mut old, &laden()).unwrap();
     let [Message::Context(context)] = &found[..] else { panic!("{found:?}") };
     assert_eq!((context.carried.as_ref(), context.trace_flags), (None, laden().trace_flags));
+    assert_eq!(context.root, ContextRoot::Unknown, "an agent of version 1 does not say");
     let mut plain = Encoder::default();
-    assert_eq!(encoded(&mut plain, &Context { carried: None, ..laden() }).unwrap().0, bytes);
+    assert_eq!(
+        encoded(&mut plain, &Context { carried: None, root: ContextRoot::Unknown, ..laden() }).unwrap().0,
+        bytes
+    );
     // The encoder leaves out what is too long, and the decoder accepts it from no peer.
     let most = PropagatedContext { state: "s".repeat(CARRIED_MOST + 1).into(), ..PropagatedContext::default() };
     let (_, found) = encoded(&mut Encoder::default(), &Context { carried: Some(Arc::new(most)), ..laden() }).unwrap();
@@ -124,6 +135,7 @@ fn propagated_context_is_bounded() {
     let carried = Arc::make_mut(longest.carried.as_mut().unwrap());
     carried.baggage = (0..99).map(|n| member_of(n, 110)).collect();
     longest.class = "c".repeat(NAME_MOST).into();
+    longest.root = ContextRoot::Class("r".repeat(NAME_MOST).into(), "q".repeat(NAME_MOST).into());
     let mut encoder = Encoder::default();
     let mut bytes = Vec::new();
     encoder.put(&Message::Context(longest), &mut bytes);
@@ -169,7 +181,8 @@ fn a_request_costs_less_than_a_hundred_bytes() {
         let (service, class) = (Arc::clone(&service), Arc::clone(&class));
         let (trace, parent) = (TraceId(trace), SpanId(1));
         let (broadcast, trace_flags, carried) = (false, None, None);
-        let context = Context { key, trace, parent, settled, broadcast, trace_flags, service, class, carried };
+        let root = ContextRoot::Unknown;
+        let context = Context { key, trace, parent, settled, broadcast, trace_flags, service, class, carried, root };
         Message::Context(context)
     };
     let second = 1_000_000_000;

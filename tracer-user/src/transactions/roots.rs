@@ -1,0 +1,109 @@
+//! What the engine says of a transaction's first request: which it is while spans are open, and what was charged to
+//! requests that are reported already. The books are in the module `roots` of a later layer.
+
+use rustc_hash::FxHashMap;
+
+use super::engine::Engine;
+use super::open_span::{OpenSpan, Slot};
+use super::report::DEPTH;
+use crate::model::{ClassId, Cost, Grade, Side, SpanId};
+use crate::protocols::context::Carrier;
+use crate::relay::message::ContextRoot;
+
+/// Most requests with late charges between two reads, which are a second apart.
+const LATE: usize = 65_536;
+
+/// The first request of a span's transaction, as far as known by now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OpenRoot {
+    /// An open request.
+    Open(Slot),
+    /// That of a reported span; if that is a call for no request, this open request.
+    Reported(SpanId, Option<Slot>),
+    /// What another host's agent says of it, or that nothing is known.
+    Said(ContextRoot),
+}
+
+/// Charges of reported requests since last taken.
+#[derive(Debug, Default)]
+pub(super) struct LateCosts {
+    costs: FxHashMap<(Option<SpanId>, ClassId), Cost>,
+}
+
+impl LateCosts {
+    /// The class was charged for this request, if it is remembered.
+    pub(super) fn add(&mut self, span: Option<SpanId>, class: ClassId, cost: Cost) {
+        let span = span.filter(|_| self.costs.len() < LATE);
+        self.costs.entry((span, class)).or_default().add(cost);
+    }
+}
+
+impl Engine {
+    /// Takes what was charged to classes for requests that were reported already, since last taken. It is a part of
+    /// [`Engine::take_costs`].
+    pub fn take_late_costs(&mut self) -> FxHashMap<(Option<SpanId>, ClassId), Cost> {
+        std::mem::take(&mut self.reported.late.costs)
+    }
+
+    /// The first request of the transaction that a call belongs to.
+    pub fn open_root(&self, call: &OpenSpan) -> OpenRoot {
+        let unknown = || OpenRoot::Said(ContextRoot::Unknown);
+        let (mut call, mut below) = (call, None);
+        for _ in 0..DEPTH {
+            if let Some(upgrade) = call.remote_parent {
+                return OpenRoot::Reported(upgrade, below);
+            }
+            let Some(parent) = self.sure_parent(call) else {
+                let begins = self.grade(call) == (None, Grade::Certain, call.cause.evidence);
+                return match below {
+                    _ if !begins => unknown(),
+                    Some(first) => OpenRoot::Open(first),
+                    None => OpenRoot::Said(ContextRoot::Callee),
+                };
+            };
+            let Some(request) = self.spans.get(parent) else {
+                return self.kept(call).map_or_else(unknown, |(id, ..)| OpenRoot::Reported(id, None));
+            };
+            if let Some((above, id)) = request.caller {
+                let Some(above) = self.spans.get(above) else { return OpenRoot::Reported(id, Some(parent)) };
+                (call, below) = (above, Some(parent));
+                continue;
+            }
+            return match request.root_above() {
+                RootAbove::None => OpenRoot::Open(parent),
+                RootAbove::Session(upgrade) => OpenRoot::Reported(upgrade, Some(parent)),
+                RootAbove::Said(ContextRoot::Callee) => OpenRoot::Open(parent),
+                RootAbove::Said(said) => OpenRoot::Said(said),
+            };
+        }
+        unknown()
+    }
+}
+
+/// What is known of the root of a request whose caller is not on this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RootAbove {
+    /// No agent knows its caller: it is the first.
+    None,
+    /// It is a session; its root is that of its upgrade.
+    Session(SpanId),
+    /// What the caller's agent says; nothing, if only an in-band context came.
+    Said(ContextRoot),
+}
+
+impl OpenSpan {
+    /// What came with a request of another host.
+    pub fn root_above(&self) -> RootAbove {
+        let session = self.request.traceparent.is_some_and(|context| context.carrier == Carrier::Session);
+        if let Some(upgrade) = self.remote_parent.filter(|_| session) {
+            return RootAbove::Session(upgrade);
+        }
+        if let Some(given) = self.relay.as_ref().and_then(|relay| relay.given.as_ref()) {
+            return RootAbove::Said(given.context.root.clone());
+        }
+        if self.side == Side::Server && self.inband.is_some_and(|inband| inband.parent.is_some()) {
+            return RootAbove::Said(ContextRoot::Unknown);
+        }
+        RootAbove::None
+    }
+}
