@@ -52,6 +52,7 @@ fn translated(name: &str, nat: Nat) {
     assert!(edges.whole as f64 >= 0.999 * sent as f64, "{name}: {edges:?}: chains of one transaction");
     if nat.source && nat.destination {
         laden(&hosts, &chain, &agents);
+        roots(&hosts, &chain, &agents);
     }
     network_time(&spans);
     clocks(&hosts, &agents);
@@ -88,6 +89,34 @@ fn laden(hosts: &Hosts, chain: &Chain, agents: &[Agent]) {
             "{span}"
         );
         assert!(!span.to_string().contains("planted-name"), "that member of baggage is not configured");
+    }
+}
+
+/// The proxy's request is the first of each transaction: requests on all hosts behind it count for its class.
+fn roots(hosts: &Hosts, chain: &Chain, agents: &[Agent]) {
+    let rows = |host: u8| {
+        let rows = hosts.inside(host, || agents[usize::from(host) - 1].json("/api/v1/roots"));
+        let served = |row: &Value| row["side"] == "server" && row["request_class"].to_string().contains("/hop");
+        rows["roots"].as_array().expect("rows").iter().filter(|row| served(row)).cloned().collect::<Vec<Value>>()
+    };
+    let proxy = |row: &&Value| row["root_service"] == "nginx" && row["root_class"].to_string().contains("/hop");
+    let count = |rows: &[Value]| rows.iter().filter(proxy).filter_map(|row| row["count"].as_u64()).sum::<u64>();
+    // Right after its start an agent does not know that the client serves no requests, and its calls begin transactions.
+    wait("requests to have a root", Duration::from_secs(30), || {
+        load(hosts, chain.front, "begun", 4, 40);
+        (count(&rows(2)) > 0).then_some(())
+    });
+    let before = [2, 3, 4].map(|host| count(&rows(host)));
+    let sent = load(hosts, chain.front, "roots", 4, 400);
+    for (host, before) in [2, 3, 4].into_iter().zip(before) {
+        let found = wait("the root of each request on each host", Duration::from_secs(30), || {
+            let rows = rows(host);
+            (count(&rows) >= before + sent).then_some(rows)
+        });
+        let other = |row: &&Value| row["root"] == "class" && !proxy(row);
+        let others: Vec<&Value> = found.iter().filter(other).collect();
+        say(&format!("host {host}: {} requests of the proxy's, others {others:?}", count(&found)));
+        assert!(others.is_empty(), "host {host}: {others:?}");
     }
 }
 

@@ -42,7 +42,6 @@ const TABLE: &[(&str, Quick)] = &[
     ("fastcgi", All),
     ("gateways", All),
     ("haproxy", All),
-    ("jobs", Nothing),
     ("kafka", Only(&["requests_errors_and_durations_are_what_the_broker_says"])),
     (
         "mariadb",
@@ -169,6 +168,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("inband_wire", Nothing),
     // Needs two guests joined by a wire: `cargo xtask vm --pair`.
     ("pair", Nothing),
+    ("roots", Nothing),
     ("relay", Only(&["edges_without_translation", "nothing_stays_behind"])),
     ("relay_bounds", Nothing),
     ("relay_clock", Nothing),
