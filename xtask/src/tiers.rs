@@ -42,6 +42,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("fastcgi", All),
     ("gateways", All),
     ("haproxy", All),
+    ("jobs", Nothing),
     ("kafka", Only(&["requests_errors_and_durations_are_what_the_broker_says"])),
     (
         "mariadb",

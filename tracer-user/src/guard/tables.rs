@@ -95,6 +95,10 @@ table_use! {
         child_processes,
         /// Processes that take jobs from queues.
         queue_workers,
+        /// Threads and tasks that take jobs from queues.
+        job_workers,
+        /// Jobs that wait in queues, for the link to what put them there; reached: of queues that are asked for jobs.
+        jobs_waiting,
         /// Request classes with activity profiles.
         activity_classes,
         /// CPU by process and class, of one second.

@@ -88,6 +88,8 @@ impl Pipeline {
             reported_traces,
             child_processes,
             queue_workers,
+            job_workers,
+            jobs_waiting,
             process_costs,
         } = self.engine.table_use();
         let [workload_processes, workload_groups] = self.workloads.table_use();
@@ -130,6 +132,8 @@ impl Pipeline {
             processes_executed,
             child_processes,
             queue_workers,
+            job_workers,
+            jobs_waiting,
             service_class_requests: self.policies.table_use(),
             dimension_values: {
                 let (values, most, others) = self.dimensions.fill();

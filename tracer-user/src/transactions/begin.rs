@@ -8,6 +8,7 @@ use super::engine::{Engine, Output};
 use super::event_loop::is_looped;
 use super::forwarding::fingerprint;
 use super::ids;
+use super::jobs;
 use super::join::JoinKey;
 use super::losses::{AFTER_POLL, BEGINS, MAYBE_OVER};
 use super::open_span::{Cause, OpenSpan, PoolQueue, Slot, Vote};
@@ -141,6 +142,7 @@ impl Engine {
             relay: None,
             inband: None,
             trace_flags: None,
+            job: None,
             passed: None,
             service_class_fixed: false,
             dimensions: DimensionValues::default(),
@@ -172,8 +174,14 @@ impl Engine {
             }),
             _ => None,
         };
+        let asks_for_job = self.jobs.take_asking();
+        if asks_for_job {
+            Self::asking(&mut live);
+        }
+        let is_job = protocol == ProtocolId::Job;
         if side == Side::Client {
             live.cause = match round_trip {
+                _ if asks_for_job => jobs::asks(),
                 _ if role == Some(Side::Server) => Cause::delivered(),
                 Some(cause) if timed => *cause,
                 None if timed => Cause::none(UNKNOWN),
@@ -194,7 +202,8 @@ impl Engine {
         if !timed && !is_session && (side == Side::Server || role != Some(Side::Server)) {
             self.group_membership(slot, op, head_at.tid);
         }
-        if let Some(connection) = self.connections.get_mut(&cookie) {
+        // A job may outlive the connection that it was read from.
+        if let Some(connection) = self.connections.get_mut(&cookie).filter(|_| !is_job) {
             connection.add_unit(exchange, slot, !timed);
         }
         self.relay(slot, between_hosts);
@@ -207,8 +216,10 @@ impl Engine {
                     self.read_by_thread(slot, head_at.pid);
                     if let Some(During { op, .. }) = op {
                         self.declared.read(op.header.tgid, op.entity, slot);
-                        self.takes_request(op, exchange);
-                        self.may_forward(slot, op);
+                        if !is_job {
+                            self.takes_request(op, exchange);
+                            self.may_forward(slot, op);
+                        }
                         self.read_by_task(cookie, op);
                     }
                 }
@@ -405,7 +416,10 @@ impl Engine {
             return self.loop_cause(own);
         }
         let multiplexer = thread.is_some_and(Thread::several);
-        let (candidate, alone, evidence) = if let Some(slot) = holder {
+        let in_job = holder.and_then(|slot| Some((slot, self.cause_in_job(slot, op, opener)?)));
+        let (candidate, alone, evidence) = if let Some((slot, (alone, evidence))) = in_job {
+            (Some(slot), alone, evidence)
+        } else if let Some(slot) = holder {
             match thread.map_or(0, |thread| thread.open.len()) {
                 // A thread that reads a connection with many streams often hands them to others, and sends calls for
                 // other requests.

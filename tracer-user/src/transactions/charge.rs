@@ -13,10 +13,10 @@ use tracer_common::event::{
 use tracer_common::off_cpu::{self, Reason};
 use tracer_common::unwind::Outcome;
 
-use super::engine::{Engine, Output, read_group};
+use super::engine::{Engine, Output};
 use super::open_span::{OpenSpan, Slot};
 use super::process_costs::ProcessWork;
-use super::thread::{HELD_SAMPLES, PENDING_SAMPLES, Pending, Target};
+use super::thread::{HELD_SAMPLES, IntervalOwner, PENDING_SAMPLES, Pending, ReadInterval, Target};
 use crate::model::{
     Cost, DimensionValues, Direction, Interpreted, Nanos, Owner, ServiceId, Side, SpanId, StackSample, Wait, WakerStack,
 };
@@ -542,4 +542,11 @@ pub(super) fn less(a: Cost, b: Cost) -> Cost {
         blocked: a.blocked.saturating_sub(b.blocked),
         switches: a.switches.saturating_sub(b.switches),
     }
+}
+
+/// The callback group that a read starts.
+fn read_group(op: &Op, side: Option<Side>, span: Option<Slot>) -> ReadInterval {
+    let entity = span
+        .map(|slot| if side == Some(Side::Client) { IntervalOwner::Call(slot) } else { IntervalOwner::Request(slot) });
+    ReadInterval::begin(entity, &op.counters)
 }

@@ -30,7 +30,8 @@ impl Engine {
                 }
                 let after = self.connects_after(state);
                 let opener = self.threads.get(&state.header.tid).and_then(|thread| {
-                    thread.holder().or(after).map(|slot| (slot, Some(state.header.tid))).or_else(|| {
+                    let (tid, polls) = (state.header.tid, state.counters.polls);
+                    thread.holder().or(after).map(|slot| (slot, self.opens_for(slot, tid, polls))).or_else(|| {
                         let entity = thread.group.current(&state.counters)?;
                         if thread.lap.is_some() {
                             let (IntervalOwner::Request(slot) | IntervalOwner::Call(slot)) = entity;

@@ -18,6 +18,7 @@ use super::declared::{DeclaredCalls, FinishedCall};
 use super::event_loop::Meetings;
 use super::forwarding::Forwarding;
 use super::inband_context::InbandContexts;
+use super::jobs::Jobs;
 use super::join::Joins;
 use super::last_hit_map::LastHitMap;
 pub use super::limits::Limits;
@@ -29,13 +30,13 @@ use super::process_costs::ProcessCosts;
 use super::queue_workers::QueueWorkers;
 use super::relayed::Relays;
 use super::task_table::TaskTable;
-use super::thread::{IntervalOwner, ReadInterval, Thread};
+use super::thread::{IntervalOwner, Thread};
 use super::thread_affinity::ThreadAffinity;
 use super::trace_ids::ReportedTraces;
 use super::wakers::Wakers;
 use crate::decode::Record;
 use crate::guard::tables::TableUse;
-use crate::model::{Cost, Direction, Linked, Nanos, Outcome, ServiceId, Side, SpanId, StackSample, TraceId};
+use crate::model::{Cost, Direction, Nanos, Outcome, ServiceId, Side, SpanId, StackSample, TraceId};
 use crate::protocols::{Chunk, Closed, ExchangeEvent, Settings, Stamp, Totals};
 
 /// How long a closed connection is kept, nanoseconds: a reset can overtake the record of the operation it interrupts;
@@ -214,6 +215,8 @@ pub struct Engine {
     pub(super) child_processes: ChildProcesses,
     /// Processes that take jobs from queues.
     pub(super) queue_workers: QueueWorkers,
+    /// Jobs that they work on, and those that wait.
+    pub(super) jobs: Jobs,
     /// Whether requests stay on the threads that read them, by process.
     pub(super) affinity: ThreadAffinity,
     /// Processes not yet returned by [`Engine::take_wanted`].
@@ -253,6 +256,7 @@ impl Engine {
         let relays = Relays::new(limits.relay_memory);
         let inband = InbandContexts::new(limits.relay_memory);
         let reported = ReportedTraces::new(limits.relay_memory);
+        let jobs = Jobs::new(limits.relay_memory);
         let task_table = TaskTable::within(limits.tasks);
         let wakers = Wakers::within(limits.tasks);
         Self {
@@ -295,6 +299,7 @@ impl Engine {
             pools: FxHashMap::default(),
             child_processes: ChildProcesses::default(),
             queue_workers: QueueWorkers::default(),
+            jobs,
             affinity: ThreadAffinity::default(),
             wanted: Vec::new(),
             encrypting: FxHashMap::default(),
@@ -335,6 +340,7 @@ impl Engine {
         self.serving.remove(&tgid);
         self.pools.remove(&tgid);
         self.queue_workers.forget(tgid);
+        self.workers_ended(tgid);
         self.affinity.forget(tgid);
         self.encrypting.remove(&tgid);
         self.texting.remove(&tgid);
@@ -480,7 +486,8 @@ impl Engine {
         self.make_room_for(op.cookie, out);
         let connection = self.connections.or_insert_with(op.cookie, || Connection::unknown(true));
         connection.announced = false;
-        connection.last = connection.last.max(header.nanos);
+        let last = connection.last;
+        connection.last = last.max(header.nanos);
         connection.tgid = header.tgid;
         // Does not parse bytes below the position that the connection's end has already accounted for: their request is
         // over, yet the thread may still hold it. Bytes beyond it are parsed, such as the rest of a request that was
@@ -521,6 +528,9 @@ impl Engine {
             self.reads_for(header, before);
         }
         self.looped(op, dir);
+        if header.flags & OP_EOF == 0 {
+            self.reads_in_job(op, dir, last);
+        }
         let together = if dir == Direction::Tx { self.together(cookie) } else { Vec::new() };
         let thread = self.threads.get(&header.tid);
         let group = thread.and_then(|thread| thread.group.current(&op.counters));
@@ -544,10 +554,11 @@ impl Engine {
         }
         self.turn_begins(cookie, during);
         let span = before.or_else(|| self.unit_of(cookie, touched)).or_else(|| self.over_at_once(cookie, touched));
-        let span = span.or(together.first().copied());
+        let (job, ends_job) = self.jobs.take_touched();
+        let span = job.or(span).or(together.first().copied());
         let had = together.first().and_then(|slot| self.spans.get(*slot)).map(|live| live.cost);
         // The request that this operation answered: its thread held it until now.
-        let answered = dir == Direction::Tx && holder.is_some() && holder == before;
+        let answered = ends_job || (dir == Direction::Tx && holder.is_some() && holder == before);
         self.charge_op(op, (dir, span), (after.is_some(), answered), out);
         if dir == Direction::Rx {
             self.received(op, spoken);
@@ -581,6 +592,7 @@ impl Engine {
                 self.begun(cookie, begun, op, out);
             }
             ExchangeEvent::Linked { exchange, linked } => self.linked(cookie, exchange, linked),
+            ExchangeEvent::Job { exchange, job } => self.on_job((cookie, exchange), job, op, out),
             ExchangeEvent::Judged { exchange, status, failure, protocol } => {
                 self.judged(cookie, exchange, (status, failure, protocol));
             }
@@ -616,16 +628,6 @@ impl Engine {
             ExchangeEvent::HeadsCut { heads } => self.counters.heads_cut += heads,
             ExchangeEvent::Crowded => self.counters.streams_given_up += 1,
             ExchangeEvent::Certificate { name, expires } => self.certified(name, expires),
-        }
-    }
-
-    /// Adds links from a span's request or reply; a messaging span has them in only one of the two.
-    fn linked(&mut self, cookie: u64, exchange: u64, linked: Box<Linked>) {
-        self.counters.messages_unread += u64::from(linked.unread);
-        self.counters.links_dropped += u64::from(linked.dropped);
-        let slot = self.connections.get(&cookie).and_then(|connection| connection.span(exchange));
-        if let Some(live) = slot.and_then(|slot| self.spans.get_mut(slot)) {
-            live.linked = Some(linked);
         }
     }
 
@@ -676,6 +678,7 @@ impl Engine {
         if dead {
             self.decide(tid);
             self.declared.forget_thread(stats.header.tgid, tid);
+            self.worker_ended(tid, died);
             self.process_ended(stats);
         }
         if dead
@@ -687,11 +690,4 @@ impl Engine {
             self.exited_threads.push_back((self.now + LINGER, tid, died));
         }
     }
-}
-
-/// The callback group that a read starts.
-pub(super) fn read_group(op: &Op, side: Option<Side>, span: Option<Slot>) -> ReadInterval {
-    let entity = span
-        .map(|slot| if side == Some(Side::Client) { IntervalOwner::Call(slot) } else { IntervalOwner::Request(slot) });
-    ReadInterval::begin(entity, &op.counters)
 }

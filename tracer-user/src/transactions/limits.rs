@@ -114,6 +114,10 @@ pub struct EngineTables {
     pub reported_traces: TableUse,
     /// Processes that take jobs from queues.
     pub queue_workers: TableUse,
+    /// Threads and tasks that take jobs.
+    pub job_workers: TableUse,
+    /// Elements of queues that wait to be taken.
+    pub jobs_waiting: TableUse,
     /// Forked processes that may work for a request.
     pub child_processes: TableUse,
     /// CPU by process and class, of one second.
@@ -138,6 +142,7 @@ impl Engine {
         let (named, intervals) = self.task_table.len();
         let counters = &self.counters;
         let [relay_requests, relay_calls] = self.relays.table_use();
+        let [job_workers, jobs_waiting] = self.jobs.table_use(threads);
         EngineTables {
             connections: TableUse::new(self.connections.len(), connections, counters.connections_evicted),
             closing: TableUse::new(self.closing.len(), connections, counters.closing_early),
@@ -160,6 +165,8 @@ impl Engine {
             inband: self.inband.table_use(),
             reported_traces: self.reported.table_use(),
             queue_workers: self.queue_workers.table_use(processes),
+            job_workers,
+            jobs_waiting,
             child_processes: self.child_processes.table_use(processes),
             process_costs: self.process_costs_use(),
         }

@@ -23,6 +23,7 @@ mod forwarding;
 pub mod held;
 pub mod ids;
 pub mod inband_context;
+pub mod jobs;
 pub mod join;
 mod last_hit_map;
 pub mod limits;

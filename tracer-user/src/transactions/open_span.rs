@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use super::callback_groups::CallbackGroup;
 use super::child_processes::ByProcess;
 use super::inband_context::InbandIds;
+use super::jobs::JobTies;
 use super::pending_reads::OnePendingRead;
 use super::relayed::Relayed;
 use super::task_table::AnsweredRequest;
@@ -331,6 +332,8 @@ pub struct OpenSpan {
     pub inband: Option<InbandIds>,
     /// Trace flags of its transaction, if a carrier gives them; else its id was drawn by an agent.
     pub trace_flags: Option<TraceFlags>,
+    /// What it has to do with jobs in queues.
+    pub job: Option<Box<JobTies>>,
     /// The rest of its propagated context; see `propagation.rs`.
     pub passed: Option<Arc<PropagatedContext>>,
     /// A rule of this host fixes its service class, whatever its context says.

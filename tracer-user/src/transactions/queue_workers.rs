@@ -1,8 +1,8 @@
 //! Processes that take jobs from a queue: Sidekiq, RQ, Celery, BullMQ over Redis, consumers of Kafka.
 //!
 //! Such a process serves no requests, yet its calls do not certainly begin transactions: the cause of a job is whatever
-//! put it into the queue, and which job a call belongs to is not known. Messages that a broker delivers are spans of
-//! their own and need no such rule.
+//! put it into the queue. Where the job itself is seen (`jobs.rs`), its calls are below it; of other calls it is not known
+//! which job they belong to. Messages that a broker delivers are spans of their own and need no such rule.
 
 use rustc_hash::FxHashSet;
 
@@ -56,19 +56,28 @@ fn takes_job(call: &OpenSpan) -> bool {
 }
 
 impl Engine {
+    /// The process takes jobs from queues. Returns whether there was room to note that.
+    pub(super) fn add_queue_worker(&mut self, tgid: u32) -> bool {
+        let QueueWorkers { processes, refused } = &mut self.queue_workers;
+        let known = processes.contains(&tgid);
+        if !known && processes.len() >= self.limits.processes {
+            *refused += 1;
+            return false;
+        }
+        if !known {
+            processes.insert(tgid);
+        }
+        true
+    }
+
     /// A call is about to be sent of which only its process is known.
     pub(super) fn note_queue_worker(&mut self, call: &mut OpenSpan) {
         if call.cause.evidence != BEGINS {
             return;
         }
-        let QueueWorkers { processes, refused } = &mut self.queue_workers;
         if takes_job(call) {
-            if processes.len() < self.limits.processes {
-                processes.insert(call.pid);
-            } else if !processes.contains(&call.pid) {
-                *refused += 1;
-            }
-        } else if processes.contains(&call.pid) {
+            self.add_queue_worker(call.pid);
+        } else if self.queue_workers.contains(call.pid) {
             call.cause = Cause { by_process: ByProcess::Decided, ..Cause::none(OF_JOB) };
         }
     }

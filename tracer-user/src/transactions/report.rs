@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use super::charge::{add, less};
 use super::engine::{Engine, Output, Verdicts};
+use super::jobs::{HANDED_OVER, SEVERAL_JOBS};
 use super::open_span::{Cause, Handed, OpenSpan, Slot, SpanRef, grade};
-use crate::model::{ClassId, Grade, Nanos, Outcome, Side, SpanId};
+use crate::model::{ClassId, Grade, Linked, Nanos, Outcome, ProtocolId, Side, SpanId};
 
 /// How long, and how many times, a report is deferred for a call whose parent has not begun its answer.
 const DEFERRAL: Nanos = 250_000_000;
@@ -56,7 +57,7 @@ impl Engine {
             return true;
         }
         let is_open = |call: &Slot| self.spans.get(*call).is_some_and(|call| call.cause.is_open());
-        if live.candidate_calls.iter().any(is_open) || self.awaits_word(live) {
+        if live.candidate_calls.iter().any(is_open) || self.awaits_word(live) || self.awaits_producer(live) {
             return true;
         }
         let above = |live: &OpenSpan| live.caller.and_then(|(call, _)| self.spans.get(call));
@@ -85,6 +86,7 @@ impl Engine {
     pub(super) fn give_out(&mut self, slot: Slot, out: &mut Vec<Output>) {
         self.settle_due(slot, Nanos::MAX);
         self.inherit(slot);
+        self.link_job(slot);
         let Some(live) = self.spans.get(slot) else { return };
         if let Some(doubt) = self.doubt_of_detached_call(live)
             && let Some(live) = self.spans.get_mut(slot)
@@ -128,6 +130,8 @@ impl Engine {
                     (Grade::Confirmed, "answered at once with others: even shares of their cost")
                 } else if live.alone {
                     (Grade::Certain, "its thread ran one request at a time")
+                } else if live.protocol == ProtocolId::Job {
+                    (Grade::Ambiguous, if live.request.expected.silent { HANDED_OVER } else { SEVERAL_JOBS })
                 } else {
                     (Grade::Confirmed, "charged by callback group")
                 };
@@ -158,6 +162,7 @@ impl Engine {
         }
         live.trace = trace;
         self.upgrade_reported(&live, trace);
+        self.producer_reported(slot, &live, trace);
         self.reported_before_its_work_ended(live.tid, slot, live.kept());
         self.reported_before_its_children_ended(slot, &live);
         self.leave(slot, &mut live, parent, out);
@@ -172,6 +177,16 @@ impl Engine {
             live.end = self.now;
         }
         out.push(Output::Finished(live, verdicts));
+    }
+
+    /// Adds links from a span's request or reply; a messaging span has them in only one of the two.
+    pub(super) fn linked(&mut self, cookie: u64, exchange: u64, linked: Box<Linked>) {
+        self.counters.messages_unread += u64::from(linked.unread);
+        self.counters.links_dropped += u64::from(linked.dropped);
+        let slot = self.connections.get(&cookie).and_then(|connection| connection.span(exchange));
+        if let Some(live) = slot.and_then(|slot| self.spans.get_mut(slot)) {
+            live.linked = Some(linked);
+        }
     }
 
     /// The parent of a call, its grade and evidence. An ambiguous candidate is not a parent.

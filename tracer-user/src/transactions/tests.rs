@@ -657,6 +657,7 @@ mod event_loop;
 mod forwarding;
 mod goroutines;
 mod inband_context;
+mod jobs;
 mod roots;
 mod spawned;
 mod streams;

@@ -19,7 +19,9 @@ impl Engine {
         self.expire_closed(if finish { Nanos::MAX } else { now }, out);
         let idle = if finish { 0 } else { self.limits.idle };
         let mut head_bytes = 0;
-        if !finish {
+        if finish {
+            self.end_jobs();
+        } else {
             self.overdue(out);
         }
         let old: Vec<u64> = self
@@ -105,6 +107,7 @@ impl Engine {
         self.meetings.shrink_excess();
         self.forwarding.shrink();
         self.affinity.shrink();
+        self.jobs.shrink();
         self.callback_groups.shrink_excess();
         self.wanted.shrink_excess();
         self.served.shrink_excess();

@@ -10,6 +10,7 @@ import { callers, callees, table } from "./neighbours.js";
 import { Table } from "./table.js";
 import { findings } from "./findings.js";
 import { ActivityCard } from "./activity.js";
+import { TiersCard } from "./tiers.js";
 
 const MODES = [["cpu", "on CPU"], ["offcpu", "off CPU"], ["wall", "wall"], ["wakers", "lock wakers"]];
 
@@ -37,6 +38,7 @@ export class ClassPage {
     this.slow = new Table({ name: "slow", sort: "-duration", key: (one) => one.trace_id, columns: TRANSACTIONS, rowsMost: 10 });
     this.recent = new Table({ name: "recent", sort: "-start", key: (one) => one.trace_id, columns: TRANSACTIONS, rowsMost: 10 });
     this.usual = new ActivityCard();
+    this.cost = new TiersCard();
     this.noCallers = h("div");
     this.noCallees = h("div");
     this.file = h("a", null, "as SVG");
@@ -47,6 +49,7 @@ export class ClassPage {
       card("", null, this.kpi),
       h("div", { class: "two" }, card("Latency", "darker: more requests; a cell opens its transactions", this.heatmap.element), card("Distribution", "all requests of this time range", this.heatmap.distribution)),
       h("div", { class: "two" }, card("Percentiles", "p50, p95, p99 over time; drag to choose a time", this.latency.element), card("Where a request's time goes", "mean, stacked, over time", this.where.element)),
+      this.cost.element,
       flame,
       card("Hotspots", "functions by their own time, of the kind chosen above; where the code is not the application's, what called it", this.hot.element, this.noHot),
       this.usual.element,
@@ -121,7 +124,7 @@ export class ClassPage {
     const pick = { service, class: name };
     const [all, { edges }, newest, slowest, found] = await Promise.all([
       classes(service), optional("/api/v1/edges", { service }, { edges: [] }), json("/api/v1/transactions", { ...pick, limit: 10 }),
-      json("/api/v1/transactions", { ...pick, limit: 10, sort: "slowest" }), findings(pick), this.profile(), this.usual.refresh(service, name), this.offer(),
+      json("/api/v1/transactions", { ...pick, limit: 10, sort: "slowest" }), findings(pick), this.profile(), this.usual.refresh(service, name), this.cost.refresh(service, name), this.offer(),
     ]);
     const durations = await optional("/api/v1/durations", { ...pick, ...asked() }, null);
     if (durations) this.heatmap.show(durations);

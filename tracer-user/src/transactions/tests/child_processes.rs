@@ -192,7 +192,7 @@ fn command(name: &str) -> String {
 }
 
 #[test]
-fn calls_for_a_job_of_a_queue_do_not_certainly_begin_a_transaction() {
+fn calls_of_a_job_and_of_its_child_belong_to_it() {
     let mut host = Host::new(Limits::default());
     // Before its first job a worker makes calls of its own.
     host.calls_by(CHILD, 10);
@@ -201,8 +201,18 @@ fn calls_for_a_job_of_a_queue_do_not_certainly_begin_a_transaction() {
     // A process forked for a job, as RQ has it; and the next wait, whose cause is the worker itself.
     host.forks((CHILD, CHILD), GRANDCHILD).calls_by(GRANDCHILD, 13).exits(GRANDCHILD);
     host.moves(CHILD, CHILD, 11, true, 0, command("BRPOP")).moves(CHILD, CHILD, 11, false, 0, "*-1\r\n");
-    let grades =
-        [(10, Grade::Certain), (11, Grade::Certain), (12, Grade::Orphan), (13, Grade::Orphan), (11, Grade::Certain)];
+    let parents = [(10, None), (11, None), (12, Some(11)), (13, Some(11)), (11, None)];
+    assert_eq!(host.judged(), parents.map(|(cookie, parent)| (cookie, Grade::Certain, parent)));
+}
+
+#[test]
+fn calls_for_an_unknown_job_do_not_certainly_begin_a_transaction() {
+    let mut host = Host::new(Limits::default());
+    // What it takes from a sorted set is not read.
+    host.calls_by(CHILD, 10).moves(CHILD, CHILD, 11, true, 0, command("BZPOPMIN"));
+    host.moves(CHILD, CHILD, 11, false, 0, "*3\r\n$1\r\nq\r\n$3\r\njob\r\n$1\r\n0\r\n").calls_by(CHILD, 12);
+    host.forks((CHILD, CHILD), GRANDCHILD).calls_by(GRANDCHILD, 13).exits(GRANDCHILD);
+    let grades = [(10, Grade::Certain), (11, Grade::Certain), (12, Grade::Orphan), (13, Grade::Orphan)];
     assert_eq!(host.judged(), grades.map(|(cookie, grade)| (cookie, grade, None)));
 }
 

@@ -1,0 +1,241 @@
+//! Workers that take jobs from queues in Redis, scripted: their jobs, the calls in them, and who put them there.
+
+use tracer_common::event::Fork;
+
+use super::*;
+use crate::model::ProtocolId;
+
+const CALL: &str = "GET /down HTTP/1.1\r\n\r\n";
+/// The worker's thread, its connection to Redis, and one for calls.
+const WORKER: u32 = 5;
+const REDIS: u64 = 1;
+const OTHER: u64 = 2;
+/// Another process, which puts jobs into queues.
+const PRODUCER: u32 = 2;
+
+fn command(words: &[&str]) -> String {
+    let words: Vec<String> = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
+    format!("*{}\r\n{}", words.len(), words.concat())
+}
+
+fn asks() -> String {
+    command(&["BRPOP", "queue:default", "queue:low", "2"])
+}
+
+/// An element as Sidekiq writes it.
+fn element(number: u32) -> String {
+    format!(r#"{{"retry":true,"queue":"default","args":[{number}],"class":"HardWorker","jid":"{number}"}}"#)
+}
+
+fn taken(number: u32) -> String {
+    command(&["queue:default", &element(number)])
+}
+
+/// A worker that has asked for its first job.
+fn worker() -> Host {
+    let mut host = Host::new(Limits::default());
+    host.opens(REDIS, (0, 0)).opens(OTHER, (0, 0)).sends(WORKER, REDIS, asks()).waits(WORKER, true);
+    host
+}
+
+/// The worker makes a call and reads its reply.
+fn calls(host: &mut Host) -> &mut Host {
+    host.sends(WORKER, OTHER, CALL).waits(WORKER, true).reads(WORKER, OTHER, OK)
+}
+
+type Spans = Vec<(Box<OpenSpan>, Verdicts)>;
+
+fn jobs(spans: &Spans) -> Vec<&(Box<OpenSpan>, Verdicts)> {
+    spans.iter().filter(|(live, _)| live.protocol == ProtocolId::Job).collect()
+}
+
+/// Grade of every HTTP call, and which job is its parent.
+fn parents(spans: &Spans) -> Vec<(Grade, Option<usize>)> {
+    let jobs = jobs(spans);
+    let calls = spans.iter().filter(|(live, _)| live.protocol == ProtocolId::Http && live.side == Side::Client);
+    let parent = |verdicts: &Verdicts| jobs.iter().position(|(job, _)| Some(job.id) == verdicts.parent);
+    calls.map(|(_, verdicts)| (verdicts.grade, parent(verdicts))).collect()
+}
+
+#[test]
+fn a_job_is_what_its_worker_does_until_it_asks_for_the_next() {
+    let mut host = worker();
+    for number in 0..2 {
+        host.reads(WORKER, REDIS, taken(number)).works(WORKER, 100);
+        calls(&mut host).works(WORKER, 20).sends(WORKER, REDIS, asks()).waits(WORKER, true);
+    }
+    host.reads(WORKER, REDIS, "*-1\r\n").sends(WORKER, REDIS, asks());
+    let spans = host.finish();
+    let jobs = jobs(&spans);
+    assert_eq!(jobs.len(), 2);
+    for (job, verdicts) in jobs {
+        assert_eq!((&*job.request.method, &*job.request.path), ("process", "default HardWorker"));
+        assert_eq!((job.side, job.cost.cpu, verdicts.grade), (Side::Server, 120, Grade::Certain));
+        assert_eq!((job.outcome, verdicts.parent), (Some(Outcome::Complete), None));
+    }
+    assert_eq!(parents(&spans), [(Grade::Certain, Some(0)), (Grade::Certain, Some(1))]);
+    // What asks belongs to no job.
+    let asked: Vec<_> = spans.iter().filter(|(live, _)| &*live.request.method == "BRPOP").collect();
+    assert_eq!(asked.len(), 4);
+    assert!(asked.iter().all(|(_, verdicts)| (verdicts.parent, verdicts.grade) == (None, Grade::Certain)));
+}
+
+#[test]
+fn a_job_is_linked_to_the_request_that_put_it_there() {
+    for (times, linked) in [(1, true), (2, false)] {
+        let mut host = worker();
+        host.opens(11, (0, 0)).opens(12, (0, 0)).moves(PRODUCER, 50, 11, false, 0, GET);
+        for _ in 0..times {
+            // Equal elements do not show which of them is taken.
+            host.moves(PRODUCER, 50, 12, true, 0, command(&["LPUSH", "queue:default", &element(7)]));
+            host.moves(PRODUCER, 50, 12, false, 0, ":1\r\n");
+        }
+        host.moves(PRODUCER, 50, 11, true, 0, OK).reads(WORKER, REDIS, taken(7)).sends(WORKER, REDIS, asks());
+        let spans = host.finish();
+        let push = spans.iter().find(|(live, _)| &*live.request.method == "LPUSH").unwrap();
+        let request = spans.iter().find(|(live, _)| live.side == Side::Server && live.pid == PRODUCER).unwrap();
+        let (job, verdicts) = jobs(&spans)[0];
+        let to = job.linked.as_ref().map(|linked| linked.to.clone());
+        assert_eq!(to, linked.then(|| vec![(request.1.trace, push.0.id)]));
+        assert_ne!(verdicts.trace, request.1.trace);
+    }
+}
+
+#[test]
+fn a_producer_that_was_reported_long_ago_is_linked() {
+    let mut host = worker();
+    host.opens(12, (0, 0)).moves(PRODUCER, 50, 12, true, 0, command(&["LPUSH", "queue:default", &element(7)]));
+    host.moves(PRODUCER, 50, 12, false, 0, ":1\r\n");
+    host.nanos += 20_000_000_000;
+    host.engine.report(host.nanos, &mut host.out);
+    assert!(host.out.iter().any(|output| matches!(output, Output::Finished(..))));
+    host.reads(WORKER, REDIS, taken(7)).sends(WORKER, REDIS, asks());
+    let spans = host.finish();
+    let push = spans.iter().find(|(live, _)| &*live.request.method == "LPUSH").unwrap();
+    assert_eq!(jobs(&spans)[0].0.linked.as_ref().unwrap().to, [(push.1.trace, push.0.id)]);
+}
+
+#[test]
+fn a_thread_that_does_other_work_meanwhile_is_not_certain() {
+    type Step = fn(&mut Host);
+    let cases: [(&str, Step); 2] = [
+        ("a timer of an event loop", |host| {
+            host.waits(WORKER, true);
+        }),
+        ("a message on a connection that it did not use for the job", |host| {
+            host.waits(WORKER, true).reads(WORKER, 3, "*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nx\r\n");
+        }),
+    ];
+    for (what, step) in cases {
+        let mut host = worker();
+        host.opens(3, (0, 0)).sends(WORKER, 3, command(&["SUBSCRIBE", "c"]));
+        host.reads(WORKER, 3, "*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n").reads(WORKER, REDIS, taken(0));
+        step(&mut host);
+        calls(&mut host).sends(WORKER, REDIS, asks());
+        let spans = host.finish();
+        assert_eq!(parents(&spans), [(Grade::Ambiguous, None)], "{what}");
+    }
+}
+
+#[test]
+fn a_wait_for_a_new_connection_is_part_of_the_job() {
+    let mut host = worker();
+    host.reads(WORKER, REDIS, taken(0));
+    let header = Header {
+        kind: Kind::State as u8,
+        flags: STATE_OWN,
+        nanos: host.nanos,
+        tgid: 1,
+        tid: WORKER,
+        ..Header::default()
+    };
+    let state =
+        State { header, cookie: 9, new: tcp_state::SYN_SENT, counters: host.counters[&WORKER], ..State::default() };
+    host.engine.record(&Record::State(state), &mut host.out);
+    host.waits(WORKER, true).sends(WORKER, 9, CALL).waits(WORKER, true).reads(WORKER, 9, OK);
+    host.sends(WORKER, REDIS, asks());
+    assert_eq!(parents(&host.finish()), [(Grade::Certain, Some(0))]);
+}
+
+#[test]
+fn what_a_request_takes_from_a_list_is_no_job() {
+    let mut host = worker();
+    // Another thread serves requests, one of which waits for its result in a list.
+    host.opens(20, (0, 0)).opens(21, (0, 0)).reads(6, 20, GET).sends(6, 21, command(&["BLPOP", "result:1", "5"]));
+    host.reads(6, 21, command(&["result:1", "x"])).sends(6, 20, OK);
+    let spans = host.finish();
+    assert!(jobs(&spans).is_empty());
+    let asked = spans.iter().find(|(live, _)| &*live.request.method == "BLPOP").unwrap();
+    assert_eq!(asked.1.grade, Grade::Certain);
+    assert!(asked.1.parent.is_some());
+}
+
+#[test]
+fn a_question_for_another_queue_is_part_of_the_job() {
+    let mut host = worker();
+    host.opens(3, (0, 0)).reads(WORKER, REDIS, taken(0));
+    host.sends(WORKER, 3, command(&["BLPOP", "result:1", "5"])).reads(WORKER, 3, command(&["result:1", "x"]));
+    calls(&mut host).sends(WORKER, REDIS, asks());
+    let spans = host.finish();
+    let jobs = jobs(&spans);
+    let asked = spans.iter().find(|(live, _)| &*live.request.method == "BLPOP").unwrap();
+    assert_eq!((jobs.len(), asked.1.parent), (1, Some(jobs[0].0.id)));
+    assert_eq!(parents(&spans), [(Grade::Certain, Some(0))]);
+}
+
+/// RQ: the list has ids, a hash has the name, and a child process does the job.
+#[test]
+fn a_job_may_be_named_later_and_done_by_a_child() {
+    const CHILD: u32 = 3;
+    let id = "5e86c39f-d9f9-45a3-bb92-dff331591824";
+    let mut host = Host::new(Limits::default());
+    let ask = command(&["BLPOP", "rq:queue:high", "rq:queue:low", "405"]);
+    host.opens(REDIS, (0, 0)).opens(10, (0, 0)).sends(WORKER, REDIS, &ask).waits(WORKER, false);
+    host.reads(WORKER, REDIS, command(&["rq:queue:high", id]));
+    host.sends(WORKER, REDIS, command(&["HGETALL", &format!("rq:job:{id}")]));
+    let hash = ["status", "queued", "description", "app.tasks.count(0, 'planted-value')", "timeout", "180"];
+    host.reads(WORKER, REDIS, command(&hash));
+    let header = Header { kind: Kind::Fork as u8, nanos: host.nanos, tgid: 1, tid: WORKER, ..Header::default() };
+    let fork = Fork { header, child_tgid: CHILD, child_tid: CHILD };
+    host.engine.record(&Record::Fork(fork), &mut host.out);
+    host.nanos += 10;
+    host.moves(CHILD, CHILD, 10, true, 0, CALL).moves(CHILD, CHILD, 10, false, 0, OK);
+    let header = Header {
+        kind: Kind::ThreadStats as u8,
+        flags: THREAD_STATS_DEAD,
+        nanos: host.nanos,
+        tgid: CHILD,
+        tid: CHILD,
+        ..Header::default()
+    };
+    let counters = host.counters[&CHILD];
+    let stats = ThreadStats { header, counters, ..ThreadStats::default() };
+    host.engine.record(&Record::ThreadStats(stats), &mut host.out);
+    host.nanos += 10;
+    host.sends(WORKER, REDIS, &ask);
+    let spans = host.finish();
+    assert_eq!(&*jobs(&spans)[0].0.request.path, "high app.tasks.count");
+    assert_eq!(parents(&spans), [(Grade::Certain, Some(0))]);
+}
+
+#[test]
+fn a_job_that_is_handed_over_is_counted_and_has_no_calls() {
+    let mut host = Host::new(Limits::default());
+    let ask = command(&["BRPOP", "celery", "1"]);
+    let message = r#"{"body": "W10=", "headers": {"lang": "py", "task": "tasks.add", "id": "5a1c"}}"#;
+    host.opens(REDIS, (0, 0)).opens(OTHER, (0, 0)).sends(WORKER, REDIS, &ask).waits(WORKER, true);
+    host.reads(WORKER, REDIS, command(&["celery", message])).waits(WORKER, true);
+    calls(&mut host).sends(WORKER, REDIS, &ask);
+    let spans = host.finish();
+    let (job, verdicts) = jobs(&spans)[0];
+    assert_eq!((&*job.request.path, job.end, verdicts.grade), ("celery tasks.add", job.start, Grade::Ambiguous));
+    assert_eq!(parents(&spans), [(Grade::Orphan, None)]);
+}
+
+#[test]
+fn a_job_whose_worker_ends_is_not_known_to_be_done() {
+    let mut host = worker();
+    host.reads(WORKER, REDIS, taken(0)).ends(WORKER);
+    let spans = host.finish();
+    assert_eq!(jobs(&spans)[0].0.outcome, Some(Outcome::Unfinished));
+}
