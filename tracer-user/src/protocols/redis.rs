@@ -178,6 +178,8 @@ struct Values {
     awaited: Awaited,
     /// What the latest message shows of a job.
     job: Option<JobEvent>,
+    /// Arrays came one after the other, with nothing missed between them.
+    in_step: bool,
 }
 
 /// Classification of a server message by its first word.
@@ -263,6 +265,7 @@ impl Values {
         // Of the commands that log in, no word after the first was read.
         message.session = command.and_then(|command| login::identity(&command.name, count - 1, bytes, at));
         self.arrays |= !self.inline;
+        self.in_step = true;
         self.mute(&mut message.expected);
         self.queued(queue, bytes, at, (count - read, &mut message));
         if read == count {
@@ -292,8 +295,13 @@ impl Values {
 
     fn inline(&mut self, bytes: &[u8], cut: bool) -> Step<Box<Request>> {
         if self.arrays {
-            // Not even an empty line: it ends an array that began in uncaptured bytes.
-            return Step::Invalid;
+            // Redis skips an empty line, which `redis-cli --pipe` sends; elsewhere it ends an array that began in uncaptured
+            // bytes.
+            return match bytes {
+                [b'\r', b'\n', ..] if self.in_step => Step::Skip { used: 2 },
+                [b'\r'] if self.in_step && !cut => Step::NeedMore,
+                _ => Step::Invalid,
+            };
         }
         match inline(bytes) {
             Read::Got((line, used)) if line.empty => Step::Skip { used },
@@ -357,11 +365,13 @@ fn body(state: Elements) -> Body {
 impl Parser for Values {
     fn request(&mut self, bytes: &[u8], cut: bool, _: &Settings) -> Step<Box<Request>> {
         self.expected = true;
-        match bytes.first() {
+        let step = match bytes.first() {
             None => Step::NeedMore,
             Some(b'*') => self.array(bytes, cut),
             Some(_) => self.inline(bytes, cut),
-        }
+        };
+        self.in_step &= !matches!(step, Step::Head { body: Body::UntilTurn, .. });
+        step
     }
 
     fn reply(&mut self, bytes: &[u8], cut: bool, expected: &ExpectedReply) -> Step<Reply> {
@@ -424,7 +434,13 @@ impl Parser for Values {
             (NOTE_CONFIRMED.., None) if *kind == b'+' => self.uncounted += u64::from(expected.note - NOTE_CONFIRMED),
             (NOTE_MONITOR, None) => self.monitoring = true,
             (NOTE_RESET, None) => {
-                *self = Self { inline: self.inline, arrays: self.arrays, expected: true, ..Self::default() }
+                *self = Self {
+                    inline: self.inline,
+                    arrays: self.arrays,
+                    in_step: self.in_step,
+                    expected: true,
+                    ..Self::default()
+                }
             }
             _ => {}
         }
@@ -434,6 +450,10 @@ impl Parser for Values {
 
     fn take_job(&mut self) -> Option<JobEvent> {
         self.job.take()
+    }
+
+    fn broken(&mut self, requests: bool) {
+        self.in_step &= !requests;
     }
 
     fn is_unasked(&self, bytes: &[u8]) -> bool {

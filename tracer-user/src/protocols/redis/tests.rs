@@ -297,6 +297,20 @@ fn commands_that_were_not_captured_are_counted_by_their_replies() {
 }
 
 #[test]
+fn an_empty_line_between_commands_is_none() {
+    // As `redis-cli --pipe` asks whether all was read.
+    let asked = [command(&["SET", "k", "v"]), format!("\r\n{}", command(&["ECHO", "x"]))].concat();
+    for cut in 1..asked.len() {
+        let (front, back) = asked.split_at(cut);
+        let mut conversation = ConnectionParser::new(false);
+        let events = play(&mut conversation, &[rx(front), rx(back), tx("+OK\r\n$1\r\nx\r\n")]);
+        let names: Vec<_> = summary(&events).iter().map(|line| line[..4].to_owned()).collect();
+        assert_eq!(names, ["SET ", "ECHO"], "{cut}");
+        assert!(!events.iter().any(|event| matches!(event, ExchangeEvent::Lost { .. })), "{cut}");
+    }
+}
+
+#[test]
 fn the_rest_of_a_command_is_no_command() {
     let incr = command(&["INCR", "n"]);
     // A command that begins in uncaptured bytes, for every position where the next operation can begin in it.
