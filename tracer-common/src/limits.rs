@@ -16,6 +16,9 @@ pub const HEAD_REPLY: u16 = 1024;
 /// Replies up to this many bytes are carried whole: a head longer than [`HEAD_REPLY`], mostly because of cookies, has a
 /// short body or none (a redirect after a login), and the tracer must know where it ends.
 pub const HEAD_REPLY_WHOLE: u16 = 2048;
+/// What user space asks for instead of a number of bytes where messages may begin anywhere in an operation: its first
+/// [`HEAD_MAX`] bytes, and those behind them in further records.
+pub const HEAD_WHOLE: u16 = u16::MAX;
 /// Payload carried in either direction until user space knows the protocol.
 pub const HEAD_UNKNOWN: u16 = 4096;
 /// Longest head of a message user space puts together from fragments.

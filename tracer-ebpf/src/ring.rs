@@ -55,6 +55,12 @@ pub(crate) struct Slot {
 /// counts `lost` if there is none.
 #[inline(always)]
 pub(crate) fn reserve(len: u64, lost: Lost) -> Option<Slot> {
+    reserve_of::<0>(len, Some(lost))
+}
+
+/// As [`reserve`], of a ring that it does not fill to more than a 2^`PART`th.
+#[inline(always)]
+pub(crate) fn reserve_of<const PART: u32>(len: u64, lost: Option<Lost>) -> Option<Slot> {
     // SAFETY: no argument.
     let cpu = unsafe { bpf_get_smp_processor_id() };
     let ring = RINGS.get_ptr_mut(cpu & RING_LAST.load())?.cast::<u8>();
@@ -67,7 +73,7 @@ pub(crate) fn reserve(len: u64, lost: Lost) -> Option<Slot> {
     for _ in 0..TRIES {
         // SAFETY: as above.
         let full = at.wrapping_add(bytes).wrapping_sub(unsafe { consumed.read_volatile() });
-        if full > mask {
+        if full > mask >> PART {
             break;
         }
         let found = swap(reserved, at, at.wrapping_add(bytes));
@@ -84,7 +90,9 @@ pub(crate) fn reserve(len: u64, lost: Lost) -> Option<Slot> {
         let record = unsafe { ring.add(DATA).add((at & mask) as usize).add(WORD) };
         return Some(Slot { ring: cpu & RING_LAST.load(), at, record, bytes });
     }
-    emit::count(lost);
+    if let Some(lost) = lost {
+        emit::count(lost);
+    }
     None
 }
 

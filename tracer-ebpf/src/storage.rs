@@ -196,6 +196,8 @@ pub(crate) struct FrameWalk {
     /// The slot of the record, and how many of its bytes are for frame starts.
     pub(crate) slot: Parked,
     pub(crate) room: u64,
+    /// 1: the bytes behind the record are wanted, too, and not frame starts.
+    pub(crate) whole: u64,
     pub(crate) first: [u64; 3],
     /// Where the operation's bytes are: an array of I/O vectors and its length; or a buffer, and 0.
     pub(crate) source: [u64; 2],
@@ -240,6 +242,8 @@ pub(crate) struct Sock {
     pub(crate) flags: u32,
     pub(crate) head_rx: u16,
     pub(crate) head_tx: u16,
+    /// Bytes of operations that were carried whole before user space gave its verdict.
+    pub(crate) carried: u32,
     /// [`Sock::run`] of the other direction when it reversed.
     pub(crate) run_before: u32,
     /// `write_seq` after the last send, and the thread that sent.
@@ -292,6 +296,9 @@ pub(crate) const SOCK_ROUND_TRIPS: u32 = 1 << 8;
 pub(crate) const SOCK_NAMES: u32 = 1 << 9;
 /// [`Sock::flags`]: its first bytes arrived before it was accepted.
 pub(crate) const SOCK_QUEUED: u32 = 1 << 10;
+
+/// [`Sock::flags`]: its first bytes are those of a protocol whose long operations are bodies.
+pub(crate) const SOCK_BODIES: u32 = 1 << 11;
 
 /// The record of a connection that may carry in-band contexts. The programs at its segments run under the socket's
 /// lock; those at system calls do not, and race with them on single words only.

@@ -26,6 +26,7 @@ use tracer_common::{
 use super::{
     ALONE_UNIX,
     payload::{OWN, element},
+    pieces,
 };
 use crate::{
     bound,
@@ -78,6 +79,8 @@ macro_rules! field {
     };
 }
 
+pub(super) use field;
+
 /// Called by [`super::tx`] and [`super::tx_again`].
 #[btf_tracepoint(function = "sock_send_length")]
 pub(crate) fn frames_tx(ctx: BtfTracePointContext) -> i32 {
@@ -112,6 +115,12 @@ pub(super) fn go_on<const TX: bool, const WHICH: u8>(
         return;
     }
     thread.walk.slot = slot.park();
+    call::<TX, WHICH>(ctx);
+}
+
+/// Calls the other program, for the record whose slot is parked; returns if there is none.
+#[inline(always)]
+pub(super) fn call<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext) {
     let array = match (TX, WHICH) {
         (true, ALONE_UNIX) => &FRAMES_TX_UNIX,
         (false, ALONE_UNIX) => &FRAMES_RX_UNIX,
@@ -157,6 +166,11 @@ pub(super) fn follow<const TX: bool>(ctx: &impl EbpfContext, array: &ProgramArra
     let walk = unsafe { &raw mut (*thread).walk };
     // SAFETY: as above.
     let Some(slot) = Slot::unpark(unsafe { &(*walk).slot }) else { return };
+    if get!(walk, whole) != 0 {
+        set!(walk, 0, whole);
+        // SAFETY: as above.
+        return pieces::copy(walk, unsafe { &raw mut (*thread).ops }, slot);
+    }
     let sock = SOCKS.get(sk.0, false);
     let mut fragments = 0;
     set!(walk, 0, piece);

@@ -23,6 +23,7 @@ pub(crate) mod frames;
 mod functions;
 mod names;
 pub(crate) mod payload;
+mod pieces;
 pub(crate) use payload::user;
 pub(crate) mod sent;
 mod uring;
@@ -54,8 +55,8 @@ use crate::{
     policy, ring, runtime,
     sched::counters,
     storage::{
-        SOCK_ACTIVE, SOCK_DECIDED, SOCK_EOF, SOCK_FRAMES, SOCK_IGNORED, SOCK_OPENED, SOCK_PASSIVE, SOCK_ROUND_TRIPS,
-        SOCK_SENDING, SOCKS, Sock, THREADS, Thread,
+        SOCK_ACTIVE, SOCK_BODIES, SOCK_DECIDED, SOCK_EOF, SOCK_FRAMES, SOCK_IGNORED, SOCK_OPENED, SOCK_PASSIVE,
+        SOCK_ROUND_TRIPS, SOCK_SENDING, SOCKS, Sock, THREADS, Thread,
     },
     thread_pool,
     tls::rustls,
@@ -317,6 +318,8 @@ fn report<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, 
         let first = unsafe { op.add(1).cast::<u32>().read_volatile() };
         if first == u32::from_ne_bytes(PREFACE) {
             sock.flags |= SOCK_FRAMES;
+        } else if pieces::are_bodies(first) {
+            sock.flags |= SOCK_BODIES;
         }
     }
     // SAFETY: as above.
@@ -393,6 +396,8 @@ fn report<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, 
         && sock.flags & SOCK_FRAMES != 0
     {
         frames::go_on::<TX, WHICH>(ctx, thread, &sock.frames[TX as usize], &slot);
+    } else if WHICH != ALONE_PAGES && (bytes as u64) > head {
+        pieces::go_on::<TX, WHICH>(ctx, control, thread, sock, &slot);
     }
     slot.complete_short(len);
 }
@@ -454,7 +459,8 @@ const OPS_UNKNOWN: u32 = 256;
 fn head_cap<const TX: bool>(sock: &Sock, bytes: u32) -> u32 {
     let asked = if TX { sock.head_tx } else { sock.head_rx };
     let cap = if asked != 0 {
-        asked
+        // What is behind it comes in further records ([`pieces`]).
+        if asked < HEAD_MAX as u16 { asked } else { HEAD_MAX as u16 }
     } else if sock.run_before > 0 {
         // Several operations in the other direction may be several requests, and this one several replies.
         HEAD_MAX as u16

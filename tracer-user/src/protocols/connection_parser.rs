@@ -5,15 +5,20 @@ use super::dns::Datagrams;
 use super::jobs::JobEvent;
 use super::multiplex::Multiplexed;
 use super::pair::Pair;
+use super::pieces::Pieces;
 use super::round_trips::{Inside, RoundTrips};
 use super::session::Session;
 use super::stream::{Stream, StreamState};
 use super::take_back::Standing;
+use tracer_common::limits::{HEAD_REPLY_WHOLE, HEAD_REQUEST};
+
 use super::{Body, Chunk, ExchangeEvent, Parser, Protocol, Request, Settings, Stamp, Step, Touched, Verdict, Want};
 use crate::model::{Direction, Nanos, Outcome, ProtocolId, Side};
 
 /// With this many requests waiting at once more will follow: the kernel is asked for all the payload it can carry.
 const PIPELINE: usize = 8;
+/// A connection with this many requests so far is worth a capture policy.
+const LASTING: u64 = 8;
 /// Most payload the kernel can carry; requested step by step.
 pub(super) const HEAD_MAX: u16 = tracer_common::limits::HEAD_MAX as u16;
 
@@ -170,14 +175,23 @@ impl ConnectionParser {
         if let Some(want) = self.round_trips_want() {
             return want;
         }
-        Want {
-            verdict: self.verdict,
-            head_rx: self.rx.head_wanted,
-            head_tx: self.tx.head_wanted,
-            rx_skip: self.rx.skip(),
-            tx_skip: self.tx.skip(),
-            frames: false,
+        let (rx_skip, tx_skip) = (self.rx.skip(), self.tx.skip());
+        let (head_rx, head_tx) = (self.head_wanted(Direction::Rx), self.head_wanted(Direction::Tx));
+        Want { verdict: self.verdict, head_rx, head_tx, rx_skip, tx_skip, frames: false }
+    }
+
+    /// Bytes wanted from the front of operations in this direction; 0: the default suffices.
+    fn head_wanted(&self, dir: Direction) -> u16 {
+        let stream = if dir == Direction::Rx { &self.rx } else { &self.tx };
+        if !self.pipelines() {
+            return stream.head_wanted;
         }
+        let front = if self.requests == Some(dir) { HEAD_REQUEST } else { HEAD_REPLY_WHOLE };
+        let wanted = stream.pieces.wanted(stream.head_wanted.max(front));
+        // The first operations of a connection come whole without a policy.
+        let lasts = self.pair.upcoming() >= LASTING;
+        let others = |stream: &Stream| stream.head_wanted > 0 || stream.skip() > 0 || stream.pieces.wanted(0) == 0;
+        if lasts || others(&self.rx) || others(&self.tx) { wanted } else { 0 }
     }
 
     pub(super) fn stream(&mut self, dir: Direction) -> &mut Stream {
@@ -291,6 +305,9 @@ impl ConnectionParser {
         }
         let touched = Touched { exchange: self.exchange(is_request) };
         let upcoming = self.pair.upcoming();
+        let stream = self.stream(chunk.dir);
+        let before = Pieces::goes_on(chunk, stream.pos, stream.last).then_some(out.len());
+        let begun = self.pair.begun();
         let mut at = 0;
         let mut stalls = 0;
         // A step may change the state only, taking no bytes; the bound on consecutive such steps prevents an endless
@@ -351,10 +368,14 @@ impl ConnectionParser {
         if let Some(names) = self.parser.as_mut().map(|parser| parser.take_refused()).filter(|names| *names > 0) {
             out.push(ExchangeEvent::Forgotten { names });
         }
+        let begun = self.pair.begun() > begun;
         let stream = self.stream(chunk.dir);
         stream.pos = chunk.end();
         stream.last = chunk.at;
         stream.note_sentinel(chunk);
+        if let Some(before) = before {
+            stream.pieces.note(begun, out.get(before..).unwrap_or_default());
+        }
         if !self.pair.is_empty() && !self.is_paired() {
             // Whatever the connection changed to answers none of these requests.
             self.give_up_all(chunk.at, out);
@@ -421,8 +442,12 @@ impl ConnectionParser {
             }
             out.push(ExchangeEvent::Lost { dir: chunk.dir, bytes: left });
             stream.state = StreamState::Lost;
+            if let Some(parser) = self.parser.as_mut().filter(|_| is_request) {
+                parser.broken(true);
+            }
             if self.pipelines() {
                 self.want_more(chunk.dir, chunk.head.len());
+                self.stream(chunk.dir).pieces.missed();
                 if is_request {
                     self.pair.unseen(chunk.at, chunk.arrived);
                 }
@@ -505,6 +530,8 @@ impl ConnectionParser {
                     if pipelines && self.pair.len() == PIPELINE {
                         self.rx.head_wanted = HEAD_MAX;
                         self.tx.head_wanted = HEAD_MAX;
+                        self.rx.pieces.missed();
+                        self.tx.pieces.missed();
                     }
                     if pipelines && body == Body::UntilTurn {
                         self.pair.unseen(chunk.at, chunk.arrived);

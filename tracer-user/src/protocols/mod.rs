@@ -35,6 +35,7 @@ pub mod mysql;
 pub mod nats;
 mod pair;
 mod parts;
+mod pieces;
 mod pool;
 pub mod postgresql;
 mod proxy;

@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 pub(super) use self::compact::RestingLanes;
 use super::connection_parser::{HEAD_MAX, HeldOperation};
 use super::framed::{Framed, Front, Way};
+use super::pieces::Pieces;
 use super::{Chunk, ExchangeEvent, ExpectedReply, Settings, Stamp, Touched, Verdict, Want};
 use crate::model::{Direction, Nanos};
 
@@ -124,6 +125,8 @@ struct Lane {
     misses: u8,
     last: Stamp,
     head_wanted: u16,
+    /// Whether all of an operation is worth carrying.
+    pieces: Pieces,
 }
 
 /// State of one connection's frames.
@@ -216,7 +219,10 @@ impl Multiplexed {
     }
 
     pub(super) fn want(&self) -> Want {
-        let (head_rx, head_tx) = (self.rx.head_wanted, self.tx.head_wanted);
+        // Of HTTP/2 the kernel follows the frames.
+        let whole = |lane: &Lane| lane.head_wanted > 0 && !self.framed.is_walked();
+        let head = |lane: &Lane| if whole(lane) { lane.pieces.wanted(lane.head_wanted) } else { lane.head_wanted };
+        let (head_rx, head_tx) = (head(&self.rx), head(&self.tx));
         let skip = |lane: &Lane| if lane.left >= LONG { lane.pos.saturating_add(lane.left) } else { 0 };
         let frames = self.framed.is_walked();
         Want { verdict: self.verdict, head_rx, head_tx, rx_skip: skip(&self.rx), tx_skip: skip(&self.tx), frames }
@@ -328,6 +334,8 @@ impl Multiplexed {
         if gap > 0 {
             self.pass(dir, gap, settings, out);
         }
+        let lane = self.lane(dir);
+        let before = Pieces::goes_on(&chunk, lane.pos, lane.last).then_some(out.len());
         let mut at = 0;
         while at < chunk.len && self.verdict != Verdict::Ignore {
             let captured = chunk.captured(at);
@@ -358,6 +366,7 @@ impl Multiplexed {
                     continue;
                 }
                 self.lane(dir).head_wanted = HEAD_MAX;
+                self.lane(dir).pieces.missed();
                 self.lose(dir, left, out);
                 break;
             }
@@ -373,6 +382,9 @@ impl Multiplexed {
         let lane = self.lane(dir);
         lane.pos = chunk.end();
         lane.last = chunk.at;
+        if let Some(before) = before {
+            lane.pieces.note(false, out.get(before..).unwrap_or_default());
+        }
     }
 
     /// Reads the frame at the front of `captured`; returns how many bytes of the operation it used.
@@ -514,6 +526,7 @@ impl Multiplexed {
         lane.end = false;
         // Short frames: others lay beyond the captured part.
         lane.head_wanted = if lane.head_wanted > 0 { HEAD_MAX } else { 0 };
+        lane.pieces.missed();
         lane.reckoned = None;
         lane.lost = Some(lane.lost.unwrap_or(0) + bytes);
         if bytes > 0 {

@@ -42,6 +42,8 @@ enum Entry {
 pub(super) struct Pair {
     entries: VecDeque<Entry>,
     next: u64,
+    /// Requests for which there was no room.
+    overflowed: u64,
 }
 
 impl Pair {
@@ -77,11 +79,17 @@ impl Pair {
 
     /// A request began for which there is no room: its reply will be counted and reported as an unnamed request's.
     pub(super) fn overflow(&mut self, at: Stamp, arrived: Nanos) {
+        self.overflowed += 1;
         match self.entries.back_mut() {
             Some(Entry::Unseen(Unseen { count: Some(count), .. })) => *count += 1,
             Some(Entry::Unseen(_)) => {}
             _ => self.entries.push_back(Entry::Unseen(Unseen { at, arrived, count: Some(1) })),
         }
+    }
+
+    /// Requests that began so far, those for which there was no room included.
+    pub(super) fn begun(&self) -> u64 {
+        self.next + self.overflowed
     }
 
     /// Bytes of requests were not captured: they may hold any number of requests.

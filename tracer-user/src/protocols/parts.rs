@@ -105,6 +105,7 @@ impl ConnectionParser {
         let several = self.pair.len() > 1;
         if several {
             self.want_more(chunk.dir, chunk.head.len());
+            self.stream(chunk.dir).pieces.missed();
             return self.invalid(chunk, captured, left, out);
         }
         self.stream(chunk.dir).state = StreamState::Trailing;

@@ -1,6 +1,7 @@
 //! One direction of a connection: its position within the current message.
 
 use super::elements::Elements;
+use super::pieces::Pieces;
 use super::{Body, Chunk, Stamp};
 use crate::model::Nanos;
 
@@ -114,6 +115,8 @@ pub(super) struct Stream {
     pub(super) ends_within: u64,
     /// Bytes to request from the front of operations; 0: the default suffices.
     pub(super) head_wanted: u16,
+    /// Whether all of an operation is worth carrying, where messages may begin anywhere in one.
+    pub(super) pieces: Pieces,
     /// The bytes so far may be the header of a proxy.
     pub(super) introducing: bool,
     /// The body so far ends with the sentinel after which clients of event streams stop reading.
@@ -136,6 +139,7 @@ impl Stream {
             head_cut: false,
             ends_within: 0,
             head_wanted: 0,
+            pieces: Pieces::default(),
             introducing: false,
             has_sentinel: false,
         }
