@@ -42,6 +42,19 @@ fn go() {
 }
 
 #[test]
+fn programs_that_a_goroutine_runs() {
+    let application = Application {
+        name: "goprograms",
+        program: toolchain("1.27."),
+        arguments: &[],
+        source: "tree.go",
+        java: false,
+        title: "Go 1.27, programs",
+    };
+    judge("transactions_go_programs", &application, &[Mode::new("command", "curl, awaited", 0.99)]);
+}
+
+#[test]
 fn go_stripped() {
     let application = Application {
         name: "gostripped",

@@ -55,6 +55,13 @@ fn processes_forked_for_a_request() {
 }
 
 #[test]
+fn programs_that_a_task_runs() {
+    let application =
+        Application { source: "tree_asyncio.py", ..application("shapestasks", &["-u"], "asyncio, programs") };
+    judge("transactions_task_programs", &application, &[Mode::new("command", "curl, awaited", 0.99)]);
+}
+
+#[test]
 fn passed_connections() {
     let application = application("shapespassed", &["-u", "-X", "shape=passed"], "Python, connections passed on");
     judge("transactions_passed", &application, &[Mode::new("direct", "a call on the request's thread", 0.999)]);

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"strings"
 	"sync"
 	"time"
@@ -149,11 +150,20 @@ func query(ident string) {
 	}
 }
 
+// A program makes the call.
+func command(ident string) {
+	nap(3 * time.Millisecond)
+	if err := exec.Command("curl", "-s", "-o", "/dev/null", "http://"+upstream+path(ident, 0)).Run(); err != nil {
+		panic(err)
+	}
+}
+
 func main() {
 	database.SetMaxOpenConns(16)
 	database.SetMaxIdleConns(16)
 	modes := map[string]func(string){
 		"direct": direct, "naps": naps, "children": children, "forgotten": forgotten, "worker": worker, "query": query,
+		"command": command,
 	}
 	http.HandleFunc("/", func(reply http.ResponseWriter, request *http.Request) {
 		words := strings.Split(request.URL.Path, "/")

@@ -72,6 +72,14 @@ async def forgotten(ident):
     await ask(ident, 0)
 
 
+async def command(ident):
+    """A program makes the call."""
+    await nap(0.003)
+    url = f"http://127.0.0.1:{UPSTREAM}/b/{ident}/k0/d{random.randrange(500, 6500)}"
+    child = await asyncio.create_subprocess_exec("curl", "-s", "-o", "/dev/null", url)
+    assert await child.wait() == 0
+
+
 KEPT = set()
 MODES = {
     "direct": direct,
@@ -80,6 +88,7 @@ MODES = {
     "nested": nested,
     "thread": thread,
     "forgotten": forgotten,
+    "command": command,
 }
 
 

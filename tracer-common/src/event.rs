@@ -405,6 +405,12 @@ wire! {
         pub child_tgid: u32,
         /// The new thread.
         pub child_tid: u32,
+        /// Of a new process: the task of a runtime that created it, as in [`Op::entity`]; 0: none, or not told apart.
+        pub entity: u64,
+        /// Its process's task edges so far, as in [`Op::edge_seq`].
+        pub edge_seq: u32,
+        /// Zero.
+        pub reserved: u32,
     }
 }
 

@@ -10,7 +10,7 @@ use tracer_common::{
     lost::Lost,
 };
 
-use crate::{emit, kernel::task::Task};
+use crate::{emit, kernel::task::Task, runtime};
 
 #[inline(always)]
 fn header(kind: Kind, len: usize, task: Task) -> Header {
@@ -35,10 +35,16 @@ pub(crate) fn fork(ctx: BtfTracePointContext) -> i32 {
     if child.is_kernel() {
         return 0;
     }
+    let (tgid, child_tgid) = (parent.tgid(), child.tgid());
+    // Read before the time: no edge counted here is later than the fork.
+    let (entity, edge_seq) = if child_tgid == tgid { (0, 0) } else { runtime::forking(parent, tgid) };
     let record = Fork {
         header: header(Kind::Fork, size_of::<Fork>(), parent),
-        child_tgid: child.tgid(),
+        child_tgid,
         child_tid: child.tid(),
+        entity,
+        edge_seq,
+        reserved: 0,
     };
     emit::event(&record, Lost::RingThread);
     0

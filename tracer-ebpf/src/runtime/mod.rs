@@ -136,6 +136,25 @@ pub(crate) fn holder(task: Task, tgid: u32) -> Option<u64> {
     }
 }
 
+/// The task of the current thread, which creates a process, as `tracer_common::event::Op::entity`, and how many task edges its
+/// process reported. Node.js' callbacks are not told apart here.
+#[inline(always)]
+pub(crate) fn forking(task: Task, tgid: u32) -> (u64, u32) {
+    let Some(runtime) = of(tgid) else { return (0, 0) };
+    let edges = edge_seq(runtime) as u32;
+    if runtime.at[0] == AT_UNKNOWN {
+        return (named(runtime, 0), edges);
+    }
+    let entity = match runtime.kind {
+        KIND_PYTHON => python::entity(task, runtime),
+        KIND_GO => go::entity(task, runtime),
+        KIND_TOKIO => tokio::entity(task, runtime),
+        KIND_GREENLET => greenlet::entity(task, runtime),
+        _ => 0,
+    };
+    (entity, edges)
+}
+
 /// The task on whose behalf the current thread sends by a descriptor it connected: `own`, unless another was noted.
 #[inline(always)]
 pub(crate) fn sender(task: Task, tgid: u32, own: u64, established: u64) -> u64 {

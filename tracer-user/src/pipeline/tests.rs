@@ -30,7 +30,7 @@ fn op(pipeline: &mut Pipeline, tgid: u32) {
 
 fn fork(pipeline: &mut Pipeline, parent: u32, child_tgid: u32) {
     let header = header(Kind::Fork, parent, Fork::SIZE);
-    give(pipeline, Fork::SIZE, |out| Fork { header, child_tgid, child_tid: child_tgid }.encode(out));
+    give(pipeline, Fork::SIZE, |out| Fork { header, child_tgid, child_tid: child_tgid, ..Fork::default() }.encode(out));
 }
 
 fn service(pipeline: &Pipeline, tgid: u32) -> String {

@@ -8,16 +8,19 @@
 //! answer worked for the request, too (started, and not waited for). One that lives longer, or serves requests itself,
 //! proves nothing.
 //!
-//! Where the request is not known (event loops, tasks, threads with several requests), a call of the child has no
+//! Where a runtime's task forks (asyncio, gevent, Go, tokio), the request is the one that the task turns out to answer, and the
+//! rest holds likewise; such a parent is *confirmed* at best.
+//!
+//! Where the request is not known (Node.js' callbacks, threads with several requests), a call of the child has no
 //! parent, and does not certainly begin a transaction either.
 
 use rustc_hash::FxHashMap;
 use tracer_common::event::{Exec, Fork, Op, ThreadStats};
 
 use super::engine::Engine;
-use super::open_span::{Cause, Handed, OpenSpan, Slot, SpanRef, Vote};
+use super::open_span::{CallTime, Cause, Handed, OpenSpan, Slot, SpanRef, Vote};
 use super::queue_workers::OF_JOB;
-use super::task_table::is_unique;
+use super::task_table::{Id, Works, is_named, is_unique};
 use crate::guard::shrink::ShrinkExcess;
 use crate::guard::tables::TableUse;
 use crate::model::{Nanos, Side};
@@ -26,6 +29,8 @@ use crate::model::{Nanos, Side};
 const FORKED: &str = "its process was forked for the request, by a thread with one request at a time";
 /// The same, if it ended soon after the answer.
 const FORKED_AND_LEFT: &str = "its process was forked for the request and ended soon after the answer";
+/// The same for a task.
+const FORKED_BY_TASK: &str = "its process was forked by the task that answered the request, and ended before that";
 /// Reasons why such a call has no parent.
 const UNDECIDED: &str = "its process was forked for a request, but whether it worked for no other is not known";
 const OUTLIVED: &str = "its process was forked for a request and outlived it";
@@ -63,7 +68,7 @@ pub enum ByProcess {
 struct ForkingRequest {
     request: Slot,
     kept: SpanRef,
-    /// The thread.
+    /// The thread; 0: a task forked, which is the evidence.
     tid: u32,
     /// Other threads of its process held requests, and it was not known whether these stay on their threads.
     others_open: bool,
@@ -93,6 +98,8 @@ struct ChildProcess {
     /// It executed a program.
     executed: bool,
     request: Option<ForkingRequest>,
+    /// The interval of the task that forked it; 0: none, or it is settled what it shows.
+    task: Id,
 }
 
 /// Forked processes that may work for a request.
@@ -147,6 +154,7 @@ impl Engine {
                 ended: 0,
                 executed: false,
                 request: self.request_at_fork(fork),
+                task: 0,
             },
             |above| ChildProcess { ended: 0, executed: false, ..above },
         );
@@ -155,9 +163,17 @@ impl Engine {
         {
             forking.others_open = self.forked_by_thread(header.tid, header.tgid);
         }
+        if above.is_none() && entry.request.is_none() && is_named(fork.entity) {
+            let spans = &self.spans;
+            entry.task = self.task_table.forks(fork, |slot| spans.get(slot).is_none_or(|live| live.end != 0));
+        }
         if let Some(live) = entry.request.and_then(|forking| self.spans.get_mut(forking.request)) {
             live.forks = true;
         }
+        self.add_child(child, entry);
+    }
+
+    fn add_child(&mut self, child: u32, entry: ChildProcess) {
         let limit = self.limits.processes;
         let ChildProcesses { processes, reached, .. } = &mut self.child_processes;
         if processes.len() >= limit && !processes.contains_key(&child) {
@@ -168,6 +184,15 @@ impl Engine {
             }
         }
         processes.insert(child, entry);
+    }
+
+    /// A process that is met for the first time runs the program of its parent: it was forked, perhaps before tracing began.
+    pub fn was_forked(&mut self, child: u32, parent: u32) {
+        if parent == 0 || self.child_processes.processes.contains_key(&child) {
+            return;
+        }
+        let entry = ChildProcess { server: parent, forked: 0, ended: 0, executed: false, request: None, task: 0 };
+        self.add_child(child, entry);
     }
 
     /// The request that a forking thread holds alone.
@@ -229,6 +254,9 @@ impl Engine {
         }
         let independent = child.executed && now.saturating_sub(child.forked) > INDEPENDENT;
         let undecided = |evidence| Cause { by_process: ByProcess::Decided, ..Cause::none(evidence) };
+        if child.task != 0 && child.request.is_none() && !independent {
+            return Some(Cause { by_process: ByProcess::Undecided, ..Cause::none(UNDECIDED) });
+        }
         let Some(forking @ ForkingRequest { request, kept, .. }) = child.request else {
             if independent {
                 return None;
@@ -250,7 +278,7 @@ impl Engine {
     /// How a request that forked a process was answered, as far as it was; `None`: it was forgotten.
     fn answered_forking(&self, forking: &ForkingRequest) -> Option<Answered> {
         let Some(live) = self.spans.get(forking.request) else { return forking.over };
-        let alone = live.alone && live.answered_by == forking.tid;
+        let alone = forking.tid == 0 || (live.alone && live.answered_by == forking.tid);
         Some(Answered { first: live.first_reply, end: live.end, alone })
     }
 
@@ -261,7 +289,7 @@ impl Engine {
         }
         let children = self.child_processes.processes.values_mut().filter_map(|child| child.request.as_mut());
         for forking in children.filter(|forking| forking.request == request) {
-            let alone = live.alone && live.answered_by == forking.tid;
+            let alone = forking.tid == 0 || (live.alone && live.answered_by == forking.tid);
             forking.over = Some(Answered { first: live.first_reply, end: live.end.max(1), alone });
             forking.kept = live.kept();
         }
@@ -293,19 +321,33 @@ impl Engine {
         }
         let calls = std::mem::take(&mut self.child_processes.calls);
         for slot in calls {
+            let Some(pid) = self.spans.get(slot).map(|live| live.pid) else { continue };
+            let found = self.request_of_forking_task(pid);
             let Some(live) = self.spans.get(slot) else { continue };
             let verdict = self.verdict_on_child(live, now);
-            let candidate = live.cause.candidate;
+            let (start, end) = (live.start, live.end);
             let Some(live) = self.spans.get_mut(slot) else { continue };
             let cause = &mut live.cause;
-            match (verdict, candidate) {
+            if let Some(forking) = found.filter(|_| cause.candidate.is_none()) {
+                (cause.candidate, cause.kept) = (Some(forking.request), Some(forking.kept));
+                if end != 0 && matches!(verdict, Verdict::Confirmed) {
+                    let time = CallTime { call: Some(slot), start, end };
+                    if let Some(request) = self.spans.get_mut(forking.request) {
+                        request.add_call(time);
+                    }
+                }
+            }
+            let Some(live) = self.spans.get_mut(slot) else { continue };
+            let cause = &mut live.cause;
+            match (verdict, cause.candidate) {
                 (Verdict::Wait, _) => {
                     self.child_processes.calls.push(slot);
                     continue;
                 }
                 (Verdict::Certain, _) => (cause.alone, cause.evidence) = (true, FORKED),
                 (Verdict::Confirmed, Some(request)) => {
-                    (cause.vote, cause.evidence) = (Vote::For(request), FORKED_AND_LEFT);
+                    let evidence = if found.is_some() { FORKED_BY_TASK } else { FORKED_AND_LEFT };
+                    (cause.vote, cause.evidence) = (Vote::For(request), evidence);
                 }
                 (Verdict::Confirmed, None) => {}
                 (Verdict::Doubt(why), _) => cause.handed = Some(Handed { doubt: Some(why), futex: 0, calls: 1 }),
@@ -314,11 +356,41 @@ impl Engine {
         }
     }
 
+    /// The request of the task that forked process `child`, once it is known; it is remembered.
+    fn request_of_forking_task(&mut self, child: u32) -> Option<ForkingRequest> {
+        let entry = self.child_processes.processes.get(&child)?;
+        if entry.task == 0 {
+            return entry.request.filter(|forking| forking.tid == 0);
+        }
+        // That it is over by now says nothing about the time of the fork.
+        let works = self.task_table.works_in(entry.task, &|_| false);
+        let forked = entry.forked;
+        let forking = match works {
+            Works::Undecided(_) => return None,
+            Works::For(answer, None) => {
+                let unanswered = |live: &&mut OpenSpan| live.first_reply == 0 || live.first_reply >= forked;
+                let live = self.spans.get_mut(answer.request).filter(unanswered);
+                live.map(|live| {
+                    live.forks = true;
+                    let (request, kept) = (answer.request, live.kept());
+                    ForkingRequest { request, kept, tid: 0, others_open: false, over: None }
+                })
+            }
+            Works::For(..) | Works::Unknown(_) => None,
+        };
+        let entry = self.child_processes.processes.get_mut(&child)?;
+        (entry.task, entry.request) = (0, forking);
+        forking
+    }
+
     fn verdict_on_child(&self, call: &OpenSpan, now: Nanos) -> Verdict {
         if self.serving.contains_key(&call.pid) {
             return Verdict::Doubt(SERVES);
         }
         let child = self.child_processes.processes.get(&call.pid);
+        if child.is_some_and(|child| child.task != 0) {
+            return Verdict::Wait;
+        }
         let Some((child, forking)) = child.and_then(|child| Some((child, child.request?))) else {
             return Verdict::Doubt(UNDECIDED);
         };
@@ -329,6 +401,12 @@ impl Engine {
         match (child.ended, answered) {
             _ if outlives => Verdict::Doubt(OUTLIVED),
             (0, _) | (_, 0) => Verdict::Wait,
+            (ended, answered) if forking.tid == 0 => match sure(ended, answered, request.end) {
+                Verdict::Certain => Verdict::Confirmed,
+                // What ends later may be another's.
+                Verdict::Confirmed => Verdict::Doubt(UNDECIDED),
+                other => other,
+            },
             _ if !request.alone || self.affinity.moves(child.server) => Verdict::Doubt(NOT_ALONE),
             _ if forking.others_open => match self.fork_is_of_thread(child.server, call.deferred) {
                 Some(true) => sure(child.ended, answered, request.end),

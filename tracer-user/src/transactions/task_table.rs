@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use tracer_common::event::{ENTITY_BITS, Op, TASK_EDGE_CREATED, TaskEdge};
+use tracer_common::event::{ENTITY_BITS, Fork, Op, TASK_EDGE_CREATED, TaskEdge};
 use tracer_common::runtime::{KIND_GO, KIND_GREENLET, KIND_NODE, KIND_PYTHON, KIND_TOKIO};
 
 use super::open_span::{Slot, SpanRef};
@@ -318,6 +318,12 @@ impl TaskTable {
         }
         let own = self.current(tgid, entity, op.header.nanos, &over);
         self.works_in(own, &over)
+    }
+
+    /// The interval in which a task forks a process: 0 if the task is not known, or has begun the answer of its request.
+    pub(super) fn forks(&mut self, fork: &Fork, over: impl Fn(Slot) -> bool) -> Id {
+        let op = Op { header: fork.header, entity: fork.entity, edge_seq: fork.edge_seq, ..Op::default() };
+        if let Works::Undecided(id) = self.works(&op, over) { id } else { 0 }
     }
 
     /// The request that an interval belongs to.

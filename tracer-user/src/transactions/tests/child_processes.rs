@@ -1,6 +1,7 @@
 //! Processes that requests fork, scripted: which of their calls belong to the request.
 
-use tracer_common::event::{Exec, Fork};
+use tracer_common::event::{ENTITY_BITS, Exec, Fork};
+use tracer_common::runtime::KIND_GO;
 
 use super::*;
 
@@ -16,7 +17,8 @@ impl Host {
 
     fn forks(&mut self, (tgid, tid): (u32, u32), child: u32) -> &mut Self {
         let header = self.of(Kind::Fork, tgid, tid);
-        let fork = Fork { header, child_tgid: child, child_tid: child };
+        let (entity, edge_seq) = (self.entity, self.edge_seq);
+        let fork = Fork { header, child_tgid: child, child_tid: child, entity, edge_seq, ..Fork::default() };
         self.engine.record(&Record::Fork(fork), &mut self.out);
         self.nanos += 10;
         self
@@ -184,6 +186,43 @@ fn ended_processes_are_forgotten() {
     host.engine.now += 20_000_000_000;
     host.engine.expire(false, &mut host.out);
     assert_eq!(host.engine.table_use().child_processes.entries, 0);
+}
+
+/// The goroutine with this number.
+fn goroutine(number: u64) -> u64 {
+    u64::from(KIND_GO) << ENTITY_BITS | number
+}
+
+#[test]
+fn a_child_of_a_task_belongs_to_the_request_that_the_task_answers() {
+    // The goroutine that forks, the one that answers, and whether the child ends before that.
+    for (forks, answers, ends, expected) in [
+        (7, 7, true, (Grade::Confirmed, Some(1))),
+        (7, 7, false, (Grade::Ambiguous, None)),
+        (8, 7, true, (Grade::Orphan, None)),
+    ] {
+        let mut host = Host::new(Limits::default());
+        host.opens(1, (0, 0)).entity = goroutine(7);
+        host.reads(5, 1, GET).entity = goroutine(forks);
+        // Goroutines go on with any thread.
+        host.forks((1, 6), CHILD).executes(CHILD).entity = 0;
+        host.calls_by(CHILD, 10);
+        if ends {
+            host.exits(CHILD);
+        }
+        host.passes(50_000_000).entity = goroutine(answers);
+        host.sends(6, 1, OK).passes(3_000_000_000);
+        let (grade, parent) = expected;
+        assert_eq!(host.judged(), [(10, grade, parent)], "{forks} {answers} {ends}");
+    }
+}
+
+#[test]
+fn children_forked_before_tracing_began_begin_no_transactions() {
+    let mut host = host();
+    host.engine.was_forked(CHILD, 1);
+    host.calls_by(CHILD, 10);
+    assert_eq!(host.judged(), [(10, Grade::Orphan, None)]);
 }
 
 /// A command of Redis with one argument.

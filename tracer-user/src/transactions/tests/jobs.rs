@@ -196,7 +196,7 @@ fn a_job_may_be_named_later_and_done_by_a_child() {
     let hash = ["status", "queued", "description", "app.tasks.count(0, 'planted-value')", "timeout", "180"];
     host.reads(WORKER, REDIS, command(&hash));
     let header = Header { kind: Kind::Fork as u8, nanos: host.nanos, tgid: 1, tid: WORKER, ..Header::default() };
-    let fork = Fork { header, child_tgid: CHILD, child_tid: CHILD };
+    let fork = Fork { header, child_tgid: CHILD, child_tid: CHILD, ..Fork::default() };
     host.engine.record(&Record::Fork(fork), &mut host.out);
     host.nanos += 10;
     host.moves(CHILD, CHILD, 10, true, 0, CALL).moves(CHILD, CHILD, 10, false, 0, OK);
