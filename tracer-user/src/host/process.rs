@@ -33,6 +33,9 @@ pub struct ProcessFacts {
     /// Its parent; 0: not known.
     #[serde(default)]
     pub parent: u32,
+    /// It runs the program that its parent ran when it was forked: it has executed none.
+    #[serde(default)]
+    pub forked: bool,
     /// Start time in clock ticks since boot; identifies the process together with `pid`.
     pub start_time: u64,
     /// Name of its main thread.
@@ -188,10 +191,11 @@ pub struct Files<'a> {
 /// Extracts the facts; `None` if `stat` is malformed. `cmdline` and `environ` are the files of these names, which may be long:
 /// they are searched piece by piece. Total: any bytes.
 pub fn facts(pid: u32, files: &Files<'_>, cmdline: impl Read, environ: impl Read) -> Option<ProcessFacts> {
-    let (comm, parent, start_time) = parse_stat(&String::from_utf8_lossy(files.stat))?;
+    let ProcessStat { comm, parent, forked, start_time } = parse_stat(&String::from_utf8_lossy(files.stat))?;
     let facts = ProcessFacts {
         pid,
         parent,
+        forked,
         start_time,
         comm,
         exe: String::from_utf8_lossy(files.exe).trim_end_matches(" (deleted)").to_owned(),
@@ -249,15 +253,28 @@ fn bytes(path: &str) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// `comm`, parent and start time from `/proc/PID/stat`; the name is in parentheses and may contain any character.
-fn parse_stat(stat: &str) -> Option<(String, u32, u64)> {
+/// `PF_FORKNOEXEC` (`include/linux/sched.h`): a process that was forked and has not executed a program since.
+const FORKED: u64 = 0x40;
+
+/// Facts from `/proc/PID/stat`.
+#[derive(Debug, PartialEq, Eq)]
+struct ProcessStat {
+    comm: String,
+    parent: u32,
+    forked: bool,
+    start_time: u64,
+}
+
+/// Reads `/proc/PID/stat`; the name is in parentheses and may contain any character.
+fn parse_stat(stat: &str) -> Option<ProcessStat> {
     let open = stat.find('(')?;
     let close = stat.rfind(')')?;
     let comm = stat.get(open + 1..close)?.to_owned();
     let mut fields = stat.get(close + 1..)?.split_whitespace();
     let parent = fields.nth(1)?.parse().ok()?;
-    let start = fields.nth(17)?.parse().ok()?;
-    Some((comm, parent, start))
+    let flags: u64 = fields.nth(4)?.parse().ok()?;
+    let start_time = fields.nth(12)?.parse().ok()?;
+    Some(ProcessStat { comm, parent, forked: flags & FORKED != 0, start_time })
 }
 
 /// Passes the entries of a file, each of which ends in NUL, to `each` until it breaks; of an entry its first `limit` bytes.
@@ -362,8 +379,12 @@ mod tests {
 
     #[test]
     fn stat_survives_odd_names() {
-        let rest = "S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4242 20";
-        assert_eq!(parse_stat(&format!("7 (a) b) {rest}")), Some(("a) b".into(), 1, 4242)));
+        // Flags of a forked process, and of one that has executed a program.
+        for (flags, forked) in [(0x0040_0040, true), (0x0040_0000, false)] {
+            let stat = format!("7 (a) b) S 1 2 3 4 5 {flags} 7 8 9 10 11 12 13 14 15 16 17 18 4242 20");
+            let expected = ProcessStat { comm: "a) b".into(), parent: 1, forked, start_time: 4242 };
+            assert_eq!(parse_stat(&stat), Some(expected));
+        }
         for bad in ["", "7", "7 (x", "7 )x( 1", "7 (x) S 1"] {
             assert_eq!(parse_stat(bad), None, "{bad}");
         }

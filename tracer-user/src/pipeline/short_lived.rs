@@ -138,6 +138,9 @@ impl Pipeline {
             self.stand_in(tgid, Some(&facts.comm));
             return;
         }
+        if facts.forked {
+            self.engine.was_forked(tgid, facts.parent);
+        }
         let parent = self.short_lived.inspected(tgid, facts);
         self.process_of(tgid, facts, parent);
     }
