@@ -312,7 +312,7 @@ impl Engine {
     fn doubt_of_group(&self, call: &OpenSpan) -> Option<&'static str> {
         let sides = self.forwarding.sides.get(&call.pid);
         let at_both = call.cause.one_pending_read.at_both();
-        if self.affinity.moves(call.pid) {
+        if self.affinity.moves(call.pid) || self.may_move_unseen(call) {
             let sure =
                 at_both && sides.is_some_and(|sides| sides.one_pending_read.is_usual() && sides.all.is_consistent());
             return (!sure).then_some(MOVES);

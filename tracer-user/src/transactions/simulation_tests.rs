@@ -16,6 +16,8 @@ struct Reported {
     /// Outcome, parent and grade by name.
     spans: HashMap<Name, (Option<Outcome>, Option<SpanId>, Grade)>,
     ids: HashMap<SpanId, Name>,
+    /// Why each parent was named, by the span that has it.
+    evidence: HashMap<Name, &'static str>,
     /// Trace id and parent by id; corrections included.
     traces: HashMap<SpanId, (TraceId, Option<SpanId>)>,
     /// Spans reported more than once, and ids given twice.
@@ -41,6 +43,7 @@ fn replay(sent: &[Sent], limits: Limits) -> Result<Reported, TestCaseError> {
             reported.traces.insert(live.id, (verdicts.trace, verdicts.parent));
             let name = (live.side, live.request.path.to_string());
             reported.cpu += live.cost.cpu;
+            reported.evidence.insert(name.clone(), verdicts.evidence);
             if reported.ids.insert(live.id, name.clone()).is_some() {
                 reported.twice.push(name.clone());
             }
@@ -113,7 +116,8 @@ fn sound(reported: &Reported, truth: &Truth, sent: &[Sent]) -> Result<(), TestCa
             let found = reported.ids.get(&parent);
             prop_assert!(
                 found.is_none() || found == real.as_ref(),
-                "{name:?} is {grade:?} of {found:?}, and was of {real:?}:\n{}",
+                "{name:?} is {grade:?} of {found:?} ({}), and was of {real:?}:\n{}",
+                reported.evidence[name],
                 sent.iter().map(Sent::line).collect::<String>()
             );
         }
@@ -258,6 +262,19 @@ proptest! {
         prop_assert_eq!(reported.cpu, truth.cpu);
         let missing: Vec<&Name> = truth.spans.keys().filter(|name| !reported.spans.contains_key(*name)).collect();
         prop_assert!(missing.is_empty(), "not reported: {missing:?}");
+    }
+
+    /// The same, where records are lost, doubled and out of order.
+    #[test]
+    fn requests_that_move_get_no_wrong_parent_where_records_are_lost(
+        bytes in proptest::collection::vec(any::<u8>(), 300..1500),
+        ways in proptest::collection::vec(any::<u8>(), 0..400),
+        cut in 0usize..20,
+    ) {
+        let (sent, truth) = moving_history(&bytes);
+        let (sent, _) = spoil(sent, &ways, cut, false);
+        let reported = replay(&sent, Limits::default())?;
+        sound(&reported, &truth, &sent)?;
     }
 
     /// Spoilt histories in tables far too small, with heads cut short.

@@ -21,7 +21,7 @@ use tracer_common::event::Op;
 use super::child_processes::ByProcess;
 use super::engine::Engine;
 use super::event_loop::is_looped;
-use super::losses::EVENTS_LOST;
+use super::losses::{EVENTS_LOST, SUSPECT};
 use super::open_span::{Cause, OpenSpan, Slot};
 use super::task_table::is_unique;
 use crate::guard::shrink::ShrinkExcess;
@@ -37,7 +37,7 @@ const REMEMBERED: usize = 64;
 /// Why a thread proves nothing.
 pub(super) const MOVES: &str = "requests of its process move between threads";
 /// Why it is not known yet whether it does.
-const TOO_LITTLE: &str = "too little was seen of its process, whose threads hand requests to each other";
+pub(super) const TOO_LITTLE: &str = "too little was seen of its process, whose threads hand requests to each other";
 
 /// What a thread was seen to do with requests.
 #[derive(Clone, Copy, Debug, Default)]
@@ -83,11 +83,43 @@ struct Process {
     moves: bool,
     /// Requests that may be open, until it is known that requests stay.
     open: SmallVec<[Slot; 4]>,
+    /// Others may be open, too: it was known once that requests stay.
+    others_open: bool,
+    /// When requests last seemed to move while records were missing.
+    unjudged: Nanos,
+    /// A thread that sends read the reply of a call that another one had sent: calls move between threads.
+    calls_move: bool,
+    /// The first thread that read a request or sent a call, and whether there are others.
+    first: u32,
+    several: bool,
 }
 
 impl Process {
     fn is_known(&self) -> bool {
         self.moves || self.stayed >= SEEN
+    }
+
+    /// A thread read a request or sent a call.
+    fn works(&mut self, tid: u32) {
+        if self.first == 0 {
+            self.first = tid;
+        }
+        self.several |= self.first != tid;
+    }
+
+    /// A request stayed on its thread.
+    fn stays(&mut self) {
+        self.stayed = self.stayed.saturating_add(1);
+        if self.is_known() {
+            (self.open, self.others_open) = (SmallVec::new(), false);
+        }
+    }
+
+    /// A request perhaps did not stay, or it only seems so because records are missing: what was seen before proves no
+    /// longer that requests stay.
+    fn is_doubtful(&mut self, now: Nanos) {
+        self.others_open |= self.stayed >= SEEN;
+        (self.crossed, self.stayed, self.unjudged) = (true, 0, now);
     }
 }
 
@@ -106,6 +138,11 @@ impl ThreadAffinity {
     /// Releases the memory of tables that are mostly empty.
     pub(super) fn shrink(&mut self) {
         self.processes.shrink_excess();
+    }
+
+    /// Whether calls of the process move between threads: who reads a reply need not work for the call's request.
+    pub(super) fn calls_move(&self, tgid: u32) -> bool {
+        self.processes.get(&tgid).is_some_and(|process| process.calls_move)
     }
 
     /// Whether requests of the process move between threads.
@@ -141,6 +178,9 @@ impl Engine {
             return;
         }
         let process = self.affinity.processes.entry(tgid).or_default();
+        if let Some(live) = self.spans.get(slot) {
+            process.works(live.tid);
+        }
         if process.is_known() {
             return;
         }
@@ -166,6 +206,9 @@ impl Engine {
         if thread.requests.sent() {
             self.crosses(tid, tgid);
         }
+        if let Some(process) = self.affinity.processes.get_mut(&tgid) {
+            process.works(tid);
+        }
         if !claims {
             return;
         }
@@ -175,12 +218,15 @@ impl Engine {
         }
     }
 
-    /// Whether what a thread does for the request it holds may be for one that another thread holds: it is not known yet
+    /// Whether what a thread does for the request it holds may be for one that it does not hold: it is not known yet
     /// whether the process's requests stay on their threads.
     fn may_be_of_others(&self, tid: u32, tgid: u32) -> bool {
-        let held = |slot: &Slot| self.spans.get(*slot).is_some_and(|live| live.end == 0 && live.tid != tid);
+        // Where records are missing, a thread may work for a request that it no longer seems to hold.
+        let holds = |slot: &Slot| self.threads.get(&tid).is_some_and(|thread| thread.open.contains(slot));
+        let held = |slot: &Slot| self.spans.get(*slot).is_some_and(|live| live.end == 0) && !holds(slot);
         self.affinity.processes.get(&tgid).is_none_or(|process| {
-            !process.is_known() && (process.open.len() >= REMEMBERED || process.open.iter().any(held))
+            !process.is_known()
+                && (process.others_open || process.open.len() >= REMEMBERED || process.open.iter().any(held))
         })
     }
 
@@ -217,16 +263,19 @@ impl Engine {
             call.is_some_and(|call| call.cause.alone && call.cause.others_open)
         };
         let stays = reader == by && (live.forks || live.calls.iter().any(|time| others_open(time.call)));
-        if stays && let Some(process) = self.affinity.processes.get_mut(&tgid) {
-            process.stayed = process.stayed.saturating_add(1);
-            if process.is_known() {
-                process.open = SmallVec::new();
-            }
-        }
         if self.threads.get_mut(&by).is_some_and(|thread| thread.requests.sent()) {
             self.crosses(by, tgid);
         }
-        if reader == by || self.is_unsure(tgid, [reader, by], since) {
+        if reader == by {
+            if stays
+                && !self.has_gap(by, since)
+                && let Some(process) = self.affinity.processes.get_mut(&tgid)
+            {
+                process.stays();
+            }
+            return;
+        }
+        if self.is_unsure(tgid, [reader, by], since) {
             return;
         }
         self.crosses(reader, tgid);
@@ -250,6 +299,9 @@ impl Engine {
             thread.requests.collects = true;
             return;
         }
+        if let Some(process) = self.affinity.processes.get_mut(&tgid) {
+            process.calls_move = true;
+        }
         self.crosses(sender, tgid);
         self.crosses(by, tgid);
     }
@@ -257,12 +309,16 @@ impl Engine {
     /// Whether records of the threads are missing since `since`, so that they may share less than it seems: enough for a
     /// doubt about calls of that time, and not for a verdict about the process.
     fn is_unsure(&mut self, tgid: u32, threads: [u32; 2], since: Nanos) -> bool {
-        let has_gap = |tid| self.threads.get(tid).is_none_or(|thread| thread.lost_at >= since);
-        let unsure = threads.iter().any(has_gap);
+        let unsure = threads.into_iter().any(|tid| self.has_gap(tid, since));
         if unsure && let Some(process) = self.affinity.processes.get_mut(&tgid) {
-            process.crossed = true;
+            process.is_doubtful(self.now);
         }
         unsure
+    }
+
+    /// Whether records of the thread are missing since `since`, as far as is known.
+    fn has_gap(&self, tid: u32, since: Nanos) -> bool {
+        self.threads.get(&tid).is_none_or(|thread| thread.lost_at >= since)
     }
 
     fn crosses(&mut self, tid: u32, tgid: u32) {
@@ -294,6 +350,18 @@ impl Engine {
 
     fn is_unknown(&self, tgid: u32) -> bool {
         self.affinity.processes.get(&tgid).is_none_or(|process| !process.is_known())
+    }
+
+    /// Whether requests of the call's process seemed to move while records were missing, so that it is not known.
+    pub(super) fn seems_moved(&self, call: &OpenSpan) -> bool {
+        let process = self.affinity.processes.get(&call.pid).filter(|process| !process.is_known());
+        process.is_some_and(|process| process.unjudged != 0 && call.start <= process.unjudged.saturating_add(SUSPECT))
+    }
+
+    /// Whether what is missing may have shown that requests of the call's process move between threads.
+    pub(super) fn may_move_unseen(&self, call: &OpenSpan) -> bool {
+        self.losses.cover(call.start) == Some(EVENTS_LOST)
+            && self.affinity.processes.get(&call.pid).is_none_or(|process| process.several && !process.is_known())
     }
 
     /// Why the thread that sent the call does not show its request.

@@ -15,7 +15,7 @@ use super::engine::{Engine, Output};
 use super::open_span::{CallTime, Handed, OpenSpan, Slot, SpanRef, Vote};
 use super::pools::{JobEnd, Pools};
 use super::thread::Target;
-use super::thread_affinity::MOVES;
+use super::thread_affinity::{MOVES, TOO_LITTLE};
 use super::wakeup_candidates::{SEVERAL, WakeupCandidates};
 use crate::model::{Nanos, ProtocolId};
 
@@ -491,6 +491,9 @@ impl Engine {
         if pools.shares_threads() || self.affinity.moves(tgid) {
             return Some(MOVES);
         }
+        if end == JobEnd::Answered && self.affinity.calls_move(tgid) {
+            return Some(MOVES);
+        }
         pools.mixed(end).then_some("its process has detached jobs, and jobs without calls")
     }
 
@@ -500,6 +503,9 @@ impl Engine {
         // That thread may have read another request since, unseen.
         if self.threads.get(&live.cause.by).is_some_and(|thread| thread.lost_at >= live.start) {
             return Some(UNSEEN);
+        }
+        if self.seems_moved(live) {
+            return Some(TOO_LITTLE);
         }
         let pools = self.pools.get(&live.pid);
         if handed.futex != 0 && pools.is_some_and(|pools| pools.is_lock(handed.futex)) {
