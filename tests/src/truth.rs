@@ -5,7 +5,7 @@
 //! for linking; with gRPC the method `ID.kN.dT` of service `b`. Sleeps are random on both sides, so replies come in
 //! another order than requests.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -181,15 +181,22 @@ pub fn score(all: &[Span], service: &str, prefix: &str) -> Score {
     let ids: HashMap<&str, &Span> = all.iter().map(|span| (span.id.as_str(), span)).collect();
     let of = |span: &&Span| span.path.starts_with("/b/") && ident(&span.path).starts_with(prefix);
     let mut score = Score { made: all.iter().filter(|u| u.server).filter(of).count() as u64, ..Score::default() };
+    let mut reasons: BTreeMap<(&str, &str), u64> = BTreeMap::new();
     for call in all.iter().filter(|u| u.service == service && !u.server).filter(of) {
         let parent = call.parent.as_deref().and_then(|parent| ids.get(parent));
         let right = parent.is_some_and(|parent| ident(&parent.path) == ident(&call.path));
         score.count(&call.grade, right);
+        if !right {
+            *reasons.entry((call.grade.as_str(), call.evidence.as_str())).or_default() += 1;
+        }
         if !right && ["certain", "confirmed"].contains(&call.grade.as_str()) {
             let unknown = call.parent.as_ref().map_or("no parent", |_| "an unknown span");
             let claimed = parent.map_or(unknown, |parent| parent.path.as_str());
             eprintln!("wrong: {} of {claimed}, {}: {} (pid {})", call.path, call.grade, call.evidence, call.pid);
         }
+    }
+    for ((grade, evidence), calls) in reasons {
+        eprintln!("{prefix}: {calls} calls {grade}: {evidence}");
     }
     // One read of a server may hold more heads than are captured: the agent sees no server span for the rest.
     score.made = score.made.max(score.counted());
