@@ -44,7 +44,7 @@ impl Pipeline {
         if let Some((_, call)) = live.caller {
             return RootLink::Below(call);
         }
-        match live.root_above() {
+        match self.engine.root_above(live) {
             RootAbove::None | RootAbove::Said(ContextRoot::Callee) => RootLink::First,
             RootAbove::Session(upgrade) => RootLink::Below(upgrade),
             RootAbove::Said(ContextRoot::Class(service, class)) => RootLink::Named(self.roots.named(&service, &class)),

@@ -393,7 +393,7 @@ impl Engine {
     }
 
     /// Whether another agent reports on the span's connection.
-    fn contact(&self, live: &OpenSpan) -> Contact {
+    pub(super) fn contact(&self, live: &OpenSpan) -> Contact {
         self.connections.get(&live.cookie).map_or(Contact::No, |connection| connection.contact)
     }
 

@@ -5,6 +5,7 @@ use rustc_hash::FxHashMap;
 
 use super::engine::Engine;
 use super::open_span::{OpenSpan, Slot};
+use super::relayed::Contact;
 use super::report::DEPTH;
 use crate::model::{ClassId, Cost, Grade, Side, SpanId};
 use crate::protocols::context::Carrier;
@@ -69,7 +70,7 @@ impl Engine {
                 (call, below) = (above, Some(parent));
                 continue;
             }
-            return match request.root_above() {
+            return match self.root_above(request) {
                 RootAbove::None => OpenRoot::Open(parent),
                 RootAbove::Session(upgrade) => OpenRoot::Reported(upgrade, Some(parent)),
                 RootAbove::Said(ContextRoot::Callee) => OpenRoot::Open(parent),
@@ -77,6 +78,15 @@ impl Engine {
             };
         }
         unknown()
+    }
+
+    /// What is known of the root of a request whose caller is not on this host. While another agent may still say it, nothing:
+    /// a request whose header names a parent does not wait for that.
+    pub fn root_above(&self, live: &OpenSpan) -> RootAbove {
+        let above = live.root_above();
+        let Some(relay) = live.relay.as_ref().filter(|_| above == RootAbove::None) else { return above };
+        let has_agent = live.remote_parent.is_some() && self.contact(live) == Contact::Yes;
+        if self.now < relay.until || has_agent { RootAbove::Said(ContextRoot::Unknown) } else { above }
     }
 }
 
@@ -93,7 +103,7 @@ pub enum RootAbove {
 
 impl OpenSpan {
     /// What came with a request of another host.
-    pub fn root_above(&self) -> RootAbove {
+    fn root_above(&self) -> RootAbove {
         let session = self.request.traceparent.is_some_and(|context| context.carrier == Carrier::Session);
         if let Some(upgrade) = self.remote_parent.filter(|_| session) {
             return RootAbove::Session(upgrade);
