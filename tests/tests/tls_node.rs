@@ -272,3 +272,54 @@ fn probes_come_and_go_under_load_of_node() {
         assert_eq!(changed_code::of(server.pid()), [], "what stays behind in Node.js");
     }
 }
+
+/// A program that runs for a moment ends before it was searched for OpenSSL: the next time it runs it is traced.
+#[test]
+fn tunnels_of_a_program_that_ends_at_once() {
+    // Another program than the one in the tunnel, so that nothing but the client has the file.
+    let program = node_of("24.");
+    let Some(_turn) = begin("tls_node_tunnels", &[program, "node", "nginx", "openssl"]) else { return };
+    let dir = scratch();
+    let files = certificate(dir.path());
+    let port = free_port();
+    let directives = format!(
+        "listen 127.0.0.1:{port} ssl; ssl_certificate {}; ssl_certificate_key {}; location / {{ return 200 \"yes\\n\"; }}",
+        files.0, files.1
+    );
+    let nginx = Nginx::start(dir.path(), "", &directives);
+    let run = |program: &str, arguments: &[&str]| {
+        let mut command = Command::new(find(program).expect("Node.js"));
+        command.arg(source("tls_tunnel.js")).args(arguments);
+        command
+    };
+    let mut proxy = Process::start("proxy", &mut run("node", &["proxy"]), &dir.path().join("proxy.log"));
+    let near = proxy.line("PORT", Duration::from_secs(20)).trim().to_owned();
+    let agent = agent(dir.path(), &[port, near.parse().expect("a port")]);
+    let mut tail = Tail::new(&agent.transactions);
+    let ask = |count: usize, path: &str| {
+        let arguments = ["ask", &near, &port.to_string(), &count.to_string(), path];
+        let asked = outcome(run(program, &arguments).env("OTEL_SERVICE_NAME", "brief"), "ask");
+        assert_eq!(asked.code, Some(0), "{}", asked.err);
+    };
+    // Once nothing else is left to be searched.
+    let traced = || agent.metrics().sum("tracer_tls_files", &[("state", "traced")]);
+    let mut before = -1.0;
+    wait("programs that run to be searched", Duration::from_secs(60), || {
+        let known = std::mem::replace(&mut before, traced());
+        std::thread::sleep(Duration::from_secs(1));
+        (known == before).then_some(())
+    });
+    ask(1, "/warm-");
+    wait("the program to be searched", Duration::from_secs(20), || (traced() > before).then_some(()));
+    ask(40, "/asked");
+    let asked =
+        |span: &Span| !span.server && span.service == "brief" && span.protocol == "http" && span.path == "/asked";
+    tail.until(40, Duration::from_secs(20), asked);
+    let lost = agent.metrics().lost();
+    agent.stop();
+    tail.read();
+    let served = nginx.logged().iter().filter(|entry| entry.path() == "/asked").count();
+    let found: Vec<&Span> = tail.spans.iter().filter(|span| asked(span)).collect();
+    assert_eq!((found.len(), served), (40, 40), "lost {lost:?}");
+    assert!(found.iter().all(|span| span.status == Some(200)), "{found:?}");
+}

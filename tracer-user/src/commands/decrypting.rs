@@ -1,12 +1,13 @@
 //! Attaches the probes of TLS libraries, in a thread of its own: once for each file, in every process that has it mapped,
 //! now or later.
 //!
-//! Files are found in the system's library directories, in the processes that run when the agent starts, and in those
-//! that begin to use TLS or run another program later: nothing is polled.
+//! Files are found in the system's directories, in the processes that run when the agent starts, and in those that begin to
+//! use TLS or run another program later: nothing is polled.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,6 +25,8 @@ use crate::runtimes::tls::{Candidate, Libraries, Library, NSS, Refusal, Site, Si
 const SYSTEM: [&str; 5] = ["/usr/lib/*/", "/usr/lib64/", "/usr/lib/", "/lib/", "/lib64/"];
 /// The beginnings of their names.
 const NAMES: [&str; 3] = ["libssl.so.*", "libgnutls.so.*", NSS];
+/// Where systems have programs with a library inside that often run briefly.
+const INSIDE: [&str; 2] = ["/usr/bin/node", "/usr/local/bin/node"];
 /// Between two looks whether files are unused, and two attempts to attach where the kernel refused it.
 const LEAVE_EVERY: Duration = Duration::from_secs(10);
 /// Processes that wait to be looked at.
@@ -39,11 +42,38 @@ const FILES: usize = 256;
 const PROGRAMS: usize = 1024;
 /// Most processes of a file that are remembered: it is in use while one of them has it.
 const USERS: usize = 64;
+/// Most programs that are held to be searched for a library inside.
+const LATER: usize = 64;
 /// First number of this thread's visits: those of declared transactions are below.
 const VISITS: u64 = 1 << 32;
 
 /// A file: device and inode.
 type Inode = (u64, u64);
+
+/// A file with the content it has now: device, inode, size, and when it last changed (seconds, nanoseconds).
+type Content = (Inode, u64, (i64, i64));
+
+/// A file that is read and gets probes even if the process it was found in has ended: that may run for a moment only.
+struct Held {
+    /// Opened by [`Held::file`].
+    candidate: Candidate,
+    file: File,
+}
+
+impl Held {
+    fn of(candidate: &Candidate) -> Option<Self> {
+        // Do not block if the path has become a FIFO or device.
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&candidate.open_by).ok()?;
+        file.metadata().ok().filter(fs::Metadata::is_file)?;
+        let open_by = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        Some(Self { candidate: Candidate { open_by, ..candidate.clone() }, file })
+    }
+
+    fn content(&self) -> Option<Content> {
+        let meta = self.file.metadata().ok()?;
+        Some(((meta.dev(), meta.ino()), meta.size(), (meta.ctime(), meta.ctime_nsec())))
+    }
+}
 
 /// The thread that attaches.
 pub(super) struct Decrypting {
@@ -77,6 +107,7 @@ impl Decrypting {
             files: HashMap::new(),
             without: HashSet::new(),
             later: VecDeque::new(),
+            inspected: HashMap::new(),
             visits: VISITS,
             counts: Arc::clone(&counts),
         };
@@ -110,7 +141,7 @@ struct Watched {
     /// The number its probes are kept under; `None`: it was refused.
     visit: Option<u64>,
     /// The kernel refused the probes, which may not last: to be tried again.
-    again: Option<Box<(Library, Candidate, Sites)>>,
+    again: Option<Box<(Library, Held, Sites)>>,
     /// It belongs to the system: its probes stay.
     system: bool,
     /// Processes that were seen to have it.
@@ -123,9 +154,11 @@ struct Watch {
     files: HashMap<Inode, Watched>,
     /// Programs without a TLS library inside.
     without: HashSet<Inode>,
-    /// Programs to be searched for a library inside, of these processes, once nothing else is to be done: that takes up to
-    /// a second for a large one.
-    later: VecDeque<(Candidate, u32)>,
+    /// Programs to be searched for a library inside, of these processes or the system's, once nothing else is to be done: that
+    /// takes up to a second for a large one.
+    later: VecDeque<(Inode, Held, Option<u32>)>,
+    /// What was found in files, which is not searched for again when they are next used.
+    inspected: HashMap<Content, (Library, Sites)>,
     visits: u64,
     counts: Arc<Counts>,
 }
@@ -139,8 +172,8 @@ impl Watch {
             match asked.recv_timeout(wait) {
                 Ok(pid) => self.look_at_process(pid),
                 Err(RecvTimeoutError::Timeout) if !left.is_zero() => {
-                    if let Some((candidate, pid)) = self.later.pop_front() {
-                        self.consider(&candidate, Some(pid));
+                    if let Some((inode, held, user)) = self.later.pop_front() {
+                        self.consider(inode, held, user);
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {
@@ -158,8 +191,11 @@ impl Watch {
         for path in patterns.flat_map(|pattern| expand(&pattern)) {
             let name = path.display().to_string();
             if let Some(library) = shared(&name).filter(|library| self.libraries.has(*library)) {
-                self.consider(&Candidate { library: Some(library), path: name, open_by: path }, None);
+                self.see(&Candidate { library: Some(library), path: name, open_by: path }, None);
             }
+        }
+        for path in INSIDE {
+            self.see(&Candidate { library: None, path: path.to_owned(), open_by: path.into() }, None);
         }
     }
 
@@ -177,27 +213,43 @@ impl Watch {
         }
         let Some(maps) = Maps::read(pid) else { return };
         for candidate in candidates(&maps, &self.libraries) {
-            if candidate.library.is_some() {
-                self.consider(&candidate, Some(pid));
-            } else if self.later.len() < QUEUE {
-                self.later.push_back((candidate, pid));
-            } else {
-                self.counts.skipped.fetch_add(1, Ordering::Relaxed);
-            }
+            self.see(&candidate, Some(pid));
         }
     }
 
-    /// Attaches to a file that has no probes yet. `user`: a process that has it; else it belongs to the system.
-    fn consider(&mut self, candidate: &Candidate, user: Option<u32>) {
+    /// Attaches to a file that has no probes yet, at once where it is the library, else later. `user`: a process that has it;
+    /// else it belongs to the system.
+    fn see(&mut self, candidate: &Candidate, user: Option<u32>) {
         let Some(inode) = inode(&candidate.open_by) else { return };
         if let Some(watched) = self.files.get_mut(&inode) {
             watched.uses(user);
             return;
         }
-        if candidate.library.is_none() && self.without.contains(&inode) {
+        let waits = || self.later.iter().any(|(waiting, ..)| *waiting == inode);
+        if candidate.library.is_none() && (self.without.contains(&inode) || waits()) {
             return;
         }
-        let inspected = inspect(candidate, &self.libraries);
+        let Some(held) = Held::of(candidate) else { return };
+        let is_known = || held.content().is_some_and(|content| self.inspected.contains_key(&content));
+        if candidate.library.is_some() || is_known() {
+            self.consider(inode, held, user);
+        } else if self.later.len() < LATER {
+            self.later.push_back((inode, held, user));
+        } else {
+            self.counts.skipped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Attaches to a file, unless it got its probes meanwhile.
+    fn consider(&mut self, inode: Inode, held: Held, user: Option<u32>) {
+        if let Some(watched) = self.files.get_mut(&inode) {
+            watched.uses(user);
+            return;
+        }
+        let content = held.content();
+        let known = content.and_then(|content| self.inspected.get(&content)).cloned();
+        let candidate = &held.candidate;
+        let inspected = known.map_or_else(|| inspect(candidate, &self.libraries), Ok);
         if inspected == Err(Refusal::Absent) {
             if self.without.len() >= PROGRAMS {
                 self.without.clear();
@@ -212,12 +264,20 @@ impl Watch {
         let (mut visit, mut again) = (None, None);
         match inspected {
             Ok((library, sites)) => match self.attach(library, candidate, &sites) {
-                Ok(number) => visit = Some(number),
+                Ok(number) => {
+                    visit = Some(number);
+                    if let Some(content) = content {
+                        if self.inspected.len() >= FILES {
+                            self.inspected.clear();
+                        }
+                        self.inspected.insert(content, (library, sites));
+                    }
+                }
                 Err(why) => {
                     self.refuse(&why, candidate);
                     let (name, path) = (library.name(), &candidate.path);
                     log::warn!("text of {name} is not traced in {path} for now, which is tried again: {why}");
-                    again = Some(Box::new((library, candidate.clone(), sites)));
+                    again = Some(Box::new((library, held, sites)));
                 }
             },
             Err(why) => self.refuse(&why.to_string(), candidate),
@@ -264,7 +324,7 @@ impl Watch {
         let waiting: Vec<Inode> = self.files.iter().filter_map(waits).collect();
         for inode in waiting {
             let Some(again) = self.files.get_mut(&inode).and_then(|watched| watched.again.take()) else { continue };
-            let done = self.attach(again.0, &again.1, &again.2);
+            let done = self.attach(again.0, &again.1.candidate, &again.2);
             if done.is_ok() {
                 self.counts.refused.fetch_sub(1, Ordering::Relaxed);
             }
@@ -320,4 +380,24 @@ fn by_probe(sites: &[Site]) -> Vec<(UserProbe, Vec<(u64, u64)>)> {
 
 fn inode(path: &PathBuf) -> Option<Inode> {
     fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|meta| (meta.dev(), meta.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_held_file_is_read_after_its_path_is_gone() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("program");
+        fs::write(&path, "code").expect("a file");
+        let candidate = Candidate { library: None, path: "program".to_owned(), open_by: path.clone() };
+        let held = Held::of(&candidate).expect("it is there");
+        let before = (inode(&path), held.content());
+        fs::remove_file(&path).expect("it is there");
+        assert_eq!(fs::read_to_string(&held.candidate.open_by).expect("still readable"), "code");
+        assert_eq!((inode(&held.candidate.open_by), held.content().map(|content| content.0)), (before.0, before.0));
+        assert!(Held::of(&candidate).is_none());
+        assert!(Held::of(&Candidate { open_by: dir.path().into(), ..candidate }).is_none());
+    }
 }
