@@ -4,7 +4,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -19,6 +18,7 @@ use crate::kernel::declared_calls::DeclaredCalls;
 use crate::kernel::loader::Kernel;
 use crate::kernel::uprobes::Prober;
 use crate::runtimes::declared::{Binary, Declared, DeclaredSite, DeclaredTable, ProbePlace, Site, UsdtSite};
+use crate::runtimes::file_identity::FileIdentity;
 
 /// Between two looks whether programs appeared at the declared paths.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -28,9 +28,6 @@ const QUEUE: usize = 256;
 const FILES: usize = 64;
 const DIRECTORIES: usize = 1024;
 const ENTRIES: usize = 4096;
-
-/// A file: device and inode.
-type Inode = (u64, u64);
 
 /// What the thread is asked to do.
 enum Ask {
@@ -133,7 +130,7 @@ struct Watched {
 struct Watch {
     declared: DeclaredTable,
     prober: Prober,
-    files: HashMap<Inode, Watched>,
+    files: HashMap<FileIdentity, Watched>,
     visits: u64,
     calls: DeclaredCalls,
     limits: CallLimits,
@@ -241,9 +238,8 @@ impl Watch {
         if declared.is_empty() {
             return;
         }
-        let Ok(meta) = fs::metadata(open).map(|meta| (meta.is_file(), (meta.dev(), meta.ino()))) else { return };
-        let (true, inode) = meta else { return };
-        if let Some(known) = self.files.get(&inode) {
+        let Some(identity) = FileIdentity::of(open) else { return };
+        if let Some(known) = self.files.get(&identity) {
             declared.retain(|(number, _)| !known.visits.contains_key(number));
             if declared.is_empty() {
                 return;
@@ -264,7 +260,7 @@ impl Watch {
             }
         }
         let watched = || Watched { path: name.to_owned(), visits: HashMap::new() };
-        self.files.entry(inode).or_insert_with(watched).visits.extend(visits);
+        self.files.entry(identity).or_insert_with(watched).visits.extend(visits);
         self.withdraw();
     }
 
@@ -330,23 +326,21 @@ impl Watch {
 
     /// Detaches from files that are at none of the declared paths any more and that no process runs.
     fn leave(&mut self) {
-        let replaced = |inode: &Inode, watched: &Watched| {
-            fs::metadata(&watched.path).map_or(true, |meta| (meta.dev(), meta.ino()) != *inode)
-        };
-        let mut gone: HashMap<Inode, Vec<u64>> = self
+        let replaced = |identity: &FileIdentity, watched: &Watched| FileIdentity::of(&watched.path) != Some(*identity);
+        let mut gone: HashMap<FileIdentity, Vec<u64>> = self
             .files
             .iter()
-            .filter(|(inode, watched)| replaced(inode, watched))
+            .filter(|(identity, watched)| replaced(identity, watched))
             .map(|(i, w)| (*i, w.visits.values().flatten().copied().collect()))
             .collect();
         if gone.is_empty() {
             return;
         }
-        for inode in running() {
-            gone.remove(&inode);
+        for identity in running() {
+            gone.remove(&identity);
         }
-        for (inode, visits) in gone {
-            self.files.remove(&inode);
+        for (identity, visits) in gone {
+            self.files.remove(&identity);
             for visit in visits {
                 self.prober.detach_file(visit);
             }
@@ -355,10 +349,9 @@ impl Watch {
 }
 
 /// The programs that processes run.
-fn running() -> HashSet<Inode> {
+fn running() -> HashSet<FileIdentity> {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let program = |entry: fs::DirEntry| fs::metadata(entry.path().join("exe")).ok();
-    processes.filter_map(program).map(|meta| (meta.dev(), meta.ino())).collect()
+    processes.filter_map(|entry| FileIdentity::of(&entry.path().join("exe"))).collect()
 }
 
 /// The files that a path or glob names; `*` stands for any part of one component.

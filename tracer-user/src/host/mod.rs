@@ -4,6 +4,7 @@ mod command_line;
 pub mod container;
 pub mod container_names;
 pub mod containers;
+pub mod file_system;
 pub mod instance;
 pub mod local_time;
 pub mod process;

@@ -8,7 +8,6 @@ use std::collections::HashMap;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,6 +17,7 @@ use tracer_common::limits::{TRACE_CONTEXT_BYTES, TRACE_CONTEXTS_MAX};
 
 use super::loader::chain;
 use crate::guard::tables::TableUse;
+use crate::host::file_system::file_system;
 use crate::model::Nanos;
 
 /// Where the map is pinned, below the BPF file system.
@@ -152,16 +152,6 @@ impl PinnedMap {
         let made = data.info().is_ok_and(|info| info.name() == NAME.as_bytes());
         Ok(Self { path, data, made, made_directory: made })
     }
-}
-
-/// Type of the file system at `path`.
-fn file_system(path: &Path) -> Option<i64> {
-    let path = std::ffi::CString::new(path.as_os_str().as_bytes()).ok()?;
-    let mut found = std::mem::MaybeUninit::<libc::statfs>::zeroed();
-    // SAFETY: a path with an end, and room for the answer.
-    let result = unsafe { libc::statfs(path.as_ptr(), found.as_mut_ptr()) };
-    // SAFETY: plain numbers, zero or written by the kernel.
-    (result == 0).then(|| unsafe { found.assume_init() }.f_type)
 }
 
 #[derive(Debug)]

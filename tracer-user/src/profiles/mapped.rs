@@ -15,8 +15,9 @@ const MAPS: u64 = 1 << 20;
 pub(super) struct Mapped {
     /// Of the files and where they are; never 0.
     pub(super) fingerprint: u64,
-    /// Inodes of those with code.
-    code: FxHashSet<u64>,
+    /// Where those with code are, as their mappings are named (`10-20`). Inode numbers would not do: on an overlay those of
+    /// the list may be others than the file's.
+    code: FxHashSet<Box<str>>,
     /// Where code is, and the path of its file.
     places: Vec<(std::ops::Range<u64>, String)>,
     /// Whether the list was read to its end.
@@ -38,7 +39,7 @@ impl Mapped {
             if number != 0 {
                 (range, offset, device, inode).hash(&mut hasher);
                 if permissions.get(2) == Some(&b'x') {
-                    code.insert(number);
+                    code.extend(std::str::from_utf8(range).ok().and_then(mapping_name));
                     places.extend(place(range, &words.collect::<Vec<_>>().join(&b' ')));
                 }
             }
@@ -56,6 +57,13 @@ impl Mapped {
         let (_, path) = self.places.iter().find(|(range, _)| range.contains(&address))?;
         Some(path)
     }
+}
+
+/// How `/proc/PID/map_files` names a mapping: without the zeros that the list of mappings begins addresses with.
+fn mapping_name(range: &str) -> Option<Box<str>> {
+    let (start, end) = range.split_once('-')?;
+    let number = |text| u64::from_str_radix(text, 16).ok();
+    Some(format!("{:x}-{:x}", number(start)?, number(end)?).into())
 }
 
 /// Where a line of a list of mappings says that a file is: its range, and its padded path.
@@ -90,7 +98,7 @@ pub(super) fn trusted_code(pid: u32, mapped: &Mapped) -> Option<Vec<(PathBuf, Pa
         if (about.uid() != 0 && about.uid() != own) || looked >= MAPPED {
             return None;
         }
-        if mapped.code.contains(&about.ino()) {
+        if entry.file_name().to_str().is_some_and(|range| mapped.code.contains(range)) {
             let path = std::fs::read_link(entry.path()).ok()?;
             files.insert((about.dev(), about.ino()), (entry.path(), path));
         }
@@ -111,7 +119,7 @@ mod tests {
         assert_eq!(fingerprint(one), fingerprint(heap));
         assert_ne!(fingerprint(one), fingerprint(other));
         assert_ne!(fingerprint(b"nonsense"), 0);
-        assert_eq!(Mapped::parse(one, true).code.into_iter().collect::<Vec<_>>(), [77]);
+        assert_eq!(Mapped::parse(one, true).code.into_iter().collect::<Vec<_>>(), ["10-20".into()]);
         let gone = Mapped::parse(b"10-20 r-xp 00000000 08:01 77    /opt/a b (deleted)\n30-4 r-xp 0 0 7\n", true);
         assert_eq!([0xf, 0x10, 0x1f, 0x20].map(|at| gone.file(at)), [None, Some("/opt/a b"), Some("/opt/a b"), None]);
     }
@@ -122,8 +130,7 @@ mod tests {
         let mut mapped = mapped(pid).unwrap();
         let own = trusted_code(pid, &mapped).unwrap();
         let path = std::env::current_exe().unwrap();
-        let program = std::fs::metadata(&path).unwrap();
-        assert!(own.iter().any(|(_, known)| *known == path) && mapped.code.contains(&program.ino()), "{own:?}");
+        assert!(own.iter().any(|(_, known)| *known == path), "{own:?}");
         mapped.code.clear();
         assert_eq!(trusted_code(pid, &mapped), Some(Vec::new()), "data may be large");
         mapped.whole = false;

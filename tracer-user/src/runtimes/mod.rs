@@ -7,6 +7,7 @@
 
 pub mod declared;
 pub mod elf;
+pub mod file_identity;
 pub mod go;
 mod greenlet;
 pub mod hotspot;

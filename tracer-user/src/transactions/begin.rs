@@ -116,6 +116,7 @@ impl Engine {
             posted: Cost::default(),
             samples: Vec::new(),
             forks: false,
+            children: SmallVec::new(),
             calls: Vec::new(),
             cause: Cause::none("no request held"),
             fingerprint,

@@ -50,6 +50,8 @@ const INDEPENDENT: Nanos = 60_000_000_000;
 const REMEMBERED: Nanos = 15_000_000_000;
 /// Limit of calls that wait for the end of their process.
 const WAITING: usize = 1024;
+/// Limit of the processes that one request is known to have forked: calls of others, made once it is reported, have no parent.
+const CHILDREN: usize = 1024;
 
 /// Whether a call's process, not its thread, shows its parent, and whether that is decided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -168,7 +170,7 @@ impl Engine {
             entry.task = self.task_table.forks(fork, |slot| spans.get(slot).is_none_or(|live| live.end != 0));
         }
         if let Some(live) = entry.request.and_then(|forking| self.spans.get_mut(forking.request)) {
-            live.forks = true;
+            self.child_processes.reached += u64::from(!has_child(live, child));
         }
         self.add_child(child, entry);
     }
@@ -287,8 +289,10 @@ impl Engine {
         if !live.forks {
             return;
         }
-        let children = self.child_processes.processes.values_mut().filter_map(|child| child.request.as_mut());
-        for forking in children.filter(|forking| forking.request == request) {
+        for child in &live.children {
+            let forking = self.child_processes.processes.get_mut(child).and_then(|child| child.request.as_mut());
+            // The id may have become another process's.
+            let Some(forking) = forking.filter(|forking| forking.request == request) else { continue };
             let alone = forking.tid == 0 || (live.alone && live.answered_by == forking.tid);
             forking.over = Some(Answered { first: live.first_reply, end: live.end.max(1), alone });
             forking.kept = live.kept();
@@ -371,7 +375,7 @@ impl Engine {
                 let unanswered = |live: &&mut OpenSpan| live.first_reply == 0 || live.first_reply >= forked;
                 let live = self.spans.get_mut(answer.request).filter(unanswered);
                 live.map(|live| {
-                    live.forks = true;
+                    self.child_processes.reached += u64::from(!has_child(live, child));
                     let (request, kept) = (answer.request, live.kept());
                     ForkingRequest { request, kept, tid: 0, others_open: false, over: None }
                 })
@@ -416,6 +420,16 @@ impl Engine {
             (ended, answered) => sure(ended, answered, request.end),
         }
     }
+}
+
+/// A request forked a process; whether there was room to remember that.
+fn has_child(live: &mut OpenSpan, child: u32) -> bool {
+    live.forks = true;
+    let has_room = live.children.len() < CHILDREN;
+    if has_room {
+        live.children.push(child);
+    }
+    has_room
 }
 
 /// The verdict on a process that worked for its request, by when it ended and when the answer began and ended.

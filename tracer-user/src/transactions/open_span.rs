@@ -282,6 +282,8 @@ pub struct OpenSpan {
     pub samples: Vec<StackSample>,
     /// Server side: its thread forked a process.
     pub forks: bool,
+    /// The processes that it forked, and these in turn, up to a limit.
+    pub children: SmallVec<[u32; 2]>,
     /// Calls it may have caused.
     pub calls: Vec<CallTime>,
     /// Client side: the cause.

@@ -13,8 +13,8 @@ mod nss;
 mod openssl;
 mod rustls;
 
-use std::fs::{File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use tracer_common::runtime::UserProbe;
@@ -201,7 +201,15 @@ pub fn candidates(maps: &Maps, libraries: &Libraries) -> Vec<Candidate> {
 }
 
 fn open_by(maps: &Maps, mapping: &Mapping) -> PathBuf {
-    if mapping.deleted { maps.mapped(mapping) } else { maps.open_by(&mapping.path) }
+    let (by_path, mapped) = (maps.open_by(&mapping.path), maps.mapped(mapping));
+    let numbers = |path: &Path| fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()));
+    // A path may lead to no file or to another one: the mapping always leads to that which is mapped, but not for an agent
+    // with few privileges.
+    match numbers(&mapped) {
+        Some(it) if numbers(&by_path) != Some(it) => mapped,
+        None if mapping.deleted => mapped,
+        _ => by_path,
+    }
 }
 
 /// The library whose shared object has this path: `libssl.so.3`, or a copy in a Python wheel, `libssl-8bd944e8.so.3`.
