@@ -67,6 +67,11 @@ impl Postgres {
 
     /// The same with further settings.
     pub fn start_with(dir: &Path, settings: &[String]) -> Self {
+        Self::start_with_libraries(dir, settings, None)
+    }
+
+    /// The same; it finds libraries in the directory `libraries` first.
+    pub fn start_with_libraries(dir: &Path, settings: &[String], libraries: Option<&Path>) -> Self {
         let programs = programs().unwrap_or_else(|| panic!("no PostgreSQL"));
         let address = SocketAddr::from(([127, 0, 0, 1], crate::free_port()));
         let data = dir.join("data");
@@ -102,6 +107,9 @@ impl Postgres {
         }
         for setting in settings {
             command.args(["-c", setting]);
+        }
+        if let Some(libraries) = libraries {
+            command.env("LD_LIBRARY_PATH", libraries);
         }
         let mut process = Process::start("postgres", &mut command, &dir.join("postgres.log"));
         wait_for_listener(&mut process, address);

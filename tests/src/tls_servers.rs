@@ -25,6 +25,15 @@ fn program(name: &str) -> Command {
 
 /// PostgreSQL that offers TLS.
 pub fn postgresql(dir: &Path) -> Postgres {
+    postgresql_by(dir, None)
+}
+
+/// The same, with libraries of its own.
+pub fn postgresql_with_libraries(dir: &Path, libraries: &Path) -> Postgres {
+    postgresql_by(dir, Some(libraries))
+}
+
+fn postgresql_by(dir: &Path, libraries: Option<&Path>) -> Postgres {
     assert!(programs().is_some(), "PostgreSQL is not installed: cargo xtask setup");
     let (certificate, key) = certificate(dir);
     let user = outcome(Command::new("id").args(["-u", "nobody"]), "id").out;
@@ -35,7 +44,7 @@ pub fn postgresql(dir: &Path) -> Postgres {
         done.unwrap_or_else(|error| panic!("{file}: {error}"));
     }
     let settings = [format!("ssl_cert_file={certificate}"), format!("ssl_key_file={key}"), "ssl=on".to_owned()];
-    Postgres::start_with(dir, &settings)
+    Postgres::start_with_libraries(dir, &settings, libraries)
 }
 
 /// Redis that listens with TLS only, and its port.

@@ -4,14 +4,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use tracer_tests::agent::{Agent, outcome};
 use tracer_tests::late_errors::check;
 use tracer_tests::mariadb::MariaDb;
-use tracer_tests::metrics::Metrics;
 use tracer_tests::spans::{self, Span};
-use tracer_tests::{begin, figure, find, say, scale, scratch, wait};
+use tracer_tests::statements::{errors as errors_of, marked, settled};
+use tracer_tests::{begin, figure, find, say, scale, scratch};
 
 const SERVICE: &str = "mariadbd";
 /// Secrets that must not show anywhere.
@@ -24,9 +23,6 @@ const SECRETS: [&str; 7] = [
     "planted-file",
     "plantedstatement",
 ];
-
-/// Queries carry their expected class in a comment: `/*=CLASS=*/`.
-const MARK: [&str; 2] = ["/*=", "=*/"];
 
 /// The client's input, one query each; [`CLIENT_ERRORS`] has the kinds of their errors.
 const CLIENT: &[&str] = &[
@@ -153,25 +149,6 @@ fn load(server: &MariaDb, dir: &Path) -> f64 {
     burnt
 }
 
-/// The class a query's text expects.
-fn marked(sql: &str) -> Option<&str> {
-    Some(sql.split_once(MARK[0])?.1.split_once(MARK[1])?.0)
-}
-
-/// Waits until no more spans come.
-fn settled(agent: &Agent) -> Metrics {
-    let mut last = 0.0;
-    wait("the last statements", Duration::from_secs(60), || {
-        let metrics = agent.metrics();
-        let now = metrics.sum("tracer_requests_total", &[("protocol", "mariadb")])
-            + metrics.sum("db_client_operation_duration_seconds_count", &[("db_system_name", "mariadb")]);
-        let still = now > 0.0 && (now - last).abs() < 0.5;
-        last = now;
-        std::thread::sleep(Duration::from_millis(1500));
-        still.then_some(metrics)
-    })
-}
-
 #[test]
 fn statements_errors_and_durations_are_what_the_server_says() {
     let Some(_turn) = begin("mariadb", &["mariadbd", "mariadb", "python3", "perl"]) else { return };
@@ -183,7 +160,7 @@ fn statements_errors_and_durations_are_what_the_server_says() {
     let port = server.address.port().to_string();
     let agent = Agent::start(dir.path(), &["--port", &port, "--nice=-10"]);
     let burnt = load(&server, dir.path());
-    let metrics = settled(&agent);
+    let metrics = settled(&agent, "mariadb");
     let lost = metrics.lost();
     for target in ["/", "/metrics", "/service?name=mariadbd", "/api/v1/classes", "/api/v1/transactions?limit=1000"] {
         no_secret(target, &agent.text(target));
@@ -224,13 +201,7 @@ fn statements_errors_and_durations_are_what_the_server_says() {
     for (code, count) in CLIENT_ERRORS.iter().chain(&PYMYSQL_ERRORS).chain(&PERL_ERRORS) {
         *errors.entry((*code).to_owned()).or_default() += count;
     }
-    let mut found = BTreeMap::new();
-    for series in metrics.of("db_server_operation_duration_seconds_count", &[("db_system_name", "mariadb")]) {
-        let kind = series.labels.get("db_response_status_code").cloned().unwrap_or_default();
-        if !kind.is_empty() {
-            *found.entry(kind).or_default() += series.value as u64;
-        }
-    }
+    let found = errors_of(&metrics, "mariadb");
     say(&format!("errors: {found:?}"));
     assert_eq!(found, errors, "lost: {lost:?}");
 
@@ -358,7 +329,7 @@ fn a_server_with_words_in_its_version_is_seen_in_the_clear_and_inside_tls() {
     let mut cipher = String::new();
     std::io::BufRead::read_line(&mut output, &mut cipher).expect("a cipher");
     assert!(cipher.trim().len() > 5, "the sessions are not encrypted: {cipher:?}");
-    let metrics = settled(&agent);
+    let metrics = settled(&agent, "mariadb");
     let path = agent.transactions.clone();
     no_secret("its output", &agent.stop().output);
     no_secret("the file of spans", &std::fs::read_to_string(&path).expect("spans"));
@@ -442,7 +413,7 @@ fn a_statement_that_fails_behind_many_rows_is_no_success() {
     let agent = Agent::start(dir.path(), &["--port", &port, "--nice=-10"]);
     let done = outcome(Command::new(find("python3").expect("python3")).args(["-c", LATE, &port]), "PyMySQL");
     assert_eq!(done.code, Some(0), "{}{}", done.out, done.err);
-    let metrics = settled(&agent);
+    let metrics = settled(&agent, "mariadb");
     let path = agent.transactions.clone();
     no_secret("its output", &agent.stop().output);
     let ends = check("mariadb", &done.out, &spans::read(&path), &format!("{:?}", metrics.lost()));

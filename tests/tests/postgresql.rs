@@ -4,14 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use tracer_tests::agent::{Agent, outcome};
 use tracer_tests::late_errors::check;
 use tracer_tests::metrics::Metrics;
 use tracer_tests::postgresql::{Logged, Postgres, programs};
 use tracer_tests::spans::{self, Span};
-use tracer_tests::{begin, figure, find, say, scale, scratch, wait};
+use tracer_tests::statements::{errors as errors_of, marked, settled};
+use tracer_tests::{begin, figure, find, say, scale, scratch};
 
 const SERVICE: &str = "postgres";
 /// Secrets that must not show anywhere.
@@ -25,9 +25,6 @@ const SECRETS: [&str; 8] = [
     "planted-channel",
     "plantedstatement",
 ];
-
-/// Queries carry their expected class in a comment: `/*=CLASS=*/`.
-const MARK: [&str; 2] = ["/*=", "=*/"];
 
 const SETUP: &str = "
 CREATE TABLE accounts (id int PRIMARY KEY, owner text, balance int);
@@ -191,11 +188,6 @@ fn load(server: &Postgres, dir: &Path) {
     }
 }
 
-/// The class a query's text expects.
-fn marked(sql: &str) -> Option<&str> {
-    Some(sql.split_once(MARK[0])?.1.split_once(MARK[1])?.0)
-}
-
 /// Requests the server ran to their end or to an error, by class; and errors by SQLSTATE.
 fn truth(log: &[Logged]) -> (BTreeMap<String, u64>, BTreeMap<String, u64>) {
     let (mut classes, mut errors) = (BTreeMap::new(), BTreeMap::new());
@@ -223,20 +215,6 @@ fn counted<'a>(spans: impl Iterator<Item = &'a Span>) -> BTreeMap<String, u64> {
     counts
 }
 
-/// Waits until no more spans come.
-fn settled(agent: &Agent) -> Metrics {
-    let mut last = 0.0;
-    wait("the last statements", Duration::from_secs(60), || {
-        let metrics = agent.metrics();
-        let now = metrics.sum("tracer_requests_total", &[("protocol", "postgresql")])
-            + metrics.sum("db_client_operation_duration_seconds_count", &[("db_system_name", "postgresql")]);
-        let still = now > 0.0 && (now - last).abs() < 0.5;
-        last = now;
-        std::thread::sleep(Duration::from_millis(1500));
-        still.then_some(metrics)
-    })
-}
-
 #[test]
 fn statements_errors_and_durations_are_what_the_server_logs() {
     let Some(_turn) = begin("postgresql", &["python3", "setpriv"]) else { return };
@@ -256,7 +234,7 @@ fn statements_errors_and_durations_are_what_the_server_logs() {
     let agent = start(dir.path(), server.address.port());
     load(&server, dir.path());
     let burnt = python(&server, BURN);
-    let metrics = settled(&agent);
+    let metrics = settled(&agent, "postgresql");
     let log = server.log().split_off(before);
     let lost = metrics.lost();
     shown_nowhere(&agent, &metrics);
@@ -303,13 +281,7 @@ fn statements_errors_and_durations_are_what_the_server_logs() {
     }
 
     // Kinds of errors.
-    let mut found = BTreeMap::new();
-    for series in metrics.of("db_server_operation_duration_seconds_count", &[("db_system_name", "postgresql")]) {
-        let kind = series.labels.get("db_response_status_code").cloned().unwrap_or_default();
-        if !kind.is_empty() {
-            *found.entry(kind).or_default() += series.value as u64;
-        }
-    }
+    let found = errors_of(&metrics, "postgresql");
     let own = errors.remove("PLNTD").expect("a function's own kind");
     errors.insert("_OTHER".into(), own);
     errors.insert("pipeline_aborted".into(), 2);
@@ -458,7 +430,7 @@ for i in range(30):
     let agent = Agent::start(dir.path(), &["--nice=-10"]);
     std::io::Write::write_all(&mut child.stdin.take().expect("input"), b"go\n").expect("go");
     assert!(child.wait().expect("python").success());
-    settled(&agent);
+    settled(&agent, "postgresql");
     let spans = spans::read(&stopped(agent, dir.path()));
     for server in [true, false] {
         let of = |class: &str| {
@@ -523,7 +495,7 @@ fn a_statement_that_fails_behind_many_rows_is_no_success() {
     server.tell(&mut run);
     let done = outcome(&mut run, "psycopg");
     assert_eq!(done.code, Some(0), "{}{}", done.out, done.err);
-    let metrics = settled(&agent);
+    let metrics = settled(&agent, "postgresql");
     let logged = server.log().split_off(before).iter().filter(|one| one.error.is_some()).count();
     let told: usize = done.out.lines().filter(|line| !line.contains("\t-\t")).count() * 12;
     assert_eq!(logged, told, "the server's log and the client agree");

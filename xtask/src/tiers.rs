@@ -65,6 +65,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("tls_libraries", Nothing),
     ("tls_memory", Nothing),
     ("tls_node", Nothing),
+    ("tls_roots", Nothing),
     ("tls_servers", Nothing),
     ("tls_under_load", Nothing),
     ("round_trips", Nothing),
