@@ -8,7 +8,7 @@ use tracer_tests::mariadb::MariaDb;
 use tracer_tests::spans::{self, Span};
 use tracer_tests::{begin, figure, find, peers, say, scale, scratch, secrets};
 
-const SECRETS: [&str; 5] = ["planted-password", "planted_user", "planted_db", "planted-literal", "planted-parameter"];
+const SECRETS: [&str; 4] = ["planted-password", "planted_user", "planted-literal", "planted-parameter"];
 
 /// Tables that only the statements of one class name, and that class.
 const CLASSES: [(&str, &str); 9] = [

@@ -7,12 +7,11 @@ use tracer_tests::agent::Agent;
 use tracer_tests::peers::{self, Peer};
 use tracer_tests::{begin, scratch, secrets};
 
-const SECRETS: [&str; 7] = [
+const SECRETS: [&str; 6] = [
     "planted_user",
     "planted-password",
     "planted-value",
     "planted-message",
-    "planted_db",
     "plantedcommand",
     // In the client's description of itself at connect.
     "planted-application",

@@ -399,6 +399,8 @@ pub struct Span {
     pub remote: Option<Box<Remote>>,
     /// `X-Request-ID`, bounded, if the configuration asks for it.
     pub request_id: Option<Arc<str>>,
+    /// The database that it is for, if the login of its connection or the request names it.
+    pub namespace: Option<Arc<str>>,
     /// Values of a declared call, if any are declared.
     pub declared: Option<Box<DeclaredFacts>>,
 }

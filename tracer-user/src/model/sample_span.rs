@@ -49,6 +49,7 @@ pub(crate) fn span(trace: u128, start: u64, duration: u64, error: bool) -> Span 
         evidence: "",
         remote: None,
         request_id: None,
+        namespace: None,
         declared: None,
     }
 }

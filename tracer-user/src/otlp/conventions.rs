@@ -47,7 +47,8 @@ fn attributes_of_spans_are_those_of_the_declared_version() {
             let (method, path) = (method.into(), path.into());
             let version = "h2";
             let (failure, outcome) = (Some("ERR"), Outcome::Complete);
-            one.span = Span { side, protocol, method, path, version, failure, outcome, ..one.span };
+            let namespace = Some("shop".into());
+            one.span = Span { side, protocol, method, path, version, failure, outcome, namespace, ..one.span };
             let request = spans::request(&[one], &host, &NamesCache::default(), &[]);
             let span = &request.resource_spans[0].scope_spans[0].spans[0];
             let mut all = BTreeSet::new();
@@ -55,6 +56,7 @@ fn attributes_of_spans_are_those_of_the_declared_version() {
                 assert!(all.insert(&pair.key), "{protocol}: {} twice", pair.key);
             }
             let called = |name: &str| all.iter().any(|key| *key == name);
+            assert_eq!(called("db.namespace"), protocol.conventions() == Conventions::Database, "{protocol}");
             assert_eq!(called("network.protocol.name"), protocol != ProtocolId::Grpc, "{protocol}");
             names.extend(span.attributes.iter().map(|pair| pair.key.clone()));
         }

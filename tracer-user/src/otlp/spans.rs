@@ -213,6 +213,7 @@ pub(super) mod tests {
             evidence: "its own thread",
             remote: None,
             request_id: None,
+            namespace: None,
             declared: None,
         };
         let class = ClassInfo {

@@ -113,6 +113,7 @@ impl Pipeline {
             },
             remote: None,
             request_id: None,
+            namespace: None,
             declared: facts,
         });
         if let Some(cost) = call.cost {

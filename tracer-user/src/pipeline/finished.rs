@@ -121,6 +121,7 @@ impl Pipeline {
             evidence: verdicts.evidence,
             remote: relay::remote(live.relay.as_deref(), live.end.saturating_sub(live.start)),
             request_id: live.request.request_id,
+            namespace: live.request.namespace,
             declared: None,
         }
     }

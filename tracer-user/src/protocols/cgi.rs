@@ -107,6 +107,7 @@ impl<'a> Variables<'a> {
             headers: self.headers,
             expected: ExpectedReply { bodiless: method == b"HEAD", ..ExpectedReply::default() },
             session: None,
+            namespace: None,
             cut,
         }))
     }

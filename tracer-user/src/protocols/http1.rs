@@ -381,6 +381,7 @@ fn request_line(line: &[u8], settings: &Settings) -> Option<Request> {
         headers: Vec::new(),
         expected: ExpectedReply { bodiless: method == "HEAD", tunnel, ..ExpectedReply::default() },
         session: None,
+        namespace: None,
         cut: false,
     })
 }

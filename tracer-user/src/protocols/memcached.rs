@@ -85,6 +85,7 @@ fn named(name: &'static str, expected: ExpectedReply) -> Box<Request> {
         headers: Vec::new(),
         expected,
         session: None,
+        namespace: None,
         cut: false,
     })
 }

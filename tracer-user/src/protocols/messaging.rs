@@ -59,6 +59,7 @@ pub(super) fn request(
         request_id: None,
         headers: Vec::new(),
         session: None,
+        namespace: None,
         expected,
         cut: destination.len() > DESTINATION,
     })

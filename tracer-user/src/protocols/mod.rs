@@ -242,6 +242,12 @@ pub trait Parser: Send + fmt::Debug {
         let _ = bytes;
         ReplyEnd::NotYet
     }
+    /// How a reply ended with `bytes`, in which [`Parser::last`] found no end, though the next request shows that it ended: if
+    /// only one way is left.
+    fn ended(&mut self, bytes: &[u8]) -> Option<Reply> {
+        let _ = bytes;
+        None
+    }
     /// The message being read (a request if `requests`, else a reply) is cut off.
     fn broken(&mut self, requests: bool) {
         let _ = requests;
@@ -415,20 +421,29 @@ pub struct Request {
     pub headers: Vec<(u16, Box<str>)>,
     /// Who the connection is for, if this request begins it and names a user.
     pub session: Option<Box<SessionIdentity>>,
+    /// The database that the request is for, bounded: as its connection's login or the request itself names it.
+    pub namespace: Option<Arc<str>>,
     /// Facts that the framing of the reply depends on.
     pub expected: ExpectedReply,
     /// The head was longer than its captured part.
     pub cut: bool,
 }
 
-/// The user and the database that a client asks for when its connection begins. A claim, until the server has accepted it; the only
-/// values of a connection that leave a parser, and its `Debug` keeps them out of logs.
+/// The user and the database that a client asks for when its connection begins. A claim, until the server has accepted it. With
+/// [`Request::namespace`] the only values of a connection that leave a parser; its `Debug` keeps them out of logs.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SessionIdentity {
     /// The user.
     pub user: Box<str>,
     /// The database.
     pub database: Box<str>,
+}
+
+impl SessionIdentity {
+    /// The database as the namespace of the connection's requests; `None`: none was named.
+    fn namespace(&self) -> Option<Arc<str>> {
+        (!self.database.is_empty()).then(|| Arc::from(&*self.database))
+    }
 }
 
 impl fmt::Debug for SessionIdentity {
@@ -454,6 +469,7 @@ impl Request {
             request_id: None,
             headers: Vec::new(),
             session: None,
+            namespace: None,
             expected,
             cut: false,
         })
@@ -686,3 +702,6 @@ mod gaps_tests;
 
 #[cfg(test)]
 mod detect_tests;
+
+#[cfg(test)]
+mod namespace_tests;

@@ -23,6 +23,9 @@ const MESSAGE_LIMIT: i32 = 64 << 20;
 /// Bytes of a message that are read.
 const LOOK: usize = 1024;
 
+/// Longest name of a database, bytes: the servers' own limit.
+const NAMESPACE_LIMIT: usize = 63;
+
 /// Message types.
 const REPLY: i32 = 1;
 const UPDATE: i32 = 2001;
@@ -164,6 +167,8 @@ struct Messages {
     /// A reply announced more, each answering the one before it: id of that message, and key of the request; key 0 if
     /// they belong to no request.
     following: Option<(u32, u64)>,
+    /// The database of the latest command.
+    namespace: Option<Arc<str>>,
 }
 
 /// The key of the message `id`.
@@ -236,6 +241,33 @@ fn sections(mut body: &[u8], expected: ExpectedReply) -> Box<Request> {
     };
     let known = names::command(name);
     known.map_or_else(|| Box::new(Request { expected, ..*Request::unnamed() }), |known| plain(&known.name, expected))
+}
+
+/// The database that a client's message names, as far as it is among the bytes.
+fn database(header: MongodbHeader, body: &[u8]) -> Option<&str> {
+    let name = if header.kind == MESSAGE {
+        let mut sections = body.get(4..)?;
+        loop {
+            match sections {
+                [0, document @ ..] => match Elements::of(document)?.get(b"$db")? {
+                    Value::Text(name) => break name,
+                    _ => return None,
+                },
+                // A sequence of documents.
+                [1, sequence @ ..] => {
+                    let len = long(sequence, 0).and_then(|len| usize::try_from(len).ok())?;
+                    sections = sequence.get(len.max(5)..)?;
+                }
+                _ => return None,
+            }
+        }
+    } else if matches!(header.kind, QUERY | UPDATE | INSERT | GET_MORE | DELETE) {
+        let (full, _) = text(body, 4)?;
+        full.split(|byte| *byte == b'.').next()?
+    } else {
+        return None;
+    };
+    std::str::from_utf8(name).ok().filter(|name| !name.is_empty() && name.len() <= NAMESPACE_LIMIT)
 }
 
 /// The request in a client's message.
@@ -357,6 +389,11 @@ impl Framed for Messages {
             Way::Request => {
                 let mut request = request(header, body);
                 request.cut = (HEADER + body.len()) < header.look();
+                let namespace = database(header, body);
+                if self.namespace.as_deref() != namespace {
+                    self.namespace = namespace.map(Arc::from);
+                }
+                request.namespace.clone_from(&self.namespace);
                 (key(header.id), FrameMeaning::Begun { request, protocol: ProtocolId::MongoDb, length: None }, true)
             }
             Way::Reply => self.reply(header, body, expected),

@@ -135,6 +135,9 @@ struct Session {
     login: Option<u8>,
     statements: Option<Box<Statements>>,
     last: Option<Arc<Summary>>,
+    /// The database of the connection, and the one that the request now open changes it to (`None` within: to an unknown one).
+    namespace: Option<Arc<str>>,
+    next_namespace: Option<Option<Arc<str>>>,
     progress: Progress,
     refused: u32,
 }
@@ -156,6 +159,7 @@ impl Session {
         self.login = None;
         let mut message = plain("CONNECT", NOTE_AUTH);
         message.session = login::identity(packet.payload);
+        self.namespace = message.session.as_ref().and_then(|session| session.namespace());
         Step::Head { used, message, body: Body::Length(rest) }
     }
 
@@ -177,7 +181,7 @@ impl Session {
         // Including the bytes before the text, and one byte beyond the part read.
         let wanted = match command {
             QUERY | PREPARE => SQL_LIMIT + 32,
-            CHANGE_USER => login::LIMIT,
+            CHANGE_USER | USE => login::LIMIT,
             _ => 16,
         };
         if !cut && !packet.is_whole() && packet.payload.len() < wanted {
@@ -191,9 +195,16 @@ impl Session {
             Some(number) => self.statements.as_ref().and_then(|all| all.known.get(&number)).cloned(),
             None => None,
         };
+        self.next_namespace = None;
         let mut message = match command {
             QUERY => match self.text(front).map(statement) {
-                Some(Summary { operation, text }) => named(operation, text, NOTE_RESULT),
+                Some(Summary { operation, text }) => {
+                    // Its text is not read for a name.
+                    if &*operation == "USE" {
+                        self.next_namespace = Some(None);
+                    }
+                    named(operation, text, NOTE_RESULT)
+                }
                 None => unnamed(NOTE_RESULT),
             },
             PREPARE => {
@@ -224,12 +235,16 @@ impl Session {
             CHANGE_USER => {
                 let mut message = plain("CHANGE USER", NOTE_AUTH);
                 message.session = login::changed(packet.payload);
+                self.next_namespace = Some(message.session.as_ref().and_then(|session| session.namespace()));
                 message
             }
             // A replication stream follows.
             BINLOG_DUMP | BINLOG_DUMP_GTID => return Step::Leave,
             PING => plain("PING", NOTE_ONE),
-            USE => plain("USE", NOTE_ONE),
+            USE => {
+                self.next_namespace = Some(login::database(packet.payload).filter(|_| packet.is_whole()));
+                plain("USE", NOTE_ONE)
+            }
             STATISTICS => plain("STATISTICS", NOTE_ONE),
             STATEMENT_RESET | RESET => plain("RESET", NOTE_ONE),
             0..=0x1f => plain(super::sql::OTHER, NOTE_ONE),
@@ -260,7 +275,7 @@ impl Parser for Session {
             return if cut { Step::Invalid } else { Step::NeedMore };
         };
         let (used, rest) = packet.split();
-        match packet.number {
+        let mut step = match packet.number {
             0 if packet.length > 0 => {
                 self.login = None;
                 self.command(&packet, cut)
@@ -269,7 +284,11 @@ impl Parser for Session {
             number if self.login == Some(number) => self.login(&packet, cut),
             // The rest of a login, a file or a long packet.
             _ => Step::Pass { used, rest },
+        };
+        if let Step::Head { message, .. } = &mut step {
+            message.namespace.clone_from(&self.namespace);
         }
+        step
     }
 
     fn reply(&mut self, bytes: &[u8], cut: bool, expected: &ExpectedReply) -> Step<Reply> {
@@ -287,6 +306,12 @@ impl Parser for Session {
             return if self.server.is_some() { Step::Pass { used, rest } } else { Step::Invalid };
         }
         let step = self.progress.reply(bytes, cut, expected.note);
+        if let Step::Head { message, .. } = &step
+            && let Some(namespace) = self.next_namespace.take()
+            && message.failure.is_none()
+        {
+            self.namespace = namespace;
+        }
         if let Step::Head { message, .. } = &step
             && expected.note == NOTE_PREPARE
         {
@@ -321,6 +346,10 @@ impl Parser for Session {
         self.progress.last(bytes)
     }
 
+    fn ended(&mut self, bytes: &[u8]) -> Option<Reply> {
+        self.progress.ended(bytes)
+    }
+
     fn broken(&mut self, requests: bool) {
         if !requests {
             self.progress.restart();
@@ -332,11 +361,12 @@ impl Parser for Session {
     }
 
     fn kept_bytes(&self) -> usize {
-        self.statements.as_ref().map_or(0, |all| all.known.len() * EACH)
+        let namespace = self.namespace.as_ref().map_or(0, |name| name.len());
+        namespace + self.statements.as_ref().map_or(0, |all| all.known.len() * EACH)
     }
 
     fn forget(&mut self) {
-        self.statements = None;
+        (self.statements, self.namespace) = (None, None);
     }
 
     fn rest(&mut self) {

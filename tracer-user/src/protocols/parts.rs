@@ -112,6 +112,20 @@ impl ConnectionParser {
         0
     }
 
+    /// The next request comes, so a reply whose end alone could be found has ended: whether its last bytes show how.
+    pub(super) fn ended_in_words(&mut self, dir: Direction, out: &mut Vec<ExchangeEvent>) -> bool {
+        if self.pair.len() != 1 {
+            return false;
+        }
+        let stream = if dir == Direction::Rx { &mut self.rx } else { &mut self.tx };
+        let (end, at, pos) = (std::mem::take(&mut stream.buffer), stream.last, stream.pos);
+        let Some(reply) = self.parser.as_mut().and_then(|parser| parser.ended(&end)) else { return false };
+        let nothing = Chunk { dir, pos, len: 0, head: &[], tail: &[], fragments: &[], at, arrived: 0 };
+        self.replied(&nothing, &reply, out);
+        self.reply_ended(Outcome::Complete, at, out);
+        true
+    }
+
     /// In a reply whose end alone can be found.
     pub(super) fn trailing(
         &mut self,

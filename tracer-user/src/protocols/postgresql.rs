@@ -100,6 +100,8 @@ struct Session {
     negotiating: bool,
     /// The client listens for notifications.
     listens: bool,
+    /// The database of the connection.
+    namespace: Option<Arc<str>>,
     progress: Progress,
 }
 
@@ -168,7 +170,9 @@ impl Session {
         let mut message = plain(if code == CANCEL { "CANCEL" } else { "CONNECT" }, NOTE_READY);
         message.expected.silent = code == CANCEL;
         if code != CANCEL {
-            message.session = identity(bytes.get(8..used).unwrap_or_default());
+            let parameters = bytes.get(8..used).unwrap_or_default();
+            message.session = identity(parameters);
+            self.namespace = identity::database(parameters);
         }
         Step::Head { used, message, body: Body::Length(length - used as u64) }
     }
@@ -234,23 +238,8 @@ impl Session {
         let (used, rest) = frame.split();
         Step::Part { used, rest }
     }
-}
 
-/// Whether to wait for more of a message's fields, whose first `limit` bytes count.
-fn waits(frame: &Frame<'_>, limit: usize, cut: bool) -> bool {
-    !cut && !frame.is_whole() && frame.fields.len() < limit
-}
-
-fn named(method: Arc<str>, path: Arc<str>, note: u16) -> Box<Request> {
-    Request::named(method, path, ExpectedReply { note, ..ExpectedReply::default() })
-}
-
-fn plain(method: &str, note: u16) -> Box<Request> {
-    named(shared(method), shared(method), note)
-}
-
-impl Parser for Session {
-    fn request(&mut self, bytes: &[u8], cut: bool, _: &Settings) -> Step<Box<Request>> {
+    fn next_request(&mut self, bytes: &[u8], cut: bool) -> Step<Box<Request>> {
         let begun = self.group.purpose != Purpose::Nothing;
         match bytes.first() {
             None if cut => return self.cut(0),
@@ -288,6 +277,29 @@ impl Parser for Session {
             _ => Step::Pass { used, rest },
         }
     }
+}
+
+/// Whether to wait for more of a message's fields, whose first `limit` bytes count.
+fn waits(frame: &Frame<'_>, limit: usize, cut: bool) -> bool {
+    !cut && !frame.is_whole() && frame.fields.len() < limit
+}
+
+fn named(method: Arc<str>, path: Arc<str>, note: u16) -> Box<Request> {
+    Request::named(method, path, ExpectedReply { note, ..ExpectedReply::default() })
+}
+
+fn plain(method: &str, note: u16) -> Box<Request> {
+    named(shared(method), shared(method), note)
+}
+
+impl Parser for Session {
+    fn request(&mut self, bytes: &[u8], cut: bool, _: &Settings) -> Step<Box<Request>> {
+        let mut step = self.next_request(bytes, cut);
+        if let Step::Head { message, .. } = &mut step {
+            message.namespace.clone_from(&self.namespace);
+        }
+        step
+    }
 
     fn request_ends_with(&mut self, bytes: &[u8], last: &[u8]) -> Option<Box<Request>> {
         let prepares = self.group.purpose != Purpose::Nothing && self.group.purpose < Purpose::Execute;
@@ -300,7 +312,10 @@ impl Parser for Session {
         }
         self.group.purpose = Purpose::Execute;
         match self.finish(0, true, Body::Length(0)) {
-            Step::Head { message, .. } => Some(message),
+            Step::Head { mut message, .. } => {
+                message.namespace.clone_from(&self.namespace);
+                Some(message)
+            }
             _ => None,
         }
     }
@@ -339,12 +354,13 @@ impl Parser for Session {
     }
 
     fn kept_bytes(&self) -> usize {
-        self.statements.bytes() + self.portals.bytes()
+        self.statements.bytes() + self.portals.bytes() + self.namespace.as_ref().map_or(0, |name| name.len())
     }
 
     fn forget(&mut self) {
         self.statements.clear();
         self.portals.clear();
+        self.namespace = None;
     }
 
     fn rest(&mut self) {

@@ -10,6 +10,8 @@ mod login;
 mod queues;
 mod read;
 
+use std::sync::Arc;
+
 use memchr::memchr;
 
 use self::commands::{COMMANDS, RedisCommand};
@@ -39,6 +41,8 @@ const NOTE_ON: u16 = 6;
 const NOTE_MULTI: u16 = 7;
 /// [`ExpectedReply::note`]: the reply may contain a job ([`Awaited`]).
 const NOTE_JOB: u16 = 8;
+/// [`ExpectedReply::note`]: SELECT, which chooses a database.
+const NOTE_SELECT: u16 = 9;
 /// [`ExpectedReply::note`]: from here on, this many confirmations plus one make up the reply.
 const NOTE_CONFIRMED: u16 = 16;
 
@@ -119,6 +123,7 @@ fn named(command: Option<&RedisCommand>, second: Option<&[u8]>, third: Option<&[
         "MULTI" => expected.note = NOTE_MULTI,
         "MONITOR" => expected.note = NOTE_MONITOR,
         "RESET" => expected.note = NOTE_RESET,
+        "SELECT" => expected.note = NOTE_SELECT,
         "SUBSCRIBE" | "PSUBSCRIBE" | "SSUBSCRIBE" | "UNSUBSCRIBE" | "PUNSUBSCRIBE" | "SUNSUBSCRIBE" => {
             expected.note = NOTE_CONFIRMED + rest.clamp(1, 60_000) as u16 - 1;
         }
@@ -141,6 +146,7 @@ fn named(command: Option<&RedisCommand>, second: Option<&[u8]>, third: Option<&[
         headers: Vec::new(),
         expected,
         session: None,
+        namespace: None,
         cut: false,
     })
 }
@@ -180,6 +186,8 @@ struct Values {
     job: Option<JobEvent>,
     /// Arrays came one after the other, with nothing missed between them.
     in_step: bool,
+    /// Number of the database that was selected.
+    namespace: Option<Arc<str>>,
 }
 
 /// Classification of a server message by its first word.
@@ -264,6 +272,10 @@ impl Values {
         let mut message = named(command, words[0], words[1], count - 1);
         // Of the commands that log in, no word after the first was read.
         message.session = command.and_then(|command| login::identity(&command.name, count - 1, bytes, at));
+        if message.expected.note == NOTE_SELECT {
+            self.namespace = login::selected(bytes, at);
+        }
+        message.namespace.clone_from(&self.namespace);
         self.arrays |= !self.inline;
         self.in_step = true;
         self.mute(&mut message.expected);
@@ -312,6 +324,10 @@ impl Values {
                     return Step::Invalid;
                 }
                 self.inline = true;
+                if message.expected.note == NOTE_SELECT {
+                    self.namespace = None;
+                }
+                message.namespace.clone_from(&self.namespace);
                 self.mute(&mut message.expected);
                 Step::Head { used, message, body: Body::Length(0) }
             }
@@ -433,6 +449,8 @@ impl Parser for Values {
             // Queued: the confirmations come in the reply to EXEC, all of them.
             (NOTE_CONFIRMED.., None) if *kind == b'+' => self.uncounted += u64::from(expected.note - NOTE_CONFIRMED),
             (NOTE_MONITOR, None) => self.monitoring = true,
+            // Which one it was before is not kept.
+            (NOTE_SELECT, Some(_)) => self.namespace = None,
             (NOTE_RESET, None) => {
                 *self = Self {
                     inline: self.inline,

@@ -334,6 +334,7 @@ impl RoundTrips {
             version: self.name.as_ref().map_or("", |name| name.version),
             expected: ExpectedReply { timed: true, ..ExpectedReply::default() },
             session: None,
+            namespace: None,
             cut: false,
             ..*Request::unnamed()
         });

@@ -157,6 +157,9 @@ fn each(class: Option<&ClassInfo>, span: &Span, all: &mut Setter<'_>) {
         if !span.path.is_empty() {
             all.set("db.query.summary", &*span.path);
         }
+        if let Some(namespace) = &span.namespace {
+            all.set("db.namespace", &**namespace);
+        }
         if let Some(collection) = span.collection() {
             all.set("db.collection.name", collection);
         }

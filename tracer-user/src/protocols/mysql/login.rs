@@ -1,6 +1,8 @@
 //! Who logs in, by the client's answer to the greeting and by `COM_CHANGE_USER` (MySQL's internals manual, "Connection Phase").
 //! What proves it is passed over unread.
 
+use std::sync::Arc;
+
 use super::packets::{integer, long};
 use crate::protocols::SessionIdentity;
 
@@ -40,6 +42,12 @@ pub(super) fn identity(payload: &[u8]) -> Option<Box<SessionIdentity>> {
 pub(super) fn changed(payload: &[u8]) -> Option<Box<SessionIdentity>> {
     let (user, rest) = name(payload.get(1..)?)?;
     of(user, name(proof(rest)?)?.0)
+}
+
+/// The database that `COM_INIT_DB` names.
+pub(super) fn database(payload: &[u8]) -> Option<Arc<str>> {
+    let name = payload.get(1..).filter(|name| !name.is_empty() && name.len() < NAME_LIMIT)?;
+    std::str::from_utf8(name).ok().map(Arc::from)
 }
 
 fn of(user: &str, database: &str) -> Option<Box<SessionIdentity>> {

@@ -18,6 +18,8 @@ const CURSOR: u16 = 0x0040;
 const PROGRESS: u16 = 0xffff;
 /// Everything needed of a packet lies within this many bytes of its beginning.
 const FRONT: usize = 64;
+/// Fewest bytes that show that a reply ended in words: more than the last fields of any packet that ends with numbers.
+const WORDS: usize = 32;
 /// Error numbers: the server's, and those of client libraries, which servers never send.
 const ERRORS: std::ops::Range<u16> = 1000..5000;
 /// Any other number.
@@ -232,6 +234,19 @@ impl Progress {
         };
         self.restart();
         ReplyEnd::Is(reply(failure))
+    }
+}
+
+impl Progress {
+    /// A reply ended with `bytes`. Only an error and what a statement changed (`Records: 3  Duplicates: 0  Warnings: 0`) end in
+    /// words; the error's number came before what was captured.
+    pub(super) fn ended(&mut self, bytes: &[u8]) -> Option<Reply> {
+        let words = bytes.len() >= WORDS && bytes.iter().all(|byte| !byte.is_ascii_control());
+        if !words || memchr::memmem::find(bytes, b"Warnings: ").is_some() {
+            return None;
+        }
+        self.restart();
+        Some(reply(Some(OTHER)))
     }
 }
 

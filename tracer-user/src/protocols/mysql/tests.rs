@@ -344,6 +344,33 @@ fn an_error_behind_long_rows_fails_its_statement_and_no_other() {
     }
 }
 
+/// The number of an error whose message is longer than what is captured of an operation's end is not known; that it was one is.
+#[test]
+fn an_error_whose_beginning_is_not_captured_is_an_error() {
+    let message = |text: &str| packet_of(44, &[&[0xff, 0xd7, 17][..], b"#45000", text.as_bytes()].concat());
+    let end = |last: Vec<u8>| {
+        let whole = [long_rows(), last].concat();
+        let ops = [
+            rx(&[query("SELECT * FROM a")]),
+            cap(tx(&[whole]), 1024),
+            rx(&[query("SELECT * FROM b")]),
+            tx(&[result(1, true, 0)]),
+        ];
+        let ops = begun(PLAIN | DEPRECATE_EOF, &ops);
+        let found = event_lines(&play_with(&mut ConnectionParser::new(false), &ops, TAIL_MAX));
+        assert_eq!(found[2], "SELECT SELECT b @8 -> ok @9 complete @9", "{found:?}");
+        found[1].clone()
+    };
+    let long = "a message that is longer than what is captured of the end of an operation, and goes on for a while";
+    assert_eq!(end(message(long)), "SELECT SELECT a @6 -> _OTHER @7 complete @7");
+    // What a statement changed, behind rows of another one; and a row, whose end was not seen.
+    let changed =
+        [&[0, 3, 0, 2, 0, 0, 0][..], b"\x28Records: 30000000000  Duplicates: 000000000000  Warnings: 0"].concat();
+    for last in [packet_of(44, &changed), packet_of(44, &[&[0; 20][..], &[b'z'; 20]].concat())] {
+        assert!(!end(last.clone()).contains("_OTHER"), "{last:?}");
+    }
+}
+
 #[test]
 fn what_cannot_be_read_is_named_and_left_alone() {
     // TLS, compression, replication.

@@ -1,5 +1,7 @@
 //! Who a connection is for: the parameters of its first message.
 
+use std::sync::Arc;
+
 use super::frames::name;
 use crate::protocols::SessionIdentity;
 
@@ -9,6 +11,20 @@ const NAME_LIMIT: usize = 63;
 /// User and database in the parameters of a connection's first message; `None` if it names no user, or not within what was
 /// captured. Of the other parameters nothing is kept.
 pub(super) fn identity(parameters: &[u8]) -> Option<Box<SessionIdentity>> {
+    let (user, database, is_whole) = names(parameters);
+    let user = user?;
+    // Without a database it is that of the user's name; one that was cut off is not known.
+    let database = database.or_else(|| is_whole.then(|| user.clone()))?;
+    Some(Box::new(SessionIdentity { user, database }))
+}
+
+/// The database that the parameters name themselves: what follows from the user's name would show that.
+pub(super) fn database(parameters: &[u8]) -> Option<Arc<str>> {
+    names(parameters).1.map(Arc::from)
+}
+
+/// The user and the database that the parameters name, and whether they were captured whole.
+fn names(parameters: &[u8]) -> (Option<Box<str>>, Option<Box<str>>, bool) {
     let text = |name: &[u8]| {
         let fits = !name.is_empty() && name.len() <= NAME_LIMIT;
         std::str::from_utf8(name).ok().filter(|_| fits).map(Box::<str>::from)
@@ -25,11 +41,7 @@ pub(super) fn identity(parameters: &[u8]) -> Option<Box<SessionIdentity>> {
         }
         rest = after;
     }
-    let user = user?;
-    // Without a database it is that of the user's name; one that was cut off is not known.
-    let is_whole = rest == [0];
-    let database = database.or_else(|| is_whole.then(|| user.clone()))?;
-    Some(Box::new(SessionIdentity { user, database }))
+    (user, database, rest == [0])
 }
 
 #[cfg(test)]
@@ -65,6 +77,9 @@ mod tests {
         assert_eq!(of(&[b"user\0", &[b'x'; 64][..], b"\0\0"].concat()), None);
         assert_eq!(of(b"user\0\xff\xfe\0\0"), None);
         assert_eq!(of(b""), None);
+        // The database of a user's name is not shown: it would show the user.
+        assert_eq!(database(b"user\0alice\0database\0shop\0\0").as_deref(), Some("shop"));
+        assert_eq!(database(b"user\0alice\0\0"), None);
     }
 
     proptest! {

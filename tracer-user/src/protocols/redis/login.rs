@@ -1,6 +1,8 @@
 //! Who logs in by `AUTH user password` or `HELLO version AUTH user password`. Passwords are passed over. `RESET` makes the connection
 //! the default user's again.
 
+use std::sync::Arc;
+
 use super::read::{Read, word};
 use crate::protocols::SessionIdentity;
 
@@ -30,6 +32,13 @@ pub(super) fn identity(command: &str, count: u64, bytes: &[u8], at: usize) -> Op
         _ => return None,
     }
     of(std::str::from_utf8(next()?).ok()?)
+}
+
+/// The number of the database that `SELECT` names by its first word, at `at`.
+pub(super) fn selected(bytes: &[u8], at: usize) -> Option<Arc<str>> {
+    let Read::Got((Some(number), _)) = word(bytes, at) else { return None };
+    let is_number = !number.is_empty() && number.len() <= 9 && number.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(number).ok().filter(|_| is_number).map(Arc::from)
 }
 
 fn of(user: &str) -> Option<Box<SessionIdentity>> {
