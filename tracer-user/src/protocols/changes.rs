@@ -97,6 +97,7 @@ impl ConnectionParser {
         }
         let at = chunk.pos + used;
         self.stream(chunk.dir).pos = at;
+        self.origin = (self.rx.pos, self.tx.pos);
         if let Some(rest) = chunk.beyond(at) {
             self.bytes(&rest, settings, out);
         }

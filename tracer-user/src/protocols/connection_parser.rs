@@ -83,6 +83,8 @@ pub struct ConnectionParser {
     pub(super) timed: bool,
     /// How well the recognition stands.
     pub(super) standing: Standing,
+    /// Where the connection's protocol begins (received, sent): at its first bytes, or behind what opened a tunnel.
+    pub(super) origin: (u64, u64),
 }
 
 impl ConnectionParser {
@@ -112,6 +114,7 @@ impl ConnectionParser {
             connected: None,
             timed: false,
             standing: Standing::default(),
+            origin: (0, 0),
         }
     }
 
@@ -225,7 +228,10 @@ impl ConnectionParser {
         // A connection that begins with a gap is joined in mid-stream.
         self.midstream |= self.requests.is_none() && chunk.pos > self.stream(chunk.dir).pos;
         let turned = self.last_dir.is_some_and(|last| last != chunk.dir);
-        if self.requests.is_none() && !self.detect(chunk, turned) && !self.detect_pair(chunk, settings, out) {
+        if self.requests.is_none()
+            && !self.detect(chunk, turned, settings, out)
+            && !self.detect_pair(chunk, settings, out)
+        {
             self.last_dir = Some(chunk.dir);
             let stream = self.stream(chunk.dir);
             stream.pos = chunk.end();
@@ -270,9 +276,10 @@ impl ConnectionParser {
         let stream = self.stream(from);
         let (state, last) = (stream.state, stream.last);
         match state {
+            StreamState::Trailing if !is_request && self.ended_in_words(from, out) => {}
             // A trailing reply may continue, or may have ended unnoticed.
             StreamState::Lost | StreamState::Trailing => {
-                stream.restart();
+                self.stream(from).restart();
                 if !is_request {
                     // The replies to these requests were among the lost bytes.
                     self.give_up_all(last, out);

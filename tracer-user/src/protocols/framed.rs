@@ -46,6 +46,10 @@ pub trait Framed: Send + fmt::Debug {
         let _ = (bytes, open);
         false
     }
+    /// Whether what was read so far can be of no other protocol, whatever the other end answers.
+    fn is_certain(&self) -> bool {
+        false
+    }
     /// Whether either end may begin exchanges. A request then goes [`Way::Request`] from the end that opened the
     /// connection, or [`Way::Reply`] from the one that accepted it, and its reply goes the other way; keys tell the two
     /// apart.

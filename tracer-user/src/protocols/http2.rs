@@ -219,6 +219,8 @@ struct Frames {
     has_plain: bool,
     /// Header blocks captured only in part not counted yet.
     cut: u64,
+    /// The client's preface was read, and no frame of the server yet.
+    offered: bool,
 }
 
 impl Frames {
@@ -233,6 +235,7 @@ impl Frames {
             has_grpc: false,
             has_plain: false,
             cut: 0,
+            offered: false,
         }
     }
 
@@ -415,7 +418,29 @@ impl Frames {
     }
 }
 
+/// The answer of a server that has no HTTP/2 to a client that took that for known: its HTTP/1 reply answers the first stream.
+/// `None`: the bytes begin otherwise.
+fn answered_by_http1(bytes: &[u8], cut: bool) -> Option<Front> {
+    const BEGINS: &[u8] = b"HTTP/1.";
+    /// Bytes up to the status's end: `HTTP/1.1 400`.
+    const LINE: usize = 12;
+    let n = bytes.len().min(BEGINS.len());
+    if n == 0 || bytes.get(..n) != BEGINS.get(..n) {
+        return None;
+    }
+    let Some(line) = bytes.get(..LINE) else { return (!cut).then_some(Front::Need(LINE)) };
+    let digits = line.get(LINE - 3..).and_then(|digits| std::str::from_utf8(digits).ok());
+    let status = digits.and_then(|digits| digits.parse().ok()).filter(|status| (100..600).contains(status))?;
+    let reply = Reply { status, failure: None, interim: false };
+    let meaning = FrameMeaning::Replied { reply, length: None };
+    Some(Front::Frame(Frame { len: bytes.len() as u64, key: 1, body: 0, meaning, end: true }))
+}
+
 impl Framed for Frames {
+    fn is_certain(&self) -> bool {
+        self.offered
+    }
+
     fn frame(
         &mut self,
         way: Way,
@@ -430,7 +455,17 @@ impl Framed for Frames {
             if n < PREFACE.len() && !cut {
                 return Front::Need(PREFACE.len());
             }
-            return if n < PREFACE.len() { Front::Invalid } else { nothing(PREFACE.len() as u64) };
+            if n < PREFACE.len() {
+                return Front::Invalid;
+            }
+            self.offered = true;
+            return nothing(PREFACE.len() as u64);
+        }
+        if way == Way::Reply && self.offered {
+            if let Some(front) = answered_by_http1(bytes, cut) {
+                return front;
+            }
+            self.offered = !Http2Header::read(bytes).is_some_and(|header| header.fits(self.limit(way)));
         }
         let Some(header) = Http2Header::read(bytes) else { return Front::Need(HEADER) };
         if !header.fits(self.limit(way)) {

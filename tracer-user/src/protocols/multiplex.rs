@@ -233,10 +233,10 @@ impl Multiplexed {
         self.refuted
     }
 
-    /// Takes every open exchange back; returns the positions reached (received, sent).
-    pub(super) fn withdraw(self, out: &mut Vec<ExchangeEvent>) -> (u64, u64) {
+    /// Takes every open exchange back; returns the positions reached (received, sent), and the number of the next exchange.
+    pub(super) fn withdraw(self, out: &mut Vec<ExchangeEvent>) -> ((u64, u64), u64) {
         out.extend(self.open.into_values().map(|open| ExchangeEvent::Withdrawn { exchange: open.exchange }));
-        (self.rx.pos, self.tx.pos)
+        ((self.rx.pos, self.tx.pos), self.next)
     }
 
     /// Whether a server works on several requests of this connection at a time.
@@ -465,7 +465,7 @@ impl Multiplexed {
                 self.lose(dir, left, out);
                 left
             }
-            Front::Invalid if way == Way::Reply && !self.settled => {
+            Front::Invalid if way == Way::Reply && !self.settled && !self.framed.is_certain() => {
                 self.refuted = true;
                 self.verdict = Verdict::Ignore;
                 left

@@ -62,8 +62,9 @@ impl ConnectionParser {
         let is_it = |known: &&dyn Protocol| self.protocol.is_some_and(|protocol| protocol.id() == known.id());
         self.standing.refuted |= PROTOCOLS.iter().position(is_it).map_or(0, |index| 1 << index);
         if let Some(multiplexed) = self.multiplexed.take() {
-            let (rx, tx) = multiplexed.withdraw(out);
-            (self.rx.pos, self.tx.pos) = (rx, tx);
+            let (positions, next) = multiplexed.withdraw(out);
+            (self.rx.pos, self.tx.pos) = positions;
+            self.pair.go_on(next);
         }
         while let Some(waiting) = self.pair.end() {
             out.push(ExchangeEvent::Withdrawn { exchange: waiting.exchange });

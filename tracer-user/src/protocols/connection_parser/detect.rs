@@ -2,7 +2,7 @@
 
 use super::super::multiplex::Multiplexed;
 use super::super::round_trips::Inside;
-use super::super::{Chunk, Detected, ExchangeEvent, Settings, Verdict};
+use super::super::{Chunk, Detected, ExchangeEvent, Protocol, Settings, Verdict};
 use super::{ConnectionParser, HeldOperation};
 use crate::model::Direction;
 
@@ -13,7 +13,13 @@ const MISSES_MIDSTREAM: u8 = 32;
 
 impl ConnectionParser {
     /// Detects the protocol; true when that protocol's parser can take `chunk`.
-    pub(super) fn detect(&mut self, chunk: &Chunk<'_>, turned: bool) -> bool {
+    pub(super) fn detect(
+        &mut self,
+        chunk: &Chunk<'_>,
+        turned: bool,
+        settings: &Settings,
+        out: &mut Vec<ExchangeEvent>,
+    ) -> bool {
         let limit = if self.midstream { MISSES_MIDSTREAM } else { MISSES };
         let stream = match chunk.dir {
             Direction::Rx => &mut self.rx,
@@ -83,25 +89,31 @@ impl ConnectionParser {
             let joined = self.midstream;
             if let Some(framed) = protocol.framed(joined) {
                 let pos = stream.start.map_or(chunk.pos, |(_, _, pos)| pos);
-                let other = self.stream(chunk.dir.flip());
-                let lost = joined || other.pos > 0;
-                let (pos, lost) = match chunk.dir {
-                    Direction::Rx => ((pos, other.pos), (false, lost)),
-                    Direction::Tx => ((other.pos, pos), (lost, false)),
+                let (pos, passed) = match chunk.dir {
+                    Direction::Rx => ((pos, self.tx.pos), self.tx.pos > self.origin.1),
+                    Direction::Tx => ((self.rx.pos, pos), self.rx.pos > self.origin.0),
                 };
+                // Bytes of the other end passed unread.
+                let lost = joined || passed;
+                let lost = if chunk.dir == Direction::Rx { (false, lost) } else { (lost, false) };
                 let mut multiplexed = Multiplexed::new(framed, requests, pos, lost);
                 multiplexed.go_on(self.pair.upcoming());
                 self.multiplexed = Some(Box::new(multiplexed));
                 return true;
             }
             self.parser = Some(protocol.open());
-            if stream.buffer.is_empty() {
+            let begins = stream.buffer.is_empty();
+            if begins {
                 stream.pos = chunk.pos;
             }
             // A reply whose request passed unseen.
             let other = self.stream(chunk.dir.flip());
             if other.buffer.is_empty() {
                 other.restart();
+            }
+            let before = std::mem::take(&mut self.standing.undecided);
+            if begins && fits(protocol, requests, &before) {
+                self.replay(&before, settings, out);
             }
             return true;
         }
@@ -160,18 +172,34 @@ impl ConnectionParser {
         self.parser = Some(protocol.open());
         self.requests = Some(dir);
         self.verdict = Verdict::Trace;
-        let before = std::mem::take(&mut self.standing.undecided);
-        let first = |dir, pos| before.iter().find(|held| held.dir == dir).map_or(pos, |held| held.pos);
-        let starts = [(dir, first(dir, pos)), (chunk.dir, first(chunk.dir, chunk.pos))];
-        for (dir, pos) in starts {
+        for (dir, pos) in [(dir, pos), (chunk.dir, chunk.pos)] {
             self.stream(dir).restart();
             self.stream(dir).pos = pos;
         }
-        for HeldOperation { dir, pos, len, head, tail, fragments, at, arrived } in &before {
-            let chunk = Chunk { dir: *dir, pos: *pos, len: *len, head, tail, fragments, at: *at, arrived: *arrived };
-            self.feed(&chunk, settings, out);
-        }
+        let before = std::mem::take(&mut self.standing.undecided);
+        self.replay(&before, settings, out);
         self.feed(&request, settings, out);
         true
     }
+
+    /// Reads exchanges that came before the protocol was decided.
+    fn replay(&mut self, before: &[HeldOperation], settings: &Settings, out: &mut Vec<ExchangeEvent>) {
+        for dir in [Direction::Rx, Direction::Tx] {
+            if let Some(first) = before.iter().find(|held| held.dir == dir) {
+                self.stream(dir).pos = first.pos;
+            }
+        }
+        for HeldOperation { dir, pos, len, head, tail, fragments, at, arrived } in before {
+            let chunk = Chunk { dir: *dir, pos: *pos, len: *len, head, tail, fragments, at: *at, arrived: *arrived };
+            self.feed(&chunk, settings, out);
+        }
+    }
+}
+
+/// Whether all these exchanges can be of a protocol whose requests go this way.
+fn fits(protocol: &'static dyn Protocol, requests: Direction, exchanges: &[HeldOperation]) -> bool {
+    exchanges.chunks(2).all(|exchange| match exchange {
+        [asked, answer] => asked.dir == requests && protocol.may_answer(&asked.head, &answer.head),
+        _ => false,
+    })
 }

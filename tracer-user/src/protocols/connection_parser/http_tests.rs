@@ -70,6 +70,52 @@ fn http_2_inside_a_tunnel_goes_on_counting() {
     assert!(lines[1].starts_with("GET /a @3 -> 200 @4 complete"), "{lines:?}");
 }
 
+/// What the server says of its table of fields is read from its first byte on.
+#[test]
+fn http_2_inside_a_tunnel_is_not_joined_in_its_middle() {
+    let request = |stream: u8| [&[0, 0, 6, 1, 5, 0, 0, 0, stream][..], &[0x82, 0x86, 0x04, 2, b'/', b'a']].concat();
+    let bytes = |op: Op, bytes: &[&[u8]]| Op { bytes: bytes.concat(), ..op };
+    let ops = [
+        rx(CONNECT),
+        tx(ESTABLISHED),
+        bytes(rx(""), &[b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0", &request(1)]),
+        // `:status: 418`, to be remembered; then the same by its place in the table.
+        bytes(tx(""), &[b"\0\0\0\x04\0\0\0\0\0", &[0, 0, 5, 1, 5, 0, 0, 0, 1, 0x48, 3], b"418"]),
+        bytes(rx(""), &[&request(3)]),
+        bytes(tx(""), &[&[0, 0, 1, 1, 5, 0, 0, 0, 3, 0xbe]]),
+    ];
+    for ops in [ops.to_vec(), other_end(&ops)] {
+        let lines = summary(&play(&mut ConnectionParser::new(false), &ops));
+        assert_eq!(lines.len(), 3, "{lines:?}");
+        assert!(lines[1..].iter().all(|line| line.contains("-> 418 ")), "{lines:?}");
+    }
+}
+
+/// A client that takes HTTP/2 for known asks a server that does not have it.
+#[test]
+fn http_2_that_http_1_answers_is_a_request_with_that_status() {
+    let ask = |asks: u8| {
+        let mut op = rx("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
+        op.bytes.extend([0, 0, 6, 1, 5, 0, 0, 0, 1, 0x82, 0x86, 0x04, 2, b'/', asks]);
+        op
+    };
+    let refused = "HTTP/1.1 505 HTTP Version Not Supported\r\nContent-Length: 5\r\nConnection: close\r\n\r\nsorry";
+    for ops in [vec![ask(b'a'), tx(refused)], other_end(&[ask(b'a'), tx(refused)])] {
+        let mut conversation = ConnectionParser::new(false);
+        let mut events = play(&mut conversation, &ops);
+        closed(&mut conversation, Closed::Both, &mut events);
+        let lines = summary(&events);
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(lines[0].starts_with("GET /a @1 -> 505 @2 complete"), "{lines:?}");
+    }
+    // Whatever else answers: the request is not taken back.
+    let mut conversation = ConnectionParser::new(false);
+    let mut events = play(&mut conversation, &[ask(b'a'), tx("-ERR unknown command 'PRI'\r\n")]);
+    closed(&mut conversation, Closed::Both, &mut events);
+    assert!(!events.iter().any(|event| matches!(event, ExchangeEvent::Withdrawn { .. })), "{events:?}");
+    assert!(summary(&events)[0].starts_with("GET /a @1"), "{events:?}");
+}
+
 #[test]
 fn tls_inside_a_tunnel_is_tls() {
     let mut hello = rx("");

@@ -127,6 +127,24 @@ fn a_job_queue_is_no_cache() {
     assert_eq!(names, ["delete", "delete", "get"], "{found:?}");
 }
 
+/// A command that Memcached alone has decides by itself, without its answer.
+#[test]
+fn what_came_before_a_command_that_decides_is_not_missing() {
+    let ops = [
+        rx("delete 999\r\n"),
+        tx("NOT_FOUND\r\n"),
+        rx("set k 0 0 5\r\nhello\r\n"),
+        tx("STORED\r\n"),
+        rx("delete 999\r\n"),
+        tx("NOT_FOUND\r\n"),
+    ];
+    let found = summary(&play(&mut ConnectionParser::new(false), &ops));
+    let lines: Vec<String> = found.iter().map(|line| line.split(' ').take(5).collect::<Vec<_>>().join(" ")).collect();
+    assert_eq!(found.len(), 3, "{found:?}");
+    assert!(lines[0].starts_with("delete") && lines[0].contains("@1"), "{found:?}");
+    assert!(lines[1].starts_with("set") && lines[2].starts_with("delete"), "{found:?}");
+}
+
 #[test]
 fn commands_and_their_replies() {
     check(
