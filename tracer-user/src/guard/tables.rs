@@ -99,6 +99,8 @@ table_use! {
         job_workers,
         /// Jobs that wait in queues, for the link to what put them there; reached: of queues that are asked for jobs.
         jobs_waiting,
+        /// Processes of which it is remembered whether their requests stay on the threads that read them.
+        thread_affinity,
         /// Request classes with activity profiles.
         activity_classes,
         /// CPU by process and class, of one second.

@@ -90,6 +90,7 @@ impl Pipeline {
             queue_workers,
             job_workers,
             jobs_waiting,
+            thread_affinity,
             process_costs,
         } = self.engine.table_use();
         let [workload_processes, workload_groups] = self.workloads.table_use();
@@ -134,6 +135,7 @@ impl Pipeline {
             queue_workers,
             job_workers,
             jobs_waiting,
+            thread_affinity,
             service_class_requests: self.policies.table_use(),
             dimension_values: {
                 let (values, most, others) = self.dimensions.fill();

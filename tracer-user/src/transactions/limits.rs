@@ -118,6 +118,8 @@ pub struct EngineTables {
     pub job_workers: TableUse,
     /// Elements of queues that wait to be taken.
     pub jobs_waiting: TableUse,
+    /// Processes of which it is remembered whether their requests stay on the threads that read them.
+    pub thread_affinity: TableUse,
     /// Forked processes that may work for a request.
     pub child_processes: TableUse,
     /// CPU by process and class, of one second.
@@ -167,6 +169,7 @@ impl Engine {
             queue_workers: self.queue_workers.table_use(processes),
             job_workers,
             jobs_waiting,
+            thread_affinity: self.affinity.table_use(processes),
             child_processes: self.child_processes.table_use(processes),
             process_costs: self.process_costs_use(),
         }

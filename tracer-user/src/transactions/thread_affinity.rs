@@ -25,6 +25,7 @@ use super::losses::{EVENTS_LOST, SUSPECT};
 use super::open_span::{Cause, OpenSpan, Slot};
 use super::task_table::is_unique;
 use crate::guard::shrink::ShrinkExcess;
+use crate::guard::tables::TableUse;
 use crate::model::{Nanos, Side};
 
 /// Requests that must stay on their threads, while others are open, before a process is known to keep them there.
@@ -127,9 +128,16 @@ impl Process {
 #[derive(Debug, Default)]
 pub(super) struct ThreadAffinity {
     processes: FxHashMap<u32, Process>,
+    /// Requests of processes that found no room.
+    reached: u64,
 }
 
 impl ThreadAffinity {
+    /// Use of the table.
+    pub(super) fn table_use(&self, limit: usize) -> TableUse {
+        TableUse::new(self.processes.len(), limit, self.reached)
+    }
+
     /// The process has exited.
     pub(super) fn forget(&mut self, tgid: u32) {
         self.processes.remove(&tgid);
@@ -158,6 +166,8 @@ impl Engine {
         if self.affinity.processes.len() < self.limits.processes || self.affinity.processes.contains_key(&tgid) {
             let process = self.affinity.processes.entry(tgid).or_default();
             (process.moves, process.open) = (true, SmallVec::new());
+        } else {
+            self.affinity.reached += 1;
         }
     }
 
@@ -175,6 +185,7 @@ impl Engine {
     pub(super) fn read_by_thread(&mut self, slot: Slot, tgid: u32) {
         // Calls of a process without an entry are never sure while others of its requests are open.
         if self.affinity.processes.len() >= self.limits.processes && !self.affinity.processes.contains_key(&tgid) {
+            self.affinity.reached += 1;
             return;
         }
         let process = self.affinity.processes.entry(tgid).or_default();
