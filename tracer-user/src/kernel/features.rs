@@ -431,8 +431,15 @@ fn connections_beside_tcp(settings: &Settings) -> Vec<Feature> {
 fn probes_in_programs(attached: &[Attached]) -> Feature {
     let name = "probes in programs";
     let of_probes = |a: &&Attached| UserProbe::ALL.iter().any(|probe| probe.name() == a.program);
+    // Where the machine code cannot be read, the place of the stack is only as the kernel's rules say.
+    let unseen = attached.iter().filter(of_probes).any(|a| a.missing.is_none() && a.built.private_stack.is_none());
     let refused = attached.iter().filter(of_probes).find_map(|a| Some((a.program, a.missing.as_deref()?)));
     match refused {
+        None if unseen => Feature::full(
+            name,
+            "each is built so that it runs on the stack of its thread, where a kernel that preempts it can do no harm; that it \
+             does was not seen, because its machine code was not read (only on x86-64)",
+        ),
         None => {
             Feature::full(name, "each runs on the stack of its thread, so a kernel that preempts it can do no harm")
         }
@@ -592,6 +599,15 @@ mod tests {
         );
         all.pop();
         assert_eq!(probes_in_programs(&all).state, FeatureState::Full);
+        // The agent claims no more than it has seen.
+        for (private_stack, seen) in [(Some(false), true), (None, false)] {
+            let built = Built { private_stack, ..Built::default() };
+            let (program, hook) = (probe.name(), probe.place());
+            all.push(Attached { program, hook, when: When::Needed, built, missing: None, without: probe.without() });
+            let line = probes_in_programs(&all).line();
+            assert_eq!(line.contains("each runs on the stack of its thread"), seen, "{line}");
+            all.pop();
+        }
     }
 
     #[test]
