@@ -134,10 +134,8 @@ struct Seen {
 fn seen<const TX: bool, const WHICH: u8>(sk: SockPtr) -> Option<Seen> {
     let control = policy::control()?;
     let what = sk.what();
-    if what == What::Other {
-        if sk.is_smc() {
-            emit::count(Lost::Smc);
-        }
+    let is_smc = what == What::Other && sk.is_smc();
+    if what == What::Other && !is_smc {
         return None;
     }
     if what == What::Udp && !names::wanted::<TX>(sk, control) {
@@ -159,10 +157,16 @@ fn seen<const TX: bool, const WHICH: u8>(sk: SockPtr) -> Option<Seen> {
         thread.handled &= !bit;
         return None;
     }
+    let tgid = task.tgid();
+    if is_smc {
+        if policy::process_traced(control, thread, tgid) {
+            emit::count(Lost::Smc);
+        }
+        return None;
+    }
     if !TX {
         thread.reads += 1;
     }
-    let tgid = task.tgid();
     if !policy::process_traced(control, thread, tgid) {
         return None;
     }
