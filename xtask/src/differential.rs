@@ -15,10 +15,10 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::build_ebpf::Way;
-use crate::shell::{self, Root};
+use crate::shell;
 use crate::tally::Tally;
 use crate::test::{self, ProgramChoice};
-use crate::{build, build_ebpf, setup, wheels, workloads};
+use crate::{wheels, workloads};
 use compare::Comparison;
 use recording::Recording;
 
@@ -170,12 +170,7 @@ fn git() -> Command {
 
 /// Runs truth tests with agents that record.
 fn record(way: Option<Way>, dir: &Path, filters: &[String]) -> Result<()> {
-    setup::programs()?;
-    wheels::install()?;
-    workloads::build()?;
-    build_ebpf::ready(way)?;
-    let tracer = build::tracer(way, true)?;
-    let root = Root::obtain("load eBPF programs")?;
+    let (tracer, root) = test::ready(way)?;
     fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
     let mut tally = Tally::default();
     for program in test::programs(&ProgramChoice::All)? {

@@ -12,7 +12,7 @@ use crate::build_ebpf::Way;
 use crate::shell::{self, Root};
 use crate::tally::Tally;
 use crate::times::Times;
-use crate::{build, fuzz, programs, setup, tiers, vm, wheels, workloads};
+use crate::{build, build_ebpf, fuzz, programs, setup, tiers, vm, wheels, workloads};
 
 /// Seconds per fuzz target with `--full`; their seeds and corpora are among the unit tests.
 const FUZZ_SECONDS: u32 = 3;
@@ -199,6 +199,16 @@ pub(crate) enum ProgramChoice {
     All,
     /// Those of these files of `tests/tests/`, and perhaps the unit tests of what they share.
     These { programs: Vec<String>, and_library: bool },
+}
+
+/// Builds and installs what truth tests need; the agent's binary, and the way to run them as root.
+pub(crate) fn ready(way: Option<Way>) -> Result<(PathBuf, Root)> {
+    setup::programs()?;
+    wheels::install()?;
+    workloads::build()?;
+    build_ebpf::ready(way)?;
+    let tracer = build::tracer(way, true)?;
+    Ok((tracer, Root::obtain("load eBPF programs")?))
 }
 
 /// Builds kernel tests and returns the programs.

@@ -12,10 +12,10 @@ use serde_json::Value;
 
 use crate::attribution::{self, AttributionRow};
 use crate::build_ebpf::Way;
-use crate::shell::{self, Root};
+use crate::shell;
 use crate::tally::Tally;
 use crate::test::{self, ProgramChoice};
-use crate::{build, build_ebpf, doc_tables, setup, wheels, workloads};
+use crate::{doc_tables, wheels, workloads};
 
 /// `cargo xtask transactions`.
 #[derive(Args)]
@@ -57,12 +57,7 @@ const SECONDS: u32 = 2400;
 
 /// Runs the cases, prints the table, fails if a case failed.
 pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
-    setup::programs()?;
-    wheels::install()?;
-    workloads::build()?;
-    build_ebpf::ready(way)?;
-    let tracer = build::tracer(way, true)?;
-    let root = Root::obtain("load eBPF programs")?;
+    let (tracer, root) = test::ready(way)?;
     let dir = tempfile::Builder::new().prefix("tracer-transactions-").tempdir().context("cannot create a directory")?;
     let file = dir.path().join("scores");
     let mut tally = Tally::default();
