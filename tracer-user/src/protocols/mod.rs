@@ -44,6 +44,7 @@ pub mod redis;
 mod round_trips;
 pub mod scgi;
 mod session;
+mod session_identity;
 pub mod sql;
 pub mod stomp;
 mod stream;
@@ -62,6 +63,7 @@ pub use closing::{Closed, Totals};
 pub use compact::ActiveState;
 pub use connection_parser::ConnectionParser;
 pub use elements::Elements;
+pub use session_identity::SessionIdentity;
 
 pub use crate::model::{Conventions, ProtocolId};
 use crate::model::{Direction, Linked, Nanos, Outcome, PropagatedContext, Side};
@@ -427,29 +429,6 @@ pub struct Request {
     pub expected: ExpectedReply,
     /// The head was longer than its captured part.
     pub cut: bool,
-}
-
-/// The user and the database that a client asks for when its connection begins. A claim, until the server has accepted it. With
-/// [`Request::namespace`] the only values of a connection that leave a parser; its `Debug` keeps them out of logs.
-#[derive(Clone, PartialEq, Eq)]
-pub struct SessionIdentity {
-    /// The user.
-    pub user: Box<str>,
-    /// The database.
-    pub database: Box<str>,
-}
-
-impl SessionIdentity {
-    /// The database as the namespace of the connection's requests; `None`: none was named.
-    fn namespace(&self) -> Option<Arc<str>> {
-        (!self.database.is_empty()).then(|| Arc::from(&*self.database))
-    }
-}
-
-impl fmt::Debug for SessionIdentity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SessionIdentity")
-    }
 }
 
 /// Request class and method of requests that show only by their replies.

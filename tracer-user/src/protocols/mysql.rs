@@ -351,7 +351,10 @@ impl Parser for Session {
     }
 
     fn broken(&mut self, requests: bool) {
-        if !requests {
+        if requests {
+            // Another database may have been chosen in what was missed.
+            (self.namespace, self.next_namespace) = (None, None);
+        } else {
             self.progress.restart();
             // Which of them a later reply answers is unknown.
             if let Some(all) = &mut self.statements {

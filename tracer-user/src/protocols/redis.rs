@@ -472,6 +472,10 @@ impl Parser for Values {
 
     fn broken(&mut self, requests: bool) {
         self.in_step &= !requests;
+        if requests {
+            // A SELECT may be among what was missed.
+            self.namespace = None;
+        }
     }
 
     fn is_unasked(&self, bytes: &[u8]) -> bool {
