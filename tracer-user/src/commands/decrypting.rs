@@ -18,6 +18,7 @@ use tracer_common::runtime::UserProbe;
 
 use super::declaring::expand;
 use crate::kernel::uprobes::Prober;
+use crate::runtimes::file_identity::FileIdentity;
 use crate::runtimes::maps::Maps;
 use crate::runtimes::tls::{Candidate, Libraries, Library, NSS, Refusal, Site, Sites, candidates, inspect, shared};
 
@@ -47,11 +48,11 @@ const LATER: usize = 64;
 /// First number of this thread's visits: those of declared transactions are below.
 const VISITS: u64 = 1 << 32;
 
-/// A file: device and inode.
-type Inode = (u64, u64);
+/// A file.
+type Inode = FileIdentity;
 
 /// A file with the content it has now: device, inode, size, and when it last changed (seconds, nanoseconds).
-type Content = (Inode, u64, (i64, i64));
+type Content = ((u64, u64), u64, (i64, i64));
 
 /// A file that is read and gets probes even if the process it was found in has ended: that may run for a moment only.
 struct Held {
@@ -379,7 +380,7 @@ fn by_probe(sites: &[Site]) -> Vec<(UserProbe, Vec<(u64, u64)>)> {
 }
 
 fn inode(path: &PathBuf) -> Option<Inode> {
-    fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|meta| (meta.dev(), meta.ino()))
+    FileIdentity::of(path)
 }
 
 #[cfg(test)]
@@ -393,10 +394,11 @@ mod tests {
         fs::write(&path, "code").expect("a file");
         let candidate = Candidate { library: None, path: "program".to_owned(), open_by: path.clone() };
         let held = Held::of(&candidate).expect("it is there");
-        let before = (inode(&path), held.content());
+        let numbers = |held: &Held| held.content().map(|content| content.0);
+        let before = (inode(&path), numbers(&held));
         fs::remove_file(&path).expect("it is there");
         assert_eq!(fs::read_to_string(&held.candidate.open_by).expect("still readable"), "code");
-        assert_eq!((inode(&held.candidate.open_by), held.content().map(|content| content.0)), (before.0, before.0));
+        assert_eq!((inode(&held.candidate.open_by), numbers(&held)), before);
         assert!(Held::of(&candidate).is_none());
         assert!(Held::of(&Candidate { open_by: dir.path().into(), ..candidate }).is_none());
     }
