@@ -26,10 +26,10 @@ async def main(port, rounds):
     connection = await nats.connect(f"nats://127.0.0.1:{port}", user="planted-user", password="planted-password")
     spent = 0.0
     for i in range(rounds):
-        # Messages that go together.
-        for j in range(50):
+        # Messages that go together, as far as fits into what is captured of an operation.
+        for j in range(10):
             headers = {"traceparent": CONTEXT} if j == 0 else None
-            await connection.publish(f"events.{i * 50 + j}.made", b"planted-body " * (j + 1), headers=headers)
+            await connection.publish(f"events.{i * 10 + j}.made", b"planted-body " * (j + 1), headers=headers)
         begun = time.perf_counter()
         await connection.request("sync", b"", timeout=30)
         await connection.request(f"work.resize.{i}", b"planted-body", timeout=30)
