@@ -41,6 +41,7 @@ pub mod python;
 pub mod rabbitmq;
 pub mod recorder;
 pub mod redis;
+pub mod rings;
 pub mod roots;
 pub mod secrets;
 pub mod spans;

@@ -13,7 +13,7 @@ use tracer_tests::metrics::Metrics;
 use tracer_tests::nginx::Nginx;
 use tracer_tests::spans::{Span, Tail};
 use tracer_tests::workload::{Server, source};
-use tracer_tests::{begin, figure, find, peers, say, scale, scratch, wait};
+use tracer_tests::{begin, figure, find, peers, rings, say, scale, scratch, wait};
 
 /// Counts of outcomes.
 type Counts = BTreeMap<String, u64>;
@@ -252,7 +252,7 @@ fn grpc_calls(token: usize) {
     let mut run = Command::new(&python);
     let server = Server::start("cart", dir.path(), run.arg("-u").arg(source("calls_grpc.py")).arg("server"));
     let port = server.address.port();
-    let agent = start(dir.path(), port);
+    let mut agent = start(dir.path(), port);
     let count = ((100.0 * scale()) as u64).max(10);
     let mut client = Command::new(&python);
     client.arg(source("calls_grpc.py")).args(["client", &port.to_string(), &count.to_string(), &token.to_string()]);
@@ -297,6 +297,9 @@ fn grpc_calls(token: usize) {
     let classes = all.iter().filter(|span| span.class == "shop.v1.Cart/List").count();
     assert_eq!(classes as u64, 2 * expected["shop.v1.Cart/List OK"]);
     figure(&format!("gRPC calls, tokens of {token} bytes"), &format!("{wanted} of {wanted} at both ends"));
+    // Records whose frames are searched give back most of their room.
+    let passed = rings::nothing_is_left(agent.process().pid());
+    assert!(passed > 1 << 20, "{passed} bytes of records");
     no_secret(agent);
 }
 
