@@ -379,7 +379,7 @@ fn by_probe(sites: &[Site]) -> Vec<(UserProbe, Vec<(u64, u64)>)> {
     found
 }
 
-fn inode(path: &PathBuf) -> Option<Inode> {
+fn inode(path: &Path) -> Option<Inode> {
     FileIdentity::of(path)
 }
 

@@ -151,9 +151,7 @@ fn tier_views(view: &PipelineView<'_>, service: &str, class: &str) -> (u64, Vec<
         // A declared call is a part of the request around it, and a call of the request that made it.
         let counts = |info: &&ClassInfo| info.side == Side::Server && info.protocol != ProtocolId::Declared;
         let Some(info) = view.names.class(row.class).filter(counts) else { continue };
-        if *info.service_name == *service && *info.name == *class {
-            requests += row.sums.count;
-        }
+        requests += row.sums.first;
         let (sums, classes) = tiers.entry(Arc::clone(&info.service_name)).or_default();
         sums.add(&row.sums);
         let (request_class, protocol) = (info.name.to_string(), info.protocol.name());

@@ -124,6 +124,15 @@ struct Statements {
     preparing: VecDeque<Arc<Summary>>,
 }
 
+/// What the request now open does to the connection's database, if it succeeds.
+#[derive(Debug, Default)]
+enum NextNamespace {
+    #[default]
+    Same,
+    /// Another one; `None`: which is not known.
+    To(Option<Arc<str>>),
+}
+
 /// Connection state from earlier messages that later ones depend on.
 #[derive(Debug, Default)]
 struct Session {
@@ -135,9 +144,9 @@ struct Session {
     login: Option<u8>,
     statements: Option<Box<Statements>>,
     last: Option<Arc<Summary>>,
-    /// The database of the connection, and the one that the request now open changes it to (`None` within: to an unknown one).
+    /// The database of the connection.
     namespace: Option<Arc<str>>,
-    next_namespace: Option<Option<Arc<str>>>,
+    next_namespace: NextNamespace,
     progress: Progress,
     refused: u32,
 }
@@ -195,13 +204,13 @@ impl Session {
             Some(number) => self.statements.as_ref().and_then(|all| all.known.get(&number)).cloned(),
             None => None,
         };
-        self.next_namespace = None;
+        self.next_namespace = NextNamespace::Same;
         let mut message = match command {
             QUERY => match self.text(front).map(statement) {
                 Some(Summary { operation, text }) => {
                     // Its text is not read for a name.
                     if &*operation == "USE" {
-                        self.next_namespace = Some(None);
+                        self.next_namespace = NextNamespace::To(None);
                     }
                     named(operation, text, NOTE_RESULT)
                 }
@@ -235,14 +244,15 @@ impl Session {
             CHANGE_USER => {
                 let mut message = plain("CHANGE USER", NOTE_AUTH);
                 message.session = login::changed(packet.payload);
-                self.next_namespace = Some(message.session.as_ref().and_then(|session| session.namespace()));
+                self.next_namespace =
+                    NextNamespace::To(message.session.as_ref().and_then(|session| session.namespace()));
                 message
             }
             // A replication stream follows.
             BINLOG_DUMP | BINLOG_DUMP_GTID => return Step::Leave,
             PING => plain("PING", NOTE_ONE),
             USE => {
-                self.next_namespace = Some(login::database(packet.payload).filter(|_| packet.is_whole()));
+                self.next_namespace = NextNamespace::To(login::database(packet.payload).filter(|_| packet.is_whole()));
                 plain("USE", NOTE_ONE)
             }
             STATISTICS => plain("STATISTICS", NOTE_ONE),
@@ -307,7 +317,7 @@ impl Parser for Session {
         }
         let step = self.progress.reply(bytes, cut, expected.note);
         if let Step::Head { message, .. } = &step
-            && let Some(namespace) = self.next_namespace.take()
+            && let NextNamespace::To(namespace) = std::mem::take(&mut self.next_namespace)
             && message.failure.is_none()
         {
             self.namespace = namespace;
@@ -353,7 +363,7 @@ impl Parser for Session {
     fn broken(&mut self, requests: bool) {
         if requests {
             // Another database may have been chosen in what was missed.
-            (self.namespace, self.next_namespace) = (None, None);
+            (self.namespace, self.next_namespace) = (None, NextNamespace::Same);
         } else {
             self.progress.restart();
             // Which of them a later reply answers is unknown.

@@ -15,6 +15,8 @@ pub(super) const ROOTS_OF_CLASS: usize = 64;
 pub struct Sums {
     /// Spans.
     pub count: u64,
+    /// Of these, requests that are roots. Known with the root, so a class's own sum has none.
+    pub first: u64,
     /// Failed ones.
     pub errors: u64,
     /// Those of which the agent saw neither the end nor a status of failure; not errors.
@@ -34,6 +36,7 @@ impl Sums {
     pub fn of(span: &Span) -> Self {
         Self {
             count: 1,
+            first: 0,
             errors: u64::from(span.error),
             unfinished: u64::from(!span.error && span.outcome == Outcome::Unfinished),
             duration: span.duration(),
@@ -46,6 +49,7 @@ impl Sums {
     /// Adds `other`.
     pub fn add(&mut self, other: &Self) {
         self.count += other.count;
+        self.first += other.first;
         self.errors += other.errors;
         self.unfinished += other.unfinished;
         self.duration += other.duration;

@@ -106,7 +106,7 @@ impl Roots {
 
     /// The id of a root that another host's agent names.
     pub fn named(&mut self, service: &Arc<str>, class: &Arc<str>) -> RootId {
-        self.names.id(service, class)
+        self.names.of_peer(service, class)
     }
 
     /// A span was reported. `charged`: what was charged to its class for it so far.

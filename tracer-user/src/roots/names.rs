@@ -43,13 +43,22 @@ impl RootNames {
         Self { names: Vec::new(), ids: FxHashMap::default(), of_class: Vec::new(), limit, refused: 0 }
     }
 
-    /// The number of a root; a new one if there is room.
+    /// The number of a root of this host; a new one if there is room.
     pub(super) fn id(&mut self, service: &Arc<str>, class: &Arc<str>) -> RootId {
+        self.within(self.limit, service, class)
+    }
+
+    /// The number of a root that another host's agent names. However many these are, half of the room is for this host's.
+    pub(super) fn of_peer(&mut self, service: &Arc<str>, class: &Arc<str>) -> RootId {
+        self.within(self.limit / 2, service, class)
+    }
+
+    fn within(&mut self, limit: usize, service: &Arc<str>, class: &Arc<str>) -> RootId {
         let name = (Arc::clone(service), Arc::clone(class));
         if let Some(id) = self.ids.get(&name) {
             return *id;
         }
-        if self.names.len() >= self.limit {
+        if self.names.len() >= limit {
             self.refused += 1;
             return RootId::OTHER;
         }
@@ -70,7 +79,9 @@ impl RootNames {
         if self.of_class.len() <= index {
             self.of_class.resize(index + 1, None);
         }
-        if let Some(place) = self.of_class.get_mut(index) {
+        if id.is_class()
+            && let Some(place) = self.of_class.get_mut(index)
+        {
             *place = Some(id);
         }
         id

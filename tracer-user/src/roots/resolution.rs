@@ -21,6 +21,13 @@ pub(super) struct Charge {
     pub(super) sums: Sums,
 }
 
+impl Charge {
+    /// That of a request that is a root.
+    fn of_root(self) -> Self {
+        Self { sums: Sums { first: self.sums.count, ..self.sums }, ..self }
+    }
+}
+
 /// The root of a reported span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Resolved {
@@ -54,6 +61,13 @@ struct Waiter {
     span: SpanId,
     own: RootId,
     charge: Charge,
+}
+
+impl Waiter {
+    /// Its charge, now that the root of the span above is known.
+    fn charge_below(&self, above: Resolved) -> Charge {
+        if above == Resolved::Begins { self.charge.of_root() } else { self.charge }
+    }
 }
 
 /// Waiters by the span that they wait for.
@@ -107,18 +121,26 @@ impl Resolution {
         charge: Charge,
         found: &mut Vec<(RootId, Charge)>,
     ) {
+        let charge = if link == RootLink::First { charge.of_root() } else { charge };
         let resolved = match link {
             RootLink::First => Resolved::Root(own),
             RootLink::Begins => Resolved::Begins,
             RootLink::Named(root) => Resolved::Root(root),
             RootLink::Unknown => Resolved::Root(RootId::UNKNOWN),
             RootLink::Below(above) => match self.known(above) {
-                Some(resolved) => resolved.below(own),
+                Some(above) => return self.below(above, &Waiter { span, own, charge }, found),
                 None => return self.wait(above, Waiter { span, own, charge }, found),
             },
         };
         found.push((resolved.root(), charge));
         self.resolve(span, resolved, found);
+    }
+
+    /// A reported span is below another whose root is known.
+    fn below(&mut self, above: Resolved, of: &Waiter, found: &mut Vec<(RootId, Charge)>) {
+        let resolved = above.below(of.own);
+        found.push((resolved.root(), of.charge_below(above)));
+        self.resolve(of.span, resolved, found);
     }
 
     /// A reported span is charged once more.
@@ -147,14 +169,14 @@ impl Resolution {
             for waiting in [&mut self.waiting, &mut self.waiting_long] {
                 let waiters = waiting.of.remove(&span).unwrap_or_default();
                 waiting.len = waiting.len.saturating_sub(waiters.len());
-                for Waiter { span: waiter, own, charge } in waiters {
-                    if waiter == span {
-                        found.push((resolved.root(), charge));
+                for waiter in waiters {
+                    if waiter.span == span {
+                        found.push((resolved.root(), waiter.charge));
                         continue;
                     }
-                    let resolved = resolved.below(own);
-                    found.push((resolved.root(), charge));
-                    next.push((waiter, resolved));
+                    let below = resolved.below(waiter.own);
+                    found.push((below.root(), waiter.charge_below(resolved)));
+                    next.push((waiter.span, below));
                 }
             }
         }

@@ -199,3 +199,22 @@ proptest! {
         prop_assert_eq!(row(&roots, WORK, &named("GET /b")).0, 6);
     }
 }
+
+#[test]
+fn requests_below_one_of_their_own_class_are_no_roots() {
+    let mut roots = Roots::for_memory(1 << 29);
+    let first = |roots: &Roots| {
+        let rows = roots.rows();
+        rows.iter().filter(|row| row.root == named("GET /a")).map(|row| row.sums.first).sum::<u64>()
+    };
+    // A proxy behind itself: the inner request has the class of the outer one.
+    report(&mut roots, 30, A, below(20), 1);
+    report(&mut roots, 20, CALL, below(10), 0);
+    report(&mut roots, 10, A, RootLink::First, 1);
+    assert_eq!((row(&roots, A, &named("GET /a")).0, first(&roots)), (2, 1));
+    // What a call for no request reaches is a root, whichever is reported first.
+    report(&mut roots, 50, A, below(40), 1);
+    report(&mut roots, 40, CALL, RootLink::Begins, 0);
+    report(&mut roots, 60, A, below(40), 1);
+    assert_eq!((row(&roots, A, &named("GET /a")).0, first(&roots)), (4, 3));
+}

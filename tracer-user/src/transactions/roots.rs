@@ -71,9 +71,8 @@ impl Engine {
                 continue;
             }
             return match self.root_above(request) {
-                RootAbove::None => OpenRoot::Open(parent),
+                RootAbove::None | RootAbove::Said(ContextRoot::Callee) => OpenRoot::Open(parent),
                 RootAbove::Session(upgrade) => OpenRoot::Reported(upgrade, Some(parent)),
-                RootAbove::Said(ContextRoot::Callee) => OpenRoot::Open(parent),
                 RootAbove::Said(said) => OpenRoot::Said(said),
             };
         }
