@@ -321,8 +321,14 @@ impl Engine {
     /// doubt about calls of that time, and not for a verdict about the process.
     fn is_unsure(&mut self, tgid: u32, threads: [u32; 2], since: Nanos) -> bool {
         let unsure = threads.into_iter().any(|tid| self.has_gap(tid, since));
+        let has_lost = |tid| self.threads.get(tid).is_some_and(|thread| thread.lost_at >= since);
+        let lost = threads.iter().any(has_lost);
         if unsure && let Some(process) = self.affinity.processes.get_mut(&tgid) {
-            process.is_doubtful(self.now);
+            // A thread that is gone, or has no room, is a weaker doubt than missing records.
+            process.crossed = true;
+            if lost {
+                process.is_doubtful(self.now);
+            }
         }
         unsure
     }
