@@ -73,8 +73,8 @@ impl Mapped {
     }
 
     fn word(&self, ring: usize, offset: usize) -> u64 {
-        // SAFETY: an aligned word of the mapping.
-        unsafe { self.at.cast::<u8>().add(ring * self.shape.element() + offset).cast::<u64>().read_volatile() }
+        // SAFETY: a word of the mapping; elements and offsets are multiples of a word.
+        unsafe { self.at.cast::<u64>().add((ring * self.shape.element() + offset) / 8).read_volatile() }
     }
 
     /// Where the ring has a byte that is not zero; `None` while it has records.

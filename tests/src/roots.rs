@@ -14,7 +14,9 @@ pub fn with_program(dir: &Path, program: &Path) -> PathBuf {
         made.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     };
     copy(program);
-    libraries(program).iter().for_each(|library| copy(library));
+    for library in libraries(program) {
+        copy(&library);
+    }
     root
 }
 
