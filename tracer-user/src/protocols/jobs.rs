@@ -89,12 +89,25 @@ pub fn joined(queue: &str, job: Option<&str>) -> Arc<str> {
     job.map_or_else(|| Arc::from(queue), |job| Arc::from(format!("{queue} {job}")))
 }
 
-/// `bytes` as the name of a class or a function; `None` if it is not one.
-pub(super) fn name(bytes: &[u8]) -> Option<&str> {
-    let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b':' | b'-' | b'/');
-    let begins = bytes.first().is_some_and(|byte| byte.is_ascii_alphabetic() || *byte == b'_');
-    let fits = begins && bytes.len() <= NAME && bytes.iter().all(is_part);
-    std::str::from_utf8(bytes).ok().filter(|_| fits)
+/// `bytes` as the name of a Python function with its module; `None` if it is not one. A word without a dot may be anything.
+pub(super) fn dotted(bytes: &[u8]) -> Option<&str> {
+    let begins = |byte: u8| byte.is_ascii_alphabetic() || byte == b'_';
+    let text = text(bytes)?;
+    (text.contains('.') && text.split('.').all(|part| is_identifier(part, begins))).then_some(text)
+}
+
+/// `bytes` as the name of a Ruby class; `None` if it is not one.
+fn constant(bytes: &[u8]) -> Option<&str> {
+    let text = text(bytes)?;
+    text.split("::").all(|part| is_identifier(part, |byte| byte.is_ascii_uppercase())).then_some(text)
+}
+
+fn text(bytes: &[u8]) -> Option<&str> {
+    std::str::from_utf8(bytes).ok().filter(|text| text.len() <= NAME)
+}
+
+fn is_identifier(part: &str, begins: impl Fn(u8) -> bool) -> bool {
+    part.bytes().next().is_some_and(begins) && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
 /// What an element says of its job.
@@ -104,31 +117,45 @@ struct Described<'a> {
     handed_over: bool,
 }
 
-/// Reads an element as Sidekiq and Resque (`class`, and the class that it wraps) or Celery (`task` of the headers) write
-/// it. It may be cut.
+/// Reads an element as Sidekiq and Resque (`args`, `class`, and the class that it wraps) or Celery (`task` of the headers)
+/// write it. It may be cut. Other programs' elements have a `class`, too, which may be data: that of an article, say.
 fn describe(element: &[u8]) -> Described<'_> {
     let mut found = Described::default();
     if element.first() != Some(&b'{') {
         return found;
     }
-    members(element, |inside, key, value| match (inside, key) {
-        (b"", b"class") if found.name.is_none() => found.name = name(value),
-        (b"", b"wrapped") => found.name = name(value).or(found.name),
-        (b"headers", b"task") => found = Described { name: name(value), handed_over: true },
+    let (mut class, mut wrapped, mut has_args) = (None, None, false);
+    members(element, |inside, key, value| match (inside, key, value) {
+        (b"", b"args", Value::Array) => has_args = true,
+        (b"", b"class", Value::Text(value)) => class = constant(value),
+        (b"", b"wrapped", Value::Text(value)) => wrapped = constant(value),
+        (b"headers", b"task", Value::Text(value)) => found = Described { name: dotted(value), handed_over: true },
         _ => {}
     });
+    if has_args && !found.handed_over {
+        found.name = wrapped.or(class);
+    }
     found
 }
 
-/// Members of a JSON object that are strings, and those of the objects in it: the member that contains them (empty: none),
-/// key and value. Values with escapes are left out.
-fn members<'a>(json: &'a [u8], mut found: impl FnMut(&'a [u8], &'a [u8], &'a [u8])) {
+/// The value of a member.
+enum Value<'a> {
+    Text(&'a [u8]),
+    Array,
+}
+
+/// Members of a JSON object that are strings or arrays, and those of the objects in it: the member that contains them
+/// (empty: none), key and value. Strings with escapes are left out.
+fn members<'a>(json: &'a [u8], mut found: impl FnMut(&'a [u8], &'a [u8], Value<'a>)) {
     let (mut depth, mut inside, mut key): (u32, &[u8], Option<&[u8]>) = (0, b"", None);
     let mut at = 0;
     while let Some(byte) = json.get(at) {
         at += 1;
         match byte {
             b'{' | b'[' => {
+                if let Some(key) = key.filter(|_| depth == 1 && *byte == b'[') {
+                    found(b"", key, Value::Array);
+                }
                 depth += 1;
                 // Objects in an array belong to no member.
                 inside = if depth == 2 && *byte == b'{' { key.take().unwrap_or(b"[") } else { inside };
@@ -148,7 +175,7 @@ fn members<'a>(json: &'a [u8], mut found: impl FnMut(&'a [u8], &'a [u8], &'a [u8
                 if rest.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b':') {
                     key = (depth <= 2 && !escaped).then_some(text);
                 } else if let Some(key) = key.take().filter(|_| depth <= 2 && !escaped) {
-                    found(if depth == 1 { b"" } else { inside }, key, text);
+                    found(if depth == 1 { b"" } else { inside }, key, Value::Text(text));
                 }
             }
             _ => {}
@@ -214,6 +241,17 @@ mod tests {
             ("a queue", r#"{"class":"no name, but words"}"#, "a_queue", false),
             ("q", r#"{"class":"\u0041"}"#, "q", false),
             ("q", r#"{"args":["class"],"class":"Wo"#, "q", false),
+            // A class that is data: no library's element, or no constant.
+            ("q", r#"{"class":"PlantedName","body":"x"}"#, "q", false),
+            ("q", r#"{"class":"PlantedName","args":"["}"#, "q", false),
+            ("q", r#"{"class":"PlantedName","options":{"args":[1]}}"#, "q", false),
+            ("q", r#"{"class":"planted-value","args":[1]}"#, "q", false),
+            ("q", r#"{"class":"planted","args":[1]}"#, "q", false),
+            ("q", r#"{"class":"Planted::value","args":[1]}"#, "q", false),
+            ("q", r#"{"class":"https://planted.example/a","args":[1]}"#, "q", false),
+            ("q", r#"{"headers":{"task":"planted-value"},"body":"x"}"#, "q", true),
+            ("q", r#"{"headers":{"task":"planted"},"body":"x"}"#, "q", true),
+            ("q", r#"{"headers":{"task":"planted..value"},"body":"x"}"#, "q", true),
             ("q", r#"[{"class":"Inner"}]"#, "q", false),
             ("q", r#"{"args":[{"headers":{"task":"Inner"}},{"class":"Inner"}]}"#, "q", false),
         ] {

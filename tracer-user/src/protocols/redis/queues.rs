@@ -52,7 +52,7 @@ impl QueueCommand {
 /// What the reply to a request may contain.
 #[derive(Debug, Default)]
 pub(super) enum Awaited {
-    /// Nothing of a job, or several requests wait and it is not known which one a reply answers.
+    /// Nothing of a job.
     #[default]
     Nothing,
     /// A list's name and an element of it.
@@ -135,7 +135,8 @@ fn got<T>(read: Read<T>) -> Option<T> {
     }
 }
 
-/// The function that an RQ job calls: its description without the arguments.
+/// The function that an RQ job calls: its description without the arguments. A caller may describe a job otherwise: then it
+/// has no name.
 fn described(bytes: &[u8]) -> Option<&str> {
     let (fields, mut at) = match (header(bytes, 0, b'*'), header(bytes, 0, b'%')) {
         (Read::Got((Some(count), at)), _) => (count / 2, at),
@@ -146,9 +147,35 @@ fn described(bytes: &[u8]) -> Option<&str> {
         let (key, _, after) = got(string(bytes, at))?;
         let (value, _, next) = got(string(bytes, after))?;
         if key == b"description" {
-            return jobs::name(value.split(|byte| *byte == b'(').next()?);
+            let end = value.iter().position(|byte| *byte == b'(')?;
+            return jobs::dotted(value.get(..end)?);
         }
         at = next;
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_description_names_a_job_only_if_it_is_a_call() {
+        for (description, expected) in [
+            ("app.tasks.count(0, 'planted-value')", Some("app.tasks.count")),
+            ("app.Report._run()", Some("app.Report._run")),
+            ("planted.value", None),
+            ("planted", None),
+            ("planted(1)", None),
+            ("planted value.x(1)", None),
+            ("planted-value.x(1)", None),
+            ("4711.planted(1)", None),
+            (".planted(1)", None),
+        ] {
+            let hash = format!("*2\r\n$11\r\ndescription\r\n${}\r\n{description}\r\n", description.len());
+            assert_eq!(described(hash.as_bytes()), expected, "{description}");
+        }
+        // The parenthesis is not captured.
+        assert_eq!(described(b"*2\r\n$11\r\ndescription\r\n$900\r\nplanted.value"), None);
+    }
 }
