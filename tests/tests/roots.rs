@@ -31,6 +31,11 @@ fn rows(agent: &Agent, query: &str) -> Vec<Value> {
     agent.json(&format!("/api/v1/roots{query}"))["roots"].as_array().expect("rows").clone()
 }
 
+/// Requests of rows.
+fn counted(rows: &[Value]) -> u64 {
+    rows.iter().map(|row| row["count"].as_u64().expect("a count")).sum()
+}
+
 fn sum(rows: &[Value], field: &str) -> f64 {
     rows.iter().map(|row| row[field].as_f64().expect("a number")).sum()
 }
@@ -79,15 +84,12 @@ fn each_tier_costs_what_its_books_say_by_the_first_request() {
         for (page, _) in PAGES {
             let query = format!("?service={name}&root_service=nginx&root_class=GET%20/{page}");
             let own: Vec<Value> = rows(&agent, &query).into_iter().filter(|row| row["side"] == "server").collect();
-            let (count, used) = (truth[page][0].as_f64().expect("a count"), truth[page][1].as_f64().expect("a time"));
+            let (count, used) = (truth[page][0].as_u64().expect("a count"), truth[page][1].as_f64().expect("a time"));
             let (traced, used) = (sum(&own, "cpu_total_s"), used / 1e9);
             let off = (traced / used - 1.0).abs();
-            say(&format!(
-                "  {name}, from GET /{page}: {:.0} of {count:.0}, {traced:.4} s of {used:.4} s",
-                sum(&own, "count")
-            ));
+            say(&format!("  {name}, from GET /{page}: {} of {count}, {traced:.4} s of {used:.4} s", counted(&own)));
             worst = worst.max(off);
-            assert_eq!(sum(&own, "count"), count, "{name}, {page}: {own:?}");
+            assert_eq!(counted(&own), count, "{name}, {page}: {own:?}");
         }
     }
     for (page, asked) in PAGES {
@@ -95,7 +97,7 @@ fn each_tier_costs_what_its_books_say_by_the_first_request() {
         let query = format!("?root_service=nginx&root_class=GET%20/{page}");
         let stored: Vec<Value> = rows(&agent, &query).into_iter().filter(|row| row["protocol"] == "redis").collect();
         let served: Vec<Value> = stored.into_iter().filter(|row| row["side"] == "server").collect();
-        assert_eq!(sum(&served, "count"), (count * asked) as f64, "{page}: {served:?}");
+        assert_eq!(counted(&served), count * asked, "{page}: {served:?}");
         let tiers = agent.json(&format!("/api/v1/tiers?service=nginx&class=GET%20/{page}"));
         assert_eq!(tiers["count"], count, "{tiers}");
         let names = tiers["tiers"].as_array().expect("tiers").len();
@@ -111,7 +113,7 @@ fn each_tier_costs_what_its_books_say_by_the_first_request() {
             ["service_name", "request_class", "protocol", "side"].iter().all(|field| row[*field] == class[*field])
         };
         let own: Vec<Value> = all.iter().filter(same).cloned().collect();
-        assert_eq!(sum(&own, "count"), class["count"].as_f64().expect("a count"), "{class}");
+        assert_eq!(counted(&own), class["count"].as_u64().expect("a count"), "{class}");
         let cpu = class["cpu_total_s"].as_f64().expect("a time");
         assert!((sum(&own, "cpu_total_s") - cpu).abs() < 1e-6, "{} of {class}", sum(&own, "cpu_total_s"));
     }
