@@ -66,7 +66,9 @@ impl Engine {
         thread.polls_at_op = op.counters.polls;
         thread.charged_at = header.nanos;
         let last = thread.last;
-        if dir == Direction::Rx {
+        // One receive has one group: that of what it carried first.
+        let has_group = thread.is_further_piece(op) && thread.group.current(&op.counters).is_some();
+        if dir == Direction::Rx && !has_group {
             thread.group = read_group(op, side, span);
         }
         let multiplexer = thread.several();

@@ -464,14 +464,16 @@ impl Engine {
         }
         self.follow(&op.header, op.nth);
         self.overtaken(op);
-        self.miss_text(op.header.tid);
-        if self.ciphertext(op, carried.0) {
-            return;
+        self.miss_text(op);
+        if !self.ciphertext(op, carried.0) {
+            self.note_task(op);
+            self.note_moving(op);
+            self.on_io(op, carried, out);
+            self.watch_encrypted(op, carried.0);
         }
-        self.note_task(op);
-        self.note_moving(op);
-        self.on_io(op, carried, out);
-        self.watch_encrypted(op, carried.0);
+        if let Some(thread) = self.threads.get_mut(&op.header.tid) {
+            thread.note_received(op);
+        }
     }
 
     /// Bytes were sent or received.

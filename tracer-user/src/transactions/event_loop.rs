@@ -57,6 +57,8 @@ pub struct EventLoop {
     edge_seq: u32,
     /// Ranges evicted because there were too many, since last taken.
     forgotten: u64,
+    /// What the last receive contained: requests that began, and the last span.
+    spoken: Spoken,
 }
 
 impl EventLoop {
@@ -159,6 +161,16 @@ pub(super) struct Spoken {
     begun: usize,
 }
 
+impl Spoken {
+    /// With what a further record of the same receive contains.
+    fn and(mut self, further: Self) -> Self {
+        self.spans.extend(further.spans);
+        self.spans.dedup();
+        self.begun += further.begun;
+        self
+    }
+}
+
 /// The async id counter in an entity reported for a receive or a turn; 0: could not be read.
 fn counter(entity: u64) -> u64 {
     entity & (NODE_SURE - 1)
@@ -177,6 +189,9 @@ impl Engine {
         }
         let Some(thread) = self.thread(op.header.tid, op.header.tgid, op.header.nanos) else { return };
         thread.multiplexer = true;
+        if thread.is_further_piece(op) {
+            return;
+        }
         // An unreported receive (of an untraced connection) ran a callback, too.
         let ahead = match dir {
             Direction::Tx => 0..=0,
@@ -336,10 +351,16 @@ impl Engine {
     }
 
     /// A receive began a callback: ties together everything it received.
-    pub(super) fn received(&mut self, op: &Op, Spoken { spans: spoken, begun }: Spoken) {
+    pub(super) fn received(&mut self, op: &Op, spoken: Spoken) {
         if !is_looped(op) {
             return;
         }
+        let thread = self.threads.get_mut(&op.header.tid);
+        let further = thread.as_ref().is_some_and(|thread| thread.is_further_piece(op));
+        let Spoken { spans: spoken, begun } = match thread.and_then(|thread| thread.lap.as_mut()) {
+            Some(lap) if further => std::mem::take(&mut lap.spoken).and(spoken),
+            _ => spoken,
+        };
         for pair in spoken.windows(2) {
             if let [one, other] = pair {
                 self.join(*one, *other);
@@ -355,7 +376,11 @@ impl Engine {
         let of =
             thread.group.current(&op.counters).map(|(IntervalOwner::Request(slot) | IntervalOwner::Call(slot))| slot);
         if let Some(lap) = &mut thread.lap {
+            if further {
+                lap.stretches.pop_back();
+            }
             lap.begin(counter(op.entity), of);
+            lap.spoken = Spoken { spans: spoken.last().copied().into_iter().collect(), begun };
         }
     }
 

@@ -246,8 +246,9 @@ impl Engine {
     /// A thread that received a whole record goes on: a library returns its text before anything else, so that text was not
     /// seen (its library's probes are gone, or it was read in a way that is not traced). Neither, then, may be the replies
     /// to what is open on that connection: it counts no longer as all that its threads work for.
-    pub(super) fn miss_text(&mut self, tid: u32) {
-        let awaited = self.threads.get_mut(&tid).and_then(|thread| thread.awaits_text.take());
+    pub(super) fn miss_text(&mut self, op: &Op) {
+        let thread = self.threads.get_mut(&op.header.tid).filter(|thread| !thread.is_further_piece(op));
+        let awaited = thread.and_then(|thread| thread.awaits_text.take());
         let Some(connection) = awaited.and_then(|cookie| self.connections.get(&cookie)) else { return };
         self.counters.text_missed += 1;
         let open: SmallVec<[Slot; 4]> = connection.spans().collect();

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tracer_common::event::ThreadCounters;
+use tracer_common::event::{Kind, OP_DATAGRAM, OP_EOF, OP_TX, Op, ThreadCounters};
 
 use super::after_reply::{Answered, Serving};
 use super::event_loop::EventLoop;
@@ -81,6 +81,15 @@ impl ReadInterval {
     }
 }
 
+/// Where a receive ended so far: the kernel side carries a long one in several records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Received {
+    cookie: u64,
+    end: u64,
+    nanos: Nanos,
+    reads: u32,
+}
+
 /// An interval of a thread's work and its target.
 #[derive(Clone, Copy, Debug)]
 pub struct ChargeInterval {
@@ -148,6 +157,8 @@ pub struct Thread {
     pub group: ReadInterval,
     /// What it read and has not sent anything for.
     pub pending_reads: PendingReads,
+    /// Its last receive.
+    received: Received,
     /// Its callback state, if it runs an event loop with distinguishable callbacks.
     pub lap: Option<Box<EventLoop>>,
     /// Calls it made while it held no request.
@@ -196,6 +207,7 @@ impl Thread {
             died: 0,
             group: ReadInterval::default(),
             pending_reads: PendingReads::default(),
+            received: Received::default(),
             lap: None,
             detached_calls: DetachedCalls::default(),
             works: false,
@@ -225,6 +237,22 @@ impl Thread {
             (counters.cpu.max(old.cpu), counters.runq.max(old.runq), counters.blocked.max(old.blocked));
         self.counters = ThreadCounters { cpu, runq, blocked, ..*counters };
         delta
+    }
+
+    /// Whether the record goes on with the thread's last receive.
+    pub fn is_further_piece(&self, op: &Op) -> bool {
+        let Op { header, cookie, pos: end, .. } = *op;
+        let before = Received { cookie, end, nanos: header.nanos, reads: op.counters.reads };
+        header.kind != Kind::Text as u8 && header.flags & (OP_TX | OP_EOF | OP_DATAGRAM) == 0 && self.received == before
+    }
+
+    /// Notes where a receive ended.
+    pub fn note_received(&mut self, op: &Op) {
+        if op.header.flags & OP_TX != 0 {
+            return;
+        }
+        let end = op.pos + u64::from(op.bytes);
+        self.received = Received { cookie: op.cookie, end, nanos: op.header.nanos, reads: op.counters.reads };
     }
 
     /// Number of samples without a target.

@@ -80,6 +80,19 @@ impl Node {
         self
     }
 
+    /// One receive brings `text`, in records of up to `piece` bytes.
+    fn receives_in(&mut self, server: usize, text: &[u8], piece: usize) -> &mut Self {
+        self.receives();
+        let now = self.host.nanos;
+        for (place, part) in text.chunks(piece).enumerate() {
+            self.host.nanos = now;
+            // It counts once.
+            self.host.counters.entry(LOOP).or_default().reads -= u32::from(place > 0);
+            self.host.moves(1, LOOP, SERVERS[server], false, 0, part);
+        }
+        self
+    }
+
     fn answers(&mut self, client: usize) -> &mut Self {
         self.answers_by((0, 0), client)
     }
@@ -356,4 +369,32 @@ fn a_receive_of_encrypted_bytes_belongs_to_the_texts_that_it_brings() {
     node.replies(0).replies(1).replies(2).encrypted(CLIENT, false, 21, &[], 30).asks(0, "/x").turns();
     let expected = [of("/1"), of("/2"), of("/3"), (Grade::Orphan, None)];
     assert_eq!(node.verdicts(&["/1/a", "/2/a", "/3/a", "/x"]), expected);
+}
+
+#[test]
+fn a_receive_in_several_records_ties_what_it_would_tie_in_one() {
+    // Replies for three requests, whose next call may be of any of them.
+    let replies = OK.repeat(3);
+    for piece in [replies.len(), 2 * OK.len(), OK.len(), OK.len() + 20] {
+        let mut node = Node::new();
+        for (client, path) in ["/1", "/2", "/3"].into_iter().enumerate() {
+            node.reads(client, path).asks(0, &format!("{path}/a"));
+        }
+        node.turns().receives_in(0, replies.as_bytes(), piece).asks(1, "/next").turns();
+        node.replies(1).answers(0).answers(1).answers(2).turns();
+        let [(grade, _)] = node.verdicts(&["/next"])[..] else { panic!("one call") };
+        assert_eq!(grade, Grade::Ambiguous, "in records of {piece}");
+    }
+}
+
+#[test]
+fn a_long_reply_in_several_records_is_one_receive() {
+    let reply = format!("HTTP/1.1 200 OK\r\nContent-Length: 20000\r\n\r\n{}", "x".repeat(20_000));
+    for piece in [reply.len(), 8192] {
+        let mut node = Node::new();
+        node.reads(0, "/1").asks(0, "/1/a").turns().receives_in(0, reply.as_bytes(), piece);
+        let own = node.made();
+        node.turns().asks_by((own, 0), 1, "/1/b").turns().replies(1).answers(0).turns();
+        assert_eq!(node.verdicts(&["/1/a", "/1/b"]), [of("/1"), of("/1")], "in records of {piece}");
+    }
 }
