@@ -37,6 +37,7 @@ impl ConnectionParser {
             }
             stream.state = StreamState::UntilTurn;
             self.want_more(chunk.dir, chunk.head.len());
+            self.stream(chunk.dir).pieces.missed();
             if is_request && self.pipelines() {
                 self.pair.unseen(chunk.at, chunk.arrived);
             }
@@ -91,6 +92,7 @@ impl ConnectionParser {
                 out.push(ExchangeEvent::Lost { dir: chunk.dir, bytes: left });
                 stream.state = StreamState::UntilTurn;
                 self.want_more(chunk.dir, chunk.head.len());
+                self.stream(chunk.dir).pieces.missed();
                 if is_request && self.pipelines() {
                     self.pair.unseen(chunk.at, chunk.arrived);
                 }

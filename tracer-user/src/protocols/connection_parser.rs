@@ -228,9 +228,13 @@ impl ConnectionParser {
         // A connection that begins with a gap is joined in mid-stream.
         self.midstream |= self.requests.is_none() && chunk.pos > self.stream(chunk.dir).pos;
         let turned = self.last_dir.is_some_and(|last| last != chunk.dir);
+        let stream = self.stream(chunk.dir);
+        // Nothing begins in the middle of an operation, and what no protocol fits is one operation, however long.
+        let goes_on = Pieces::goes_on(chunk, stream.pos, stream.last);
+        let passes = goes_on && stream.buffer.is_empty();
         if self.requests.is_none()
-            && !self.detect(chunk, turned, settings, out)
-            && !self.detect_pair(chunk, settings, out)
+            && (passes || !self.detect(chunk, turned, settings, out))
+            && (goes_on || !self.detect_pair(chunk, settings, out))
         {
             self.last_dir = Some(chunk.dir);
             let stream = self.stream(chunk.dir);
@@ -250,7 +254,7 @@ impl ConnectionParser {
         } else {
             self.answered_line(chunk, settings, out);
         }
-        if chunk.dir != requests && requests == Direction::Tx && self.early(chunk) {
+        if chunk.dir != requests && requests == Direction::Tx && self.early(chunk, settings, out) {
             return Touched::default();
         }
         self.last_dir = Some(chunk.dir);

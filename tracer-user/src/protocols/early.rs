@@ -4,8 +4,8 @@ use super::connection_parser::{ConnectionParser, HeldOperation};
 use super::stream::StreamState;
 use super::{Chunk, ExchangeEvent, Settings};
 
-/// Most replies kept while the record of their request is missing (it may come later, from another thread).
-const HELD_CHUNKS: usize = 16;
+/// Most operations with replies kept while the record of their request is missing (it may come later, from another thread).
+const HELD_OPERATIONS: usize = 16;
 /// Most bytes of them.
 const HELD_BYTES: usize = 64 * 1024;
 
@@ -48,20 +48,35 @@ impl ConnectionParser {
     }
 
     /// Sets a reply aside whose request has not come; false if it must be taken now.
-    pub(super) fn early(&mut self, chunk: &Chunk<'_>) -> bool {
+    pub(super) fn early(&mut self, chunk: &Chunk<'_>, settings: &Settings, out: &mut Vec<ExchangeEvent>) -> bool {
+        if self.is_full(chunk) {
+            // They come before this one.
+            let (requests, held) = (self.requests, std::mem::take(&mut self.held));
+            self.feed_held(held, settings, out);
+            if self.requests != requests || self.multiplexed.is_some() {
+                self.bytes(chunk, settings, out);
+                return true;
+            }
+            return false;
+        }
         let starting = self.rx.state == StreamState::Start && self.rx.buffer.is_empty();
         let waiting = !self.pair.is_empty() || self.orphan;
         if starting && self.parser.as_ref().is_some_and(|parser| parser.is_unasked(chunk.head)) {
             return false;
         }
-        let bytes: usize = self.held.iter().map(|held| held.head.len()).sum();
-        if (waiting || !starting || self.midstream && self.pair.upcoming() == 0) && self.held.is_empty()
-            || self.held.len() >= HELD_CHUNKS
-            || bytes + chunk.head.len() > HELD_BYTES
-        {
+        if (waiting || !starting || self.midstream && self.pair.upcoming() == 0) && self.held.is_empty() {
             return false;
         }
         self.held.push(HeldOperation::from(chunk));
         true
+    }
+
+    /// Whether there is no room beside the replies set aside.
+    fn is_full(&self, chunk: &Chunk<'_>) -> bool {
+        let Some(last) = self.held.last() else { return false };
+        let bytes: usize = self.held.iter().map(|held| held.head.len()).sum();
+        // A long operation comes in several records.
+        let operations = self.held.chunk_by(|one, next| one.at == next.at).count();
+        last.at != chunk.at && operations >= HELD_OPERATIONS || bytes + chunk.head.len() > HELD_BYTES
     }
 }

@@ -165,6 +165,40 @@ mod tests {
         assert_eq!(kernel.counts(), [50, 50, 0]);
     }
 
+    /// What no protocol's messages begin with is one operation, and what is inside it are no beginnings.
+    #[test]
+    fn a_long_operation_that_nothing_fits_is_missed_once() {
+        let mut kernel = Kernel::new();
+        let text = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+        let inside = usize::from(HEAD_REQUEST) + HEAD_MAX;
+        let mut long = vec![0xee_u8; 5 * HEAD_MAX];
+        long[inside..inside + text.len()].copy_from_slice(text.as_bytes());
+        kernel.moves(Direction::Rx, &long);
+        assert_eq!(kernel.counts(), [0, 0, 0]);
+        kernel.moves(Direction::Rx, text.as_bytes());
+        kernel.moves(Direction::Tx, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        assert_eq!(kernel.counts(), [1, 1, 0]);
+    }
+
+    /// A client's reply comes before its request's record, and is longer than what is set aside.
+    #[test]
+    fn a_long_reply_before_its_request_is_read_in_order() {
+        let mut kernel = Kernel::new();
+        for _ in 0..2 {
+            kernel.moves(Direction::Tx, b"*1\r\n$4\r\nPING\r\n");
+            kernel.moves(Direction::Rx, b"+PONG\r\n");
+        }
+        kernel.moves(Direction::Rx, &[&b"$199992\r\n"[..], &[b'v'; 199_992], b"\r\n"].concat());
+        kernel.moves(Direction::Tx, b"*1\r\n$4\r\nPING\r\n");
+        kernel.moves(Direction::Rx, b"+PONG\r\n");
+        let lost = kernel.told.iter().filter(|event| matches!(event, ExchangeEvent::Lost { .. })).count();
+        assert_eq!(lost, 0, "{:?}", kernel.told);
+        let done = |event: &&ExchangeEvent| {
+            matches!(event, ExchangeEvent::Done { outcome: crate::model::Outcome::Complete, .. })
+        };
+        assert_eq!(kernel.told.iter().filter(done).count(), 3);
+    }
+
     #[test]
     fn of_long_values_the_fronts_suffice() {
         let mut kernel = Kernel::new();
