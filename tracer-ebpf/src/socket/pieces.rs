@@ -35,14 +35,17 @@ const UNDECIDED: u32 = 1 << 20;
 /// space has determined the protocol: HTTP's replies and methods, and FastCGI.
 const BODIES: [[u8; 4]; 9] =
     [*b"HTTP", *b"GET ", *b"POST", *b"PUT ", *b"HEAD", *b"PATC", *b"DELE", *b"OPTI", [1, 1, 0, 1]];
-/// How records of TLS begin: handshake, versions 3.x.
-const TLS: u32 = 0x0316;
+/// How records of TLS begin: one of four types, which differ in two bits, and version 3.x, at most [`TLS_MINOR`].
+const TLS: u32 = 0x0314;
+const TLS_BITS: u32 = 0xfffc;
+const TLS_MINOR: u32 = 4;
 
 /// Whether a connection whose first bytes in a direction are `first` transfers bodies.
 #[inline(always)]
 pub(super) fn are_bodies(first: u32) -> bool {
     // Without jumps, so that the verifier follows one path.
-    let mut others = differs(first & 0xffff, TLS);
+    let later = TLS_MINOR.wrapping_sub(first >> 16 & 0xff) >> 31;
+    let mut others = differs(first & TLS_BITS, TLS) | later;
     for word in BODIES {
         others &= differs(first, u32::from_ne_bytes(word));
     }
@@ -69,9 +72,10 @@ pub(super) fn go_on<const TX: bool, const WHICH: u8>(
     // SAFETY: the record was written there.
     let op = unsafe { &*slot.record.cast::<Op>() };
     let asked = if TX { sock.head_tx } else { sock.head_rx };
-    let undecided = asked == 0 && sock.flags & SOCK_DECIDED == 0 && sock.carried < UNDECIDED;
+    // What the first bytes look like is a guess, and user space knows better.
+    let undecided = asked == 0 && sock.flags & (SOCK_DECIDED | SOCK_BODIES) == 0 && sock.carried < UNDECIDED;
     if op.header.flags & (OP_NO_PAYLOAD | OP_FAULT | OP_EOF | OP_DATAGRAM) != 0
-        || sock.flags & (SOCK_FRAMES | SOCK_BODIES) != 0
+        || sock.flags & SOCK_FRAMES != 0
         || !(undecided || asked == HEAD_WHOLE)
         || control.head_max < HEAD_MAX as u32
         || thread.unsent.len != 0
