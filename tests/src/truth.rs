@@ -208,8 +208,16 @@ pub fn strays(all: &[Span]) -> Vec<String> {
     let ids: HashMap<&str, &Span> = all.iter().map(|span| (span.id.as_str(), span)).collect();
     let parent = |span: &Span| span.parent.as_deref().and_then(|parent| ids.get(parent).copied());
     let stray = |span: &&Span| parent(span).is_some_and(|parent| parent.trace != span.trace);
-    let line = |span: &Span| format!("{} of {}: {}, {}", span.path, span.service, span.grade, span.evidence);
-    all.iter().filter(stray).map(line).collect()
+    let line = |span: &Span| {
+        let side = if span.server { "request" } else { "call" };
+        format!("{side} {} of {}: {}, {}", span.path, span.service, span.grade, span.evidence)
+    };
+    let place = |span: &Span| all.iter().position(|other| other.id == span.id).unwrap_or_default();
+    let both = |span: &Span| {
+        let above = parent(span).map(|above| format!("; its parent is line {}, {}", place(above), line(above)));
+        format!("line {}, {}{}", place(span), line(span), above.unwrap_or_default())
+    };
+    all.iter().filter(stray).map(both).collect()
 }
 
 /// Starts an application in front of `upstream`.
@@ -318,9 +326,9 @@ pub fn run(
     let strays = strays(&spans);
     assert!(
         strays.is_empty(),
-        "{} spans with another trace id than their parent's: {:?}",
+        "{} spans with another trace id than their parent's:\n{}",
         strays.len(),
-        strays.first()
+        strays.join("\n")
     );
     let score = |prefix: &str| score(&spans, application.name, prefix);
     let measured = sent.iter().filter(|(_, connections, ..)| *connections > 0);
