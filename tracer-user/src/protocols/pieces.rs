@@ -188,7 +188,7 @@ mod tests {
             kernel.moves(Direction::Tx, b"*1\r\n$4\r\nPING\r\n");
             kernel.moves(Direction::Rx, b"+PONG\r\n");
         }
-        kernel.moves(Direction::Rx, &[&b"$199992\r\n"[..], &[b'v'; 199_992], b"\r\n"].concat());
+        kernel.moves(Direction::Rx, &[&b"$199992\r\n"[..], &vec![b'v'; 199_992][..], b"\r\n"].concat());
         kernel.moves(Direction::Tx, b"*1\r\n$4\r\nPING\r\n");
         kernel.moves(Direction::Rx, b"+PONG\r\n");
         let lost = kernel.told.iter().filter(|event| matches!(event, ExchangeEvent::Lost { .. })).count();

@@ -41,8 +41,29 @@ impl Engine {
                 self.deferred.push_back((now + DEFERRAL, slot));
                 continue;
             }
+            if now != Nanos::MAX && self.follows_its_call(slot, now) {
+                continue;
+            }
             self.give_out(slot, out);
         }
+    }
+
+    /// Puts the report of a request off until its call on this host is reported, if that has ended: what is learned in
+    /// the call's grace time can still give the call another transaction, and files and collectors take no corrections.
+    fn follows_its_call(&mut self, slot: Slot, now: Nanos) -> bool {
+        let Some(live) = self.spans.get(slot).filter(|live| live.side == Side::Server) else { return false };
+        let call = live.caller.filter(|_| live.remote_parent.is_none()).and_then(|(call, _)| self.spans.get(call));
+        let Some(call) = call.filter(|call| call.end != 0 && live.deferred < DEFERRALS) else { return false };
+        // Both queues are ordered: by its next turn, the call has had its own.
+        if call.deferred == 0 {
+            self.waiting.push_back((now + self.limits.grace, slot));
+            return true;
+        }
+        if let Some(live) = self.spans.get_mut(slot) {
+            live.deferred += 1;
+        }
+        self.deferred.push_back((now + DEFERRAL, slot));
+        true
     }
 
     /// Whether evidence can still change the span's place in its transaction or its cost: a call (or the request at the

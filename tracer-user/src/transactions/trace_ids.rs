@@ -2,6 +2,8 @@
 //! is reported first.
 //!
 //! - The parent first: its reported trace id is remembered, and its children take it.
+//! - A request whose call on this host has ended is reported after that call, for a span once written cannot be corrected
+//!   in files and collectors, only in the agent's own store.
 //! - A child first: the spans above it are bound to the reported trace id. If one of them gets another trace id later,
 //!   the engine emits a rename where the old id was generated ([`Output::Renamed`]); otherwise the span stays in its
 //!   children's transaction and names no parent of another one.

@@ -398,3 +398,38 @@ fn a_long_reply_in_several_records_is_one_receive() {
         assert_eq!(node.verdicts(&["/1/a", "/1/b"]), [of("/1"), of("/1")], "in records of {piece}");
     }
 }
+
+/// A span that was written to a file cannot be corrected: what is below a call is reported once the call is.
+#[test]
+fn the_request_below_a_call_is_reported_when_the_call_has_its_request() {
+    let mut node = Node::new();
+    node.host.opens(4, (600, 700)).opens(5, (700, 600));
+    node.reads(0, "/1").turns();
+    // Nothing ties this timer's call to the request yet.
+    node.sends((0, 0));
+    node.host.moves(1, LOOP, 4, true, 601, "GET /1/a HTTP/1.1\r\n\r\n");
+    node.turns().host.entity = 0;
+    node.host.moves(3, 8, 5, false, 601, "GET /1/a HTTP/1.1\r\n\r\n").moves(3, 8, 5, true, 701, OK);
+    let served = node.host.nanos;
+    node.host.nanos += 10_000_000;
+    node.receives();
+    node.host.moves(1, LOOP, 4, false, 701, OK);
+    let made = node.made();
+    // The grace time of the served request is over, and that of the call is not.
+    node.turns().host.nanos = served + node.host.engine.limits.grace + 1_000_000;
+    node.host.engine.now = node.host.nanos;
+    node.host.engine.report(node.host.nanos, &mut node.host.out);
+    // What the reply had started makes the call whose reply is the answer.
+    node.asks_by((made, 0), 0, "/1/b").turns().replies(0).answers(0).turns();
+    let corrected = |output: &Output| matches!(output, Output::Renamed { .. });
+    node.host.engine.expire(true, &mut node.host.out);
+    assert!(!node.host.out.iter().any(corrected));
+    let spans = node.host.finish();
+    let find = |path: &str, side| {
+        let is_it = |(live, _): &&(Box<OpenSpan>, Verdicts)| *live.request.path == *path && live.side == side;
+        spans.iter().find(is_it).expect("it was reported")
+    };
+    let (request, call, served) = (find("/1", Side::Server), find("/1/a", Side::Client), find("/1/a", Side::Server));
+    assert_eq!((call.1.parent, served.1.parent), (Some(request.0.id), Some(call.0.id)));
+    assert!(call.1.trace == request.1.trace && served.1.trace == request.1.trace);
+}
