@@ -403,7 +403,7 @@ impl Classifier {
             Some((Arc::from(if facts.path.is_empty() { facts.method } else { facts.path }), ""))
         } else if conventions == Conventions::Messaging && facts.path.is_empty() {
             Some((Arc::from(facts.method), ""))
-        } else if conventions == Conventions::Messaging && !messaging::has_words(facts.protocol, facts.path) {
+        } else if conventions == Conventions::Messaging && !messaging::has_words(facts.protocol) {
             Some((Arc::from(format!("{} {}", facts.method, facts.path)), facts.path))
         } else {
             None

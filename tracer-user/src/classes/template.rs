@@ -120,6 +120,7 @@ pub fn segments(path: &str) -> Vec<String> {
 /// The template of a messaging destination, learned in `tree` like paths. No response proves that a destination exists,
 /// and its creator named it, so its words are shown at once.
 pub fn destination(tree: &mut Tree, protocol: ProtocolId, path: &str, growth: Growth) -> Found {
+    let (path, job) = messaging::without_job(protocol, path);
     let mut words: Vec<String> = Vec::new();
     for word in messaging::words(protocol, path) {
         if words.len() == DEPTH {
@@ -132,7 +133,9 @@ pub fn destination(tree: &mut Tree, protocol: ProtocolId, path: &str, growth: Gr
         words.push(value.unwrap_or(word).to_owned());
     }
     let followed = tree.follow(&words, Growth { shown_at_once: true, ..growth });
-    Found { route: messaging::template(protocol, path, &followed.keys), ..followed.into() }
+    let route = messaging::template(protocol, path, &followed.keys);
+    let route = job.map_or_else(|| route.clone(), |job| format!("{route} {job}"));
+    Found { route, ..followed.into() }
 }
 
 fn segment(word: &str) -> String {

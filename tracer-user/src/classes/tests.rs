@@ -105,6 +105,8 @@ fn destinations_become_templates() {
         (ProtocolId::Nats, "publish", "orders.17.created", "publish orders.{id}.created", "orders.{id}.created"),
         (ProtocolId::Nats, "publish", "_INBOX.5KpQzWnTVmCcXqYj0aLb3d.7", "publish _INBOX.{inbox}", "_INBOX.{inbox}"),
         (ProtocolId::Nats, "connect", "", "connect", ""),
+        (ProtocolId::Job, "process", "mail:4711 App::Send2", "process mail:{id} App::Send2", "mail:{id} App::Send2"),
+        (ProtocolId::Job, "process", "mail.4711", "process mail.{id}", "mail.{id}"),
     ] {
         assert_eq!(class(protocol, method, path), (name.to_owned(), route.to_owned()));
     }

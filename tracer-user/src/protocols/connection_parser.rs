@@ -505,6 +505,7 @@ impl ConnectionParser {
                     // If this record arrived after that of a later reply, that reply or the next is matched to the
                     // wrong request.
                     self.unsure |= chunk.at.nanos < self.stream(chunk.dir.flip()).last.nanos;
+                    let job = self.parser.as_mut().and_then(|parser| parser.take_job());
                     if pipelines && !self.pair.has_room() {
                         self.pair.overflow(first, arrived);
                     } else {
@@ -519,7 +520,6 @@ impl ConnectionParser {
                         if request.expected.websocket {
                             self.upgrade = Some(request.clone());
                         }
-                        let job = self.parser.as_mut().and_then(|parser| parser.take_job());
                         let job = job.map(|job| ExchangeEvent::Job { exchange, job });
                         // What asks for the next job is not part of the one before.
                         let asks =
@@ -629,9 +629,8 @@ impl ConnectionParser {
                             return left;
                         }
                         self.replied(chunk, &message, out);
-                        if let Some(waiting) = waiting
-                            && let Some(job) = self.parser.as_mut().and_then(|parser| parser.take_job())
-                        {
+                        let job = self.parser.as_mut().and_then(|parser| parser.take_job());
+                        if let (Some(waiting), Some(job)) = (waiting, job) {
                             out.push(ExchangeEvent::Job { exchange: waiting.exchange, job });
                         }
                         match body {

@@ -68,6 +68,7 @@ fn lines(ops: &[Op]) -> Vec<String> {
 fn job_line(job: &JobEvent) -> String {
     match job {
         JobEvent::Asks(queues) => format!("asks {} queues for a job", queues.len()),
+        JobEvent::TakesOther => "may take something else".to_owned(),
         JobEvent::Pushed { elements, .. } => format!("puts {} jobs into a queue", elements.len()),
         JobEvent::Taken(job) => {
             format!("takes the job {}{}", job.name, if job.handed_over { ", handed over" } else { "" })

@@ -1,6 +1,6 @@
 //! Jobs that workers take from queues which a database keeps (Sidekiq, Resque, RQ, Celery over Redis).
 //!
-//! A protocol reports four things ([`JobEvent`]): a client asks for a job, a reply gives it one, a request puts jobs into
+//! A protocol reports five things ([`JobEvent`]): a client asks for a job, or may take something else, a reply gives it one, a request puts jobs into
 //! a queue, and a reply names the job behind an id. Queues and elements are compared by hashes; of an element only the
 //! name of its job leaves the parser, if it looks like one of a class or a function.
 
@@ -26,6 +26,8 @@ const PREFIXES: [&str; 4] = ["rq:queue:", "resque:queue:", "queues:", "queue:"];
 pub enum JobEvent {
     /// The request asks for the next job of any of these queues.
     Asks(SmallVec<[u64; 4]>),
+    /// The request may take something else: an element of a list that holds no jobs, or what a script takes.
+    TakesOther,
     /// The reply contains a job.
     Taken(Box<TakenJob>),
     /// The request puts elements into a queue.

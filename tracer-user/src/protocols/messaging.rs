@@ -106,13 +106,16 @@ pub fn system(protocol: ProtocolId) -> &'static str {
     }
 }
 
-/// Whether a destination consists of words, some of which are variable. Kafka's topics are plain names, and so are the jobs
-/// of a library.
-pub fn has_words(protocol: ProtocolId, destination: &str) -> bool {
-    match protocol {
-        ProtocolId::Kafka => false,
-        ProtocolId::Job => !destination.contains(' '),
-        _ => true,
+/// Whether a destination consists of words, some of which are variable. Kafka's topics are plain names.
+pub fn has_words(protocol: ProtocolId) -> bool {
+    protocol != ProtocolId::Kafka
+}
+
+/// A destination without the name of the job in it, which is that of a class or a function: none of its words vary.
+pub fn without_job(protocol: ProtocolId, destination: &str) -> (&str, Option<&str>) {
+    match destination.split_once(' ') {
+        Some((queue, job)) if protocol == ProtocolId::Job => (queue, Some(job)),
+        _ => (destination, None),
     }
 }
 
@@ -124,40 +127,40 @@ pub fn words(protocol: ProtocolId, destination: &str) -> Vec<&str> {
             return vec![destination.get(..inbox.len() - 1).unwrap_or_default(), INBOX];
         }
     }
-    let separator = separator(protocol);
+    let separators = separators(protocol);
     match destination.split_once(':') {
         Some((exchange, key)) if protocol == ProtocolId::Amqp => {
-            [exchange].into_iter().chain(key.split(separator)).collect()
+            [exchange].into_iter().chain(key.split(separators)).collect()
         }
-        _ if protocol == ProtocolId::Stomp => destination.split(STOMP).collect(),
-        _ => destination.split(separator).collect(),
+        _ => destination.split(separators).collect(),
     }
 }
 
 /// Joins the words of `destination`, or their placeholders, again.
 pub fn template(protocol: ProtocolId, destination: &str, words: &[impl AsRef<str>]) -> String {
     let mut out = String::new();
-    let mut between = destination.matches(STOMP).filter_map(|text| text.chars().next());
+    let separators = separators(protocol);
+    let mut between = destination.matches(separators).filter_map(|text| text.chars().next());
     for (at, word) in words.iter().enumerate() {
         match at {
             0 => {}
             1 if protocol == ProtocolId::Amqp && destination.contains(':') => out.push(':'),
-            _ if protocol == ProtocolId::Stomp => out.push(between.next().unwrap_or('/')),
-            _ => out.push(separator(protocol)),
+            _ => out.extend(between.next().or(separators.first().copied())),
         }
         out.push_str(word.as_ref());
     }
     out
 }
 
-/// STOMP's separators: those of RabbitMQ's destinations, and of the routing keys at their ends.
-const STOMP: [char; 2] = ['/', '.'];
-
-fn separator(protocol: ProtocolId) -> char {
+/// What stands between the words of a destination.
+fn separators(protocol: ProtocolId) -> &'static [char] {
     match protocol {
-        ProtocolId::Mqtt => '/',
-        ProtocolId::Job => ':',
-        _ => '.',
+        ProtocolId::Mqtt => &['/'],
+        // Those of RabbitMQ's destinations, and of the routing keys at their ends.
+        ProtocolId::Stomp => &['/', '.'],
+        // Libraries and their users choose the names of lists.
+        ProtocolId::Job => &[':', '.', '/'],
+        _ => &['.'],
     }
 }
 
@@ -175,6 +178,7 @@ mod tests {
             (ProtocolId::Amqp, "queue", "queue"),
             (ProtocolId::Stomp, "/exchange/events/user.17.made", "|exchange|events|user|17|made"),
             (ProtocolId::Stomp, "/reply-queue/amq.gen-JzTY20BRgKO", "/reply-queue|{inbox}"),
+            (ProtocolId::Job, "mail:eu.4711", "mail|eu|4711"),
             (ProtocolId::Amqp, "amq.gen-JzTY20BRgKO-HjmUJj0wLg", "amq.gen|{inbox}"),
         ] {
             let words = words(protocol, destination);

@@ -39,12 +39,13 @@ const NOTE_SKIP: u16 = 5;
 const NOTE_ON: u16 = 6;
 /// [`ExpectedReply::note`]: MULTI, which begins a transaction.
 const NOTE_MULTI: u16 = 7;
-/// [`ExpectedReply::note`]: the reply may contain a job ([`Awaited`]).
-const NOTE_JOB: u16 = 8;
 /// [`ExpectedReply::note`]: SELECT, which chooses a database.
 const NOTE_SELECT: u16 = 9;
+/// [`ExpectedReply::note`]: from here on, the reply may contain a job. The numbers tell these requests apart: only what the
+/// latest one awaits is kept ([`Awaited`]).
+const NOTE_JOB: u16 = 16;
 /// [`ExpectedReply::note`]: from here on, this many confirmations plus one make up the reply.
-const NOTE_CONFIRMED: u16 = 16;
+const NOTE_CONFIRMED: u16 = 4096;
 
 /// The protocol.
 #[derive(Debug)]
@@ -180,8 +181,8 @@ struct Values {
     /// Arrays came, and no inline command before them: then a line belongs to something else, even if it begins with
     /// `INCR`.
     arrays: bool,
-    /// What the reply to the latest [`NOTE_JOB`] may contain.
-    awaited: Awaited,
+    /// The number of the latest request whose reply may contain a job, and what it may contain.
+    awaited: (u16, Awaited),
     /// What the latest message shows of a job.
     job: Option<JobEvent>,
     /// Arrays came one after the other, with nothing missed between them.
@@ -261,7 +262,7 @@ impl Values {
         }
         let rest = bytes.get(at..).unwrap_or_default();
         let queue = command.map_or(QueueCommand::None, |command| command.queue);
-        if queue != QueueCommand::None
+        if !matches!(queue, QueueCommand::None | QueueCommand::Script)
             && !cut
             && bytes.len() < queues::WHOLE
             && count > read
@@ -298,10 +299,9 @@ impl Values {
         let (event, awaited) = queues::request(command, bytes, at, count);
         self.job = event;
         if !matches!(awaited, Awaited::Nothing) && message.expected.note == 0 {
-            message.expected.note = NOTE_JOB;
-            // Of several that wait, it is not known which one a reply answers.
-            let waits = !matches!(self.awaited, Awaited::Nothing);
-            self.awaited = if waits { Awaited::Nothing } else { awaited };
+            let number = (self.awaited.0 + 1) % (NOTE_CONFIRMED - NOTE_JOB);
+            message.expected.note = NOTE_JOB + number;
+            self.awaited = (number, awaited);
         }
     }
 
@@ -381,6 +381,7 @@ fn body(state: Elements) -> Body {
 impl Parser for Values {
     fn request(&mut self, bytes: &[u8], cut: bool, _: &Settings) -> Step<Box<Request>> {
         self.expected = true;
+        self.job = None;
         let step = match bytes.first() {
             None => Step::NeedMore,
             Some(b'*') => self.array(bytes, cut),
@@ -392,6 +393,7 @@ impl Parser for Values {
 
     fn reply(&mut self, bytes: &[u8], cut: bool, expected: &ExpectedReply) -> Step<Reply> {
         let Some(kind) = bytes.first() else { return Step::NeedMore };
+        self.job = None;
         let uncounted = match (expected.note, header(bytes, 0, b'*')) {
             (NOTE_EXEC, Read::Got((Some(1..), _))) => self.uncounted,
             (NOTE_EXEC, Read::Short) if self.uncounted > 0 && !cut => return Step::NeedMore,
@@ -422,11 +424,11 @@ impl Parser for Values {
         if interim {
             return Step::Head { used, message: Reply { status: 0, failure: None, interim }, body };
         }
-        if expected.note == NOTE_JOB {
+        if expected.note == NOTE_JOB + self.awaited.0 {
             if patient && bytes.len() < queues::WHOLE {
                 return Step::NeedMore;
             }
-            self.job = queues::reply(&std::mem::take(&mut self.awaited), bytes);
+            self.job = queues::reply(&std::mem::take(&mut self.awaited.1), bytes);
         }
         let failure = match kind {
             b'-' | b'!' => match error(bytes) {
@@ -457,6 +459,7 @@ impl Parser for Values {
                     arrays: self.arrays,
                     in_step: self.in_step,
                     expected: true,
+                    awaited: (self.awaited.0, Awaited::Nothing),
                     ..Self::default()
                 }
             }

@@ -175,7 +175,7 @@ impl Engine {
             }),
             _ => None,
         };
-        let asks_for_job = self.jobs.take_asking();
+        let asks_for_job = self.jobs.take_asking(cookie, exchange);
         if asks_for_job {
             Self::asking(&mut live);
         }

@@ -7,13 +7,16 @@
 //!
 //! A thread that does something else meanwhile shows it: it reads from a connection on which it sent nothing for the job,
 //! or it waits in a poller and then sends something that nothing it read caused. From then on its calls are not certainly
-//! the job's. Workers that hand their jobs to a pool (Celery), and event loops, hold none: their jobs end where they begin,
+//! the job's. Nor are they before the worker has asked its queue again: a thread may take one element, the result of another
+//! program, and go on with something else. Workers that hand their jobs to a pool (Celery), and event loops, hold none: their jobs end where they begin,
 //! and only their number, queue and name are known.
 //!
-//! Both ends of a queue are known by the element: the same bytes go in and come out. Equal elements at the same time prove
-//! nothing.
+//! Both ends of a queue are known by the server's address and the element: the same bytes go in and come out. Equal elements
+//! at the same time prove nothing.
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use std::hash::{Hash as _, Hasher as _};
+
+use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
 use smallvec::SmallVec;
 use tracer_common::event::Op;
 
@@ -26,7 +29,7 @@ use super::task_table::{is_named, is_unique};
 use super::thread::Thread;
 use crate::guard::shrink::ShrinkExcess;
 use crate::guard::tables::{TableUse, scaled};
-use crate::model::{Direction, Linked, Nanos, Outcome, ProtocolId, Side, SpanId, TraceId};
+use crate::model::{Cost, Direction, Linked, Nanos, Outcome, ProtocolId, Side, SpanId, TraceId};
 use crate::protocols::jobs::{JobEvent, LISTED, TakenJob, joined};
 use crate::protocols::messaging::PROCESS;
 use crate::protocols::{ExpectedReply, NOWHERE, Request, Stamp};
@@ -38,6 +41,7 @@ const ONE_JOB: &str = "same thread, one job at a time";
 /// Reasons why it is not the job's for sure.
 const WAITED: &str = "its thread holds a job, but waited for something else before";
 const MEANWHILE: &str = "its thread holds a job, but does other work meanwhile";
+const ONCE: &str = "its thread took an element of a list, but never asked that list again before";
 /// Evidence for a job whose worker may do several at a time.
 pub(super) const HANDED_OVER: &str = "its worker hands it over: only that it was taken is seen";
 
@@ -54,7 +58,7 @@ const QUEUES: usize = 4096;
 /// A thread (its id and 0) or a task (its process and its name).
 type WorkerId = (u32, u64);
 
-/// Queue and element.
+/// Queue of one server, and element.
 type JobKey = (u64, u64);
 
 /// What takes jobs.
@@ -62,15 +66,35 @@ type JobKey = (u64, u64);
 struct Worker {
     tgid: u32,
     /// The queues that it asks for its next job.
-    asks: SmallVec<[u64; 4]>,
+    asks: SmallVec<[Asked; 4]>,
     job: Option<HeldJob>,
+}
+
+/// A queue that a worker asks.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    queue: u64,
+    /// It asked twice or more.
+    again: bool,
+}
+
+impl Worker {
+    fn asked(&self, queue: u64) -> Option<Asked> {
+        self.asks.iter().copied().find(|asked| asked.queue == queue)
+    }
 }
 
 /// The job that a worker works for.
 #[derive(Clone, Copy, Debug)]
 struct HeldJob {
     slot: Slot,
-    key: JobKey,
+    queue: u64,
+    element: u64,
+    /// The connection that it was read from.
+    cookie: u64,
+    /// What it had cost when it was last looked at, and when that had last changed.
+    cost: Cost,
+    seen: Nanos,
 }
 
 /// The request that put an element into a queue.
@@ -100,6 +124,8 @@ pub struct JobTies {
     pushes: SmallVec<[JobKey; 1]>,
     /// A job: who put it into its queue.
     pushed_by: Option<Producer>,
+    /// A job: its worker had not asked the queue again before.
+    once: bool,
 }
 
 /// Workers and the elements of queues.
@@ -114,8 +140,8 @@ pub struct Jobs {
     dropped: u64,
     /// Queues that workers ask.
     queues: FxHashSet<u64>,
-    /// The request that begins next asks for a job.
-    asking: bool,
+    /// The request, of a connection, that asks for a job and begins next.
+    pub(super) asking: Option<(u64, u64)>,
     /// The job that the current operation began, or ended.
     begun: Option<Slot>,
     ended: Option<Slot>,
@@ -131,7 +157,7 @@ impl Jobs {
             limit: scaled(PUSHED, memory),
             dropped: 0,
             queues: FxHashSet::default(),
-            asking: false,
+            asking: None,
             begun: None,
             ended: None,
         }
@@ -155,9 +181,15 @@ impl Jobs {
         (self.begun.take().or(ended), ended.is_some())
     }
 
-    /// Whether the request that begins asks for a job outside of one.
-    pub(super) fn take_asking(&mut self) -> bool {
-        std::mem::take(&mut self.asking)
+    /// Whether this exchange of a connection, which begins, asks for a job outside of one.
+    pub(super) fn take_asking(&mut self, cookie: u64, exchange: u64) -> bool {
+        self.asking.take() == Some((cookie, exchange))
+    }
+
+    /// Workers that hold a job.
+    #[cfg(test)]
+    pub(super) fn held(&self) -> usize {
+        self.workers.values().filter(|worker| worker.job.is_some()).count()
     }
 
     fn push(&mut self, key: JobKey, by: Producer) {
@@ -202,10 +234,23 @@ impl Engine {
         let Some(connection) = self.connections.get(&cookie).filter(|known| known.side() == Some(Side::Client)) else {
             return;
         };
-        let call = connection.span(exchange);
+        let (call, server) = (connection.span(exchange), connection.callee_address());
+        // Lists of different servers have equal names.
+        let of_server = |queue: u64| {
+            let mut hasher = FxHasher::default();
+            (queue, &server).hash(&mut hasher);
+            hasher.finish()
+        };
         match job {
-            JobEvent::Asks(queues) => self.asks_for_job(during.op, &queues),
+            JobEvent::Asks(queues) => {
+                if self.asks_for_job(during.op, &queues, (cookie, exchange)) {
+                    let room = QUEUES.saturating_sub(self.jobs.queues.len());
+                    self.jobs.queues.extend(queues.iter().map(|queue| of_server(*queue)).take(room));
+                }
+            }
+            JobEvent::TakesOther => self.takes_other(self.worker(during.op), cookie),
             JobEvent::Pushed { queue, elements } => {
+                let queue = of_server(queue);
                 let Some(slot) = call else { return };
                 let Some(live) = self.spans.get_mut(slot) else { return };
                 let by = Producer { slot, id: live.id, trace: None };
@@ -219,12 +264,13 @@ impl Engine {
                 let call = call.and_then(|slot| self.spans.get(slot));
                 let asked = call.filter(|call| call.job.as_ref().is_some_and(|ties| ties.asks)).map(|call| call.tid);
                 if let Some(asked) = asked {
-                    self.job_taken((cookie, exchange), &job, (during, asked), out);
+                    let pushed_by = self.jobs.pop((of_server(job.queue), job.element));
+                    self.job_taken((cookie, exchange), (&job, pushed_by), (during, asked), out);
                 }
             }
             JobEvent::Named { element, name } => {
                 let worker = self.jobs.workers.get(&self.worker(during.op));
-                let held = worker.and_then(|worker| worker.job).filter(|held| held.key.1 == element);
+                let held = worker.and_then(|worker| worker.job).filter(|held| held.element == element);
                 let Some(HeldJob { slot, .. }) = held else { return };
                 if let Some(live) = self.spans.get_mut(slot).filter(|live| !live.request.path.contains(' ')) {
                     live.request.path = joined(&live.request.path, Some(&name));
@@ -240,18 +286,29 @@ impl Engine {
         if of_task { (op.header.tgid, op.entity) } else { (op.header.tid, 0) }
     }
 
-    /// A process asks these queues for a job: that ends the one before, if there was one, unless it is part of that.
-    fn asks_for_job(&mut self, op: &Op, queues: &[u64]) {
+    /// A worker takes something else, where it asks for jobs: it may work for that from now on.
+    fn takes_other(&mut self, id: WorkerId, cookie: u64) {
+        let held = self.jobs.workers.get(&id).and_then(|worker| worker.job).filter(|held| held.cookie == cookie);
+        if let Some(live) = held.and_then(|held| self.spans.get_mut(held.slot)) {
+            live.alone = false;
+        }
+    }
+
+    /// A process asks these queues for a job: that ends the one before, if there was one, unless it is part of that. Returns
+    /// whether it is part of none.
+    fn asks_for_job(&mut self, op: &Op, queues: &[u64], (cookie, exchange): (u64, u64)) -> bool {
         let (id, tgid) = (self.worker(op), op.header.tgid);
         let serves = self.serving_all || self.serving.contains_key(&tgid);
         if serves && !self.queue_workers.contains(tgid) {
-            return;
+            return false;
         }
         if !self.jobs.workers.contains_key(&id) && self.jobs.workers.len() >= self.limits.threads {
-            self.jobs.workers.retain(|_, worker| worker.job.is_some());
+            let spans = &self.spans;
+            let is_open = |held: HeldJob| spans.get(held.slot).is_some_and(|live| live.end == 0);
+            self.jobs.workers.retain(|_, worker| worker.job.is_some_and(is_open));
             self.jobs.refused += 1;
             if self.jobs.workers.len() >= self.limits.threads {
-                return;
+                return false;
             }
         }
         let worker = self.jobs.workers.entry(id).or_default();
@@ -260,8 +317,9 @@ impl Engine {
             *worker = Worker { tgid, ..Worker::default() };
         }
         if let Some(held) = worker.job {
-            if !queues.iter().any(|queue| *queue == held.key.0 || worker.asks.contains(queue)) {
-                return;
+            if !queues.iter().any(|queue| *queue == held.queue || worker.asked(*queue).is_some()) {
+                self.takes_other(id, cookie);
+                return false;
             }
             worker.job = None;
             self.job_answered(held.slot, op);
@@ -271,18 +329,18 @@ impl Engine {
         let of_request = thread.is_some_and(|thread| thread.open.iter().any(is_request))
             || self.cause_of_child(op).is_some_and(|cause| cause.candidate.is_some());
         if of_request || !self.add_queue_worker(tgid) {
-            return;
+            return false;
         }
-        let Some(worker) = self.jobs.workers.get_mut(&id) else { return };
-        for queue in queues {
-            if worker.asks.len() < LISTED && !worker.asks.contains(queue) {
-                worker.asks.push(*queue);
-            }
-            if self.jobs.queues.len() < QUEUES {
-                self.jobs.queues.insert(*queue);
+        let Some(worker) = self.jobs.workers.get_mut(&id) else { return false };
+        for queue in queues.iter().copied() {
+            if let Some(asked) = worker.asks.iter_mut().find(|asked| asked.queue == queue) {
+                asked.again = true;
+            } else if worker.asks.len() < LISTED {
+                worker.asks.push(Asked { queue, again: false });
             }
         }
-        self.jobs.asking = true;
+        self.jobs.asking = Some((cookie, exchange));
+        true
     }
 
     /// A call that asks for a job begins.
@@ -294,14 +352,14 @@ impl Engine {
     fn job_taken(
         &mut self,
         (cookie, exchange): (u64, u64),
-        job: &TakenJob,
+        (job, pushed_by): (&TakenJob, Option<Producer>),
         (during, asked): (During<'_>, u32),
         out: &mut Vec<Output>,
     ) {
         let op = during.op;
-        let key = (job.queue, job.element);
-        let pushed_by = self.jobs.pop(key);
         let id = self.worker(op);
+        let asked_queue = self.jobs.workers.get(&id).and_then(|worker| worker.asked(job.queue));
+        let again = asked_queue.is_some_and(|asked| asked.again);
         let held = !job.handed_over && !is_looped(op) && (id.1 != 0 || asked == op.header.tid);
         let expected = ExpectedReply { silent: !held, ..ExpectedReply::default() };
         let request = Request::named(self.settings.method(PROCESS), job.name.clone(), expected);
@@ -321,14 +379,16 @@ impl Engine {
         let Some(Output::Begun(slot)) = out.last() else { return };
         let slot = *slot;
         if let Some(live) = self.spans.get_mut(slot) {
-            live.job.get_or_insert_default().pushed_by = pushed_by;
-            live.alone &= held;
+            let ties = live.job.get_or_insert_default();
+            (ties.pushed_by, ties.once) = (pushed_by, !again);
+            live.alone &= held && again;
         }
         self.jobs.begun = Some(slot);
         if !held {
             self.ended(slot, Outcome::Complete, nanos);
         } else if let Some(worker) = self.jobs.workers.get_mut(&id) {
-            worker.job = Some(HeldJob { slot, key });
+            let (queue, element) = (job.queue, job.element);
+            worker.job = Some(HeldJob { slot, queue, element, cookie, cost: Cost::default(), seen: nanos });
         }
     }
 
@@ -373,6 +433,27 @@ impl Engine {
         }
     }
 
+    /// A task may end, and a thread do something else for ever, without asking for another job: ends the jobs that show no
+    /// work for as long as an unused connection is kept.
+    pub(super) fn expire_jobs(&mut self) {
+        let (now, idle) = (self.now, self.limits.idle);
+        let mut over = Vec::new();
+        for worker in self.jobs.workers.values_mut() {
+            let Some(held) = &mut worker.job else { continue };
+            match self.spans.get(held.slot).filter(|live| live.end == 0) {
+                Some(live) if live.cost != held.cost => (held.cost, held.seen) = (live.cost, now),
+                Some(_) if now.saturating_sub(held.seen) <= idle => {}
+                found => {
+                    over.extend(found.map(|_| held.slot));
+                    worker.job = None;
+                }
+            }
+        }
+        for slot in over {
+            self.job_unfinished(slot, 0, now);
+        }
+    }
+
     fn job_unfinished(&mut self, slot: Slot, tid: u32, nanos: Nanos) {
         let Some(live) = self.spans.get_mut(slot).filter(|live| live.end == 0) else { return };
         live.answered_by = tid;
@@ -393,6 +474,7 @@ impl Engine {
         Some(match (live.alone, polled && !connected) {
             (true, false) => (true, ONE_JOB),
             (true, true) => (false, WAITED),
+            (false, _) if live.job.as_ref().is_some_and(|ties| ties.once) => (false, ONCE),
             (false, _) => (false, MEANWHILE),
         })
     }
@@ -429,8 +511,8 @@ impl Engine {
     pub(super) fn link_job(&mut self, slot: Slot) {
         let producer = self.spans.get(slot).and_then(|live| live.job.as_ref()?.pushed_by);
         let Some(Producer { slot: call, id, trace }) = producer else { return };
-        let so_far = || self.spans.get(call).map(|live| self.trace_so_far(live));
-        let Some(trace) = trace.or_else(|| self.reported.get(call)).or_else(so_far) else { return };
+        // A trace id that is not decided yet may name no transaction.
+        let Some(trace) = trace.or_else(|| self.reported.get(call)) else { return };
         if let Some(live) = self.spans.get_mut(slot) {
             let mut linked = Linked::default();
             linked.add((trace, id));

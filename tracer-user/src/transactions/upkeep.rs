@@ -22,6 +22,7 @@ impl Engine {
         if finish {
             self.end_jobs();
         } else {
+            self.expire_jobs();
             self.overdue(out);
         }
         let old: Vec<u64> = self

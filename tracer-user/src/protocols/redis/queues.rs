@@ -33,6 +33,8 @@ pub(super) enum QueueCommand {
     Push,
     /// Reads a hash, which may describe a job.
     Describe,
+    /// Runs a script, which may take an element.
+    Script,
 }
 
 impl QueueCommand {
@@ -44,6 +46,7 @@ impl QueueCommand {
             "LPOP" | "RPOP" | "LMOVE" | "RPOPLPUSH" => Self::Take,
             "LPUSH" | "RPUSH" => Self::Push,
             "HGETALL" => Self::Describe,
+            "EVAL" | "EVALSHA" | "FCALL" => Self::Script,
             _ => Self::None,
         }
     }
@@ -72,6 +75,9 @@ pub(super) fn request(command: QueueCommand, bytes: &[u8], at: usize, count: u64
         at = after;
         Some((found, len))
     };
+    if command == QueueCommand::Script {
+        return (Some(JobEvent::TakesOther), Awaited::Nothing);
+    }
     if command == QueueCommand::None || count == 0 {
         return none;
     }
@@ -88,9 +94,12 @@ pub(super) fn request(command: QueueCommand, bytes: &[u8], at: usize, count: u64
             let waits = command == QueueCommand::Move;
             let is_queue = waits || (QUEUES.iter().any(|prefix| first.starts_with(prefix)) && count <= 4);
             // LPOP and RPOP with a count reply with a list.
-            let single = waits || count != 2 || next().is_some_and(|(word, _)| !word.iter().all(u8::is_ascii_digit));
-            if !is_queue || !single || first.len() > QUEUE {
-                return none;
+            let second = if count > 1 { next() } else { None };
+            let single = waits || count != 2 || second.is_some_and(|(word, _)| !word.iter().all(u8::is_ascii_digit));
+            // A list that is moved to itself shows its element, and keeps it: such a list holds a result.
+            let shows = second.is_some_and(|(to, _)| to == first);
+            if shows || !is_queue || !single || first.len() > QUEUE {
+                return (Some(JobEvent::TakesOther), Awaited::Nothing);
             }
             (Some(JobEvent::Asks(SmallVec::from_slice(&[queue]))), Awaited::Element(first.into()))
         }
@@ -103,7 +112,7 @@ pub(super) fn request(command: QueueCommand, bytes: &[u8], at: usize, count: u64
             let id = first.strip_prefix(RQ_JOB).and_then(|id| jobs::hash(id, id.len() as u64));
             (None, id.map_or(Awaited::Nothing, Awaited::Description))
         }
-        QueueCommand::None => none,
+        QueueCommand::None | QueueCommand::Script => none,
     }
 }
 

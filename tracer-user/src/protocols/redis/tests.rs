@@ -478,3 +478,51 @@ proptest! {
         prop_assert!(!events.contains(&secret.to_lowercase()), "{}", events);
     }
 }
+
+/// Jobs that a connection's messages show, without the requests that ask for them.
+fn jobs(ops: &[Op]) -> Vec<JobEvent> {
+    let mut parser = ConnectionParser::new(false);
+    let events = play(&mut parser, ops).into_iter();
+    events
+        .filter_map(|event| match event {
+            ExchangeEvent::Job { job, .. } if !matches!(job, JobEvent::Asks(_)) => Some(job),
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn a_reply_in_a_pipeline_is_read_as_its_own_requests() {
+    let ask = |words: &[&str]| tx(&command(words));
+    // The first two replies are not read: what they may contain is not kept. The third is read as the third request's.
+    let ops = [
+        ask(&["BLMOVE", "one", "to", "LEFT", "LEFT", "0"]),
+        ask(&["HGETALL", "rq:job:1"]),
+        ask(&["BLMOVE", "three", "to", "LEFT", "LEFT", "0"]),
+        rx("$5\r\nfirst\r\n*2\r\n$11\r\ndescription\r\n$5\r\na.b()\r\n$5\r\nthird\r\n"),
+        ask(&["BLMOVE", "four", "to", "LEFT", "LEFT", "0"]),
+        rx("$6\r\nfourth\r\n"),
+    ];
+    let names: Vec<String> = jobs(&ops)
+        .iter()
+        .map(|job| match job {
+            JobEvent::Taken(job) => job.name.to_string(),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(names, ["three", "four"]);
+}
+
+#[test]
+fn what_has_no_room_puts_nothing_into_a_queue_later() {
+    let push = command(&["LPUSH", "q", "x"]);
+    let get = command(&["GET", "k"]);
+    let mut parser = ConnectionParser::new(false);
+    let mut events = play(&mut parser, &[tx(&push.repeat(5_000))]);
+    let begun = events.iter().filter(|event| matches!(event, ExchangeEvent::Begun { .. })).count();
+    let pushed =
+        |events: &[ExchangeEvent]| events.iter().filter(|event| matches!(event, ExchangeEvent::Job { .. })).count();
+    assert!(begun < 5_000 && pushed(&events) == begun, "{begun}");
+    events = play(&mut parser, &[rx(&":1\r\n".repeat(5_000)), tx(&get), rx("$1\r\nx\r\n")]);
+    assert_eq!(pushed(&events), 0);
+}

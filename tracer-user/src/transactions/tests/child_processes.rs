@@ -235,12 +235,13 @@ fn calls_of_a_job_and_of_its_child_belong_to_it() {
     let mut host = Host::new(Limits::default());
     // Before its first job a worker makes calls of its own.
     host.calls_by(CHILD, 10);
+    host.moves(CHILD, CHILD, 11, true, 0, command("BRPOP")).moves(CHILD, CHILD, 11, false, 0, "*-1\r\n");
     host.moves(CHILD, CHILD, 11, true, 0, command("BRPOP"));
     host.moves(CHILD, CHILD, 11, false, 0, "*2\r\n$1\r\nq\r\n$3\r\njob\r\n").calls_by(CHILD, 12);
     // A process forked for a job, as RQ has it; and the next wait, whose cause is the worker itself.
     host.forks((CHILD, CHILD), GRANDCHILD).calls_by(GRANDCHILD, 13).exits(GRANDCHILD);
     host.moves(CHILD, CHILD, 11, true, 0, command("BRPOP")).moves(CHILD, CHILD, 11, false, 0, "*-1\r\n");
-    let parents = [(10, None), (11, None), (12, Some(11)), (13, Some(11)), (11, None)];
+    let parents = [(10, None), (11, None), (11, None), (12, Some(11)), (13, Some(11)), (11, None)];
     assert_eq!(host.judged(), parents.map(|(cookie, parent)| (cookie, Grade::Certain, parent)));
 }
 

@@ -31,10 +31,11 @@ fn taken(number: u32) -> String {
     command(&["queue:default", &element(number)])
 }
 
-/// A worker that has asked for its first job.
+/// A worker that has asked for its first job, twice.
 fn worker() -> Host {
     let mut host = Host::new(Limits::default());
     host.opens(REDIS, (0, 0)).opens(OTHER, (0, 0)).sends(WORKER, REDIS, asks()).waits(WORKER, true);
+    host.reads(WORKER, REDIS, "*-1\r\n").sends(WORKER, REDIS, asks()).waits(WORKER, true);
     host
 }
 
@@ -76,7 +77,7 @@ fn a_job_is_what_its_worker_does_until_it_asks_for_the_next() {
     assert_eq!(parents(&spans), [(Grade::Certain, Some(0)), (Grade::Certain, Some(1))]);
     // What asks belongs to no job.
     let asked: Vec<_> = spans.iter().filter(|(live, _)| &*live.request.method == "BRPOP").collect();
-    assert_eq!(asked.len(), 4);
+    assert_eq!(asked.len(), 5);
     assert!(asked.iter().all(|(_, verdicts)| (verdicts.parent, verdicts.grade) == (None, Grade::Certain)));
 }
 
@@ -191,6 +192,7 @@ fn a_job_may_be_named_later_and_done_by_a_child() {
     let mut host = Host::new(Limits::default());
     let ask = command(&["BLPOP", "rq:queue:high", "rq:queue:low", "405"]);
     host.opens(REDIS, (0, 0)).opens(10, (0, 0)).sends(WORKER, REDIS, &ask).waits(WORKER, false);
+    host.reads(WORKER, REDIS, "*-1\r\n").sends(WORKER, REDIS, &ask).waits(WORKER, false);
     host.reads(WORKER, REDIS, command(&["rq:queue:high", id]));
     host.sends(WORKER, REDIS, command(&["HGETALL", &format!("rq:job:{id}")]));
     let hash = ["status", "queued", "description", "app.tasks.count(0, 'planted-value')", "timeout", "180"];
@@ -238,4 +240,91 @@ fn a_job_whose_worker_ends_is_not_known_to_be_done() {
     host.reads(WORKER, REDIS, taken(0)).ends(WORKER);
     let spans = host.finish();
     assert_eq!(jobs(&spans)[0].0.outcome, Some(Outcome::Unfinished));
+}
+
+#[test]
+fn a_thread_that_takes_one_element_may_do_anything_after_it() {
+    let mut host = Host::new(Limits::default());
+    host.opens(REDIS, (0, 0)).opens(OTHER, (0, 0)).sends(WORKER, REDIS, asks());
+    host.reads(WORKER, REDIS, taken(0));
+    calls(&mut host);
+    let spans = host.finish();
+    assert_eq!(jobs(&spans)[0].1.grade, Grade::Ambiguous);
+    assert_eq!(parents(&spans), [(Grade::Ambiguous, None)]);
+}
+
+/// The result of another program is shown by a list that is moved to itself: no job.
+#[test]
+fn a_list_that_is_moved_to_itself_gives_no_job() {
+    for ask in [&["BRPOPLPUSH", "result", "result", "5"][..], &["BLMOVE", "result", "result", "LEFT", "LEFT", "5"]] {
+        let mut host = Host::new(Limits::default());
+        host.opens(REDIS, (0, 0)).opens(OTHER, (0, 0));
+        for _ in 0..3 {
+            host.sends(WORKER, REDIS, command(ask)).reads(WORKER, REDIS, "$1\r\nx\r\n");
+        }
+        calls(&mut host);
+        assert!(jobs(&host.finish()).is_empty());
+    }
+}
+
+#[test]
+fn what_else_a_worker_takes_where_it_asks_may_be_its_work() {
+    for (words, reply, grade) in [
+        (&["BLPOP", "notify", "5"][..], command(&["notify", "x"]), Grade::Ambiguous),
+        (&["LPOP", "other"], "$1\r\nx\r\n".to_owned(), Grade::Ambiguous),
+        (&["EVALSHA", "abc", "1", "k"], "$1\r\nx\r\n".to_owned(), Grade::Ambiguous),
+        (&["GET", "k"], "$1\r\nx\r\n".to_owned(), Grade::Certain),
+    ] {
+        let mut host = worker();
+        host.reads(WORKER, REDIS, taken(0)).sends(WORKER, REDIS, command(words)).reads(WORKER, REDIS, reply);
+        calls(&mut host).sends(WORKER, REDIS, asks());
+        let spans = host.finish();
+        assert_eq!(parents(&spans)[0].0, grade, "{words:?}");
+        assert_eq!(jobs(&spans).len(), 1);
+    }
+}
+
+#[test]
+fn a_job_whose_worker_shows_no_work_ends() {
+    let mut host = worker();
+    host.reads(WORKER, REDIS, taken(0));
+    let idle = host.engine.limits.idle;
+    for (wait, open) in [(1_000_000_000, true), (idle / 2, true), (idle + 2_000_000_000, false)] {
+        host.nanos += wait;
+        // Another thread shows the time.
+        host.sends(6, OTHER, CALL).reads(6, OTHER, OK);
+        host.engine.expire(false, &mut host.out);
+        assert_eq!(host.engine.jobs.held() == 1, open, "{wait}");
+    }
+    let spans = host.finish();
+    assert_eq!(jobs(&spans)[0].0.outcome, Some(Outcome::Unfinished));
+}
+
+#[test]
+fn another_servers_list_has_other_elements() {
+    for (port, linked) in [(6379, true), (6380, false)] {
+        let mut host = Host::new(Limits::default());
+        let opens = |host: &mut Host, cookie, remote_port| {
+            let header = Header { kind: Kind::Open as u8, nanos: host.nanos, tgid: 1, tid: 1, ..Header::default() };
+            let open = Open { header, cookie, family: FAMILY_INET, remote_port, ..Open::default() };
+            host.engine.record(&Record::Open(open), &mut host.out);
+        };
+        opens(&mut host, REDIS, 6379);
+        opens(&mut host, 12, port);
+        host.sends(WORKER, REDIS, asks()).waits(WORKER, true);
+        host.moves(PRODUCER, 50, 12, true, 0, command(&["LPUSH", "queue:default", &element(7)]));
+        host.moves(PRODUCER, 50, 12, false, 0, ":1\r\n");
+        host.reads(WORKER, REDIS, taken(7)).sends(WORKER, REDIS, asks());
+        let spans = host.finish();
+        assert_eq!(jobs(&spans)[0].0.linked.is_some(), linked, "{port}");
+    }
+}
+
+/// A request that asks for a job had no room among the connection's requests: what begins next does not.
+#[test]
+fn only_the_request_that_asks_is_taken_for_one() {
+    let mut host = worker();
+    host.engine.jobs.asking = Some((REDIS, 99));
+    assert!(!host.engine.jobs.take_asking(OTHER, 0));
+    assert!(!host.engine.jobs.take_asking(REDIS, 99));
 }
