@@ -53,7 +53,7 @@ pub struct TakenJob {
     pub queue: u64,
     /// Its element in the queue.
     pub element: u64,
-    /// The queue, and the job's name if the element has it.
+    /// The queue if a library keeps it, and the job's name if the element has it.
     pub name: Arc<str>,
     /// The library's workers hand their jobs to a pool: the thread that takes a job does not do it.
     pub handed_over: bool,
@@ -71,19 +71,24 @@ pub(super) fn hash(bytes: &[u8], len: u64) -> Option<u64> {
 /// A job that `element` describes, from `queue`.
 pub(super) fn taken(queue: &[u8], element: &[u8], len: u64) -> Option<Box<TakenJob>> {
     let described = describe(element);
+    let is_library = described.handed_over || described.name.is_some();
     Some(Box::new(TakenJob {
         queue: hash(queue, queue.len() as u64)?,
         element: hash(element, len)?,
-        name: joined(&named(queue), described.name),
+        name: joined(&named(queue, is_library), described.name),
         handed_over: described.handed_over,
     }))
 }
 
-/// The name of a queue as people know it. A space separates it from the job's name.
-fn named(queue: &[u8]) -> String {
+/// The name of a queue as people know it, if a library keeps it: the key of another list may be data. A space separates it
+/// from the job's name.
+fn named(queue: &[u8], is_library: bool) -> String {
     let text = messaging::text(queue);
-    let name = PREFIXES.iter().find_map(|prefix| text.strip_prefix(prefix)).unwrap_or(&text);
-    name.replace(' ', "_")
+    match PREFIXES.iter().find_map(|prefix| text.strip_prefix(prefix)) {
+        Some(name) => name.replace(' ', "_"),
+        None if is_library => text.replace(' ', "_"),
+        None => String::new(),
+    }
 }
 
 /// Name of a queue and of a job in it.
@@ -239,23 +244,23 @@ mod tests {
             ),
             // RQ: only the id.
             ("rq:queue:high", "7f1b1c1e-6d4b-4f0e-9a5a-0d5f3b0c2d11", "high", false),
-            ("jobs", "job17", "jobs", false),
-            ("a queue", r#"{"class":"no name, but words"}"#, "a_queue", false),
-            ("q", r#"{"class":"\u0041"}"#, "q", false),
-            ("q", r#"{"args":["class"],"class":"Wo"#, "q", false),
+            ("planted-list", "job17", "", false),
+            ("queue:a b", r#"{"class":"no name, but words"}"#, "a_b", false),
+            ("q", r#"{"class":"\u0041"}"#, "", false),
+            ("q", r#"{"args":["class"],"class":"Wo"#, "", false),
             // A class that is data: no library's element, or no constant.
-            ("q", r#"{"class":"PlantedName","body":"x"}"#, "q", false),
-            ("q", r#"{"class":"PlantedName","args":"["}"#, "q", false),
-            ("q", r#"{"class":"PlantedName","options":{"args":[1]}}"#, "q", false),
-            ("q", r#"{"class":"planted-value","args":[1]}"#, "q", false),
-            ("q", r#"{"class":"planted","args":[1]}"#, "q", false),
-            ("q", r#"{"class":"Planted::value","args":[1]}"#, "q", false),
-            ("q", r#"{"class":"https://planted.example/a","args":[1]}"#, "q", false),
+            ("q", r#"{"class":"PlantedName","body":"x"}"#, "", false),
+            ("q", r#"{"class":"PlantedName","args":"["}"#, "", false),
+            ("q", r#"{"class":"PlantedName","options":{"args":[1]}}"#, "", false),
+            ("q", r#"{"class":"planted-value","args":[1]}"#, "", false),
+            ("q", r#"{"class":"planted","args":[1]}"#, "", false),
+            ("q", r#"{"class":"Planted::value","args":[1]}"#, "", false),
+            ("q", r#"{"class":"https://planted.example/a","args":[1]}"#, "", false),
             ("q", r#"{"headers":{"task":"planted-value"},"body":"x"}"#, "q", true),
             ("q", r#"{"headers":{"task":"planted"},"body":"x"}"#, "q", true),
             ("q", r#"{"headers":{"task":"planted..value"},"body":"x"}"#, "q", true),
-            ("q", r#"[{"class":"Inner"}]"#, "q", false),
-            ("q", r#"{"args":[{"headers":{"task":"Inner"}},{"class":"Inner"}]}"#, "q", false),
+            ("q", r#"[{"class":"Inner"}]"#, "", false),
+            ("q", r#"{"args":[{"headers":{"task":"Inner"}},{"class":"Inner"}]}"#, "", false),
         ] {
             assert_eq!(job(queue, element), (name.to_owned(), handed_over), "{element}");
         }

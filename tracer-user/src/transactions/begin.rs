@@ -270,7 +270,7 @@ impl Engine {
         let is_upgrade = |slot: &&Slot| {
             self.spans.get(**slot).is_some_and(|live| live.cookie == cookie && live.outcome == Some(Outcome::Upgraded))
         };
-        let mut waiting = self.waiting.iter().chain(&self.deferred).map(|(_, slot)| slot);
+        let mut waiting = self.waiting.iter().chain(&self.deferred).map(|(_, slot)| slot).chain(&self.followers);
         let Some(slot) = waiting.rfind(is_upgrade).copied() else { return };
         let Some((parent_id, flags)) = self.spans.get(slot).map(|live| (live.id.0, session_flags(live))) else {
             return;

@@ -179,6 +179,8 @@ pub struct Engine {
     pub(super) callbacks: TableUse,
     /// Ended spans in their grace time, by due time.
     pub(super) waiting: VecDeque<(Nanos, Slot)>,
+    /// Of the spans whose turn it was: requests to report after their calls.
+    pub(super) followers: VecDeque<Slot>,
     /// Spans whose report was deferred, by due time.
     pub(super) deferred: VecDeque<(Nanos, Slot)>,
     /// CPU and waiting charged to classes and to services' overhead since last taken.
@@ -280,6 +282,7 @@ impl Engine {
             forwarding: Forwarding::default(),
             callbacks: TableUse::default(),
             waiting: VecDeque::new(),
+            followers: VecDeque::new(),
             deferred: VecDeque::new(),
             class_costs: Vec::new(),
             overhead: Vec::new(),
@@ -379,7 +382,7 @@ impl Engine {
 
     /// Number of queued entries: closed connections, exited threads, spans waiting for their report.
     pub fn queued(&self) -> usize {
-        self.closing.len() + self.exited_threads.len() + self.waiting.len() + self.deferred.len()
+        self.closing.len() + self.exited_threads.len() + self.waiting.len() + self.followers.len() + self.deferred.len()
     }
 
     /// Processes whose thread wake-ups should be traced, since last taken.

@@ -52,6 +52,8 @@ pub(super) const SEVERAL_JOBS: &str = "its worker may do other work at the same 
 const EXCHANGES: u64 = 1 << 63;
 /// Most elements that wait to be taken, and whose request is remembered.
 const PUSHED: usize = 32_768;
+/// Most of these that are remembered of lists that nobody has asked for jobs yet: the worker may come later.
+const UNASKED: usize = 1024;
 /// Most queues known to be asked for jobs.
 const QUEUES: usize = 4096;
 
@@ -192,6 +194,11 @@ impl Jobs {
         self.workers.values().filter(|worker| worker.job.is_some()).count()
     }
 
+    /// Whether what is put into this queue is worth remembering: most lists are no queues of jobs.
+    fn may_be_asked(&self, queue: u64) -> bool {
+        self.young.len() < UNASKED || self.queues.contains(&queue)
+    }
+
     fn push(&mut self, key: JobKey, by: Producer) {
         if let Some(known) = self.young.get_mut(&key).or_else(|| self.old.get_mut(&key)) {
             known.waiting = known.waiting.saturating_add(1);
@@ -251,7 +258,7 @@ impl Engine {
             JobEvent::TakesOther => self.takes_other(self.worker(during.op), cookie),
             JobEvent::Pushed { queue, elements } => {
                 let queue = of_server(queue);
-                let Some(slot) = call else { return };
+                let Some(slot) = call.filter(|_| self.jobs.may_be_asked(queue)) else { return };
                 let Some(live) = self.spans.get_mut(slot) else { return };
                 let by = Producer { slot, id: live.id, trace: None };
                 let ties = live.job.get_or_insert_default();

@@ -11,6 +11,8 @@ use crate::model::{ClassId, Grade, Linked, Nanos, Outcome, ProtocolId, Side, Spa
 /// How long, and how many times, a report is deferred for a call whose parent has not begun its answer.
 const DEFERRAL: Nanos = 250_000_000;
 pub(super) const DEFERRALS: u8 = 40;
+/// How long a request at most follows a call whose time to be reported has come.
+const TURN: Nanos = 1_000_000_000;
 /// Evidence for the parent of a WebSocket session at the client's end.
 pub(super) const SESSION: &str = "the session that its upgrade began";
 /// Generations of parents followed to the start of a transaction.
@@ -24,15 +26,20 @@ impl Engine {
         self.report_declared_samples(now, out);
         self.decide_calls_of_children(now);
         loop {
-            // Both queues are ordered by time.
-            let slot = if self.waiting.front().is_some_and(|(due, _)| *due <= now) {
-                self.waiting.pop_front()
+            // Both queues are ordered by time. What follows a call comes right behind it, at the end behind all calls.
+            let (last, next) = (now == Nanos::MAX, self.followers.front());
+            let slot = if next.is_some_and(|slot| !last && !self.is_preceded(*slot, now)) {
+                self.followers.pop_front()
+            } else if self.waiting.front().is_some_and(|(due, _)| *due <= now) {
+                self.waiting.pop_front().map(|(_, slot)| slot)
+            } else if last && !self.followers.is_empty() {
+                self.followers.pop_front()
             } else if self.deferred.front().is_some_and(|(due, _)| *due <= now) {
-                self.deferred.pop_front()
+                self.deferred.pop_front().map(|(_, slot)| slot)
             } else {
                 break;
             };
-            let Some((_, slot)) = slot else { break };
+            let Some(slot) = slot else { break };
             self.settle_due(slot, now);
             if now != Nanos::MAX && self.undecided(slot, now) {
                 if let Some(live) = self.spans.get_mut(slot) {
@@ -51,19 +58,30 @@ impl Engine {
     /// Puts the report of a request off until its call on this host is reported, if that has ended: what is learned in
     /// the call's grace time can still give the call another transaction, and files and collectors take no corrections.
     fn follows_its_call(&mut self, slot: Slot, now: Nanos) -> bool {
-        let Some(live) = self.spans.get(slot).filter(|live| live.side == Side::Server) else { return false };
-        let call = live.caller.filter(|_| live.remote_parent.is_none()).and_then(|(call, _)| self.spans.get(call));
-        let Some(call) = call.filter(|call| call.end != 0 && live.deferred < DEFERRALS) else { return false };
-        // Both queues are ordered: by its next turn, the call has had its own.
-        if call.deferred == 0 {
-            self.waiting.push_back((now + self.limits.grace, slot));
+        if self.is_preceded(slot, now) {
+            self.followers.push_back(slot);
             return true;
         }
-        if let Some(live) = self.spans.get_mut(slot) {
-            live.deferred += 1;
-        }
+        let is_deferred = self.call_before(slot).is_some();
+        let Some(live) = self.spans.get_mut(slot).filter(|live| is_deferred && live.deferred < DEFERRALS) else {
+            return false;
+        };
+        live.deferred += 1;
         self.deferred.push_back((now + DEFERRAL, slot));
         true
+    }
+
+    /// Whether the call at the other end of a request is reported before it, in its turn, which comes soon: a second is more
+    /// than any turn is late.
+    fn is_preceded(&self, slot: Slot, now: Nanos) -> bool {
+        let due = |call: &OpenSpan| call.end.saturating_add(self.limits.grace + TURN);
+        self.call_before(slot).is_some_and(|call| call.deferred == 0 && now < due(call))
+    }
+
+    /// The call at the other end of a request, which has ended and is not reported.
+    fn call_before(&self, slot: Slot) -> Option<&OpenSpan> {
+        let live = self.spans.get(slot).filter(|live| live.side == Side::Server && live.remote_parent.is_none())?;
+        self.spans.get(live.caller?.0).filter(|call| call.end != 0)
     }
 
     /// Whether evidence can still change the span's place in its transaction or its cost: a call (or the request at the

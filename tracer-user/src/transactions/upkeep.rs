@@ -115,6 +115,7 @@ impl Engine {
         self.loops.shrink_excess();
         self.joins.shrink_excess();
         self.waiting.shrink_excess();
+        self.followers.shrink_excess();
         self.deferred.shrink_excess();
         if self.connections.len() < self.limits.connections {
             self.idlest = Vec::new();
@@ -146,7 +147,11 @@ impl Engine {
 
     pub(super) fn evict_unit(&mut self, out: &mut Vec<Output>) {
         self.counters.spans_evicted += 1;
-        while let Some((_, slot)) = self.waiting.pop_front().or_else(|| self.deferred.pop_front()) {
+        let next = |engine: &mut Self| {
+            let waiting = engine.waiting.pop_front().or_else(|| engine.deferred.pop_front());
+            waiting.map(|(_, slot)| slot).or_else(|| engine.followers.pop_front())
+        };
+        while let Some(slot) = next(self) {
             if self.spans.get(slot).is_some() {
                 self.give_out(slot, out);
                 return;
