@@ -184,6 +184,8 @@ pub struct Shedder {
     ceilings: Ceilings,
     level: Level,
     window: VecDeque<(Nanos, u64)>,
+    /// First measurement.
+    since: Option<Nanos>,
     /// When a level was last entered, and last left.
     taken: Option<Nanos>,
     restored: Option<Nanos>,
@@ -200,6 +202,7 @@ impl Shedder {
             ceilings,
             level: Level::Full,
             window: VecDeque::new(),
+            since: None,
             taken: None,
             restored: None,
             calm_since: None,
@@ -213,18 +216,20 @@ impl Shedder {
         self.level
     }
 
-    /// CPU over the last seconds, cores.
+    /// CPU over the last seconds, cores; before it is known for that long, as if there had been none.
     pub fn cpu(&self) -> f64 {
         let (Some((first, before)), Some((last, after))) = (self.window.front(), self.window.back()) else {
             return 0.0;
         };
-        let nanos = last.saturating_sub(*first);
+        let is_young = self.since.is_some_and(|since| last.saturating_sub(since) < WINDOW);
+        let nanos = if is_young { WINDOW } else { last.saturating_sub(*first) };
         if nanos == 0 { 0.0 } else { after.saturating_sub(*before) as f64 / nanos as f64 }
     }
 
     /// Takes a measurement (several a second) and returns the level in force from now on.
     pub fn observe(&mut self, usage: Usage) -> Level {
         let now = usage.now;
+        self.since.get_or_insert(now);
         self.window.push_back((now, usage.cpu));
         while self.window.len() > 2
             && (self.window.len() > WINDOW_LEN
@@ -364,6 +369,15 @@ mod tests {
         drive.now += 3600 * SECOND;
         drive.run(1, 10, 0.1);
         assert!(drive.shedder.cpu() < 0.01);
+    }
+
+    #[test]
+    fn a_burst_after_the_start_is_no_average() {
+        let mut drive = Drive::new();
+        assert_eq!(drive.run(1, 10, 0.1), [Level::Full]);
+        assert_eq!(drive.run(2, 10, 1.0), [Level::Full; 2]);
+        assert!((drive.shedder.cpu() - 0.4).abs() < 0.001);
+        assert_eq!(drive.run(1, 10, 1.0), [Level::Payload]);
     }
 
     #[test]
