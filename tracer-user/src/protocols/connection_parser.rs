@@ -18,7 +18,7 @@ use crate::model::{Direction, Nanos, Outcome, ProtocolId, Side};
 /// With this many requests waiting at once more will follow: the kernel is asked for all the payload it can carry.
 const PIPELINE: usize = 8;
 /// A connection with this many requests so far is worth a capture policy.
-const LASTING: u64 = 8;
+pub(super) const LASTING: u64 = 8;
 /// Most payload the kernel can carry; requested step by step.
 pub(super) const HEAD_MAX: u16 = tracer_common::limits::HEAD_MAX as u16;
 

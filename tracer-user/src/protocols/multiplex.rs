@@ -15,11 +15,12 @@ mod reckon;
 use std::collections::BTreeMap;
 
 pub(super) use self::compact::RestingLanes;
-use super::connection_parser::{HEAD_MAX, HeldOperation};
+use super::connection_parser::{HEAD_MAX, HeldOperation, LASTING};
 use super::framed::{Framed, Front, Way};
 use super::pieces::Pieces;
 use super::{Chunk, ExchangeEvent, ExpectedReply, Settings, Stamp, Touched, Verdict, Want};
 use crate::model::{Direction, Nanos};
+use tracer_common::limits::{HEAD_REPLY_WHOLE, HEAD_REQUEST};
 
 /// Most requests of one connection followed at once; beyond it the oldest is given up and counted.
 pub(super) const LIMIT: usize = 1024;
@@ -219,11 +220,15 @@ impl Multiplexed {
     }
 
     pub(super) fn want(&self) -> Want {
-        // Of HTTP/2 the kernel follows the frames.
-        let whole = |lane: &Lane| lane.head_wanted > 0 && !self.framed.is_walked();
-        let head = |lane: &Lane| if whole(lane) { lane.pieces.wanted(lane.head_wanted) } else { lane.head_wanted };
-        let (head_rx, head_tx) = (head(&self.rx), head(&self.tx));
         let skip = |lane: &Lane| if lane.left >= LONG { lane.pos.saturating_add(lane.left) } else { 0 };
+        // The first operations of a connection come whole without a policy, and of HTTP/2 the kernel follows the frames.
+        let asks = |lane: &Lane| lane.head_wanted > 0 || skip(lane) > 0 || lane.pieces.wanted(0) == 0;
+        let whole = !self.framed.is_walked() && (self.next >= LASTING || asks(&self.rx) || asks(&self.tx));
+        let head = |dir, lane: &Lane| {
+            let front = if self.way(dir) == Way::Request { HEAD_REQUEST } else { HEAD_REPLY_WHOLE };
+            if whole { lane.pieces.wanted(lane.head_wanted.max(front)) } else { lane.head_wanted }
+        };
+        let (head_rx, head_tx) = (head(Direction::Rx, &self.rx), head(Direction::Tx, &self.tx));
         let frames = self.framed.is_walked();
         Want { verdict: self.verdict, head_rx, head_tx, rx_skip: skip(&self.rx), tx_skip: skip(&self.tx), frames }
     }

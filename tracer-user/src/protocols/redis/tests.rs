@@ -496,11 +496,11 @@ fn a_reply_in_a_pipeline_is_read_as_its_own_requests() {
     let ask = |words: &[&str]| tx(&command(words));
     // The first two replies are not read: what they may contain is not kept. The third is read as the third request's.
     let ops = [
-        ask(&["BLMOVE", "one", "to", "LEFT", "LEFT", "0"]),
+        ask(&["BLMOVE", "queue:one", "to", "LEFT", "LEFT", "0"]),
         ask(&["HGETALL", "rq:job:1"]),
-        ask(&["BLMOVE", "three", "to", "LEFT", "LEFT", "0"]),
+        ask(&["BLMOVE", "queue:three", "to", "LEFT", "LEFT", "0"]),
         rx("$5\r\nfirst\r\n*2\r\n$11\r\ndescription\r\n$5\r\na.b()\r\n$5\r\nthird\r\n"),
-        ask(&["BLMOVE", "four", "to", "LEFT", "LEFT", "0"]),
+        ask(&["BLMOVE", "queue:four", "to", "LEFT", "LEFT", "0"]),
         rx("$6\r\nfourth\r\n"),
     ];
     let names: Vec<String> = jobs(&ops)
