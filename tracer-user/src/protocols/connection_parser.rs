@@ -5,7 +5,7 @@ use super::dns::Datagrams;
 use super::jobs::JobEvent;
 use super::multiplex::Multiplexed;
 use super::pair::Pair;
-use super::pieces::Pieces;
+use super::pieces::{LASTING, Pieces};
 use super::round_trips::{Inside, RoundTrips};
 use super::session::Session;
 use super::stream::{Stream, StreamState};
@@ -17,8 +17,6 @@ use crate::model::{Direction, Nanos, Outcome, ProtocolId, Side};
 
 /// With this many requests waiting at once more will follow: the kernel is asked for all the payload it can carry.
 const PIPELINE: usize = 8;
-/// A connection with this many requests so far is worth a capture policy.
-pub(super) const LASTING: u64 = 8;
 /// Most payload the kernel can carry; requested step by step.
 pub(super) const HEAD_MAX: u16 = tracer_common::limits::HEAD_MAX as u16;
 
@@ -193,7 +191,7 @@ impl ConnectionParser {
         let wanted = stream.pieces.wanted(stream.head_wanted.max(front));
         // The first operations of a connection come whole without a policy.
         let lasts = self.pair.upcoming() >= LASTING;
-        let others = |stream: &Stream| stream.head_wanted > 0 || stream.skip() > 0 || stream.pieces.wanted(0) == 0;
+        let others = |stream: &Stream| stream.pieces.need_policy(stream.head_wanted, stream.skip());
         if lasts || others(&self.rx) || others(&self.tx) { wanted } else { 0 }
     }
 

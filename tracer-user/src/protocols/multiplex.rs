@@ -15,9 +15,9 @@ mod reckon;
 use std::collections::BTreeMap;
 
 pub(super) use self::compact::RestingLanes;
-use super::connection_parser::{HEAD_MAX, HeldOperation, LASTING};
+use super::connection_parser::{HEAD_MAX, HeldOperation};
 use super::framed::{Framed, Front, Way};
-use super::pieces::Pieces;
+use super::pieces::{LASTING, Pieces};
 use super::{Chunk, ExchangeEvent, ExpectedReply, Settings, Stamp, Touched, Verdict, Want};
 use crate::model::{Direction, Nanos};
 use tracer_common::limits::{HEAD_REPLY_WHOLE, HEAD_REQUEST};
@@ -222,7 +222,7 @@ impl Multiplexed {
     pub(super) fn want(&self) -> Want {
         let skip = |lane: &Lane| if lane.left >= LONG { lane.pos.saturating_add(lane.left) } else { 0 };
         // The first operations of a connection come whole without a policy, and of HTTP/2 the kernel follows the frames.
-        let asks = |lane: &Lane| lane.head_wanted > 0 || skip(lane) > 0 || lane.pieces.wanted(0) == 0;
+        let asks = |lane: &Lane| lane.pieces.need_policy(lane.head_wanted, skip(lane));
         let whole = !self.framed.is_walked() && (self.next >= LASTING || asks(&self.rx) || asks(&self.tx));
         let head = |dir, lane: &Lane| {
             let front = if self.way(dir) == Way::Request { HEAD_REQUEST } else { HEAD_REPLY_WHOLE };

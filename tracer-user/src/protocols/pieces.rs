@@ -7,6 +7,8 @@ use super::{Chunk, ExchangeEvent, Stamp};
 
 /// Pieces of operations in a row in which no message begins, after which only fronts are wanted.
 const BARREN: u8 = 64;
+/// A connection with this many requests so far is worth a capture policy.
+pub(super) const LASTING: u64 = 8;
 
 /// What the pieces behind the front of a direction's operations told.
 #[derive(Clone, Copy, Debug, Default)]
@@ -35,6 +37,12 @@ impl Pieces {
     /// A message began where nothing was captured, or more will follow.
     pub(super) fn missed(&mut self) {
         self.barren = 0;
+    }
+
+    /// Whether a direction needs a capture policy however short its connection is: for a longer `front`, to skip up to a
+    /// position, or because fronts suffice.
+    pub(super) fn need_policy(self, front: u16, skip: u64) -> bool {
+        front > 0 || skip > 0 || self.wanted(0) == 0
     }
 
     /// Bytes wanted from the front of operations: all of them, or `front` where that suffices.
