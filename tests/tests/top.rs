@@ -126,10 +126,17 @@ fn keys_lead_to_the_hottest_function() {
     terminal.press("Escape");
     terminal.until("the list again", |screen| screen.contains("GET /alpha") && !screen.contains("burn_alpha"));
     terminal.press("Escape");
+    // Without a pause behind it, the key and the next one are one with Alt.
+    terminal.until("both classes", |screen| screen.contains("GET /beta"));
     terminal.press("t");
     terminal.until("a tree: classes below their service", |screen| {
         line(screen, "burn").zip(line(screen, "GET /beta")).is_some_and(|(service, class)| service < class)
     });
+    terminal.press("o");
+    terminal.until("a request that runs now", |screen| {
+        screen.contains("running now: ") && line(screen, "GET /").is_some_and(|at| at > 2)
+    });
+    terminal.press("o");
     terminal.press("h");
     terminal.until("the help", |screen| screen.contains("sort by rate"));
     terminal.press("q");

@@ -37,7 +37,7 @@ pub enum Command {
     /// The file holds the beginnings of messages as they were sent, possibly with credentials. It is created with mode
     /// 0600; an existing file is never overwritten.
     Record(Record),
-    /// Show request classes in the terminal: CPU, rate, latency, errors, waits.
+    /// Show request classes in the terminal: CPU, rate, latency, errors, waits; and with `o` the requests that run now.
     Top {
         /// The agent's console. Without it, the agent at http://127.0.0.1:9464; if none listens there, one is started
         /// with the defaults of `tracer run`, which needs its privileges, and ends with this program.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::response::Html;
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use super::console::{PageProblem, PageQuery};
 use super::known::find;
@@ -39,10 +39,70 @@ struct Asked {
     limit: usize,
 }
 
-/// A row, and the thread that works for it alone.
+fn text<S: serde::Serializer>(text: &Arc<str>, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(text)
+}
+
+/// A row, as the API has it. The pipeline's thread fills it with what is at hand; it is written elsewhere.
+#[derive(Serialize)]
 struct Row {
-    value: Value,
-    thread: Option<(u32, u32)>,
+    trace_id: String,
+    span_id: String,
+    #[serde(serialize_with = "text")]
+    service_name: Arc<str>,
+    #[serde(serialize_with = "text")]
+    request_class: Arc<str>,
+    protocol: &'static str,
+    side: &'static str,
+    pid: u32,
+    tid: u32,
+    #[serde(serialize_with = "text")]
+    peer: Arc<str>,
+    peer_port: u16,
+    start_ns: i64,
+    age_s: f64,
+    p99_s: Option<f64>,
+    longer_than_p99: bool,
+    replying: bool,
+    queue_s: f64,
+    cpu_s: f64,
+    runqueue_s: f64,
+    blocked_s: f64,
+    calls: Vec<Call>,
+    calls_open: usize,
+    thread: Option<Thread>,
+    /// Whether one thread works for it alone.
+    #[serde(skip)]
+    has_thread: bool,
+}
+
+/// An open call of a row.
+#[derive(Serialize)]
+struct Call {
+    span_id: String,
+    #[serde(serialize_with = "text")]
+    request_class: Arc<str>,
+    protocol: &'static str,
+    #[serde(serialize_with = "text")]
+    peer: Arc<str>,
+    peer_port: u16,
+    age_s: f64,
+    certain: bool,
+}
+
+/// What a row's thread does.
+#[derive(Serialize)]
+struct Thread {
+    name: String,
+    state: &'static str,
+    kernel_function: String,
+}
+
+/// The answer.
+#[derive(Serialize)]
+pub(super) struct Answer {
+    running: Vec<Row>,
+    running_total: usize,
 }
 
 /// How long a span has been open, seconds. The newest record may be older than this moment, but not than the span.
@@ -82,44 +142,40 @@ fn row(classes: &Classes<'_>, running: &RunningSpan<'_>, now: Nanos) -> Row {
     let class = classes.name(span);
     let p99_s = classes.p99_s(span, &class);
     let seconds = |nanos: u64| nanos as f64 / 1e9;
-    let calls: Vec<Value> = running
-        .calls
-        .iter()
-        .take(CALLS)
-        .map(|call| {
-            json!({
-                "span_id": call.span.id.to_string(), "request_class": &*classes.name(call.span),
-                "protocol": call.span.protocol.name(), "peer": &*call.span.peer, "peer_port": call.span.peer_port,
-                "age_s": age(call.span, now), "certain": call.certain,
-            })
-        })
-        .collect();
-    let queue = if span.arrived == 0 { 0 } else { span.start.saturating_sub(span.arrived) };
-    let value = json!({
-        "trace_id": running.trace.to_string(),
-        "span_id": span.id.to_string(),
-        "service_name": &*view.names.service(span.service),
-        "request_class": &*class,
-        "protocol": span.protocol.name(),
-        "side": span.side.name(),
-        "pid": span.pid,
-        "tid": span.tid,
-        "peer": &*span.peer,
-        "peer_port": span.peer_port,
-        "start_ns": (span.start as i64).saturating_add(view.wall_offset),
-        "age_s": age_s,
-        "p99_s": p99_s,
-        "longer_than_p99": p99_s.is_some_and(|p99_s| age_s > p99_s),
-        "replying": span.first_reply != 0,
-        "queue_s": seconds(queue),
-        "cpu_s": seconds(span.cost.cpu),
-        "runqueue_s": seconds(span.cost.runq),
-        "blocked_s": seconds(span.cost.blocked),
-        "calls": calls,
-        "calls_open": running.calls.len(),
-        "thread": Value::Null,
+    let calls = running.calls.iter().take(CALLS).map(|call| Call {
+        span_id: call.span.id.to_string(),
+        request_class: classes.name(call.span),
+        protocol: call.span.protocol.name(),
+        peer: Arc::clone(&call.span.peer),
+        peer_port: call.span.peer_port,
+        age_s: age(call.span, now),
+        certain: call.certain,
     });
-    Row { value, thread: running.has_thread.then_some((span.pid, span.tid)) }
+    Row {
+        trace_id: running.trace.to_string(),
+        span_id: span.id.to_string(),
+        service_name: view.names.service(span.service),
+        request_class: class,
+        protocol: span.protocol.name(),
+        side: span.side.name(),
+        pid: span.pid,
+        tid: span.tid,
+        peer: Arc::clone(&span.peer),
+        peer_port: span.peer_port,
+        start_ns: (span.start as i64).saturating_add(view.wall_offset),
+        age_s,
+        p99_s,
+        longer_than_p99: p99_s.is_some_and(|p99_s| age_s > p99_s),
+        replying: span.first_reply != 0,
+        queue_s: seconds(if span.arrived == 0 { 0 } else { span.start.saturating_sub(span.arrived) }),
+        cpu_s: seconds(span.cost.cpu),
+        runqueue_s: seconds(span.cost.runq),
+        blocked_s: seconds(span.cost.blocked),
+        calls: calls.collect(),
+        calls_open: running.calls.len(),
+        thread: None,
+        has_thread: running.has_thread,
+    }
 }
 
 /// The rows that are asked for, the oldest first, and how many there are in all.
@@ -140,25 +196,19 @@ fn rows(view: &PipelineView<'_>, asked: &Asked) -> Result<(Vec<Row>, usize), Pro
     Ok((all.iter().take(asked.limit).map(|running| row(&classes, running, now)).collect(), total))
 }
 
-/// What the thread does, as JSON.
-fn thread(state: &ThreadState) -> Value {
-    json!({ "name": state.name, "state": state.activity.name(), "kernel_function": state.kernel_function })
-}
-
 /// Adds what the threads do now: files of `/proc`, which are not read on the pipeline's thread.
-fn with_threads(rows: Vec<Row>) -> Vec<Value> {
-    let mut looks = 0..THREADS;
-    rows.into_iter()
-        .map(|Row { mut value, thread: of }| {
-            if let Some((pid, tid)) = of.filter(|_| looks.next().is_some()) {
-                value["thread"] = thread_state::read(pid, tid).as_ref().map_or(Value::Null, thread);
-            }
-            value
-        })
-        .collect()
+fn add_threads(rows: &mut [Row]) {
+    for row in rows.iter_mut().filter(|row| row.has_thread).take(THREADS) {
+        let of = |state: ThreadState| Thread {
+            name: state.name,
+            state: state.activity.name(),
+            kernel_function: state.kernel_function,
+        };
+        row.thread = thread_state::read(row.pid, row.tid).map(of);
+    }
 }
 
-pub(super) async fn list(State(app): State<Arc<App>>, params: Params) -> Result<Json<Value>, Problem> {
+pub(super) async fn list(State(app): State<Arc<App>>, params: Params) -> Result<Json<Answer>, Problem> {
     let params = params.only(&["service", "class", "min_ms", "limit"])?;
     let asked = Asked {
         service: params.string("service"),
@@ -166,10 +216,14 @@ pub(super) async fn list(State(app): State<Arc<App>>, params: Params) -> Result<
         min_ms: params.number("min_ms", 0.0..=f64::MAX, "a number of milliseconds")?.unwrap_or(0.0),
         limit: params.number("limit", 1..=LIST, "a number, at least 1 and at most 10000")?.unwrap_or(DEFAULT),
     };
-    let (rows, total) = app.shared.ask(move |view| rows(view, &asked)).await??;
-    let rows = tokio::task::spawn_blocking(move || with_threads(rows)).await;
-    let rows = rows.map_err(|error| Problem(axum::http::StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
-    Ok(Json(json!({ "running": rows, "running_total": total })))
+    let (mut running, running_total) = app.shared.ask(move |view| rows(view, &asked)).await??;
+    let read = tokio::task::spawn_blocking(move || {
+        add_threads(&mut running);
+        running
+    });
+    let running =
+        read.await.map_err(|error| Problem(axum::http::StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
+    Ok(Json(Answer { running, running_total }))
 }
 
 pub(super) async fn page(State(app): State<Arc<App>>, query: PageQuery) -> Result<Html<String>, PageProblem> {
@@ -179,18 +233,79 @@ pub(super) async fn page(State(app): State<Arc<App>>, query: PageQuery) -> Resul
     let mut body = format!(
         "<section><h2>Running now: {total}</h2><table><thead><tr><th>service<th>class<th class=n>open for<th class=n>CPU<th class=n>calls</thead><tbody>"
     );
-    for Row { value, .. } in &rows {
-        let text = |member: &str| value[member].as_str().unwrap_or_default().to_owned();
+    for row in &rows {
         let _ = write!(
             body,
             "<tr><td>{}<td>{}<td class=n>{}<td class=n>{}<td class=n>{}",
-            Safe(&text("service_name")),
-            Safe(&text("request_class")),
-            Time(value["age_s"].as_f64().unwrap_or_default()),
-            Time(value["cpu_s"].as_f64().unwrap_or_default()),
-            value["calls_open"]
+            Safe(&row.service_name),
+            Safe(&row.request_class),
+            Time(row.age_s),
+            Time(row.cpu_s),
+            row.calls_open
         );
     }
     body.push_str("</tbody></table></section>");
     Ok(Page::drawn("running", "Running now", query.refresh).render(&health, &body))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use tracer_common::event::{Header, Kind, OP_TX, Op};
+
+    use super::super::tests::{fetch, start_engine};
+    use crate::decode::Record;
+    use crate::transactions::engine::Engine;
+
+    const OPEN: u64 = 10_000;
+    /// What the list of that many may take; without optimisation, and beside other tests, at most what is far from quadratic.
+    const LIST_WITHIN: Duration = Duration::from_millis(if cfg!(debug_assertions) { 5_000 } else { 50 });
+
+    fn moves(engine: &mut Engine, cookie: u64, sends: bool, nanos: u64, text: &str) {
+        let flags = if sends { OP_TX } else { 0 };
+        // Two requests on each thread, so that nobody looks for the threads in `/proc`.
+        let header =
+            Header { kind: Kind::Op as u8, flags, nanos, tgid: 1, tid: cookie as u32 / 2, ..Header::default() };
+        let op = Op { header, cookie, bytes: text.len() as u32, ..Op::default() };
+        engine.record(&Record::Op { op, head: text.as_bytes(), tail: &[], fragments: &[] }, &mut Vec::new());
+    }
+
+    async fn running(spoil: impl FnOnce(&mut Engine) + Send + 'static) -> (serde_json::Value, Duration) {
+        let listen = start_engine(None, std::sync::Arc::default(), |engine| {
+            engine.process(1, crate::model::ServiceId(0));
+            for cookie in 1..=OPEN {
+                moves(engine, cookie, false, 1_000 + cookie, &format!("GET /orders/{cookie} HTTP/1.1\r\n\r\n"));
+            }
+            spoil(engine);
+        })
+        .await;
+        // The first answer waits for the records.
+        fetch(listen, "/api/v1/running?limit=1").await;
+        let begun = Instant::now();
+        let answer = fetch(listen, "/api/v1/running?limit=10000").await;
+        let took = begun.elapsed();
+        let (_, body) = answer.split_once("\r\n\r\n").expect("a body");
+        (serde_json::from_str(body).expect("JSON"), took)
+    }
+
+    #[tokio::test]
+    async fn ten_thousand_open_requests_are_listed_in_time_and_none_when_they_have_ended() {
+        let (answer, took) = running(|_| ()).await;
+        assert_eq!(answer["running_total"], OPEN);
+        let rows = answer["running"].as_array().expect("rows");
+        assert_eq!(rows.len() as u64, OPEN);
+        let starts: Vec<i64> = rows.iter().filter_map(|row| row["start_ns"].as_i64()).collect();
+        assert!(starts.is_sorted() && starts.len() as u64 == OPEN, "the oldest first");
+        println!("{OPEN} open requests listed in {took:?}");
+        assert!(took <= LIST_WITHIN, "{took:?}");
+
+        let (answer, _) = running(|engine| {
+            for cookie in 1..=OPEN {
+                moves(engine, cookie, true, 1_000_000, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+            }
+        })
+        .await;
+        assert_eq!(answer["running_total"], 0, "none is left at once, before any is given out");
+    }
 }

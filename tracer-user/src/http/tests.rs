@@ -13,6 +13,15 @@ pub(super) async fn start() -> SocketAddr {
 }
 
 async fn start_with(token: Option<&str>, status: Arc<Status>) -> SocketAddr {
+    start_engine(token, status, |_| ()).await
+}
+
+/// The server of an agent whose engine `fill` has given records.
+pub(super) async fn start_engine(
+    token: Option<&str>,
+    status: Arc<Status>,
+    fill: impl FnOnce(&mut crate::transactions::engine::Engine) + Send + 'static,
+) -> SocketAddr {
     let token = token.and_then(|text| token::Token::parse(text.as_bytes()));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let listen = listener.local_addr().unwrap();
@@ -50,11 +59,12 @@ async fn start_with(token: Option<&str>, status: Arc<Status>) -> SocketAddr {
             DetectedRuntime { name: "tokio", version: "1.54".into(), state: DetectionState::NoSymbols, wakes: false };
         let runtimes = statuses([(ServiceId(0), &known)].into_iter());
         let health = Health { degraded: vec!["<b>".into()], runtimes, ..Health::default() };
-        let engine = crate::transactions::engine::Engine::new(
+        let mut engine = crate::transactions::engine::Engine::new(
             crate::protocols::Settings::default(),
             crate::transactions::limits::Limits::default(),
             1,
         );
+        fill(&mut engine);
         let classifier = crate::classes::Classifier::new(&crate::classes::ClassConfig::default());
         while let Some(job) = queue.blocking_recv() {
             job(&PipelineView {

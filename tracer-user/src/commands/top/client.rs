@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::details::{Details, hottest};
+use super::running::{ASKED, Running};
 use super::table::{Class, ClassKey, Health, Service, Snapshot};
 
 /// How long an answer may take, and one that needs names of functions: the agent reads symbol tables for it.
@@ -75,6 +76,11 @@ impl Client {
         let Services { services } = self.json("/api/v1/services")?;
         let health: Health = self.json("/api/v1/health")?;
         Ok(Snapshot { at: Instant::now(), classes, services, health })
+    }
+
+    /// The requests that run now, the oldest first.
+    pub(super) fn running(&self) -> Result<Running, String> {
+        self.json(&format!("/api/v1/running?limit={ASKED}"))
     }
 
     /// What one class, or a whole service, spends its CPU on.

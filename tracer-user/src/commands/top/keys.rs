@@ -18,7 +18,7 @@ pub(super) enum Done {
 }
 
 /// Keys and what they do, for the help.
-pub(super) const HELP: [(&str, &str); 13] = [
+pub(super) const HELP: [(&str, &str); 14] = [
     ("↑ ↓ PgUp PgDn Home", "choose a class or service (also j k g)"),
     ("Enter", "where its time goes, and its hottest functions"),
     ("Esc", "back; clear the filter"),
@@ -30,6 +30,7 @@ pub(super) const HELP: [(&str, &str); 13] = [
     ("n", "sort by name; the same key again turns the order"),
     ("t", "tree: classes below their service"),
     ("a", "all: also calls as their callers see them"),
+    ("o", "open: the requests that run now, the oldest first; again: the classes"),
     ("/", "filter by service, class or protocol"),
     ("p, h, q", "pause, this help, quit"),
 ];
@@ -47,7 +48,6 @@ impl Top {
             self.type_filter(key.code);
             return Done::GoOn;
         }
-        let table = &mut self.table;
         match key.code {
             KeyCode::Char('q') => return Done::Quit,
             KeyCode::Esc if self.help => self.help = false,
@@ -55,31 +55,59 @@ impl Top {
                 self.wanted = None;
                 self.details = None;
             }
-            KeyCode::Esc => table.filter.clear(),
+            KeyCode::Esc => self.table.filter.clear(),
             KeyCode::Char('h' | '?') => self.help = !self.help,
             KeyCode::Enter => {
-                self.wanted = table.selected_key();
+                self.wanted = if self.shows_running {
+                    self.running.selected_key(&self.table.filter)
+                } else {
+                    self.table.selected_key()
+                };
                 self.details = None;
             }
-            KeyCode::Up | KeyCode::Char('k') => table.move_by(-1),
-            KeyCode::Down | KeyCode::Char('j') => table.move_by(1),
-            KeyCode::PageUp => table.move_by(-PAGE),
-            KeyCode::PageDown => table.move_by(PAGE),
-            KeyCode::Home | KeyCode::Char('g') => table.selected = 0,
-            KeyCode::Char('c') => table.sort_by(Sort::Cpu),
-            KeyCode::Char('r') => table.sort_by(Sort::Rate),
-            KeyCode::Char('l') => table.sort_by(Sort::Latency),
-            KeyCode::Char('e') => table.sort_by(Sort::Errors),
-            KeyCode::Char('w') => table.sort_by(Sort::Waits),
-            KeyCode::Char('n') => table.sort_by(Sort::Name),
-            KeyCode::Char('t') => table.tree = !table.tree,
-            KeyCode::Char('a') => table.clients = !table.clients,
-            KeyCode::Char('p') => table.paused = !table.paused,
+            KeyCode::Up | KeyCode::Char('k') => self.move_by(-1),
+            KeyCode::Down | KeyCode::Char('j') => self.move_by(1),
+            KeyCode::PageUp => self.move_by(-PAGE),
+            KeyCode::PageDown => self.move_by(PAGE),
+            KeyCode::Home | KeyCode::Char('g') => self.move_by(isize::MIN),
+            KeyCode::Char('o') => {
+                self.shows_running = !self.shows_running;
+                self.running.clear();
+                self.wanted = None;
+                self.details = None;
+            }
             KeyCode::Char('/') => self.typing = true,
+            KeyCode::Char(letter) => self.press_letter(letter),
             _ => {}
         }
-        self.table.move_by(0);
+        self.move_by(0);
         Done::GoOn
+    }
+
+    /// Letters that change the table of classes.
+    fn press_letter(&mut self, letter: char) {
+        let table = &mut self.table;
+        match letter {
+            'c' => table.sort_by(Sort::Cpu),
+            'r' => table.sort_by(Sort::Rate),
+            'l' => table.sort_by(Sort::Latency),
+            'e' => table.sort_by(Sort::Errors),
+            'w' => table.sort_by(Sort::Waits),
+            'n' => table.sort_by(Sort::Name),
+            't' => table.tree = !table.tree,
+            'a' => table.clients = !table.clients,
+            'p' => table.paused = !table.paused,
+            _ => {}
+        }
+    }
+
+    /// Moves the selection of what is shown, within its rows.
+    fn move_by(&mut self, rows: isize) {
+        if self.shows_running {
+            self.running.move_by(rows, &self.table.filter);
+        } else {
+            self.table.move_by(rows);
+        }
     }
 
     fn type_filter(&mut self, code: KeyCode) {
@@ -95,7 +123,7 @@ impl Top {
             KeyCode::Char(c) if self.table.filter.chars().count() < FILTER_MAX => self.table.filter.push(c),
             _ => {}
         }
-        self.table.move_by(0);
+        self.move_by(0);
     }
 }
 
@@ -124,6 +152,19 @@ mod tests {
         assert_eq!(press(&mut top, "q"), Done::Quit);
         let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
         assert_eq!(Top { typing: true, ..Top::default() }.press(interrupt), Done::Quit);
+    }
+
+    #[test]
+    fn requests_that_run_now_are_asked_for_while_they_are_shown() {
+        let mut top = Top::default();
+        assert!(!top.asked().running);
+        press(&mut top, "o");
+        assert!(top.asked().running);
+        // None is there to look at closely.
+        press(&mut top, "jG\n");
+        assert_eq!(top.asked().class, None);
+        press(&mut top, "o");
+        assert!(!top.asked().running);
     }
 
     #[test]

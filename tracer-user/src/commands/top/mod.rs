@@ -1,4 +1,5 @@
-//! `tracer top`: the request classes of a running agent, or of one of its own, in a terminal, by its HTTP API.
+//! `tracer top`: the request classes of a running agent, or of one of its own, and the requests that run now, in a terminal,
+//! by its HTTP API.
 //!
 //! A thread of its own asks the agent, so that keys work while it does; `table` decides what stands where and is pure;
 //! `screen` draws it.
@@ -7,6 +8,7 @@ mod client;
 mod details;
 mod keys;
 mod own_agent;
+mod running;
 mod screen;
 mod table;
 
@@ -22,6 +24,7 @@ use self::client::Client;
 use self::details::Details;
 use self::keys::Done;
 use self::own_agent::OwnAgent;
+use self::running::{Running, RunningView};
 use self::table::{ClassKey, Snapshot, Table};
 use super::Failure;
 
@@ -38,6 +41,8 @@ enum News {
     Snapshot(Box<Snapshot>),
     /// What [`Details`] shows of the wanted class.
     Details(Box<Details>),
+    /// The requests that run now.
+    Running(Box<Running>),
     /// Why there is nothing new.
     Trouble(String),
 }
@@ -50,10 +55,22 @@ struct Top {
     /// The class that is looked at closely.
     wanted: Option<ClassKey>,
     details: Option<Details>,
+    /// The requests that run now stand in the place of the classes.
+    shows_running: bool,
+    running: RunningView,
     trouble: Option<String>,
     /// The filter is being typed.
     typing: bool,
     help: bool,
+}
+
+/// What the agent is asked for beside classes and services.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Asked {
+    /// The class that is looked at closely.
+    class: Option<ClassKey>,
+    /// Whether the requests that run now are shown.
+    running: bool,
 }
 
 /// Where an agent listens unless it is asked not to.
@@ -97,7 +114,7 @@ fn run(
     terminal: &mut ratatui::DefaultTerminal,
     top: &mut Top,
     news: &mpsc::Receiver<News>,
-    wanted: &mpsc::Sender<Option<ClassKey>>,
+    wanted: &mpsc::Sender<Asked>,
     stop: &AtomicBool,
 ) -> std::io::Result<()> {
     let mut changed = true;
@@ -114,13 +131,14 @@ fn run(
             continue;
         }
         if let Event::Key(key) = event::read()? {
-            let before = top.wanted.clone();
+            let before = top.asked();
             if top.press(key) == Done::Quit {
                 break;
             }
-            if top.wanted != before {
+            let asked = top.asked();
+            if asked != before {
                 // The thread is there as long as this receiver is.
-                let _ = wanted.send(top.wanted.clone());
+                let _ = wanted.send(asked);
             }
         }
     }
@@ -128,6 +146,10 @@ fn run(
 }
 
 impl Top {
+    fn asked(&self) -> Asked {
+        Asked { class: self.wanted.clone(), running: self.shows_running }
+    }
+
     fn take(&mut self, news: News) {
         match news {
             News::Snapshot(snapshot) => {
@@ -137,32 +159,45 @@ impl Top {
             // Another class may have been chosen meanwhile.
             News::Details(details) if Some(&details.class) == self.wanted.as_ref() => self.details = Some(*details),
             News::Details(_) => {}
+            // The view may have been left meanwhile.
+            News::Running(running) if self.shows_running && !self.table.paused => {
+                self.running.update(*running, &self.table.filter);
+            }
+            News::Running(_) => {}
             News::Trouble(why) => self.trouble = Some(why),
         }
     }
 }
 
 /// Asks the agent until the receiver is gone.
-fn ask(client: &Client, interval: Duration, wanted: &mpsc::Receiver<Option<ClassKey>>, news: &mpsc::Sender<News>) {
-    let mut class: Option<ClassKey> = None;
-    let mut asked: Option<Instant> = None;
+fn ask(client: &Client, interval: Duration, wanted: &mpsc::Receiver<Asked>, news: &mpsc::Sender<News>) {
+    let mut asked = Asked::default();
+    let mut details_at: Option<Instant> = None;
     loop {
+        let mut answers = Vec::new();
         match wanted.recv_timeout(interval) {
-            Ok(chosen) => (class, asked) = (chosen, None),
-            Err(RecvTimeoutError::Timeout) => {
-                let one = client.snapshot().map_or_else(News::Trouble, |snapshot| News::Snapshot(Box::new(snapshot)));
-                if news.send(one).is_err() {
-                    return;
+            Ok(chosen) => {
+                if chosen.class != asked.class {
+                    details_at = None;
                 }
+                asked = chosen;
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                answers.push(client.snapshot().map(|snapshot| News::Snapshot(Box::new(snapshot))));
             }
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        if let Some(class) = &class
-            && asked.is_none_or(|asked| asked.elapsed() >= STACKS_EVERY)
+        if asked.running {
+            answers.push(client.running().map(|running| News::Running(Box::new(running))));
+        }
+        if let Some(class) = &asked.class
+            && details_at.is_none_or(|at| at.elapsed() >= STACKS_EVERY)
         {
-            asked = Some(Instant::now());
-            let one = client.details(class).map_or_else(News::Trouble, |details| News::Details(Box::new(details)));
-            if news.send(one).is_err() {
+            details_at = Some(Instant::now());
+            answers.push(client.details(class).map(|details| News::Details(Box::new(details))));
+        }
+        for answer in answers {
+            if news.send(answer.unwrap_or_else(News::Trouble)).is_err() {
                 return;
             }
         }

@@ -12,9 +12,9 @@ use super::keys::HELP;
 use super::table::{Class, Sort, TableRow};
 use crate::text::printable;
 
-const HEAD: Style = Style::new().add_modifier(Modifier::BOLD);
+pub(super) const HEAD: Style = Style::new().add_modifier(Modifier::BOLD);
 const DIM: Style = Style::new().fg(Color::DarkGray);
-const BAD: Style = Style::new().fg(Color::Red);
+pub(super) const BAD: Style = Style::new().fg(Color::Red);
 
 /// Draws everything.
 pub(super) fn draw(frame: &mut Frame<'_>, top: &Top) {
@@ -26,6 +26,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, top: &Top) {
             Some((class, cores)) => class_page(frame, body, &class, cores, top.details.as_ref()),
             None => frame.render_widget("The agent does not have this class any more. Esc: back", body),
         },
+        None if top.shows_running => top.running.draw(frame, body, &top.table.filter),
         None => classes(frame, body, top),
     }
     frame.render_widget(footline(top), foot);
@@ -69,7 +70,9 @@ fn footline(top: &Top) -> Line<'static> {
     }
     let filter = if top.table.filter.is_empty() { String::new() } else { format!("  filter: {}", top.table.filter) };
     Line::styled(
-        format!("q quit  h help  Enter details  c/r/l/e/w/n sort  t tree  a all  / filter  p pause{filter}"),
+        format!(
+            "q quit  h help  Enter details  c/r/l/e/w/n sort  t tree  a all  o running now  / filter  p pause{filter}"
+        ),
         DIM,
     )
 }
@@ -216,7 +219,7 @@ fn rate(per_second: f64) -> String {
 }
 
 /// Seconds with three digits or so and a unit.
-fn time(seconds: f64) -> String {
+pub(super) fn time(seconds: f64) -> String {
     match seconds {
         s if s <= 0.0 => "–".into(),
         s if s < 1e-3 => format!("{:.0}µs", s * 1e6),
@@ -227,7 +230,7 @@ fn time(seconds: f64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::time::Instant;
 
     use ratatui::Terminal;
@@ -236,7 +239,7 @@ mod tests {
     use super::super::table::{Health, Snapshot};
     use super::*;
 
-    fn drawn(top: &Top, width: u16, height: u16) -> String {
+    pub(in super::super) fn drawn(top: &Top, width: u16, height: u16) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
         terminal.draw(|frame| draw(frame, top)).expect("drawn");
         let buffer = terminal.backend().buffer();
@@ -244,7 +247,7 @@ mod tests {
         lines.map(|line| line.iter().map(ratatui::buffer::Cell::symbol).collect::<String>() + "\n").collect()
     }
 
-    fn top() -> Top {
+    pub(in super::super) fn top() -> Top {
         let class = Class {
             service_name: "shop".into(),
             request_class: "GET /cart\x1b[2J".into(),
@@ -289,8 +292,8 @@ mod tests {
     #[test]
     fn no_terminal_is_too_small() {
         for (width, height) in [(1, 1), (3, 2), (20, 4), (200, 3)] {
-            for help in [false, true] {
-                let mut top = Top { help, ..top() };
+            for (help, shows_running) in [(false, false), (true, false), (false, true)] {
+                let mut top = Top { help, shows_running, ..top() };
                 drawn(&top, width, height);
                 top.wanted = top.table.selected_key();
                 drawn(&top, width, height);
