@@ -118,7 +118,7 @@ impl Pipeline {
             downstream,
             calls,
             grade: verdicts.grade,
-            evidence: verdicts.evidence,
+            evidence: verdicts.reason.text(),
             remote: relay::remote(live.relay.as_deref(), live.end.saturating_sub(live.start)),
             request_id: live.request.request_id,
             namespace: live.request.namespace,

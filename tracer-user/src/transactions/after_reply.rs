@@ -10,15 +10,15 @@
 use smallvec::SmallVec;
 use tracer_common::event::{OP_EOF, Op, State, ThreadCounters};
 
+use super::cause::{Cause, ShownBy};
 use super::engine::Engine;
 use super::event_loop::is_looped;
-use super::open_span::{Cause, OpenSpan, Slot, SpanRef};
+use super::evidence::Evidence;
+use super::open_span::{OpenSpan, Slot, SpanRef};
 use super::task_table::is_unique;
 use super::thread::Target;
 use crate::model::{Direction, Nanos, Side};
 
-/// Evidence for calls made on behalf of a request after its reply.
-pub(super) const AFTER_REPLY: &str = "same thread after the reply, one request at a time";
 /// Connections remembered per request after its reply; beyond that the oldest is forgotten.
 const CONNECTIONS: usize = 8;
 
@@ -124,7 +124,7 @@ impl Engine {
         let used = connection.is_some_and(|connection| connection.used);
         let dialled = connection.is_some_and(|connection| connection.talk.dialled_or_asks());
         let calls_for = awaited.and_then(|slot| self.spans.get(slot)).filter(|live| live.side == Side::Client);
-        let calls_for = calls_for.and_then(|call| call.cause.candidate);
+        let calls_for = calls_for.and_then(|call| call.cause.request());
         let thread = self.threads.get_mut(&op.header.tid)?;
         if dir == Direction::Rx && !dialled {
             thread.serving.polls |= thread.counters.polls != op.counters.polls;
@@ -196,8 +196,8 @@ impl Engine {
     pub(super) fn cause_after(&self, op: &Op, request: Slot) -> Option<Cause> {
         let after = self.threads.get(&op.header.tid)?.after_reply.as_ref().filter(|after| after.request == request)?;
         let kept = self.spans.get(request).map_or(after.kept, OpenSpan::kept);
-        let tasked = self.is_tasked(op);
-        Some(Cause { candidate: Some(request), alone: true, kept: Some(kept), tasked, ..Cause::none(AFTER_REPLY) })
+        let shown_by = if self.is_tasked(op) { ShownBy::Task } else { ShownBy::Thread };
+        Some(Cause { shown_by, ..Cause::of(request, kept, Evidence::AfterReply) })
     }
 
     /// The request is reported: later work of its thread for it refers to the reported ids.

@@ -3,18 +3,15 @@
 use smallvec::SmallVec;
 use tracer_common::event::Op;
 
-use super::child_processes::ByProcess;
+use super::cause::{Cause, ShownBy, State};
 use super::engine::{Engine, Output};
 use super::event_loop::is_looped;
+use super::evidence::Evidence;
 use super::forwarding::fingerprint;
 use super::ids;
-use super::jobs;
 use super::join::JoinKey;
-use super::losses::{AFTER_POLL, BEGINS, MAYBE_OVER};
-use super::open_span::{Cause, OpenSpan, PoolQueue, Slot, Vote};
+use super::open_span::{OpenSpan, PoolQueue, Slot};
 use super::pools::JobEnd;
-use super::report::SESSION;
-use super::round_trips::UNKNOWN;
 use super::task_table::is_unique;
 use super::thread::{IntervalOwner, Thread};
 use crate::model::{Cost, DimensionValues, Direction, Nanos, Outcome, ProtocolId, Side, TraceFlags, TraceId};
@@ -118,7 +115,7 @@ impl Engine {
             forks: false,
             children: SmallVec::new(),
             calls: Vec::new(),
-            cause: Cause::none("no request held"),
+            cause: Cause::none(Evidence::NoRequest),
             fingerprint,
             in_forwarding: None,
             forwards: SmallVec::new(),
@@ -182,12 +179,12 @@ impl Engine {
         let is_job = protocol == ProtocolId::Job;
         if side == Side::Client {
             live.cause = match round_trip {
-                _ if asks_for_job => jobs::asks(),
-                _ if role == Some(Side::Server) => Cause::delivered(),
+                _ if asks_for_job => Cause::none(Evidence::AsksForJob),
+                _ if role == Some(Side::Server) => Cause::none(Evidence::Delivery),
                 Some(cause) if timed => *cause,
-                None if timed => Cause::none(UNKNOWN),
+                None if timed => Cause::none(Evidence::RoundTripUnseen),
                 // Its upgrade is its parent; it is over already.
-                None if is_session => Cause::none(SESSION),
+                None if is_session => Cause::none(Evidence::Session),
                 _ => self.cause_of(opener, op),
             };
             self.note_queue_worker(&mut live);
@@ -249,7 +246,9 @@ impl Engine {
                     && !made
                     && !is_unique(op.entity)
                     && self.spans.get(slot).is_some_and(|live| {
-                        live.cause.candidate.is_none() && !live.cause.alone && live.cause.by_process == ByProcess::No
+                        live.cause.candidate.is_none()
+                            && !live.cause.is_certain()
+                            && live.cause.shown_by != ShownBy::Process
                     })
                 {
                     self.detached_call(slot, op);
@@ -404,57 +403,54 @@ impl Engine {
 
     /// Cause of a call that is being sent, as far as its thread shows.
     pub(super) fn cause(&self, opener: Option<(Slot, Option<u32>)>, op: Option<During<'_>>) -> Cause {
-        let none = Cause::none;
         if let Some(during) = op
             && !self.serving_all
             && !self.serving.contains_key(&during.op.header.tgid)
         {
-            return Cause { alone: true, ..none(BEGINS) };
+            return Cause::none(Evidence::Begins);
         }
-        let Some(During { op, group, holder, own, .. }) = op else { return none("no operation") };
+        let Some(During { op, group, holder, own, .. }) = op else {
+            return Cause::none(Evidence::NoOperation);
+        };
         let thread = self.threads.get(&op.header.tid);
         if is_looped(op) {
             return self.loop_cause(own);
         }
         let multiplexer = thread.is_some_and(Thread::several);
         let in_job = holder.and_then(|slot| Some((slot, self.cause_in_job(slot, op, opener)?)));
-        let (candidate, alone, evidence) = if let Some((slot, (alone, evidence))) = in_job {
-            (Some(slot), alone, evidence)
+        let (candidate, evidence) = if let Some(in_job) = in_job {
+            in_job
         } else if let Some(slot) = holder {
             match thread.map_or(0, |thread| thread.open.len()) {
                 // A thread that reads a connection with many streams often hands them to others, and sends calls for
                 // other requests.
-                0 | 1 if self.spans.get(slot).is_some_and(|live| live.multiplexed) => {
-                    (Some(slot), false, "same thread, a stream among possible others")
-                }
+                0 | 1 if self.spans.get(slot).is_some_and(|live| live.multiplexed) => (slot, Evidence::Stream),
                 0 | 1 if thread.is_some_and(|thread| thread.polls_at_op != op.counters.polls) => {
-                    let over = self.may_be_over(slot);
-                    (Some(slot), !over, if over { MAYBE_OVER } else { AFTER_POLL })
+                    (slot, if self.may_be_over(slot) { Evidence::MaybeOver } else { Evidence::AfterPoll })
                 }
-                0 | 1 => (Some(slot), true, "same thread, one request at a time"),
-                _ => (Some(slot), false, "same thread, more than one request of a connection"),
+                0 | 1 => (slot, Evidence::OneRequest),
+                _ => (slot, Evidence::SeveralOfConnection),
             }
         } else if let Some((slot, _)) = opener.filter(|(_, alone)| multiplexer || alone.is_some()) {
             // The thread has since answered that request, and may have opened the connection for another one if records
             // came early.
-            (Some(slot), false, "connection opened in its group")
+            (slot, Evidence::OpenedInGroup)
         } else if multiplexer {
             match group.and_then(|entity| self.request_of(entity)) {
-                Some(slot) => (Some(slot), false, "sent in its group"),
-                None => return none("several requests on one thread, no read before the call"),
+                Some(slot) => (slot, Evidence::InGroup),
+                None => return Cause::none(Evidence::NothingRead),
             }
         } else if let Some(slot) =
             group.and_then(|entity| self.request_of(entity)).filter(|slot| self.is_unanswered(*slot))
         {
-            (Some(slot), false, "sent in the group of a message that nothing answers")
+            (slot, Evidence::InGroupOfMessage)
         } else {
-            return none("no request held");
+            return Cause::none(Evidence::NoRequest);
         };
-        let kept = candidate.and_then(|slot| self.spans.get(slot)).map(OpenSpan::kept);
-        if kept.is_none() {
-            return none("the request was over");
+        match self.spans.get(candidate).map(OpenSpan::kept) {
+            Some(kept) => Cause::of(candidate, kept, evidence),
+            None => Cause::none(Evidence::RequestOver),
         }
-        Cause { candidate, alone, kept, ..none(evidence) }
     }
 
     /// Whether a thread may have finished an open request without a sign of it: its client is gone, or its answer has
@@ -534,15 +530,12 @@ impl Engine {
         }
         if let Some(During { group: Some(IntervalOwner::Call(call)), .. }) = op
             && let Some(call) = self.spans.get_mut(call)
-            && !call.cause.alone
+            && !call.cause.is_certain()
             && call.cause.forwarded.is_none()
-            && (!call.cause.tasked || (call.cause.grouped && !call.cause.decided_by_task))
+            && (!call.cause.is_tasked()
+                || (call.cause.shown_by == ShownBy::TaskOrGroup && call.cause.state != State::DecidedByTask))
         {
-            call.cause.vote = match call.cause.vote {
-                Vote::None => Vote::For(slot),
-                Vote::For(other) if other == slot => Vote::For(slot),
-                Vote::For(_) | Vote::Split => Vote::Split,
-            };
+            call.cause.vote = call.cause.vote.and(slot);
         }
         if op.is_some() {
             self.answered_on(slot);

@@ -48,7 +48,10 @@ impl Engine {
             Some(live) if live.side == Side::Client => match self.charged_at_once(live) {
                 Some(parent) => Target::of(&self.spans, parent),
                 // Follows the call once its parent is known.
-                None if live.cause.candidate.is_some() || live.cause.open || live.group_membership.is_some() => {
+                None if live.cause.candidate.is_some()
+                    || live.cause.awaits_others()
+                    || live.group_membership.is_some() =>
+                {
                     Target::Span { slot, class: None, service: live.service }
                 }
                 None => Target::Overhead,

@@ -17,27 +17,15 @@
 use rustc_hash::FxHashMap;
 use tracer_common::event::{Exec, Fork, Op, ThreadStats};
 
+use super::cause::{Candidate, Cause, ShownBy, State};
+use super::combine::Vote;
 use super::engine::Engine;
-use super::open_span::{CallTime, Cause, Handed, OpenSpan, Slot, SpanRef, Vote};
-use super::queue_workers::OF_JOB;
+use super::evidence::{Doubt, Evidence};
+use super::open_span::{CallTime, OpenSpan, Slot, SpanRef};
 use super::task_table::{Id, Works, is_named, is_unique};
 use crate::guard::shrink::ShrinkExcess;
 use crate::guard::tables::TableUse;
 use crate::model::{Nanos, Side};
-
-/// Evidence for a call of a process that ended before the answer.
-const FORKED: &str = "its process was forked for the request, by a thread with one request at a time";
-/// The same, if it ended soon after the answer.
-const FORKED_AND_LEFT: &str = "its process was forked for the request and ended soon after the answer";
-/// The same for a task.
-const FORKED_BY_TASK: &str = "its process was forked by the task that answered the request, and ended before that";
-/// Reasons why such a call has no parent.
-const UNDECIDED: &str = "its process was forked for a request, but whether it worked for no other is not known";
-const OUTLIVED: &str = "its process was forked for a request and outlived it";
-const SERVES: &str = "its process was forked for a request, but serves requests itself";
-const NOT_ALONE: &str = "its process was forked for a request, but the thread that forked it may have had several";
-/// Evidence for a call of a child of a server, if the request is not known.
-const OF_SERVER: &str = "its process was forked by one that serves requests, for an unknown request or none";
 
 /// A process seems to end this long after it has woken its parent, nanoseconds: the kernel cleans up first.
 const TEARDOWN: Nanos = 20_000_000;
@@ -52,18 +40,6 @@ const REMEMBERED: Nanos = 15_000_000_000;
 const WAITING: usize = 1024;
 /// Limit of the processes that one request is known to have forked: calls of others, made once it is reported, have no parent.
 const CHILDREN: usize = 1024;
-
-/// Whether a call's process, not its thread, shows its parent, and whether that is decided.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ByProcess {
-    /// Its thread does.
-    #[default]
-    No,
-    /// The end of its process or of the request is still to come.
-    Undecided,
-    /// Its parent is decided.
-    Decided,
-}
 
 /// The request that a thread held alone when it forked.
 #[derive(Clone, Copy, Debug)]
@@ -132,7 +108,7 @@ enum Verdict {
     Wait,
     Certain,
     Confirmed,
-    Doubt(&'static str),
+    Doubt(Doubt),
 }
 
 impl Engine {
@@ -255,26 +231,26 @@ impl Engine {
             return None;
         }
         let independent = child.executed && now.saturating_sub(child.forked) > INDEPENDENT;
-        let undecided = |evidence| Cause { by_process: ByProcess::Decided, ..Cause::none(evidence) };
+        let undecided = |evidence| Cause { shown_by: ShownBy::Process, ..Cause::none(evidence) };
         if child.task != 0 && child.request.is_none() && !independent {
-            return Some(Cause { by_process: ByProcess::Undecided, ..Cause::none(UNDECIDED) });
+            return Some(Cause { state: State::AwaitsProcess, ..undecided(Evidence::ForkUndecided) });
         }
         let Some(forking @ ForkingRequest { request, kept, .. }) = child.request else {
             if independent {
                 return None;
             }
             // A queue's worker may fork a process for each job.
-            let of_worker = self.queue_workers.contains(child.server).then_some(OF_JOB);
-            let of_server = self.serving.contains_key(&child.server).then_some(OF_SERVER);
+            let of_worker = self.queue_workers.contains(child.server).then_some(Evidence::OfJob);
+            let of_server = self.serving.contains_key(&child.server).then_some(Evidence::ForkOfServer);
             return of_worker.or(of_server).map(undecided);
         };
         let answered = self.answered_forking(&forking);
         if answered.is_none_or(|answered| answered.end != 0 && now > answered.end.saturating_add(SOON)) {
-            return (!independent).then(|| undecided(OUTLIVED));
+            return (!independent).then(|| undecided(Evidence::ForkOutlived));
         }
         let kept = self.spans.get(request).map_or(kept, OpenSpan::kept);
-        let candidate = Some(request);
-        Some(Cause { candidate, kept: Some(kept), by_process: ByProcess::Undecided, ..Cause::none(UNDECIDED) })
+        let cause = Cause::of(request, kept, Evidence::ForkUndecided);
+        Some(Cause { shown_by: ShownBy::Process, state: State::AwaitsProcess, ..cause })
     }
 
     /// How a request that forked a process was answered, as far as it was; `None`: it was forgotten.
@@ -301,13 +277,13 @@ impl Engine {
 
     /// A call was sent: remembers it if the end of its process decides, and keeps the request until then.
     pub(super) fn sent_by_process(&mut self, slot: Slot) {
-        let Some(live) = self.spans.get_mut(slot).filter(|live| live.cause.by_process == ByProcess::Undecided) else {
+        let Some(live) = self.spans.get_mut(slot).filter(|live| live.cause.state == State::AwaitsProcess) else {
             return;
         };
-        let request = live.cause.candidate;
+        let request = live.cause.request();
         if self.child_processes.calls.len() >= WAITING {
             self.child_processes.reached += 1;
-            live.cause.by_process = ByProcess::Decided;
+            live.cause.state = State::Settled;
             return;
         }
         self.child_processes.calls.push(slot);
@@ -333,7 +309,7 @@ impl Engine {
             let Some(live) = self.spans.get_mut(slot) else { continue };
             let cause = &mut live.cause;
             if let Some(forking) = found.filter(|_| cause.candidate.is_none()) {
-                (cause.candidate, cause.kept) = (Some(forking.request), Some(forking.kept));
+                cause.candidate = Some(Candidate { slot: forking.request, kept: forking.kept });
                 if end != 0 && matches!(verdict, Verdict::Confirmed) {
                     let time = CallTime { call: Some(slot), start, end };
                     if let Some(request) = self.spans.get_mut(forking.request) {
@@ -343,20 +319,20 @@ impl Engine {
             }
             let Some(live) = self.spans.get_mut(slot) else { continue };
             let cause = &mut live.cause;
-            match (verdict, cause.candidate) {
+            match (verdict, cause.request()) {
                 (Verdict::Wait, _) => {
                     self.child_processes.calls.push(slot);
                     continue;
                 }
-                (Verdict::Certain, _) => (cause.alone, cause.evidence) = (true, FORKED),
+                (Verdict::Certain, _) => cause.evidence = Evidence::Forked,
                 (Verdict::Confirmed, Some(request)) => {
-                    let evidence = if found.is_some() { FORKED_BY_TASK } else { FORKED_AND_LEFT };
+                    let evidence = if found.is_some() { Evidence::ForkedByTask } else { Evidence::ForkedAndLeft };
                     (cause.vote, cause.evidence) = (Vote::For(request), evidence);
                 }
                 (Verdict::Confirmed, None) => {}
-                (Verdict::Doubt(why), _) => cause.handed = Some(Handed { doubt: Some(why), futex: 0, calls: 1 }),
+                (Verdict::Doubt(why), _) => cause.doubt = Some(why),
             }
-            cause.by_process = ByProcess::Decided;
+            cause.state = State::Settled;
         }
     }
 
@@ -389,32 +365,32 @@ impl Engine {
 
     fn verdict_on_child(&self, call: &OpenSpan, now: Nanos) -> Verdict {
         if self.serving.contains_key(&call.pid) {
-            return Verdict::Doubt(SERVES);
+            return Verdict::Doubt(Doubt::ForkServes);
         }
         let child = self.child_processes.processes.get(&call.pid);
         if child.is_some_and(|child| child.task != 0) {
             return Verdict::Wait;
         }
         let Some((child, forking)) = child.and_then(|child| Some((child, child.request?))) else {
-            return Verdict::Doubt(UNDECIDED);
+            return Verdict::Doubt(Doubt::ForkUndecided);
         };
-        let Some(request) = self.answered_forking(&forking) else { return Verdict::Doubt(UNDECIDED) };
+        let Some(request) = self.answered_forking(&forking) else { return Verdict::Doubt(Doubt::ForkUndecided) };
         let answered = if request.first == 0 { request.end } else { request.first };
         let outlives =
             request.end != 0 && request.end.saturating_add(SOON) < if child.ended == 0 { now } else { child.ended };
         match (child.ended, answered) {
-            _ if outlives => Verdict::Doubt(OUTLIVED),
+            _ if outlives => Verdict::Doubt(Doubt::ForkOutlived),
             (0, _) | (_, 0) => Verdict::Wait,
             (ended, answered) if forking.tid == 0 => match sure(ended, answered, request.end) {
                 Verdict::Certain => Verdict::Confirmed,
                 // What ends later may be another's.
-                Verdict::Confirmed => Verdict::Doubt(UNDECIDED),
+                Verdict::Confirmed => Verdict::Doubt(Doubt::ForkUndecided),
                 other => other,
             },
-            _ if !request.alone || self.affinity.moves(child.server) => Verdict::Doubt(NOT_ALONE),
+            _ if !request.alone || self.affinity.moves(child.server) => Verdict::Doubt(Doubt::ForkOfSeveral),
             _ if forking.others_open => match self.fork_is_of_thread(child.server, call.deferred) {
                 Some(true) => sure(child.ended, answered, request.end),
-                Some(false) => Verdict::Doubt(NOT_ALONE),
+                Some(false) => Verdict::Doubt(Doubt::ForkOfSeveral),
                 None => Verdict::Wait,
             },
             (ended, answered) => sure(ended, answered, request.end),

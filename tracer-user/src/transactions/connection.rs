@@ -9,7 +9,8 @@ use tracer_common::event::{
     FAMILY_INET, FAMILY_INET6, FAMILY_UNIX, OPEN_MIDSTREAM, OPEN_QUEUED, Op, Open, ROLE_ACTIVE, ROLE_PASSIVE,
 };
 
-use super::open_span::{Cause, Slot};
+use super::cause::Cause;
+use super::open_span::Slot;
 use super::plaintext::Plaintext;
 use super::relayed::Contact;
 use crate::model::{Accepted, Direction, Nanos, Side};

@@ -16,6 +16,7 @@ use super::child_processes::ChildProcesses;
 use super::connection::Connection;
 use super::declared::{DeclaredCalls, FinishedCall};
 use super::event_loop::Meetings;
+use super::evidence::Reason;
 use super::forwarding::Forwarding;
 use super::inband_context::InbandContexts;
 use super::jobs::Jobs;
@@ -146,8 +147,8 @@ pub struct Verdicts {
     pub parent: Option<SpanId>,
     /// How sure the parent is.
     pub grade: crate::model::Grade,
-    /// The evidence for the grade.
-    pub evidence: &'static str,
+    /// Why it has that parent and grade.
+    pub reason: Reason,
 }
 
 /// The correlation core.
@@ -577,7 +578,7 @@ impl Engine {
     pub(super) fn request_of(&self, entity: IntervalOwner) -> Option<Slot> {
         match entity {
             IntervalOwner::Request(slot) => Some(slot),
-            IntervalOwner::Call(slot) => self.spans.get(slot).and_then(|live| live.cause.candidate),
+            IntervalOwner::Call(slot) => self.spans.get(slot).and_then(|live| live.cause.request()),
         }
     }
 
@@ -655,7 +656,7 @@ impl Engine {
             self.callback_groups.over(group_membership.callback_group);
         }
         let (tid, start, end, side) = (live.tid, live.start, live.end, live.side);
-        let parent = live.cause.candidate.filter(|_| !live.withdrawn);
+        let parent = live.cause.request().filter(|_| !live.withdrawn);
         match side {
             Side::Server => {
                 self.answer_later(slot);

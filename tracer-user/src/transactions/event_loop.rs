@@ -21,12 +21,15 @@ use tracer_common::runtime::{KIND_NODE, NODE_ID_BITS, NODE_SURE};
 
 use super::begin::During;
 use super::callback_groups::{Asker, GroupOwner};
+use super::cause::{Candidate, Cause};
+use super::combine::{Proposal, Verdict, combine};
 use super::engine::Engine;
-use super::open_span::{Cause, GroupMembership, OpenSpan, Slot, SpanRef};
+use super::evidence::{Doubt, Evidence};
+use super::open_span::{GroupMembership, OpenSpan, Slot, SpanRef};
 use super::streams::is_stream;
 use super::thread::{IntervalOwner, ReadInterval, Thread};
 use crate::guard::tables::TableUse;
-use crate::model::{Direction, Grade, Nanos, Side};
+use crate::model::{Direction, Nanos, Side};
 use crate::protocols::ExchangeEvent;
 
 /// Callbacks remembered per loop; ids created in older callbacks have no owner.
@@ -144,11 +147,11 @@ impl Meetings {
     }
 
     /// Why ties of this process are not trusted.
-    fn doubt(self) -> Option<&'static str> {
+    fn doubt(self) -> Option<Doubt> {
         if self.met > 0 && self.met.saturating_mul(MEETINGS) > self.requests {
-            return Some("requests of its process wait for each other's calls");
+            return Some(Doubt::RequestsMeet);
         }
-        (self.requests < SEEN).then_some("too little was seen of its process")
+        (self.requests < SEEN).then_some(Doubt::FewRequests)
     }
 }
 
@@ -250,18 +253,18 @@ impl Engine {
     /// Cause of a call that an event loop sends, as far as known yet.
     pub(super) fn loop_cause(&self, own: Option<Slot>) -> Cause {
         let Some(live) = own.and_then(|slot| self.spans.get(slot)) else {
-            return Cause::none("the callback that sent it is unknown");
+            return Cause::none(Evidence::CallbackUnknown);
         };
         let whose = live
             .group_membership
             .map_or(GroupOwner::Untied, |group_membership| self.callback_groups.whose(group_membership.callback_group));
-        let (candidate, kept) = match (whose, live.side) {
-            (GroupOwner::One(asker), _) => (Some(asker.slot), Some(asker.kept)),
-            (GroupOwner::Several, Side::Server) => (own, Some(live.kept())),
-            (GroupOwner::Several, Side::Client) => (live.cause.candidate, live.cause.kept),
-            (GroupOwner::Untied, _) => (None, None),
+        let candidate = match (whose, live.side) {
+            (GroupOwner::One(asker), _) => Some(Candidate { slot: asker.slot, kept: asker.kept }),
+            (GroupOwner::Several, Side::Server) => own.map(|slot| Candidate { slot, kept: live.kept() }),
+            (GroupOwner::Several, Side::Client) => live.cause.candidate,
+            (GroupOwner::Untied, _) => None,
         };
-        Cause { candidate, kept, ..Cause::none("sent in no callback of a request") }
+        Cause { candidate, ..Cause::none(Evidence::NoCallback) }
     }
 
     /// A span of an event loop begins: ties it to the span of its callback.
@@ -330,7 +333,7 @@ impl Engine {
             && call.cause.candidate.is_none()
             && !met
         {
-            (call.cause.candidate, call.cause.kept) = (Some(request), Some(kept));
+            call.cause.candidate = Some(Candidate { slot: request, kept });
         }
     }
 
@@ -395,38 +398,33 @@ impl Engine {
         }
     }
 
-    /// The parent of an event loop's call, its grade and evidence.
-    pub(super) fn loop_grade(
-        &self,
-        live: &OpenSpan,
-        group_membership: GroupMembership,
-    ) -> (Option<Slot>, Grade, &'static str) {
+    /// The verdict on an event loop's call.
+    pub(super) fn loop_verdict(&self, live: &OpenSpan, group_membership: GroupMembership) -> Verdict {
         let since = |slot: Slot, otherwise: Nanos| self.spans.get(slot).map_or(otherwise, |live| live.start);
-        match self.callback_groups.whose(group_membership.callback_group) {
-            GroupOwner::Untied if live.cause.alone => (None, Grade::Certain, live.cause.evidence),
-            GroupOwner::Untied => (None, Grade::Orphan, "nothing ties it to a request"),
-            GroupOwner::Several => (live.cause.candidate, Grade::Ambiguous, "several requests meet in its callbacks"),
+        combine(&match self.callback_groups.whose(group_membership.callback_group) {
+            GroupOwner::Untied if live.cause.is_certain() => Proposal::none(live.cause.evidence),
+            GroupOwner::Untied => Proposal::none(Evidence::Untied),
+            GroupOwner::Several => Proposal {
+                parent: live.cause.request(),
+                ..Proposal::none(Evidence::NoCallback).doubted(Some(Doubt::CallbacksMeet))
+            },
             GroupOwner::One(Asker { slot, since: read, .. }) => {
                 let doubt = if !group_membership.sure {
-                    Some("it is not seen where callbacks of its process end")
+                    Some(Doubt::EndsUnseen)
                 } else if live.start < since(slot, read) {
-                    Some("sent before the only request it is tied to was read")
+                    Some(Doubt::SentBeforeRead)
                 } else if is_stream(live) {
-                    Some("its connection carries several at once, and callbacks send each other's calls")
+                    Some(Doubt::CallbackStream)
                 } else if group_membership.direct {
                     None
                 } else {
                     self.meetings.get(&live.pid).copied().unwrap_or_default().doubt()
                 };
-                match doubt {
-                    Some(doubt) => (Some(slot), Grade::Ambiguous, doubt),
-                    None if group_membership.direct => {
-                        (Some(slot), Grade::Confirmed, "sent in the callback that read the request")
-                    }
-                    None => (Some(slot), Grade::Confirmed, "its callbacks belong to one request"),
-                }
+                let direct = group_membership.direct;
+                let evidence = if direct { Evidence::ReadingCallback } else { Evidence::OneRequestsCallbacks };
+                Proposal::of(slot, evidence).doubted(doubt)
             }
-        }
+        })
     }
 
     /// Evicts the oldest callbacks of event loops when all loops together have too many.
@@ -459,7 +457,7 @@ impl Engine {
         let goes_on = live.deferred < PATIENCE && self.callback_groups.is_open(group_membership.callback_group);
         match self.callback_groups.whose(group_membership.callback_group) {
             GroupOwner::Several => false,
-            GroupOwner::Untied => goes_on && !live.cause.alone,
+            GroupOwner::Untied => goes_on && !live.cause.is_certain(),
             GroupOwner::One(asker) => {
                 let request = self.spans.get(asker.slot);
                 goes_on || request.is_some_and(|request| request.end == 0 && request.first_reply == 0)

@@ -15,11 +15,13 @@ use rustc_hash::{FxHashMap, FxHasher};
 use smallvec::SmallVec;
 use tracer_common::event::Op;
 
+use super::cause::{Candidate, Forwarded};
+use super::combine::Vote;
 use super::engine::Engine;
 use super::event_loop::is_looped;
-use super::open_span::{Handed, OpenSpan, Slab, Slot, Vote};
+use super::evidence::{Doubt, Evidence};
+use super::open_span::{OpenSpan, Slab, Slot};
 use super::thread::Thread;
-use super::thread_affinity::MOVES;
 use crate::guard::shrink::ShrinkExcess;
 use crate::model::{Nanos, ProtocolId};
 use crate::protocols::{Conventions, Request};
@@ -35,16 +37,6 @@ const FORWARDS: usize = 4;
 /// Open requests remembered per thread and fingerprint; more are only counted. Two are ambiguous already, and the long
 /// pipelines that some protocols send would be searched from end to end for each of their requests.
 const ALIKE: usize = 16;
-
-/// Evidence for a forwarded call.
-pub(super) const SENT_ON: &str = "the only open request with its method and target, and its reply was the answer";
-/// Reasons why a forwarded call is ambiguous.
-const TWICE: &str = "several calls have the method and target of one request";
-const OTHER_REPLY: &str = "the only open request with its method and target, but its reply was not the answer";
-const NO_PROXY: &str = "its process makes calls of its own";
-const UNSEEN: &str = "something of its thread was not seen";
-const BATCHES: &str = "its process reads for several requests before it sends for them";
-const CONTRADICTED: &str = "sent in the group of another request than one with its method and target";
 
 /// Statistics of a process's calls.
 #[derive(Clone, Copy, Debug, Default)]
@@ -209,7 +201,7 @@ impl Engine {
         else {
             return;
         };
-        let (fingerprint, tgid, candidate) = (call.fingerprint, call.pid, call.cause.candidate);
+        let (fingerprint, tgid, candidate) = (call.fingerprint, call.pid, call.cause.request());
         let Some(thread) = self.threads.get(&tid).filter(|thread| !thread.open.is_empty()) else { return };
         let multiplexer = thread.several();
         let several = thread.open.len() > 1;
@@ -232,7 +224,7 @@ impl Engine {
             }
             let other = candidate.is_some_and(|candidate| !alike.contains(&candidate));
             if trusted && multiplexer && several && other && !none {
-                self.doubt_call(slot, CONTRADICTED);
+                self.doubt_call(slot, Doubt::OtherContent);
             }
             return;
         };
@@ -249,14 +241,14 @@ impl Engine {
             && let Some(call) = self.spans.get_mut(slot)
         {
             let (since, kept) = first;
-            call.cause.candidate = Some(request);
-            (call.cause.kept, call.cause.alone, call.cause.vote) = (Some(kept), false, Vote::None);
-            (call.cause.forwarded, call.cause.evidence) = (Some(since), SENT_ON);
+            call.cause.candidate = Some(Candidate { slot: request, kept });
+            (call.cause.vote, call.cause.evidence) = (Vote::None, Evidence::Forwards);
+            call.cause.forwarded = Some(Forwarded { since, by_group: false });
         }
         if calls.len() > 1 {
             for call in calls {
                 if self.spans.get(call).is_some_and(|call| call.cause.forwarded.is_some()) {
-                    self.doubt_call(call, TWICE);
+                    self.doubt_call(call, Doubt::ForwardedTwice);
                 }
             }
         }
@@ -269,68 +261,71 @@ impl Engine {
         let (since, status, tgid) = (live.start, live.status, live.pid);
         let trusted = self.is_proxy(tgid);
         let several = self.threads.get(&live.tid).is_some_and(Thread::several);
-        let Some(call) = self.spans.get_mut(slot).filter(|call| !call.cause.alone) else { return };
-        if call.cause.candidate != Some(request) || !trusted || !several {
+        let Some(call) = self.spans.get_mut(slot).filter(|call| !call.cause.is_certain()) else { return };
+        if call.cause.request() != Some(request) || !trusted || !several {
             return;
         }
         if call.first_reply != 0 && call.status == status {
-            call.cause.by_group |= call.cause.vote == Vote::For(request);
-            call.cause.vote = Vote::For(request);
-            (call.cause.forwarded, call.cause.evidence) = (Some(since), SENT_ON);
+            let before = call.cause.forwarded.is_some_and(|forwarded| forwarded.by_group);
+            let by_group = before || call.cause.vote == Vote::For(request);
+            call.cause.forwarded = Some(Forwarded { since, by_group });
+            (call.cause.vote, call.cause.evidence) = (Vote::For(request), Evidence::Forwards);
         } else if call.cause.forwarded.is_some() {
-            self.doubt_call(slot, OTHER_REPLY);
+            self.doubt_call(slot, Doubt::OtherReply);
         }
     }
 
     /// Why a call is doubtful whose parent was found by forwarding or by its callback group.
-    pub(super) fn doubt_of_evidence(&self, call: &OpenSpan) -> Option<&'static str> {
+    pub(super) fn doubt_of_evidence(&self, call: &OpenSpan) -> Option<Doubt> {
         let cause = &call.cause;
-        let Some(since) = cause.forwarded else {
-            let grouped = call.group_membership.is_none() && cause.handed.is_none() && !cause.tasked;
+        let Some(Forwarded { since, by_group }) = cause.forwarded else {
+            let grouped = call.group_membership.is_none() && cause.taken.is_none() && !cause.is_tasked();
+            let grouped = grouped && cause.evidence != Evidence::OnlySender;
             return if grouped { self.doubt_of_group(call) } else { None };
         };
         let doubt = self.doubt_of_forward(call, since)?;
-        if cause.by_group { self.doubt_of_group(call) } else { Some(doubt) }
+        if by_group { self.doubt_of_group(call) } else { Some(doubt) }
     }
 
     /// Why it is doubtful that a call forwards the request it matches, which was read at `since`.
-    fn doubt_of_forward(&self, call: &OpenSpan, since: Nanos) -> Option<&'static str> {
+    fn doubt_of_forward(&self, call: &OpenSpan, since: Nanos) -> Option<Doubt> {
         if self.affinity.moves(call.pid) {
             // Another thread may have read the same request.
-            return Some(MOVES);
+            return Some(Doubt::Moves);
         }
         if !self.is_proxy(call.pid) {
-            return Some(NO_PROXY);
+            return Some(Doubt::NoProxy);
         }
-        self.threads.get(&call.tid).is_none_or(|thread| thread.lost_at >= since).then_some(UNSEEN)
+        self.threads.get(&call.tid).is_none_or(|thread| thread.lost_at >= since).then_some(Doubt::ThreadUnseen)
     }
 
     /// Why it is doubtful that a call was made for its group's request although both sides agree: they agree by chance
     /// in a process that reads several requests before it sends calls for them. Of such a process only those calls are
     /// sure at which its thread had no other pending read; and where any thread goes on with any request, these only once
     /// several calls have shown that its threads go on with what they read.
-    fn doubt_of_group(&self, call: &OpenSpan) -> Option<&'static str> {
+    fn doubt_of_group(&self, call: &OpenSpan) -> Option<Doubt> {
         let sides = self.forwarding.sides.get(&call.pid);
         let at_both = call.cause.one_pending_read.at_both();
         if self.affinity.moves(call.pid) || self.may_move_unseen(call) {
             let sure =
                 at_both && sides.is_some_and(|sides| sides.one_pending_read.is_usual() && sides.all.is_consistent());
-            return (!sure).then_some(MOVES);
+            return (!sure).then_some(Doubt::Moves);
         }
         let sides = sides?;
         let sure = at_both && sides.one_pending_read.is_consistent();
-        (!sure && !sides.all.is_consistent()).then_some(BATCHES)
+        (!sure && !sides.all.is_consistent()).then_some(Doubt::Batches)
     }
 
     /// The answer of `request` began in the group of `call`'s reply: counts whether the group that sent the call names
     /// the same request. `one_pending_read`: the thread had read nothing else when it answered.
     pub(super) fn sides_met(&mut self, call: Slot, request: Slot, one_pending_read: bool) {
-        let Some(live) = self.spans.get_mut(call).filter(|live| live.group_membership.is_none() && !live.cause.tasked)
+        let Some(live) =
+            self.spans.get_mut(call).filter(|live| live.group_membership.is_none() && !live.cause.is_tasked())
         else {
             return;
         };
         live.cause.one_pending_read.answered(one_pending_read);
-        let Some(candidate) = live.cause.candidate.filter(|_| !live.cause.alone) else { return };
+        let Some(candidate) = live.cause.request().filter(|_| !live.cause.is_certain()) else { return };
         let (sides, tgid) = (&mut self.forwarding.sides, live.pid);
         if sides.len() < self.limits.processes || sides.contains_key(&tgid) {
             let sides = sides.entry(tgid).or_default();
@@ -345,9 +340,9 @@ impl Engine {
         self.forwarding.processes.get(&tgid).is_some_and(|calls| calls.is_usual())
     }
 
-    fn doubt_call(&mut self, call: Slot, why: &'static str) {
-        if let Some(live) = self.spans.get_mut(call).filter(|live| !live.cause.alone) {
-            live.cause.handed = Some(Handed { doubt: Some(why), futex: 0, calls: 1 });
+    fn doubt_call(&mut self, call: Slot, why: Doubt) {
+        if let Some(live) = self.spans.get_mut(call).filter(|live| !live.cause.is_certain()) {
+            live.cause.doubt = Some(why);
         }
     }
 }

@@ -23,7 +23,8 @@ use tracer_common::event::Op;
 use super::begin::{Begun, During};
 use super::engine::{Engine, Output};
 use super::event_loop::is_looped;
-use super::open_span::{Cause, OpenSpan, Slot};
+use super::evidence::Evidence;
+use super::open_span::{OpenSpan, Slot};
 use super::report::DEFERRALS;
 use super::task_table::{is_named, is_unique};
 use super::thread::Thread;
@@ -33,20 +34,6 @@ use crate::model::{Cost, Direction, Linked, Nanos, Outcome, ProtocolId, Side, Sp
 use crate::protocols::jobs::{JobEvent, LISTED, TakenJob, joined};
 use crate::protocols::messaging::PROCESS;
 use crate::protocols::{ExpectedReply, NOWHERE, Request, Stamp};
-
-/// Evidence for a call that asks a queue for a job.
-pub(super) const ASKS: &str = "it asks a queue for the next job";
-/// Evidence for a call of a thread that holds a job.
-const ONE_JOB: &str = "same thread, one job at a time";
-/// Reasons why it is not the job's for sure.
-const WAITED: &str = "its thread holds a job, but waited for something else before";
-const MEANWHILE: &str = "its thread holds a job, but does other work meanwhile";
-const ONCE: &str = "its thread took an element of a list, but never asked that list again before";
-/// Evidence for a job whose worker may do several at a time.
-pub(super) const HANDED_OVER: &str = "its worker hands it over: only that it was taken is seen";
-
-/// Evidence for a job whose thread does something else, too.
-pub(super) const SEVERAL_JOBS: &str = "its worker may do other work at the same time";
 
 /// Numbers of jobs among the exchanges of the connection that they were read from.
 const EXCHANGES: u64 = 1 << 63;
@@ -468,21 +455,16 @@ impl Engine {
     }
 
     /// The cause of a call that a thread with a job sends; `opener`: of the call's connection, if it is the first on it.
-    pub(super) fn cause_in_job(
-        &self,
-        slot: Slot,
-        op: &Op,
-        opener: Option<(Slot, Option<u32>)>,
-    ) -> Option<(bool, &'static str)> {
+    pub(super) fn cause_in_job(&self, slot: Slot, op: &Op, opener: Option<(Slot, Option<u32>)>) -> Option<Evidence> {
         let live = self.spans.get(slot).filter(|live| live.protocol == ProtocolId::Job)?;
         let polled = self.threads.get(&op.header.tid).is_none_or(|thread| thread.polls_at_op != op.counters.polls);
         // Waiting for the connection is part of the call.
         let connected = opener == Some((slot, Some(op.header.tid)));
         Some(match (live.alone, polled && !connected) {
-            (true, false) => (true, ONE_JOB),
-            (true, true) => (false, WAITED),
-            (false, _) if live.job.as_ref().is_some_and(|ties| ties.once) => (false, ONCE),
-            (false, _) => (false, MEANWHILE),
+            (true, false) => Evidence::OneJob,
+            (true, true) => Evidence::JobAfterWait,
+            (false, _) if live.job.as_ref().is_some_and(|ties| ties.once) => Evidence::JobOnce,
+            (false, _) => Evidence::JobMeanwhile,
         })
     }
 
@@ -538,9 +520,4 @@ impl Engine {
             }
         }
     }
-}
-
-/// The cause of a call that asks for a job.
-pub(super) fn asks() -> Cause {
-    Cause { alone: true, ..Cause::none(ASKS) }
 }

@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 use tracer_common::event::{Header, OP_TX, Op};
 
 use super::engine::Engine;
+use super::evidence::Evidence;
 use super::open_span::Slot;
 use super::thread::Thread;
 use crate::model::{Nanos, Side};
@@ -13,20 +14,6 @@ use crate::model::{Nanos, Side};
 pub const SUSPECT: Nanos = 60_000_000_000;
 /// The same for requests read before tracing began: shorter, because it affects every host at every start.
 pub const BEGINNING: Nanos = 10_000_000_000;
-
-/// Evidence for a call of a process that was not seen to serve requests.
-pub const BEGINS: &str = "its process serves no requests: the transaction begins here";
-/// The same, if a record of a request it serves may have been lost.
-pub const EVENTS_LOST: &str = "its process was not seen to serve requests, but events were lost";
-/// The same, if it may serve a request it read before tracing began.
-pub const JUST_BEGUN: &str = "its process was not seen to serve requests, but tracing had just begun";
-/// The same, if it was seen to serve requests a little later.
-pub const SERVES_LATER: &str = "its process was seen to serve requests only afterwards";
-/// Evidence for a call of a thread that polled since its last operation: it may have waited for the request's own call,
-/// or for a timer.
-pub(super) const AFTER_POLL: &str = "same thread after a wait, one request at a time";
-/// The same, if the request may have been over by then.
-pub(super) const MAYBE_OVER: &str = "same thread after a wait, and its request may have been over";
 
 /// The latest loss window, extended to the end of its aftermath; and the start of tracing, before which nothing was
 /// recorded.
@@ -48,11 +35,11 @@ impl Losses {
     }
 
     /// Why events at or before `at` may have been missed, if so.
-    pub(super) fn cover(&self, at: Nanos) -> Option<&'static str> {
+    pub(super) fn cover(&self, at: Nanos) -> Option<Evidence> {
         if self.until != 0 && (self.from..=self.until).contains(&at) {
-            Some(EVENTS_LOST)
+            Some(Evidence::EventsLost)
         } else {
-            (at <= self.begun_until).then_some(JUST_BEGUN)
+            (at <= self.begun_until).then_some(Evidence::JustBegun)
         }
     }
 }
@@ -142,16 +129,15 @@ impl Engine {
     pub(super) fn suspect(&mut self, slot: Slot) {
         let (losses, serving) = (self.losses, &self.serving);
         let Some(live) = self.spans.get_mut(slot).filter(|live| live.side == Side::Client) else { return };
-        let served = || serving.get(&live.pid).is_some_and(|since| *since <= live.start).then_some(SERVES_LATER);
-        if live.cause.evidence == BEGINS
+        let served =
+            || serving.get(&live.pid).is_some_and(|since| *since <= live.start).then_some(Evidence::ServesLater);
+        if live.cause.evidence == Evidence::Begins
             && let Some(why) = losses.cover(live.start).or_else(served)
         {
-            live.cause.alone = false;
             live.cause.evidence = why;
         }
-        if live.cause.evidence == AFTER_POLL && losses.cover(live.start) == Some(EVENTS_LOST) {
-            live.cause.alone = false;
-            live.cause.evidence = MAYBE_OVER;
+        if live.cause.evidence == Evidence::AfterPoll && losses.cover(live.start) == Some(Evidence::EventsLost) {
+            live.cause.evidence = Evidence::MaybeOver;
         }
     }
 }
@@ -163,7 +149,7 @@ mod tests {
     #[test]
     fn a_loss_makes_doubtful_what_follows_for_a_while() {
         let mut losses = Losses::default();
-        let lost = |losses: &Losses, at| losses.cover(at) == Some(EVENTS_LOST);
+        let lost = |losses: &Losses, at| losses.cover(at) == Some(Evidence::EventsLost);
         assert!(losses.cover(1).is_none() && losses.cover(5).is_none());
         losses.note(100, 200);
         assert!(!lost(&losses, 99) && lost(&losses, 100) && lost(&losses, 200) && !lost(&losses, 201));
@@ -177,8 +163,8 @@ mod tests {
     #[test]
     fn the_beginning_is_no_loss() {
         let mut losses = Losses { begun_until: 100, ..Losses::default() };
-        assert_eq!((losses.cover(100), losses.cover(101)), (Some(JUST_BEGUN), None));
+        assert_eq!((losses.cover(100), losses.cover(101)), (Some(Evidence::JustBegun), None));
         losses.note(50, 70);
-        assert_eq!(losses.cover(60), Some(EVENTS_LOST), "what was really lost goes before");
+        assert_eq!(losses.cover(60), Some(Evidence::EventsLost), "what was really lost goes before");
     }
 }

@@ -5,16 +5,15 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::callback_groups::CallbackGroup;
-use super::child_processes::ByProcess;
+use super::cause::Cause;
 use super::inband_context::InbandIds;
 use super::jobs::JobTies;
-use super::pending_reads::OnePendingRead;
 use super::relayed::Relayed;
 use super::task_table::AnsweredRequest;
 use super::trace_ids::Bound;
 use super::wakeup_candidates::WakeupCandidates;
 use crate::model::{
-    Accepted, AfterReply, ClassId, Cost, DimensionValues, Grade, Linked, Nanos, Outcome, PropagatedContext, ProtocolId,
+    Accepted, AfterReply, ClassId, Cost, DimensionValues, Linked, Nanos, Outcome, PropagatedContext, ProtocolId,
     ServiceId, Side, SpanId, StackSample, TraceFlags, TraceId,
 };
 use crate::protocols::Request;
@@ -37,118 +36,8 @@ impl Slot {
     }
 }
 
-/// What later evidence says about a call's parent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Vote {
-    /// Nothing yet.
-    None,
-    /// The group that read the call's reply began the answer of this request.
-    For(Slot),
-    /// Two groups that read it answered different requests.
-    Split,
-}
-
-/// The cause of a call, as far as known.
-#[derive(Clone, Copy, Debug)]
-pub struct Cause {
-    /// The request in whose callback group, or on whose thread, the call was made.
-    pub candidate: Option<Slot>,
-    /// Whether the candidate's thread ran one request at a time, which makes it certain.
-    pub alone: bool,
-    /// Whether its process, not its thread, shows what it was made for (`child_processes.rs`, `queue_workers.rs`).
-    pub by_process: ByProcess,
-    /// Other threads of its process held requests when its thread sent it, and it was not known whether requests stay on
-    /// their threads there.
-    pub others_open: bool,
-    /// Evidence from the other side.
-    pub vote: Vote,
-    /// Where the candidate comes from, as text for people.
-    pub evidence: &'static str,
-    /// Ids of the candidate, kept in case it is reported first.
-    pub kept: Option<SpanRef>,
-    /// A thread that held no request made the call: the thread that waits for its result may still show up.
-    pub open: bool,
-    /// How the thread that waited for the call's result was found.
-    pub handed: Option<Handed>,
-    /// The thread that took the result.
-    pub by: u32,
-    /// Tasks of the process share threads: only the task's evidence decides.
-    pub tasked: bool,
-    /// Waits for the request its task's interval turns out to serve.
-    pub waits: bool,
-    /// The task's evidence has decided.
-    pub decided_by_task: bool,
-    /// The task handed the result to another task, which decides.
-    pub passed: bool,
-    /// The task the call belongs to by now, where wake-ups between tasks are traced; 0: unknown.
-    pub task: u64,
-    /// Why the task's evidence is doubtful.
-    pub doubt: Option<&'static str>,
-    /// The parent was found by the forwarded content, not by the sender (`forwarding.rs`): when that request was read.
-    pub forwarded: Option<Nanos>,
-    /// Both sides of its callback groups name that parent, too.
-    pub by_group: bool,
-    /// Its thread had one pending read when it sent the call, and one when it answered by the call's reply.
-    pub one_pending_read: OnePendingRead,
-    /// The tasks mostly act right after their wake-up: the callback group counts until the task's evidence decides.
-    pub grouped: bool,
-}
-
-impl Cause {
-    /// No known cause.
-    pub fn none(evidence: &'static str) -> Self {
-        Self {
-            candidate: None,
-            alone: false,
-            by_process: ByProcess::No,
-            others_open: false,
-            vote: Vote::None,
-            evidence,
-            kept: None,
-            open: false,
-            handed: None,
-            by: 0,
-            tasked: false,
-            waits: false,
-            decided_by_task: false,
-            passed: false,
-            task: 0,
-            doubt: None,
-            forwarded: None,
-            by_group: false,
-            one_pending_read: OnePendingRead::default(),
-            grouped: false,
-        }
-    }
-}
-
 /// What remains of a span once it is reported: span id, trace id, service and class.
 pub type SpanRef = (SpanId, TraceId, ServiceId, Option<ClassId>);
-
-/// How the thread that waited for a call's result was found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Handed {
-    /// Why another thread may have waited for it.
-    pub doubt: Option<&'static str>,
-    /// The futex at which the thread that holds the request was woken; 0: it was not woken.
-    pub futex: u64,
-    /// Calls its thread made since the previous result, if only the usual number of calls per job shows that this one
-    /// belongs to the same job; 1 if that evidence is not needed.
-    pub calls: usize,
-}
-
-impl Cause {
-    /// Whether evidence that decides the parent is still to come.
-    pub(super) fn is_open(&self) -> bool {
-        self.open || self.by_process == ByProcess::Undecided
-    }
-
-    /// Cause of an unsolicited message from the accepting end: someone delivered it there earlier, and only the message
-    /// itself can name its producer.
-    pub(super) fn delivered() -> Self {
-        Self { alone: true, ..Self::none("a delivery: linked by what the message carries") }
-    }
-}
 
 /// How a span of an event loop is tied to other spans.
 #[derive(Clone, Copy, Debug)]
@@ -392,31 +281,6 @@ impl OpenSpan {
             }
         }
         total
-    }
-}
-
-/// The parent of a call, its grade and evidence.
-pub fn grade(cause: &Cause) -> (Option<Slot>, Grade, &'static str) {
-    if let Some(doubt) = cause.handed.and_then(|handed| handed.doubt) {
-        return (cause.candidate, Grade::Ambiguous, doubt);
-    }
-    match (cause.candidate, cause.alone, cause.vote) {
-        (Some(slot), false, Vote::For(other))
-            if slot == other
-                && (cause.handed.is_some() || cause.forwarded.is_some() || cause.by_process == ByProcess::Decided) =>
-        {
-            (Some(slot), Grade::Confirmed, cause.evidence)
-        }
-        (Some(slot), true, _) => (Some(slot), Grade::Certain, cause.evidence),
-        (Some(slot), false, Vote::For(other)) if slot == other => {
-            (Some(slot), Grade::Confirmed, "sent in its group, its reply answered it")
-        }
-        (Some(slot), false, Vote::None) => (Some(slot), Grade::Ambiguous, cause.evidence),
-        (Some(slot), false, _) => (Some(slot), Grade::Ambiguous, "the two sides disagree"),
-        // No cause: certain, too.
-        (None, true, _) => (None, Grade::Certain, cause.evidence),
-        (None, false, Vote::For(slot)) => (Some(slot), Grade::Ambiguous, "only its reply answered it"),
-        (None, false, Vote::Split | Vote::None) => (None, Grade::Orphan, cause.evidence),
     }
 }
 

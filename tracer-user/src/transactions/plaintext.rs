@@ -452,7 +452,7 @@ mod tests {
         server.engine.record(&Record::Op { op, head, tail: &[], fragments: &[] }, &mut server.out);
         let slot = server.engine.connections.get(&cookie)?.spans().next()?;
         let cause = &server.engine.span(slot)?.cause;
-        cause.candidate.map(|_| cause.alone)
+        cause.candidate.map(|_| cause.is_certain())
     }
 
     #[test]

@@ -16,7 +16,7 @@ impl Engine {
         let Some(live) = self.spans.get(slot) else { return };
         let of = |above: &OpenSpan| (above.trace_flags, above.passed.clone());
         let (trace_flags, passed) = match live.side {
-            Side::Client => self.grade(live).0.and_then(|parent| self.spans.get(parent)).map(of),
+            Side::Client => self.verdict(live).sure().and_then(|parent| self.spans.get(parent)).map(of),
             // It named another parent, which is unknown here.
             Side::Server if live.remote_parent.is_some() => None,
             Side::Server => {
@@ -52,7 +52,7 @@ impl Engine {
     pub fn caller_of(&self, slot: Slot) -> Option<Caller> {
         let live = self.spans.get(slot)?;
         if let Some(call) = live.caller.and_then(|(call, _)| self.spans.get(call)) {
-            let request = self.grade(call).0.and_then(|parent| self.spans.get(parent));
+            let request = self.verdict(call).sure().and_then(|parent| self.spans.get(parent));
             let class = request.and_then(|request| request.class);
             return Some(Caller { service: Some(call.service), remote: Arc::clone(&self.empty), class });
         }
@@ -71,7 +71,7 @@ impl Engine {
     pub fn dimensions_of_caller(&self, slot: Slot) -> DimensionValues {
         let live = self.spans.get(slot);
         let call = live.and_then(|live| self.spans.get(live.caller?.0));
-        let request = call.and_then(|call| self.spans.get(self.grade(call).0?));
+        let request = call.and_then(|call| self.spans.get(self.verdict(call).sure()?));
         request.map(|request| request.dimensions).unwrap_or_default()
     }
 

@@ -6,17 +6,14 @@
 
 use rustc_hash::FxHashSet;
 
-use super::child_processes::ByProcess;
+use super::cause::{Cause, ShownBy};
 use super::engine::Engine;
-use super::losses::BEGINS;
-use super::open_span::{Cause, OpenSpan};
+use super::evidence::Evidence;
+use super::open_span::OpenSpan;
 use crate::guard::tables::TableUse;
 use crate::model::ProtocolId;
 use crate::protocols::Conventions;
 use crate::protocols::messaging;
-
-/// Evidence for a call of a process that takes jobs from a queue.
-pub(super) const OF_JOB: &str = "its process takes jobs from a queue: which job it belongs to is not known";
 
 /// Commands of Redis that wait for an element of a list or a stream: they wait for work.
 const BLOCKING: &[&str] =
@@ -72,13 +69,13 @@ impl Engine {
 
     /// A call is about to be sent of which only its process is known.
     pub(super) fn note_queue_worker(&mut self, call: &mut OpenSpan) {
-        if call.cause.evidence != BEGINS {
+        if call.cause.evidence != Evidence::Begins {
             return;
         }
         if takes_job(call) {
             self.add_queue_worker(call.pid);
         } else if self.queue_workers.contains(call.pid) {
-            call.cause = Cause { by_process: ByProcess::Decided, ..Cause::none(OF_JOB) };
+            call.cause = Cause { shown_by: ShownBy::Process, ..Cause::none(Evidence::OfJob) };
         }
     }
 }

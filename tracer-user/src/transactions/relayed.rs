@@ -369,7 +369,7 @@ impl Engine {
                 }
                 (None, None) => true,
             },
-            Side::Client => !self.may_change(live) && self.grade(live).0.is_none_or(above),
+            Side::Client => !self.may_change(live) && self.verdict(live).sure().is_none_or(above),
         }
     }
 

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use super::cause::Cause;
 use super::charge::{add, less};
+use super::combine::{Verdict, combine};
 use super::engine::{Engine, Output, Verdicts};
-use super::jobs::{HANDED_OVER, SEVERAL_JOBS};
-use super::open_span::{Cause, Handed, OpenSpan, Slot, SpanRef, grade};
+use super::evidence::{Doubt, Evidence, Reason};
+use super::open_span::{OpenSpan, Slot, SpanRef};
 use crate::model::{ClassId, Grade, Linked, Nanos, Outcome, ProtocolId, Side, SpanId};
 
 /// How long, and how many times, a report is deferred for a call whose parent has not begun its answer.
@@ -13,8 +15,6 @@ const DEFERRAL: Nanos = 250_000_000;
 pub(super) const DEFERRALS: u8 = 40;
 /// How long a request at most follows a call whose time to be reported has come.
 const TURN: Nanos = 1_000_000_000;
-/// Evidence for the parent of a WebSocket session at the client's end.
-pub(super) const SESSION: &str = "the session that its upgrade began";
 /// Generations of parents followed to the start of a transaction.
 pub(super) const DEPTH: u32 = 64;
 
@@ -116,7 +116,7 @@ impl Engine {
             if live.cause.is_open() || ((level > 0 || serves) && self.may_change(live)) {
                 return true;
             }
-            call = live.cause.candidate.and_then(|parent| self.spans.get(parent)).and_then(above);
+            call = live.cause.request().and_then(|parent| self.spans.get(parent)).and_then(above);
         }
         false
     }
@@ -127,30 +127,15 @@ impl Engine {
         self.inherit(slot);
         self.link_job(slot);
         let Some(live) = self.spans.get(slot) else { return };
-        if let Some(doubt) = self.doubt_of_detached_call(live)
-            && let Some(live) = self.spans.get_mut(slot)
-        {
-            live.cause.handed = Some(Handed { doubt: Some(doubt), futex: 0, calls: 1 });
-        }
-        let Some(live) = self.spans.get(slot) else { return };
-        if let Some(doubt) = self.doubt_of_task(live)
-            && let Some(live) = self.spans.get_mut(slot)
-        {
-            live.cause.handed = Some(Handed { doubt: Some(doubt), futex: 0, calls: 1 });
-        }
-        let Some(live) = self.spans.get(slot) else { return };
-        let (moves, doubt) = (self.affinity.moves(live.pid), self.doubt_of_thread(live));
+        let (moves, doubt) = (self.affinity.moves(live.pid), self.doubt_by_now(live));
         if let Some(live) = self.spans.get_mut(slot) {
-            if let Some(doubt) = doubt {
-                live.cause.alone = false;
-                live.cause.handed = Some(Handed { doubt: Some(doubt), futex: 0, calls: 1 });
-            }
+            live.cause.doubt = doubt.or(live.cause.doubt);
             live.alone &= !moves;
         }
         self.judge_stream(slot);
         self.suspect(slot);
         let Some(live) = self.spans.get(slot) else { return };
-        let (trace, parent) = (self.trace(live, DEPTH), self.grade(live).0);
+        let (trace, parent) = (self.trace(live, DEPTH), self.verdict(live).sure());
         self.collect_calls(slot, out);
         let trace = self.relay_over(slot, trace);
         let (trace, is_parents) = self.leaves_with(slot, trace, out);
@@ -162,35 +147,37 @@ impl Engine {
             Side::Server => {
                 let parent = live.named_parent();
                 let (grade, evidence) = if live.request.expected.timed {
-                    (Grade::Ambiguous, "a round trip: what it cost is not known")
+                    (Grade::Ambiguous, Evidence::RoundTripCost)
                 } else if live.shared {
-                    (Grade::Ambiguous, "sent at once with other streams: even shares of their cost")
+                    (Grade::Ambiguous, Evidence::StreamShares)
                 } else if live.batch {
-                    (Grade::Confirmed, "answered at once with others: even shares of their cost")
+                    (Grade::Confirmed, Evidence::BatchShares)
                 } else if live.alone {
-                    (Grade::Certain, "its thread ran one request at a time")
+                    (Grade::Certain, Evidence::ThreadAlone)
+                } else if live.protocol == ProtocolId::Job && live.request.expected.silent {
+                    (Grade::Ambiguous, Evidence::JobHandedOver)
                 } else if live.protocol == ProtocolId::Job {
-                    (Grade::Ambiguous, if live.request.expected.silent { HANDED_OVER } else { SEVERAL_JOBS })
+                    (Grade::Ambiguous, Evidence::JobAmongOthers)
                 } else {
-                    (Grade::Confirmed, "charged by callback group")
+                    (Grade::Confirmed, Evidence::Group)
                 };
-                Verdicts { trace, parent, grade, evidence }
+                Verdicts { trace, parent, grade, reason: Reason::For(evidence) }
             }
             Side::Client if live.remote_parent.is_some() => {
-                Verdicts { trace, parent: live.remote_parent, grade: Grade::Certain, evidence: SESSION }
+                let reason = Reason::For(Evidence::Session);
+                Verdicts { trace, parent: live.remote_parent, grade: Grade::Certain, reason }
             }
             Side::Client => {
-                let (parent, grade, evidence) = self.grade(live);
-                let parent = parent.and_then(|parent| self.id_of(parent, live));
-                Verdicts { trace, parent, grade, evidence }
+                let verdict = self.verdict(live);
+                let parent = verdict.sure().and_then(|parent| self.id_of(parent, live));
+                Verdicts { trace, parent, grade: verdict.grade, reason: verdict.reason }
             }
         };
         if !is_parents {
             verdicts.parent = None;
             // A call that lost its parent to a doubt keeps that reason.
             if live.side == Side::Client && parent.is_some() {
-                (verdicts.grade, verdicts.evidence) =
-                    (Grade::Ambiguous, "its parent was found after spans below it were reported");
+                (verdicts.grade, verdicts.reason) = (Grade::Ambiguous, Reason::Against(Doubt::FoundLate));
             }
         }
         self.reported_with(slot, trace);
@@ -228,27 +215,40 @@ impl Engine {
         }
     }
 
-    /// The parent of a call, its grade and evidence. An ambiguous candidate is not a parent.
-    pub(super) fn grade(&self, live: &OpenSpan) -> (Option<Slot>, Grade, &'static str) {
-        let (parent, grade, evidence) = live
-            .group_membership
-            .map_or_else(|| grade(&live.cause), |group_membership| self.loop_grade(live, group_membership));
-        if grade == Grade::Confirmed
-            && let Some(doubt) = self.doubt_of_evidence(live)
-        {
-            return (None, Grade::Ambiguous, doubt);
+    /// The verdict on a call's parent by the evidence so far.
+    pub(super) fn verdict(&self, live: &OpenSpan) -> Verdict {
+        let verdict = live.group_membership.map_or_else(
+            || combine(&live.cause.proposal()),
+            |group_membership| self.loop_verdict(live, group_membership),
+        );
+        if verdict.grade != Grade::Confirmed {
+            return verdict;
         }
-        (parent.filter(|_| grade != Grade::Ambiguous), grade, evidence)
+        match self.doubt_of_evidence(live) {
+            Some(doubt) => Verdict { grade: Grade::Ambiguous, reason: Reason::Against(doubt), ..verdict },
+            None => verdict,
+        }
+    }
+
+    /// What makes a call's evidence void by what is known of its process and threads by now. Where several doubts hold, the
+    /// first is told: it says most about the process.
+    pub(super) fn doubt_by_now(&self, live: &OpenSpan) -> Option<Doubt> {
+        self.doubt_of_stream(live)
+            .or_else(|| self.doubt_of_thread(live))
+            .or_else(|| self.doubt_of_task(live))
+            .or_else(|| self.doubt_of_detached_call(live))
     }
 
     /// What remains of that parent once it is reported.
     pub(super) fn kept(&self, live: &OpenSpan) -> Option<SpanRef> {
-        live.group_membership.and_then(|group_membership| self.loop_kept(group_membership)).or(live.cause.kept)
+        live.group_membership
+            .and_then(|group_membership| self.loop_kept(group_membership))
+            .or(live.cause.candidate.map(|candidate| candidate.kept))
     }
 
     fn id_of(&self, parent: Slot, call: &OpenSpan) -> Option<SpanId> {
         self.spans.get(parent).map(|parent| parent.id).or_else(|| {
-            let kept = self.kept(call).filter(|_| self.grade(call).0 == Some(parent));
+            let kept = self.kept(call).filter(|_| self.verdict(call).sure() == Some(parent));
             kept.map(|(id, _, _, _)| id)
         })
     }
@@ -273,12 +273,12 @@ impl Engine {
         // Spans below it would name a parent that is never reported. This looks at all spans, once for a connection that was
         // taken for another protocol's.
         let is_below =
-            |live: &OpenSpan| live.cause.candidate == Some(slot) || live.caller.is_some_and(|(call, _)| call == slot);
+            |live: &OpenSpan| live.cause.request() == Some(slot) || live.caller.is_some_and(|(call, _)| call == slot);
         let below: Vec<Slot> = self.spans.slots().filter(|slot| self.spans.get(*slot).is_some_and(is_below)).collect();
         for span in below {
             let Some(live) = self.spans.get_mut(span) else { continue };
-            if live.cause.candidate == Some(slot) {
-                live.cause = Cause::none("what its thread had read was no request");
+            if live.cause.request() == Some(slot) {
+                live.cause = Cause::none(Evidence::WasNoRequest);
             }
             live.caller = live.caller.filter(|(call, _)| *call != slot);
         }

@@ -55,7 +55,8 @@ impl Engine {
                 return OpenRoot::Reported(upgrade, below);
             }
             let Some(parent) = self.sure_parent(call) else {
-                let begins = self.grade(call) == (None, Grade::Certain, call.cause.evidence);
+                let verdict = self.verdict(call);
+                let begins = verdict.parent.is_none() && verdict.grade == Grade::Certain;
                 return match below {
                     _ if !begins => unknown(),
                     Some(first) => OpenRoot::Open(first),

@@ -5,10 +5,8 @@ use tracer_common::event::Open;
 
 use super::begin::During;
 use super::engine::Engine;
+use super::evidence::Evidence;
 use crate::model::Side;
-
-/// Evidence for a round trip whose start was not seen.
-pub(super) const UNKNOWN: &str = "its beginning was not seen";
 
 impl Engine {
     /// Whether the configuration asks for round trips on this connection, whatever the protocol.
@@ -31,8 +29,9 @@ impl Engine {
         let opener = connection.opener().filter(|_| !connection.used);
         let mut cause = self.cause(opener, Some(during));
         // The meaning of a round trip is unknown, and whether other threads contribute to it.
-        cause.alone &= cause.candidate.is_none();
-        cause.open = false;
+        if cause.candidate.is_some() && cause.is_certain() {
+            cause.evidence = Evidence::RoundTrip;
+        }
         if let Some(connection) = self.connections.get_mut(&cookie) {
             connection.set_turn(cause);
         }

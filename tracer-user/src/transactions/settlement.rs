@@ -8,22 +8,17 @@ use super::charge::{SPAN_SAMPLES, add, less};
 use super::engine::{Engine, Output};
 use super::open_span::{CallTime, OpenSpan, Slot};
 use super::streams::is_stream;
-use crate::model::{Cost, Grade, Owner, Side, StackSample};
+use crate::model::{Cost, Owner, Side, StackSample};
 
 impl Engine {
     /// The call's parent, if current evidence makes it more than a guess.
     pub(super) fn sure_parent(&self, call: &OpenSpan) -> Option<Slot> {
-        let (parent, grade, _) = self.grade(call);
-        let doubted = self.doubt_of_detached_call(call).is_some()
-            || self.doubt_of_thread(call).is_some()
-            || self.doubt_of_task(call).is_some()
-            || self.is_shared_stream(call);
-        parent.filter(|_| matches!(grade, Grade::Certain | Grade::Confirmed) && !doubted)
+        self.verdict(call).sure().filter(|_| self.doubt_by_now(call).is_none())
     }
 
     /// The request to charge the call's work to at once, because no later evidence can change its parent.
     pub(super) fn charged_at_once(&self, call: &OpenSpan) -> Option<Slot> {
-        let parent = call.cause.candidate.filter(|_| call.cause.alone && !is_stream(call))?;
+        let parent = call.cause.request().filter(|_| call.cause.is_certain() && !is_stream(call))?;
         let may_change = self.may_be_tasked(call, self.now) || self.may_be_moved(call);
         (self.spans.get(parent).is_some() && !may_change && self.doubt_of_thread(call).is_none()).then_some(parent)
     }
@@ -53,7 +48,7 @@ impl Engine {
         if live.side != Side::Client {
             return;
         }
-        if let Some(other) = live.cause.candidate.filter(|other| Some(*other) != parent)
+        if let Some(other) = live.cause.request().filter(|other| Some(*other) != parent)
             && let Some(other) = self.spans.get_mut(other)
         {
             other.calls.retain(|time| time.call != Some(slot));

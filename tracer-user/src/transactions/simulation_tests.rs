@@ -43,7 +43,7 @@ fn replay(sent: &[Sent], limits: Limits) -> Result<Reported, TestCaseError> {
             reported.traces.insert(live.id, (verdicts.trace, verdicts.parent));
             let name = (live.side, live.request.path.to_string());
             reported.cpu += live.cost.cpu;
-            reported.evidence.insert(name.clone(), verdicts.evidence);
+            reported.evidence.insert(name.clone(), verdicts.reason.text());
             if reported.ids.insert(live.id, name.clone()).is_some() {
                 reported.twice.push(name.clone());
             }

@@ -6,14 +6,13 @@
 //! evidence only if no other thread ever made a call on the connection, and the sending callback never is. Tasks
 //! identified by their runtime are not affected.
 
+use super::cause::State;
 use super::connection::SEVERAL;
 use super::engine::Engine;
-use super::open_span::{Handed, OpenSpan, Slot, Vote};
+use super::evidence::{Doubt, Evidence};
+use super::open_span::{OpenSpan, Slot};
 use crate::model::Side;
 use crate::protocols::Conventions;
-
-/// Why such a call is ambiguous.
-pub(super) const SHARED: &str = "several threads make their calls by its connection, and may send each other's";
 
 /// Whether the call's connection multiplexes calls of its process over HTTP/2.
 pub(super) fn is_stream(live: &OpenSpan) -> bool {
@@ -39,28 +38,24 @@ impl Engine {
     }
 
     /// Whether only the sending thread links the call to a request while others send on its connection, too.
-    pub(super) fn is_shared_stream(&self, live: &OpenSpan) -> bool {
-        if !is_stream(live) || live.cause.decided_by_task || live.cause.candidate.is_none() {
+    fn is_shared_stream(&self, live: &OpenSpan) -> bool {
+        if !is_stream(live) || live.cause.state == State::DecidedByTask || live.cause.candidate.is_none() {
             return false;
         }
         !self.connections.get(&live.cookie).map_or(live.sole, |connection| connection.asker == live.tid)
     }
 
-    /// Final verdict on such a call if its thread is the only evidence.
+    /// Why such a call is ambiguous, if it is.
+    pub(super) fn doubt_of_stream(&self, live: &OpenSpan) -> Option<Doubt> {
+        self.is_shared_stream(live).then_some(Doubt::SharedStream)
+    }
+
+    /// Such a call is reported, and its thread is the only evidence: notes that no other thread could have sent it.
     pub(super) fn judge_stream(&mut self, slot: Slot) {
-        let Some(live) = self.spans.get(slot).filter(|live| is_stream(live)) else { return };
-        if live.cause.decided_by_task || live.cause.candidate.is_none() {
-            return;
-        }
-        let shared = self.is_shared_stream(live);
-        let Some(live) = self.spans.get_mut(slot) else { return };
-        if shared {
-            live.cause.handed = Some(Handed { doubt: Some(SHARED), futex: 0, calls: 1 });
-        } else if live.cause.alone {
-            live.cause.alone = false;
-            live.cause.handed = Some(Handed { doubt: None, futex: 0, calls: 1 });
-            live.cause.vote = live.cause.candidate.map_or(Vote::None, Vote::For);
-            live.cause.evidence = "same thread, one request at a time, and no other makes calls by its connection";
+        let Some(live) = self.spans.get_mut(slot).filter(|live| is_stream(live)) else { return };
+        let by_thread = live.cause.candidate.is_some() && live.cause.is_certain();
+        if by_thread && live.cause.doubt.is_none() && live.cause.state != State::DecidedByTask {
+            live.cause.evidence = Evidence::OnlySender;
         }
     }
 }

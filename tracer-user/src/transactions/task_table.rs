@@ -18,6 +18,7 @@ use smallvec::SmallVec;
 use tracer_common::event::{ENTITY_BITS, Fork, Op, TASK_EDGE_CREATED, TaskEdge};
 use tracer_common::runtime::{KIND_GO, KIND_GREENLET, KIND_NODE, KIND_PYTHON, KIND_TOKIO};
 
+use super::evidence::{Doubt, Evidence};
 use super::open_span::{Slot, SpanRef};
 use crate::guard::shrink::ShrinkExcess;
 use crate::model::Nanos;
@@ -28,14 +29,6 @@ const REMEMBERED: Nanos = 15_000_000_000;
 const DEPTH: usize = 64;
 /// Calls, and spawned intervals, that one interval remembers as waiting for its answer.
 const WAITING: usize = 1024;
-
-/// Why a task's evidence is void.
-const SEVERAL: &str = "its task runs several requests at once";
-/// Why the evidence of a spawning task is no longer valid.
-const LATE: &str = "the request of its task's maker was answered before";
-/// Why the evidence of a spawning task is not valid yet: clients spawn a task per connection that sends for all users
-/// of the connection.
-pub const SHARED_CONNECTION: &str = "its task may send for all that use its connection";
 
 /// Number of an interval; 0: none.
 pub type Id = u64;
@@ -91,7 +84,7 @@ struct Interval {
     /// Its task may have been spawned to serve a connection rather than the spawning request.
     provisional_parent: bool,
     answer: Option<AnsweredRequest>,
-    doubt: Option<&'static str>,
+    doubt: Option<Doubt>,
     calls: SmallVec<[Slot; 2]>,
     made: SmallVec<[Id; 2]>,
 }
@@ -112,11 +105,11 @@ struct Process {
 #[derive(Clone, Copy, Debug)]
 pub enum Works {
     /// This request, as far as known; and why it is doubtful, if so.
-    For(AnsweredRequest, Option<&'static str>),
+    For(AnsweredRequest, Option<Doubt>),
     /// Unknown yet: the current interval.
     Undecided(Id),
     /// Cannot be determined.
-    Unknown(&'static str),
+    Unknown(Evidence),
 }
 
 /// All tasks.
@@ -307,14 +300,14 @@ impl TaskTable {
     pub fn works(&mut self, op: &Op, over: impl Fn(Slot) -> bool) -> Works {
         let (tgid, entity) = (op.header.tgid, op.entity);
         if !is_named(entity) {
-            return Works::Unknown("which task of its runtime it was is not known");
+            return Works::Unknown(Evidence::TaskOfRuntimeUnknown);
         }
         self.follow(tgid, entity, op.edge_seq, op.header.nanos);
         if self.is_late(op) {
-            return Works::Unknown("its task was made anew since");
+            return Works::Unknown(Evidence::TaskMadeAnew);
         }
         if self.task(tgid, entity).mixed {
-            return Works::Unknown(SEVERAL);
+            return Works::Unknown(Evidence::Doubtful(Doubt::SeveralOfTask));
         }
         let own = self.current(tgid, entity, op.header.nanos, &over);
         self.works_in(own, &over)
@@ -336,11 +329,11 @@ impl TaskTable {
                 break;
             };
             if let Some(answer) = interval.answer {
-                let doubt = over(answer.request).then_some(LATE);
-                let provisional_parent = provisional_parent.then_some(SHARED_CONNECTION);
+                let doubt = over(answer.request).then_some(Doubt::MakerAnswered);
+                let provisional_parent = provisional_parent.then_some(Doubt::SharedConnection);
                 if let (Some(late), Some(_)) = (doubt, provisional_parent) {
                     // Most such tasks were spawned for a connection and now send for others.
-                    return Works::Unknown(late);
+                    return Works::Unknown(Evidence::Doubtful(late));
                 }
                 return Works::For(answer, interval.doubt.or(doubt).or(provisional_parent));
             }
@@ -440,7 +433,7 @@ impl TaskTable {
     /// The task of an operation read a request from connection `cookie`. A task that reads several connections is a
     /// loop, or a context shared by all callbacks: it represents no request. Returns the calls this puts in doubt, each
     /// with the reason.
-    pub fn reads(&mut self, op: &Op, cookie: u64) -> Vec<(Slot, Option<&'static str>)> {
+    pub fn reads(&mut self, op: &Op, cookie: u64) -> Vec<(Slot, Option<Doubt>)> {
         let (tgid, entity) = (op.header.tgid, op.entity);
         let mut decided = Vec::new();
         if !is_named(entity) {
@@ -455,7 +448,7 @@ impl TaskTable {
         task.reads = cookie;
         if several && !task.mixed {
             task.mixed = true;
-            let doubt = Some(SEVERAL);
+            let doubt = Some(Doubt::SeveralOfTask);
             if let Some(interval) = self.interval_mut(task.now) {
                 interval.doubt = doubt;
             }
@@ -495,7 +488,7 @@ impl TaskTable {
         answer: AnsweredRequest,
         (cookie, alone, others): (u64, bool, OtherRequests),
         over: impl Fn(Slot) -> bool,
-    ) -> Vec<(Slot, Option<&'static str>)> {
+    ) -> Vec<(Slot, Option<Doubt>)> {
         let (tgid, entity, now) = (op.header.tgid, op.entity, op.header.nanos);
         if !is_named(entity) {
             return Vec::new();
@@ -516,12 +509,12 @@ impl TaskTable {
         let several = (at > answer.start && !(alone && of == cookie)) || others == OtherRequests::Own;
         task.mixed |= several;
         let previous = before.map_or(0, |before| before.now);
-        let mixed = task.mixed.then_some(SEVERAL);
+        let mixed = task.mixed.then_some(Doubt::SeveralOfTask);
         // The task may have read other requests meanwhile, and sent its calls for them.
         let unseen =
             is_python(entity) && self.processes.get(&tgid).is_some_and(|process| answer.start <= process.lost_at);
-        let mixed = mixed.or((others == OtherRequests::Unnamed).then_some(SEVERAL));
-        let doubt = mixed.or(unseen.then_some("something of its process was not seen while the request was open"));
+        let mixed = mixed.or((others == OtherRequests::Unnamed).then_some(Doubt::SeveralOfTask));
+        let doubt = mixed.or(unseen.then_some(Doubt::ProcessUnseen));
         let mut decided = Vec::new();
         if several && !again {
             self.spread(previous, doubt, &mut decided);
@@ -532,7 +525,7 @@ impl TaskTable {
             interval.answer = Some(answer);
         } else {
             // The previous request is still open.
-            interval.doubt = Some(SEVERAL);
+            interval.doubt = Some(Doubt::SeveralOfTask);
         }
         let doubt = interval.doubt;
         self.spread(id, doubt, &mut decided);
@@ -541,7 +534,7 @@ impl TaskTable {
 
     /// Collects the calls of an interval and of all intervals spawned in it, except those that answer requests of their
     /// own.
-    fn spread(&mut self, id: Id, doubt: Option<&'static str>, decided: &mut Vec<(Slot, Option<&'static str>)>) {
+    fn spread(&mut self, id: Id, doubt: Option<Doubt>, decided: &mut Vec<(Slot, Option<Doubt>)>) {
         let mut todo: SmallVec<[(Id, usize); 8]> = SmallVec::from_slice(&[(id, 0)]);
         while let Some((next, depth)) = todo.pop() {
             let Some(losses) = self.interval(next).map(|interval| self.losses(interval.tgid)) else { continue };
@@ -549,7 +542,7 @@ impl TaskTable {
             if interval.losses != losses || depth > DEPTH || (next != id && interval.answer.is_some()) {
                 continue;
             }
-            let provisional_parent = (next != id && interval.provisional_parent).then_some(SHARED_CONNECTION);
+            let provisional_parent = (next != id && interval.provisional_parent).then_some(Doubt::SharedConnection);
             let doubt = doubt.or(interval.doubt).or(provisional_parent);
             decided.extend(interval.calls.iter().map(|call| (*call, doubt)));
             todo.extend(interval.made.iter().map(|made| (*made, depth + 1)));

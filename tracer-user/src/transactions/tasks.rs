@@ -3,16 +3,14 @@
 use tracer_common::event::{Op, TASK_EDGE_WATCHED, TaskEdge};
 use tracer_common::runtime::KIND_TOKIO;
 
-use super::after_reply::AFTER_REPLY;
 use super::begin::During;
-use super::child_processes::ByProcess;
+use super::cause::{Candidate, Cause, Passed, ShownBy, State};
+use super::combine::Vote;
 use super::engine::Engine;
-use super::open_span::{CallTime, Cause, Handed, OpenSpan, Slot, Vote};
-use super::task_table::{
-    AnsweredRequest, Id, OtherRequests, SHARED_CONNECTION, Works, is_named, is_python, is_unique, kind,
-};
+use super::evidence::{Doubt, Evidence};
+use super::open_span::{CallTime, OpenSpan, Slot};
+use super::task_table::{AnsweredRequest, Id, OtherRequests, Works, is_named, is_python, is_unique, kind};
 use super::thread::Thread;
-use super::wakers::PASSED;
 use crate::model::{Nanos, Side};
 
 /// Times the report of a call is deferred until its task's request is known.
@@ -24,12 +22,6 @@ const LENT_PATIENCE: u8 = 8;
 const LOOKED_AT: Nanos = 250_000_000;
 /// Open requests of a thread that are looked at when one is answered, the oldest first.
 const OTHERS: usize = 256;
-/// Evidence for calls made before the runtime was known.
-const EARLY: &str = "made before it was known that its process runs several requests on one thread";
-/// Evidence for a call whose task never answers a request.
-const NO_REQUEST: &str = "its task answered no request";
-/// Evidence if the task is unknown.
-const UNKNOWN: &str = "several requests on one thread, and which task it was is not known";
 
 impl Engine {
     /// The process runs loops or tasks that interleave requests: one callback may serve several.
@@ -79,9 +71,7 @@ impl Engine {
     /// that is settled.
     pub(super) fn may_be_tasked(&self, live: &OpenSpan, now: Nanos) -> bool {
         let may_matter = match live.side {
-            Side::Client => {
-                !live.cause.tasked && live.cause.by_process == ByProcess::No && live.cause.candidate.is_some()
-            }
+            Side::Client => live.cause.shown_by == ShownBy::Thread && live.cause.candidate.is_some(),
             // A request waits for the calls it may have caused: they carry its trace id.
             Side::Server => !live.calls.is_empty(),
         };
@@ -90,10 +80,10 @@ impl Engine {
     }
 
     /// Why a call is doubtful that was made before the process was known to be task-based.
-    pub(super) fn doubt_of_task(&self, live: &OpenSpan) -> Option<&'static str> {
-        let by_thread = !live.cause.tasked && live.cause.by_process == ByProcess::No;
+    pub(super) fn doubt_of_task(&self, live: &OpenSpan) -> Option<Doubt> {
+        let by_thread = live.cause.shown_by == ShownBy::Thread;
         let early = live.side == Side::Client && by_thread && live.cause.candidate.is_some();
-        (early && self.loops.contains(&live.pid)).then_some(EARLY)
+        (early && self.loops.contains(&live.pid)).then_some(Doubt::BeforeTasks)
     }
 
     /// Whether only the task shows which request an operation belongs to.
@@ -112,8 +102,9 @@ impl Engine {
         let Some(during) = op.filter(|during| self.is_tasked(during.op)) else { return self.cause(opener, op) };
         if kind(during.op.entity) == KIND_TOKIO {
             let cause = self.cause(opener, op);
-            let evidence = if cause.candidate.is_none() && !cause.alone { UNKNOWN } else { cause.evidence };
-            return Cause { tasked: true, grouped: true, evidence, ..cause };
+            let unknown = cause.candidate.is_none() && !cause.is_certain();
+            let evidence = if unknown { Evidence::TaskUnknown } else { cause.evidence };
+            return Cause { shown_by: ShownBy::TaskOrGroup, evidence, ..cause };
         }
         // A goroutine can continue on any thread; and a loop may run a task whose request was missed or not understood
         // while the only known request waits for its turn. The thread's evidence counts only for the task that read the
@@ -129,18 +120,18 @@ impl Engine {
         } else {
             self.cause(opener, op)
         };
-        let evidence = if several && !cause.alone { UNKNOWN } else { cause.evidence };
-        Cause { tasked: true, evidence, ..cause }
+        let evidence = if several && !cause.is_certain() { Evidence::TaskUnknown } else { cause.evidence };
+        Cause { shown_by: ShownBy::Task, evidence, ..cause }
     }
 
     /// A call was sent: finds the request its task works for. Returns whether another task spawned that task.
     pub(super) fn sent_by_task(&mut self, slot: Slot, op: &Op) -> bool {
-        let Some(live) = self.spans.get(slot).filter(|live| live.cause.tasked) else { return false };
-        if live.cause.alone && live.cause.candidate.is_none() {
+        let Some(live) = self.spans.get(slot).filter(|live| live.cause.is_tasked()) else { return false };
+        if live.cause.is_certain() && live.cause.candidate.is_none() {
             // Its process serves no requests.
             return false;
         }
-        if live.cause.evidence == AFTER_REPLY {
+        if live.cause.evidence == Evidence::AfterReply {
             // The task has answered that request and will answer others: answers divide its time.
             return false;
         }
@@ -157,11 +148,10 @@ impl Engine {
             Works::Undecided(id) => {
                 if self.task_table.waits(id, slot)
                     && let Some(live) = self.spans.get_mut(slot)
-                    && !live.cause.alone
+                    && !live.cause.is_certain()
                 {
-                    live.cause.waits = true;
-                    live.cause.open = true;
-                    live.cause.evidence = NO_REQUEST;
+                    live.cause.state = State::AwaitsTask;
+                    live.cause.evidence = Evidence::TaskWithoutRequest;
                 }
                 return self.task_table.is_made(id);
             }
@@ -180,12 +170,13 @@ impl Engine {
     pub(super) fn read_by_task(&mut self, cookie: u64, op: &Op) {
         for (call, doubt) in self.task_table.reads(op, cookie) {
             let Some(live) = self.spans.get_mut(call) else { continue };
-            if live.cause.decided_by_task {
-                live.cause.handed = Some(Handed { doubt, futex: 0, calls: 1 });
-            } else if live.cause.waits {
-                live.cause.waits = false;
-                live.cause.open = false;
-                live.cause.evidence = doubt.unwrap_or(NO_REQUEST);
+            match live.cause.state {
+                State::DecidedByTask => live.cause.doubt = doubt,
+                State::AwaitsTask => {
+                    live.cause.state = State::Settled;
+                    live.cause.evidence = doubt.map_or(Evidence::TaskWithoutRequest, Evidence::Doubtful);
+                }
+                _ => {}
             }
         }
     }
@@ -228,46 +219,41 @@ impl Engine {
     }
 
     /// The task's evidence: the call was made for the request of `answer`.
-    pub(super) fn decide_by_task(&mut self, call: Slot, answer: &AnsweredRequest, doubt: Option<&'static str>) {
+    pub(super) fn decide_by_task(&mut self, call: Slot, answer: &AnsweredRequest, doubt: Option<Doubt>) {
         let Some(live) = self.spans.get_mut(call).filter(|live| live.side == Side::Client) else { return };
-        let mut doubt = live.cause.doubt.or(doubt);
-        if doubt == Some(SHARED_CONNECTION) && !live.cause.decided_by_task && !live.cause.alone {
+        let is_decided = live.cause.state == State::DecidedByTask;
+        let several = (live.cause.passed == Passed::ToSeveral).then_some(Doubt::SeveralTasks);
+        let mut doubt = several.or(doubt);
+        if doubt == Some(Doubt::SharedConnection) && !is_decided && !live.cause.is_certain() {
             if !live.passed_on {
                 live.provisional_parent = Some(Box::new(*answer));
-                (live.cause.waits, live.cause.open) = (true, true);
+                live.cause.state = State::AwaitsTask;
                 return;
             }
             doubt = None;
         }
-        if live.cause.decided_by_task {
+        if is_decided {
             // Only a doubt can still change the decision.
-            if let Some(doubt) = doubt {
-                live.cause.handed = Some(Handed { doubt: Some(doubt), futex: 0, calls: 1 });
-            }
+            live.cause.doubt = doubt.or(live.cause.doubt);
             return;
         }
-        if live.cause.alone {
+        if live.cause.is_certain() {
             // The thread's evidence stands unless the task's contradicts it.
-            if live.cause.candidate != Some(answer.request) {
-                live.cause.alone = false;
-                live.cause.vote = Vote::Split;
+            if live.cause.request() != Some(answer.request) {
+                (live.cause.evidence, live.cause.vote) = (Evidence::Contradicted, Vote::Split);
             }
             return;
         }
-        live.cause.waits = false;
         if live.start < answer.start {
-            live.cause.evidence = "sent before the request was read that its task answered";
-            live.cause.open = false;
+            (live.cause.evidence, live.cause.state) = (Evidence::SentBeforeTask, State::Settled);
             return;
         }
-        live.cause.open = false;
-        live.cause.decided_by_task = true;
-        live.cause.candidate = Some(answer.request);
-        live.cause.kept = Some(answer.kept);
-        live.cause.handed = Some(Handed { doubt, futex: 0, calls: 1 });
-        live.cause.vote = Vote::For(answer.request);
-        live.cause.evidence =
-            if live.cause.passed { PASSED } else { "its task, or the one that made it, answered the request" };
+        let is_passed = live.cause.passed != Passed::No;
+        live.cause.state = State::DecidedByTask;
+        live.cause.candidate = Some(Candidate { slot: answer.request, kept: answer.kept });
+        live.cause.evidence = if is_passed { Evidence::TaskPassed } else { Evidence::TaskAnswered };
+        (live.cause.doubt, live.cause.vote) = (doubt, Vote::For(answer.request));
+        live.cause.taken = None;
         let time = CallTime { call: Some(call), start: live.start, end: live.end };
         if time.end != 0
             && let Some(request) = self.spans.get_mut(answer.request)
@@ -287,7 +273,7 @@ impl Engine {
             let Some(live) = self.spans.get_mut(before) else { continue };
             live.passed_on = true;
             if let Some(answer) = live.provisional_parent.take() {
-                self.decide_by_task(before, &answer, Some(SHARED_CONNECTION));
+                self.decide_by_task(before, &answer, Some(Doubt::SharedConnection));
             }
         }
     }
@@ -296,15 +282,17 @@ impl Engine {
     pub(super) fn still_waits(&mut self, slot: Slot, now: Nanos) -> bool {
         // Under pressure, calls of tasks that answer no request must not crowd out other spans.
         let crowded = self.spans.len() > self.limits.spans / 2;
-        let Some(live) = self.spans.get_mut(slot).filter(|live| live.cause.waits) else { return false };
+        let Some(live) = self.spans.get_mut(slot).filter(|live| live.cause.state == State::AwaitsTask) else {
+            return false;
+        };
         let patience = if live.provisional_parent.is_some() { LENT_PATIENCE } else { PATIENCE };
-        let seen =
-            live.cause.grouped && matches!(live.cause.vote, Vote::For(slot) if live.cause.candidate == Some(slot));
+        let seen = live.cause.shown_by == ShownBy::TaskOrGroup
+            && matches!(live.cause.vote, Vote::For(slot) if live.cause.request() == Some(slot));
         if now != Nanos::MAX && !crowded && live.deferred < patience && !seen {
             return true;
         }
-        live.cause.waits = false;
-        let (tgid, task, passed) = (live.pid, live.cause.task, live.cause.passed);
+        live.cause.state = State::AwaitsResult;
+        let (tgid, task, passed) = (live.pid, live.cause.task, live.cause.passed != Passed::No);
         // A task that sends for others would have shown for which request by now.
         if task != 0
             && live.first_reply != 0
@@ -312,7 +300,7 @@ impl Engine {
             && let Some(answer) = live.provisional_parent.take()
         {
             live.passed_on = true;
-            self.decide_by_task(slot, &answer, Some(SHARED_CONNECTION));
+            self.decide_by_task(slot, &answer, Some(Doubt::SharedConnection));
         }
         false
     }

@@ -18,11 +18,12 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tracer_common::event::Op;
 
-use super::child_processes::ByProcess;
+use super::cause::{Cause, ShownBy};
 use super::engine::Engine;
 use super::event_loop::is_looped;
-use super::losses::{EVENTS_LOST, SUSPECT};
-use super::open_span::{Cause, OpenSpan, Slot};
+use super::evidence::{Doubt, Evidence};
+use super::losses::SUSPECT;
+use super::open_span::{OpenSpan, Slot};
 use super::task_table::is_unique;
 use crate::guard::shrink::ShrinkExcess;
 use crate::guard::tables::TableUse;
@@ -34,11 +35,6 @@ const SEEN: u32 = 8;
 const PATIENCE: u8 = 8;
 /// Requests remembered per process as perhaps open; with more, every call may be another request's.
 const REMEMBERED: usize = 64;
-
-/// Why a thread proves nothing.
-pub(super) const MOVES: &str = "requests of its process move between threads";
-/// Why it is not known yet whether it does.
-pub(super) const TOO_LITTLE: &str = "too little was seen of its process, whose threads hand requests to each other";
 
 /// What a thread was seen to do with requests.
 #[derive(Clone, Copy, Debug, Default)]
@@ -271,7 +267,7 @@ impl Engine {
         let (reader, tgid, since) = (live.tid, live.pid, live.start);
         let others_open = |slot: Option<Slot>| {
             let call = slot.and_then(|slot| self.spans.get(slot));
-            call.is_some_and(|call| call.cause.alone && call.cause.others_open)
+            call.is_some_and(|call| call.cause.is_certain() && call.cause.others_open)
         };
         let stays = reader == by && (live.forks || live.calls.iter().any(|time| others_open(time.call)));
         if self.threads.get_mut(&by).is_some_and(|thread| thread.requests.sent()) {
@@ -377,33 +373,33 @@ impl Engine {
 
     /// Whether what is missing may have shown that requests of the call's process move between threads.
     pub(super) fn may_move_unseen(&self, call: &OpenSpan) -> bool {
-        self.losses.cover(call.start) == Some(EVENTS_LOST)
+        self.losses.cover(call.start) == Some(Evidence::EventsLost)
             && self.affinity.processes.get(&call.pid).is_none_or(|process| process.several && !process.is_known())
     }
 
     /// Why the thread that sent the call does not show its request.
-    pub(super) fn doubt_of_thread(&self, live: &OpenSpan) -> Option<&'static str> {
+    pub(super) fn doubt_of_thread(&self, live: &OpenSpan) -> Option<Doubt> {
         if live.side != Side::Client || !is_by_thread(&live.cause) {
             return None;
         }
         if self.affinity.moves(live.pid) {
-            return Some(MOVES);
+            return Some(Doubt::Moves);
         }
         let lost = self.losses.cover(live.start);
         if !self.is_unknown(live.pid) || !(live.cause.others_open || lost.is_some()) {
             return None;
         }
         // What is missing may have shown that they move.
-        let unseen =
-            lost == Some(EVENTS_LOST) || self.threads.get(&live.tid).is_some_and(|thread| thread.lost_at >= live.start);
+        let unseen = lost == Some(Evidence::EventsLost)
+            || self.threads.get(&live.tid).is_some_and(|thread| thread.lost_at >= live.start);
         let crossed = self.affinity.processes.get(&live.pid).is_none_or(|process| process.crossed);
-        (crossed || (live.cause.others_open && unseen)).then_some(TOO_LITTLE)
+        (crossed || (live.cause.others_open && unseen)).then_some(Doubt::MayMove)
     }
 }
 
 /// Whether the thread that sent a call is the evidence for its parent.
 fn is_by_thread(cause: &Cause) -> bool {
-    cause.alone && cause.candidate.is_some() && cause.by_process == ByProcess::No
+    cause.is_certain() && cause.candidate.is_some() && cause.shown_by != ShownBy::Process
 }
 
 /// Whether the runtime names its tasks or callbacks: they show the request, whatever thread runs them.

@@ -11,18 +11,18 @@ use std::ops::ControlFlow;
 use smallvec::SmallVec;
 use tracer_common::event::{Op, WAKE_RESULT, Wake};
 
+use super::cause::{Candidate, State, Taken};
+use super::combine::Vote;
 use super::engine::{Engine, Output};
-use super::open_span::{CallTime, Handed, OpenSpan, Slot, SpanRef, Vote};
+use super::evidence::{Doubt, Evidence};
+use super::open_span::{CallTime, OpenSpan, Slot, SpanRef};
 use super::pools::{JobEnd, Pools};
 use super::thread::Target;
-use super::thread_affinity::{MOVES, TOO_LITTLE};
-use super::wakeup_candidates::{SEVERAL, WakeupCandidates};
+use super::wakeup_candidates::WakeupCandidates;
 use crate::model::{Nanos, ProtocolId};
 
 /// Undecided calls per thread; beyond it the oldest stays without a parent.
 const MAX_DETACHED_CALLS: usize = 32;
-/// Evidence if operations are missing.
-const UNSEEN: &str = "something of its thread was not seen";
 /// Woken threads remembered per job; with more, none is certain.
 const MAX_WAKEUPS: usize = 8;
 /// A thread that held a request and was woken by a thread that had made a call.
@@ -143,8 +143,8 @@ impl Engine {
         let given_up =
             (thread.detached_calls.calls.len() >= MAX_DETACHED_CALLS).then(|| thread.detached_calls.calls.remove(0));
         thread.detached_calls.calls.push(slot);
-        if let Some(live) = self.spans.get_mut(slot) {
-            live.cause.open = true;
+        if let Some(live) = self.spans.get_mut(slot).filter(|live| live.cause.state == State::Settled) {
+            live.cause.state = State::AwaitsResult;
         }
         if let Some(call) = given_up {
             self.counters.detached_calls_given_up += 1;
@@ -350,13 +350,15 @@ impl Engine {
         // A thread that did not sleep before the reply came may have waited for a lock.
         let (back, doubt) = match (one(&|_| true), one(&|back| back.waited)) {
             (_, Some(back)) => (back, None),
-            (Some(back), None) => (back, (!back.paired).then_some("who took its result may have waited for a lock")),
-            (None, None) => (wakeups.iter().find(|back| back.waited).copied().unwrap_or(first), Some(SEVERAL)),
+            (Some(back), None) => (back, (!back.paired).then_some(Doubt::MaybeLock)),
+            (None, None) => {
+                (wakeups.iter().find(|back| back.waited).copied().unwrap_or(first), Some(Doubt::SeveralWoken))
+            }
         };
         let end = if back.by == tid { JobEnd::Answered } else { JobEnd::HandedBack };
         let doubt = match doubt {
-            None if more => Some("its thread woke more, or made more calls, than can be distinguished"),
-            None if doubted => Some(UNSEEN),
+            None if more => Some(Doubt::TooMany),
+            None if doubted => Some(Doubt::ThreadUnseen),
             doubt => doubt,
         };
         let (own, others): (SmallVec<[Slot; 2]>, SmallVec<[Slot; 2]>) =
@@ -387,40 +389,38 @@ impl Engine {
             .filter(|o| o.waited && o.request != back.request)
             .map(|o| (o.request, o.wakeups_or_calls))
             .collect();
-        let wakeup_candidates =
-            (doubt == Some(SEVERAL)).then(|| Box::new(WakeupCandidates { own: back.wakeups_or_calls, others }));
+        let wakeup_candidates = (doubt == Some(Doubt::SeveralWoken))
+            .then(|| Box::new(WakeupCandidates { own: back.wakeups_or_calls, others }));
         for (index, call) in own.into_iter().enumerate() {
             let last = index + 1 == count;
             let alone = last || (back.paired && !unreturned);
-            self.hand(call, &back, Handed { doubt, futex: back.futex, calls: if alone { 1 } else { count } });
-            if let Some(live) = self.spans.get_mut(call) {
+            self.hand(call, &back, doubt, if alone { 1 } else { count });
+            if let Some(live) = self.spans.get_mut(call).filter(|live| live.cause.state != State::DecidedByTask) {
                 live.wakeup_candidates.clone_from(&wakeup_candidates);
-                live.cause.open |= wakeup_candidates.is_some();
+                if wakeup_candidates.is_some() {
+                    live.cause.state = State::AwaitsResult;
+                }
             }
         }
     }
 
     /// The call was made for the woken thread's request.
-    fn hand(&mut self, call: Slot, back: &ResultWakeup, handed: Handed) {
+    fn hand(&mut self, call: Slot, back: &ResultWakeup, doubt: Option<Doubt>, calls: usize) {
         // An answer begun before the call was sent proves nothing about it.
         let asked_at = self.spans.get(call).map_or(0, |live| live.start);
         let answered = self.spans.get(back.request).filter(|live| live.first_reply > asked_at);
         let answered = answered.map(|live| live.answered_by);
-        let Some(live) = self.spans.get_mut(call).filter(|live| !live.cause.decided_by_task) else { return };
+        let Some(live) = self.spans.get_mut(call).filter(|live| live.cause.state != State::DecidedByTask) else {
+            return;
+        };
         if let Some(thread) = self.threads.get_mut(&live.tid) {
             thread.works = true;
         }
-        live.cause.open = false;
-        live.cause.waits = false;
-        live.cause.candidate = Some(back.request);
-        live.cause.kept = Some(back.kept);
-        live.cause.by = back.by;
-        live.cause.handed = Some(handed);
-        live.cause.evidence = if back.by == live.tid {
-            "its thread read the reply and answered the request"
-        } else {
-            "the thread that held the request waited for its result"
-        };
+        live.cause.state = State::Settled;
+        live.cause.candidate = Some(Candidate { slot: back.request, kept: back.kept });
+        live.cause.taken = Some(Taken { by: back.by, futex: back.futex, calls });
+        live.cause.doubt = doubt;
+        live.cause.evidence = if back.by == live.tid { Evidence::TookReply } else { Evidence::AwaitedResult };
         if let Some(tid) = answered {
             live.cause.vote = if tid == back.by { Vote::For(back.request) } else { Vote::Split };
         }
@@ -441,8 +441,8 @@ impl Engine {
         let candidate_calls = live.candidate_calls.clone();
         for call in candidate_calls {
             let Some(live) = self.spans.get_mut(call) else { continue };
-            if live.cause.handed.is_some() && !live.cause.decided_by_task && live.cause.candidate == Some(request) {
-                live.cause.vote = if live.cause.by == tid { Vote::For(request) } else { Vote::Split };
+            if let Some(taken) = live.cause.taken.filter(|_| live.cause.request() == Some(request)) {
+                live.cause.vote = if taken.by == tid { Vote::For(request) } else { Vote::Split };
             }
         }
     }
@@ -457,14 +457,16 @@ impl Engine {
 
     pub(super) fn dismiss(&mut self, call: Slot) {
         if let Some(live) = self.spans.get_mut(call) {
-            live.cause.open = live.cause.waits;
+            if live.cause.state == State::AwaitsResult {
+                live.cause.state = State::Settled;
+            }
             live.wakeup_candidates = None;
         }
     }
 
     /// Decides a call's parent once no more evidence is expected.
     pub(super) fn settle_due(&mut self, slot: Slot, now: Nanos) {
-        let Some(live) = self.spans.get(slot).filter(|live| live.cause.open) else { return };
+        let Some(live) = self.spans.get(slot).filter(|live| live.cause.awaits_others()) else { return };
         let (tid, end) = (live.tid, live.end);
         let detached_calls = self.threads.get(&tid).map(|thread| &thread.detached_calls);
         match detached_calls
@@ -486,43 +488,43 @@ impl Engine {
 
     /// Why, in this process, taking a call's result does not prove having caused it. It does not help that the thread
     /// that took it had also given work: a woken thread often takes another job first.
-    pub(super) fn doubt_of(&self, tgid: u32, end: JobEnd) -> Option<&'static str> {
+    pub(super) fn doubt_of(&self, tgid: u32, end: JobEnd) -> Option<Doubt> {
         let pools = self.pools.get(&tgid)?;
         if pools.shares_threads() || self.affinity.moves(tgid) {
-            return Some(MOVES);
+            return Some(Doubt::Moves);
         }
         if end == JobEnd::Answered && self.affinity.calls_move(tgid) {
-            return Some(MOVES);
+            return Some(Doubt::Moves);
         }
-        pools.mixed(end).then_some("its process has detached jobs, and jobs without calls")
+        pools.mixed(end).then_some(Doubt::MixedJobs)
     }
 
     /// Why it is doubtful, by now, that the thread that took the result caused the call.
-    pub(super) fn doubt_of_detached_call(&self, live: &OpenSpan) -> Option<&'static str> {
-        let handed = live.cause.handed.filter(|handed| handed.doubt.is_none() && !live.cause.decided_by_task)?;
+    pub(super) fn doubt_of_detached_call(&self, live: &OpenSpan) -> Option<Doubt> {
+        let taken = live.cause.taken.filter(|_| live.cause.doubt.is_none())?;
         // That thread may have read another request since, unseen.
-        if self.threads.get(&live.cause.by).is_some_and(|thread| thread.lost_at >= live.start) {
-            return Some(UNSEEN);
+        if self.threads.get(&taken.by).is_some_and(|thread| thread.lost_at >= live.start) {
+            return Some(Doubt::ThreadUnseen);
         }
         if self.seems_moved(live) {
-            return Some(TOO_LITTLE);
+            return Some(Doubt::MayMove);
         }
         let pools = self.pools.get(&live.pid);
-        if handed.futex != 0 && pools.is_some_and(|pools| pools.is_lock(handed.futex)) {
-            return Some("who took its result waited for a lock");
+        if taken.futex != 0 && pools.is_some_and(|pools| pools.is_lock(taken.futex)) {
+            return Some(Doubt::Lock);
         }
-        let end = if live.cause.by == live.tid { JobEnd::Answered } else { JobEnd::HandedBack };
-        if handed.calls > 1 && !pools.is_some_and(|pools| pools.is_usual(end, handed.calls)) {
-            return Some("not the last call of its thread before somebody took a result");
+        let end = if taken.by == live.tid { JobEnd::Answered } else { JobEnd::HandedBack };
+        if taken.calls > 1 && !pools.is_some_and(|pools| pools.is_usual(end, taken.calls)) {
+            return Some(Doubt::NotLastCall);
         }
         let kind = self.threads.get(&live.tid).map(|thread| thread.kind).unwrap_or_default();
         // Between two calls for the request it will answer, a thread of Ruby releases the interpreter's lock: each thread
         // waits for that at a futex of its own, as for a result.
         if end == JobEnd::HandedBack && kind.answers {
-            return Some("its thread answers requests itself");
+            return Some(Doubt::AnswersItself);
         }
         if end == JobEnd::Answered && kind.juggles {
-            return Some("its thread does several things at once");
+            return Some(Doubt::Juggles);
         }
         self.doubt_of(live.pid, end)
     }

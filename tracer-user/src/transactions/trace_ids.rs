@@ -97,9 +97,9 @@ impl Engine {
 
     /// Whether the answer of a call's supposed parent, which may confirm it, is still to come.
     pub(super) fn awaits_answer(&self, call: &OpenSpan) -> bool {
-        let parent = call.cause.candidate.and_then(|parent| self.spans.get(parent));
+        let parent = call.cause.request().and_then(|parent| self.spans.get(parent));
         // Answers of other requests do not settle this earlier.
-        !call.cause.alone && parent.is_some_and(|parent| parent.end == 0 && parent.first_reply == 0)
+        !call.cause.is_certain() && parent.is_some_and(|parent| parent.end == 0 && parent.first_reply == 0)
     }
 
     /// The parent on this host, which may be reported already. A call that is ambiguous by now has none: it passes no id on.

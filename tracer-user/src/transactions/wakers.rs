@@ -18,8 +18,10 @@ use smallvec::SmallVec;
 use tracer_common::event::{Op, TaskEdge};
 use tracer_common::runtime::KIND_GO;
 
+use super::cause::{Passed, State};
 use super::engine::Engine;
-use super::open_span::{Handed, Slot};
+use super::evidence::Doubt;
+use super::open_span::Slot;
 use super::task_table::{Id, Works, is_named, kind};
 use crate::guard::shrink::ShrinkExcess;
 use crate::model::{Nanos, Side};
@@ -30,12 +32,6 @@ const CALLS: usize = 16;
 const GIVERS: usize = 8;
 /// How long an inactive task is remembered, nanoseconds.
 const REMEMBERED: Nanos = 15_000_000_000;
-
-/// Evidence for a call whose result was handed over.
-pub const PASSED: &str =
-    "the task that gave the work and took its result answered the request, or one that waited for it did";
-/// Why a call is doubtful whose result went to two tasks.
-const SEVERAL: &str = "its task woke several that had given it work";
 
 /// A call whose result is to be handed over.
 #[derive(Clone, Copy, Debug)]
@@ -334,14 +330,18 @@ impl Engine {
     /// none.
     fn pass(&mut self, detached_call: DetachedCall, by: u64, to: Id) -> Id {
         let DetachedCall { call, waits, .. } = detached_call;
-        let Some(live) =
-            self.spans.get_mut(call).filter(|live| live.side == Side::Client && !live.cause.decided_by_task)
+        let Some(live) = self
+            .spans
+            .get_mut(call)
+            .filter(|live| live.side == Side::Client && live.cause.state != State::DecidedByTask)
         else {
             return 0;
         };
         self.task_table.waits_no_more(waits, call);
         live.provisional_parent = None;
-        live.cause.passed = true;
+        if live.cause.passed == Passed::No {
+            live.cause.passed = Passed::ToOne;
+        }
         live.cause.task = by;
         let spans = &self.spans;
         let over = |slot: Slot| spans.get(slot).is_none_or(|live| live.end != 0);
@@ -352,7 +352,7 @@ impl Engine {
             }
             Works::Undecided(_) if self.task_table.waits(to, call) => {
                 if let Some(live) = self.spans.get_mut(call) {
-                    (live.cause.waits, live.cause.open) = (true, true);
+                    live.cause.state = State::AwaitsTask;
                 }
                 to
             }
@@ -363,9 +363,9 @@ impl Engine {
     /// Another task took the call's result as well.
     fn doubt_passed(&mut self, call: Slot) {
         let Some(live) = self.spans.get_mut(call) else { return };
-        live.cause.doubt = Some(SEVERAL);
-        if live.cause.decided_by_task {
-            live.cause.handed = Some(Handed { doubt: Some(SEVERAL), futex: 0, calls: 1 });
+        live.cause.passed = Passed::ToSeveral;
+        if live.cause.state == State::DecidedByTask {
+            live.cause.doubt = Some(Doubt::SeveralTasks);
         }
     }
 }

@@ -8,11 +8,9 @@
 use smallvec::SmallVec;
 
 use super::engine::Engine;
+use super::evidence::Doubt;
 use super::open_span::Slot;
 use crate::model::Nanos;
-
-/// Why nothing is certain before that.
-pub(super) const SEVERAL: &str = "its thread woke several that waited";
 
 /// The woken threads, and the state of their requests at that time.
 #[derive(Clone, Debug)]
@@ -50,11 +48,8 @@ impl Engine {
             return true;
         }
         live.wakeup_candidates = None;
-        if known == Taker::First
-            && let Some(handed) = &mut live.cause.handed
-            && handed.doubt == Some(SEVERAL)
-        {
-            handed.doubt = None;
+        if known == Taker::First && live.cause.doubt == Some(Doubt::SeveralWoken) {
+            live.cause.doubt = None;
         }
         false
     }
@@ -62,7 +57,7 @@ impl Engine {
     fn known(&self, call: Slot) -> Taker {
         let Some(live) = self.spans.get(call) else { return Taker::Never };
         let Some(wakeup_candidates) = live.wakeup_candidates.as_deref() else { return Taker::Never };
-        let first = live.cause.candidate.and_then(|slot| self.spans.get(slot));
+        let first = live.cause.request().and_then(|slot| self.spans.get(slot));
         match first.map(|first| first.answered_after) {
             Some(Some(wakeups_or_calls)) if wakeups_or_calls == wakeup_candidates.own => {}
             Some(None) => return Taker::Later,

@@ -85,7 +85,7 @@ fn a_process_that_ends_before_the_answer_worked_for_its_request() {
         let spans = host.finish();
         let call = spans.iter().find(|(live, _)| live.cookie == 10).unwrap();
         let request = spans.iter().rfind(|(live, _)| live.cookie == 1).unwrap();
-        assert_eq!((call.1.grade, call.1.parent), (Grade::Certain, Some(request.0.id)), "{}", call.1.evidence);
+        assert_eq!((call.1.grade, call.1.parent), (Grade::Certain, Some(request.0.id)), "{}", call.1.reason.text());
         assert_eq!(call.1.trace, request.1.trace);
     }
 }

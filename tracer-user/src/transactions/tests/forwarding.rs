@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
 use super::*;
-use crate::transactions::forwarding::SENT_ON;
+use crate::transactions::evidence::{Evidence, Reason};
 
 const PROXY: u32 = 9;
 
@@ -96,7 +96,7 @@ fn a_long_pipeline_of_like_requests_stays_ambiguous() {
     let same: Vec<_> = calls.iter().filter(|(call, ..)| &*call.request.path == "/same").collect();
     assert_eq!(same.len(), many);
     // The last ones are the only request that is still open.
-    let sure = same.iter().filter(|(_, verdicts, _)| verdicts.evidence == SENT_ON).count();
+    let sure = same.iter().filter(|(_, verdicts, _)| verdicts.reason == Reason::For(Evidence::Forwards)).count();
     assert!(sure <= 1, "{sure} calls whose request was one of {many}");
     assert!(host.engine.forwarding.is_empty());
 }
@@ -112,7 +112,7 @@ fn who_makes_calls_of_its_own_is_no_proxy() {
         host.waits(PROXY, true).reads(PROXY, 200, OK).sends(PROXY, 1, OK).sends(PROXY, 2, OK).waits(PROXY, true);
     }
     let spans = host.finish();
-    assert!(calls(&spans).iter().all(|(_, verdicts, _)| verdicts.evidence != SENT_ON));
+    assert!(calls(&spans).iter().all(|(_, verdicts, _)| verdicts.reason != Reason::For(Evidence::Forwards)));
 }
 
 /// The rule for every call with an ambiguous parent.
@@ -240,7 +240,7 @@ fn sound(bytes: &[u8], losses: bool) -> Result<(), TestCaseError> {
         let sure = matches!(verdicts.grade, Grade::Certain | Grade::Confirmed);
         prop_assert!(sure || verdicts.parent.is_none(), "a guess shows: {verdicts:?}");
         // A proxy that works in any order makes the two sides of a callback group agree by chance.
-        if verdicts.evidence != SENT_ON {
+        if verdicts.reason != Reason::For(Evidence::Forwards) {
             continue;
         }
         let Some(parent) = verdicts.parent.and_then(|id| spans.iter().find(|(live, _)| live.id == id)) else {

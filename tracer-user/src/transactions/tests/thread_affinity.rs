@@ -1,6 +1,6 @@
 //! Requests that stay on the thread that read them, and requests that move between threads.
 
-use super::super::thread_affinity::MOVES;
+use super::super::evidence::{Doubt, Evidence, Reason};
 use super::*;
 use crate::model::SpanId;
 
@@ -11,14 +11,14 @@ const SECOND: u32 = 6;
 const THIRD: u32 = 7;
 
 /// Grade, parent and evidence of the calls, in order of their start, with the ids of the requests by connection.
-type Calls = (Vec<(Grade, Option<SpanId>, &'static str)>, HashMap<u64, SpanId>);
+type Calls = (Vec<(Grade, Option<SpanId>, Reason)>, HashMap<u64, SpanId>);
 
 fn judged(spans: &[(Box<OpenSpan>, Verdicts)]) -> Calls {
     let mut calls: Vec<_> = spans.iter().filter(|(live, _)| live.side == Side::Client).collect();
     calls.sort_by_key(|(live, _)| live.start);
     let requests = spans.iter().filter(|(live, _)| live.side == Side::Server);
     (
-        calls.iter().map(|(_, verdicts)| (verdicts.grade, verdicts.parent, verdicts.evidence)).collect(),
+        calls.iter().map(|(_, verdicts)| (verdicts.grade, verdicts.parent, verdicts.reason)).collect(),
         requests.map(|(live, _)| (live.cookie, live.id)).collect(),
     )
 }
@@ -42,7 +42,7 @@ fn a_thread_for_each_request_is_certain_from_the_first_request_on() {
     let mut host = host(4);
     two_at_once(&mut host);
     let (calls, requests) = judged(&host.finish());
-    let expected = [1, 2].map(|cookie| (Grade::Certain, Some(requests[&cookie]), "same thread, one request at a time"));
+    let expected = [1, 2].map(|cookie| (Grade::Certain, Some(requests[&cookie]), Reason::For(Evidence::OneRequest)));
     assert_eq!(calls, expected);
 }
 
@@ -70,7 +70,7 @@ fn a_request_that_another_thread_answers_makes_no_call_certain() {
     host.reads(FIRST, 1, GET).reads(SECOND, 2, GET).sends(FIRST, 3, DOWN);
     host.reads(THIRD, 3, OK).sends(THIRD, 2, OK).sends(SECOND, 1, OK);
     let (calls, _) = judged(&host.finish());
-    assert_eq!(calls, [(Grade::Ambiguous, None, MOVES)]);
+    assert_eq!(calls, [(Grade::Ambiguous, None, Reason::Against(Doubt::Moves))]);
 }
 
 #[test]
@@ -115,14 +115,14 @@ fn reported_below_first(host: &mut Host) {
 }
 
 /// Trace ids of the last request, of its call and of the span below; grade and evidence of the call.
-fn chain(mut host: Host, below: Option<crate::model::TraceId>) -> ([crate::model::TraceId; 3], Grade, &'static str) {
+fn chain(mut host: Host, below: Option<crate::model::TraceId>) -> ([crate::model::TraceId; 3], Grade, Reason) {
     host.moves(1, 5, 4, false, 701, OK).sends(5, 1, OK);
     let spans = host.finish();
     let last = |cookie: u64| spans.iter().rfind(|(live, _)| live.cookie == cookie).map(|(_, verdicts)| *verdicts);
     let (request, call) = (last(1).unwrap(), last(4).unwrap());
     let below = below.unwrap_or_else(|| last(5).unwrap().trace);
     assert!(call.parent.is_none());
-    ([request.trace, call.trace, below], call.grade, call.evidence)
+    ([request.trace, call.trace, below], call.grade, call.reason)
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn a_call_in_doubt_passes_no_trace_id_on() {
     reported_below_first(&mut host);
     host.engine.moves_requests(1);
     let ([request, call, below], grade, evidence) = chain(host, None);
-    assert_eq!((grade, evidence), (Grade::Ambiguous, MOVES));
+    assert_eq!((grade, evidence), (Grade::Ambiguous, Reason::Against(Doubt::Moves)));
     assert!(below == call && call != request);
 }
 
@@ -149,6 +149,6 @@ fn a_doubt_that_comes_after_spans_below_were_reported_is_the_reason_shown() {
     assert!(below.is_some(), "it is reported before the call above it");
     host.engine.moves_requests(1);
     let ([_, call, below], grade, evidence) = chain(host, below);
-    assert_eq!((grade, evidence), (Grade::Ambiguous, MOVES));
+    assert_eq!((grade, evidence), (Grade::Ambiguous, Reason::Against(Doubt::Moves)));
     assert_eq!(call, below, "they stay one transaction");
 }
