@@ -192,11 +192,12 @@ impl Watch {
         for path in patterns.flat_map(|pattern| expand(&pattern)) {
             let name = path.display().to_string();
             if let Some(library) = shared(&name).filter(|library| self.libraries.has(*library)) {
-                self.see(&Candidate { library: Some(library), path: name, open_by: path }, None);
+                self.see(&Candidate { library: Some(library), path: name, lies_at: path.clone(), open_by: path }, None);
             }
         }
         for path in INSIDE {
-            self.see(&Candidate { library: None, path: path.to_owned(), open_by: path.into() }, None);
+            let (open_by, lies_at) = (path.into(), path.into());
+            self.see(&Candidate { library: None, path: path.to_owned(), open_by, lies_at }, None);
         }
     }
 
@@ -392,7 +393,8 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("program");
         fs::write(&path, "code").expect("a file");
-        let candidate = Candidate { library: None, path: "program".to_owned(), open_by: path.clone() };
+        let candidate =
+            Candidate { library: None, path: "program".to_owned(), open_by: path.clone(), lies_at: path.clone() };
         let held = Held::of(&candidate).expect("it is there");
         let numbers = |held: &Held| held.content().map(|content| content.0);
         let before = (inode(&path), numbers(&held));
@@ -401,5 +403,23 @@ mod tests {
         assert_eq!((inode(&held.candidate.open_by), numbers(&held)), before);
         assert!(Held::of(&candidate).is_none());
         assert!(Held::of(&Candidate { open_by: dir.path().into(), ..candidate }).is_none());
+    }
+
+    /// The code of libssl shows its places together with that of the libcrypto beside it.
+    #[test]
+    fn a_held_library_shows_what_its_file_shows() {
+        let path = Path::new("/usr/lib/x86_64-linux-gnu/libssl.so.3");
+        if !path.exists() {
+            println!("SKIPPED commands::decrypting: no {} here", path.display());
+            return;
+        }
+        let library = Some(Library::OpenSsl);
+        let candidate =
+            Candidate { library, path: "libssl.so.3".to_owned(), open_by: path.into(), lies_at: path.into() };
+        let held = Held::of(&candidate).expect("it is there");
+        let (_, of_file) = inspect(&candidate, &Libraries::default()).expect("OpenSSL");
+        let (_, of_held) = inspect(&held.candidate, &Libraries::default()).expect("OpenSSL");
+        assert_eq!(of_held, of_file);
+        assert!(of_held.sites.iter().any(|site| site.probe == UserProbe::TlsCopy), "{of_held:?}");
     }
 }

@@ -49,15 +49,15 @@ impl LibrarySites {
     }
 }
 
-/// Looks for the places in a library's file.
-pub(super) fn find(path: &Path, image: &Image<'_, File>) -> LibrarySites {
-    search(path, image).unwrap_or_default()
+/// Looks for the places in a library's file, which lies at `beside`.
+pub(super) fn find(path: &Path, beside: &Path, image: &Image<'_, File>) -> LibrarySites {
+    search(path, beside, image).unwrap_or_default()
 }
 
-fn search(path: &Path, image: &Image<'_, File>) -> Option<LibrarySites> {
+fn search(path: &Path, beside: &Path, image: &Image<'_, File>) -> Option<LibrarySites> {
     let symbols = [&METHODS[..], &["SSL_get_rbio", "SSL_get_wbio", RANDOM, VERSION], &BIO[..]].concat();
     let program = Program::read(path, &symbols)?;
-    let (of_bio, count) = bio(path, image, &program)?;
+    let (of_bio, count) = bio(path, beside, image, &program)?;
     let to_socket = to_socket(image, &program)? | of_bio;
     // Without, the place of what is written to memory is less often known.
     let written = count.and_then(|count| Some(count | written_bio(image, &program)?)).unwrap_or(0);
@@ -206,11 +206,11 @@ const BIO: [&str; 3] = ["BIO_s_socket", "BIO_method_type", "BIO_number_written"]
 
 /// The part of a cookie that says where a BIO has its descriptor and its method; and the one that says where it counts
 /// what was written.
-fn bio(path: &Path, image: &Image<'_, File>, program: &Program) -> Option<(u64, Option<u64>)> {
+fn bio(path: &Path, beside: &Path, image: &Image<'_, File>, program: &Program) -> Option<(u64, Option<u64>)> {
     if program.address(BIO[0]).is_some() {
         return bio_in(path, image, program);
     }
-    let path = crypto(path)?;
+    let path = crypto(beside)?;
     let file = open(&path)?;
     bio_in(&path, &Image::read(&file)?, &Program::read(&path, &BIO)?)
 }
@@ -274,7 +274,7 @@ mod tests {
         };
         let file = open(path).expect("a file");
         let image = Image::read(&file).expect("an ELF file");
-        let found = find(path, &image);
+        let found = find(path, path, &image);
         let (copies, record) = (&found.copies[..], found.record.expect("OpenSSL 3.0's place"));
         let [copy] = copies else { panic!("{copies:?}") };
         assert_eq!((copy.probe, record.probe), (UserProbe::TlsCopy, UserProbe::TlsRecord));
@@ -307,7 +307,7 @@ mod tests {
                 continue;
             };
             let image = Image::read(&program).expect("an ELF file");
-            let found = find(&file, &image);
+            let found = find(&file, &file, &image);
             println!("{found:x?}");
             assert_eq!((found.copies.len(), found.record.is_some()), (copies, writes), "{}", file.display());
             assert_eq!((found.to_socket >> tls::RANDOM & tls::RANDOM_BITS) * 8, random);

@@ -165,6 +165,8 @@ pub struct Candidate {
     pub path: String,
     /// A path by which the agent can open it.
     pub open_by: PathBuf,
+    /// Where it lies: a library that belongs to it is searched for beside it. May lead to no file or another one.
+    pub lies_at: PathBuf,
 }
 
 impl Candidate {
@@ -180,8 +182,8 @@ pub fn candidates(maps: &Maps, libraries: &Libraries) -> Vec<Candidate> {
     for mapping in &maps.files {
         let Some(library) = shared(&mapping.path).filter(|library| libraries.has(*library)) else { continue };
         if found.len() < LIBRARIES && found.iter().all(|known| known.path != mapping.path) {
-            let (path, open_by) = (mapping.path.clone(), open_by(maps, mapping));
-            found.push(Candidate { library: Some(library), path, open_by });
+            let (path, open_by, lies_at) = (mapping.path.clone(), open_by(maps, mapping), maps.open_by(&mapping.path));
+            found.push(Candidate { library: Some(library), path, open_by, lies_at });
         }
     }
     let exe = maps.open_by(&maps.exe);
@@ -194,7 +196,8 @@ pub fn candidates(maps: &Maps, libraries: &Libraries) -> Vec<Candidate> {
             contained && file.metadata().is_ok_and(|meta| meta.len() >= STATIC)
         };
         if wanted {
-            found.push(Candidate { library: is_go.then_some(Library::Go), path: maps.exe.clone(), open_by: exe });
+            let (library, path, lies_at) = (is_go.then_some(Library::Go), maps.exe.clone(), exe.clone());
+            found.push(Candidate { library, path, open_by: exe, lies_at });
         }
     }
     found
@@ -253,9 +256,10 @@ pub fn inspect(candidate: &Candidate, libraries: &Libraries) -> Result<(Library,
     }
     let path = candidate.open_by.as_path();
     let file = open(path).ok_or(Refusal::Unreadable)?;
-    let Some(library) = candidate.library else { return inspect_program(path, &file, libraries) };
+    let beside = candidate.lies_at.as_path();
+    let Some(library) = candidate.library else { return inspect_program(path, beside, &file, libraries) };
     let sites = match library {
-        Library::OpenSsl => openssl::inspect(path, &file),
+        Library::OpenSsl => openssl::inspect(path, beside, &file),
         Library::Go => go::inspect(&file),
         Library::GnuTls => gnutls::inspect(path, &file),
         Library::Nss => nss::inspect(path, &file),
@@ -265,8 +269,13 @@ pub fn inspect(candidate: &Candidate, libraries: &Libraries) -> Result<(Library,
 }
 
 /// What a program contains: OpenSSL or BoringSSL, else rustls.
-fn inspect_program(path: &Path, file: &File, libraries: &Libraries) -> Result<(Library, Sites), Refusal> {
-    let inspected = match libraries.has(Library::OpenSsl).then(|| openssl::inspect(path, file)) {
+fn inspect_program(
+    path: &Path,
+    beside: &Path,
+    file: &File,
+    libraries: &Libraries,
+) -> Result<(Library, Sites), Refusal> {
+    let inspected = match libraries.has(Library::OpenSsl).then(|| openssl::inspect(path, beside, file)) {
         Some(Err(Refusal::NoFunctions)) if openssl::is_inside(file) => Err(Refusal::Stripped),
         // Whatever it is.
         None | Some(Err(Refusal::NoFunctions | Refusal::NotProgram)) => Err(Refusal::Absent),
@@ -329,7 +338,8 @@ mod tests {
             return;
         };
         let inspect = |library, path: &Path| {
-            inspect(&Candidate { library, path: String::new(), open_by: path.into() }, &Libraries::default())
+            let (open_by, lies_at) = (path.into(), path.into());
+            inspect(&Candidate { library, path: String::new(), open_by, lies_at }, &Libraries::default())
         };
         let (library, found) = inspect(Some(Library::OpenSsl), path).expect("OpenSSL");
         assert_eq!(library, Library::OpenSsl);

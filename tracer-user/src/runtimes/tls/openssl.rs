@@ -23,13 +23,13 @@ const WRITE: [&str; 2] = ["SSL_write", "SSL_write_ex"];
 const HANDSHAKE: &str = "SSL_do_handshake";
 const FORGET: [&str; 2] = ["SSL_free", "SSL_clear"];
 
-/// The places in the library's file.
-pub(super) fn inspect(path: &Path, file: &File) -> Result<Sites, Refusal> {
+/// The places in the library's file, which lies at `beside`.
+pub(super) fn inspect(path: &Path, beside: &Path, file: &File) -> Result<Sites, Refusal> {
     let wanted: Vec<&str> = READ.into_iter().chain(WRITE).chain([HANDSHAKE]).chain(FORGET).collect();
     let mut reader = LibraryReader::new(path, file, &wanted, &[READ[0], WRITE[0], HANDSHAKE, FORGET[0]])?;
     reader.forgets(&FORGET)?;
     reader.call(HANDSHAKE, 1, tls::HANDSHAKE)?;
-    let inside = inside::find(path, &reader.image);
+    let inside = inside::find(path, beside, &reader.image);
     reader.found.sites.extend(inside.copies.iter().chain(&inside.record));
     reader.found.memory_unbound = inside.memory_unbound();
     let reads = (READ, tls::READ | inside.to_socket, !inside.copies.is_empty());
