@@ -2,6 +2,8 @@
 //! processor.
 
 use std::env;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Result, anyhow, bail};
 use clap::Args;
@@ -18,7 +20,7 @@ pub(crate) struct Options {
 }
 
 /// A check by its name.
-type Check<'a> = (&'static str, Box<dyn FnOnce() -> Result<()> + 'a>);
+type Check<'a> = (&'static str, Box<dyn FnOnce() -> Result<()> + Send + 'a>);
 
 /// Runs every check, and names those that failed.
 pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
@@ -30,23 +32,18 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
         let setting_up = scope.spawn(|| setup::run(way));
         let wait = || setting_up.join().unwrap_or_else(|_| bail!("it ended without a result"));
         let last: [Check<'_>; 3] = [("set-up", Box::new(wait)), dependencies(), objects(way)];
-        all(bare().into_iter().chain(last).collect())
+        all(bare(), last.into())
     })
 }
 
 /// Runs every check of what is set up. Without `ebpf`, only what a stable toolchain can do.
 pub(crate) fn every(way: Option<Way>, ebpf: bool) -> Result<()> {
-    all(bare().into_iter().chain([dependencies()]).chain(ebpf.then(|| objects(way))).collect())
+    all(bare(), [dependencies()].into_iter().chain(ebpf.then(|| objects(way))).collect())
 }
 
-/// What needs no more than a Rust toolchain.
-fn bare() -> [Check<'static>; 4] {
-    [
-        ("format", Box::new(format)),
-        ("tidy", Box::new(tidy::run)),
-        ("lints", Box::new(lints)),
-        ("documentation", Box::new(documentation)),
-    ]
+/// What needs no more than a Rust toolchain, apart from documentation.
+fn bare() -> Vec<Check<'static>> {
+    vec![("format", Box::new(format)), ("tidy", Box::new(tidy::run)), ("lints", Box::new(lints))]
 }
 
 fn dependencies() -> Check<'static> {
@@ -66,16 +63,27 @@ fn objects(way: Option<Way>) -> Check<'static> {
     ("eBPF objects", Box::new(compile))
 }
 
-fn all(checks: Vec<Check<'_>>) -> Result<()> {
-    let mut failed = Vec::new();
-    let count = checks.len();
-    for (n, (name, check)) in checks.into_iter().enumerate() {
-        shell::progress(format!("check {}/{count}: {name}", n + 1));
-        if let Err(error) = check() {
-            eprintln!("error: {name}: {error:#}");
-            failed.push(name);
+/// Runs `first`, then `last` beside the documentation, which keeps one core busy for a minute.
+fn all(first: Vec<Check<'_>>, last: Vec<Check<'_>>) -> Result<()> {
+    let count = first.len() + last.len() + 1;
+    let number = AtomicUsize::new(0);
+    let failed = Mutex::new(Vec::new());
+    let each = |checks: Vec<Check<'_>>| {
+        for (name, check) in checks {
+            let n = number.fetch_add(1, Ordering::Relaxed) + 1;
+            shell::progress(format!("check {n}/{count}: {name}"));
+            if let Err(error) = check() {
+                eprintln!("error: {name}: {error:#}");
+                failed.lock().unwrap_or_else(PoisonError::into_inner).push(name);
+            }
         }
-    }
+    };
+    each(first);
+    std::thread::scope(|scope| {
+        scope.spawn(|| each(vec![("documentation", Box::new(documentation))]));
+        each(last);
+    });
+    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
     if !failed.is_empty() {
         bail!("checks failed: {}", failed.join(", "));
     }
