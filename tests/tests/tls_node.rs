@@ -97,6 +97,12 @@ fn node_24_at_both_ends() {
     node_at_both_ends(node_of("24."), "tls_node_24");
 }
 
+/// Built by clang, unlike those before.
+#[test]
+fn node_26_at_both_ends() {
+    node_at_both_ends(node_of("26."), "tls_node_26");
+}
+
 #[test]
 fn curl_to_a_server_by_node() {
     for program in [node_of("18."), "node", node_of("22.")] {
@@ -172,7 +178,16 @@ fn callers<'a>(all: &'a [Span], calls: impl Iterator<Item = &'a Span>) -> BTreeM
 
 #[test]
 fn calls_within_requests_of_node() {
-    for program in [node_of("18."), "node", node_of("22."), node_of("24.")] {
+    calls_within_requests(&[node_of("18."), "node", node_of("22."), node_of("24.")]);
+}
+
+#[test]
+fn calls_within_requests_of_node_26() {
+    calls_within_requests(&[node_of("26.")]);
+}
+
+fn calls_within_requests(programs: &[&str]) {
+    for program in programs.iter().copied() {
         let Some(_turn) = begin("tls_node_calls", &[program, "nginx", "openssl"]) else { continue };
         let dir = scratch();
         let files = certificate(dir.path());

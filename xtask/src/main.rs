@@ -20,6 +20,7 @@ mod faults;
 mod fuzz;
 mod http;
 mod links;
+mod newer_runtimes;
 mod package;
 mod packages;
 mod postgres;

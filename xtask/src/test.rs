@@ -12,7 +12,7 @@ use crate::build_ebpf::Way;
 use crate::shell::{self, Root};
 use crate::tally::Tally;
 use crate::times::Times;
-use crate::{build, build_ebpf, fuzz, programs, setup, tiers, vm, wheels, workloads};
+use crate::{build, build_ebpf, fuzz, newer_runtimes, programs, setup, tiers, vm, wheels, workloads};
 
 /// Seconds per fuzz target with `--full`; their seeds and corpora are among the unit tests.
 const FUZZ_SECONDS: u32 = 3;
@@ -91,8 +91,10 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     tested?;
     if !options.without_kernel {
         let runs = |program: &str| options.full || options.program.iter().any(|named| named == program);
-        if let Err(error) = wheels::install_large(runs) {
-            shell::progress(format!("{error:#}"));
+        for installed in [wheels::install_large(runs), newer_runtimes::install(runs)] {
+            if let Err(error) = installed {
+                shell::progress(format!("{error:#}"));
+            }
         }
     }
     step(5, if options.full { "kernel tests, all" } else { "kernel tests, quick tier" });
@@ -175,12 +177,12 @@ fn kernel(options: &Options, times: &mut Times, tally: &mut Tally) -> Result<()>
     for (at, (program, name, tier)) in chosen.iter().enumerate() {
         shell::progress(format!("kernel tests {} of {}: {name}", at + 1, chosen.len()));
         let wheels = wheels::environment()?;
-        let built = workloads::environment()?;
+        let (built, newer) = (workloads::environment()?, newer_runtimes::environment()?);
         let command = |only: &[&str]| {
             let mut command = root.command("env");
             // sudo resets the environment.
             command.arg(format!("TRACER_BIN={}", target.join("release/tracer").display()));
-            command.arg("RUST_BACKTRACE=1").args(&wheels).arg(&built);
+            command.arg("RUST_BACKTRACE=1").args(&wheels).arg(&built).arg(&newer);
             command.arg("timeout").arg("--kill-after=10").arg(KERNEL_SECONDS.to_string());
             command.arg(program).args(["--test-threads=1", "--nocapture"]);
             command.args(if only.is_empty() { tier } else { only });
@@ -205,6 +207,7 @@ pub(crate) enum ProgramChoice {
 pub(crate) fn ready(way: Option<Way>) -> Result<(PathBuf, Root)> {
     setup::programs()?;
     wheels::install()?;
+    newer_runtimes::install(|_| true)?;
     workloads::build()?;
     build_ebpf::ready(way)?;
     let tracer = build::tracer(way, true)?;

@@ -15,7 +15,7 @@ use crate::build_ebpf::Way;
 use crate::shell;
 use crate::tally::Tally;
 use crate::test::{self, ProgramChoice};
-use crate::{doc_tables, wheels, workloads};
+use crate::{doc_tables, newer_runtimes, wheels, workloads};
 
 /// `cargo xtask transactions`.
 #[derive(Args)]
@@ -76,6 +76,7 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
         command.arg(format!("TRACER_BIN={}", tracer.display()));
         command.arg(format!("TRACER_TRUTH_FILE={}", file.display()));
         command.args(wheels::environment()?).arg(workloads::environment()?);
+        command.arg(newer_runtimes::environment()?);
         if options.full {
             command.arg("TRACER_TRUTH=full");
         }

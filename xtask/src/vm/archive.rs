@@ -59,16 +59,19 @@ impl Archive {
         command
     }
 
+    /// Packages whose name has this prefix.
+    pub(crate) fn names(&self, prefix: &str) -> Result<Vec<String>> {
+        let text = shell::output(self.apt("apt-cache").args(["search", "--names-only", &format!("^{prefix}")]))?;
+        let names = text.lines().filter_map(|line| line.split(' ').next()).filter(|name| name.starts_with(prefix));
+        Ok(names.map(str::to_owned).collect())
+    }
+
     /// The newest package whose name has this prefix and suffix; `None` if there is none.
     pub(crate) fn newest(&self, prefix: &str, suffix: &str) -> Result<Option<String>> {
-        let text = shell::output(self.apt("apt-cache").args(["search", "--names-only", &format!("^{prefix}")]))?;
-        let mut names: Vec<&str> = text
-            .lines()
-            .filter_map(|line| line.split(' ').next())
-            .filter(|name| name.starts_with(prefix) && name.ends_with(suffix))
-            .collect();
+        let mut names = self.names(prefix)?;
+        names.retain(|name| name.ends_with(suffix));
         names.sort_by_key(|name| version(name.strip_prefix(prefix).unwrap_or_default()));
-        Ok(names.last().map(|name| (*name).to_owned()))
+        Ok(names.pop())
     }
 
     /// Packages and all their dependencies; excludes packages installed on this machine if `missing` is set.

@@ -88,6 +88,8 @@ pub(super) struct MachineState {
     registers: [Value; 16],
     /// Places of the frame, with their sizes.
     frame: BTreeMap<i64, (Value, u32)>,
+    /// Whether the last instruction found that a constant is zero: then only one way goes on behind a jump.
+    is_zero: Option<bool>,
 }
 
 impl MachineState {
@@ -97,12 +99,15 @@ impl MachineState {
             registers[register] = Argument(n as u8);
         }
         registers[SP] = Frame(0);
-        Self { registers, frame: BTreeMap::new() }
+        Self { registers, frame: BTreeMap::new(), is_zero: None }
     }
 
     /// Takes a path that ends here, too; whether less is known now.
     fn join(&mut self, other: &Self) -> bool {
-        let before = (self.registers, self.frame.len());
+        let before = (self.registers, self.frame.len(), self.is_zero);
+        if self.is_zero != other.is_zero {
+            self.is_zero = None;
+        }
         for (mine, theirs) in self.registers.iter_mut().zip(other.registers) {
             *mine = mine.join(theirs);
         }
@@ -114,7 +119,7 @@ impl MachineState {
             *value = joined;
             joined != Unknown
         });
-        changed || before != (self.registers, self.frame.len())
+        changed || before != (self.registers, self.frame.len(), self.is_zero)
     }
 
     /// The value of a call's argument.
@@ -224,7 +229,28 @@ impl MachineState {
         }
     }
 
+    /// Whether a conditional jump is taken, where what it tests is constant.
+    fn takes(&self, one: &Instruction) -> Option<bool> {
+        match one.condition_code() {
+            ConditionCode::e => self.is_zero,
+            ConditionCode::ne => self.is_zero.map(|is_zero| !is_zero),
+            _ => None,
+        }
+    }
+
     fn step(&mut self, one: &Instruction, facts: &mut InstructionInfoFactory) {
+        let tested = (one.mnemonic() == Mnemonic::Test && one.op0_kind() == OpKind::Register)
+            .then(|| (one.op0_register(), one.op1_register()));
+        self.is_zero = match tested {
+            Some((register, same)) if register == same => {
+                if let Constant(value) = self.get(register) {
+                    Some(value == 0)
+                } else {
+                    None
+                }
+            }
+            _ => None,
+        };
         if matches!(one.flow_control(), FlowControl::Call | FlowControl::IndirectCall) {
             // What is given a buffer of the caller's first fills it and returns it, as `memcpy` does.
             let returned = match self.argument(0) {
@@ -366,8 +392,14 @@ fn follow_while(
             if !goes_on(&one) {
                 break;
             }
+            let takes = state.takes(&one);
             state.step(&one, &mut facts);
             match one.flow_control() {
+                FlowControl::ConditionalBranch if takes == Some(true) => {
+                    at = one.near_branch_target();
+                    continue;
+                }
+                FlowControl::ConditionalBranch if takes == Some(false) => {}
                 FlowControl::ConditionalBranch => waiting.push((one.near_branch_target(), state.clone())),
                 FlowControl::UnconditionalBranch => {
                     at = one.near_branch_target();

