@@ -183,8 +183,15 @@ fn judge(agent: &Agent, service: &str, address: SocketAddr, version: &str) {
         // Reading the request and answering it takes a few milliseconds of CPU where the route takes 200.
         assert!(share(judged.around) <= 6.0, "{version} {}: {what}", chain.path);
         assert!(judged.lines >= 0.995 * judged.right, "{version} {}: {what}\n{}", chain.path, some(&judged.wrong));
-        // Memory comes and goes, too.
-        assert!(judged.top >= 0.8 * judged.right, "{version} {}: {:.0} with {}", chain.path, judged.top, chain.top);
+        // Memory comes and goes, too. The unstable release's libraries are stripped, and nothing names their own functions.
+        let is_stripped = minor >= 14;
+        assert!(
+            is_stripped || judged.top >= 0.8 * judged.right,
+            "{version} {}: {:.0} with {}",
+            chain.path,
+            judged.top,
+            chain.top
+        );
     }
     let waits = stacks(agent, service, "/sleep", "offcpu");
     ask(address, &["/sleep"], 30);
@@ -251,16 +258,28 @@ fn pythons() -> Vec<(String, String)> {
 
 #[test]
 fn the_usual_version_shows_its_functions_with_their_lines() {
-    judge_versions(&pythons()[..1]);
+    judge_versions("python frames", &pythons()[..1]);
 }
 
 #[test]
 fn so_do_the_others() {
-    judge_versions(&pythons()[1..]);
+    judge_versions("python frames", &pythons()[1..]);
 }
 
-fn judge_versions(versions: &[(String, String)]) {
-    let Some(_turn) = begin("python frames", &["python3"]) else { return };
+/// The versions that the next release of Debian will have: one that is not known fails.
+#[test]
+fn so_do_the_newest() {
+    let newest: Vec<(String, String)> =
+        python::newest().into_iter().map(|(program, version)| (program.to_owned(), version)).collect();
+    if newest.is_empty() {
+        say("SKIPPED python frames newest: needs the unstable release's Pythons (cargo xtask test --full)");
+        return;
+    }
+    judge_versions("python frames newest", &newest);
+}
+
+fn judge_versions(test: &str, versions: &[(String, String)]) {
+    let Some(_turn) = begin(test, &["python3"]) else { return };
     let dir = scratch();
     let agent = agent(dir.path(), "lines");
     for (program, version) in versions {

@@ -40,7 +40,7 @@ pub(super) fn entity(task: Task, runtime: &Runtime) -> u64 {
     if own == 0 {
         return named(runtime, 0);
     }
-    let state: u64 = user(own + runtime.at[0]);
+    let state: u64 = user(own.wrapping_add(runtime.at[0]));
     if state == 0 {
         // Not an interpreter thread: a library's own.
         return 0;

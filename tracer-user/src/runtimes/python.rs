@@ -1,7 +1,8 @@
 //! `CPython`: detects the version, where a thread's state is, and where contexts are created.
 //!
 //! The interpreter keeps in `_PyRuntime` the key of the thread-local value that points to the thread's state; the
-//! offset of that value in glibc's thread descriptor is the same in every glibc for x86-64 since 2.4.
+//! offset of that value in glibc's thread descriptor is the same in every glibc for x86-64 since 2.4. From 3.15 on, a
+//! thread-local variable points to it, whose place the code of the function that reads it shows.
 
 use tracer_common::runtime::{KIND_PYTHON, NUMBERS, Runtime, UserProbe};
 
@@ -18,29 +19,44 @@ const EACH: u64 = 16;
 /// Number of values in a thread's first block.
 const BLOCK: u32 = 32;
 
-/// Offsets of one minor version: of the key in `_PyRuntime` (`gilstate.autoTSSkey._key`, since 3.12 `autoTSSkey._key`),
-/// and of the context and the thread's id in a thread's state (`PyThreadState`). From the headers of each version.
+/// Where a thread has the pointer to its state, even while it waits for the interpreter's lock.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum StatePointer {
+    /// In the value of a key, which is at this offset in `_PyRuntime` (`gilstate.autoTSSkey._key`, since 3.12
+    /// `autoTSSkey._key`).
+    Key(u64),
+    /// In a thread-local variable, which [`STATE`] returns.
+    Variable,
+}
+
+/// Offsets of one minor version: of the pointer to a thread's state (`PyThreadState`), and of the context and the thread's
+/// id in it. From the headers of each version.
 pub(super) struct Layout {
     pub(super) minor: u8,
-    pub(super) key: u64,
+    state: StatePointer,
     context: u64,
     pub(super) thread_id: u64,
 }
 
 /// By version.
 pub(super) const KEYS: &[Layout] = &[
-    Layout { minor: 9, key: 588, context: 240, thread_id: 176 },
-    Layout { minor: 10, key: 588, context: 240, thread_id: 176 },
-    Layout { minor: 11, key: 596, context: 224, thread_id: 152 },
-    Layout { minor: 12, key: 1548, context: 208, thread_id: 136 },
-    Layout { minor: 13, key: 2164, context: 208, thread_id: 152 },
-    Layout { minor: 14, key: 2340, context: 208, thread_id: 152 },
+    Layout { minor: 9, state: StatePointer::Key(588), context: 240, thread_id: 176 },
+    Layout { minor: 10, state: StatePointer::Key(588), context: 240, thread_id: 176 },
+    Layout { minor: 11, state: StatePointer::Key(596), context: 224, thread_id: 152 },
+    Layout { minor: 12, state: StatePointer::Key(1548), context: 208, thread_id: 136 },
+    Layout { minor: 13, state: StatePointer::Key(2164), context: 208, thread_id: 152 },
+    Layout { minor: 14, state: StatePointer::Key(2340), context: 208, thread_id: 152 },
+    Layout { minor: 15, state: StatePointer::Variable, context: 232, thread_id: 176 },
 ];
 
 /// The symbol of the interpreter's own state.
 pub(super) const RUNTIME: &str = "_PyRuntime";
 const COPY: &str = "PyContext_CopyCurrent";
 const ADD: &str = "PySet_Add";
+/// The function that returns the state of the thread that calls it.
+pub(super) const STATE: &str = "PyGILState_GetThisThreadState";
+/// Bytes of its code that are looked at.
+const STATE_CODE: usize = 24;
 
 /// The mapped file that contains the interpreter.
 pub(super) fn program(maps: &Maps) -> Option<&str> {
@@ -66,7 +82,9 @@ pub fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
         return less(DetectionState::UnknownVersion);
     };
     let file = maps.open_by(path);
-    let Some(program) = Program::read(&file, &[RUNTIME, COPY, ADD]) else { return less(DetectionState::Unreadable) };
+    let Some(program) = Program::read(&file, &[RUNTIME, COPY, ADD, STATE]) else {
+        return less(DetectionState::Unreadable);
+    };
     let (Some(runtime), Some(copy)) = (program.address(RUNTIME), program.address(COPY)) else {
         return less(DetectionState::NoSymbols);
     };
@@ -82,15 +100,51 @@ pub fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
         let Some(offset) = program.offset(add) else { return less(DetectionState::Unreadable) };
         places.push(Place { probe: UserProbe::PythonWrites, file, offset });
     }
-    // `Py_tss_t`: whether it is in use, then the key.
-    let tss = bias.wrapping_add(runtime).wrapping_add(layout.key - 4);
-    let Some(key) = maps.memory::<8>(tss).and_then(key) else { return less(DetectionState::Unreadable) };
+    let Some(state) = layout.state_pointer(maps, &program, bias, runtime) else {
+        return less(if layout.is_variable() { DetectionState::Unsupported } else { DetectionState::Unreadable });
+    };
     let mut at = [0; NUMBERS];
-    at[0] = value(key);
+    at[0] = state;
     at[1] = layout.context;
     at[2] = layout.thread_id;
     at[3] = u64::from(uvloop);
     Some(Found { runtime: Runtime { at, ..bare }, places, ..found })
+}
+
+impl Layout {
+    /// Whether a thread-local variable points to a thread's state. Only programs show its place, libraries do not.
+    pub(super) fn is_variable(&self) -> bool {
+        matches!(self.state, StatePointer::Variable)
+    }
+
+    /// Where a thread has the pointer to its state, from its own thread-local data; `None` if that is not known, or not yet.
+    pub(super) fn state_pointer(&self, maps: &Maps, program: &Program, bias: u64, runtime: u64) -> Option<u64> {
+        match self.state {
+            StatePointer::Key(at) => {
+                // `Py_tss_t`: whether it is in use, then the key.
+                let tss = bias.wrapping_add(runtime).wrapping_add(at - 4);
+                maps.memory::<8>(tss).and_then(key).map(value)
+            }
+            StatePointer::Variable => {
+                let code = maps.memory::<STATE_CODE>(bias.wrapping_add(program.address(STATE)?))?;
+                variable(&code)
+            }
+        }
+    }
+}
+
+/// The place of the thread-local variable that a function of a program returns, which does nothing else. Libraries ask their
+/// loader for the place.
+fn variable(code: &[u8]) -> Option<u64> {
+    const ENDBR: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+    // `push %rbp; mov %rsp,%rbp` and back, where it is built with frame pointers.
+    const FRAME: [u8; 4] = [0x55, 0x48, 0x89, 0xe5];
+    // `mov %fs:…,%rax`
+    const LOAD: [u8; 5] = [0x64, 0x48, 0x8b, 0x04, 0x25];
+    let code = code.strip_prefix(&ENDBR).unwrap_or(code);
+    let (code, end) = code.strip_prefix(&FRAME).map_or((code, &[0xc3][..]), |code| (code, &[0x5d, 0xc3]));
+    let (offset, rest) = code.strip_prefix(&LOAD)?.split_first_chunk()?;
+    rest.starts_with(end).then(|| i64::from(i32::from_le_bytes(*offset)) as u64)
 }
 
 /// Whether a file is uvloop's extension module.
@@ -100,12 +154,12 @@ fn is_uvloop(path: &str) -> bool {
 }
 
 /// Where the value of a key is, from a thread's own thread-local data.
-pub(super) fn value(key: u32) -> u64 {
+fn value(key: u32) -> u64 {
     VALUES + EACH * u64::from(key)
 }
 
 /// The key in a `Py_tss_t` that is in use.
-pub(super) fn key(bytes: [u8; 8]) -> Option<u32> {
+fn key(bytes: [u8; 8]) -> Option<u32> {
     let (used, key) = (bytes.first_chunk()?, bytes.last_chunk()?);
     let key = u32::from_ne_bytes(*key);
     (u32::from_ne_bytes(*used) == 1 && key < BLOCK).then_some(key)
@@ -154,6 +208,20 @@ mod tests {
         assert_eq!(key(bytes(1, 3)), Some(3));
         assert_eq!(key(bytes(0, 3)), None);
         assert_eq!(key(bytes(1, 32)), None);
+    }
+
+    #[test]
+    fn a_thread_local_variable_is_where_the_code_says() {
+        // As Debian's 3.15 has it, and with a frame pointer.
+        let load = [0x64, 0x48, 0x8b, 0x04, 0x25, 0xd8, 0xff, 0xff, 0xff];
+        let code = [&[0xf3, 0x0f, 0x1e, 0xfa][..], &load, &[0xc3, 0x90]].concat();
+        assert_eq!(variable(&code), Some(-40_i64 as u64));
+        assert_eq!(variable(&[&[0x55, 0x48, 0x89, 0xe5][..], &load, &[0x5d, 0xc3]].concat()), Some(-40_i64 as u64));
+        for end in 0..code.len() - 1 {
+            assert_eq!(variable(&code[..end]), None);
+        }
+        // What does more with it.
+        assert_eq!(variable(&[&load[..], &[0x48, 0x85, 0xc0, 0xc3]].concat()), None);
     }
 
     #[test]

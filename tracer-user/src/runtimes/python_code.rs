@@ -48,6 +48,7 @@ const OFFSETS: &[Offsets] = &[
     Offsets { minor: 12, names: 112, first: 68, body: 192, ascii: 40, other: 56 },
     Offsets { minor: 13, names: 112, first: 68, body: 200, ascii: 40, other: 56 },
     Offsets { minor: 14, names: 112, first: 68, body: 208, ascii: 40, other: 56 },
+    Offsets { minor: 15, names: 112, first: 68, body: 208, ascii: 40, other: 56 },
 ];
 
 /// First version with qualified names, and with positions as addresses.

@@ -9,7 +9,7 @@ use tracer_common::interpreter::{
 
 use super::elf::Program;
 use super::maps::{Maps, name};
-use super::python::{KEYS, RUNTIME, key, minor, program, value};
+use super::python::{KEYS, RUNTIME, STATE, minor, program};
 
 /// Version of the library or program, `0x030b02f0` (since 3.11).
 const VERSION: &str = "Py_Version";
@@ -97,6 +97,17 @@ const OFFSETS: &[Offsets] = &[
         owner_entry: SHIM,
         names: 112,
     },
+    Offsets {
+        minor: 15,
+        frame: 72,
+        cframe: 0,
+        code: 0,
+        previous: 8,
+        position: 56,
+        owner: 74,
+        owner_entry: SHIM,
+        names: 112,
+    },
 ];
 
 /// First version whose `_PyRuntime` begins with these words: a mark, the version, and whether it is free-threaded.
@@ -125,7 +136,7 @@ pub fn look(maps: &Maps) -> Look {
     if !cfg!(target_arch = "x86_64") || maps.named(|name| name.starts_with("ld-musl")).is_some() {
         return Look::Known(refused(InterpreterOutcome::Unsupported, 0));
     }
-    let Some(program) = Program::read(&maps.open_by(path), &[RUNTIME, VERSION]) else {
+    let Some(program) = Program::read(&maps.open_by(path), &[RUNTIME, VERSION, STATE]) else {
         return Look::Known(refused(InterpreterOutcome::Unsupported, 0));
     };
     let (Some(runtime), Some(bias)) = (program.address(RUNTIME), program.bias(maps.of(path))) else {
@@ -141,9 +152,8 @@ pub fn look(maps: &Maps) -> Look {
     };
     let known = minor.and_then(|minor| OFFSETS.iter().zip(KEYS).find(|(offsets, _)| offsets.minor == minor));
     let Some((offsets, keys)) = known else { return Look::Known(refused(InterpreterOutcome::UnknownVersion, 0)) };
-    let runtime = bias.wrapping_add(runtime);
     if offsets.minor >= DEBUG_OFFSETS {
-        let Some(words) = maps.memory::<24>(runtime) else { return Look::NotYet };
+        let Some(words) = maps.memory::<24>(bias.wrapping_add(runtime)) else { return Look::NotYet };
         if !words.starts_with(MARK) {
             return Look::NotYet;
         }
@@ -152,7 +162,10 @@ pub fn look(maps: &Maps) -> Look {
             return Look::Known(refused(InterpreterOutcome::Unsupported, 0));
         }
     }
-    let Some(key) = maps.memory::<8>(runtime.wrapping_add(keys.key - 4)).and_then(key) else { return Look::NotYet };
+    let Some(state) = keys.state_pointer(maps, &program, bias, runtime) else {
+        let never = Look::Known(refused(InterpreterOutcome::Unsupported, 0));
+        return if keys.is_variable() { never } else { Look::NotYet };
+    };
     let mut flags = u32::from(offsets.minor) << FRAME_VERSION_SHIFT;
     if offsets.owner_entry == OWNER_ANY {
         flags |= PYTHON_INDEX;
@@ -161,7 +174,7 @@ pub fn look(maps: &Maps) -> Look {
         flags |= PYTHON_GREENLETS;
     }
     Look::Known(InterpreterLayout {
-        state: value(key),
+        state,
         thread_id: keys.thread_id as u32,
         frame: offsets.frame,
         cframe: offsets.cframe,
