@@ -111,6 +111,56 @@ fn containers_of_one_image_show_each_request_once() {
     agent.stop();
 }
 
+/// `chmod` in a container copies its library up: later processes there run the copy, which shows the numbers of the file below.
+#[test]
+fn a_library_that_is_copied_up_while_probes_stand() {
+    let needs = ["openssl", "curl", "chroot", "ldd", "unshare", "mount"];
+    let Some(_turn) = begin("tls_copied_up", &needs) else { return };
+    let dir = scratch();
+    let (certificate, key) = certificate(dir.path());
+    let program = std::fs::canonicalize(find("openssl").expect("openssl")).expect("openssl");
+    let root = roots::with_program(dir.path(), &program);
+    for file in [&certificate, &key] {
+        std::fs::copy(file, root.join(&inside(file)[1..])).expect("a copy");
+    }
+    let tried =
+        outcome(roots::container(&root, &dir.path().join("trial"), "true").arg(&program).arg("version"), "unshare");
+    if tried.code != Some(0) {
+        return say(&format!("SKIPPED tls_copied_up: no overlay can be mounted here: {}", tried.err));
+    }
+    let library = roots::libraries(&program).into_iter().find(|path| path.to_string_lossy().contains("libssl."));
+    let library = library.expect("libssl").display().to_string();
+    let ports: Vec<u16> = (0..3).map(|_| free_port()).collect();
+    let mut arguments = vec!["--nice=-10".to_owned(), "--max-cpu".into(), "400%".into()];
+    arguments.extend(ports.iter().flat_map(|port| ["--port".to_owned(), port.to_string()]));
+    let agent = Agent::start(dir.path(), &arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut tail = Tail::new(&agent.transactions);
+    let mut servers = Vec::new();
+    // The first has the file below, and its probes stand before the others copy theirs up.
+    let copied = format!("chmod o+w .{library}");
+    for (port, change) in ports.iter().zip(["true", &copied, &copied]) {
+        let mut command = roots::container(&root, &dir.path().join(format!("container-{port}")), change);
+        command.arg(&program).args(["s_server", "-quiet", "-www", "-accept", &format!("127.0.0.1:{port}")]);
+        command.args(["-cert", &inside(&certificate), "-key", &inside(&key)]);
+        let name = format!("s_server-{port}");
+        servers.push(Process::start(&name, &mut command, &dir.path().join(format!("{name}.log"))));
+        wait("a request of the server inside TLS", Duration::from_secs(30), || {
+            (ask(*port, "early") && served(&mut tail, "/early").contains_key(port)).then_some(())
+        });
+    }
+    for _ in 0..20 {
+        assert!(ports.iter().all(|port| ask(*port, "later")), "a server does not answer");
+    }
+    assert!(ports.iter().all(|port| ask(*port, "last")), "a server does not answer");
+    wait("the last requests", Duration::from_secs(20), || {
+        (served(&mut tail, "/last").len() == ports.len()).then_some(())
+    });
+    let found = served(&mut tail, "/later");
+    figure("TLS in containers with copies of a library", &format!("{found:?} of 20 each"));
+    assert_eq!(found, ports.iter().map(|port| (*port, 20)).collect::<BTreeMap<_, _>>());
+    agent.stop();
+}
+
 /// A library that no other program has, as in a container's image, and a process for each connection, which may be gone before it
 /// is looked at.
 #[test]

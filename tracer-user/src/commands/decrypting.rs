@@ -18,7 +18,7 @@ use tracer_common::runtime::UserProbe;
 
 use super::declaring::expand;
 use crate::kernel::uprobes::Prober;
-use crate::runtimes::file_identity::FileIdentity;
+use crate::runtimes::file_identity::{CodeByte, FileIdentity};
 use crate::runtimes::maps::Maps;
 use crate::runtimes::tls::{Candidate, Libraries, Library, NSS, Refusal, Site, Sites, candidates, inspect, shared};
 
@@ -43,6 +43,8 @@ const FILES: usize = 256;
 const PROGRAMS: usize = 1024;
 /// Most processes of a file that are remembered: it is in use while one of them has it.
 const USERS: usize = 64;
+/// Most copies of one file, in containers' writable layers, that have probes of their own.
+const COPIES: usize = 8;
 /// Most programs that are held to be searched for a library inside.
 const LATER: usize = 64;
 /// First number of this thread's visits: those of declared transactions are below.
@@ -138,9 +140,16 @@ impl Decrypting {
 }
 
 /// A file that was looked at.
+#[derive(Default)]
 struct Watched {
     /// The number its probes are kept under; `None`: it was refused.
     visit: Option<u64>,
+    /// Those of copies of it, which show the same numbers.
+    copies: Vec<u64>,
+    /// The first place of its probes.
+    code: Option<CodeByte>,
+    /// Processes that run a file which no path leads to any more: it was copied up after they began, and had no probes yet.
+    unreachable: Vec<u32>,
     /// The kernel refused the probes, which may not last: to be tried again.
     again: Option<Box<(Library, Held, Sites)>>,
     /// It belongs to the system: its probes stay.
@@ -225,6 +234,10 @@ impl Watch {
         let Some(inode) = inode(&candidate.open_by) else { return };
         if let Some(watched) = self.files.get_mut(&inode) {
             watched.uses(user);
+            if let Some(pid) = user.filter(|pid| inode.may_have_copies() && watched.is_missed_by(*pid, &candidate.path))
+            {
+                self.attach_to_copy(inode, candidate, pid);
+            }
             return;
         }
         let waits = || self.later.iter().any(|(waiting, ..)| *waiting == inode);
@@ -263,11 +276,12 @@ impl Watch {
             self.refuse("too many files with TLS libraries", candidate);
             return;
         }
-        let (mut visit, mut again) = (None, None);
+        let (mut visit, mut again, mut code) = (None, None, None);
         match inspected {
             Ok((library, sites)) => match self.attach(library, candidate, &sites) {
                 Ok(number) => {
                     visit = Some(number);
+                    code = sites.sites.first().and_then(|site| CodeByte::read(&held.file, site.offset));
                     if let Some(content) = content {
                         if self.inspected.len() >= FILES {
                             self.inspected.clear();
@@ -284,9 +298,34 @@ impl Watch {
             },
             Err(why) => self.refuse(&why.to_string(), candidate),
         }
-        let mut watched = Watched { visit, again, system: user.is_none(), users: Vec::new() };
+        let mut watched = Watched { visit, again, code, system: user.is_none(), ..Watched::default() };
         watched.uses(user);
         self.files.insert(inode, watched);
+    }
+
+    /// A process does not run the probes of its file: it was copied up to its container's writable layer before the process
+    /// began. Attaches to that copy, if it is what the process runs.
+    fn attach_to_copy(&mut self, inode: Inode, candidate: &Candidate, pid: u32) {
+        let inspected = Held::of(candidate).map(|held| (inspect(&held.candidate, &self.libraries), held));
+        let Some(watched) = self.files.get(&inode) else { return };
+        // Once more: a process that has just begun is shown with a mapping before the kernel puts probes there.
+        if watched.copies.len() >= COPIES || !watched.is_missed_by(pid, &candidate.path) {
+            return;
+        }
+        let Some((Ok((library, sites)), held)) = inspected else { return };
+        let Ok(visit) = self.attach(library, &held.candidate, &sites) else { return };
+        let Some(watched) = self.files.get_mut(&inode) else { return };
+        if watched.is_missed_by(pid, &candidate.path) {
+            if watched.unreachable.len() >= USERS {
+                watched.unreachable.clear();
+            }
+            watched.unreachable.push(pid);
+            self.prober.detach_file(visit);
+            self.counts.files.fetch_sub(1, Ordering::Relaxed);
+            self.refuse("it was copied up after its process began", candidate);
+        } else {
+            watched.copies.push(visit);
+        }
     }
 
     fn refuse(&self, why: &str, candidate: &Candidate) {
@@ -332,7 +371,10 @@ impl Watch {
             }
             let Some(watched) = self.files.get_mut(&inode) else { continue };
             match done {
-                Ok(visit) => watched.visit = Some(visit),
+                Ok(visit) => {
+                    watched.visit = Some(visit);
+                    watched.code = again.2.sites.first().and_then(|site| CodeByte::read(&again.1.file, site.offset));
+                }
                 Err(_) => watched.again = Some(again),
             }
         }
@@ -351,7 +393,8 @@ impl Watch {
         self.look_at_all_processes();
         let gone: Vec<Inode> = self.files.iter().filter(|(_, watched)| unused(watched)).map(|(at, _)| *at).collect();
         for inode in gone {
-            if let Some(visit) = self.files.remove(&inode).and_then(|watched| watched.visit) {
+            let Some(watched) = self.files.remove(&inode) else { continue };
+            for visit in watched.visit.into_iter().chain(watched.copies) {
                 self.prober.detach_file(visit);
                 self.counts.files.fetch_sub(1, Ordering::Relaxed);
             }
@@ -360,6 +403,12 @@ impl Watch {
 }
 
 impl Watched {
+    /// Whether a process runs the file's code without its probes, though it has some.
+    fn is_missed_by(&self, pid: u32, path: &str) -> bool {
+        let Some(code) = self.code.filter(|_| !self.unreachable.contains(&pid)) else { return false };
+        Maps::read(pid).is_some_and(|maps| code.is_unchanged(&maps, path))
+    }
+
     fn uses(&mut self, user: Option<u32>) {
         if let Some(user) = user.filter(|user| self.users.len() < USERS && !self.users.contains(user)) {
             self.users.push(user);

@@ -2,12 +2,14 @@
 //!
 //! Device and inode say that, except on an overlay, as a container's root is one. There the kernel keeps probes at the file
 //! of the layer below, which all containers of an image share, while each of them shows a device of its own for it. And a file
-//! that is copied up to the writable layer keeps its numbers, though its code is another file's from then on.
+//! that is copied up to the writable layer (`chmod`, `touch`) keeps its numbers, though the code of later processes is another
+//! file's. Which of both a process runs shows in its memory only.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
+use super::maps::Maps;
 use crate::host::file_system::{OVERLAY, file_system};
 
 /// A file that probes stand in.
@@ -35,6 +37,37 @@ impl FileIdentity {
             Self { device: Some(meta.dev()), inode: meta.ino(), version: (0, 0, 0) }
         }
     }
+
+    /// Whether other files may show the same numbers: copies in writable layers.
+    pub fn may_have_copies(self) -> bool {
+        self.device.is_none()
+    }
+}
+
+/// A place in a file's code, and the byte there: a probe puts another one into the memory of those that run it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CodeByte {
+    offset: u64,
+    byte: u8,
+}
+
+impl CodeByte {
+    /// Reads it from the file.
+    pub fn read(file: &fs::File, offset: u64) -> Option<Self> {
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, offset).ok()?;
+        Some(Self { offset, byte: byte[0] })
+    }
+
+    /// Whether a process has it in its memory as it is in the file, without a probe. Not if the process does not have the file
+    /// mapped, or its memory cannot be read.
+    pub fn is_unchanged(self, maps: &Maps, path: &str) -> bool {
+        let place = maps.of(path).find_map(|mapping| {
+            let at = mapping.from.checked_add(self.offset.checked_sub(mapping.offset)?)?;
+            (at < mapping.until).then_some(at)
+        });
+        place.and_then(|at| maps.memory::<1>(at)).is_some_and(|[byte]| byte == self.byte)
+    }
 }
 
 #[cfg(test)]
@@ -57,9 +90,21 @@ mod tests {
         // The same file as two containers show it, and once another was written in its place.
         let meta = fs::metadata(&one).unwrap();
         let overlaid = FileIdentity::new(&meta, true);
-        assert!(overlaid.device.is_none());
+        assert!(overlaid.may_have_copies());
         fs::write(&one, "another text").unwrap();
         assert_ne!(FileIdentity::new(&fs::metadata(&one).unwrap(), true), overlaid);
         assert_eq!(FileIdentity::new(&fs::metadata(&one).unwrap(), false), FileIdentity::new(&meta, false));
+    }
+
+    #[test]
+    fn a_process_has_the_code_of_its_file_until_a_probe_stands_there() {
+        let maps = Maps::read(std::process::id()).unwrap();
+        let exe = maps.exe.clone();
+        let offset = maps.of(&exe).next().unwrap().offset;
+        let code = CodeByte::read(&fs::File::open(&exe).unwrap(), offset).unwrap();
+        assert!(code.is_unchanged(&maps, &exe));
+        assert!(!CodeByte { byte: !code.byte, ..code }.is_unchanged(&maps, &exe));
+        assert!(!CodeByte { offset: u64::MAX, ..code }.is_unchanged(&maps, &exe));
+        assert!(!code.is_unchanged(&maps, "/nowhere"));
     }
 }
