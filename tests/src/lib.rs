@@ -40,6 +40,7 @@ pub mod process;
 pub mod python;
 pub mod rabbitmq;
 pub mod recorder;
+pub mod recording;
 pub mod redis;
 pub mod rings;
 pub mod roots;

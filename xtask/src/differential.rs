@@ -5,14 +5,14 @@
 //! change no result proves it here; one that shall, shows which results it changes.
 
 mod compare;
-mod recording;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 use clap::Args;
+use tracer_tests::recording::Recording;
 
 use crate::build_ebpf::Way;
 use crate::shell;
@@ -20,7 +20,6 @@ use crate::tally::Tally;
 use crate::test::{self, ProgramChoice};
 use crate::{wheels, workloads};
 use compare::Comparison;
-use recording::Recording;
 
 /// Spoilt copies of a recording, unless another number is asked for.
 const COPIES: u64 = 10;
@@ -28,6 +27,9 @@ const COPIES: u64 = 10;
 const SHOWN: usize = 5;
 /// Most seconds for one program of tests while recording.
 const SECONDS: u32 = 1200;
+/// Where small recordings are, and how many records each has.
+const SMALL: &str = "tests/recordings";
+const RECORDS: usize = 2000;
 /// Ends of file names: recordings as the agent writes them, and compressed ones.
 const PLAIN: &str = "tracer";
 const COMPRESSED: &str = "tracer.gz";
@@ -36,7 +38,7 @@ const COMPRESSED: &str = "tracer.gz";
 #[derive(Args)]
 pub(crate) struct Options {
     /// The commit to compare with: any name git knows.
-    #[arg(value_name = "BASE", required_unless_present = "record")]
+    #[arg(value_name = "BASE", required_unless_present_any = ["record", "reduce", "accept"])]
     base: Option<String>,
     /// Directory of recordings (`*.tracer`, `*.tracer.gz`).
     #[arg(long, value_name = "DIR", default_value = "target/recordings")]
@@ -48,6 +50,13 @@ pub(crate) struct Options {
     /// with agents that record, and keep the files compressed in the directory. Needs root.
     #[arg(long, num_args = 0.., value_name = "FILTER", conflicts_with_all = ["base", "copies"])]
     record: Option<Vec<String>>,
+    /// Make small recordings of those in the directory, for `tests/recordings/`: what a test's programs did in their first
+    /// records, without anything of this machine. Then accept what this work tree gives of them.
+    #[arg(long, conflicts_with_all = ["base", "copies", "record"])]
+    reduce: bool,
+    /// Accept what this work tree gives of the recordings in `tests/recordings/`: look at what changed, and commit it.
+    #[arg(long, conflicts_with_all = ["base", "copies", "record", "recordings"])]
+    accept: bool,
 }
 
 /// Makes recordings, or compares; fails if any span differs.
@@ -55,6 +64,12 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     let dir = shell::root().join(&options.recordings);
     if let Some(filters) = &options.record {
         return record(way, &dir, filters);
+    }
+    if options.reduce {
+        reduce(&dir)?;
+    }
+    if options.reduce || options.accept {
+        return accept(way);
     }
     let base = options.base.as_deref().unwrap_or_default();
     let files = recordings(&dir)?;
@@ -68,12 +83,12 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     let mut total = Comparison::default();
     for file in &files {
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let fresh = Recording::read(&unpacked(file, work.path())?)?;
+        let fresh = Recording::read(&unpacked(file, work.path())?).map_err(Error::msg)?;
         let mut of_file = Comparison::default();
         for seed in 0..=options.copies {
             // Seed 0 is the recording as it is.
             let copy = work.path().join("copy.tracer");
-            fresh.spoilt(seed).write(&copy)?;
+            fresh.spoilt(seed).write(&copy).map_err(Error::msg)?;
             let [before, after] = [replay(&built[0], &copy)?, replay(&built[1], &copy)?];
             of_file.add(&compare::compare(&before, &after)?, &format!("{name}, seed {seed}"));
         }
@@ -166,6 +181,37 @@ fn git() -> Command {
     let mut command = Command::new("git");
     command.current_dir(shell::root());
     command
+}
+
+/// Makes a small recording of each of a directory.
+fn reduce(dir: &Path) -> Result<()> {
+    let kept = shell::root().join(SMALL);
+    fs::create_dir_all(&kept).with_context(|| format!("cannot create {}", kept.display()))?;
+    let work =
+        tempfile::Builder::new().prefix("tracer-differential-").tempdir().context("cannot create a directory")?;
+    for file in recordings(dir)? {
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let (program, _) = name.split_once('-').unwrap_or((&name, ""));
+        let whole = Recording::read(&unpacked(&file, work.path())?).map_err(Error::msg)?;
+        let Some(small) = whole.reduced(program, RECORDS) else {
+            bail!("{name} was not made by a test of {program}: `cargo xtask differential --record` names files so");
+        };
+        // The agent's name and number, which say nothing where a test has one.
+        let name = name.split_once(&format!(".{PLAIN}")).map_or(name.as_str(), |(name, _)| name);
+        let plain = kept.join(format!("{}.{PLAIN}", name.trim_end_matches("-agent-1")));
+        small.write(&plain).map_err(Error::msg)?;
+        shell::output(Command::new("gzip").args(["-9", "--no-name", "--force", "--"]).arg(&plain))?;
+    }
+    Ok(())
+}
+
+/// Writes what this work tree gives of the small recordings.
+fn accept(way: Option<Way>) -> Result<()> {
+    let (tracer, _) = test::ready(way)?;
+    let mut command = shell::cargo();
+    command.args(["test", "--locked"]).args(shell::TEST_PROFILE).args(["--package", "tracer-tests"]);
+    command.args(["--test", "recordings"]).env("TRACER_BIN", tracer).env("TRACER_ACCEPT", "1");
+    shell::run(&mut command, "the test's own words are above")
 }
 
 /// Runs truth tests with agents that record.

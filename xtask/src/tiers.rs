@@ -113,6 +113,7 @@ const TABLE: &[(&str, Quick)] = &[
     // Causes of calls: one test per runtime.
     ("context", All),
     ("links", Only(&["threads_that_hold_one_request_are_certain"])),
+    ("recordings", All),
     ("transactions", Only(&["python_threads_and_pools", "java_nio", "node_newer"])),
     ("transactions_compiled", Only(&["go", "tokio"])),
     ("transactions_grpc", Only(&["python_asyncio"])),
