@@ -1,6 +1,7 @@
 //! Connections that begin with something other than their protocol, or change protocol.
 
 use super::connection_parser::ConnectionParser;
+use super::mode::Mode;
 use super::multiplex::Multiplexed;
 use super::proxy::{Preamble, preamble};
 use super::take_back::Standing;
@@ -55,7 +56,7 @@ impl ConnectionParser {
         let stream = self.stream(chunk.dir);
         let fragments = std::mem::take(&mut stream.buffer);
         let start = stream.start.take();
-        let Some(multiplexed) = &mut self.multiplexed else { return Touched::default() };
+        let Some(multiplexed) = self.mode.multiplexed_mut() else { return Touched::default() };
         if let Some((at, arrived, pos)) = start {
             let Chunk { dir, .. } = *chunk;
             let first = Chunk {
@@ -126,7 +127,7 @@ impl ConnectionParser {
         if left.len > 0 {
             multiplexed.bytes(left, settings, out);
         }
-        self.multiplexed = Some(Box::new(multiplexed));
+        self.mode = Mode::Multiplexed(Box::new(multiplexed));
         true
     }
 }

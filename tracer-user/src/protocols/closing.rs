@@ -1,6 +1,7 @@
 //! How messages and connections end.
 
 use super::connection_parser::{ConnectionParser, HeldOperation};
+use super::mode::Mode;
 use super::pair::Waiting;
 use super::stream::StreamState;
 use super::{Beyond, Chunk, ExchangeEvent, Settings, Stamp, Step, Verdict};
@@ -33,7 +34,7 @@ pub struct Totals {
 impl ConnectionParser {
     /// Bytes of heads being assembled and of replies set aside.
     pub fn kept_bytes(&self) -> usize {
-        if let Some(multiplexed) = &self.multiplexed {
+        if let Some(multiplexed) = self.mode.multiplexed() {
             return multiplexed.kept_bytes();
         }
         let sizes = |held: &HeldOperation| held.head.capacity() + held.tail.capacity() + held.fragments.capacity();
@@ -46,7 +47,7 @@ impl ConnectionParser {
 
     /// Drops them: the messages they would have begun go unseen, as if their bytes had been lost.
     pub fn give_up_kept(&mut self, out: &mut Vec<ExchangeEvent>) {
-        if let Some(multiplexed) = &mut self.multiplexed {
+        if let Some(multiplexed) = self.mode.multiplexed_mut() {
             return multiplexed.give_up_kept(out);
         }
         for dir in [Direction::Rx, Direction::Tx] {
@@ -166,26 +167,14 @@ impl ConnectionParser {
         settings: &Settings,
         out: &mut Vec<ExchangeEvent>,
     ) {
-        if let Some(multiplexed) = &mut self.multiplexed {
-            return multiplexed.closed(how, at, totals, settings, out);
-        }
-        if self.datagrams.is_some() {
-            return self.datagrams_overdue(at.nanos, how == Closed::Both, out);
-        }
-        if self.verdict == Verdict::Ignore {
-            return;
-        }
-        if self.session.is_some() {
-            if how == Closed::Both {
-                self.session_ended(false, out);
-            }
-            return;
-        }
-        if self.round_trips.is_some() {
-            if how == Closed::Both {
-                self.round_trips_over(totals, out);
-            }
-            return;
+        match &mut self.mode {
+            Mode::Multiplexed(multiplexed) => return multiplexed.closed(how, at, totals, settings, out),
+            Mode::Datagrams(_) => return self.datagrams_overdue(at.nanos, how == Closed::Both, out),
+            _ if self.verdict == Verdict::Ignore => return,
+            Mode::Session(_) | Mode::RoundTrips(_) if how != Closed::Both => return,
+            Mode::Session(_) => return self.session_ended(false, out),
+            Mode::RoundTrips(_) => return self.round_trips_over(totals, out),
+            Mode::Ordered => {}
         }
         let Some(requests) = self.requests else {
             if how != Closed::Local {
@@ -373,7 +362,7 @@ impl ConnectionParser {
 
     /// After `idle` nanoseconds without any operation, ends everything as it stands.
     pub fn expire(&mut self, now: Nanos, idle: u64, out: &mut Vec<ExchangeEvent>) {
-        if let Some(multiplexed) = &mut self.multiplexed {
+        if let Some(multiplexed) = self.mode.multiplexed_mut() {
             return multiplexed.expire(now, idle, out);
         }
         self.datagrams_overdue(now, true, out);
@@ -402,7 +391,7 @@ impl ConnectionParser {
     /// Runs periodically on open connections: releases operations that waited too long, and reports requests open for
     /// too long beside others.
     pub fn overdue(&mut self, now: Nanos, idle: u64, settings: &Settings, out: &mut Vec<ExchangeEvent>) {
-        if let Some(multiplexed) = &mut self.multiplexed {
+        if let Some(multiplexed) = self.mode.multiplexed_mut() {
             multiplexed.overdue(now, idle, settings, out);
         }
         self.datagrams_overdue(now, false, out);

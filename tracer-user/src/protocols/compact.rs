@@ -3,6 +3,7 @@
 
 use super::connection_parser::ConnectionParser;
 use super::dns::Datagrams;
+use super::mode::Mode;
 use super::multiplex::RestingLanes;
 use super::round_trips::RoundTrips;
 use super::session::RestingSession;
@@ -206,38 +207,39 @@ impl ConnectionParser {
         if !quiet || !free {
             return None;
         }
-        if self.multiplexed.as_ref().is_some_and(|multiplexed| !multiplexed.is_quiet()) {
-            return None;
-        }
-        let busy = self.session.as_ref().is_some_and(|session| !session.is_quiet())
-            || self.round_trips.as_ref().is_some_and(|round_trips| round_trips.is_reading())
-            || self.datagrams.as_ref().is_some_and(|datagrams| !datagrams.is_quiet())
-            || !ignored && (self.inside.is_some() || self.standing.is_open());
-        if busy {
+        let is_busy = match &self.mode {
+            Mode::Ordered => false,
+            Mode::Multiplexed(multiplexed) => !multiplexed.is_quiet(),
+            Mode::Session(session) => !session.is_quiet(),
+            Mode::RoundTrips(round_trips) => round_trips.is_reading(),
+            Mode::Datagrams(datagrams) => !datagrams.is_quiet(),
+        };
+        if is_busy || !ignored && (self.inside.is_some() || self.standing.is_open()) {
             return None;
         }
         let (mut next, mut rx, mut tx) = (self.pair.upcoming(), self.rx.position(), self.tx.position());
-        let memory = if let Some(multiplexed) = self.multiplexed.take() {
-            let lanes;
-            (lanes, next, rx, tx) = multiplexed.rest();
-            Memory::Lanes(Box::new(lanes))
-        } else if let Some(round_trips) = self.round_trips.take() {
-            Memory::RoundTrips(round_trips)
-        } else if let Some(datagrams) = self.datagrams.take() {
-            Memory::Datagrams(datagrams)
-        } else if let Some(session) = self.session.take() {
-            // The protocol before the session does not come back.
-            let (session, [at_rx, at_tx]) = session.rest();
-            rx = RestingPosition::new(at_rx.0, at_rx.1, self.rx.head_wanted);
-            tx = RestingPosition::new(at_tx.0, at_tx.1, self.tx.head_wanted);
-            Memory::Session(Box::new(session))
-        } else if ignored {
-            Memory::None
-        } else if let Some(mut parser) = self.parser.take() {
-            parser.rest();
-            Memory::Parser(parser)
-        } else {
-            Memory::None
+        let memory = match std::mem::take(&mut self.mode) {
+            Mode::Multiplexed(multiplexed) => {
+                let lanes;
+                (lanes, next, rx, tx) = multiplexed.rest();
+                Memory::Lanes(Box::new(lanes))
+            }
+            Mode::RoundTrips(round_trips) => Memory::RoundTrips(round_trips),
+            Mode::Datagrams(datagrams) => Memory::Datagrams(datagrams),
+            Mode::Session(session) => {
+                // The protocol before the session does not come back.
+                let (session, [at_rx, at_tx]) = session.rest();
+                rx = RestingPosition::new(at_rx.0, at_rx.1, self.rx.head_wanted);
+                tx = RestingPosition::new(at_tx.0, at_tx.1, self.tx.head_wanted);
+                Memory::Session(Box::new(session))
+            }
+            Mode::Ordered => match self.parser.take().filter(|_| !ignored) {
+                Some(mut parser) => {
+                    parser.rest();
+                    Memory::Parser(parser)
+                }
+                None => Memory::None,
+            },
         };
         Some(Resting {
             protocol: self.protocol.map_or(0, place),
@@ -284,11 +286,11 @@ impl ConnectionParser {
             Memory::Parser(parser) => made.parser = Some(parser),
             Memory::Session(session) => {
                 let at = |position: RestingPosition| (position.pos, position.parts().1);
-                made.session = Some(session.wake(at(rx), at(tx)));
+                made.mode = Mode::Session(session.wake(at(rx), at(tx)));
             }
-            Memory::RoundTrips(round_trips) => made.round_trips = Some(round_trips),
-            Memory::Datagrams(datagrams) => made.datagrams = Some(datagrams),
-            Memory::Lanes(lanes) => made.multiplexed = Some(Box::new(lanes.wake(next, requests, rx, tx))),
+            Memory::RoundTrips(round_trips) => made.mode = Mode::RoundTrips(round_trips),
+            Memory::Datagrams(datagrams) => made.mode = Mode::Datagrams(datagrams),
+            Memory::Lanes(lanes) => made.mode = Mode::Multiplexed(Box::new(lanes.wake(next, requests, rx, tx))),
         }
         made
     }

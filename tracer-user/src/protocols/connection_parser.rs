@@ -1,13 +1,12 @@
 //! Parses one connection: two streams, a parser and the requests that wait for replies.
 
 use super::closing::give_up;
-use super::dns::Datagrams;
 use super::jobs::JobEvent;
+use super::mode::Mode;
 use super::multiplex::Multiplexed;
 use super::pair::Pair;
 use super::pieces::{LASTING, Pieces};
-use super::round_trips::{Inside, RoundTrips};
-use super::session::Session;
+use super::round_trips::Inside;
 use super::stream::{Stream, StreamState};
 use super::take_back::Standing;
 use tracer_common::limits::{HEAD_REPLY_WHOLE, HEAD_REQUEST};
@@ -65,16 +64,10 @@ pub struct ConnectionParser {
     pub(super) unsure: bool,
     /// The latest upgrade request.
     pub(super) upgrade: Option<Box<Request>>,
-    /// The WebSocket session after an upgrade.
-    pub(super) session: Option<Box<Session>>,
-    /// Takes over all operations once the protocol turns out to number its exchanges.
-    pub(super) multiplexed: Option<Box<Multiplexed>>,
-    /// Takes over all operations once the connection is timed by round trips.
-    pub(super) round_trips: Option<Box<RoundTrips>>,
+    /// How exchanges are found; anything but [`Mode::Ordered`] takes over all operations.
+    pub(super) mode: Mode,
     /// The protocol to expect: the connection spoke it before its bytes became those of TLS, whose text this parser reads.
     pub(super) inside: Option<Box<Inside>>,
-    /// The datagrams of a DNS socket.
-    pub(super) datagrams: Option<Box<Datagrams>>,
     /// This end's side, if the tracer saw it connect or accept.
     pub(super) connected: Option<Side>,
     /// Round trips are timed whatever the protocol.
@@ -104,11 +97,8 @@ impl ConnectionParser {
             orphan: false,
             unsure: false,
             upgrade: None,
-            session: None,
-            multiplexed: None,
-            round_trips: None,
+            mode: Mode::Ordered,
             inside: None,
-            datagrams: None,
             connected: None,
             timed: false,
             standing: Standing::default(),
@@ -127,17 +117,17 @@ impl ConnectionParser {
 
     /// Whether replies may come in any order.
     pub fn is_multiplexed(&self) -> bool {
-        self.multiplexed.is_some() || self.datagrams.is_some()
+        matches!(self.mode, Mode::Multiplexed(_) | Mode::Datagrams(_))
     }
 
     /// Whether a server works on several requests of this connection at a time.
     pub fn interleaves(&self) -> bool {
-        self.multiplexed.as_ref().is_some_and(|multiplexed| multiplexed.interleaves())
+        self.mode.multiplexed().is_some_and(Multiplexed::interleaves)
     }
 
     /// Exchanges that the last operation carried bytes of, where there can be several.
     pub fn touched(&self) -> &[u64] {
-        self.multiplexed.as_ref().map_or(&[], |multiplexed| multiplexed.touched())
+        self.mode.multiplexed().map_or(&[], Multiplexed::touched)
     }
 
     /// Whether this end is the server or the client, once known.
@@ -148,8 +138,8 @@ impl ConnectionParser {
     /// Stream position up to which this end's incoming requests are known: read, or accounted for when the connection
     /// ended. `None` if the parser does not read bytes in sequence, or ignores them.
     pub fn read_up_to(&self) -> Option<u64> {
-        let plain = self.multiplexed.is_none() && self.round_trips.is_none() && self.session.is_none();
-        let reads = plain && self.verdict != Verdict::Ignore && self.requests == Some(Direction::Rx);
+        let is_ordered = matches!(self.mode, Mode::Ordered | Mode::Datagrams(_));
+        let reads = is_ordered && self.verdict != Verdict::Ignore && self.requests == Some(Direction::Rx);
         reads.then_some(self.rx.pos)
     }
 
@@ -165,16 +155,15 @@ impl ConnectionParser {
 
     /// Whether a second request came on the connection, in a protocol without pipelining: its needs are known then.
     pub fn is_used_again(&self) -> bool {
-        self.multiplexed.is_none() && self.protocol.is_some() && !self.pipelines() && self.pair.upcoming() >= 2
+        self.mode.multiplexed().is_none() && self.protocol.is_some() && !self.pipelines() && self.pair.upcoming() >= 2
     }
 
     /// What the parser wants the kernel to report.
     pub fn want(&self) -> Want {
-        if let Some(multiplexed) = &self.multiplexed {
-            return multiplexed.want();
-        }
-        if let Some(want) = self.round_trips_want() {
-            return want;
+        match &self.mode {
+            Mode::Multiplexed(multiplexed) => return multiplexed.want(),
+            Mode::RoundTrips(round_trips) if self.verdict != Verdict::Ignore => return round_trips.want(),
+            _ => {}
         }
         let (rx_skip, tx_skip) = (self.rx.skip(), self.tx.skip());
         let (head_rx, head_tx) = (self.head_wanted(Direction::Rx), self.head_wanted(Direction::Tx));
@@ -204,7 +193,7 @@ impl ConnectionParser {
 
     /// Takes one operation.
     pub fn bytes(&mut self, chunk: &Chunk<'_>, settings: &Settings, out: &mut Vec<ExchangeEvent>) -> Touched {
-        if let Some(multiplexed) = &mut self.multiplexed {
+        if let Mode::Multiplexed(multiplexed) = &mut self.mode {
             let touched = multiplexed.bytes(chunk, settings, out);
             if multiplexed.is_refuted() {
                 self.take_back(out);
@@ -215,11 +204,10 @@ impl ConnectionParser {
         if self.verdict == Verdict::Ignore || chunk.len == 0 {
             return Touched::default();
         }
-        if self.session.is_some() {
-            return self.session_bytes(chunk, out);
-        }
-        if self.round_trips.is_some() {
-            return self.turn_bytes(chunk, out);
+        match self.mode {
+            Mode::Session(_) => return self.session_bytes(chunk, out),
+            Mode::RoundTrips(_) => return self.turn_bytes(chunk, out),
+            _ => {}
         }
         let Some(chunk) = &chunk.beyond(self.stream(chunk.dir).pos) else { return Touched::default() };
         let Some(chunk) = &self.introduced(chunk) else { return Touched::default() };
@@ -241,11 +229,10 @@ impl ConnectionParser {
             return Touched::default();
         }
         let Some(requests) = self.requests else { return Touched::default() };
-        if self.multiplexed.is_some() {
-            return self.hand_over(chunk, settings, out);
-        }
-        if self.round_trips.is_some() {
-            return self.round_trips_begin(chunk, out);
+        match self.mode {
+            Mode::Multiplexed(_) => return self.hand_over(chunk, settings, out),
+            Mode::RoundTrips(_) => return self.round_trips_begin(chunk, out),
+            _ => {}
         }
         if chunk.dir == requests {
             self.unsent_body(chunk);
@@ -321,7 +308,7 @@ impl ConnectionParser {
         let mut stalls = 0;
         // A step may change the state only, taking no bytes; the bound on consecutive such steps prevents an endless
         // loop.
-        while at < chunk.len && self.verdict != Verdict::Ignore && self.round_trips.is_none() && stalls < 3 {
+        while at < chunk.len && self.verdict != Verdict::Ignore && self.mode.round_trips().is_none() && stalls < 3 {
             let stream = self.stream(chunk.dir);
             stream.last = chunk.at;
             let captured = chunk.front(at);
@@ -399,10 +386,7 @@ impl ConnectionParser {
 
     /// Whether the parser still pairs replies with requests in order.
     fn is_paired(&self) -> bool {
-        self.verdict != Verdict::Ignore
-            && self.round_trips.is_none()
-            && self.session.is_none()
-            && self.multiplexed.is_none()
+        self.verdict != Verdict::Ignore && self.mode.is_ordered()
     }
 
     /// The exchange that the next bytes of a direction belong to.

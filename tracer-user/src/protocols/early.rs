@@ -36,7 +36,7 @@ impl ConnectionParser {
         for HeldOperation { dir, pos, len, head, tail, fragments, at, arrived } in held {
             let chunk = Chunk { dir, pos, len, head: &head, tail: &tail, fragments: &fragments, at, arrived };
             // One of them began a tunnel, or took the recognition back: the rest is of another protocol.
-            if self.requests != Some(requests) || self.multiplexed.is_some() {
+            if self.requests != Some(requests) || self.mode.multiplexed().is_some() {
                 self.bytes(&chunk, settings, out);
                 continue;
             }
@@ -53,7 +53,7 @@ impl ConnectionParser {
             // They come before this one.
             let (requests, held) = (self.requests, std::mem::take(&mut self.held));
             self.feed_held(held, settings, out);
-            if self.requests != requests || self.multiplexed.is_some() {
+            if self.requests != requests || self.mode.multiplexed().is_some() {
                 self.bytes(chunk, settings, out);
                 return true;
             }

@@ -28,6 +28,7 @@ pub mod kafka;
 pub mod memcached;
 pub mod messaging;
 mod missing;
+mod mode;
 pub mod mongodb;
 pub mod mqtt;
 mod multiplex;

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use self::handshake::{Handshake, Took};
 use super::ActiveState;
 use super::connection_parser::ConnectionParser;
+use super::mode::Mode;
 use super::pool::Pool;
 use super::recognised::Unknown;
 use super::tls::{self, Hello, Tls};
@@ -190,7 +191,7 @@ impl RoundTrips {
     }
 
     /// What it wants the kernel to report.
-    fn want(&self) -> Want {
+    pub(super) fn want(&self) -> Want {
         let settled = matches!(self.stage, Stage::Settled);
         let (verdict, head) = match self.stage {
             Stage::Settled => (Verdict::RoundTrips, HEAD),
@@ -398,12 +399,12 @@ impl RoundTrip {
 impl ConnectionParser {
     /// Whether a round trip began with the latest operation.
     pub fn round_trip_began(&self) -> bool {
-        self.round_trips.as_ref().is_some_and(|round_trips| round_trips.began())
+        self.mode.round_trips().is_some_and(RoundTrips::began)
     }
 
     /// When the round trip under way began, and when its answer last continued.
     pub fn round_trip_so_far(&self) -> Option<(Nanos, Nanos)> {
-        self.round_trips.as_ref()?.so_far()
+        self.mode.round_trips()?.so_far()
     }
 
     /// Sets which end connected, if known; `timed`: round trips are timed whatever the protocol.
@@ -429,17 +430,17 @@ impl ConnectionParser {
     /// Whether the bytes of the connection are TLS's, so that its text can take their place: `None` if they are not;
     /// else whether text may have passed already.
     pub fn encrypted(&self) -> Option<bool> {
-        match &self.round_trips {
-            Some(round_trips) => round_trips.encrypted(),
+        match &self.mode {
+            Mode::RoundTrips(round_trips) => round_trips.encrypted(),
+            Mode::Multiplexed(_) => None,
             // Joined in mid-stream, and no protocol was recognised so far.
-            None if self.protocol.is_none() && self.multiplexed.is_none() => Some(true),
-            None => None,
+            _ => self.protocol.is_none().then_some(true),
         }
     }
 
     /// Whether the connection is timed by round trips, and encrypted by TLS or about to be.
     pub fn is_timed_tls(&self) -> bool {
-        self.round_trips.as_ref().is_some_and(|round_trips| round_trips.encrypted().is_some())
+        self.mode.round_trips().is_some_and(|round_trips| round_trips.encrypted().is_some())
     }
 
     /// Text comes to take the place of the connection's encrypted bytes: reports the handshake, which is over, and gives
@@ -447,7 +448,7 @@ impl ConnectionParser {
     pub fn begin_text(&mut self, joined: bool, out: &mut Vec<ExchangeEvent>) -> ActiveState {
         let mut upcoming = self.pair.upcoming();
         let mut inside = None;
-        if let Some(round_trips) = &mut self.round_trips {
+        if let Some(round_trips) = self.mode.round_trips_mut() {
             round_trips.end_handshake(out);
             upcoming = upcoming.max(round_trips.next);
             self.protocol = Some(round_trips.protocol());
@@ -490,7 +491,7 @@ impl ConnectionParser {
         self.requests = Some(round_trips.requests);
         self.parser = None;
         self.held = Vec::new();
-        self.round_trips = Some(Box::new(round_trips));
+        self.mode = Mode::RoundTrips(Box::new(round_trips));
     }
 
     /// Takes the operation that revealed the protocol, and the fragments before it.
@@ -501,7 +502,7 @@ impl ConnectionParser {
         self.rx.restart();
         self.tx.restart();
         let pos = start.map_or(chunk.pos, |(_, _, pos)| pos);
-        if let Some(round_trips) = &mut self.round_trips {
+        if let Some(round_trips) = self.mode.round_trips_mut() {
             let way = if dir == round_trips.requests { &mut round_trips.requesting } else { &mut round_trips.answered };
             way.pos = pos;
         }
@@ -519,30 +520,28 @@ impl ConnectionParser {
 
     /// Takes an operation of a connection timed by round trips.
     pub(super) fn turn_bytes(&mut self, chunk: &Chunk<'_>, out: &mut Vec<ExchangeEvent>) -> Touched {
-        if let Some(round_trips) = &mut self.round_trips {
+        if let Some(round_trips) = self.mode.round_trips_mut() {
             if round_trips.bytes(chunk, out) {
                 self.protocol = Some(round_trips.protocol());
             } else {
-                self.round_trips = None;
+                self.mode = Mode::Ordered;
                 self.verdict = Verdict::Ignore;
             }
         }
         Touched::default()
     }
 
-    /// What round trips need the kernel to report.
-    pub(super) fn round_trips_want(&self) -> Option<Want> {
-        self.round_trips.as_ref().filter(|_| self.verdict != Verdict::Ignore).map(|round_trips| round_trips.want())
-    }
-
     /// Bytes kept for round trips.
     pub(super) fn round_trips_kept(&self) -> usize {
-        self.round_trips.as_ref().map_or(0, |round_trips| round_trips.kept_bytes())
+        self.mode.round_trips().map_or(0, RoundTrips::kept_bytes)
     }
 
     /// No more round trips come; `totals` give the final stream positions.
     pub(super) fn round_trips_over(&mut self, totals: Option<Totals>, out: &mut Vec<ExchangeEvent>) {
-        let Some(mut round_trips) = self.round_trips.take() else { return };
+        if self.mode.round_trips().is_none() {
+            return;
+        }
+        let Mode::RoundTrips(mut round_trips) = std::mem::take(&mut self.mode) else { return };
         self.verdict = Verdict::Ignore;
         if let Some(totals) = totals {
             let (replies, end, last) = match round_trips.requests {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::connection_parser::ConnectionParser;
 use super::context::TraceParent;
+use super::mode::Mode;
 use super::stream::StreamState;
 use super::{Chunk, ExchangeEvent, ExpectedReply, Request, Stamp, Touched, Verdict, websocket};
 use crate::model::{Direction, Outcome, Side};
@@ -170,7 +171,7 @@ impl Way {
 impl ConnectionParser {
     /// Takes an operation of a session.
     pub(super) fn session_bytes(&mut self, chunk: &Chunk<'_>, out: &mut Vec<ExchangeEvent>) -> Touched {
-        if let Some(session) = &mut self.session {
+        if let Some(session) = self.mode.session_mut() {
             session.bytes(chunk, out);
         }
         Touched::default()
@@ -178,14 +179,17 @@ impl ConnectionParser {
 
     /// Names the span of the upgrade that began the session: its parent.
     pub fn began_with(&mut self, upgrade: TraceParent) {
-        if let Some(session) = &mut self.session {
+        if let Some(session) = self.mode.session_mut() {
             session.request.traceparent = Some(upgrade);
         }
     }
 
     /// Reports the session at its end.
     pub(super) fn session_ended(&mut self, idle: bool, out: &mut Vec<ExchangeEvent>) {
-        let Some(session) = self.session.take() else { return };
+        if self.mode.session_mut().is_none() {
+            return;
+        }
+        let Mode::Session(session) = std::mem::take(&mut self.mode) else { return };
         self.verdict = Verdict::Ignore;
         let Some(requests) = self.requests else { return };
         let (side, requested, answered) = match requests {
@@ -229,7 +233,7 @@ impl ConnectionParser {
         self.rx.state = StreamState::Start;
         self.tx.state = StreamState::Start;
         self.protocol = Some(&websocket::WebSocket);
-        self.session = Some(Box::new(Session::new(request, chunk.at, rx, tx)));
+        self.mode = Mode::Session(Box::new(Session::new(request, chunk.at, rx, tx)));
         if used < chunk.len {
             self.session_bytes(chunk, out);
         }

@@ -1,6 +1,7 @@
 //! Takes a recognition back that the answers contradict: several protocols begin with the same words.
 
 use super::connection_parser::{ConnectionParser, HeldOperation};
+use super::mode::Mode;
 use super::{Chunk, Detected, ExchangeEvent, PROTOCOLS, Protocol, Verdict};
 
 /// Most operations kept whose words several protocols have.
@@ -61,7 +62,7 @@ impl ConnectionParser {
     pub(super) fn take_back(&mut self, out: &mut Vec<ExchangeEvent>) {
         let is_it = |known: &&dyn Protocol| self.protocol.is_some_and(|protocol| protocol.id() == known.id());
         self.standing.refuted |= PROTOCOLS.iter().position(is_it).map_or(0, |index| 1 << index);
-        if let Some(multiplexed) = self.multiplexed.take() {
+        if let Mode::Multiplexed(multiplexed) = std::mem::take(&mut self.mode) {
             let (positions, next) = multiplexed.withdraw(out);
             (self.rx.pos, self.tx.pos) = positions;
             self.pair.go_on(next);

@@ -1,5 +1,6 @@
 //! Detects a connection's protocol from the beginnings of its messages.
 
+use super::super::mode::Mode;
 use super::super::multiplex::Multiplexed;
 use super::super::round_trips::Inside;
 use super::super::{Chunk, Detected, ExchangeEvent, Protocol, Settings, Verdict};
@@ -98,7 +99,7 @@ impl ConnectionParser {
                 let lost = if chunk.dir == Direction::Rx { (false, lost) } else { (lost, false) };
                 let mut multiplexed = Multiplexed::new(framed, requests, pos, lost);
                 multiplexed.go_on(self.pair.upcoming());
-                self.multiplexed = Some(Box::new(multiplexed));
+                self.mode = Mode::Multiplexed(Box::new(multiplexed));
                 return true;
             }
             self.parser = Some(protocol.open());

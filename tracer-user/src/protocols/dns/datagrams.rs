@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 
 use super::{Dns, Message, digest};
 use crate::model::{Direction, Nanos, Outcome, ProtocolId, Side};
+use crate::protocols::mode::Mode;
 use crate::protocols::{Chunk, ConnectionParser, ExchangeEvent, Settings, Stamp, Touched, Verdict};
 
 /// Most questions per socket that wait for an answer.
@@ -159,7 +160,7 @@ impl ConnectionParser {
     ) -> Touched {
         // A socket is either a stream or a datagram socket for life.
         let begun = self.requests.is_some() || self.last_dir.is_some();
-        match (is_datagram, self.datagrams.is_some()) {
+        match (is_datagram, matches!(self.mode, Mode::Datagrams(_))) {
             (true, false) if begun => Touched::default(),
             (true, _) => self.datagram(chunk, out),
             (false, true) => Touched::default(),
@@ -169,7 +170,10 @@ impl ConnectionParser {
 
     /// Takes a datagram of a DNS socket.
     pub fn datagram(&mut self, chunk: &Chunk<'_>, out: &mut Vec<ExchangeEvent>) -> Touched {
-        let datagrams = self.datagrams.get_or_insert_with(Box::default);
+        if self.mode.is_ordered() {
+            self.mode = Mode::Datagrams(Box::default());
+        }
+        let Some(datagrams) = self.mode.datagrams_mut() else { return Touched::default() };
         let before = datagrams.next;
         let exchange = datagrams.take(chunk, out);
         if datagrams.next > before {
@@ -184,12 +188,12 @@ impl ConnectionParser {
     /// reported.
     pub fn is_spent(&self) -> bool {
         self.requests == Some(Direction::Tx)
-            && self.datagrams.as_ref().is_some_and(|datagrams| datagrams.open.is_empty())
+            && matches!(&self.mode, Mode::Datagrams(datagrams) if datagrams.open.is_empty())
     }
 
     /// Gives up questions that have waited too long at `now`; all of them if the socket is `over`.
     pub(in crate::protocols) fn datagrams_overdue(&mut self, now: Nanos, over: bool, out: &mut Vec<ExchangeEvent>) {
-        if let Some(datagrams) = &mut self.datagrams {
+        if let Some(datagrams) = self.mode.datagrams_mut() {
             datagrams.give_up(if over { Nanos::MAX } else { now.saturating_sub(PATIENCE) }, out);
         }
     }
