@@ -121,6 +121,7 @@ impl Recording {
     }
 
     /// A copy whose records were dropped, doubled and swapped with the next as this seed has it; seed 0 changes nothing.
+    #[must_use]
     pub fn spoilt(&self, seed: u64) -> Self {
         if seed == 0 {
             return self.clone();
@@ -212,11 +213,14 @@ pub fn summary(spans: &str) -> Result<String, String> {
         .flat_map(|line| line.bytes().chain([b'\n']))
         .fold(FNV_OFFSET, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(FNV_PRIME));
     let more = rows.len().saturating_sub(ROWS);
-    let mut text: String = rows.iter().take(ROWS).map(|(row, count)| format!("{count:>6}  {row}\n")).collect();
+    let mut text = format!("{} spans, {digest:016x}\n", spans.len());
+    for (row, count) in rows.iter().take(ROWS) {
+        text += &format!("{count:>6}  {row}\n");
+    }
     if more > 0 {
         text += &format!("        and {more} more kinds\n");
     }
-    Ok(format!("{} spans, {digest:016x}\n{text}", spans.len()))
+    Ok(text)
 }
 
 /// Kinds of calls that a summary shows.

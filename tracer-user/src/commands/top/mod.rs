@@ -156,14 +156,12 @@ impl Top {
                 self.trouble = None;
                 self.table.update(*snapshot);
             }
-            // Another class may have been chosen meanwhile.
             News::Details(details) if Some(&details.class) == self.wanted.as_ref() => self.details = Some(*details),
-            News::Details(_) => {}
-            // The view may have been left meanwhile.
             News::Running(running) if self.shows_running && !self.table.paused => {
                 self.running.update(*running, &self.table.filter);
             }
-            News::Running(_) => {}
+            // Another class may have been chosen meanwhile, or the view left.
+            News::Details(_) | News::Running(_) => {}
             News::Trouble(why) => self.trouble = Some(why),
         }
     }
