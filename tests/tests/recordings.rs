@@ -60,14 +60,12 @@ fn recordings_give_the_spans_that_were_accepted() {
             continue;
         }
         let accepted = fs::read_to_string(&name).unwrap_or_default();
-        let of = |text: &str, other: &str, mark: &str| -> String {
-            text.lines()
-                .filter(|line| !other.lines().any(|known| known == *line))
-                .map(|line| format!("{mark} {line}\n"))
-                .collect()
+        let only = |text: &str, other: &str, mark: &str| {
+            let own = text.lines().filter(|line| !other.lines().any(|known| known == *line));
+            own.map(|line| [mark, line, "\n"].concat()).collect::<String>()
         };
         if accepted != given {
-            changed += &format!("{name}:\n{}{}", of(&accepted, &given, "-"), of(&given, &accepted, "+"));
+            changed += &format!("{name}:\n{}{}", only(&accepted, &given, "- "), only(&given, &accepted, "+ "));
         }
     }
     assert!(

@@ -293,7 +293,7 @@ pub(super) mod tests {
     fn no_terminal_is_too_small() {
         for (width, height) in [(1, 1), (3, 2), (20, 4), (200, 3)] {
             for (help, shows_running) in [(false, false), (true, false), (false, true)] {
-                let mut top = Top { help, shows_running, ..top() };
+                let mut top = Top { shows_running, help, ..top() };
                 drawn(&top, width, height);
                 top.wanted = top.table.selected_key();
                 drawn(&top, width, height);
