@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::workload::source;
+use crate::workload::{prebuilt, source};
 
 /// Where the distribution installs Go libraries.
 pub const SOURCES: &str = "/usr/share/gocode";
@@ -46,6 +46,9 @@ pub fn unpacked(begin: &str, file: &str) -> &'static str {
 
 /// Builds `NAME` of `workloads/` into `dir` with `toolchain` and `flags`; once.
 pub fn build(toolchain: &Path, dir: &Path, name: &str, flags: &[&str]) -> PathBuf {
+    if let Some(dir) = prebuilt() {
+        return dir.join(name).with_extension("bin");
+    }
     let program = dir.join(name.trim_end_matches(".go"));
     if program.is_file() {
         return program;

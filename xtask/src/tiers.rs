@@ -175,6 +175,8 @@ const TABLE: &[(&str, Quick)] = &[
     ("inband_wire", Nothing),
     // Needs two guests joined by a wire: `cargo xtask vm --pair`.
     ("pair", Nothing),
+    // Is for guests whose kernel preempts programs: `cargo xtask vm --preempt`.
+    ("preempted", Nothing),
     ("roots", Nothing),
     ("relay", Only(&["edges_without_translation", "nothing_stays_behind"])),
     ("relay_bounds", Nothing),
