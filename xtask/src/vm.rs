@@ -10,6 +10,7 @@ mod image;
 mod kernels;
 mod machine;
 mod pair;
+mod preempted;
 mod report;
 
 use std::collections::BTreeSet;
@@ -54,6 +55,14 @@ pub(crate) struct Options {
     #[arg(long, value_delimiter = ',', num_args = 0..=2, default_missing_value = "6.1,6.12",
           conflicts_with_all = ["smoke", "load", "full", "kernel", "arch", "test", "record"])]
     pair: Option<Vec<String>>,
+    /// Instead: boot these kernels (6.18 if none is named) with this kind of preemption, and load probes of every kind for
+    /// `--minutes`: nothing may go wrong in the kernel, and every request must be counted.
+    #[arg(long, value_enum, value_name = "KIND",
+          conflicts_with_all = ["smoke", "load", "full", "pair", "arch", "test", "record", "docs"])]
+    preempt: Option<preempted::Kind>,
+    /// How long `--preempt` loads them.
+    #[arg(long, default_value_t = 60, requires = "preempt")]
+    minutes: u64,
     /// These tests instead, as `binary:filter` (cpu:, redis:commands); the result is not kept for docs/kernels.md.
     #[arg(long, value_delimiter = ',', conflicts_with_all = ["smoke", "load", "full"])]
     test: Vec<String>,
@@ -85,7 +94,7 @@ const SLOW_WITHOUT: &str = "queues:";
 /// Additional tests of a full run.
 const FULL: &[&str] = &["matrix:", "cpu:", "flame:", "links:nginx", "lifecycle:signals", "redis:commands", "doctor:"];
 /// C programs of the tests, compiled here.
-const WORKLOADS: &[&str] = &["burn", "matrix", "origin", "storm"];
+const WORKLOADS: &[&str] = &["burn", "declared", "matrix", "origin", "storm"];
 
 impl Options {
     /// A quick run of these kernels.
@@ -97,6 +106,8 @@ impl Options {
             smoke: true,
             load: false,
             pair: None,
+            preempt: None,
+            minutes: 0,
             test: Vec::new(),
             append: String::new(),
             record: false,
@@ -123,7 +134,9 @@ impl Guests {
     pub(crate) fn prepare(way: Option<Way>, options: Options) -> Result<Self> {
         let machine = options.arch;
         let offered: Vec<&Source> = SOURCES.iter().filter(|s| machine == Machine::X86 || s.arm64).collect();
+        let default = if options.preempt.is_some() { vec![preempted::KERNEL.to_owned()] } else { Vec::new() };
         let named = options.pair.as_ref().unwrap_or(&options.kernel);
+        let named = if named.is_empty() { &default } else { named };
         if let Some(unknown) = named.iter().find(|k| !offered.iter().any(|s| s.name == **k)) {
             let names: Vec<&str> = offered.iter().map(|s| s.name).collect();
             bail!("no kernel '{unknown}' is known for this processor; expected some of {}", names.join(", "));
@@ -134,14 +147,21 @@ impl Guests {
         build_ebpf::ready(way)?;
         let tests = tests(&options);
         let named = tests.iter().filter_map(|test| test.split_once(':')).map(|(program, _)| program);
-        let programs: BTreeSet<&str> = if options.pair.is_some() { [pair::PROGRAM].into() } else { named.collect() };
+        let programs: BTreeSet<&str> = match (&options.pair, options.preempt) {
+            (Some(_), _) => [pair::PROGRAM].into(),
+            (_, Some(_)) => [preempted::PROGRAM].into(),
+            _ => named.collect(),
+        };
         let programs = programs.into_iter().map(str::to_owned).collect();
         let built = machine.build(way, &ProgramChoice::These { programs, and_library: false })?;
         let base = shell::target_dir()?.join(machine.dir());
         fs::create_dir_all(&base).with_context(|| format!("cannot create {}", base.display()))?;
         let qemu = image::Qemu::ready(&base, machine)?;
         let root = image::root(&base, machine)?;
-        let files = files(&base, &built)?;
+        let mut files = files(&base, &built)?;
+        if options.preempt.is_some() {
+            files.extend(preempted::files(&base)?);
+        }
         let parts = Parts { base, qemu, root, files, append: options.append.clone() };
         Ok(Self { options, chosen, tests, parts })
     }
@@ -152,6 +172,9 @@ impl Guests {
         let machine = options.arch;
         if options.pair.is_some() {
             return pair::run(&parts, machine, &chosen, options.docs);
+        }
+        if let Some(kind) = options.preempt {
+            return preempted::run(&parts, &chosen, kind, options.minutes);
         }
         // Of all processors together, because one table shows them.
         let results = shell::target_dir()?.join(Machine::X86.dir()).join("results");
@@ -308,7 +331,7 @@ impl Parts {
     /// Boots one kernel and runs `tests` in it.
     fn boot(&self, kernel: &Path, source: &Source, tests: &[String]) -> Result<Boot> {
         shell::progress(format!("booting {}", source.name));
-        let init = guest::init(tests, SCALE, TEST_LIMIT, None);
+        let init = guest::init(tests, SCALE, TEST_LIMIT, "");
         let disk = self.disk(source.name, &init, &[])?;
         let log = self.base.join(format!("{}.log", source.name));
         let boot = guest::boot(&self.qemu, (kernel, &self.append), &disk, &[], &log, LIMIT);
@@ -422,7 +445,8 @@ mod tests {
         let of = |smoke| {
             let (kernel, test, append, arch) = (Vec::new(), Vec::new(), String::new(), Machine::X86);
             let (full, load, record, docs, pair) = (false, false, false, false, None);
-            tests(&Options { kernel, arch, full, smoke, load, pair, test, append, record, docs })
+            let (preempt, minutes) = (None, 0);
+            tests(&Options { kernel, arch, full, smoke, load, pair, preempt, minutes, test, append, record, docs })
         };
         for test in of(true) {
             assert!(of(false).iter().any(|whole| test.starts_with(whole.as_str())), "{test}");

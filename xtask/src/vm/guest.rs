@@ -24,7 +24,7 @@ busybox mount -t tmpfs tmp /tmp && busybox chmod 1777 /tmp
 busybox mount -t tmpfs run /run
 busybox ip link set lo up
 busybox ip addr add ::1/128 dev lo 2>/dev/null
-@wire@
+@first@
 echo "GUEST kernel $(busybox uname -r) $(busybox nproc) CPUs"
 export TRACER_BIN=/guest/tracer TRACER_WORKLOADS=/guest TRACER_TEST_SCALE=@scale@ RUST_BACKTRACE=0
 cd /tmp
@@ -56,6 +56,8 @@ pub(super) struct Boot {
     pub(super) complete: bool,
     /// The guest's kernel died.
     pub(super) panicked: bool,
+    /// What it said of its own faults, if the command line lets it speak (`loglevel`).
+    pub(super) faults: Vec<String>,
     /// It was stopped because its time was over.
     pub(super) late: bool,
     /// How long everything took.
@@ -63,6 +65,21 @@ pub(super) struct Boot {
     /// Everything the guest printed.
     pub(super) log: PathBuf,
 }
+
+/// What a kernel prints when something in it is wrong and it goes on.
+const FAULTS: &[&str] = &[
+    "BUG:",
+    "WARNING:",
+    "Oops",
+    "general protection fault",
+    "double fault",
+    "stack guard page",
+    "private stack",
+    "scheduling while atomic",
+    "lockup",
+    "rcu: INFO:",
+    "blocked for more than",
+];
 
 /// Connects a guest to the wire: its address, and its half of the test.
 const WIRE: &str = r"busybox insmod /guest/wire.ko
@@ -81,14 +98,18 @@ pub(super) struct Wire {
     pub(super) arguments: Vec<String>,
 }
 
-/// The first process for these tests (`binary:filter`), each limited to `limit`.
-pub(super) fn init(tests: &[String], scale: &str, limit: Duration, wire: Option<&Wire>) -> String {
-    let wire = wire.map_or_else(String::new, |wire| {
-        WIRE.replace("@role@", wire.role).replace("@own@", wire.own).replace("@other@", wire.other)
-    });
+impl Wire {
+    /// Commands that connect the guest.
+    pub(super) fn commands(&self) -> String {
+        WIRE.replace("@role@", self.role).replace("@own@", self.own).replace("@other@", self.other)
+    }
+}
+
+/// The first process for these tests (`binary:filter`), each limited to `limit`; runs the commands `first` before them.
+pub(super) fn init(tests: &[String], scale: &str, limit: Duration, first: &str) -> String {
     let limit = limit.as_secs().to_string();
     let text = INIT.replace("@tests@", &tests.join(" ")).replace("@scale@", scale);
-    text.replace("@wire@", &wire).replace("@limit@", &limit)
+    text.replace("@first@", first).replace("@limit@", &limit)
 }
 
 /// Boots `kernel` with `disk` and `more` arguments for QEMU; ends by itself, by the guest's panic, or after `limit`.
@@ -157,6 +178,8 @@ fn read(boot: &mut Boot, line: &str) {
         }
     } else if line.contains("Kernel panic") {
         boot.panicked = true;
+    } else if FAULTS.iter().any(|fault| line.contains(fault)) {
+        boot.faults.push(line.to_owned());
     } else if line.starts_with("GUEST end") {
         boot.complete = true;
     }
@@ -184,6 +207,8 @@ mod tests {
         assert_eq!(boot.figures, [("ends tcp4".to_owned(), "0 of 9".to_owned())].into());
         assert_eq!(boot.tests, [("a:b".to_owned(), true), ("c:".to_owned(), false)]);
         read(&mut boot, "[    9.1] Kernel panic - not syncing: Fatal exception in interrupt");
-        assert!(boot.panicked);
+        assert!(boot.panicked && boot.faults.is_empty());
+        read(&mut boot, "[   12.5] BUG: scheduling while atomic: nginx/101/0x00000002");
+        assert_eq!(boot.faults.len(), 1);
     }
 }

@@ -96,7 +96,7 @@ fn both(parts: &Parts, machine: Machine, caller: &Source, callee: &Source) -> Re
 fn boot(parts: &Parts, machine: Machine, source: &Source, wire: &Wire) -> Result<Boot> {
     let (kernel, _) = kernels::image(source, machine, &parts.base)?;
     let module = kernels::module(source, machine, &parts.base, CARD)?;
-    let init = guest::init(&[TEST.to_owned()], SCALE, LIMIT, Some(wire));
+    let init = guest::init(&[TEST.to_owned()], SCALE, LIMIT, &wire.commands());
     let name = format!("{}-{}", wire.role, source.name);
     let disk = parts.disk(&name, &init, &[(module, "/guest/wire.ko".into())])?;
     let log = parts.base.join(format!("{name}.log"));
