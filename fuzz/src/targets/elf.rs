@@ -31,7 +31,8 @@ pub(crate) fn run(data: &[u8]) {
     let mut file = tempfile::Builder::new().tempfile_in("/dev/shm").expect("a file in memory");
     file.write_all(data).expect("room");
     for library in Library::ALL.into_iter().map(Some).chain([None]) {
-        let candidate = Candidate { library, path: String::new(), open_by: file.path().into() };
+        let (open_by, lies_at) = (file.path().into(), file.path().into());
+        let candidate = Candidate { library, path: String::new(), open_by, lies_at };
         let _ = inspect(&candidate, &Libraries::default());
     }
     let _ = catch_unwind(AssertUnwindSafe(|| name_in_file(file.path(), &[0, 0x10, 0x1000, 0x401000, u64::MAX])));
