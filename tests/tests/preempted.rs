@@ -238,7 +238,9 @@ fn probes_of_every_kind_under_load_where_the_kernel_preempts() {
         say(&format!("not seen yet: {unseen:?}, not hit yet: {unhit:?}"));
         (unseen.is_empty() && unhit.is_empty()).then_some(())
     });
-    loads.iter().for_each(|load| load.unanswered.store(0, Ordering::Relaxed));
+    for load in &loads {
+        load.unanswered.store(0, Ordering::Relaxed);
+    }
     let mut before = loads.each_ref().map(|load| load.counted(&agent));
     wait("what was asked so far to be counted", limit, || {
         std::thread::sleep(Duration::from_secs(2));
