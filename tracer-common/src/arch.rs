@@ -11,7 +11,7 @@ pub struct Arch {
     /// Name as `uname -m` gives it.
     pub name: &'static str,
     /// Members of `pt_regs`: the number of the system call, its first three arguments and its fifth, the register in
-    /// which Go keeps its goroutine, and those a walk over the stack begins with.
+    /// which Go keeps its goroutine, that in which Java keeps its thread, and those a walk over the stack begins with.
     pub registers: &'static [Member],
     /// Added to the offset of an argument register, per argument, in bytes (arm64 keeps them in one array).
     pub argument_step: [u64; 4],
@@ -27,6 +27,7 @@ pub const X86_64: Arch = Arch {
         Member { global: "OFF_REG_ARG2", of: "pt_regs", path: "dx", required: true },
         Member { global: "OFF_REG_ARG4", of: "pt_regs", path: "r8", required: true },
         Member { global: "OFF_REG_TASK", of: "pt_regs", path: "r14", required: false },
+        Member { global: "OFF_REG_THREAD", of: "pt_regs", path: "r15", required: false },
         Member { global: "OFF_REG_PC", of: "pt_regs", path: "ip", required: false },
         Member { global: "OFF_REG_SP", of: "pt_regs", path: "sp", required: false },
         Member { global: "OFF_REG_FP", of: "pt_regs", path: "bp", required: false },
@@ -46,6 +47,7 @@ pub const AARCH64: Arch = Arch {
         Member { global: "OFF_REG_ARG4", of: "pt_regs", path: "regs", required: true },
         // Not used.
         Member { global: "OFF_REG_TASK", of: "pt_regs", path: "r14", required: false },
+        Member { global: "OFF_REG_THREAD", of: "pt_regs", path: "r15", required: false },
     ],
     argument_step: [0, 8, 16, 32],
 };

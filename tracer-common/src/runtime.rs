@@ -14,6 +14,14 @@ pub const KIND_TOKIO: u32 = 4;
 /// [`Runtime::kind`]: `CPython` with greenlets (gevent); a task is a greenlet.
 pub const KIND_GREENLET: u32 = 5;
 
+/// [`Runtime::kind`]: Java (`HotSpot`, from 24 on); a task is a virtual thread.
+pub const KIND_JAVA: u32 = 6;
+
+/// tokio, second of [`Runtime::at`]: wake-ups between tasks are reported, always; or some of the time.
+pub const TOKIO_WATCHED: u64 = 1;
+/// They are reported some of the time.
+pub const TOKIO_WATCHABLE: u64 = 2;
+
 /// Node.js: bits of each of the two async ids in the name of a sending entity: execution, then trigger.
 pub const NODE_ID_BITS: u32 = 27;
 /// Node.js: bit of an entity's name: the probes see every end of a callback. The bits below are ids for a send, the id

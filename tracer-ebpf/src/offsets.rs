@@ -71,6 +71,7 @@ offsets! {
     OFF_REG_ARG2,
     OFF_REG_ARG4,
     OFF_REG_TASK,
+    OFF_REG_THREAD,
     OFF_REG_PC,
     OFF_REG_SP,
     OFF_REG_FP,

@@ -20,9 +20,9 @@ use crate::kernel::trace_contexts::TraceContextMode;
 use crate::metrics::SeriesLimits;
 use crate::profiles::hotspots::CodeOwners;
 use crate::profiles::{Lines, SlowRequests};
-use crate::runtimes::Extras;
 use crate::runtimes::declared::Declared;
 use crate::runtimes::tls::Libraries;
+use crate::runtimes::{Extras, WatchWakes};
 use crate::service_classes::network::PacketPriorities;
 use crate::service_classes::{Mode, ServiceClasses};
 use crate::subsystems::login::ServerLogin;
@@ -102,10 +102,34 @@ struct ProtocolsFile {
     dns_ports: Option<Spanned<Vec<u16>>>,
 }
 
+/// `true`, `false` or `"auto"`.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum WakersFile {
+    Everywhere(bool),
+    Word(WakersWord),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum WakersWord {
+    Auto,
+}
+
+impl From<Option<WakersFile>> for WatchWakes {
+    fn from(file: Option<WakersFile>) -> Self {
+        match file {
+            None | Some(WakersFile::Word(WakersWord::Auto)) => Self::OnDemand,
+            Some(WakersFile::Everywhere(true)) => Self::Always,
+            Some(WakersFile::Everywhere(false)) => Self::Never,
+        }
+    }
+}
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct RuntimesFile {
-    tokio_wakers: bool,
+    tokio_wakers: Option<WakersFile>,
     go_ready: bool,
 }
 
@@ -325,7 +349,7 @@ impl Config {
         config.webhook = file.analysis.webhook(&source)?;
         file.transactions.apply(&source, &mut config.transactions)?;
         let RuntimesFile { tokio_wakers, go_ready } = file.runtimes;
-        config.runtimes = Extras { tokio_wakers, go_ready };
+        config.runtimes = Extras { tokio_wakers: tokio_wakers.into(), go_ready };
         if let Some(names) = &file.tls.libraries {
             config.tls = Libraries::parse(names.get_ref()).map_err(|what| source.wrong(&names.span(), what))?;
         }

@@ -9,7 +9,7 @@ use tracer_common::members::ABSENT;
 use super::{load, task::Task};
 use crate::offsets::{
     OFF_REG_ARG0, OFF_REG_ARG1, OFF_REG_ARG2, OFF_REG_ARG4, OFF_REG_CS, OFF_REG_FP, OFF_REG_NR, OFF_REG_PC, OFF_REG_SP,
-    OFF_REG_TASK,
+    OFF_REG_TASK, OFF_REG_THREAD,
 };
 
 /// Saved `pt_regs`.
@@ -63,6 +63,18 @@ impl Regs {
     pub(crate) fn arg4(self) -> u64 {
         // SAFETY: offset from BTF.
         unsafe { load(self.0, OFF_REG_ARG4.load()) }
+    }
+
+    /// The register in which Java's machine keeps its description of the current thread, while it runs its own code and until a
+    /// library that it calls uses it otherwise; 0 on processors where it is unknown.
+    #[inline(always)]
+    pub(crate) fn java_thread(self) -> u64 {
+        let at = OFF_REG_THREAD.load();
+        if at == ABSENT {
+            return 0;
+        }
+        // SAFETY: offset from BTF.
+        unsafe { load(self.0, at) }
     }
 
     /// The register in which Go keeps its current goroutine; 0 on processors where it is unknown.

@@ -5,6 +5,7 @@
 
 pub(crate) mod go;
 mod greenlet;
+mod java;
 mod node;
 mod python;
 mod tokio;
@@ -22,7 +23,9 @@ use tracer_common::{
     event::{ENTITY_BITS, Header, Kind, TASK_EDGE_WATCHED, TaskEdge},
     limits::RUNTIMES_MAX,
     lost::Lost,
-    runtime::{AT_UNKNOWN, KIND_GO, KIND_GREENLET, KIND_NODE, KIND_PYTHON, KIND_TOKIO, Runtime, UserProbe},
+    runtime::{
+        AT_UNKNOWN, KIND_GO, KIND_GREENLET, KIND_JAVA, KIND_NODE, KIND_PYTHON, KIND_TOKIO, Runtime, TOKIO_WATCHED, UserProbe,
+    },
 };
 
 use crate::{
@@ -109,6 +112,7 @@ fn entity<const TX: bool>(task: Task, thread: &mut Thread, runtime: &Runtime) ->
         KIND_NODE => node::entity::<TX>(task, thread, runtime),
         KIND_TOKIO => tokio::entity(task, runtime),
         KIND_GREENLET => greenlet::entity(task, runtime),
+        KIND_JAVA => java::entity(task, runtime),
         _ => 0,
     }
 }
@@ -126,11 +130,13 @@ pub(crate) fn holder(task: Task, tgid: u32) -> Option<u64> {
         KIND_GO => go::entity(task, runtime),
         KIND_TOKIO => tokio::entity(task, runtime),
         KIND_GREENLET => greenlet::entity(task, runtime),
+        KIND_JAVA => java::entity(task, runtime),
         _ => return None,
     };
     let is_named = entity & ((1 << ENTITY_BITS) - 1) != 0;
     match runtime.kind {
-        KIND_GO | KIND_TOKIO if is_named => Some(entity),
+        KIND_GO | KIND_TOKIO | KIND_JAVA if is_named => Some(entity),
+        KIND_JAVA => Some(0),
         KIND_PYTHON | KIND_GREENLET if !is_named => Some(0),
         _ => None,
     }
@@ -150,6 +156,7 @@ pub(crate) fn forking(task: Task, tgid: u32) -> (u64, u32) {
         KIND_GO => go::entity(task, runtime),
         KIND_TOKIO => tokio::entity(task, runtime),
         KIND_GREENLET => greenlet::entity(task, runtime),
+        KIND_JAVA => java::entity(task, runtime),
         _ => 0,
     };
     (entity, edges)
@@ -211,7 +218,7 @@ fn task_edge(task: Task, tgid: u32, relation: u8, child: u64, parent: u64) {
     // SAFETY: one word of map memory.
     let nth = unsafe { next(&raw mut (*runtime).edge_seq) } as u32;
     // SAFETY: user space replaces it as a whole, and only when the program was replaced.
-    let watched = unsafe { (*runtime).kind == KIND_TOKIO && (*runtime).at[1] != 0 };
+    let watched = unsafe { (*runtime).kind == KIND_TOKIO && (*runtime).at[1] == TOKIO_WATCHED };
     let record = TaskEdge {
         header: Header {
             kind: Kind::TaskEdge as u8,

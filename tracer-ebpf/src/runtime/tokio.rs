@@ -1,6 +1,7 @@
 //! tokio: a thread-local value holds a task's number while the task is polled; tokio never reuses numbers.
 //!
-//! `Runtime::at`: the offset of that value in thread-local data; not 0 if wake-ups between tasks are reported.
+//! `Runtime::at`: the offset of that value in thread-local data; whether wake-ups between tasks are reported
+//! ([`tracer_common::runtime::TOKIO_WATCHED`], [`tracer_common::runtime::TOKIO_WATCHABLE`]), or 0.
 
 use aya_ebpf::{
     macros::{map, uprobe},

@@ -31,6 +31,7 @@ use crate::config::Config;
 use crate::debuginfod::Debuginfod;
 use crate::guard::loss_log::LossLog;
 use crate::guard::status::Status;
+use crate::host::process_cpu;
 use crate::host::stat::HostCpuSource;
 use crate::host::statics;
 use crate::http::{self, ControlCommand, Health, Job};
@@ -189,10 +190,10 @@ impl Agent {
                 log::warn!("{error}");
             }
         }
-        for pid in pipeline.take_gone() {
+        for pid in pipeline.take_gone().collect::<Vec<_>>() {
             // Its id may come back as another's.
             self.kernel.policy.forget_process(pid);
-            self.leave(pid);
+            self.leave(pid, pipeline);
             self.asked.remove(&pid);
         }
         stirred |= self.follow_runtimes(pipeline);
@@ -227,10 +228,10 @@ impl Agent {
     /// program than before.
     fn follow_runtimes(&mut self, pipeline: &mut Pipeline) -> bool {
         let mut replaced = false;
-        for pid in pipeline.take_replaced() {
+        for pid in pipeline.take_replaced().collect::<Vec<_>>() {
             replaced = true;
             self.kernel.policy.forget_runtime(pid);
-            self.leave(pid);
+            self.leave(pid, pipeline);
             if let Some(declaring) = &self.declaring {
                 declaring.look_at(pid);
             }
@@ -261,17 +262,21 @@ impl Agent {
             }
             log::debug!("process {pid} runs {} {}: {}", found.name, found.version, found.state.name());
             // Probes first: from the first reported task on, none is made unseen.
-            if let Err(error) = self.kernel.policy.runtime(pid, found.runtime) {
+            let is_new = found.runtime.kind != 0 && !finder.is_watching((pid, look));
+            if is_new && let Err(error) = self.kernel.policy.runtime(pid, found.runtime) {
                 log::warn!("{error}");
             }
-            finder.note(pid, &found);
+            if finder.note(pid, &found) {
+                pipeline.wake_demand.follow(pid, process_cpu::read(pid).map_or(0, |cpu| cpu.own));
+            }
         }
         pipeline.metrics.set_looks(finder.waiting(), finder.looked());
         replaced
     }
 
     /// A process is gone, or runs another program.
-    fn leave(&mut self, pid: u32) {
+    fn leave(&mut self, pid: u32, pipeline: &mut Pipeline) {
+        pipeline.wake_demand.forget(pid);
         self.kernel.detach_user(pid, None);
         if let Some(finder) = &mut self.finder {
             finder.forget(pid);

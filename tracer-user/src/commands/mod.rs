@@ -42,6 +42,7 @@ mod trace_contexts;
 mod traced_processes;
 mod transactions_file;
 pub mod verdicts;
+mod wakes;
 
 use std::path::Path;
 

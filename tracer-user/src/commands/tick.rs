@@ -104,6 +104,7 @@ impl Agent {
             pipeline.metrics.set_lost("records_not_written", recorder.dropped());
         }
         pipeline.tick(now);
+        self.watch_wakes(pipeline);
         look_at_processes(pipeline, now, self.ticks, self.database_figures.as_ref());
         for row in self.past.as_ref().and_then(PastWindows::take).into_iter().flatten() {
             pipeline.learn_past_activity(&row);
@@ -144,6 +145,7 @@ impl Agent {
         }
         if let Some(finder) = &self.finder {
             pipeline.metrics.set_runtimes(&finder.counts());
+            pipeline.metrics.set_wakes(&finder.wakes());
             let service = |(pid, known)| Some((pipeline.service_of(pid)?, known));
             self.health.runtimes = status_view::statuses(finder.known().filter_map(service));
         }

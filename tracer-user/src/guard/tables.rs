@@ -165,6 +165,8 @@ table_use! {
         root_reported,
         /// Charges that wait until the first request of their transaction is known.
         root_waiting,
+        /// Processes whose wake-ups between tasks can be watched on demand; reached: too many that need it, too.
+        wake_demand,
     }
 }
 

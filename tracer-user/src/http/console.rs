@@ -289,14 +289,15 @@ pub(super) async fn health(State(app): AppState, query: PageQuery) -> PageResult
 fn runtime_lines(runtimes: &[RuntimeStatus]) -> String {
     let mut out = String::new();
     for runtime in runtimes {
-        let woken = if runtime.wakes { "; which wakes which is seen, too" } else { "" };
+        let woken = if runtime.wakes_meaning.is_empty() { "" } else { "; " };
         let _ = write!(
             out,
-            "<p class=sub>{} {} in {} processes: {}{woken}.</p>",
+            "<p class=sub>{} {} in {} processes: {}{woken}{}.</p>",
             Safe(runtime.name),
             Safe(&runtime.version),
             runtime.processes,
             Safe(runtime.meaning),
+            Safe(runtime.wakes_meaning),
         );
     }
     out

@@ -5,7 +5,7 @@ use crate::metrics::{Attainment, DeclaredReports, Metrics};
 use crate::model::sample_span::span;
 use crate::model::{ClassInfo, ProtocolId, ServiceId, Side, Sink};
 use crate::runtimes::DetectionState;
-use crate::runtimes::status_view::{DetectedRuntime, statuses};
+use crate::runtimes::status_view::{DetectedRuntime, WakesSeen, statuses};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 pub(super) async fn start() -> SocketAddr {
@@ -55,8 +55,12 @@ pub(super) async fn start_engine(
         let mut roots = crate::roots::Roots::for_memory(1 << 28);
         roots.span(&names, &one, crate::roots::RootLink::First, one.cost);
         store.take(one);
-        let known =
-            DetectedRuntime { name: "tokio", version: "1.54".into(), state: DetectionState::NoSymbols, wakes: false };
+        let known = DetectedRuntime {
+            name: "tokio",
+            version: "1.54".into(),
+            state: DetectionState::NoSymbols,
+            wakes: WakesSeen::No,
+        };
         let runtimes = statuses([(ServiceId(0), &known)].into_iter());
         let health = Health { degraded: vec!["<b>".into()], runtimes, ..Health::default() };
         let mut engine = crate::transactions::engine::Engine::new(

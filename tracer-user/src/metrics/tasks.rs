@@ -9,6 +9,7 @@ use super::families::{Families, vec};
 use super::totals::Totals;
 use crate::kernel::uprobes::Attempts;
 use crate::runtimes::DetectionState;
+use crate::runtimes::status_view::WakesSeen;
 
 /// The families.
 #[derive(Debug)]
@@ -16,6 +17,7 @@ pub(super) struct Tasks {
     hits: Totals,
     attempts: Totals,
     processes: IntGaugeVec,
+    wakes: IntGaugeVec,
     waiting: IntGauge,
     looks: IntCounter,
     tls_files: IntGaugeVec,
@@ -31,6 +33,9 @@ impl Tasks {
         let looks = "Times the agent inspected a process that began to serve requests, to detect its runtime.";
         let waiting = "Processes that began to serve requests and whose runtime the agent has not detected yet: it \
                        does not tell their tasks apart until then.";
+        let wakes = "Processes by whether the agent sees which task wakes which: watched (configured, or calls had no parent \
+                     without), too_costly (they have none, and it would cost too much of the process's CPU).";
+        let wakes = Opts::new("tracer_runtime_wakes_processes", wakes);
         let tls_files = "Files with TLS libraries by state: traced (what they read and write is seen), refused (this \
                          version is not known, it lacks functions, or there are too many). See docs/tls.md.";
         let tls_files = Opts::new("tracer_tls_files", tls_files);
@@ -43,6 +48,7 @@ impl Tasks {
                 "outcome",
             ),
             processes: vec(r, IntGaugeVec::new(processes, &["runtime", "state"])),
+            wakes: vec(r, IntGaugeVec::new(wakes, &["state"])),
             waiting: vec(r, IntGauge::new("tracer_runtime_processes_waiting", waiting)),
             looks: vec(r, IntCounter::new("tracer_runtime_detections_total", looks)),
             tls_files: vec(r, IntGaugeVec::new(tls_files, &["state"])),
@@ -72,6 +78,13 @@ impl Metrics {
     pub fn set_looks(&self, waiting: u64, looked: u64) {
         self.tasks.looks.inc_by(looked.saturating_sub(self.tasks.looks.get()));
         self.tasks.waiting.set(i64::try_from(waiting).unwrap_or(i64::MAX));
+    }
+
+    /// Current processes by whether wake-ups between tasks are watched.
+    pub fn set_wakes(&self, counts: &[(WakesSeen, u64)]) {
+        for (seen, count) in counts {
+            self.tasks.wakes.with_label_values(&[seen.name()]).set(i64::try_from(*count).unwrap_or(i64::MAX));
+        }
     }
 
     /// Current processes by runtime and state.

@@ -3,7 +3,7 @@
 use super::relay;
 use super::roots::charged;
 use super::{Pipeline, classify_late};
-use crate::model::{ClassId, Nanos, Outcome, Owner, ProtocolId, Side, Sink, Span};
+use crate::model::{ClassId, Grade, Nanos, Outcome, Owner, ProtocolId, Side, Sink, Span};
 use crate::profiles::SlowRequest;
 use crate::protocols::{Conventions, grpc, messaging};
 use crate::transactions::engine::Verdicts;
@@ -40,6 +40,9 @@ impl Pipeline {
         }
         let (root, charged) = (self.root_link(&live, &verdicts), charged(&live));
         let span = Self::span(live, class, &verdicts);
+        if span.side == Side::Client {
+            self.wake_demand.call(span.pid, matches!(span.grade, Grade::Certain | Grade::Confirmed));
+        }
         let mut threshold = || self.slow.threshold(&self.stats, class, self.engine.now);
         let over = |threshold: &Nanos| span.side == Side::Server && span.duration() > *threshold;
         self.profiles

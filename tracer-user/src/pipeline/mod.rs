@@ -33,6 +33,7 @@ use crate::protocols::Settings;
 use crate::relay::Outgoing;
 use crate::roots::Roots;
 use crate::runtimes::declared::DeclaredTable;
+use crate::runtimes::wake_demand::WakeDemand;
 use crate::store::{SpanView, Store};
 use crate::subsystems::Subsystems;
 use crate::transactions::engine::{Engine, Output};
@@ -131,6 +132,8 @@ pub struct Pipeline {
     pub workloads: Workloads,
     /// CPU of databases by user, session and component.
     pub subsystems: Subsystems,
+    /// In which processes wake-ups between tasks are worth watching.
+    pub wake_demand: WakeDemand,
     /// What classes cost by the class of the transaction's first request.
     pub roots: Roots,
     /// What changes between them mean.
@@ -229,6 +232,7 @@ impl Pipeline {
             activity: Activity::for_memory(memory),
             workloads: Workloads::for_memory(memory),
             subsystems: Subsystems::new(config.subsystems),
+            wake_demand: WakeDemand::default(),
             roots: Roots::for_memory(memory),
             detector: Detector::new(config.analysis.clone()),
             writers: Vec::new(),

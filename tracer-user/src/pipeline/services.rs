@@ -113,6 +113,11 @@ impl Pipeline {
         }
     }
 
+    /// Wake-ups between tasks of a process are not watched any more.
+    pub fn stop_watching_wakes(&mut self, tgid: u32) {
+        self.engine.stop_watching_wakes(tgid);
+    }
+
     /// The service of a process, if known.
     pub fn service_of(&self, tgid: u32) -> Option<ServiceId> {
         self.engine.service_of(tgid)

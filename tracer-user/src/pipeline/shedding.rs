@@ -150,6 +150,7 @@ impl Pipeline {
             activity_classes: self.activity.table_use(),
             process_costs,
             workload_processes,
+            wake_demand: self.wake_demand.table_use(),
             workload_groups,
             subsystem_processes,
             subsystem_instances,

@@ -27,6 +27,7 @@ pub mod tokio;
 pub mod v8_code;
 pub mod v8_constants;
 pub mod v8_frames;
+pub mod wake_demand;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -35,7 +36,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use tracer_common::limits::RUNTIMES_MAX;
 use tracer_common::runtime::{Runtime, UserProbe};
 
-use self::status_view::DetectedRuntime;
+use self::status_view::{DetectedRuntime, WakesSeen};
 use crate::guard::tables::TableUse;
 
 /// Most processes queued for detection.
@@ -56,12 +57,21 @@ pub enum DetectionState {
     NoProbe,
     /// Not supported on this processor or C library.
     Unsupported,
+    /// Its threads are followed as those of any program; tasks that move between them cannot be distinguished.
+    ThreadsOnly,
 }
 
 impl DetectionState {
     /// Every state.
-    pub const ALL: [Self; 6] =
-        [Self::Known, Self::UnknownVersion, Self::NoSymbols, Self::Unreadable, Self::NoProbe, Self::Unsupported];
+    pub const ALL: [Self; 7] = [
+        Self::Known,
+        Self::UnknownVersion,
+        Self::NoSymbols,
+        Self::Unreadable,
+        Self::NoProbe,
+        Self::Unsupported,
+        Self::ThreadsOnly,
+    ];
 
     /// Label value of `tracer_runtime_processes{state}`.
     pub fn name(self) -> &'static str {
@@ -72,6 +82,7 @@ impl DetectionState {
             Self::Unreadable => "unreadable",
             Self::NoProbe => "no_probe",
             Self::Unsupported => "unsupported",
+            Self::ThreadsOnly => "threads_only",
         }
     }
 
@@ -99,15 +110,31 @@ impl DetectionState {
                 "its tasks are not distinguished on this processor or C library; calls of requests that share threads are \
                  ambiguous or orphans"
             }
+            Self::ThreadsOnly => {
+                "its threads and pools are followed; tasks that move between threads (Java's virtual threads before 24) are not \
+                 distinguished: calls of such requests at the same time are ambiguous or orphans"
+            }
         }
     }
 }
 
-/// Sources that cost enough to be off by default: their probes fire ten times per request and more.
+/// When wake-ups between tasks are watched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WatchWakes {
+    /// Never.
+    Never,
+    /// Where calls have no parent without, as [`wake_demand`] decides.
+    #[default]
+    OnDemand,
+    /// In every process.
+    Always,
+}
+
+/// Sources that cost enough not to be used everywhere: their probes fire ten times per request and more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extras {
     /// Which tokio task wakes which.
-    pub tokio_wakers: bool,
+    pub tokio_wakers: WatchWakes,
     /// Which goroutine makes which ready.
     pub go_ready: bool,
 }
@@ -138,19 +165,29 @@ pub struct Found {
     pub places: Vec<Place>,
     /// Optional probes, attached only if configured ([`Extras`]).
     pub extra: Vec<Place>,
+    /// Probes that show which task wakes which, attached when calls have no parent without.
+    pub on_demand: Vec<Place>,
 }
 
 impl Found {
     /// A runtime whose tasks are distinguished without probes.
     pub fn known(name: &'static str, version: String, runtime: Runtime) -> Self {
-        Self { name, version, state: DetectionState::Known, runtime, places: Vec::new(), extra: Vec::new() }
+        Self {
+            name,
+            version,
+            state: DetectionState::Known,
+            runtime,
+            places: Vec::new(),
+            extra: Vec::new(),
+            on_demand: Vec::new(),
+        }
     }
 
     /// The same runtime, but its tasks cannot be distinguished.
     #[must_use]
     pub fn without(self, state: DetectionState) -> Self {
         let runtime = Runtime { kind: self.runtime.kind, ..Runtime::default() };
-        Self { state, runtime, places: Vec::new(), extra: Vec::new(), ..self }
+        Self { state, runtime, places: Vec::new(), extra: Vec::new(), on_demand: Vec::new(), ..self }
     }
 }
 
@@ -158,7 +195,8 @@ impl Found {
 /// gone.
 pub fn recognise(pid: u32, extras: Extras) -> Option<Found> {
     let maps = maps::Maps::read(pid)?;
-    go::recognise(pid, &maps, extras.go_ready)
+    hotspot::virtual_threads::recognise(pid, &maps)
+        .or_else(|| go::recognise(pid, &maps, extras.go_ready))
         .or_else(|| greenlet::recognise(pid, &maps))
         .or_else(|| python::recognise(pid, &maps))
         .or_else(|| node::recognise(pid, &maps))
@@ -216,11 +254,27 @@ fn probed(look: Look, mut found: Found, attach: &mut impl FnMut(Look, &Place) ->
 /// A detection run: the process id and the run's sequence number.
 pub type Look = (u32, u64);
 
+/// What the thread is asked for: to detect the runtime of a process, or to attach these probes that are optional.
+#[derive(Debug)]
+struct Asked {
+    look: Look,
+    watch: Option<Found>,
+}
+
+/// A process in which wake-ups between tasks can be watched.
+#[derive(Debug)]
+struct Watchable {
+    /// Its runtime, with the probes that do.
+    found: Found,
+    /// The run in which they were attached.
+    look: Option<u64>,
+}
+
 /// Runs detection in its own thread, because it reads files of tens of megabytes and the kernel takes long to attach
 /// probes.
 #[derive(Debug)]
 pub struct Finder {
-    ask: SyncSender<Look>,
+    ask: SyncSender<Asked>,
     results: Receiver<(Look, Option<Found>)>,
     /// Detection runs started so far.
     looks: u64,
@@ -232,6 +286,7 @@ pub struct Finder {
     /// Processes not examined because the queue was full.
     pub refused: u64,
     known: HashMap<u32, DetectedRuntime>,
+    watchable: HashMap<u32, Watchable>,
 }
 
 impl Finder {
@@ -240,11 +295,12 @@ impl Finder {
         extras: Extras,
         mut attach: impl FnMut(Look, &Place) -> Result<(), String> + Send + 'static,
     ) -> std::io::Result<Self> {
-        let (ask, asked) = sync_channel::<Look>(QUEUE);
+        let (ask, asked) = sync_channel::<Asked>(QUEUE);
         let (report, results) = sync_channel(QUEUE);
         std::thread::Builder::new().name("tracer-runtimes".into()).spawn(move || {
-            for look in asked {
-                let found = recognise(look.0, extras).map(|found| probed(look, found, &mut attach));
+            for Asked { look, watch } in asked {
+                let found = watch.or_else(|| recognise(look.0, extras));
+                let found = found.map(|found| probed(look, found, &mut attach));
                 if report.send((look, found)).is_err() {
                     break;
                 }
@@ -259,6 +315,7 @@ impl Finder {
             asked: HashMap::new(),
             refused: 0,
             known: HashMap::new(),
+            watchable: HashMap::new(),
         })
     }
 
@@ -271,13 +328,56 @@ impl Finder {
             self.refused += 1;
             return;
         }
+        self.send(pid, None);
+    }
+
+    /// Whether the thread takes the request.
+    fn send(&mut self, pid: u32, watch: Option<Found>) -> bool {
         self.looks += 1;
-        match self.ask.try_send((pid, self.looks)) {
+        match self.ask.try_send(Asked { look: (pid, self.looks), watch }) {
             Ok(()) => {
                 self.asked.insert(pid, self.looks);
                 self.waiting += 1;
+                true
             }
-            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => self.refused += 1,
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
+                self.refused += 1;
+                false
+            }
+        }
+    }
+
+    /// Has the probes attached that show which task wakes which, in a process where they can be. The result comes as that of a
+    /// detection.
+    pub fn watch_wakes(&mut self, pid: u32) {
+        let Some(watchable) = self.watchable.get(&pid).filter(|watchable| watchable.look.is_none()) else { return };
+        let mut found = watchable.found.clone();
+        found.extra = std::mem::take(&mut found.on_demand);
+        let sent = self.send(pid, Some(found));
+        let look = self.looks;
+        if let Some(watchable) = self.watchable.get_mut(&pid).filter(|_| sent) {
+            watchable.look = Some(look);
+        }
+    }
+
+    /// Whether a result is that of [`Self::watch_wakes`]: the kernel side knows the runtime already.
+    pub fn is_watching(&self, (pid, look): Look) -> bool {
+        self.watchable.get(&pid).is_some_and(|watchable| watchable.look == Some(look))
+    }
+
+    /// The run in which these probes were attached in a process: they are to be detached.
+    pub fn unwatch_wakes(&mut self, pid: u32) -> Option<u64> {
+        let watchable = self.watchable.get_mut(&pid)?;
+        if let Some(known) = self.known.get_mut(&pid) {
+            known.wakes = WakesSeen::TooCostly;
+        }
+        watchable.look.take()
+    }
+
+    /// It would cost a process too much to watch its wake-ups.
+    pub fn too_costly(&mut self, pid: u32) {
+        if let Some(known) = self.known.get_mut(&pid).filter(|known| known.wakes == WakesSeen::No) {
+            known.wakes = WakesSeen::TooCostly;
         }
     }
 
@@ -294,19 +394,25 @@ impl Finder {
         Some((look, found, there))
     }
 
-    /// Remembers the result for a process.
-    pub fn note(&mut self, pid: u32, found: &Found) {
+    /// Remembers the result for a process; whether its wake-ups can be watched on demand.
+    pub fn note(&mut self, pid: u32, found: &Found) -> bool {
+        let is_watchable = found.state == DetectionState::Known && !found.on_demand.is_empty();
+        if is_watchable && self.watchable.len() < RUNTIMES_MAX as usize {
+            self.watchable.insert(pid, Watchable { found: found.clone(), look: None });
+        }
         if self.known.len() < RUNTIMES_MAX as usize || self.known.contains_key(&pid) {
             self.known.insert(pid, DetectedRuntime::of(found));
         } else {
             self.refused += 1;
         }
+        is_watchable
     }
 
     /// Forgets a process that is gone or runs another program.
     pub fn forget(&mut self, pid: u32) {
         self.asked.remove(&pid);
         self.known.remove(&pid);
+        self.watchable.remove(&pid);
     }
 
     /// Number of processes by runtime and state.
@@ -320,6 +426,14 @@ impl Finder {
         }
         counts.sort_unstable_by_key(|(name, state, _)| (*name, state.name()));
         counts
+    }
+
+    /// Number of processes in which wake-ups between tasks are watched, and in which that would cost too much.
+    pub fn wakes(&self) -> [(WakesSeen, u64); 2] {
+        [WakesSeen::Yes, WakesSeen::TooCostly].map(|seen| {
+            let count = self.known.values().filter(|known| known.wakes == seen).count();
+            (seen, count as u64)
+        })
     }
 
     /// Results by process.

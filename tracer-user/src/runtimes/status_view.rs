@@ -11,6 +11,40 @@ use crate::model::ServiceId;
 /// Most different runtimes shown for all services together; more would only be further versions.
 const MOST: usize = 512;
 
+/// Whether the agent sees which task wakes which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum WakesSeen {
+    /// No.
+    No,
+    /// Yes.
+    Yes,
+    /// No: calls have no parent without, but it would cost the process too much.
+    TooCostly,
+}
+
+impl WakesSeen {
+    /// Label value of `tracer_runtime_wakes_processes{state}`, and in the API.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::No => "unwatched",
+            Self::Yes => "watched",
+            Self::TooCostly => "too_costly",
+        }
+    }
+
+    /// What it means, for people; empty where there is nothing to be said.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::No => "",
+            Self::Yes => "which task wakes which is seen, too",
+            Self::TooCostly => {
+                "many of its calls have no parent, and to see which task wakes which would cost more than a tenth of its CPU \
+                 (tokio_wakers = \"always\" does so all the same)"
+            }
+        }
+    }
+}
+
 /// The detection result of one process.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DetectedRuntime {
@@ -21,7 +55,7 @@ pub struct DetectedRuntime {
     /// Whether its tasks can be distinguished.
     pub state: DetectionState,
     /// Whether the agent sees which task wakes which.
-    pub wakes: bool,
+    pub wakes: WakesSeen,
 }
 
 impl DetectedRuntime {
@@ -29,7 +63,7 @@ impl DetectedRuntime {
     pub fn of(found: &Found) -> Self {
         // tokio: only if the probes of all wakers are attached.
         let all = found.runtime.kind != KIND_TOKIO || found.runtime.at.get(1).is_some_and(|watched| *watched != 0);
-        let wakes = !found.extra.is_empty() && all;
+        let wakes = if !found.extra.is_empty() && all { WakesSeen::Yes } else { WakesSeen::No };
         Self { name: found.name, version: found.version.as_str().into(), state: found.state, wakes }
     }
 }
@@ -48,8 +82,12 @@ pub struct RuntimeStatus {
     pub state: &'static str,
     /// What the state means.
     pub meaning: &'static str,
-    /// Whether the agent sees which task wakes which: only if configured (`[runtimes]`).
+    /// Whether the agent sees which task wakes which.
     pub wakes: bool,
+    /// The same, and why not, as in `tracer_runtime_wakes_processes{state}`.
+    pub wakes_state: &'static str,
+    /// What that means; may be empty.
+    pub wakes_meaning: &'static str,
     /// Number of processes.
     pub processes: u64,
 }
@@ -68,7 +106,9 @@ pub fn statuses<'a>(known: impl Iterator<Item = (ServiceId, &'a DetectedRuntime)
         version: known.version.clone(),
         state: known.state.name(),
         meaning: known.state.meaning(),
-        wakes: known.wakes,
+        wakes: known.wakes == WakesSeen::Yes,
+        wakes_state: known.wakes.name(),
+        wakes_meaning: known.wakes.meaning(),
         processes,
     };
     counts.into_iter().map(one).collect()
@@ -80,7 +120,7 @@ mod tests {
 
     #[test]
     fn processes_of_a_service_are_counted_by_what_runs_in_them() {
-        let known = |name, state| DetectedRuntime { name, version: "1".into(), state, wakes: false };
+        let known = |name, state| DetectedRuntime { name, version: "1".into(), state, wakes: WakesSeen::No };
         let (go, old) = (known("go", DetectionState::Known), known("go", DetectionState::UnknownVersion));
         let of = [(1, &go), (0, &go), (1, &old), (1, &go)];
         let statuses = statuses(of.into_iter().map(|(service, known)| (ServiceId(service), known)));
@@ -95,7 +135,7 @@ mod tests {
                 name: "go",
                 version: n.to_string().into(),
                 state: DetectionState::Known,
-                wakes: false,
+                wakes: WakesSeen::No,
             })
             .collect();
         assert_eq!(statuses(many.iter().map(|known| (ServiceId(0), known))).len(), MOST);

@@ -10,13 +10,13 @@ mod wakers;
 
 use std::fs::File;
 
-use tracer_common::runtime::{KIND_TOKIO, NUMBERS, Runtime, UserProbe};
+use tracer_common::runtime::{KIND_TOKIO, NUMBERS, Runtime, TOKIO_WATCHABLE, TOKIO_WATCHED, UserProbe};
 
 use super::go::Source;
 use super::go::image::{Image, Section, X86_64, number};
 use super::maps::Maps;
 use super::rust_functions::{self, FoundFunction};
-use super::{DetectionState, Found, Place};
+use super::{DetectionState, Found, Place, WatchWakes};
 
 /// The runtime's name.
 const NAME: &str = "tokio";
@@ -79,24 +79,37 @@ pub fn inspect<S: Source + ?Sized>(file: &S) -> Option<Program> {
 }
 
 /// Detects tokio in a process; `None` if there is none.
-pub(super) fn recognise(pid: u32, maps: &Maps, wakers: bool) -> Option<Found> {
+pub(super) fn recognise(pid: u32, maps: &Maps, wakers: WatchWakes) -> Option<Found> {
     let path = maps.open_by(&maps.exe);
     let program = inspect(&File::open(&path).ok()?)?;
     log::debug!("process {pid} runs tokio: {program:x?}");
     let mut at = [0; NUMBERS];
     at[0] = program.current as u64;
-    at[1] = u64::from(wakers && !program.wakes.is_empty());
+    let always = wakers == WatchWakes::Always;
+    at[1] = match wakers {
+        _ if program.wakes.is_empty() => 0,
+        WatchWakes::Always => TOKIO_WATCHED,
+        WatchWakes::OnDemand => TOKIO_WATCHABLE,
+        WatchWakes::Never => 0,
+    };
     let place = |probe, offset| Place { probe, file: path.clone(), offset };
-    if wakers && program.state == DetectionState::Known && program.wakes.is_empty() {
+    if always && program.state == DetectionState::Known && program.wakes.is_empty() {
         log::warn!("process {pid} runs tokio, and where tasks are woken is not known");
     }
+    let wakes: Vec<Place> = program.wakes.into_iter().map(|at| place(UserProbe::TokioWoken, at)).collect();
+    let (extra, on_demand) = match wakers {
+        WatchWakes::Always => (wakes, Vec::new()),
+        WatchWakes::OnDemand => (Vec::new(), wakes),
+        WatchWakes::Never => (Vec::new(), Vec::new()),
+    };
     let found = Found {
         name: NAME,
         version: program.version.into(),
         state: program.state,
         runtime: Runtime { kind: KIND_TOKIO, at, ..Runtime::default() },
         places: program.binds.into_iter().map(|at| place(UserProbe::TokioSpawned, at)).collect(),
-        extra: program.wakes.into_iter().filter(|_| wakers).map(|at| place(UserProbe::TokioWoken, at)).collect(),
+        extra,
+        on_demand,
     };
     Some(if program.state == DetectionState::Known { found } else { found.without(program.state) })
 }

@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use tracer_common::event::{ENTITY_BITS, Fork, Op, TASK_EDGE_CREATED, TaskEdge};
-use tracer_common::runtime::{KIND_GO, KIND_GREENLET, KIND_NODE, KIND_PYTHON, KIND_TOKIO};
+use tracer_common::runtime::{KIND_GO, KIND_GREENLET, KIND_JAVA, KIND_NODE, KIND_PYTHON, KIND_TOKIO};
 
 use super::evidence::{Doubt, Evidence};
 use super::open_span::{Slot, SpanRef};
@@ -141,7 +141,7 @@ pub fn kind(entity: u64) -> u32 {
 
 /// Whether the name is never reused within the process.
 pub fn is_unique(entity: u64) -> bool {
-    matches!(kind(entity), KIND_GO | KIND_TOKIO)
+    matches!(kind(entity), KIND_GO | KIND_TOKIO | KIND_JAVA)
 }
 
 /// Whether it is a Python task: a context or a greenlet.

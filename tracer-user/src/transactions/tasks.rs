@@ -1,7 +1,7 @@
 //! Applies the evidence of runtime tasks to calls: [`super::task_table`] decides, this module carries it out.
 
 use tracer_common::event::{Op, TASK_EDGE_WATCHED, TaskEdge};
-use tracer_common::runtime::KIND_TOKIO;
+use tracer_common::runtime::{KIND_JAVA, KIND_TOKIO};
 
 use super::begin::During;
 use super::cause::{Candidate, Cause, Passed, ShownBy, State};
@@ -56,10 +56,12 @@ impl Engine {
         if !is_unique(op.entity) {
             return;
         }
-        if !self.loops.contains(&op.header.tgid) {
+        let kind = kind(op.entity);
+        // A process of Java may have threads of the system beside, which run no virtual ones.
+        if kind != KIND_JAVA && !self.loops.contains(&op.header.tgid) {
             self.has_loops(op.header.tgid);
         }
-        if kind(op.entity) == KIND_TOKIO
+        if matches!(kind, KIND_TOKIO | KIND_JAVA)
             && let Some(thread) = self.thread(op.header.tid, op.header.tgid, op.header.nanos)
         {
             // The next task it polls may belong to any request.

@@ -186,6 +186,11 @@ impl Wakers {
 }
 
 impl Engine {
+    /// Wake-ups between tasks of the process are not watched any more.
+    pub fn stop_watching_wakes(&mut self, tgid: u32) {
+        self.wakers.forget(tgid);
+    }
+
     /// The task of an operation sent a call; `waits`: the interval it waits in, 0: none.
     pub(super) fn asked_by_task(&mut self, call: Slot, op: &Op, waits: Id) {
         let (tgid, entity, start) = (op.header.tgid, op.entity, op.header.nanos);

@@ -61,7 +61,7 @@ export class ServicePage {
       [rate(own.rate_per_s), "rate"], [percent(own.count ? own.errors / own.count : 0), "errors", own.errors > 0], [time(worst("p95_s")), "p95 of its slowest class"],
       [`${own.cpu_requests_cores.toFixed(3)}`, "cores for requests"], [`${own.cpu_overhead_cores.toFixed(3)}`, "cores of overhead"], [count(own.count), "requests since the start"],
     ].map(([value, words, bad]) => h("div", null, h("b", { class: bad ? "err" : null }, value), words)));
-    show(this.runtimes, (own.runtimes ?? []).map((one) => h("p", { class: "sub" }, `${one.name} ${one.version} in ${counted(one.processes, "process", "processes")}: ${one.meaning}${one.wakes ? "; which wakes which is seen, too" : ""}.`)));
+    show(this.runtimes, (own.runtimes ?? []).map((one) => h("p", { class: "sub" }, `${one.name} ${one.version} in ${counted(one.processes, "process", "processes")}: ${one.meaning}${one.wakes_meaning ? `; ${one.wakes_meaning}` : ""}.`)));
     show(this.containers, (own.containers ?? []).map((one) => h("p", { class: "sub" }, container(one))));
     this.classes.show(rows);
     const busiest = [...rows].sort((a, b) => b.rate_per_s - a.rate_per_s).slice(0, MOST).filter((one) => one.series.t.length);

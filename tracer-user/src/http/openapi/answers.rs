@@ -19,6 +19,8 @@ const RUNTIME: Shape = Object(&[
     ("state", Text),
     ("meaning", Text),
     ("wakes", Bool),
+    ("wakes_state", Text),
+    ("wakes_meaning", Text),
     ("processes", Count),
 ]);
 const CONTAINER: Shape = Object(&[

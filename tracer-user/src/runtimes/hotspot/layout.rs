@@ -100,14 +100,14 @@ pub struct HotspotLayout {
 
 /// Members by structure and name: an offset, or the address of a variable; and sizes of types.
 #[derive(Debug, Default)]
-struct Described {
+pub(super) struct Described {
     members: FxHashMap<(String, String), u64>,
     sizes: FxHashMap<String, u64>,
 }
 
 impl Described {
     /// Reads both tables.
-    fn read(memory: &mut impl ProcessMemory, symbol: impl Fn(&str) -> Option<u64>) -> Option<Self> {
+    pub(super) fn read(memory: &mut impl ProcessMemory, symbol: impl Fn(&str) -> Option<u64>) -> Option<Self> {
         let mut value = |name: &str| word(memory, symbol(name)?);
         let mut described = Self::default();
         let [structs, owner, name, fixed, offset, address, stride] = [
@@ -150,12 +150,18 @@ impl Described {
         Some(described)
     }
 
-    fn member(&self, of: &str, name: &str) -> Option<u64> {
+    #[cfg(test)]
+    pub(super) fn describe(&mut self, of: &str, name: &str, at: u64) {
+        self.members.insert((of.to_owned(), name.to_owned()), at);
+    }
+
+    /// An offset, or the address of a variable.
+    pub(super) fn member(&self, of: &str, name: &str) -> Option<u64> {
         self.members.get(&(of.to_owned(), name.to_owned())).copied()
     }
 
     /// An offset, of any of these structures: a member moved to its base, or from it.
-    fn offset(&self, of: &[&str], name: &str) -> Option<u64> {
+    pub(super) fn offset(&self, of: &[&str], name: &str) -> Option<u64> {
         of.iter().find_map(|of| self.member(of, name)).filter(|at| *at < 1 << 16)
     }
 }

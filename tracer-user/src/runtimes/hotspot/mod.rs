@@ -8,6 +8,7 @@ pub mod code_cache;
 mod inlined_methods;
 pub mod layout;
 mod method_names;
+pub mod virtual_threads;
 
 use code_cache::CodeCache;
 use layout::{HotspotLayout, SYMBOLS};
@@ -34,6 +35,27 @@ pub fn look(maps: &Maps) -> Look {
     Look::Known(InterpreterLayout { code, flags: FRAME_JAVA, ..InterpreterLayout::default() })
 }
 
+/// The library in a process: addresses of its symbols there.
+struct LocatedLibrary {
+    program: Program,
+    bias: u64,
+}
+
+impl LocatedLibrary {
+    fn address(&self, name: &str) -> Option<u64> {
+        self.program.address(name).map(|at| self.bias.wrapping_add(at))
+    }
+}
+
+fn located(maps: &Maps, symbols: &[&str]) -> Option<LocatedLibrary> {
+    let library = maps.named(|name| name == LIBRARY)?;
+    // The one it runs, after an upgrade, too.
+    let file = if library.deleted { maps.mapped(library) } else { maps.open_by(&library.path) };
+    let program = Program::read(&file, symbols)?;
+    let bias = program.bias(maps.of(&library.path))?;
+    Some(LocatedLibrary { program, bias })
+}
+
 /// The virtual machine of a process.
 #[derive(Debug)]
 pub struct Hotspot {
@@ -48,13 +70,9 @@ impl Hotspot {
     }
 
     fn in_maps(pid: u32, maps: &Maps) -> Option<Self> {
-        let library = maps.named(|name| name == LIBRARY)?;
-        // The one it runs, after an upgrade, too.
-        let file = if library.deleted { maps.mapped(library) } else { maps.open_by(&library.path) };
-        let program = Program::read(&file, &SYMBOLS)?;
-        let bias = program.bias(maps.of(&library.path))?;
+        let library = located(maps, &SYMBOLS)?;
         let mut memory = MemoryFile::open(pid).ok()?;
-        let layout = HotspotLayout::read(&mut memory, |name| program.address(name).map(|at| bias.wrapping_add(at)))?;
+        let layout = HotspotLayout::read(&mut memory, |name| library.address(name))?;
         Some(Self { memory, layout })
     }
 

@@ -1,0 +1,34 @@
+//! Watches wake-ups between tasks in processes whose calls have no parent without, and stops where that costs too much.
+
+use tracer_common::runtime::UserProbe;
+
+use super::agent::Agent;
+use crate::host::process_cpu;
+use crate::pipeline::Pipeline;
+use crate::runtimes::wake_demand::WakeDecision;
+
+impl Agent {
+    /// Once a second.
+    pub(super) fn watch_wakes(&mut self, pipeline: &mut Pipeline) {
+        let Some(finder) = &mut self.finder else { return };
+        let hits = self.kernel.hits();
+        let hits = hits.iter().find(|(probe, _)| *probe == UserProbe::TokioWoken.name()).map_or(0, |(_, hits)| *hits);
+        for (pid, decision) in pipeline.wake_demand.tick(hits, |pid| process_cpu::read(pid).map(|cpu| cpu.own)) {
+            match decision {
+                WakeDecision::Watch => {
+                    log::info!(
+                        "process {pid}: many calls have no parent: which task wakes which is watched from now on"
+                    );
+                    finder.watch_wakes(pid);
+                }
+                WakeDecision::TooCostly => finder.too_costly(pid),
+                WakeDecision::Stop => {
+                    let Some(look) = finder.unwatch_wakes(pid) else { continue };
+                    log::warn!("process {pid}: to see which task wakes which costs too much of its CPU: not any more");
+                    self.kernel.detach_user(pid, Some(look));
+                    pipeline.stop_watching_wakes(pid);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Decides in which processes wake-ups between tasks are watched on demand: where many calls have no parent without them, and as long
+//! as that costs little of the process's CPU. Pure: what is counted and the time come from the caller.
+
+use rustc_hash::FxHashMap;
+
+use crate::guard::tables::TableUse;
+
+/// How often it is decided, seconds.
+const WINDOW: u64 = 5;
+/// Least calls without a parent in a window, and their least share of all, as one in so many.
+const ORPHANS: u64 = 32;
+const SHARE: u64 = 5;
+/// CPU that a hit of a probe costs the process, nanoseconds: the trap, and the record.
+const HIT: u64 = 2_000;
+/// Hits a call where nothing was counted yet.
+const HITS: u64 = 6;
+/// Most of a process's CPU that its probes may take before they are attached; and, in two windows in a row, while they are: percent.
+const AFFORDABLE: u64 = 10;
+const TOO_COSTLY: u64 = 15;
+/// Windows for which a process is left alone where they took more.
+const PAUSE: u32 = 120;
+/// Most processes that are watched at once, and known.
+const WATCHED: usize = 16;
+const PROCESSES: usize = 1024;
+
+/// Whether a process is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Not: it has not needed it, or it would cost too much.
+    Unwatched,
+    /// It is, and cost too much in so many windows in a row.
+    Watched(u32),
+    /// It cost too much: not for so many windows more.
+    Paused(u32),
+}
+
+/// A process whose wake-ups can be watched.
+#[derive(Debug)]
+struct Process {
+    state: State,
+    /// Calls since the last decision, and those of them without a parent.
+    calls: u64,
+    orphans: u64,
+    /// Its CPU at the last decision, nanoseconds.
+    cpu: u64,
+}
+
+/// What is to be done in a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WakeDecision {
+    /// Watch its wake-ups.
+    Watch,
+    /// Stop watching: it costs too much.
+    Stop,
+    /// It needs watching, which would cost too much.
+    TooCostly,
+}
+
+/// All processes whose wake-ups can be watched.
+#[derive(Debug, Default)]
+pub struct WakeDemand {
+    processes: FxHashMap<u32, Process>,
+    seconds: u64,
+    /// Hits of all their probes at the last decision.
+    hits: u64,
+    refused: u64,
+}
+
+impl WakeDemand {
+    /// A process that can be watched; `cpu`: nanoseconds it has used.
+    pub fn follow(&mut self, pid: u32, cpu: u64) {
+        if self.processes.len() >= PROCESSES {
+            self.refused += 1;
+            return;
+        }
+        self.processes.entry(pid).or_insert(Process { state: State::Unwatched, calls: 0, orphans: 0, cpu });
+    }
+
+    /// The process is gone or runs another program.
+    pub fn forget(&mut self, pid: u32) {
+        self.processes.remove(&pid);
+    }
+
+    /// A call of a process ended.
+    pub fn call(&mut self, pid: u32, has_parent: bool) {
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.calls += 1;
+            process.orphans += u64::from(!has_parent);
+        }
+    }
+
+    /// Once a second: what is to be done in which processes. `hits`: of the probes in all of them so far; `cpu`: what a process has
+    /// used, nanoseconds.
+    pub fn tick(&mut self, hits: u64, cpu: impl Fn(u32) -> Option<u64>) -> Vec<(u32, WakeDecision)> {
+        self.seconds += 1;
+        if !self.seconds.is_multiple_of(WINDOW) {
+            return Vec::new();
+        }
+        let hit = hits.saturating_sub(std::mem::replace(&mut self.hits, hits));
+        let is_watched = |process: &Process| matches!(process.state, State::Watched(_));
+        let calls: u64 = self.processes.values().filter(|process| is_watched(process)).map(|one| one.calls).sum();
+        let mut watched = self.processes.values().filter(|process| is_watched(process)).count();
+        let mut decisions = Vec::new();
+        for (pid, process) in &mut self.processes {
+            let Some(now) = cpu(*pid) else { continue };
+            let used = now.saturating_sub(std::mem::replace(&mut process.cpu, now));
+            let (made, orphans) = (std::mem::take(&mut process.calls), std::mem::take(&mut process.orphans));
+            let nanos = |hits: u64| hits.saturating_mul(HIT).saturating_mul(100);
+            match process.state {
+                State::Unwatched if orphans >= ORPHANS && orphans * SHARE >= made => {
+                    if nanos(made.saturating_mul(HITS)) > used.saturating_mul(AFFORDABLE) {
+                        decisions.push((*pid, WakeDecision::TooCostly));
+                    } else if watched < WATCHED {
+                        watched += 1;
+                        process.state = State::Watched(0);
+                        decisions.push((*pid, WakeDecision::Watch));
+                    } else {
+                        self.refused += 1;
+                    }
+                }
+                State::Unwatched => {}
+                State::Watched(costly) => {
+                    let own =
+                        if calls == 0 { hit } else { (u128::from(hit) * u128::from(made) / u128::from(calls)) as u64 };
+                    let costs = own.saturating_mul(HIT);
+                    let is_costly = nanos(own) > used.saturating_sub(costs).saturating_mul(TOO_COSTLY);
+                    process.state = match costly {
+                        0 if is_costly => State::Watched(1),
+                        _ if is_costly => {
+                            decisions.push((*pid, WakeDecision::Stop));
+                            State::Paused(PAUSE)
+                        }
+                        _ => State::Watched(0),
+                    };
+                }
+                State::Paused(windows) => {
+                    process.state = if windows == 0 { State::Unwatched } else { State::Paused(windows - 1) };
+                }
+            }
+        }
+        decisions
+    }
+
+    /// Table use of the processes.
+    pub fn table_use(&self) -> TableUse {
+        TableUse::new(self.processes.len(), PROCESSES, self.refused)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PID: u32 = 7;
+
+    /// Counts `calls` of a process, some without a parent, and ends a window in which it used so much CPU (milliseconds) and its probes
+    /// were hit so often.
+    fn window(demand: &mut WakeDemand, (calls, orphans): (u64, u64), cpu: u64, hits: u64) -> Vec<(u32, WakeDecision)> {
+        for call in 0..calls {
+            demand.call(PID, call >= orphans);
+        }
+        let before = demand.processes.get(&PID).map_or(0, |process| process.cpu);
+        let all = demand.hits + hits;
+        (0..WINDOW).flat_map(|_| demand.tick(all, |_| Some(before + cpu * 1_000_000))).collect()
+    }
+
+    fn demand() -> WakeDemand {
+        let mut demand = WakeDemand::default();
+        demand.follow(PID, 0);
+        demand
+    }
+
+    #[test]
+    fn many_calls_without_a_parent_are_needed() {
+        let mut demand = demand();
+        assert_eq!(window(&mut demand, (100, ORPHANS - 1), 1000, 0), []);
+        assert_eq!(window(&mut demand, (1000, 199), 5000, 0), [], "less than a fifth");
+        assert_eq!(window(&mut demand, (100, 50), 1000, 0), [(PID, WakeDecision::Watch)]);
+        assert_eq!(window(&mut demand, (100, 50), 1000, 600), [], "once");
+    }
+
+    #[test]
+    fn what_would_cost_too_much_is_not_begun() {
+        let mut demand = demand();
+        // 6 hits of 2 microseconds a call: 12 % of 100 microseconds.
+        assert_eq!(window(&mut demand, (1000, 1000), 100, 0), [(PID, WakeDecision::TooCostly)]);
+        assert_eq!(window(&mut demand, (1000, 1000), 130, 0), [(PID, WakeDecision::Watch)]);
+    }
+
+    #[test]
+    fn what_costs_too_much_ends_and_comes_back_later() {
+        let mut demand = demand();
+        assert_eq!(window(&mut demand, (1000, 1000), 1000, 0), [(PID, WakeDecision::Watch)]);
+        // 100 ms of hits in 600 ms.
+        assert_eq!(window(&mut demand, (1000, 0), 600, 50_000), []);
+        assert_eq!(window(&mut demand, (1000, 0), 1200, 50_000), [], "less in between");
+        assert_eq!(window(&mut demand, (1000, 0), 600, 50_000), []);
+        assert_eq!(window(&mut demand, (1000, 0), 600, 50_000), [(PID, WakeDecision::Stop)]);
+        let again =
+            (0..=PAUSE + 1).map(|_| window(&mut demand, (1000, 1000), 1000, 0)).position(|found| !found.is_empty());
+        assert_eq!(again, Some(PAUSE as usize + 1));
+    }
+
+    #[test]
+    fn processes_and_those_watched_are_bounded() {
+        let mut demand = WakeDemand::default();
+        for pid in 0..2 * PROCESSES as u32 {
+            demand.follow(pid, 0);
+            (0..ORPHANS).for_each(|_| demand.call(pid, false));
+        }
+        assert_eq!(demand.processes.len(), PROCESSES);
+        let decided: Vec<_> = (0..WINDOW).flat_map(|_| demand.tick(0, |_| Some(1_000_000_000))).collect();
+        assert_eq!(decided.len(), WATCHED);
+        demand.forget(decided[0].0);
+        assert_eq!(demand.processes.len(), PROCESSES - 1);
+    }
+}
