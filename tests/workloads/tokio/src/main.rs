@@ -1,11 +1,12 @@
-//! A server of tokio and hyper: `GET /MODE/ID` calls `/b/ID/kN/dT` of the upstream.
+//! A server of tokio and hyper: `GET /MODE/ID` calls `/b/ID/kN/dT` of the upstream. It first computes for as many microseconds of
+//! CPU as `BURN_US` says.
 
 use std::collections::hash_map::RandomState;
 use std::convert::Infallible;
 use std::hash::BuildHasher;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty, Full};
@@ -30,6 +31,7 @@ struct Shared {
     /// Writes to each connection in a task of the connection's own.
     client: Client<HttpConnector, Empty<Bytes>>,
     jobs: Vec<mpsc::UnboundedSender<Job>>,
+    burn: Duration,
 }
 
 /// A number below `end`, another every time.
@@ -113,7 +115,18 @@ async fn fetch_children(shared: &Arc<Shared>, ident: &str) -> io::Result<()> {
     second.await?
 }
 
+/// Computes for so long.
+fn burn(time: Duration) {
+    let (begin, mut sum) = (Instant::now(), 0_u64);
+    while begin.elapsed() < time {
+        for n in 0..1000 {
+            sum = std::hint::black_box(sum.wrapping_add(n));
+        }
+    }
+}
+
 async fn serve(shared: &Arc<Shared>, path: &str) -> io::Result<()> {
+    burn(shared.burn);
     let mut words = path.split('/').skip(1);
     let (mode, ident) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     match mode {
@@ -158,6 +171,7 @@ async fn run() -> io::Result<()> {
         free: Mutex::default(),
         client: Client::builder(TokioExecutor::new()).build_http(),
         jobs,
+        burn: Duration::from_micros(std::env::var("BURN_US").ok().and_then(|text| text.parse().ok()).unwrap_or(0)),
     });
     for mut todo in todo {
         let shared = Arc::clone(&shared);
