@@ -228,6 +228,20 @@ wire! {
 }
 
 wire! {
+    /// What TCP has measured of a connection; all zero: not known.
+    pub struct NetworkPath {
+        /// Smoothed round-trip time, microseconds; 0: not measured yet.
+        pub rtt: u32,
+        /// The shortest round trip of late (`net.ipv4.tcp_min_rtt_wlen`, 5 minutes), microseconds.
+        pub rtt_min: u32,
+        /// Segments that this end sent again so far. Wraps.
+        pub retransmits: u32,
+        /// Zero.
+        pub reserved: u32,
+    }
+}
+
+wire! {
     /// One send or receive on a stream socket. Followed by `head` bytes from its front, `tail` bytes from its end and
     /// `frames` bytes of fragments in between.
     pub struct Op {
@@ -271,6 +285,8 @@ wire! {
         /// `u64` precedes each: its low half is the fragment's byte offset in the operation, its high half its length.
         /// Each is padded to a multiple of 8 bytes.
         pub frames: u32,
+        /// What TCP had measured of the connection by then.
+        pub path: NetworkPath,
         /// The thread's counters at this moment.
         pub counters: ThreadCounters,
     }
@@ -377,8 +393,14 @@ wire! {
         pub old: u8,
         /// State entered.
         pub new: u8,
+        /// The socket's error as a number of `errno.h`; 0: none.
+        pub error: u16,
+        /// Remote port, host byte order.
+        pub remote_port: u16,
         /// Zero.
-        pub reserved: [u8; 6],
+        pub reserved: [u8; 2],
+        /// What TCP had measured of the connection by then.
+        pub path: NetworkPath,
         /// The thread's counters, with [`STATE_OWN`].
         pub counters: ThreadCounters,
     }

@@ -28,6 +28,10 @@ const fn mptcp(global: &'static str, path: &'static str) -> Member {
     Member { global, of: "mptcp_sock", path, required: false }
 }
 
+const fn network(global: &'static str, of: &'static str, path: &'static str) -> Member {
+    Member { global, of, path, required: false }
+}
+
 const fn unwind(global: &'static str, of: &'static str, path: &'static str) -> Member {
     Member { global, of, path, required: false }
 }
@@ -66,6 +70,12 @@ pub const MEMBERS: &[Member] = &[
     need("OFF_TCP_SND_UNA", "tcp_sock", "snd_una"),
     need("OFF_TCP_BYTES_ACKED", "tcp_sock", "bytes_acked"),
     need("OFF_TCP_BYTES_RECEIVED", "tcp_sock", "bytes_received"),
+    // What TCP measures of the network; figures that a kernel has elsewhere are unknown.
+    network("OFF_TCP_RTT", "tcp_sock", "srtt_us"),
+    network("OFF_TCP_RTT_MIN", "tcp_sock", "rtt_min.s"),
+    network("OFF_MINMAX_VALUE", "minmax_sample", "v"),
+    network("OFF_TCP_RETRANSMITS", "tcp_sock", "total_retrans"),
+    network("OFF_SK_ERROR", "sock", "sk_err"),
     // Kernels without MPTCP have none of these, and older ones do not count the bytes.
     mptcp("OFF_MPTCP_LOCAL_KEY", "local_key"),
     mptcp("OFF_MPTCP_REMOTE_KEY", "remote_key"),

@@ -6,6 +6,7 @@
 use core::{ffi::c_void, ptr};
 
 use aya_ebpf::{helpers::generated, macros::btf_map};
+use tracer_common::event::NetworkPath;
 
 use crate::ring::Parked;
 
@@ -143,6 +144,9 @@ pub(crate) struct Thread {
     pub(crate) io_cookie: u64,
     pub(crate) io_sk: u64,
     pub(crate) io_flags: u64,
+    /// What TCP had measured by the last operation on a traced stream, and that socket.
+    pub(crate) io_path: NetworkPath,
+    pub(crate) io_path_of: u64,
     /// 1: that operation sent; else it received.
     pub(crate) io_sent: u64,
     /// The connection of rustls that took text from what that operation received; 0: none yet.

@@ -101,6 +101,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("java_frames", Only(&["a_machine_without_frame_pointers_shows_its_methods"])),
     ("node_frames", Only(&["a_server_shows_its_functions_with_file_and_line"])),
     ("running", All),
+    ("network", Only(&["calls_have_what_tcp_says_and_failed_connects_their_cause"])),
     ("trace_contexts", Only(&["each_thread_shows_the_request_it_holds_and_none_afterwards"])),
     ("php_frames", Only(&["a_program_shows_its_functions_with_their_lines"])),
     (

@@ -3,15 +3,18 @@
 use core::ffi::c_void;
 
 use aya_ebpf::helpers::generated::{bpf_get_socket_cookie, bpf_probe_read_kernel, bpf_skc_to_tcp_sock};
-use tracer_common::event::{FAMILY_INET, FAMILY_INET6, FAMILY_UNIX};
+use tracer_common::{
+    event::{FAMILY_INET, FAMILY_INET6, FAMILY_UNIX, NetworkPath},
+    members::ABSENT,
+};
 
 use super::{load, mptcp::IPPROTO_MPTCP, task::peek};
 use crate::offsets::{
-    MASK_SK_ZEROCOPY, OFF_FILE_FLAGS, OFF_NET_INUM, OFF_SK_DADDR, OFF_SK_DPORT, OFF_SK_FAMILY, OFF_SK_FLAGS,
-    OFF_SK_NET, OFF_SK_NUM, OFF_SK_PROTOCOL, OFF_SK_RCV_SADDR, OFF_SK_SHUTDOWN, OFF_SK_SOCKET, OFF_SK_STATE,
-    OFF_SK_TYPE, OFF_SK_V6_DADDR, OFF_SK_V6_RCV_SADDR, OFF_SOCKET_FILE, OFF_SOCKET_SK, OFF_TCP_BYTES_ACKED,
-    OFF_TCP_BYTES_RECEIVED, OFF_TCP_COPIED_SEQ, OFF_TCP_RCV_NXT, OFF_TCP_SND_UNA, OFF_TCP_WRITE_SEQ, OFF_UNIX_ADDR,
-    OFF_UNIX_PEER,
+    MASK_SK_ZEROCOPY, OFF_FILE_FLAGS, OFF_MINMAX_VALUE, OFF_NET_INUM, OFF_SK_DADDR, OFF_SK_DPORT, OFF_SK_ERROR,
+    OFF_SK_FAMILY, OFF_SK_FLAGS, OFF_SK_NET, OFF_SK_NUM, OFF_SK_PROTOCOL, OFF_SK_RCV_SADDR, OFF_SK_SHUTDOWN,
+    OFF_SK_SOCKET, OFF_SK_STATE, OFF_SK_TYPE, OFF_SK_V6_DADDR, OFF_SK_V6_RCV_SADDR, OFF_SOCKET_FILE, OFF_SOCKET_SK,
+    OFF_TCP_BYTES_ACKED, OFF_TCP_BYTES_RECEIVED, OFF_TCP_COPIED_SEQ, OFF_TCP_RCV_NXT, OFF_TCP_RETRANSMITS, OFF_TCP_RTT,
+    OFF_TCP_RTT_MIN, OFF_TCP_SND_UNA, OFF_TCP_WRITE_SEQ, OFF_UNIX_ADDR, OFF_UNIX_PEER,
 };
 
 const SOCK_STREAM: u16 = 1;
@@ -155,6 +158,16 @@ impl SockPtr {
         unsafe { load::<u8>(self.0, OFF_SK_SHUTDOWN.load()) & RCV_SHUTDOWN != 0 }
     }
 
+    /// Why the socket can no longer be used, as a number of `errno.h`; 0: it can, or this kernel does not say.
+    #[inline(always)]
+    pub(crate) fn error(self) -> u16 {
+        if OFF_SK_ERROR.load() == ABSENT {
+            return 0;
+        }
+        // SAFETY: offset of an int.
+        unsafe { load::<i32>(self.0, OFF_SK_ERROR.load()) as u16 }
+    }
+
     /// No process owns the socket: it was not accepted yet (or was closed).
     #[inline(always)]
     pub(crate) fn is_unowned(self) -> bool {
@@ -219,6 +232,27 @@ impl Tcp {
     pub(crate) fn lends(self) -> bool {
         // SAFETY: as above; offset of an unsigned long.
         unsafe { load::<u64>(self.0, OFF_SK_FLAGS.load()) & MASK_SK_ZEROCOPY.load() != 0 }
+    }
+
+    /// What it has measured so far.
+    #[inline(always)]
+    pub(crate) fn path(self) -> NetworkPath {
+        let member = |offset: u64| {
+            if offset == ABSENT {
+                return 0;
+            }
+            // SAFETY: offset of an unsigned int of a `tcp_sock`.
+            unsafe { load::<u32>(self.0, offset) }
+        };
+        let value = OFF_MINMAX_VALUE.load();
+        let rtt_min = OFF_TCP_RTT_MIN.load();
+        NetworkPath {
+            // The kernel keeps eighths.
+            rtt: member(OFF_TCP_RTT.load()) >> 3,
+            rtt_min: member(if rtt_min == ABSENT || value == ABSENT { ABSENT } else { rtt_min + value }),
+            retransmits: member(OFF_TCP_RETRANSMITS.load()),
+            reserved: 0,
+        }
     }
 
     member!(snd_una, u32, OFF_TCP_SND_UNA);

@@ -20,7 +20,7 @@ use crate::{
     emit,
     kernel::{
         mptcp::Mptcp,
-        sock::{SockPtr, What},
+        sock::{SockPtr, Tcp, What},
         task::Task,
     },
     policy,
@@ -187,6 +187,8 @@ fn changed(sk: SockPtr, old: i32, new: i32) {
             sock.flags |= if old == TCP_SYN_RECV || is_copy { SOCK_PASSIVE } else { SOCK_ACTIVE };
             return;
         }
+        // What was never connected has no opening: its end says why.
+        CLOSE if old == SYN_SENT => {}
         FIN_WAIT1 | LAST_ACK | CLOSE_WAIT | CLOSE => {
             if sock.flags & (SOCK_OPENED | SOCK_IGNORED) != SOCK_OPENED {
                 return;
@@ -212,7 +214,10 @@ fn changed(sk: SockPtr, old: i32, new: i32) {
         last_tx: sock.last_tx,
         old: old as u8,
         new: new as u8,
-        reserved: [0; 6],
+        error: sk.error(),
+        remote_port: sk.remote_port(),
+        reserved: [0; 2],
+        path: sk.tcp().map_or(super::NO_PATH, Tcp::path),
         counters: ThreadCounters {
             cpu: 0,
             runq: 0,

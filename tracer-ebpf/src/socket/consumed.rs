@@ -93,6 +93,7 @@ fn spliced(sk: SockPtr) {
         entity: 0,
         edge_seq: 0,
         frames: 0,
+        path: tcp.path(),
         counters: counters(task, thread, now),
     };
     if emit::event(&op, Lost::RingOp) {

@@ -36,7 +36,9 @@ use aya_ebpf::{
 };
 use tracer_common::{
     arch::Shape,
-    event::{Header, Kind, OP_DATAGRAM, OP_EOF, OP_FAULT, OP_MORE, OP_NO_PAYLOAD, OP_TURN, OP_TX, OP_UNSEEN, Op},
+    event::{
+        Header, Kind, NetworkPath, OP_DATAGRAM, OP_EOF, OP_FAULT, OP_MORE, OP_NO_PAYLOAD, OP_TURN, OP_TX, OP_UNSEEN, Op,
+    },
     header,
     limits::{HEAD_MAX, HEAD_REPLY, HEAD_REPLY_WHOLE, HEAD_REQUEST, HEAD_UNKNOWN, TAIL_MAX},
     lost::Lost,
@@ -216,11 +218,12 @@ fn report<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, 
     runtime::counted(thread, tgid);
     // SAFETY: no argument.
     let now = unsafe { bpf_ktime_get_ns() };
-    let (seq, unseen, more) = sequence::<TX>(sk, what, sock, task, bytes);
+    let (seq, unseen, more) = sequence::<TX>(sk, what, sock, &mut thread.io_path, task, bytes);
     if sock.flags & SOCK_OPENED == 0 && !connection::open(sk, what, control, sock, now, task, tgid, TX, bytes) {
         thread.ops = thread.ops.wrapping_add(1);
         return;
     }
+    thread.io_path_of = sock.cookie;
     // What a call of a TLS library moves, it moves here.
     (thread.io_cookie, thread.io_sk, thread.io_flags) = (sock.cookie, sk.0 as u64, sock.flags as u64);
     (thread.io_sent, thread.io_reader) = (TX as u64, 0);
@@ -386,6 +389,7 @@ fn report<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, 
             entity: thread.entity,
             edge_seq: thread.edge_seq,
             frames: 0,
+            path: thread.io_path,
             counters: counters(task, thread, now),
         };
     }
@@ -406,14 +410,28 @@ fn report<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, 
     slot.complete_short(len);
 }
 
+/// Of a connection that TCP measures nothing of.
+pub(crate) const NO_PATH: NetworkPath = NetworkPath { rtt: 0, rtt_min: 0, retransmits: 0, reserved: 0 };
+
 /// Sequence number of the first byte, the number of unseen bytes before it (splice, zero-copy receive, an operation for
-/// which the kernel skipped the program), and whether unread bytes remain.
+/// which the kernel skipped the program), and whether unread bytes remain. Notes in `path` what TCP has measured.
 #[inline(always)]
-fn sequence<const TX: bool>(sk: SockPtr, what: What, sock: &mut Sock, task: Task, bytes: u32) -> (u32, u32, bool) {
+fn sequence<const TX: bool>(
+    sk: SockPtr,
+    what: What,
+    sock: &mut Sock,
+    path: &mut NetworkPath,
+    task: Task,
+    bytes: u32,
+) -> (u32, u32, bool) {
+    *path = NO_PATH;
     if what != What::Tcp {
         return (0, 0, false);
     }
     let tcp = sk.tcp();
+    if let Some(tcp) = tcp {
+        *path = tcp.path();
+    }
     let mptcp = if tcp.is_none() && Mptcp::counts() { Mptcp::of(sk.0 as u64) } else { None };
     if TX {
         let Some(next) = tcp.map(Tcp::write_seq).or(mptcp.map(Mptcp::write_seq)) else { return (0, 0, false) };

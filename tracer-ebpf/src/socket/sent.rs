@@ -73,6 +73,7 @@ pub(crate) fn flush(task: Task, thread: &mut Thread, counters: ThreadCounters) {
         entity: 0,
         edge_seq: 0,
         frames: 0,
+        path: super::NO_PATH,
         counters,
     };
     thread.sent_cookie = 0;

@@ -34,7 +34,7 @@ use crate::{
     offsets::OFF_SK_COOKIE,
     own_stack, policy, ring, runtime,
     sched::counters,
-    socket::{PREFACE, frames, payload, user},
+    socket::{NO_PATH, PREFACE, frames, payload, user},
     storage::{Frames, NOT_REPORTED, SOCK_PASSIVE, THREADS, Thread},
 };
 
@@ -617,6 +617,7 @@ fn report_by<const TX: bool, const OWN: bool>(
             entity: thread.entity,
             edge_seq: thread.edge_seq,
             frames: 0,
+            path: if thread.io_path_of == object.cookie { thread.io_path } else { NO_PATH },
             counters: counters(task, thread, now),
         };
     }

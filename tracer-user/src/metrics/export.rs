@@ -29,6 +29,7 @@ use super::foldable::SeriesVec;
 use super::histograms::HistogramVec;
 use super::instrumentation::InstrumentationFamilies;
 use super::loss_account::LossAccount;
+use super::network::NetworkFamilies;
 use super::process::Process;
 use super::request_time::RequestTime;
 use super::series_budget::{SeriesBudget, SeriesLimits};
@@ -62,6 +63,7 @@ pub struct Metrics {
     pub(super) service_classes: ServiceClassFamilies,
     pub(super) instrumentation: InstrumentationFamilies,
     pub(super) workloads: WorkloadFamilies,
+    pub(super) network: NetworkFamilies,
     /// Requests in shared series: there were too many classes, too many label combinations, or the class had been idle.
     folded_classes: IntCounter,
     folded_series: IntCounter,
@@ -137,6 +139,7 @@ impl Metrics {
             service_classes: ServiceClassFamilies::new(r),
             instrumentation: InstrumentationFamilies::new(r),
             workloads: WorkloadFamilies::new(r),
+            network: NetworkFamilies::new(r),
             folded_classes: folded.with_label_values(&["class"]),
             folded_series: folded.with_label_values(&["series"]),
             folded_idle: folded.with_label_values(&["idle"]),
@@ -193,6 +196,7 @@ impl Default for Metrics {
 impl Sink for Metrics {
     fn span(&mut self, names: &Names, span: &Span) {
         self.attribution.span(span);
+        self.network.span(names, span, &mut self.classes.budget);
         match self.classes.span(names, span) {
             Some(Counted::Own) | None => {}
             Some(Counted::Common) => self.folded_series.inc(),
@@ -211,6 +215,7 @@ impl Sink for Metrics {
 
     fn tick(&mut self, now: Nanos) {
         self.classes.tick(now);
+        self.network.tick();
         self.series.set(&self.classes);
     }
 }

@@ -20,6 +20,7 @@ mod loss_account;
 mod low_cardinality;
 mod messages;
 mod native;
+mod network;
 mod operations;
 mod process;
 mod protobuf;

@@ -540,6 +540,9 @@ impl Pipeline {
         for (name, expires) in self.engine.take_certificates() {
             self.metrics.set_certificate(&name, expires);
         }
+        for (failed, count) in self.engine.take_failed_connects() {
+            self.metrics.failed_connect(&self.names, failed, count);
+        }
         for writer in &mut self.writers {
             writer.flush();
         }

@@ -20,7 +20,7 @@ pub use stream::Stream;
 
 use crate::files;
 
-const MAGIC: &[u8; 8] = b"TRACERF\x06";
+const MAGIC: &[u8; 8] = b"TRACERF\x07";
 /// Marks the byte order: reads differently on a machine of the other one.
 const ORDER: u32 = 0x0102_0304;
 /// Longest plausible frame.
@@ -239,7 +239,7 @@ impl<R: Read> RecordingReader<R> {
         let origin = Origin { wall_offset: 0, seed: 0, host: String::new() };
         let mut reader = Self { path, input, at: 0, origin, buffer: Vec::new() };
         if reader.array("the beginning of a file written by `tracer record`")? != *MAGIC {
-            return Err(reader.malformed(0, "a file written by `tracer record` (magic \"TRACERF\", version 6)"));
+            return Err(reader.malformed(0, "a file written by `tracer record` (magic \"TRACERF\", version 7)"));
         }
         if u32::from_ne_bytes(reader.array("the byte order")?) != ORDER {
             return Err(reader.malformed(8, "a file from a machine of the same byte order"));

@@ -268,6 +268,21 @@ fn each(class: Option<&ClassInfo>, span: &Span, all: &mut Setter<'_>) {
             all.set("client.address", &*span.peer);
         }
     }
+    if let Some(network) = span.network {
+        all.set("tracer.rtt.time", f64::from(network.rtt_us) / 1e6);
+        all.set("tracer.rtt.min.time", f64::from(network.rtt_min_us) / 1e6);
+        if let Some(retransmits) = network.retransmits {
+            all.set("tracer.retransmits", retransmits);
+        }
+    }
+    if let Some(opening) = &span.opening {
+        if let Some(nanos) = opening.connect_time() {
+            all.set("tracer.connect.time", seconds(nanos));
+        }
+        if let Some(nanos) = opening.handshake_time() {
+            all.set("tracer.tls.handshake.time", seconds(nanos));
+        }
+    }
     if let Some(flags) = span.trace_flags {
         all.set("tracer.parent.sampled", flags.is_sampled());
     }

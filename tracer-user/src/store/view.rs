@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::attributes::Attributes;
-use crate::model::{Names, Span, SpanId, TraceId};
+use crate::model::{Names, Nanos, Opening, Span, SpanId, TraceId};
 
 /// A transaction in a list, described by its topmost span that matches the filter.
 #[derive(Clone, Debug, Serialize)]
@@ -88,6 +88,13 @@ pub struct SpanView<A = Map<String, Value>> {
     /// Part of `cpu_s` used after the reply; absent if negligible.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after_reply_cpu_s: Option<f64>,
+    /// When its connection was opened for it, nanoseconds since the epoch; absent if it is not the first call there, or that
+    /// was not seen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connect_start_ns: Option<i64>,
+    /// When its connection's TLS handshake began; absent likewise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_start_ns: Option<i64>,
     /// CPU time, seconds.
     pub cpu_s: f64,
     /// Time waiting for a CPU, seconds.
@@ -150,6 +157,10 @@ pub fn show_to_write<'a>(names: &'a Names, span: &'a Span, wall_offset: i64, hos
 
 fn view<A>(names: &Names, span: &Span, wall_offset: i64, host: &str, attributes: A) -> SpanView<A> {
     let class = names.class(span.class);
+    let opened = |at: fn(&Opening) -> Nanos| {
+        let at = span.opening.as_deref().map(at).filter(|at| *at != 0)?;
+        Some((at as i64).saturating_add(wall_offset))
+    };
     SpanView {
         trace_id: span.trace.to_string(),
         span_id: span.id.to_string(),
@@ -171,6 +182,8 @@ fn view<A>(names: &Names, span: &Span, wall_offset: i64, host: &str, attributes:
         pool_queue_s: span.pool_queue.map(seconds),
         after_reply_s: span.after_reply.map(|after| seconds(after.time)),
         after_reply_cpu_s: span.after_reply.map(|after| seconds(after.cpu)),
+        connect_start_ns: opened(|opening| opening.connect),
+        tls_start_ns: opened(|opening| opening.hello),
         socket_queue_s: span.queues().map(|queues| seconds(queues.socket)),
         cpu_s: seconds(span.cost.cpu),
         runqueue_s: seconds(span.cost.runq),

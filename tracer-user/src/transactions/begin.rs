@@ -10,6 +10,7 @@ use super::evidence::Evidence;
 use super::forwarding::fingerprint;
 use super::ids;
 use super::join::JoinKey;
+use super::network::NetworkSoFar;
 use super::open_span::{OpenSpan, PoolQueue, Slot};
 use super::pools::JobEnd;
 use super::task_table::is_unique;
@@ -81,6 +82,9 @@ impl Engine {
             remote_parent: remote_parent.map(crate::model::SpanId),
             caller: None,
             callee: None,
+            callee_service: None,
+            network: NetworkSoFar::default(),
+            opening: None,
             side,
             protocol,
             service,
@@ -151,6 +155,15 @@ impl Engine {
         let first_use = !std::mem::replace(&mut connection.used, true);
         // The opener caused only the first bytes of the connection.
         let opener = connection.opener().filter(|_| first_use && pos == 0);
+        if first_use && side == Side::Client {
+            live.opening = connection.opening();
+        }
+        let received = op.map(|during| during.op).filter(|op| op.header.nanos == first.nanos).map(|op| op.path);
+        // The protocol of a call may be known by its reply only.
+        let sent = connection.path_at(first.nanos);
+        if let Some(path) = if side == Side::Client { sent } else { received } {
+            live.begins_on(path);
+        }
         let role = connection.side();
         let dir = if side == Side::Client { Direction::Tx } else { Direction::Rx };
         let seq = if pos == NOWHERE { None } else { connection.seq(dir, pos) };
@@ -312,8 +325,11 @@ impl Engine {
         let Some(caller) = self.spans.get_mut(call) else { return };
         caller.callee = Some(request);
         let id = caller.id;
-        if let Some(live) = self.spans.get_mut(request) {
-            live.caller = Some((call, id));
+        let Some(live) = self.spans.get_mut(request) else { return };
+        live.caller = Some((call, id));
+        let service = live.service;
+        if let Some(caller) = self.spans.get_mut(call) {
+            caller.callee_service = Some(service);
         }
     }
 

@@ -1,7 +1,8 @@
 //! Connection state changes and the end of connections.
 
-use tracer_common::event::{STATE_OWN, State, tcp_state};
+use tracer_common::event::{OP_TX, STATE_OWN, State, tcp_state};
 
+use super::begin::During;
 use super::engine::{Engine, LINGER, Output};
 use super::open_span::Slot;
 use super::thread::IntervalOwner;
@@ -21,8 +22,35 @@ impl Engine {
         is_it.then_some(newest)
     }
 
+    /// The exchange of a span is done.
+    pub(super) fn done(
+        &mut self,
+        slot: Slot,
+        (outcome, nanos): (Outcome, Nanos),
+        (request_bytes, reply_bytes, reply_body_bytes): (u64, u64, Option<u64>),
+        op: Option<During<'_>>,
+    ) {
+        if let Some(live) = self.spans.get_mut(slot) {
+            live.request_bytes = request_bytes;
+            live.reply_bytes = reply_bytes;
+            live.reply_body_bytes = reply_body_bytes;
+            if let Some(During { op, .. }) = op {
+                live.goes_on(op.path);
+            }
+        }
+        let by = op.filter(|during| outcome == Outcome::Complete && during.op.header.flags & OP_TX != 0);
+        let after = by.and_then(|during| self.goes_on_after(slot, during.op));
+        self.ended(slot, outcome, nanos);
+        if let (Some(after), Some(During { op, .. })) = (after, by)
+            && let Some(thread) = self.threads.get_mut(&op.header.tid)
+        {
+            thread.after_reply = Some(after);
+        }
+    }
+
     pub(super) fn state(&mut self, state: &State, out: &mut Vec<Output>) {
         self.now = self.now.max(state.header.nanos);
+        self.note_network(state);
         match state.new {
             tcp_state::SYN_SENT => {
                 if state.header.flags & STATE_OWN == 0 {
@@ -45,6 +73,7 @@ impl Engine {
                 connection.set_opener(opener);
                 connection.tgid = state.header.tgid;
                 connection.last = connection.last.max(state.header.nanos);
+                connection.connects(state.header.nanos);
             }
             tcp_state::FIN_WAIT1 | tcp_state::LAST_ACK => {
                 self.close(state.cookie, Closed::Local, state.header.nanos, Some(totals(state)), out);

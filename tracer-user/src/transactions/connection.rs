@@ -6,14 +6,16 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tracer_common::event::{
-    FAMILY_INET, FAMILY_INET6, FAMILY_UNIX, OPEN_MIDSTREAM, OPEN_QUEUED, Op, Open, ROLE_ACTIVE, ROLE_PASSIVE,
+    FAMILY_INET, FAMILY_INET6, FAMILY_UNIX, NetworkPath, OPEN_MIDSTREAM, OPEN_QUEUED, Op, Open, ROLE_ACTIVE,
+    ROLE_PASSIVE,
 };
 
 use super::cause::Cause;
+use super::network::opening;
 use super::open_span::Slot;
 use super::plaintext::Plaintext;
 use super::relayed::Contact;
-use crate::model::{Accepted, Direction, Nanos, Side};
+use crate::model::{Accepted, Direction, Nanos, Opening, Side};
 use crate::protocols::ActiveState;
 
 /// Consecutive calls of one task remembered per connection.
@@ -106,6 +108,12 @@ struct Busy {
     opener: Option<(Slot, Option<u32>)>,
     /// Cause of the current round trip, if this end sends the requests.
     round_trip: Option<Box<Cause>>,
+    /// When its process connected it, and when the other end answered; 0: not seen.
+    connect: (Nanos, Nanos),
+    /// When it began to send what it sends, and what TCP had measured before that; `None`: it received last.
+    sends_from: Option<(Nanos, NetworkPath)>,
+    /// What TCP had measured by the last operation.
+    path: Option<NetworkPath>,
     /// Positions the kernel was asked to skip to.
     skips: (u64, u64),
     /// The task that sent last (0: unknown), and the first few calls it sent since another task did.
@@ -175,6 +183,9 @@ impl Connection {
         if let Some(busy) = &mut self.busy {
             busy.peer = None;
         }
+        if let Some(busy) = self.busy.as_deref_mut().filter(|busy| busy.connect.0 != 0) {
+            busy.connect.1 = open.established;
+        }
         self.isn = (open.isn_local, open.isn_remote);
         let own = || address(open.family, open.local).filter(|own| !own.is_unspecified());
         // Two initial sequence numbers of 0 practically never occur in TCP.
@@ -209,6 +220,54 @@ impl Connection {
     pub fn set_base(&mut self, dir: Direction, base: u32) {
         let way = usize::from(dir == Direction::Tx);
         (self.base[way], self.based[way]) = (base, true);
+    }
+
+    /// Its process connects it.
+    pub fn connects(&mut self, at: Nanos) {
+        self.busy().connect = (at, 0);
+    }
+
+    /// Bytes are sent. Segments may be sent again before the send returns, so what counts is what TCP had measured before: at the
+    /// last operation, or at the connection's beginning.
+    pub(super) fn sends_on(&mut self, at: Nanos, pos: u64, path: NetworkPath) {
+        if path.rtt == 0 {
+            return;
+        }
+        let busy = self.busy();
+        let before = match busy.path {
+            Some(before) => before,
+            None if pos == 0 => NetworkPath { retransmits: 0, ..path },
+            None => path,
+        };
+        busy.sends_from.get_or_insert((at, before));
+        busy.path = Some(path);
+    }
+
+    /// Its text begins: the handshake was for that.
+    pub(super) fn text_begins(&mut self) {
+        self.used = false;
+        if let Some(busy) = &mut self.busy {
+            (busy.sends_from, busy.path) = (None, None);
+        }
+    }
+
+    /// Bytes were received.
+    pub(super) fn receives_on(&mut self, path: NetworkPath) {
+        if path.rtt != 0 {
+            let busy = self.busy();
+            (busy.sends_from, busy.path) = (None, Some(path));
+        }
+    }
+
+    /// What TCP had measured before its current sends began, if they began at `at`.
+    pub(super) fn path_at(&self, at: Nanos) -> Option<NetworkPath> {
+        self.busy.as_ref()?.sends_from.filter(|(from, _)| *from == at).map(|(_, path)| path)
+    }
+
+    /// How it was opened, as far as that was seen.
+    pub(super) fn opening(&self) -> Option<Box<Opening>> {
+        let (connect, established) = self.busy.as_ref().map_or((0, 0), |busy| busy.connect);
+        opening(connect, established, self.plain.as_ref().map_or((0, 0), |plain| plain.handshake()))
     }
 
     /// The request in whose group it was opened, for the connection's first call; and the thread, if it ran one request

@@ -37,7 +37,7 @@ use super::trace_ids::ReportedTraces;
 use super::wakers::Wakers;
 use crate::decode::Record;
 use crate::guard::tables::TableUse;
-use crate::model::{Cost, Direction, Nanos, Outcome, ServiceId, Side, SpanId, StackSample, TraceId};
+use crate::model::{Cost, Direction, FailedConnect, Nanos, Outcome, ServiceId, Side, SpanId, StackSample, TraceId};
 use crate::protocols::{Chunk, Closed, ExchangeEvent, Settings, Stamp, Totals};
 
 /// How long a closed connection is kept, nanoseconds: a reset can overtake the record of the operation it interrupts;
@@ -229,6 +229,8 @@ pub struct Engine {
     pub(super) encrypted: Vec<u32>,
     /// Certificates that handshakes showed since they were last taken ([`Engine::take_certificates`]).
     pub(super) certificates: BTreeMap<Box<str>, i64>,
+    /// Connects that failed since they were last taken ([`Engine::take_failed_connects`]).
+    pub(super) failed_connects: BTreeMap<FailedConnect, u64>,
     /// Processes of which text was seen.
     pub(super) texting: FxHashSet<u32>,
     pub(super) empty: Arc<str>,
@@ -309,6 +311,7 @@ impl Engine {
             encrypting: FxHashMap::default(),
             encrypted: Vec::new(),
             certificates: BTreeMap::new(),
+            failed_connects: BTreeMap::new(),
             texting: FxHashSet::default(),
             caught_up: 0,
             empty: Arc::from(""),
@@ -505,6 +508,9 @@ impl Engine {
         if op.seq != 0 {
             connection.set_base(dir, op.seq.wrapping_sub(op.pos as u32));
         }
+        if dir == Direction::Tx {
+            connection.sends_on(header.nanos, op.pos, op.path);
+        }
         let continues = dir == Direction::Rx && connection.talk.awake().is_inside_request();
         let touched = if header.flags & OP_EOF != 0 {
             // The kernel may have suppressed the receives before it, because the policy did not ask for them.
@@ -558,6 +564,11 @@ impl Engine {
             let totals = Totals { tx: op.pos, last_tx: op.arrived, ..Totals::default() };
             self.close(behind, Closed::Local, header.nanos, Some(totals), out);
         }
+        if dir == Direction::Rx
+            && let Some(connection) = self.connections.get_mut(&cookie)
+        {
+            connection.receives_on(op.path);
+        }
         self.turn_begins(cookie, during);
         let span = before.or_else(|| self.unit_of(cookie, touched)).or_else(|| self.over_at_once(cookie, touched));
         let (job, ends_job) = self.jobs.take_touched();
@@ -609,19 +620,7 @@ impl Engine {
             }
             ExchangeEvent::Done { exchange, outcome, at, request_bytes, reply_bytes, reply_body_bytes } => {
                 let Some(slot) = self.take_exchange(cookie, exchange) else { return };
-                if let Some(live) = self.spans.get_mut(slot) {
-                    live.request_bytes = request_bytes;
-                    live.reply_bytes = reply_bytes;
-                    live.reply_body_bytes = reply_body_bytes;
-                }
-                let by = op.filter(|during| outcome == Outcome::Complete && during.op.header.flags & OP_TX != 0);
-                let after = by.and_then(|during| self.goes_on_after(slot, during.op));
-                self.ended(slot, outcome, at.nanos);
-                if let (Some(after), Some(During { op, .. })) = (after, by)
-                    && let Some(thread) = self.threads.get_mut(&op.header.tid)
-                {
-                    thread.after_reply = Some(after);
-                }
+                self.done(slot, (outcome, at.nanos), (request_bytes, reply_bytes, reply_body_bytes), op);
             }
             ExchangeEvent::Withdrawn { exchange } => self.withdrawn(cookie, exchange),
             ExchangeEvent::Datagram { exchange, question, dir, at, sure } => {

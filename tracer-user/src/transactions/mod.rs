@@ -33,6 +33,7 @@ pub mod limits;
 mod locks;
 pub mod lookups;
 pub mod losses;
+pub mod network;
 pub mod open_span;
 pub mod pending_reads;
 mod plaintext;

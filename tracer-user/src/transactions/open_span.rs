@@ -8,12 +8,13 @@ use super::callback_groups::CallbackGroup;
 use super::cause::Cause;
 use super::inband_context::InbandIds;
 use super::jobs::JobTies;
+use super::network::NetworkSoFar;
 use super::relayed::Relayed;
 use super::task_table::AnsweredRequest;
 use super::trace_ids::Bound;
 use super::wakeup_candidates::WakeupCandidates;
 use crate::model::{
-    Accepted, AfterReply, ClassId, Cost, DimensionValues, Linked, Nanos, Outcome, PropagatedContext, ProtocolId,
+    Accepted, AfterReply, ClassId, Cost, DimensionValues, Linked, Nanos, Opening, Outcome, PropagatedContext, ProtocolId,
     ServiceId, Side, SpanId, StackSample, TraceFlags, TraceId,
 };
 use crate::protocols::Request;
@@ -105,6 +106,12 @@ pub struct OpenSpan {
     pub caller: Option<(Slot, SpanId)>,
     /// The request on this host that is this call's other end (client side).
     pub callee: Option<Slot>,
+    /// Client side: the service of that request.
+    pub callee_service: Option<ServiceId>,
+    /// What TCP measured meanwhile.
+    pub network: NetworkSoFar,
+    /// Client side: how its connection was opened, if it is the first call there.
+    pub opening: Option<Box<Opening>>,
     /// Entry or exit port.
     pub side: Side,
     /// Protocol name.

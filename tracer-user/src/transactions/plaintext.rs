@@ -50,6 +50,8 @@ pub(super) struct Plaintext {
     records: Records,
     /// When the first byte of the last receive arrived.
     arrived: Nanos,
+    /// Before the first text: when the connection's first byte was sent, and when something was last received behind it.
+    handshake: (Nanos, Nanos),
     /// The latest texts received and sent.
     texts: [VecDeque<Text>; 2],
     /// Position after the last text received, if there was one.
@@ -113,6 +115,20 @@ impl Plaintext {
             }
             self.arrived = op.arrived;
         }
+    }
+
+    /// An operation before the first text.
+    fn shakes_hands(&mut self, op: &Op) {
+        match direction(op) {
+            Direction::Tx if op.pos == 0 => self.handshake = (op.header.nanos, 0),
+            Direction::Rx if self.handshake.0 != 0 => self.handshake.1 = op.header.nanos,
+            _ => {}
+        }
+    }
+
+    /// When a client's TLS handshake began, and when it last received something before its first text; 0: not seen.
+    pub(super) fn handshake(&self) -> (Nanos, Nanos) {
+        self.handshake
     }
 
     /// What the kernel is to report of the socket, and of the text as `want` says. `by_loop`: the process runs an event
@@ -187,7 +203,9 @@ impl Engine {
         self.events = events;
         let connection = self.connections.get_mut(&op.cookie)?;
         // Whoever opened the connection caused its first text, too: the handshake was for that.
-        connection.used &= !begins;
+        if begins {
+            connection.text_begins();
+        }
         if self.texting.len() < self.limits.processes {
             self.texting.insert(op.header.tgid);
         }
@@ -278,7 +296,9 @@ impl Engine {
             return;
         }
         let first = connection.before_text.is_none();
-        connection.before_text.get_or_insert_default().moved(op, head, false);
+        let before_text = connection.before_text.get_or_insert_default();
+        before_text.moved(op, head, false);
+        before_text.shakes_hands(op);
         let (tgid, now) = (op.header.tgid, op.header.nanos);
         let has_room = self.encrypting.len() < self.limits.processes || self.encrypting.contains_key(&tgid);
         let is_due = self.encrypting.get(&tgid).is_none_or(|at| now.saturating_sub(*at) >= LOOK_AGAIN);

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use tracer_common::event::{
-    FAMILY_INET, Header, Kind, OP_TX, OPEN_QUEUED, OffCpu, Op, Open, STATE_OWN, Sample, State, THREAD_STATS_DEAD,
-    ThreadCounters, ThreadStats, WaitEnd, tcp_state,
+    FAMILY_INET, Header, Kind, NetworkPath, OP_TX, OPEN_QUEUED, OffCpu, Op, Open, STATE_OWN, Sample, State,
+    THREAD_STATS_DEAD, ThreadCounters, ThreadStats, WaitEnd, tcp_state,
 };
 use tracer_common::off_cpu::Reason;
 
@@ -34,6 +34,8 @@ struct Host {
     /// The runtime task of the following operations, and the number of task edges reported so far.
     entity: u64,
     edge_seq: u32,
+    /// What TCP says of the connections of the following operations.
+    path: NetworkPath,
 }
 
 impl Host {
@@ -53,6 +55,7 @@ impl Host {
             nanos: 1_000,
             entity: 0,
             edge_seq: 0,
+            path: NetworkPath::default(),
         }
     }
 
@@ -96,9 +99,21 @@ impl Host {
         let pos = self.positions.entry((cookie, sends)).or_default();
         let arrived = if sends { 0 } else { std::mem::take(&mut self.arrived) };
         let bytes = text.len() as u32;
-        let (entity, edge_seq) = (self.entity, self.edge_seq);
-        let op =
-            Op { header, cookie, pos: *pos, bytes, seq, nth, counters, arrived, entity, edge_seq, ..Op::default() };
+        let (entity, edge_seq, path) = (self.entity, self.edge_seq, self.path);
+        let op = Op {
+            header,
+            cookie,
+            pos: *pos,
+            bytes,
+            seq,
+            nth,
+            counters,
+            arrived,
+            entity,
+            edge_seq,
+            path,
+            ..Op::default()
+        };
         *pos += text.len() as u64;
         for _ in 0..self.times {
             self.engine.record(&Record::Op { op, head: text, tail: &[], fragments: &[] }, &mut self.out);
@@ -666,30 +681,12 @@ mod thread_pool;
 mod trace_ids;
 
 mod messages;
+mod network;
+mod running;
 mod workers;
 
 /// An agent holds a hundred thousand of them: every added byte counts for each.
 #[test]
 fn a_connection_is_small() {
     assert!(size_of::<Connection>() <= 144, "{}", size_of::<Connection>());
-}
-
-#[test]
-fn open_requests_are_listed_with_their_open_calls_and_ended_ones_are_not() {
-    let mut host = Host::new(Limits::default());
-    let listed = |host: &Host| {
-        let mut rows: Vec<_> =
-            host.engine.running().into_iter().map(|r| (r.span.tid, r.has_thread, r.calls.len())).collect();
-        rows.sort_unstable();
-        rows
-    };
-    assert_eq!(listed(&host), []);
-    host.reads(10, 1, GET).reads(11, 2, GET);
-    host.sends(10, 3, GET);
-    assert_eq!(listed(&host), [(10, true, 1), (11, true, 0)]);
-    host.reads(10, 3, OK).sends(10, 1, OK);
-    assert_eq!(listed(&host), [(11, true, 0)]);
-    // Another request on the same thread: it runs several, so its state is that of none.
-    host.reads(11, 4, GET);
-    assert_eq!(listed(&host), [(11, false, 0), (11, false, 0)]);
 }

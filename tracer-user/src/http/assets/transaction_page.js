@@ -32,6 +32,20 @@ function queues(span) {
   return [["accept", "waiting to be accepted", span.accept_queue_s], ["socket", "waiting in the socket", span.socket_queue_s]];
 }
 
+/** How the connection of a call was opened for it: colour, words, beginning, seconds. */
+function opening(span) {
+  const own = span.attributes;
+  return [["connect", "connecting", span.connect_start_ns, own["tracer.connect.time"]], ["handshake", "TLS handshake", span.tls_start_ns, own["tracer.tls.handshake.time"]]].filter(([, , at, seconds]) => at !== undefined && seconds !== undefined);
+}
+
+/** What TCP measured of its connection, in words. */
+function network(span) {
+  const own = span.attributes;
+  if (own["tracer.rtt.time"] === undefined) return null;
+  const again = own["tracer.retransmits"];
+  return `Round trips of its connection took ${time(own["tracer.rtt.time"])} (smoothed), at least ${time(own["tracer.rtt.min.time"])}${again === undefined ? "" : again ? `; ${counted(again, "segment was", "segments were")} sent again while it was open` : "; no segment was sent again"}.`;
+}
+
 /** Spans in the order of a tree, with their depth. */
 export function tree(spans) {
   const known = new Set(spans.map((span) => span.span_id));
@@ -94,7 +108,10 @@ export class TransactionPage {
     Object.assign(this, { spans, steps });
     const rows = tree(spans);
     const [top] = rows[0];
-    const begin = Math.min(...spans.map((span) => span.start_ns - span.queue_s * 1e9));
+    const known = new Set(spans.map((span) => span.span_id));
+    // A call that nothing known caused begins with its connection, if that was opened right before.
+    const opened = (span) => (known.has(span.parent_span_id) ? [] : opening(span).map(([, , at]) => at).filter((at) => span.start_ns - at < 1e9));
+    const begin = Math.min(...spans.flatMap((span) => [span.start_ns - span.queue_s * 1e9, ...opened(span)]));
     const end = Math.max(...spans.map((span) => span.start_ns + span.duration_s * 1e9));
     this.whole = [begin, Math.max(end - begin, 1)];
     const failed = spans.filter((span) => span.error).length;
@@ -134,6 +151,10 @@ export class TransactionPage {
       if (!(seconds > 0) || span.side === "client") continue;
       end -= wide(seconds);
       rects.push(svg("rect", { class: name, x: end.toFixed(3), y: 3, width: Math.max(wide(seconds), 0.1).toFixed(3), height: 5 }, svg("title", null, `${words} ${time(seconds)}`)));
+    }
+    for (const [name, words, start, seconds] of opening(span)) {
+      // What began before the transaction did was not for it.
+      if (start >= begin) rects.push(svg("rect", { class: name, x: at(start).toFixed(3), y: 3, width: Math.max(wide(seconds), 0.1).toFixed(3), height: 5 }, svg("title", null, `${words} ${time(seconds)}`)));
     }
     const width = Math.max(wide(span.duration_s), 0.3);
     rects.push(svg("rect", { class: span.side, x: left.toFixed(3), y: 3, width: width.toFixed(3), height: 5 }, svg("title", null, `${time((span.start_ns - begin) / 1e9)} after the beginning, for ${time(span.duration_s)}`)));
@@ -190,8 +211,9 @@ export class TransactionPage {
     const span = this.order.find((one) => one.span_id === this.chosen);
     const figure = (value, words) => h("div", null, h("b", null, value), words);
     const server = span.side === "server";
-    const figures = [figure(time(span.duration_s), "duration"), ...(server ? [...queues(span), ...parts(span)].filter(([, , seconds]) => seconds > 0).map(([, words, seconds]) => figure(time(seconds), words)) : [])];
+    const figures = [figure(time(span.duration_s), "duration"), ...opening(span).map(([, words, , seconds]) => figure(time(seconds), words)), ...(server ? [...queues(span), ...parts(span)].filter(([, , seconds]) => seconds > 0).map(([, words, seconds]) => figure(time(seconds), words)) : [])];
     const extra = [
+      network(span),
       span.pool_queue_s ? `Its jobs waited ${time(span.pool_queue_s)} for a free thread of the pool.` : null,
       span.after_reply_s ? `After the reply its worker went on for ${time(span.after_reply_s)}, with ${time(span.after_reply_cpu_s)} of CPU.` : null,
       span.switches ? `${counted(span.switches, "context switch", "context switches")}.` : null,

@@ -199,6 +199,8 @@ const SPAN_ROW: Shape = Object(&[
     ("pool_queue_s", Optional(&Number)),
     ("after_reply_s", Optional(&Number)),
     ("after_reply_cpu_s", Optional(&Number)),
+    ("connect_start_ns", Optional(&Integer)),
+    ("tls_start_ns", Optional(&Integer)),
     ("cpu_s", Number),
     ("runqueue_s", Number),
     ("blocked_s", Number),

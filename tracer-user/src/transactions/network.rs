@@ -1,0 +1,123 @@
+//! The network below a span: what TCP measured of its connection, how that was opened, and connections that were never made.
+
+use std::collections::BTreeMap;
+
+use tracer_common::event::{NetworkPath, State, tcp_state};
+
+use super::engine::Engine;
+use super::open_span::OpenSpan;
+use crate::model::{FailedConnect, Nanos, Network, Opening};
+
+/// Most services, ports and errors of failed connects that are told apart between two looks, which is about a second.
+const FAILED_CONNECTS: usize = 256;
+
+/// What TCP measured while a span was open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NetworkSoFar {
+    /// Retransmits of the connection when the span began, if that was seen.
+    before: Option<u32>,
+    latest: Option<Network>,
+}
+
+impl NetworkSoFar {
+    /// An operation on the span's connection, or its end, told how its path was.
+    fn measured(&mut self, path: NetworkPath, begins: bool) {
+        // A connection without a measured round trip is none of TCP, or has not been acknowledged anything.
+        if path.rtt == 0 {
+            return;
+        }
+        if begins {
+            self.before = Some(path.retransmits);
+        }
+        let retransmits = self.before.map(|before| path.retransmits.wrapping_sub(before));
+        self.latest = Some(Network { rtt_us: path.rtt, rtt_min_us: path.rtt_min, retransmits });
+    }
+
+    /// The newest figures.
+    pub fn latest(&self) -> Option<Network> {
+        self.latest
+    }
+}
+
+impl OpenSpan {
+    /// Its first operation.
+    pub(super) fn begins_on(&mut self, path: NetworkPath) {
+        self.network.measured(path, true);
+    }
+
+    /// A later one.
+    pub(super) fn goes_on(&mut self, path: NetworkPath) {
+        self.network.measured(path, false);
+    }
+}
+
+impl Engine {
+    /// A socket changed state: its open spans learn how its path was. One that was never connected is counted.
+    pub(super) fn note_network(&mut self, state: &State) {
+        let Some(connection) = self.connections.get_mut(&state.cookie) else { return };
+        if state.new == tcp_state::SYN_SENT {
+            return;
+        }
+        let open: Vec<_> = connection.spans().collect();
+        for slot in open {
+            if let Some(live) = self.spans.get_mut(slot) {
+                live.goes_on(state.path);
+            }
+        }
+        if state.old == tcp_state::SYN_SENT && state.new == tcp_state::CLOSE {
+            let tgid = connection.tgid;
+            let failed = FailedConnect { service: self.service(tgid), port: state.remote_port, error: state.error };
+            let room = self.failed_connects.len() < FAILED_CONNECTS;
+            // Which port matters less than that it failed.
+            let key = if room || self.failed_connects.contains_key(&failed) {
+                failed
+            } else {
+                FailedConnect { port: 0, ..failed }
+            };
+            *self.failed_connects.entry(key).or_default() += 1;
+        }
+    }
+
+    /// Connects that failed since last taken.
+    pub fn take_failed_connects(&mut self) -> BTreeMap<FailedConnect, u64> {
+        std::mem::take(&mut self.failed_connects)
+    }
+}
+
+/// How a connection was opened, with its handshake of TLS; `None`: neither was seen.
+pub(super) fn opening(connect: Nanos, established: Nanos, (hello, secured): (Nanos, Nanos)) -> Option<Box<Opening>> {
+    let (connect, established) = if connect < established { (connect, established) } else { (0, 0) };
+    let (hello, secured) = if hello != 0 && hello < secured { (hello, secured) } else { (0, 0) };
+    (connect != 0 || hello != 0).then(|| Box::new(Opening { connect, established, hello, secured }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(rtt: u32, retransmits: u32) -> NetworkPath {
+        NetworkPath { rtt, rtt_min: rtt / 2, retransmits, reserved: 0 }
+    }
+
+    #[test]
+    fn retransmits_are_those_of_the_span() {
+        let mut network = NetworkSoFar::default();
+        network.measured(path(0, 0), true);
+        assert_eq!(network.latest(), None, "nothing was measured yet");
+        network.measured(path(800, 7), false);
+        assert_eq!(network.latest().and_then(|network| network.retransmits), None, "its beginning was not seen");
+        network.measured(path(800, u32::MAX), true);
+        network.measured(path(900, 2), false);
+        assert_eq!(network.latest(), Some(Network { rtt_us: 900, rtt_min_us: 450, retransmits: Some(3) }));
+    }
+
+    #[test]
+    fn what_was_not_seen_of_an_opening_is_not_made_up() {
+        assert_eq!(opening(0, 0, (0, 0)), None);
+        assert_eq!(opening(5, 0, (0, 9)), None);
+        assert_eq!(opening(0, 7, (7, 0)), None);
+        let whole = opening(5, 7, (8, 11)).expect("an opening");
+        assert_eq!((whole.connect_time(), whole.handshake_time()), (Some(2), Some(3)));
+        assert_eq!(opening(5, 7, (8, 0)).expect("a connect").handshake_time(), None);
+    }
+}
