@@ -269,7 +269,7 @@ wire! {
         /// none. With [`OP_TURN`]: bytes that moved the other way. 0 for a sent datagram, whose other `sent_…` fields
         /// hold its destination ([`Op::remote`]); a later record reports what its thread sent before.
         pub sent_cookie: u64,
-        /// Position of their first byte. Datagrams: the first half of the address.
+        /// Position of their first byte. Datagrams: the first half of the address. [`Kind::Text`]: the socket that `path` is of.
         pub sent_pos: u64,
         /// Position after their last byte. Datagrams: the second half of the address.
         pub sent_end: u64,

@@ -34,7 +34,7 @@ use crate::{
     offsets::OFF_SK_COOKIE,
     own_stack, policy, ring, runtime,
     sched::counters,
-    socket::{NO_PATH, PREFACE, frames, payload, user},
+    socket::{PREFACE, frames, payload, user},
     storage::{Frames, NOT_REPORTED, SOCK_PASSIVE, THREADS, Thread},
 };
 
@@ -611,13 +611,13 @@ fn report_by<const TX: bool, const OWN: bool>(
             tail: tail as u16,
             nth: thread.ops,
             sent_cookie: 0,
-            sent_pos: 0,
+            sent_pos: thread.io_path_of,
             sent_end: 0,
             sent_at: 0,
             entity: thread.entity,
             edge_seq: thread.edge_seq,
             frames: 0,
-            path: if thread.io_path_of == object.cookie { thread.io_path } else { NO_PATH },
+            path: thread.io_path,
             counters: counters(task, thread, now),
         };
     }

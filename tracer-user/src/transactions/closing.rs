@@ -23,7 +23,7 @@ impl Engine {
     }
 
     /// The exchange of a span is done.
-    pub(super) fn done(
+    pub(super) fn exchange_done(
         &mut self,
         slot: Slot,
         (outcome, nanos): (Outcome, Nanos),

@@ -620,7 +620,7 @@ impl Engine {
             }
             ExchangeEvent::Done { exchange, outcome, at, request_bytes, reply_bytes, reply_body_bytes } => {
                 let Some(slot) = self.take_exchange(cookie, exchange) else { return };
-                self.done(slot, (outcome, at.nanos), (request_bytes, reply_bytes, reply_body_bytes), op);
+                self.exchange_done(slot, (outcome, at.nanos), (request_bytes, reply_bytes, reply_body_bytes), op);
             }
             ExchangeEvent::Withdrawn { exchange } => self.withdrawn(cookie, exchange),
             ExchangeEvent::Datagram { exchange, question, dir, at, sure } => {

@@ -14,8 +14,8 @@ use super::task_table::AnsweredRequest;
 use super::trace_ids::Bound;
 use super::wakeup_candidates::WakeupCandidates;
 use crate::model::{
-    Accepted, AfterReply, ClassId, Cost, DimensionValues, Linked, Nanos, Opening, Outcome, PropagatedContext, ProtocolId,
-    ServiceId, Side, SpanId, StackSample, TraceFlags, TraceId,
+    Accepted, AfterReply, ClassId, Cost, DimensionValues, Linked, Nanos, Opening, Outcome, PropagatedContext,
+    ProtocolId, ServiceId, Side, SpanId, StackSample, TraceFlags, TraceId,
 };
 use crate::protocols::Request;
 

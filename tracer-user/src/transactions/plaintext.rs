@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use tracer_common::event::{Header, OP_AHEAD, OP_EOF, OP_JOINED, OP_TX, Op};
+use tracer_common::event::{Header, NetworkPath, OP_AHEAD, OP_EOF, OP_JOINED, OP_TX, Op};
 use tracer_common::policy::{CapturePolicy, TEXT_UNWANTED, VERDICT_TRACE};
 use tracer_common::runtime::tls::WHOLE_RECORD;
 
@@ -163,7 +163,9 @@ impl Engine {
         self.note_task(op);
         let header = Header { flags: op.header.flags & !(OP_JOINED | OP_AHEAD), ..op.header };
         let arrived = if header.flags & OP_TX == 0 { arrived } else { 0 };
-        self.on_io(&Op { header, seq: 0, arrived, ..*op }, carried, out);
+        // Its thread may have used another socket since.
+        let path = if op.sent_pos == op.cookie { op.path } else { NetworkPath::default() };
+        self.on_io(&Op { header, seq: 0, arrived, path, sent_pos: 0, ..*op }, carried, out);
         self.judge_text(op.cookie, out);
     }
 
