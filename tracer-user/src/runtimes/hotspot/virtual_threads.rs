@@ -66,7 +66,7 @@ mod tests {
             assert_eq!(offsets(&described), None, "{of}::{name} is not described yet");
             described.describe(of, name, at);
         }
-        assert_eq!(offsets(&described), Some((1016 | 16 << 16 | 1312 << 32, 1120 | 1128 << 16)));
+        assert_eq!(offsets(&described), Some((0x0520_0010_03f8, 0x0468_0460)));
         described.describe("JavaThread", "_vthread", 1 << 16);
         assert_eq!(offsets(&described), None, "too far");
     }
