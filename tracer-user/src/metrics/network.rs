@@ -8,7 +8,7 @@ use super::durations::{OTHER, port_label};
 use super::export::Metrics;
 use super::families::{Families, vec};
 use super::series_budget::SeriesBudget;
-use crate::model::{FailedConnect, Names, ProtocolId, ServiceId, Side, Span};
+use crate::model::{FailedConnect, Names, Opening, ProtocolId, ServiceId, Side, Span};
 
 /// Most pairs of services with series of their own.
 const PAIRS: usize = 200;
@@ -134,10 +134,10 @@ impl NetworkFamilies {
         let labels = &series.labels;
         // A handshake is no call: what is sent behind it counts, where that is seen.
         let opening = span.opening.as_deref().filter(|_| span.protocol != ProtocolId::Tls);
-        if let Some(nanos) = opening.and_then(|opening| opening.connect_time()) {
+        if let Some(nanos) = opening.and_then(Opening::connect_time) {
             add(&mut series.connects, (&connects, &connect_seconds), labels, nanos);
         }
-        if let Some(nanos) = opening.and_then(|opening| opening.handshake_time()) {
+        if let Some(nanos) = opening.and_then(Opening::handshake_time) {
             add(&mut series.handshakes, (&handshakes, &handshake_seconds), labels, nanos);
         }
     }
