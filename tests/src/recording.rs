@@ -77,7 +77,11 @@ impl Recording {
         let facts: Vec<Value> = self.of(PROCESS).filter_map(|frame| serde_json::from_slice(frame).ok()).collect();
         let pid = |facts: &Value, member: &str| facts[member].as_u64().unwrap_or_default();
         let is_test = |facts: &&Value| facts["exe"].as_str().is_some_and(|exe| exe.contains(&format!("/{program}-")));
-        let tests: BTreeSet<u64> = facts.iter().filter(is_test).map(|facts| pid(facts, "pid")).collect();
+        let all: BTreeSet<u64> = facts.iter().filter(is_test).map(|facts| pid(facts, "pid")).collect();
+        // What it started is still its program when it was forked and has not executed another one yet.
+        let first =
+            facts.iter().filter(|facts| all.contains(&pid(facts, "pid")) && !all.contains(&pid(facts, "parent")));
+        let tests: BTreeSet<u64> = first.map(|facts| pid(facts, "pid")).collect();
         let mut own = tests.clone();
         loop {
             let children = facts.iter().filter(|facts| own.contains(&pid(facts, "parent")));
@@ -262,14 +266,16 @@ mod tests {
         };
         let record = |tgid: u32| framed(RECORD, &[&[0; 16][..], &tgid.to_ne_bytes(), &[0; 4]].concat());
         let mut whole = recording(0);
-        let started = [facts(1, 0, "/x/deps/links-0a1b"), facts(2, 1, "/home/a/nginx"), facts(3, 2, "/home/a/nginx")];
+        let forked = facts(2, 1, "/x/deps/links-0a1b");
+        let started =
+            [facts(1, 0, "/x/deps/links-0a1b"), forked, facts(2, 1, "/home/a/nginx"), facts(3, 2, "/home/a/nginx")];
         whole.frames =
             [&started[..], &[facts(4, 0, "/home/a/other"), record(1), record(2), record(3), record(4)]].concat();
         whole.frames.extend([record(2), framed(4, &[])]);
         let small = whole.reduced("links", 2).unwrap();
         let tgids: Vec<u8> = small.of(RECORD).map(|record| record[TGID.start]).collect();
         assert_eq!(tgids, [2, 3]);
-        assert_eq!(small.of(PROCESS).count(), 2);
+        assert_eq!(small.of(PROCESS).count(), 3);
         assert!(!small.frames.concat().windows(5).any(|part| part == b"/home"));
         assert_eq!(small.frames.last(), whole.frames.last());
         assert_eq!(whole.reduced("redis", 2), None);
