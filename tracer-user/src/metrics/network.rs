@@ -1,14 +1,13 @@
 //! The network between services: round-trip times, retransmits, connects and TLS handshakes of calls, by who calls whom.
 
-use std::collections::HashMap;
-
 use prometheus::{Counter, CounterVec, Gauge, GaugeVec, IntCounter, IntCounterVec, Opts};
+use rustc_hash::FxHashMap;
 
 use super::durations::{OTHER, port_label};
 use super::export::Metrics;
 use super::families::{Families, vec};
 use super::series_budget::SeriesBudget;
-use crate::model::{FailedConnect, Names, Opening, ProtocolId, ServiceId, Side, Span};
+use crate::model::{FailedConnect, Names, ProtocolId, ServiceId, Side, Span};
 
 /// Most pairs of services with series of their own.
 const PAIRS: usize = 200;
@@ -25,13 +24,19 @@ pub(super) struct NetworkFamilies {
     rtt: GaugeVec,
     rtt_min: GaugeVec,
     retransmits: IntCounterVec,
+    openings: OpeningFamilies,
+    pairs: FxHashMap<Pair, PairSeries>,
+    failures: IntCounterVec,
+    failed: FxHashMap<Option<FailedConnect>, IntCounter>,
+}
+
+/// Those of how connections were opened.
+#[derive(Clone, Debug)]
+struct OpeningFamilies {
     connects: IntCounterVec,
     connect_seconds: CounterVec,
     handshakes: IntCounterVec,
     handshake_seconds: CounterVec,
-    pairs: HashMap<Pair, PairSeries>,
-    failures: IntCounterVec,
-    failed: HashMap<Option<FailedConnect>, IntCounter>,
 }
 
 /// The series of a pair. Those of connects and handshakes exist from the first one on.
@@ -70,14 +75,19 @@ impl NetworkFamilies {
                 "tracer_call_retransmits_total",
                 "Segments that the caller's end sent again while a call was open.",
             ),
-            connects: int("tracer_call_connects_total", "Connects whose connection served a call."),
-            connect_seconds: float("tracer_call_connect_seconds_total", "Seconds that these connects took."),
-            handshakes: int(
-                "tracer_call_tls_handshakes_total",
-                "TLS handshakes whose connection served a call in view.",
-            ),
-            handshake_seconds: float("tracer_call_tls_handshake_seconds_total", "Seconds that these handshakes took."),
-            pairs: HashMap::new(),
+            openings: OpeningFamilies {
+                connects: int("tracer_call_connects_total", "Connects whose connection served a call."),
+                connect_seconds: float("tracer_call_connect_seconds_total", "Seconds that these connects took."),
+                handshakes: int(
+                    "tracer_call_tls_handshakes_total",
+                    "TLS handshakes whose connection served a call in view.",
+                ),
+                handshake_seconds: float(
+                    "tracer_call_tls_handshake_seconds_total",
+                    "Seconds that these handshakes took.",
+                ),
+            },
+            pairs: FxHashMap::default(),
             failures: vec(
                 r,
                 IntCounterVec::new(
@@ -85,7 +95,7 @@ impl NetworkFamilies {
                     &["service_name", "server_port", "error_type"],
                 ),
             ),
-            failed: HashMap::new(),
+            failed: FxHashMap::default(),
         }
     }
 
@@ -122,23 +132,26 @@ impl NetworkFamilies {
         if span.side != Side::Client || (span.network.is_none() && span.opening.is_none()) {
             return;
         }
-        let (connects, connect_seconds) = (self.connects.clone(), self.connect_seconds.clone());
-        let (handshakes, handshake_seconds) = (self.handshakes.clone(), self.handshake_seconds.clone());
+        // A handshake is no call: what is sent behind it counts, where that is seen.
+        let opening = span.opening.as_deref().filter(|_| span.protocol != ProtocolId::Tls);
+        let families = opening.map(|opening| (opening, self.openings.clone()));
         let series = self.series(names, span, budget);
         if let Some(network) = span.network {
             series.sum_us += u64::from(network.rtt_us);
             series.least_us = series.least_us.min(network.rtt_min_us);
             series.calls += 1;
-            series.retransmits.inc_by(network.retransmits.unwrap_or(0).into());
+            if let Some(retransmits) = network.retransmits.filter(|retransmits| *retransmits != 0) {
+                series.retransmits.inc_by(retransmits.into());
+            }
         }
+        // Few calls are the first of their connection.
+        let Some((opening, families)) = families else { return };
         let labels = &series.labels;
-        // A handshake is no call: what is sent behind it counts, where that is seen.
-        let opening = span.opening.as_deref().filter(|_| span.protocol != ProtocolId::Tls);
-        if let Some(nanos) = opening.and_then(Opening::connect_time) {
-            add(&mut series.connects, (&connects, &connect_seconds), labels, nanos);
+        if let Some(nanos) = opening.connect_time() {
+            add(&mut series.connects, (&families.connects, &families.connect_seconds), labels, nanos);
         }
-        if let Some(nanos) = opening.and_then(Opening::handshake_time) {
-            add(&mut series.handshakes, (&handshakes, &handshake_seconds), labels, nanos);
+        if let Some(nanos) = opening.handshake_time() {
+            add(&mut series.handshakes, (&families.handshakes, &families.handshake_seconds), labels, nanos);
         }
     }
 
@@ -240,9 +253,9 @@ mod tests {
         assert_eq!(value(&network.rtt, pair), Some(0.002));
         assert_eq!(value(&network.rtt_min, pair), Some(0.0005));
         assert_eq!(value(&network.retransmits, pair), Some(4.0));
-        assert_eq!(value(&network.connects, pair), Some(1.0));
-        assert_eq!(value(&network.connect_seconds, pair), Some(0.005));
-        assert_eq!(value(&network.handshakes, pair), None, "there was none");
+        assert_eq!(value(&network.openings.connects, pair), Some(1.0));
+        assert_eq!(value(&network.openings.connect_seconds, pair), Some(0.005));
+        assert_eq!(value(&network.openings.handshakes, pair), None, "there was none");
         metrics.tick(2);
         assert_eq!(value(&metrics.network.rtt, pair), Some(0.002), "nothing newer is known");
     }
