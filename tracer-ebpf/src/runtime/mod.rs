@@ -24,7 +24,8 @@ use tracer_common::{
     limits::RUNTIMES_MAX,
     lost::Lost,
     runtime::{
-        AT_UNKNOWN, KIND_GO, KIND_GREENLET, KIND_JAVA, KIND_NODE, KIND_PYTHON, KIND_TOKIO, Runtime, TOKIO_WATCHED, UserProbe,
+        AT_UNKNOWN, KIND_GO, KIND_GREENLET, KIND_JAVA, KIND_NODE, KIND_PYTHON, KIND_TOKIO, Runtime, TOKIO_WATCHED,
+        UserProbe,
     },
 };
 
