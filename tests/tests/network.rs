@@ -51,34 +51,35 @@ fn calls(agent: &Agent, count: usize) -> HashMap<String, Value> {
 }
 
 /// Compares what the program printed with the spans. How many first calls had a connect, and the retransmits of all.
-fn compare(said: &[String], calls: &HashMap<String, Value>) -> (usize, u64) {
+fn compare(measured: &[String], calls: &HashMap<String, Value>) -> (usize, u64) {
     let (mut connects, mut retransmits, mut rtt_right) = (0, 0, 0);
     // Only one of Python's threads runs at a time: the program notices later than TCP does.
-    let close =
-        |found: &Value, said: f64| found.as_f64().is_some_and(|found| found < said + 0.001 && said < found + 0.2);
-    for line in said {
-        let said: Value = serde_json::from_str(line).expect("JSON");
-        let call = &calls[said["path"].as_str().expect("a path")];
+    let close = |found: &Value, measured: f64| {
+        found.as_f64().is_some_and(|found| found < measured + 0.001 && measured < found + 0.2)
+    };
+    for line in measured {
+        let measured: Value = serde_json::from_str(line).expect("JSON");
+        let call = &calls[measured["path"].as_str().expect("a path")];
         let found = &call["attributes"];
         let micros = |name: &str| found[name].as_f64().map(|seconds| (seconds * 1e6).round());
         // An acknowledgement may come between the last read and the program's look.
-        rtt_right += usize::from(micros("tracer.rtt.time") == said["rtt"].as_f64());
-        assert!(micros("tracer.rtt.min.time") >= said["rtt_min"].as_f64(), "{said} {call}");
-        assert_eq!(found["tracer.retransmits"], said["retransmits"], "{said} {call}");
-        retransmits += said["retransmits"].as_u64().expect("a count");
-        match said["connect"].as_f64() {
+        rtt_right += usize::from(micros("tracer.rtt.time") == measured["rtt"].as_f64());
+        assert!(micros("tracer.rtt.min.time") >= measured["rtt_min"].as_f64(), "{measured} {call}");
+        assert_eq!(found["tracer.retransmits"], measured["retransmits"], "{measured} {call}");
+        retransmits += measured["retransmits"].as_u64().expect("a count");
+        match measured["connect"].as_f64() {
             Some(connect) => {
-                assert!(close(&found["tracer.connect.time"], connect), "{said} {call}");
+                assert!(close(&found["tracer.connect.time"], connect), "{measured} {call}");
                 connects += 1;
             }
-            None => assert!(found.get("tracer.connect.time").is_none(), "{said} {call}"),
+            None => assert!(found.get("tracer.connect.time").is_none(), "{measured} {call}"),
         }
-        if let Some(handshake) = said["tls"].as_f64() {
-            assert!(close(&found["tracer.tls.handshake.time"], handshake), "{said} {call}");
+        if let Some(handshake) = measured["tls"].as_f64() {
+            assert!(close(&found["tracer.tls.handshake.time"], handshake), "{measured} {call}");
         }
     }
-    figure("round-trip times equal to TCP_INFO", &format!("{rtt_right} of {}", said.len()));
-    assert!(rtt_right * 100 >= said.len() * 95, "{rtt_right} of {}", said.len());
+    figure("round-trip times equal to TCP_INFO", &format!("{rtt_right} of {}", measured.len()));
+    assert!(rtt_right * 100 >= measured.len() * 95, "{rtt_right} of {}", measured.len());
     (connects, retransmits)
 }
 
@@ -96,8 +97,8 @@ fn calls_have_what_tcp_says_and_failed_connects_their_cause() {
     let dir = scratch();
     let (_server, [plain, _]) = serve(python(), "127.0.0.1", dir.path());
     let agent = Agent::start(dir.path(), &[]);
-    let said = run(python(), &["ask", "127.0.0.1", &plain, "8", "3", "20000"]);
-    let (connects, _) = compare(&said, &calls(&agent, said.len()));
+    let measured = run(python(), &["ask", "127.0.0.1", &plain, "8", "3", "20000"]);
+    let (connects, _) = compare(&measured, &calls(&agent, measured.len()));
     assert_eq!(connects, 8);
 
     run(python(), &["fail", "127.0.0.1", &free_port().to_string(), "5"]);
@@ -128,8 +129,8 @@ fn calls_inside_tls_have_their_handshake() {
         text.contains("/early/0/0").then_some(())
     });
     let pair = [("service_name", "caller"), ("callee_service_name", "answerer")];
-    let said = run(python(), &["ask", "127.0.0.1", &tls, "8", "3", "20000", "tls"]);
-    let (connects, _) = compare(&said, &calls(&agent, said.len() + 1));
+    let measured = run(python(), &["ask", "127.0.0.1", &tls, "8", "3", "20000", "tls"]);
+    let (connects, _) = compare(&measured, &calls(&agent, measured.len() + 1));
     assert_eq!(connects, 8);
     let metrics = metrics(&agent);
     for family in ["tracer_call_connects_total", "tracer_call_tls_handshakes_total"] {
@@ -152,9 +153,9 @@ fn lost_packets_show_as_retransmits_and_slow_connects() {
     // The name of its service is known from here on.
     calls(&agent, 1);
     hosts.lose(15);
-    let said = run(hosts.command(1, &python), &["ask", &address, &plain, "30", "4", "20000"]);
+    let measured = run(hosts.command(1, &python), &["ask", &address, &plain, "30", "4", "20000"]);
     hosts.lose(0);
-    let (connects, retransmits) = compare(&said, &calls(&agent, said.len()));
+    let (connects, retransmits) = compare(&measured, &calls(&agent, measured.len()));
     assert_eq!(connects, 30);
     assert!(retransmits > 20, "{retransmits}: hardly anything was lost");
     let metrics = metrics(&agent);

@@ -2,7 +2,7 @@
 //! containers theirs are.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -63,23 +63,39 @@ fn a_server_in_a_chroot_shows_its_requests() {
     agent.stop();
 }
 
-/// Containers of one image show a device of their own for the same file, and the kernel keeps probes by that file.
-#[test]
-fn containers_of_one_image_show_each_request_once() {
-    let needs = ["openssl", "curl", "chroot", "ldd", "unshare", "mount"];
-    let Some(_turn) = begin("tls_overlay", &needs) else { return };
-    let dir = scratch();
-    let (certificate, key) = certificate(dir.path());
+/// Programs that containers of one image need.
+const IMAGE: [&str; 6] = ["openssl", "curl", "chroot", "ldd", "unshare", "mount"];
+
+/// The root directory of containers that run OpenSSL's program.
+struct Image {
+    certificate: String,
+    key: String,
+    program: PathBuf,
+    root: PathBuf,
+}
+
+/// Makes the image for `test`; `None`, and it says so, where no overlay can be mounted.
+fn image(test: &str, dir: &Path) -> Option<Image> {
+    let (certificate, key) = certificate(dir);
     let program = std::fs::canonicalize(find("openssl").expect("openssl")).expect("openssl");
-    let root = roots::with_program(dir.path(), &program);
+    let root = roots::with_program(dir, &program);
     for file in [&certificate, &key] {
         std::fs::copy(file, root.join(&inside(file)[1..])).expect("a copy");
     }
-    let tried =
-        outcome(roots::container(&root, &dir.path().join("trial"), "true").arg(&program).arg("version"), "unshare");
+    let tried = outcome(roots::container(&root, &dir.join("trial"), "true").arg(&program).arg("version"), "unshare");
     if tried.code != Some(0) {
-        return say(&format!("SKIPPED tls_overlay: no overlay can be mounted here: {}", tried.err));
+        say(&format!("SKIPPED {test}: no overlay can be mounted here: {}", tried.err));
+        return None;
     }
+    Some(Image { certificate, key, program, root })
+}
+
+/// Containers of one image show a device of their own for the same file, and the kernel keeps probes by that file.
+#[test]
+fn containers_of_one_image_show_each_request_once() {
+    let Some(_turn) = begin("tls_overlay", &IMAGE) else { return };
+    let dir = scratch();
+    let Some(Image { certificate, key, program, root }) = image("tls_overlay", dir.path()) else { return };
     let ports: Vec<u16> = (0..3).map(|_| free_port()).collect();
     let mut arguments = vec!["--nice=-10".to_owned(), "--max-cpu".into(), "400%".into()];
     arguments.extend(ports.iter().flat_map(|port| ["--port".to_owned(), port.to_string()]));
@@ -114,20 +130,9 @@ fn containers_of_one_image_show_each_request_once() {
 /// `chmod` in a container copies its library up: later processes there run the copy, which shows the numbers of the file below.
 #[test]
 fn a_library_that_is_copied_up_while_probes_stand() {
-    let needs = ["openssl", "curl", "chroot", "ldd", "unshare", "mount"];
-    let Some(_turn) = begin("tls_copied_up", &needs) else { return };
+    let Some(_turn) = begin("tls_copied_up", &IMAGE) else { return };
     let dir = scratch();
-    let (certificate, key) = certificate(dir.path());
-    let program = std::fs::canonicalize(find("openssl").expect("openssl")).expect("openssl");
-    let root = roots::with_program(dir.path(), &program);
-    for file in [&certificate, &key] {
-        std::fs::copy(file, root.join(&inside(file)[1..])).expect("a copy");
-    }
-    let tried =
-        outcome(roots::container(&root, &dir.path().join("trial"), "true").arg(&program).arg("version"), "unshare");
-    if tried.code != Some(0) {
-        return say(&format!("SKIPPED tls_copied_up: no overlay can be mounted here: {}", tried.err));
-    }
+    let Some(Image { certificate, key, program, root }) = image("tls_copied_up", dir.path()) else { return };
     let library = roots::libraries(&program).into_iter().find(|path| path.to_string_lossy().contains("libssl."));
     let library = library.expect("libssl").display().to_string();
     let ports: Vec<u16> = (0..3).map(|_| free_port()).collect();

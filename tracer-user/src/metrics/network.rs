@@ -1,4 +1,4 @@
-//! The network between services: round-trip times, retransmits, connects and TLS handshakes of calls, by who calls whom.
+//! The network between services: round-trip times, retransmits, connects and TLS handshakes of calls, by caller and callee.
 
 use prometheus::{Counter, CounterVec, Gauge, GaugeVec, IntCounter, IntCounterVec, Opts};
 use rustc_hash::FxHashMap;
@@ -15,7 +15,7 @@ const PAIRS: usize = 200;
 const FAILURES: usize = 200;
 const LABELS: [&str; 3] = ["service_name", "callee_service_name", "server_port"];
 
-/// Who calls whom; `None`: all that share series.
+/// Caller, callee and port; `None`: all that share series.
 type Pair = Option<(ServiceId, Option<ServiceId>, u16)>;
 
 /// The families.

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 use tracer_common::event::Op;
 
-use super::cause::{Cause, ShownBy, State};
+use super::cause::{CallState, Cause, ShownBy};
 use super::engine::{Engine, Output};
 use super::event_loop::is_looped;
 use super::evidence::Evidence;
@@ -549,7 +549,7 @@ impl Engine {
             && !call.cause.is_certain()
             && call.cause.forwarded.is_none()
             && (!call.cause.is_tasked()
-                || (call.cause.shown_by == ShownBy::TaskOrGroup && call.cause.state != State::DecidedByTask))
+                || (call.cause.shown_by == ShownBy::TaskOrGroup && call.cause.state != CallState::DecidedByTask))
         {
             call.cause.vote = call.cause.vote.and(slot);
         }

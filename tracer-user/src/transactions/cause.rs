@@ -30,7 +30,7 @@ pub enum ShownBy {
 
 /// What is still to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum CallState {
     /// Nothing is waited for; the answer of the request may still confirm it.
     Settled,
     /// A thread that held no request made the call: the thread that waits for its result may still show up.
@@ -89,7 +89,7 @@ pub struct Cause {
     /// Whose evidence counts.
     pub shown_by: ShownBy,
     /// What is still to come.
-    pub state: State,
+    pub state: CallState,
     /// Who took its result, if that names the candidate.
     pub taken: Option<Taken>,
     /// Its content names the candidate.
@@ -114,7 +114,7 @@ impl Cause {
             vote: Vote::None,
             doubt: None,
             shown_by: ShownBy::Thread,
-            state: State::Settled,
+            state: CallState::Settled,
             taken: None,
             forwarded: None,
             passed: Passed::No,
@@ -141,12 +141,12 @@ impl Cause {
 
     /// Whether evidence that decides the parent is still to come.
     pub fn is_open(&self) -> bool {
-        self.awaits_others() || self.state == State::AwaitsProcess
+        self.awaits_others() || self.state == CallState::AwaitsProcess
     }
 
     /// Whether another thread or task is still to show the parent.
     pub fn awaits_others(&self) -> bool {
-        matches!(self.state, State::AwaitsResult | State::AwaitsTask)
+        matches!(self.state, CallState::AwaitsResult | CallState::AwaitsTask)
     }
 
     /// Whether tasks of its process share threads, so that only tasks show requests.

@@ -17,7 +17,7 @@
 use rustc_hash::FxHashMap;
 use tracer_common::event::{Exec, Fork, Op, ThreadStats};
 
-use super::cause::{Candidate, Cause, ShownBy, State};
+use super::cause::{CallState, Candidate, Cause, ShownBy};
 use super::combine::Vote;
 use super::engine::Engine;
 use super::evidence::{Doubt, Evidence};
@@ -233,7 +233,7 @@ impl Engine {
         let independent = child.executed && now.saturating_sub(child.forked) > INDEPENDENT;
         let undecided = |evidence| Cause { shown_by: ShownBy::Process, ..Cause::none(evidence) };
         if child.task != 0 && child.request.is_none() && !independent {
-            return Some(Cause { state: State::AwaitsProcess, ..undecided(Evidence::ForkUndecided) });
+            return Some(Cause { state: CallState::AwaitsProcess, ..undecided(Evidence::ForkUndecided) });
         }
         let Some(forking @ ForkingRequest { request, kept, .. }) = child.request else {
             if independent {
@@ -250,7 +250,7 @@ impl Engine {
         }
         let kept = self.spans.get(request).map_or(kept, OpenSpan::kept);
         let cause = Cause::of(request, kept, Evidence::ForkUndecided);
-        Some(Cause { shown_by: ShownBy::Process, state: State::AwaitsProcess, ..cause })
+        Some(Cause { shown_by: ShownBy::Process, state: CallState::AwaitsProcess, ..cause })
     }
 
     /// How a request that forked a process was answered, as far as it was; `None`: it was forgotten.
@@ -277,13 +277,13 @@ impl Engine {
 
     /// A call was sent: remembers it if the end of its process decides, and keeps the request until then.
     pub(super) fn sent_by_process(&mut self, slot: Slot) {
-        let Some(live) = self.spans.get_mut(slot).filter(|live| live.cause.state == State::AwaitsProcess) else {
+        let Some(live) = self.spans.get_mut(slot).filter(|live| live.cause.state == CallState::AwaitsProcess) else {
             return;
         };
         let request = live.cause.request();
         if self.child_processes.calls.len() >= WAITING {
             self.child_processes.reached += 1;
-            live.cause.state = State::Settled;
+            live.cause.state = CallState::Settled;
             return;
         }
         self.child_processes.calls.push(slot);
@@ -332,7 +332,7 @@ impl Engine {
                 (Verdict::Confirmed, None) => {}
                 (Verdict::Doubt(why), _) => cause.doubt = Some(why),
             }
-            cause.state = State::Settled;
+            cause.state = CallState::Settled;
         }
     }
 

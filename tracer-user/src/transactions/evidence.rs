@@ -1,4 +1,4 @@
-//! What speaks for a span's parent, and what against it: every sentence that people read about it, with its weight.
+//! Evidence and doubts about a span's parent: each with its text for people and its weight.
 //!
 //! An evidence comes from one mechanism (the thread, the task, the callback group, a fork, …); a doubt makes any evidence
 //! void. [`super::combine`] makes the verdict of both.
@@ -284,7 +284,7 @@ pub enum Doubt {
     Lock,
     /// There were more wake-ups or calls than are remembered.
     TooMany,
-    /// The process has jobs without calls, and calls that nobody waits for.
+    /// The process has jobs without calls, and calls that no thread waits for.
     MixedJobs,
     /// The thread made further calls before anyone took a result.
     NotLastCall,

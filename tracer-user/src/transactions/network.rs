@@ -8,7 +8,7 @@ use super::engine::Engine;
 use super::open_span::OpenSpan;
 use crate::model::{FailedConnect, Nanos, Network, Opening};
 
-/// Most services, ports and errors of failed connects that are told apart between two looks, which is about a second.
+/// Most services, ports and errors of failed connects counted separately within about a second.
 const FAILED_CONNECTS: usize = 256;
 
 /// What TCP measured while a span was open.
@@ -20,7 +20,7 @@ pub struct NetworkSoFar {
 }
 
 impl NetworkSoFar {
-    /// An operation on the span's connection, or its end, told how its path was.
+    /// The network path at an operation on the span's connection, or at its end.
     fn measured(&mut self, path: NetworkPath, begins: bool) {
         // A connection without a measured round trip is none of TCP, or has not been acknowledged anything.
         if path.rtt == 0 {
@@ -52,7 +52,7 @@ impl OpenSpan {
 }
 
 impl Engine {
-    /// A socket changed state: its open spans learn how its path was. One that was never connected is counted.
+    /// A socket changed state: its open spans take over the network path. One that was never connected is counted.
     pub(super) fn note_network(&mut self, state: &State) {
         let Some(connection) = self.connections.get_mut(&state.cookie) else { return };
         if state.new == tcp_state::SYN_SENT {

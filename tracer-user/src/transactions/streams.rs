@@ -6,7 +6,7 @@
 //! evidence only if no other thread ever made a call on the connection, and the sending callback never is. Tasks
 //! identified by their runtime are not affected.
 
-use super::cause::State;
+use super::cause::CallState;
 use super::connection::SEVERAL;
 use super::engine::Engine;
 use super::evidence::{Doubt, Evidence};
@@ -39,7 +39,7 @@ impl Engine {
 
     /// Whether only the sending thread links the call to a request while others send on its connection, too.
     fn is_shared_stream(&self, live: &OpenSpan) -> bool {
-        if !is_stream(live) || live.cause.state == State::DecidedByTask || live.cause.candidate.is_none() {
+        if !is_stream(live) || live.cause.state == CallState::DecidedByTask || live.cause.candidate.is_none() {
             return false;
         }
         !self.connections.get(&live.cookie).map_or(live.sole, |connection| connection.asker == live.tid)
@@ -54,7 +54,7 @@ impl Engine {
     pub(super) fn judge_stream(&mut self, slot: Slot) {
         let Some(live) = self.spans.get_mut(slot).filter(|live| is_stream(live)) else { return };
         let by_thread = live.cause.candidate.is_some() && live.cause.is_certain();
-        if by_thread && live.cause.doubt.is_none() && live.cause.state != State::DecidedByTask {
+        if by_thread && live.cause.doubt.is_none() && live.cause.state != CallState::DecidedByTask {
             live.cause.evidence = Evidence::OnlySender;
         }
     }

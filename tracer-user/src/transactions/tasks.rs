@@ -4,7 +4,7 @@ use tracer_common::event::{Op, TASK_EDGE_WATCHED, TaskEdge};
 use tracer_common::runtime::{KIND_JAVA, KIND_TOKIO};
 
 use super::begin::During;
-use super::cause::{Candidate, Cause, Passed, ShownBy, State};
+use super::cause::{CallState, Candidate, Cause, Passed, ShownBy};
 use super::combine::Vote;
 use super::engine::Engine;
 use super::evidence::{Doubt, Evidence};
@@ -152,7 +152,7 @@ impl Engine {
                     && let Some(live) = self.spans.get_mut(slot)
                     && !live.cause.is_certain()
                 {
-                    live.cause.state = State::AwaitsTask;
+                    live.cause.state = CallState::AwaitsTask;
                     live.cause.evidence = Evidence::TaskWithoutRequest;
                 }
                 return self.task_table.is_made(id);
@@ -173,9 +173,9 @@ impl Engine {
         for (call, doubt) in self.task_table.reads(op, cookie) {
             let Some(live) = self.spans.get_mut(call) else { continue };
             match live.cause.state {
-                State::DecidedByTask => live.cause.doubt = doubt,
-                State::AwaitsTask => {
-                    live.cause.state = State::Settled;
+                CallState::DecidedByTask => live.cause.doubt = doubt,
+                CallState::AwaitsTask => {
+                    live.cause.state = CallState::Settled;
                     live.cause.evidence = doubt.map_or(Evidence::TaskWithoutRequest, Evidence::Doubtful);
                 }
                 _ => {}
@@ -223,13 +223,13 @@ impl Engine {
     /// The task's evidence: the call was made for the request of `answer`.
     pub(super) fn decide_by_task(&mut self, call: Slot, answer: &AnsweredRequest, doubt: Option<Doubt>) {
         let Some(live) = self.spans.get_mut(call).filter(|live| live.side == Side::Client) else { return };
-        let is_decided = live.cause.state == State::DecidedByTask;
+        let is_decided = live.cause.state == CallState::DecidedByTask;
         let several = (live.cause.passed == Passed::ToSeveral).then_some(Doubt::SeveralTasks);
         let mut doubt = several.or(doubt);
         if doubt == Some(Doubt::SharedConnection) && !is_decided && !live.cause.is_certain() {
             if !live.passed_on {
                 live.provisional_parent = Some(Box::new(*answer));
-                live.cause.state = State::AwaitsTask;
+                live.cause.state = CallState::AwaitsTask;
                 return;
             }
             doubt = None;
@@ -247,11 +247,11 @@ impl Engine {
             return;
         }
         if live.start < answer.start {
-            (live.cause.evidence, live.cause.state) = (Evidence::SentBeforeTask, State::Settled);
+            (live.cause.evidence, live.cause.state) = (Evidence::SentBeforeTask, CallState::Settled);
             return;
         }
         let is_passed = live.cause.passed != Passed::No;
-        live.cause.state = State::DecidedByTask;
+        live.cause.state = CallState::DecidedByTask;
         live.cause.candidate = Some(Candidate { slot: answer.request, kept: answer.kept });
         live.cause.evidence = if is_passed { Evidence::TaskPassed } else { Evidence::TaskAnswered };
         (live.cause.doubt, live.cause.vote) = (doubt, Vote::For(answer.request));
@@ -284,7 +284,7 @@ impl Engine {
     pub(super) fn still_waits(&mut self, slot: Slot, now: Nanos) -> bool {
         // Under pressure, calls of tasks that answer no request must not crowd out other spans.
         let crowded = self.spans.len() > self.limits.spans / 2;
-        let Some(live) = self.spans.get_mut(slot).filter(|live| live.cause.state == State::AwaitsTask) else {
+        let Some(live) = self.spans.get_mut(slot).filter(|live| live.cause.state == CallState::AwaitsTask) else {
             return false;
         };
         let patience = if live.provisional_parent.is_some() { LENT_PATIENCE } else { PATIENCE };
@@ -293,7 +293,7 @@ impl Engine {
         if now != Nanos::MAX && !crowded && live.deferred < patience && !seen {
             return true;
         }
-        live.cause.state = State::AwaitsResult;
+        live.cause.state = CallState::AwaitsResult;
         let (tgid, task, passed) = (live.pid, live.cause.task, live.cause.passed != Passed::No);
         // A task that sends for others would have shown for which request by now.
         if task != 0

@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 use smallvec::SmallVec;
 use tracer_common::event::{Op, WAKE_RESULT, Wake};
 
-use super::cause::{Candidate, State, Taken};
+use super::cause::{CallState, Candidate, Taken};
 use super::combine::Vote;
 use super::engine::{Engine, Output};
 use super::evidence::{Doubt, Evidence};
@@ -143,8 +143,8 @@ impl Engine {
         let given_up =
             (thread.detached_calls.calls.len() >= MAX_DETACHED_CALLS).then(|| thread.detached_calls.calls.remove(0));
         thread.detached_calls.calls.push(slot);
-        if let Some(live) = self.spans.get_mut(slot).filter(|live| live.cause.state == State::Settled) {
-            live.cause.state = State::AwaitsResult;
+        if let Some(live) = self.spans.get_mut(slot).filter(|live| live.cause.state == CallState::Settled) {
+            live.cause.state = CallState::AwaitsResult;
         }
         if let Some(call) = given_up {
             self.counters.detached_calls_given_up += 1;
@@ -395,10 +395,10 @@ impl Engine {
             let last = index + 1 == count;
             let alone = last || (back.paired && !unreturned);
             self.hand(call, &back, doubt, if alone { 1 } else { count });
-            if let Some(live) = self.spans.get_mut(call).filter(|live| live.cause.state != State::DecidedByTask) {
+            if let Some(live) = self.spans.get_mut(call).filter(|live| live.cause.state != CallState::DecidedByTask) {
                 live.wakeup_candidates.clone_from(&wakeup_candidates);
                 if wakeup_candidates.is_some() {
-                    live.cause.state = State::AwaitsResult;
+                    live.cause.state = CallState::AwaitsResult;
                 }
             }
         }
@@ -410,13 +410,13 @@ impl Engine {
         let asked_at = self.spans.get(call).map_or(0, |live| live.start);
         let answered = self.spans.get(back.request).filter(|live| live.first_reply > asked_at);
         let answered = answered.map(|live| live.answered_by);
-        let Some(live) = self.spans.get_mut(call).filter(|live| live.cause.state != State::DecidedByTask) else {
+        let Some(live) = self.spans.get_mut(call).filter(|live| live.cause.state != CallState::DecidedByTask) else {
             return;
         };
         if let Some(thread) = self.threads.get_mut(&live.tid) {
             thread.works = true;
         }
-        live.cause.state = State::Settled;
+        live.cause.state = CallState::Settled;
         live.cause.candidate = Some(Candidate { slot: back.request, kept: back.kept });
         live.cause.taken = Some(Taken { by: back.by, futex: back.futex, calls });
         live.cause.doubt = doubt;
@@ -457,8 +457,8 @@ impl Engine {
 
     pub(super) fn dismiss(&mut self, call: Slot) {
         if let Some(live) = self.spans.get_mut(call) {
-            if live.cause.state == State::AwaitsResult {
-                live.cause.state = State::Settled;
+            if live.cause.state == CallState::AwaitsResult {
+                live.cause.state = CallState::Settled;
             }
             live.wakeup_candidates = None;
         }

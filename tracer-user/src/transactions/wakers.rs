@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 use tracer_common::event::{Op, TaskEdge};
 use tracer_common::runtime::KIND_GO;
 
-use super::cause::{Passed, State};
+use super::cause::{CallState, Passed};
 use super::engine::Engine;
 use super::evidence::Doubt;
 use super::open_span::Slot;
@@ -338,7 +338,7 @@ impl Engine {
         let Some(live) = self
             .spans
             .get_mut(call)
-            .filter(|live| live.side == Side::Client && live.cause.state != State::DecidedByTask)
+            .filter(|live| live.side == Side::Client && live.cause.state != CallState::DecidedByTask)
         else {
             return 0;
         };
@@ -357,7 +357,7 @@ impl Engine {
             }
             Works::Undecided(_) if self.task_table.waits(to, call) => {
                 if let Some(live) = self.spans.get_mut(call) {
-                    live.cause.state = State::AwaitsTask;
+                    live.cause.state = CallState::AwaitsTask;
                 }
                 to
             }
@@ -369,7 +369,7 @@ impl Engine {
     fn doubt_passed(&mut self, call: Slot) {
         let Some(live) = self.spans.get_mut(call) else { return };
         live.cause.passed = Passed::ToSeveral;
-        if live.cause.state == State::DecidedByTask {
+        if live.cause.state == CallState::DecidedByTask {
             live.cause.doubt = Some(Doubt::SeveralTasks);
         }
     }
