@@ -1,7 +1,7 @@
-//! Java libraries of the distribution.
+//! Java: libraries of the distribution, and newer virtual machines.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Directory of the archives.
 pub const DIRECTORY: &str = "/usr/share/java";
@@ -27,4 +27,16 @@ pub fn class_path(dir: &Path) -> OsString {
         path.push(archive);
     }
     path
+}
+
+/// The virtual machines of Debian's unstable release, which only the full tier installs: paths (`…/java-21`) and versions.
+pub fn newest() -> Vec<(&'static str, u32)> {
+    let paths = std::env::var_os("TRACER_NEWEST_JAVAS").unwrap_or_default();
+    let paths: Vec<PathBuf> = std::env::split_paths(&paths).filter(|path| !path.as_os_str().is_empty()).collect();
+    let of = |path: &PathBuf| {
+        let version = path.file_name()?.to_str()?.strip_prefix("java-")?.parse().ok()?;
+        // Names of programs are static everywhere else; a test leaks only a few.
+        Some((&*Box::leak(path.to_str()?.to_owned().into_boxed_str()), version))
+    };
+    paths.iter().map(|path| of(path).unwrap_or_else(|| panic!("{} has no version", path.display()))).collect()
 }

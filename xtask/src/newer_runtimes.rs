@@ -1,5 +1,5 @@
-//! Runtimes newer than the distribution's, for the full tier: the Pythons that Debian's unstable release has today, and Node.js of
-//! the npm registry. Unpacked below `target/tools`, not installed.
+//! Runtimes newer than the distribution's, for the full tier: the Pythons and Javas that Debian's unstable release has today, and
+//! Node.js of the npm registry. Unpacked below `target/tools`, not installed.
 
 use std::env;
 use std::ffi::OsString;
@@ -40,7 +40,7 @@ pub(crate) fn install(runs: impl Fn(&str) -> bool) -> Result<()> {
     }
     npm(&NODE)?;
     wheels::install_newest()?;
-    pythons()
+    UNSTABLE.iter().try_for_each(Unstable::install)
 }
 
 /// Unpacks a program of an npm package unless that has been done.
@@ -63,53 +63,97 @@ fn npm(program: &NpmProgram) -> Result<()> {
     shell::run(&mut tar, "")
 }
 
-/// Where the interpreters and their release's libraries are.
-fn pythons_dir() -> Result<PathBuf> {
-    Ok(shell::target_dir()?.join("tools/newest-pythons"))
+/// Runtimes of one kind in the unstable release, each of which is a package.
+struct Unstable {
+    /// For people.
+    title: &'static str,
+    /// Where they and their release's libraries are, below `target/tools`.
+    directory: &'static str,
+    /// How names of packages begin.
+    prefix: &'static str,
+    /// The version in the rest of a package's name; `None`: another package, or an older version.
+    version: fn(&str) -> Option<u32>,
+    /// What it needs beside what its package depends on.
+    also: &'static [&'static str],
+    /// The program of a version, and its name among [`started`].
+    program: fn(u32) -> (String, String),
+    /// Tests find them by this variable: paths, as in `PATH`.
+    variable: &'static str,
 }
 
-/// Unpacks the unstable release's Pythons with all that they depend on, and writes the programs that start them.
-fn pythons() -> Result<()> {
-    let dir = pythons_dir()?;
-    if !started(&dir).is_empty() {
-        return Ok(());
+const UNSTABLE: [Unstable; 2] = [
+    Unstable {
+        title: "Pythons",
+        directory: "newest-pythons",
+        prefix: "python3.",
+        version: |rest| rest.parse().ok().filter(|minor| *minor >= OLDEST_PYTHON),
+        // Extension modules of C++ need its library.
+        also: &["libstdc++6"],
+        program: |minor| (format!("/usr/bin/python3.{minor}"), format!("python3.{minor}")),
+        variable: "TRACER_NEWEST_PYTHONS",
+    },
+    Unstable {
+        title: "Javas",
+        directory: "newest-javas",
+        prefix: "openjdk-",
+        version: |rest| rest.strip_suffix("-jre-headless")?.parse().ok().filter(|major| *major >= OLDEST_JAVA),
+        also: &[],
+        program: |major| (format!("/usr/lib/jvm/java-{major}-openjdk-amd64/bin/java"), format!("java-{major}")),
+        variable: "TRACER_NEWEST_JAVAS",
+    },
+];
+
+/// Oldest versions that are taken. Python's earlier ones are tested by other means; Java has virtual threads from 21 on.
+const OLDEST_PYTHON: u32 = 14;
+const OLDEST_JAVA: u32 = 21;
+
+impl Unstable {
+    fn directory(&self) -> Result<PathBuf> {
+        Ok(shell::target_dir()?.join("tools").join(self.directory))
     }
-    shell::progress("installing the unstable release's Pythons below target/tools");
-    let archive = Archive::open(&dir, "sid", "amd64", &["sid"], &[])?;
-    // Its own, and what is to follow it.
-    let packages = archive.names("python3.")?;
-    let packages: Vec<&str> = packages.iter().map(String::as_str).filter(|name| is_python(name)).collect();
-    ensure!(!packages.is_empty(), "the unstable release has no package of Python {OLDEST} or later");
-    let root = dir.join("root");
-    let _ = fs::remove_dir_all(&root);
-    // Extension modules of C++ need its library.
-    let all = [&packages[..], &["libstdc++6"]].concat();
-    archive.unpack(&archive.closure(&all, false)?, &root)?;
-    let bin = dir.join("bin");
-    fs::create_dir_all(&bin).with_context(|| format!("cannot create {}", bin.display()))?;
-    for name in packages {
-        let path = bin.join(name);
-        // Its C library is newer than this machine's, so the process sees the other release's /usr in place of this one.
-        let script = format!(
-            "#!/bin/sh\nusr=$(dirname \"$(dirname \"$(readlink -f \"$0\")\")\")/root/usr\nexec unshare --mount sh -c \
-             'mount --bind \"$0\" /usr && exec /usr/bin/{name} \"$@\"' \"$usr\" \"$@\"\n"
-        );
-        fs::write(&path, script).with_context(|| format!("cannot write {}", path.display()))?;
-        let mode = fs::Permissions::from_mode(0o755);
-        fs::set_permissions(&path, mode).with_context(|| format!("cannot make {} executable", path.display()))?;
+
+    /// The version that a package is of.
+    fn version_of(&self, package: &str) -> Option<u32> {
+        (self.version)(package.strip_prefix(self.prefix)?)
     }
-    Ok(())
+
+    /// Unpacks all with what they depend on, and writes the programs that start them.
+    fn install(&self) -> Result<()> {
+        let dir = self.directory()?;
+        if !started(&dir).is_empty() {
+            return Ok(());
+        }
+        shell::progress(format!("installing the unstable release's {} below target/tools", self.title));
+        let archive = Archive::open(&dir, "sid", "amd64", &["sid"], &[])?;
+        // Those of today, and what is to follow them.
+        let packages = archive.names(self.prefix)?;
+        let packages: Vec<&str> =
+            packages.iter().map(String::as_str).filter(|name| self.version_of(name).is_some()).collect();
+        ensure!(!packages.is_empty(), "the unstable release has no {} as new as wanted", self.title);
+        let root = dir.join("root");
+        let _ = fs::remove_dir_all(&root);
+        archive.unpack(&archive.closure(&[&packages[..], self.also].concat(), false)?, &root)?;
+        let bin = dir.join("bin");
+        fs::create_dir_all(&bin).with_context(|| format!("cannot create {}", bin.display()))?;
+        for version in packages.iter().filter_map(|package| self.version_of(package)) {
+            let (program, name) = (self.program)(version);
+            let path = bin.join(name);
+            // Its C library is newer than this machine's, so the process sees the other release's /usr in place of this one, and
+            // the other's settings before this one's.
+            let script = format!(
+                "#!/bin/sh\nroot=$(dirname \"$(dirname \"$(readlink -f \"$0\")\")\")/root\nexec unshare --mount sh -c \
+                 'mount -t overlay overlay -o \"lowerdir=$0/etc:/etc\" /etc && mount --bind \"$0/usr\" /usr && exec {program} \"$@\"' \
+                 \"$root\" \"$@\"\n"
+            );
+            fs::write(&path, script).with_context(|| format!("cannot write {}", path.display()))?;
+            let mode = fs::Permissions::from_mode(0o755);
+            fs::set_permissions(&path, mode).with_context(|| format!("cannot make {} executable", path.display()))?;
+        }
+        Ok(())
+    }
 }
 
-/// Oldest minor version that is taken: earlier ones are tested by other means.
-const OLDEST: u32 = 14;
-
-/// Whether a package is an interpreter: `python3.14`, not `python3.14-venv`.
-fn is_python(package: &str) -> bool {
-    package.strip_prefix("python3.").and_then(|minor| minor.parse::<u32>().ok()).is_some_and(|minor| minor >= OLDEST)
-}
-
-/// The programs that start the interpreters: `bin/python3.14` and later.
+/// The programs that start the runtimes: `bin/python3.14` and later.
 fn started(dir: &Path) -> Vec<PathBuf> {
     let all = fs::read_dir(dir.join("bin")).into_iter().flatten().flatten().map(|entry| entry.path());
     let mut all: Vec<PathBuf> = all.filter(|path| path.is_file()).collect();
@@ -117,11 +161,14 @@ fn started(dir: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// What is set for tests that use the interpreters, as an argument of `env`: their paths, as in `PATH`.
-pub(crate) fn environment() -> Result<OsString> {
-    let mut set = OsString::from("TRACER_NEWEST_PYTHONS=");
-    set.push(env::join_paths(started(&pythons_dir()?)).context("a directory has a colon in its name")?);
-    Ok(set)
+/// What is set for tests that use them, as arguments of `env`: their paths, as in `PATH`.
+pub(crate) fn environment() -> Result<Vec<OsString>> {
+    let set = |kind: &Unstable| {
+        let mut set = OsString::from(format!("{}=", kind.variable));
+        set.push(env::join_paths(started(&kind.directory()?)).context("a directory has a colon in its name")?);
+        Ok(set)
+    };
+    UNSTABLE.iter().map(set).collect()
 }
 
 #[cfg(test)]
@@ -129,16 +176,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn interpreters_are_told_from_their_parts() {
-        for (package, expected) in [
-            ("python3.14", true),
-            ("python3.15", true),
-            ("python3.13", false),
-            ("python3.14-minimal", false),
-            ("python3.14-nogil", false),
-            ("python3", false),
+    fn runtimes_are_told_from_their_parts() {
+        let [python, java] = &UNSTABLE;
+        for (kind, package, expected) in [
+            (python, "python3.14", Some(14)),
+            (python, "python3.15", Some(15)),
+            (python, "python3.13", None),
+            (python, "python3.14-minimal", None),
+            (python, "python3.14-nogil", None),
+            (python, "python3", None),
+            (java, "openjdk-21-jre-headless", Some(21)),
+            (java, "openjdk-28-jre-headless", Some(28)),
+            (java, "openjdk-17-jre-headless", None),
+            (java, "openjdk-21-jre", None),
+            (java, "openjdk-21-jdk-headless", None),
         ] {
-            assert_eq!(is_python(package), expected, "{package}");
+            assert_eq!(kind.version_of(package), expected, "{package}");
         }
     }
 }

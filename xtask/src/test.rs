@@ -182,7 +182,7 @@ fn kernel(options: &Options, times: &mut Times, tally: &mut Tally) -> Result<()>
             let mut command = root.command("env");
             // sudo resets the environment.
             command.arg(format!("TRACER_BIN={}", target.join("release/tracer").display()));
-            command.arg("RUST_BACKTRACE=1").args(&wheels).arg(&built).arg(&newer);
+            command.arg("RUST_BACKTRACE=1").args(&wheels).arg(&built).args(&newer);
             command.arg("timeout").arg("--kill-after=10").arg(KERNEL_SECONDS.to_string());
             command.arg(program).args(["--test-threads=1", "--nocapture"]);
             command.args(if only.is_empty() { tier } else { only });

@@ -76,7 +76,7 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
         command.arg(format!("TRACER_BIN={}", tracer.display()));
         command.arg(format!("TRACER_TRUTH_FILE={}", file.display()));
         command.args(wheels::environment()?).arg(workloads::environment()?);
-        command.arg(newer_runtimes::environment()?);
+        command.args(newer_runtimes::environment()?);
         if options.full {
             command.arg("TRACER_TRUTH=full");
         }
