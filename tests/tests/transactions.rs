@@ -97,9 +97,7 @@ fn newest_javas() {
         say("SKIPPED newest_javas: needs the unstable release's Javas (cargo xtask test --full)");
     }
     for (program, version) in newest {
-        // Before 24, nothing says which virtual thread is mounted.
-        let floor = if version < 24 { 0.0 } else { 0.98 };
-        judge("transactions_newest_javas", &virtual_threads(program, version), &virtual_modes(floor)[..2]);
+        judge("transactions_newest_javas", &virtual_threads(program, version), &virtual_modes(0.98)[..2]);
     }
 }
 

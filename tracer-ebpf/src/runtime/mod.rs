@@ -137,7 +137,7 @@ pub(crate) fn holder(task: Task, tgid: u32) -> Option<u64> {
     let is_named = entity & ((1 << ENTITY_BITS) - 1) != 0;
     match runtime.kind {
         KIND_GO | KIND_TOKIO | KIND_JAVA if is_named => Some(entity),
-        KIND_JAVA => Some(0),
+        KIND_JAVA => (entity == 0).then_some(0),
         KIND_PYTHON | KIND_GREENLET if !is_named => Some(0),
         _ => None,
     }

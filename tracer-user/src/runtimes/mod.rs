@@ -111,8 +111,8 @@ impl DetectionState {
                  ambiguous or orphans"
             }
             Self::ThreadsOnly => {
-                "its threads and pools are followed; tasks that move between threads (Java's virtual threads before 24) are not \
-                 distinguished: calls of such requests at the same time are ambiguous or orphans"
+                "its threads and pools are followed; tasks that move between threads (Java's virtual threads before 21, or with ZGC or \
+                 Shenandoah before 24, or where its library has no symbols) are not distinguished: their calls are ambiguous or orphans"
             }
         }
     }
