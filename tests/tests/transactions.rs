@@ -231,9 +231,7 @@ fn judge_python(program: &'static str, version: &str, libraries: bool) {
         Application { name, program, arguments, source, java: false, title: leak(format!("Python {version}, {title}")) }
     };
     let naps = Mode::new("naps", "two calls after sleeps", 0.999);
-    // From 3.15 on, some contexts are copied where the probe does not see it: calls of such tasks are ambiguous.
-    let floor = if ["3.13", "3.14"].contains(&version) { 0.999 } else { 0.9 };
-    let gather = Mode::new("gather", "two calls at once (gather)", floor);
+    let gather = Mode::new("gather", "two calls at once (gather)", 0.999);
     let streams = application("streams", "asyncio streams", &["-u"], "tree_asyncio.py");
     let nested = Mode::new("nested", "a task in a task", 0.999);
     let thread = Mode::new("thread", "asyncio.to_thread", 0.999);

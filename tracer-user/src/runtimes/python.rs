@@ -53,6 +53,14 @@ pub(super) const KEYS: &[Layout] = &[
 pub(super) const RUNTIME: &str = "_PyRuntime";
 const COPY: &str = "PyContext_CopyCurrent";
 const ADD: &str = "PySet_Add";
+/// The type of contexts. From 3.15 on, a server of asyncio makes the context of each connection it accepts by the type's method `copy`.
+const CONTEXT: &str = "PyContext_Type";
+const COPIES_BY_METHOD: u8 = 15;
+/// `PyTypeObject.tp_methods` in every version; a method's description has the addresses of its name and its code first. Most methods that
+/// are looked at: contexts have seven.
+const METHODS: u64 = 232;
+const METHOD: u64 = 32;
+const METHODS_MAX: u64 = 32;
 /// The function that returns the state of the thread that calls it.
 pub(super) const STATE: &str = "PyGILState_GetThisThreadState";
 /// Bytes of its code that are looked at.
@@ -71,7 +79,10 @@ pub fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
     let path = program(maps)?;
     log::debug!("process {pid} runs Python: {path}");
     let minor = minor(name(path)).or_else(|| minor(name(&maps.exe)));
-    let version = minor.map_or_else(String::new, |minor| format!("3.{minor}"));
+    let version = match minor {
+        Some(minor) => format!("3.{minor}"),
+        None => other_build(name(path)).or_else(|| other_build(name(&maps.exe))).unwrap_or_default(),
+    };
     let bare = Runtime { kind: KIND_PYTHON, ..Runtime::default() };
     let found = Found::known(NAME, version, bare);
     let less = |state| Some(found.clone().without(state));
@@ -82,7 +93,7 @@ pub fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
         return less(DetectionState::UnknownVersion);
     };
     let file = maps.open_by(path);
-    let Some(program) = Program::read(&file, &[RUNTIME, COPY, ADD, STATE]) else {
+    let Some(program) = Program::read(&file, &[RUNTIME, COPY, ADD, STATE, CONTEXT]) else {
         return less(DetectionState::Unreadable);
     };
     let (Some(runtime), Some(copy)) = (program.address(RUNTIME), program.address(COPY)) else {
@@ -92,6 +103,14 @@ pub fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
         return less(DetectionState::Unreadable);
     };
     let mut places = vec![Place { probe: UserProbe::PythonContext, file: file.clone(), offset }];
+    if layout.minor >= COPIES_BY_METHOD {
+        let kind = program.address(CONTEXT).map(|at| bias.wrapping_add(at));
+        let code = kind.and_then(|kind| method(kind, b"copy\0", |at| maps.memory(at), |at| maps.memory(at)));
+        let Some(offset) = code.and_then(|code| program.offset(code.wrapping_sub(bias))) else {
+            return less(DetectionState::Unreadable);
+        };
+        places.push(Place { probe: UserProbe::PythonContext, file: file.clone(), offset });
+    }
     // uvloop may buffer writes and send them at the end of a loop iteration, in whatever context runs then. A probe
     // where it queues the stream shows which context wrote.
     let uvloop = maps.files.iter().any(|mapping| is_uvloop(&mapping.path));
@@ -147,6 +166,25 @@ fn variable(code: &[u8]) -> Option<u64> {
     rest.starts_with(end).then(|| i64::from(i32::from_le_bytes(*offset)) as u64)
 }
 
+/// The address of the code of a type's method, whose name ends with a zero.
+fn method<const N: usize>(
+    kind: u64,
+    name: &[u8; N],
+    word: impl Fn(u64) -> Option<[u8; 8]>,
+    text: impl Fn(u64) -> Option<[u8; N]>,
+) -> Option<u64> {
+    let word = |at| word(at).map(u64::from_ne_bytes);
+    let methods = word(kind.wrapping_add(METHODS))?;
+    for number in 0..METHODS_MAX {
+        let at = methods.wrapping_add(number * METHOD);
+        let named = word(at).filter(|named| *named != 0)?;
+        if text(named).as_ref() == Some(name) {
+            return word(at.wrapping_add(8));
+        }
+    }
+    None
+}
+
 /// Whether a file is uvloop's extension module.
 fn is_uvloop(path: &str) -> bool {
     let folder = path.strip_suffix(name(path)).unwrap_or_default();
@@ -175,6 +213,15 @@ pub(super) fn minor(name: &str) -> Option<u8> {
     (rest.is_empty() || rest.starts_with(".so")).then(|| number.parse().ok())?
 }
 
+/// The version in the name of a build with another layout: `3.14t`.
+fn other_build(name: &str) -> Option<String> {
+    let (_, rest) = name.split_once("python3.")?;
+    let end = rest.find(|c: char| !c.is_ascii_digit()).filter(|end| *end > 0)?;
+    let (digits, rest) = rest.split_at(end);
+    let kind = rest.chars().next().filter(|kind| "td".contains(*kind))?;
+    Some(format!("3.{digits}{kind}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,6 +239,20 @@ mod tests {
             ("nginx", None),
         ] {
             assert_eq!(minor(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn builds_with_another_layout_are_named() {
+        for (name, expected) in [
+            ("python3.14t", Some("3.14t")),
+            ("libpython3.14t.so.1.0", Some("3.14t")),
+            ("python3.13d", Some("3.13d")),
+            ("python3.14", None),
+            ("python3.t", None),
+            ("python3", None),
+        ] {
+            assert_eq!(other_build(name).as_deref(), expected, "{name}");
         }
     }
 
@@ -222,6 +283,24 @@ mod tests {
         }
         // What does more with it.
         assert_eq!(variable(&[&load[..], &[0x48, 0x85, 0xc0, 0xc3]].concat()), None);
+    }
+
+    #[test]
+    fn a_method_is_found_by_its_name() {
+        // A type at 1000, its methods at 2000, their names at 3000.
+        let word = |at: u64| {
+            let words = [(1232, 2000), (2000, 3000), (2008, 77), (2032, 3005), (2040, 88)];
+            let word = words.iter().find(|(place, _)| *place == at).map(|(_, word)| *word);
+            (1000..4000).contains(&at).then_some(word.unwrap_or(0_u64).to_ne_bytes())
+        };
+        let text =
+            |at: u64| b"run\0\0copy\0".get(usize::try_from(at).ok()?.checked_sub(3000)?..)?.first_chunk().copied();
+        assert_eq!(method(1000, b"copy\0", word, text), Some(88));
+        let text =
+            |at: u64| b"run\0\0copy\0".get(usize::try_from(at).ok()?.checked_sub(3000)?..)?.first_chunk().copied();
+        assert_eq!(method(1000, b"cop\0", word, text), None);
+        assert_eq!(method(1000, b"copy\0", |_| Some([1; 8]), |_| None), None, "any memory");
+        assert_eq!(method(u64::MAX, b"copy\0", |_| None, |_| None), None);
     }
 
     #[test]
