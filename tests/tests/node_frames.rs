@@ -217,6 +217,19 @@ fn versions_and_kinds_of_code() {
     agent.stop();
 }
 
+/// The version with long-term support, and the newest.
+#[test]
+fn newer_versions() {
+    for version in ["24", "26"] {
+        let node = node_of(&format!("{version}."));
+        let Some(_turn) = begin("node frames newer versions", &[node]) else { return };
+        let dir = scratch();
+        let agent = agent(dir.path());
+        drop(judge(&agent, dir.path(), node, version, "optimised", APART, &[]));
+        agent.stop();
+    }
+}
+
 /// Own time by function of a profile that Node.js wrote itself, in parts of all of the program's.
 fn own_profile(dir: &Path, node: &str) -> BTreeMap<String, f64> {
     let mut command = Command::new(find(node).expect("Node.js"));

@@ -14,7 +14,7 @@ use crate::vm::archive::Archive;
 use crate::{shell, wheels};
 
 /// Programs of kernel tests that run them.
-const TESTS: [&str; 3] = ["python_frames", "tls_node", "transactions"];
+const TESTS: [&str; 4] = ["node_frames", "python_frames", "tls_node", "transactions"];
 
 /// A program that an npm package contains.
 struct NpmProgram {

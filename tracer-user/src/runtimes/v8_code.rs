@@ -105,6 +105,12 @@ impl<M: ProcessMemory> Heap<'_, M> {
                 found = self.name(word).unwrap_or_default();
             }
         }
+        // Since V8 13 (Node.js 24) they stand between the number of variables and the first one.
+        let before = u64::from(known.scope_locals) + 1;
+        if u64::from(known.scope_first) >= before + 2 {
+            let mut number = |index| small(self.word(name, at(index)?)?);
+            numbers = [number(before), number(before + 1)].into_iter().flatten().collect();
+        }
         let begin = match numbers[..] {
             [.., begin, end] if begin <= end => Some(begin),
             _ => None,

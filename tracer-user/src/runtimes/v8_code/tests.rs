@@ -130,6 +130,28 @@ fn functions_have_names_files_and_lines() {
 }
 
 #[test]
+fn where_a_function_begins_may_stand_before_its_variables() {
+    // As of Node.js 24 and 26.
+    let constants = V8Constants { scope_first: 5, ..KNOWN };
+    let mut memory = Memory::new();
+    let (source, file, name) = (memory.string(SOURCE_TEXT), memory.string("/srv/shop/work.js"), memory.string("work"));
+    let script = memory.script(source, file, number(0));
+    let mut line = |begin, end| {
+        let variable = memory.string("variable");
+        let scope = [number(1), 0, number(1), begin, end, variable, number(7), name, number(3), number(9)];
+        let scope = memory.object(261, &scope);
+        let shared = memory.shared(scope, script);
+        let frame = memory.frame(shared);
+        shown(read(&mut memory, &constants, &frame, &mut ScriptLines::default()))
+    };
+    assert_eq!(line(number(WORK), number(WORK + 5)), Some(expected("work", "/srv/shop/work.js", 4)));
+    // No place, or none that can be one: no line, rather than another one.
+    for (begin, end) in [(number(9), number(8)), (name, number(8)), (number(9), name)] {
+        assert_eq!(line(begin, end), Some(expected("work", "/srv/shop/work.js", 0)));
+    }
+}
+
+#[test]
 fn strings_of_all_kinds_are_read() {
     let mut memory = Memory::new();
     let (left, right) = (memory.string("some "), memory.string("words"));
