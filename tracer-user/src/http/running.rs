@@ -181,7 +181,7 @@ fn row(classes: &Classes<'_>, running: &RunningSpan<'_>, now: Nanos) -> Row {
 /// The rows that are asked for, the oldest first, and how many there are in all.
 fn rows(view: &PipelineView<'_>, asked: &Asked) -> Result<(Vec<Row>, usize), Problem> {
     find(view, asked.service.as_deref(), asked.class.as_deref()).map_err(Problem::from)?;
-    let now = view.engine.now.max(crate::kernel::loader::monotonic());
+    let now = view.engine.now().max(crate::kernel::loader::monotonic());
     let classes = Classes::of(view);
     let wanted = |running: &RunningSpan<'_>| {
         let span = running.span;

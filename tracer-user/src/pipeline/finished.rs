@@ -6,7 +6,7 @@ use super::{Pipeline, classify_late};
 use crate::model::{ClassId, Grade, Nanos, Outcome, Owner, ProtocolId, Side, Sink, Span};
 use crate::profiles::SlowRequest;
 use crate::protocols::{Conventions, grpc, messaging};
-use crate::transactions::engine::Verdicts;
+use crate::transactions::output::Verdicts;
 use crate::transactions::open_span::OpenSpan;
 
 impl Pipeline {
@@ -43,7 +43,7 @@ impl Pipeline {
         if span.side == Side::Client {
             self.wake_demand.call(span.pid, matches!(span.grade, Grade::Certain | Grade::Confirmed));
         }
-        let mut threshold = || self.slow.threshold(&self.stats, class, self.engine.now);
+        let mut threshold = || self.slow.threshold(&self.stats, class, self.engine.now());
         let over = |threshold: &Nanos| span.side == Side::Server && span.duration() > *threshold;
         self.profiles
             .request_ended(span.id, || threshold().filter(over).map(|threshold| SlowRequest::new(&span, threshold)));

@@ -36,7 +36,8 @@ use crate::runtimes::declared::DeclaredTable;
 use crate::runtimes::wake_demand::WakeDemand;
 use crate::store::{SpanView, Store};
 use crate::subsystems::Subsystems;
-use crate::transactions::engine::{Engine, Output};
+use crate::transactions::engine::Engine;
+use crate::transactions::output::Output;
 use crate::transactions::limits::Limits;
 use crate::transactions::open_span::Slot;
 use crate::workloads::Workloads;
@@ -302,7 +303,7 @@ impl Pipeline {
 
     /// Time of the newest record.
     pub fn now(&self) -> Nanos {
-        self.engine.now
+        self.engine.now()
     }
 
     /// The next transaction to save; see [`Store::settled`].
@@ -341,7 +342,7 @@ impl Pipeline {
 
     /// Whether bytes left a socket by a path that no attached hook covers, since last taken.
     pub fn take_unseen(&mut self) -> bool {
-        std::mem::take(&mut self.engine.unseen)
+        self.engine.take_unseen()
     }
 
     /// Processes that began to use TLS on a connection, since last taken.
@@ -382,9 +383,9 @@ impl Pipeline {
         let mut outputs = std::mem::take(&mut self.outputs);
         self.engine.record(&record, &mut outputs);
         self.give(&mut outputs);
-        if self.engine.now.saturating_sub(self.reported) >= REPORT_EVERY {
-            self.reported = self.engine.now;
-            self.engine.report(self.engine.now, &mut outputs);
+        if self.engine.now().saturating_sub(self.reported) >= REPORT_EVERY {
+            self.reported = self.engine.now();
+            self.engine.report(self.engine.now(), &mut outputs);
             self.give(&mut outputs);
         }
         self.outputs = outputs;
@@ -535,7 +536,7 @@ impl Pipeline {
 
     /// Runs about once a second, at `now` of `CLOCK_MONOTONIC`: expires state and updates the sinks.
     pub fn tick(&mut self, now: Nanos) {
-        self.engine.now = self.engine.now.max(now);
+        self.engine.advance(now);
         self.expire(false);
         for (name, expires) in self.engine.take_certificates() {
             self.metrics.set_certificate(&name, expires);
@@ -585,7 +586,7 @@ impl Pipeline {
             self.workloads.spend(tgid, work, cpu);
             self.subsystems.spend(tgid, work, cpu);
         }
-        let now = self.engine.now;
+        let now = self.engine.now();
         self.settle_roots(now);
         self.forget(now);
         self.workloads.tick(now);

@@ -9,7 +9,7 @@ use crate::relay::clocks::Clock;
 use crate::relay::event::Event;
 use crate::relay::message::{Context, ContextRoot, Summary};
 use crate::relay::{Outcomes, Outgoing};
-use crate::transactions::engine::Verdicts;
+use crate::transactions::output::Verdicts;
 use crate::transactions::open_span::{OpenSpan, Slot};
 use crate::transactions::relayed::{CallContext, Relayed};
 
@@ -25,9 +25,9 @@ impl Pipeline {
         let mut outputs = std::mem::take(&mut self.outputs);
         self.engine.relayed(now, event, &mut outputs);
         self.give(&mut outputs);
-        if self.engine.now.saturating_sub(self.reported) >= super::REPORT_EVERY {
-            self.reported = self.engine.now;
-            self.engine.report(self.engine.now, &mut outputs);
+        if self.engine.now().saturating_sub(self.reported) >= super::REPORT_EVERY {
+            self.reported = self.engine.now();
+            self.engine.report(self.engine.now(), &mut outputs);
             self.give(&mut outputs);
         }
         self.outputs = outputs;

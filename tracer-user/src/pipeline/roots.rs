@@ -7,7 +7,7 @@ use crate::model::{Cost, Grade, Nanos, Side};
 use crate::relay::message::ContextRoot;
 use crate::roots::{KnownRoot, RootLink};
 use crate::transactions::declared::FinishedCall;
-use crate::transactions::engine::Verdicts;
+use crate::transactions::output::Verdicts;
 use crate::transactions::open_span::{OpenSpan, Slot};
 use crate::transactions::roots::{OpenRoot, RootAbove};
 

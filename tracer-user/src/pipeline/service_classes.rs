@@ -303,7 +303,7 @@ impl Pipeline {
     /// Whether requests whose threads may be changed are open, or were a moment ago: rings should be drained often.
     pub fn expects_service_classes(&self) -> bool {
         let policies = &self.policies;
-        let lately = policies.latest != 0 && self.engine.now.saturating_sub(policies.latest) < EXPECTED;
+        let lately = policies.latest != 0 && self.engine.now().saturating_sub(policies.latest) < EXPECTED;
         lately || !policies.watched.is_empty()
     }
 }

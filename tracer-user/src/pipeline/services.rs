@@ -95,7 +95,7 @@ impl Pipeline {
         }
         let name = self.places.name(tgid, &identity);
         let service = self.service(&name);
-        self.workloads.process(tgid, facts, self.engine.now);
+        self.workloads.process(tgid, facts, self.engine.now());
         self.subsystems.process(tgid, facts, &name);
         self.profiles.set_process(tgid, &self.names.service(service));
         self.profiles.set_instance(tgid, facts);

@@ -23,7 +23,7 @@ impl Pipeline {
         for (why, count) in Malformed::ALL.into_iter().zip(self.malformed) {
             self.metrics.set_lost(why.name(), count);
         }
-        let counters = self.engine.counters;
+        let counters = self.engine.counters();
         let declared = self.engine.declared_losses();
         for (reason, count) in [
             ("parser_gap_bytes", counters.gap_bytes),
@@ -204,7 +204,7 @@ impl Pipeline {
         self.metrics.set_host(host_cpu);
         let operations = self.events[Kind::Op as usize - 1];
         let host = collector::Host { cpu: *host_cpu, operations, lost };
-        let Some(window) = self.history.close(&self.names, self.engine.now, self.wall_offset, host) else { return };
+        let Some(window) = self.history.close(&self.names, self.engine.now(), self.wall_offset, host) else { return };
         if self.history.is_ending() {
             // Only a part of a window: kept, but no measure for others.
             return;

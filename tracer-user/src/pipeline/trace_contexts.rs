@@ -71,7 +71,7 @@ impl Pipeline {
     /// Whether requests are open, or were a moment ago: rings should be drained often.
     pub fn expects_thread_contexts(&self) -> bool {
         let open = &self.open_requests;
-        let lately = open.latest != 0 && self.engine.now.saturating_sub(open.latest) < EXPECTED;
+        let lately = open.latest != 0 && self.engine.now().saturating_sub(open.latest) < EXPECTED;
         open.wanted && (lately || !open.slots.is_empty())
     }
 }

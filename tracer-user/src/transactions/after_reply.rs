@@ -90,7 +90,7 @@ impl Serving {
 impl Engine {
     /// The thread of `op` reads request `exchange` of the connection.
     pub(super) fn takes_request(&mut self, op: &Op, exchange: u64) {
-        let Some(thread) = self.threads.get_mut(&op.header.tid) else { return };
+        let Some(thread) = self.world.threads.get_mut(&op.header.tid) else { return };
         thread.after_reply = None;
         let before = std::mem::replace(&mut thread.serving.cookie, op.cookie);
         thread.serving.returns |= exchange > 0 && before != op.cookie;
@@ -98,8 +98,8 @@ impl Engine {
 
     /// The reply of `request` ends with `op`: returns the state to keep if the thread goes on working for the request.
     pub(super) fn goes_on_after(&self, request: Slot, op: &Op) -> Option<Answered> {
-        let live = self.spans.get(request)?;
-        let thread = self.threads.get(&op.header.tid)?;
+        let live = self.world.spans.get(request)?;
+        let thread = self.world.threads.get(&op.header.tid)?;
         let alone = live.side == Side::Server && live.alone && !live.multiplexed && !live.batch;
         let serves = alone && thread.holder() == Some(request) && thread.open.len() == 1 && !thread.serving.is_loop();
         (serves && !self.has_own_evidence(op)).then(|| Answered::new(request, live.kept(), op))
@@ -120,12 +120,12 @@ impl Engine {
         continues: bool,
     ) -> Option<Slot> {
         let tasked = self.has_own_evidence(op);
-        let connection = self.connections.get(&op.cookie);
+        let connection = self.world.connections.get(&op.cookie);
         let used = connection.is_some_and(|connection| connection.used);
         let dialled = connection.is_some_and(|connection| connection.talk.dialled_or_asks());
-        let calls_for = awaited.and_then(|slot| self.spans.get(slot)).filter(|live| live.side == Side::Client);
+        let calls_for = awaited.and_then(|slot| self.world.spans.get(slot)).filter(|live| live.side == Side::Client);
         let calls_for = calls_for.and_then(|call| call.cause.request());
-        let thread = self.threads.get_mut(&op.header.tid)?;
+        let thread = self.world.threads.get_mut(&op.header.tid)?;
         if dir == Direction::Rx && !dialled {
             thread.serving.polls |= thread.counters.polls != op.counters.polls;
         }
@@ -151,7 +151,7 @@ impl Engine {
         let request = after.request;
         if op.cookie != after.cookie {
             after.uses(op.cookie);
-            if let Some(live) = self.spans.get_mut(request) {
+            if let Some(live) = self.world.spans.get_mut(request) {
                 live.after_reply_until = op.header.nanos;
             }
         }
@@ -162,7 +162,7 @@ impl Engine {
     /// A thread connects: returns the request it answered last if it still works for it.
     pub(super) fn connects_after(&mut self, state: &State) -> Option<Slot> {
         let tid = state.header.tid;
-        let after = self.threads.get_mut(&tid)?.after_reply.as_mut()?;
+        let after = self.world.threads.get_mut(&tid)?.after_reply.as_mut()?;
         if !after.goes_on(&state.counters, tid == state.header.tgid) {
             return None;
         }
@@ -172,9 +172,9 @@ impl Engine {
 
     /// What the thread works for after a reply, as of its latest operation.
     pub(super) fn target_after(&self, tid: u32) -> Option<Target> {
-        let after = self.threads.get(&tid)?.after_reply.as_ref()?;
+        let after = self.world.threads.get(&tid)?.after_reply.as_ref()?;
         let (_, _, service, class) = after.kept;
-        Some(match self.spans.get(after.request) {
+        Some(match self.world.spans.get(after.request) {
             Some(live) => Target::Span { slot: after.request, class: live.class, service },
             None => Target::Span { slot: after.request, class, service },
         })
@@ -184,7 +184,7 @@ impl Engine {
     /// for the next request.
     pub(super) fn target_after_tick(&mut self, tid: u32, first: bool, counters: &ThreadCounters) -> Option<Target> {
         let target = self.target_after(tid);
-        let thread = self.threads.get_mut(&tid)?;
+        let thread = self.world.threads.get_mut(&tid)?;
         if !thread.after_reply.as_ref()?.goes_on(counters, first) {
             thread.after_reply = None;
             return None;
@@ -194,15 +194,15 @@ impl Engine {
 
     /// The cause of a call sent by `op`: `request`, if the thread has answered it and still works for it.
     pub(super) fn cause_after(&self, op: &Op, request: Slot) -> Option<Cause> {
-        let after = self.threads.get(&op.header.tid)?.after_reply.as_ref().filter(|after| after.request == request)?;
-        let kept = self.spans.get(request).map_or(after.kept, OpenSpan::kept);
+        let after = self.world.threads.get(&op.header.tid)?.after_reply.as_ref().filter(|after| after.request == request)?;
+        let kept = self.world.spans.get(request).map_or(after.kept, OpenSpan::kept);
         let shown_by = if self.is_tasked(op) { ShownBy::Task } else { ShownBy::Thread };
         Some(Cause { shown_by, ..Cause::of(request, kept, Evidence::AfterReply) })
     }
 
     /// The request is reported: later work of its thread for it refers to the reported ids.
     pub(super) fn reported_before_its_work_ended(&mut self, tid: u32, request: Slot, kept: SpanRef) {
-        let after = self.threads.get_mut(&tid).and_then(|thread| thread.after_reply.as_mut());
+        let after = self.world.threads.get_mut(&tid).and_then(|thread| thread.after_reply.as_mut());
         if let Some(after) = after.filter(|after| after.request == request) {
             after.kept = kept;
         }
@@ -210,8 +210,8 @@ impl Engine {
 
     /// Whether a thread worked for the request after its reply, within the last grace period.
     pub(super) fn is_worked_for(&self, slot: Slot, now: Nanos) -> bool {
-        self.spans.get(slot).is_some_and(|live| {
-            live.after_reply_until != 0 && live.after_reply_until.saturating_add(self.limits.grace) > now
+        self.world.spans.get(slot).is_some_and(|live| {
+            live.after_reply_until != 0 && live.after_reply_until.saturating_add(self.world.limits.grace) > now
         })
     }
 }

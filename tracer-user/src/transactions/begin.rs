@@ -4,7 +4,8 @@ use smallvec::SmallVec;
 use tracer_common::event::Op;
 
 use super::cause::{CallState, Cause, ShownBy};
-use super::engine::{Engine, Output};
+use super::engine::Engine;
+use super::output::Output;
 use super::event_loop::is_looped;
 use super::evidence::Evidence;
 use super::forwarding::fingerprint;
@@ -52,17 +53,17 @@ pub(super) struct Begun {
 
 impl Engine {
     pub(super) fn begun(&mut self, cookie: u64, begun: Begun, op: Option<During<'_>>, out: &mut Vec<Output>) {
-        if self.spans.len() >= self.limits.spans {
+        if self.world.spans.len() >= self.world.limits.spans {
             self.evict_unit(out);
         }
         let Begun { exchange, request, first, arrived, head_at, pos, side, protocol } = begun;
-        let service = self.service(head_at.pid);
+        let service = self.world.processes.service(head_at.pid);
         let mut request = request;
         let is_session = protocol == ProtocolId::WebSocket;
         if is_session {
             self.report_upgrade(cookie, &mut request, out);
         }
-        let Some(connection) = self.connections.get_mut(&cookie) else { return };
+        let Some(connection) = self.world.connections.get_mut(&cookie) else { return };
         let (trace, remote_parent) = match request.traceparent {
             Some(upgrade) if is_session && upgrade.carrier == Carrier::Session => {
                 (TraceId(upgrade.trace_id), Some(upgrade.parent_id))
@@ -71,12 +72,12 @@ impl Engine {
             Some(context) if side == Side::Server && protocol.conventions() != Conventions::Messaging => {
                 (TraceId(context.trace_id), Some(context.parent_id))
             }
-            _ => (ids::trace(self.seed, cookie, exchange, first.nanos), None),
+            _ => (ids::trace(self.world.seed, cookie, exchange, first.nanos), None),
         };
         let multiplexed = connection.talk.interleaves();
         let fingerprint = fingerprint(&request, protocol);
         let mut live = Box::new(OpenSpan {
-            id: ids::span(self.seed, cookie, exchange, first.nanos, side),
+            id: ids::span(self.world.seed, cookie, exchange, first.nanos, side),
             trace,
             reported_as: None,
             remote_parent: remote_parent.map(crate::model::SpanId),
@@ -95,7 +96,7 @@ impl Engine {
             pid: head_at.pid,
             tid: head_at.tid,
             local_port: connection.local_port,
-            peer: connection.peer(&self.empty),
+            peer: connection.peer(&self.world.empty),
             peer_port: connection.peer_port,
             encrypted: connection.plain.is_some(),
             arrived,
@@ -208,13 +209,13 @@ impl Engine {
             self.inband_ids(&mut live, dir, seq);
         }
         live.begin_passing();
-        let slot = self.spans.insert(live);
+        let slot = self.world.spans.insert(live);
         // A delivery belongs to no callback.
         if !timed && !is_session && (side == Side::Server || role != Some(Side::Server)) {
             self.group_membership(slot, op, head_at.tid);
         }
         // A job may outlive the connection that it was read from.
-        if let Some(connection) = self.connections.get_mut(&cookie).filter(|_| !is_job) {
+        if let Some(connection) = self.world.connections.get_mut(&cookie).filter(|_| !is_job) {
             connection.add_unit(exchange, slot, !timed);
         }
         self.relay(slot, between_hosts);
@@ -258,7 +259,7 @@ impl Engine {
                 if let Some(During { op, .. }) = op
                     && !made
                     && !is_unique(op.entity)
-                    && self.spans.get(slot).is_some_and(|live| {
+                    && self.world.spans.get(slot).is_some_and(|live| {
                         live.cause.candidate.is_none()
                             && !live.cause.is_certain()
                             && live.cause.shown_by != ShownBy::Process
@@ -280,11 +281,11 @@ impl Engine {
             return;
         }
         let is_upgrade = |slot: &&Slot| {
-            self.spans.get(**slot).is_some_and(|live| live.cookie == cookie && live.outcome == Some(Outcome::Upgraded))
+            self.world.spans.get(**slot).is_some_and(|live| live.cookie == cookie && live.outcome == Some(Outcome::Upgraded))
         };
         let mut waiting = self.waiting.iter().chain(&self.deferred).map(|(_, slot)| slot).chain(&self.followers);
         let Some(slot) = waiting.rfind(is_upgrade).copied() else { return };
-        let Some((parent_id, flags)) = self.spans.get(slot).map(|live| (live.id.0, session_flags(live))) else {
+        let Some((parent_id, flags)) = self.world.spans.get(slot).map(|live| (live.id.0, session_flags(live))) else {
             return;
         };
         self.give_out(slot, out);
@@ -298,7 +299,7 @@ impl Engine {
         if live.outcome != Some(Outcome::Upgraded) || !live.request.expected.websocket {
             return;
         }
-        if let Some(connection) = self.connections.get_mut(&live.cookie) {
+        if let Some(connection) = self.world.connections.get_mut(&live.cookie) {
             let (trace_id, parent_id, carrier) = (trace.0, live.id.0, Carrier::Session);
             let flags = session_flags(live);
             connection.talk.awake().began_with(TraceParent { trace_id, parent_id, flags, carrier });
@@ -312,8 +313,8 @@ impl Engine {
         exchange: u64,
         (status, failure, protocol): (u16, Option<&'static str>, Option<ProtocolId>),
     ) {
-        let slot = self.connections.get(&cookie).and_then(|connection| connection.span(exchange));
-        if let Some(live) = slot.and_then(|slot| self.spans.get_mut(slot)) {
+        let slot = self.world.connections.get(&cookie).and_then(|connection| connection.span(exchange));
+        if let Some(live) = slot.and_then(|slot| self.world.spans.get_mut(slot)) {
             live.status = (status != NO_STATUS).then_some(status);
             live.failure = failure;
             live.protocol = protocol.unwrap_or(live.protocol);
@@ -322,29 +323,29 @@ impl Engine {
 
     /// Links the two ends of a request on this host.
     pub(super) fn link(&mut self, call: Slot, request: Slot) {
-        let Some(caller) = self.spans.get_mut(call) else { return };
+        let Some(caller) = self.world.spans.get_mut(call) else { return };
         caller.callee = Some(request);
         let id = caller.id;
-        let Some(live) = self.spans.get_mut(request) else { return };
+        let Some(live) = self.world.spans.get_mut(request) else { return };
         live.caller = Some((call, id));
         let service = live.service;
-        if let Some(caller) = self.spans.get_mut(call) {
+        if let Some(caller) = self.world.spans.get_mut(call) {
             caller.callee_service = Some(service);
         }
     }
 
     /// The process read a request at `nanos`.
     pub(super) fn serves(&mut self, tgid: u32, nanos: Nanos) {
-        if self.serving.len() < self.limits.processes || self.serving.contains_key(&tgid) {
-            let first = !self.serving.contains_key(&tgid);
-            let since = self.serving.entry(tgid).or_insert(nanos);
+        if self.world.processes.serving.len() < self.world.limits.processes || self.world.processes.serving.contains_key(&tgid) {
+            let first = !self.world.processes.serving.contains_key(&tgid);
+            let since = self.world.processes.serving.entry(tgid).or_insert(nanos);
             // Records of different CPUs can arrive out of order.
             *since = nanos.min(*since);
-            if first && self.served.len() < self.limits.processes {
-                self.served.push(tgid);
+            if first && self.world.processes.served.len() < self.world.limits.processes {
+                self.world.processes.served.push(tgid);
             }
         } else {
-            self.serving_all = true;
+            self.world.processes.serving_all = true;
         }
     }
 
@@ -355,15 +356,15 @@ impl Engine {
         // A thread that reads a request has finished its detached calls.
         self.decide(tid);
         self.serves(tgid, at.nanos);
-        if !self.threads.contains_key(&tid) {
-            if let Some(thread) = self.thread(tid, tgid, at.nanos) {
+        if !self.world.threads.contains_key(&tid) {
+            if let Some(thread) = self.world.thread(tid, tgid, at.nanos) {
                 thread.open.push(slot);
             }
             return;
         }
         self.lets_go(tid, cookie);
-        let spans = &self.spans;
-        let Some(thread) = self.threads.get(&tid) else { return };
+        let spans = &self.world.spans;
+        let Some(thread) = self.world.threads.get(&tid) else { return };
         // Streams of one connection are not a queue: the thread may work for any of them.
         let several = !thread.multiplexer
             && thread
@@ -372,7 +373,7 @@ impl Engine {
                 .any(|other| spans.get(*other).is_some_and(|live| live.multiplexed || live.cookie != cookie));
         let held: SmallVec<[Slot; 8]> =
             if several && !thread.several() { thread.open.iter().copied().collect() } else { SmallVec::new() };
-        let Some(thread) = self.threads.get_mut(&tid) else { return };
+        let Some(thread) = self.world.threads.get_mut(&tid) else { return };
         if several {
             thread.multiplexer = true;
         }
@@ -386,11 +387,11 @@ impl Engine {
             pools.read(shared);
         }
         for other in held {
-            if let Some(live) = self.spans.get_mut(other) {
+            if let Some(live) = self.world.spans.get_mut(other) {
                 live.alone = false;
             }
         }
-        if multiplexer && let Some(live) = self.spans.get_mut(slot) {
+        if multiplexer && let Some(live) = self.world.spans.get_mut(slot) {
             live.alone = false;
         }
     }
@@ -398,20 +399,20 @@ impl Engine {
     /// The thread may or may not have dropped a request whose client is gone. Marks the thread as doubtful, but not yet
     /// as a multiplexer.
     fn lets_go(&mut self, tid: u32, cookie: u64) {
-        let Some(thread) = self.threads.get(&tid).filter(|thread| !thread.multiplexer) else { return };
+        let Some(thread) = self.world.threads.get(&tid).filter(|thread| !thread.multiplexer) else { return };
         let gone = |other: &Slot| {
-            let other = self.spans.get(*other).filter(|live| live.cookie != cookie);
-            other.and_then(|live| self.connections.get(&live.cookie)).is_some_and(|connection| connection.closing)
+            let other = self.world.spans.get(*other).filter(|live| live.cookie != cookie);
+            other.and_then(|live| self.world.connections.get(&live.cookie)).is_some_and(|connection| connection.closing)
         };
         if !thread.open.iter().any(gone) {
             return;
         }
         let (left, kept): (SmallVec<[Slot; 2]>, SmallVec<[Slot; 2]>) = thread.open.iter().copied().partition(gone);
-        let Some(thread) = self.threads.get_mut(&tid) else { return };
+        let Some(thread) = self.world.threads.get_mut(&tid) else { return };
         thread.lose();
         thread.open.clone_from(&kept);
         for slot in left.into_iter().chain(kept) {
-            if let Some(live) = self.spans.get_mut(slot) {
+            if let Some(live) = self.world.spans.get_mut(slot) {
                 live.alone = false;
             }
         }
@@ -420,15 +421,15 @@ impl Engine {
     /// Cause of a call that is being sent, as far as its thread shows.
     pub(super) fn cause(&self, opener: Option<(Slot, Option<u32>)>, op: Option<During<'_>>) -> Cause {
         if let Some(during) = op
-            && !self.serving_all
-            && !self.serving.contains_key(&during.op.header.tgid)
+            && !self.world.processes.serving_all
+            && !self.world.processes.serving.contains_key(&during.op.header.tgid)
         {
             return Cause::none(Evidence::Begins);
         }
         let Some(During { op, group, holder, own, .. }) = op else {
             return Cause::none(Evidence::NoOperation);
         };
-        let thread = self.threads.get(&op.header.tid);
+        let thread = self.world.threads.get(&op.header.tid);
         if is_looped(op) {
             return self.loop_cause(own);
         }
@@ -440,7 +441,7 @@ impl Engine {
             match thread.map_or(0, |thread| thread.open.len()) {
                 // A thread that reads a connection with many streams often hands them to others, and sends calls for
                 // other requests.
-                0 | 1 if self.spans.get(slot).is_some_and(|live| live.multiplexed) => (slot, Evidence::Stream),
+                0 | 1 if self.world.spans.get(slot).is_some_and(|live| live.multiplexed) => (slot, Evidence::Stream),
                 0 | 1 if thread.is_some_and(|thread| thread.polls_at_op != op.counters.polls) => {
                     (slot, if self.may_be_over(slot) { Evidence::MaybeOver } else { Evidence::AfterPoll })
                 }
@@ -452,18 +453,18 @@ impl Engine {
             // came early.
             (slot, Evidence::OpenedInGroup)
         } else if multiplexer {
-            match group.and_then(|entity| self.request_of(entity)) {
+            match group.and_then(|entity| self.world.request_of(entity)) {
                 Some(slot) => (slot, Evidence::InGroup),
                 None => return Cause::none(Evidence::NothingRead),
             }
         } else if let Some(slot) =
-            group.and_then(|entity| self.request_of(entity)).filter(|slot| self.is_unanswered(*slot))
+            group.and_then(|entity| self.world.request_of(entity)).filter(|slot| self.is_unanswered(*slot))
         {
             (slot, Evidence::InGroupOfMessage)
         } else {
             return Cause::none(Evidence::NoRequest);
         };
-        match self.spans.get(candidate).map(OpenSpan::kept) {
+        match self.world.spans.get(candidate).map(OpenSpan::kept) {
             Some(kept) => Cause::of(candidate, kept, evidence),
             None => Cause::none(Evidence::RequestOver),
         }
@@ -472,21 +473,21 @@ impl Engine {
     /// Whether a thread may have finished an open request without a sign of it: its client is gone, or its answer has
     /// begun, whose end is not always seen. An event loop that then waits may go on with a timer of its own.
     fn may_be_over(&self, slot: Slot) -> bool {
-        self.spans.get(slot).is_none_or(|live| {
-            live.first_reply != 0 || self.connections.get(&live.cookie).is_none_or(|connection| connection.closing)
+        self.world.spans.get(slot).is_none_or(|live| {
+            live.first_reply != 0 || self.world.connections.get(&live.cookie).is_none_or(|connection| connection.closing)
         })
     }
 
     /// The thread sent a call or an answer.
     fn acts(&mut self, tid: u32) {
-        if let Some(thread) = self.threads.get_mut(&tid) {
+        if let Some(thread) = self.world.threads.get_mut(&tid) {
             thread.kind.acts |= thread.multiplexer;
         }
     }
 
     /// Whether the protocol sends no answer to this request: its thread works for it without holding it.
     fn is_unanswered(&self, slot: Slot) -> bool {
-        self.spans.get(slot).is_some_and(|live| live.request.expected.silent)
+        self.world.spans.get(slot).is_some_and(|live| live.request.expected.silent)
     }
 
     /// The first byte of a final reply was sent or read.
@@ -498,8 +499,8 @@ impl Engine {
         first: Stamp,
         op: Option<During<'_>>,
     ) {
-        let Some(slot) = self.connections.get(&cookie).and_then(|connection| connection.span(exchange)) else { return };
-        let Some(live) = self.spans.get_mut(slot) else { return };
+        let Some(slot) = self.world.connections.get(&cookie).and_then(|connection| connection.span(exchange)) else { return };
+        let Some(live) = self.world.spans.get_mut(slot) else { return };
         live.first_reply = first.nanos;
         live.status = (status != NO_STATUS).then_some(status);
         live.failure = failure;
@@ -507,7 +508,7 @@ impl Engine {
             let asker = live.tid;
             // A thread that sends a call and leaves the reply to another thread does other work meanwhile.
             if first.tid != asker
-                && let Some(thread) = self.threads.get_mut(&asker)
+                && let Some(thread) = self.world.threads.get_mut(&asker)
             {
                 thread.kind.juggles = true;
             }
@@ -532,7 +533,7 @@ impl Engine {
         if op.is_some() && first.tid != reader {
             self.answered(first.tid, slot);
         } else if calls > 0
-            && self.threads.get(&reader).is_some_and(|thread| thread.holder() == Some(slot))
+            && self.world.threads.get(&reader).is_some_and(|thread| thread.holder() == Some(slot))
             && let Some(pools) = self.pools.get_mut(&tgid)
         {
             pools.returned(JobEnd::Answered, calls);
@@ -545,7 +546,7 @@ impl Engine {
             self.sides_met(call, slot, one_pending_read);
         }
         if let Some(During { group: Some(IntervalOwner::Call(call)), .. }) = op
-            && let Some(call) = self.spans.get_mut(call)
+            && let Some(call) = self.world.spans.get_mut(call)
             && !call.cause.is_certain()
             && call.cause.forwarded.is_none()
             && (!call.cause.is_tasked()

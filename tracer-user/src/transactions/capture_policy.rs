@@ -13,7 +13,7 @@ use crate::protocols::Verdict;
 impl Engine {
     /// Sends the kernel a new capture policy if the connection's needs changed.
     pub(super) fn update_policy(&mut self, cookie: u64) {
-        let Some(connection) = self.connections.get_mut(&cookie) else { return };
+        let Some(connection) = self.world.connections.get_mut(&cookie) else { return };
         let want = connection.talk.awake().want();
         let verdict = match want.verdict {
             Verdict::Unknown => VERDICT_NONE,
@@ -54,7 +54,7 @@ impl Engine {
                 && connection.before_text.is_some()
                 && self.texting.contains(&connection.tgid);
             let side = connection.talk.side();
-            let by_loop = self.threads.get(&connection.tgid).is_some_and(|thread| thread.lap.is_some());
+            let by_loop = self.world.threads.get(&connection.tgid).is_some_and(|thread| thread.lap.is_some());
             let ask = match &connection.plain {
                 Some(_) => CapturePolicy { role: ask.role, ..Plaintext::policy(side, want, by_loop) },
                 None if expects => CapturePolicy { role: ask.role, ..Plaintext::policy(None, want, by_loop) },

@@ -13,7 +13,8 @@ use tracer_common::event::{
 use tracer_common::off_cpu::{self, Reason};
 use tracer_common::unwind::Outcome;
 
-use super::engine::{Engine, Output};
+use super::engine::Engine;
+use super::output::Output;
 use super::open_span::{OpenSpan, Slot};
 use super::process_costs::ProcessWork;
 use super::thread::{HELD_SAMPLES, IntervalOwner, PENDING_SAMPLES, Pending, ReadInterval, Target};
@@ -40,13 +41,13 @@ impl Engine {
         out: &mut Vec<Output>,
     ) {
         let header = &op.header;
-        let of_connection = self.connections.get(&op.cookie).and_then(|known| known.side());
+        let of_connection = self.world.connections.get(&op.cookie).and_then(|known| known.side());
         // Where either end may send requests, the exchange decides which side this is.
-        let side = span.and_then(|slot| self.spans.get(slot)).map(|live| live.side).or(of_connection);
+        let side = span.and_then(|slot| self.world.spans.get(slot)).map(|live| live.side).or(of_connection);
         // A call counts for the request that caused it.
-        let owner = span.map_or(Target::Overhead, |slot| match self.spans.get(slot) {
+        let owner = span.map_or(Target::Overhead, |slot| match self.world.spans.get(slot) {
             Some(live) if live.side == Side::Client => match self.charged_at_once(live) {
-                Some(parent) => Target::of(&self.spans, parent),
+                Some(parent) => Target::of(&self.world.spans, parent),
                 // Follows the call once its parent is known.
                 None if live.cause.candidate.is_some()
                     || live.cause.awaits_others()
@@ -56,11 +57,11 @@ impl Engine {
                 }
                 None => Target::Overhead,
             },
-            _ => Target::of(&self.spans, slot),
+            _ => Target::of(&self.world.spans, slot),
         });
-        let is_guess = matches!(owner, Target::Span { slot, .. } if self.spans.get(slot).is_some_and(|live| live.side == Side::Client));
+        let is_guess = matches!(owner, Target::Span { slot, .. } if self.world.spans.get(slot).is_some_and(|live| live.side == Side::Client));
         let after = self.target_after(header.tid).filter(|_| after);
-        let Some(thread) = self.thread(header.tid, header.tgid, header.nanos) else { return };
+        let Some(thread) = self.world.thread(header.tid, header.tgid, header.nanos) else { return };
         let holder = thread.holder();
         let known = thread.known;
         let delta = thread.advance(&op.counters);
@@ -77,8 +78,8 @@ impl Engine {
         let multiplexer = thread.several();
         // Excludes a request that this operation just read: the thread did not work for it before.
         let held = holder
-            .filter(|slot| !(dir == Direction::Rx && Some(*slot) == span && last != Target::of(&self.spans, *slot)));
-        let held = held.map(|slot| Target::of(&self.spans, slot));
+            .filter(|slot| !(dir == Direction::Rx && Some(*slot) == span && last != Target::of(&self.world.spans, *slot)));
+        let held = held.map(|slot| Target::of(&self.world.spans, slot));
         let mut first = delta.before;
         let mut second = delta.after;
         if !known {
@@ -110,7 +111,7 @@ impl Engine {
             second.blocked = 0;
         }
         // Run-queue time before the request's first byte arrived is not the request's.
-        if let Some(live) = span.filter(|_| dir == Direction::Rx).and_then(|slot| self.spans.get(slot))
+        if let Some(live) = span.filter(|_| dir == Direction::Rx).and_then(|slot| self.world.spans.get(slot))
             && live.side == Side::Server
             && live.arrived != 0
             && live.start == header.nanos
@@ -129,21 +130,21 @@ impl Engine {
         if delta.waited {
             self.charge_with(header.tid, header.tgid, (after, sleeper), second, header.nanos, out);
         }
-        if let Some(thread) = self.threads.get_mut(&header.tid) {
+        if let Some(thread) = self.world.threads.get_mut(&header.tid) {
             thread.last = if owner == Target::Overhead { held.unwrap_or(Target::Overhead) } else { owner };
         }
     }
 
     /// Requests whose streams the connection's latest send carried bytes of, if there are several.
     pub(super) fn together(&self, cookie: u64) -> Vec<Slot> {
-        let Some(connection) = self.connections.get(&cookie) else { return Vec::new() };
+        let Some(connection) = self.world.connections.get(&cookie) else { return Vec::new() };
         let touched = connection.talk.touched();
         if touched.len() < 2 {
             return Vec::new();
         }
         let spans = touched.iter().filter_map(|exchange| connection.span(*exchange));
         let mut served: Vec<Slot> =
-            spans.filter(|slot| self.spans.get(*slot).is_some_and(|live| live.side == Side::Server)).collect();
+            spans.filter(|slot| self.world.spans.get(*slot).is_some_and(|live| live.side == Side::Server)).collect();
         if served.len() < 2 {
             served.clear();
         }
@@ -154,7 +155,7 @@ impl Engine {
     /// before.
     pub(super) fn spread(&mut self, slots: &[Slot], had: Option<Cost>) {
         let ([first, _, ..], Some(had)) = (slots, had) else { return };
-        let Some(live) = self.spans.get_mut(*first) else { return };
+        let Some(live) = self.world.spans.get_mut(*first) else { return };
         let mut rest = less(live.cost, had);
         live.cost = had;
         for (slot, left) in slots.iter().zip((1..=slots.len() as u64).rev()) {
@@ -165,7 +166,7 @@ impl Engine {
                 switches: rest.switches / left,
             };
             rest = less(rest, part);
-            if let Some(live) = self.spans.get_mut(*slot) {
+            if let Some(live) = self.world.spans.get_mut(*slot) {
                 live.cost.add(part);
                 live.shared = true;
             }
@@ -180,7 +181,7 @@ impl Engine {
         if done.clone().nth(1).is_none() {
             return Vec::new();
         }
-        let Some(connection) = self.connections.get(&cookie) else { return Vec::new() };
+        let Some(connection) = self.world.connections.get(&cookie) else { return Vec::new() };
         done.filter_map(|exchange| connection.span(exchange)).collect()
     }
 
@@ -190,7 +191,7 @@ impl Engine {
         let served = |live: &&OpenSpan| live.side == Side::Server;
         let mut sum = Cost::default();
         let mut count = 0;
-        for live in slots.iter().filter_map(|slot| self.spans.get(*slot)).filter(served) {
+        for live in slots.iter().filter_map(|slot| self.world.spans.get(*slot)).filter(served) {
             // Costs already posted to a class stay there.
             sum.add(less(live.cost, live.posted));
             count += 1;
@@ -199,7 +200,7 @@ impl Engine {
             return;
         }
         for slot in slots {
-            let Some(live) = self.spans.get_mut(*slot).filter(|live| live.side == Side::Server) else { continue };
+            let Some(live) = self.world.spans.get_mut(*slot).filter(|live| live.side == Side::Server) else { continue };
             let part = |whole: u64| whole / count;
             let cost = Cost {
                 cpu: part(sum.cpu),
@@ -218,7 +219,7 @@ impl Engine {
     /// Charges what a thread's counter report shows when its operations do not.
     pub(super) fn charge_thread_stats(&mut self, stats: &ThreadStats, dead: bool, out: &mut Vec<Output>) {
         let header = &stats.header;
-        let Some(thread) = self.thread(header.tid, header.tgid, header.nanos) else { return };
+        let Some(thread) = self.world.thread(header.tid, header.tgid, header.nanos) else { return };
         let quiet = header.nanos.saturating_sub(thread.charged_at) > QUIET;
         if thread.last_op != 0 && !dead && !quiet {
             return;
@@ -230,7 +231,7 @@ impl Engine {
         thread.known = true;
         thread.charged_at = header.nanos;
         if let Some(slot) = holder {
-            let target = Target::of(&self.spans, slot);
+            let target = Target::of(&self.world.spans, slot);
             self.charge_with(header.tid, header.tgid, (target, target), delta.whole(), header.nanos, out);
             return;
         }
@@ -245,7 +246,7 @@ impl Engine {
         self.charge(header.tid, header.tgid, before, cpu(delta.before), split, out);
         if delta.waited {
             self.charge(header.tid, header.tgid, Target::Overhead, cpu(delta.after), header.nanos, out);
-            if let Some(thread) = self.threads.get_mut(&header.tid) {
+            if let Some(thread) = self.world.threads.get_mut(&header.tid) {
                 thread.last = Target::Overhead;
             }
         }
@@ -255,7 +256,7 @@ impl Engine {
     /// waited belongs to `owner`; what follows is unattributed until evidence shows otherwise.
     pub(super) fn charge_wake(&mut self, wake: &Wake, owner: Target, out: &mut Vec<Output>) {
         let header = &wake.header;
-        let Some(thread) = self.threads.get_mut(&header.tid) else { return };
+        let Some(thread) = self.world.threads.get_mut(&header.tid) else { return };
         let (known, last) = (thread.known, thread.last);
         let delta = thread.advance(&wake.counters);
         thread.known = true;
@@ -292,14 +293,14 @@ impl Engine {
     ) {
         self.post(target, cost, tgid);
         if let Target::Span { slot, .. } = target
-            && let Some(live) = self.spans.get_mut(self.works_for(slot))
+            && let Some(live) = self.world.spans.get_mut(self.works_for(slot))
             && live.side == Side::Server
             && live.end != 0
             && until > live.end
         {
             live.after_reply_cpu += cost.cpu;
         }
-        let Some(thread) = self.threads.get_mut(&tid) else { return };
+        let Some(thread) = self.world.threads.get_mut(&tid) else { return };
         thread.remember(until, target);
         for sample in thread.due(until) {
             let target = if sample.off_cpu.is_some() { sleeper } else { target };
@@ -309,7 +310,7 @@ impl Engine {
 
     /// The request that caused the call if that is certain, else the call itself.
     fn works_for(&self, slot: Slot) -> Slot {
-        let call = self.spans.get(slot).filter(|live| live.side == Side::Client);
+        let call = self.world.spans.get(slot).filter(|live| live.side == Side::Client);
         call.and_then(|call| self.charged_at_once(call)).unwrap_or(slot)
     }
 
@@ -321,7 +322,7 @@ impl Engine {
         let work = match target {
             Target::Span { slot, class, service } => {
                 let slot = self.works_for(slot);
-                if let Some(live) = self.spans.get_mut(slot) {
+                if let Some(live) = self.world.spans.get_mut(slot) {
                     live.cost.add(cost);
                     if live.side == Side::Server { ProcessWork::Request(live.class) } else { ProcessWork::Other }
                 } else if let Some(class) = class {
@@ -334,7 +335,7 @@ impl Engine {
                 }
             }
             Target::Overhead => {
-                let service = self.service(tgid);
+                let service = self.world.processes.service(tgid);
                 add(&mut self.overhead, service.0, cost);
                 ProcessWork::Other
             }
@@ -373,7 +374,7 @@ impl Engine {
             outcome: Outcome::from_number(u32::from(end.outcome)).unwrap_or_default(),
             interpreted: interpreted.clone(),
         };
-        if let Some(wakee) = self.thread(end.wakee, end.wakee_tgid, end.header.nanos) {
+        if let Some(wakee) = self.world.thread(end.wakee, end.wakee_tgid, end.header.nanos) {
             wakee.woken = Some((end.left, Arc::new(stack)));
         }
     }
@@ -383,7 +384,7 @@ impl Engine {
         let uninterruptible = wait.flags & OFF_CPU_UNINTERRUPTIBLE != 0;
         let reason = off_cpu::reason(wait.syscall, wait.file, uninterruptible);
         let left = wait.header.nanos.saturating_sub(wait.run_queue).saturating_sub(wait.blocked);
-        let woken = self.threads.get_mut(&wait.header.tid).and_then(|thread| thread.woken.take());
+        let woken = self.world.threads.get_mut(&wait.header.tid).and_then(|thread| thread.woken.take());
         let waker = woken.and_then(|(of, waker)| (of == left).then_some(waker));
         let peer = if reason == Reason::Socket { self.wait_peer(wait.socket) } else { None };
         for (nanos, reason) in [(wait.blocked, reason), (wait.run_queue, Reason::RunQueue)] {
@@ -407,7 +408,7 @@ impl Engine {
 
     /// The other end of a socket that a thread waited for.
     fn wait_peer(&mut self, socket: u64) -> Option<Arc<str>> {
-        let connection = self.connections.get_mut(&socket).filter(|_| socket != 0)?;
+        let connection = self.world.connections.get_mut(&socket).filter(|_| socket != 0)?;
         match connection.side()? {
             Side::Server => Some(Arc::from(Wait::CLIENT)),
             Side::Client => connection.callee_address(),
@@ -416,15 +417,15 @@ impl Engine {
 
     /// Places a stack at once where its owner is known; otherwise it waits for the thread's next operation.
     fn assign(&mut self, pending: Pending, header: &Header, out: &mut Vec<Output>) {
-        let caught_up = self.caught_up;
-        let Some(thread) = self.thread(header.tid, header.tgid, header.nanos) else {
-            self.counters.samples_dropped += 1;
+        let caught_up = self.world.caught_up;
+        let Some(thread) = self.world.thread(header.tid, header.tgid, header.nanos) else {
+            self.world.counters.samples_dropped += 1;
             return;
         };
         if pending.nanos <= thread.charged_at && thread.known {
             // Later events do not show the owner of an earlier sample.
             let target = thread.at(header.nanos);
-            self.counters.samples_late += u64::from(target.is_none());
+            self.world.counters.samples_late += u64::from(target.is_none());
             self.place(pending, target.unwrap_or(Target::Overhead), header.tid, header.tgid, out);
             return;
         }
@@ -437,8 +438,8 @@ impl Engine {
             // No further operation is expected, or too many samples wait: charge the held request, else overhead. That holds
             // only for the time whose operations are known: after a stall, later samples may be of requests yet to be read.
             let until = if waiting > HELD_SAMPLES { Nanos::MAX } else { caught_up };
-            let target = thread.holder().map_or(Target::Overhead, |slot| Target::of(&self.spans, slot));
-            let Some(thread) = self.threads.get_mut(&header.tid) else { return };
+            let target = thread.holder().map_or(Target::Overhead, |slot| Target::of(&self.world.spans, slot));
+            let Some(thread) = self.world.threads.get_mut(&header.tid) else { return };
             for sample in thread.due(until) {
                 self.place(sample, target, header.tid, header.tgid, out);
             }
@@ -448,8 +449,8 @@ impl Engine {
     fn place(&mut self, sample: Pending, target: Target, tid: u32, tgid: u32, out: &mut Vec<Output>) {
         let none = DimensionValues::default();
         let (owner, span, dimensions) = match target {
-            Target::Overhead => (Owner::Overhead(self.service(tgid)), None, none),
-            Target::Span { slot, class, service } => match self.spans.get_mut(self.works_for(slot)) {
+            Target::Overhead => (Owner::Overhead(self.world.processes.service(tgid)), None, none),
+            Target::Span { slot, class, service } => match self.world.spans.get_mut(self.works_for(slot)) {
                 Some(live) => {
                     if let Some(class) = live.class.filter(|_| live.side == Side::Server) {
                         (Owner::Class(class), Some(live.id), live.dimensions)
@@ -461,7 +462,7 @@ impl Engine {
                             let sample = stack(sample, owner, (Some(live.id), live.dimensions), tgid, tid);
                             live.samples.push(sample);
                         } else {
-                            self.counters.samples_dropped += 1;
+                            self.world.counters.samples_dropped += 1;
                         }
                         return;
                     }
@@ -475,9 +476,9 @@ impl Engine {
     /// Takes the costs charged since the last call, by class and by service. Open spans with a class post what they
     /// have so far.
     pub fn take_costs(&mut self) -> Charged {
-        let slots: Vec<Slot> = self.spans.slots().collect();
+        let slots: Vec<Slot> = self.world.spans.slots().collect();
         for slot in slots {
-            let Some(live) = self.spans.get_mut(slot) else { continue };
+            let Some(live) = self.world.spans.get_mut(slot) else { continue };
             // Costs of a call wait until its parent is known.
             if let Some(class) = live.class.filter(|_| live.side == Side::Server) {
                 let rest = less(live.cost, live.posted);

@@ -118,11 +118,11 @@ impl Engine {
         if child == header.tgid {
             return;
         }
-        self.now = self.now.max(header.nanos);
+        self.world.now = self.world.now.max(header.nanos);
         let above = self.child_processes.processes.get(&header.tgid).filter(|above| {
             // A program that has run for long is a service of its own, and so is what it forks.
             let independent = above.executed && header.nanos.saturating_sub(above.forked) > INDEPENDENT;
-            !independent && !self.serving.contains_key(&header.tgid)
+            !independent && !self.world.processes.serving.contains_key(&header.tgid)
         });
         let above = above.copied();
         let mut entry = above.map_or_else(
@@ -142,17 +142,17 @@ impl Engine {
             forking.others_open = self.forked_by_thread(header.tid, header.tgid);
         }
         if above.is_none() && entry.request.is_none() && is_named(fork.entity) {
-            let spans = &self.spans;
+            let spans = &self.world.spans;
             entry.task = self.task_table.forks(fork, |slot| spans.get(slot).is_none_or(|live| live.end != 0));
         }
-        if let Some(live) = entry.request.and_then(|forking| self.spans.get_mut(forking.request)) {
+        if let Some(live) = entry.request.and_then(|forking| self.world.spans.get_mut(forking.request)) {
             self.child_processes.reached += u64::from(!has_child(live, child));
         }
         self.add_child(child, entry);
     }
 
     fn add_child(&mut self, child: u32, entry: ChildProcess) {
-        let limit = self.limits.processes;
+        let limit = self.world.limits.processes;
         let ChildProcesses { processes, reached, .. } = &mut self.child_processes;
         if processes.len() >= limit && !processes.contains_key(&child) {
             *reached += 1;
@@ -176,14 +176,14 @@ impl Engine {
     /// The request that a forking thread holds alone.
     fn request_at_fork(&self, fork: &Fork) -> Option<ForkingRequest> {
         let header = &fork.header;
-        let thread = self.threads.get(&header.tid)?;
+        let thread = self.world.threads.get(&header.tid)?;
         let live_thread = thread.tgid == header.tgid && thread.died == 0;
         // Which callback or task forked is not reported.
         if !live_thread || thread.lap.is_some() || thread.open.len() != 1 || self.task_table.makes_tasks(header.tgid) {
             return None;
         }
         let request = thread.holder()?;
-        let live = self.spans.get(request)?;
+        let live = self.world.spans.get(request)?;
         let alone = live.side == Side::Server && !live.multiplexed && !is_unique(live.read_as);
         // An answer that has begun may be over, and the thread at work for itself.
         let unanswered = live.first_reply == 0 && live.end == 0 && live.start <= header.nanos;
@@ -199,7 +199,7 @@ impl Engine {
     /// A process executed another program.
     pub(super) fn executed(&mut self, exec: &Exec) {
         let tgid = exec.header.tgid;
-        let (serving, workers) = (&self.serving, &self.queue_workers);
+        let (serving, workers) = (&self.world.processes.serving, &self.queue_workers);
         if let Some(child) = self.child_processes.processes.get_mut(&tgid) {
             child.executed = true;
             // A thread that executes takes the place of the first one, which ends before it.
@@ -227,7 +227,7 @@ impl Engine {
         let (tgid, now) = (op.header.tgid, op.header.nanos);
         let child = self.child_processes.processes.get(&tgid).filter(|child| child.ended == 0 || now <= child.ended)?;
         // Its own requests decide.
-        if self.serving.contains_key(&tgid) {
+        if self.world.processes.serving.contains_key(&tgid) {
             return None;
         }
         let independent = child.executed && now.saturating_sub(child.forked) > INDEPENDENT;
@@ -241,21 +241,21 @@ impl Engine {
             }
             // A queue's worker may fork a process for each job.
             let of_worker = self.queue_workers.contains(child.server).then_some(Evidence::OfJob);
-            let of_server = self.serving.contains_key(&child.server).then_some(Evidence::ForkOfServer);
+            let of_server = self.world.processes.serving.contains_key(&child.server).then_some(Evidence::ForkOfServer);
             return of_worker.or(of_server).map(undecided);
         };
         let answered = self.answered_forking(&forking);
         if answered.is_none_or(|answered| answered.end != 0 && now > answered.end.saturating_add(SOON)) {
             return (!independent).then(|| undecided(Evidence::ForkOutlived));
         }
-        let kept = self.spans.get(request).map_or(kept, OpenSpan::kept);
+        let kept = self.world.spans.get(request).map_or(kept, OpenSpan::kept);
         let cause = Cause::of(request, kept, Evidence::ForkUndecided);
         Some(Cause { shown_by: ShownBy::Process, state: CallState::AwaitsProcess, ..cause })
     }
 
     /// How a request that forked a process was answered, as far as it was; `None`: it was forgotten.
     fn answered_forking(&self, forking: &ForkingRequest) -> Option<Answered> {
-        let Some(live) = self.spans.get(forking.request) else { return forking.over };
+        let Some(live) = self.world.spans.get(forking.request) else { return forking.over };
         let alone = forking.tid == 0 || (live.alone && live.answered_by == forking.tid);
         Some(Answered { first: live.first_reply, end: live.end, alone })
     }
@@ -277,7 +277,7 @@ impl Engine {
 
     /// A call was sent: remembers it if the end of its process decides, and keeps the request until then.
     pub(super) fn sent_by_process(&mut self, slot: Slot) {
-        let Some(live) = self.spans.get_mut(slot).filter(|live| live.cause.state == CallState::AwaitsProcess) else {
+        let Some(live) = self.world.spans.get_mut(slot).filter(|live| live.cause.state == CallState::AwaitsProcess) else {
             return;
         };
         let request = live.cause.request();
@@ -287,7 +287,7 @@ impl Engine {
             return;
         }
         self.child_processes.calls.push(slot);
-        if let Some(request) = request.and_then(|request| self.spans.get_mut(request))
+        if let Some(request) = request.and_then(|request| self.world.spans.get_mut(request))
             && request.candidate_calls.len() < WAITING
         {
             request.candidate_calls.push(slot);
@@ -301,23 +301,23 @@ impl Engine {
         }
         let calls = std::mem::take(&mut self.child_processes.calls);
         for slot in calls {
-            let Some(pid) = self.spans.get(slot).map(|live| live.pid) else { continue };
+            let Some(pid) = self.world.spans.get(slot).map(|live| live.pid) else { continue };
             let found = self.request_of_forking_task(pid);
-            let Some(live) = self.spans.get(slot) else { continue };
+            let Some(live) = self.world.spans.get(slot) else { continue };
             let verdict = self.verdict_on_child(live, now);
             let (start, end) = (live.start, live.end);
-            let Some(live) = self.spans.get_mut(slot) else { continue };
+            let Some(live) = self.world.spans.get_mut(slot) else { continue };
             let cause = &mut live.cause;
             if let Some(forking) = found.filter(|_| cause.candidate.is_none()) {
                 cause.candidate = Some(Candidate { slot: forking.request, kept: forking.kept });
                 if end != 0 && matches!(verdict, Verdict::Confirmed) {
                     let time = CallTime { call: Some(slot), start, end };
-                    if let Some(request) = self.spans.get_mut(forking.request) {
+                    if let Some(request) = self.world.spans.get_mut(forking.request) {
                         request.add_call(time);
                     }
                 }
             }
-            let Some(live) = self.spans.get_mut(slot) else { continue };
+            let Some(live) = self.world.spans.get_mut(slot) else { continue };
             let cause = &mut live.cause;
             match (verdict, cause.request()) {
                 (Verdict::Wait, _) => {
@@ -349,7 +349,7 @@ impl Engine {
             Works::Undecided(_) => return None,
             Works::For(answer, None) => {
                 let unanswered = |live: &&mut OpenSpan| live.first_reply == 0 || live.first_reply >= forked;
-                let live = self.spans.get_mut(answer.request).filter(unanswered);
+                let live = self.world.spans.get_mut(answer.request).filter(unanswered);
                 live.map(|live| {
                     self.child_processes.reached += u64::from(!has_child(live, child));
                     let (request, kept) = (answer.request, live.kept());
@@ -364,7 +364,7 @@ impl Engine {
     }
 
     fn verdict_on_child(&self, call: &OpenSpan, now: Nanos) -> Verdict {
-        if self.serving.contains_key(&call.pid) {
+        if self.world.processes.serving.contains_key(&call.pid) {
             return Verdict::Doubt(Doubt::ForkServes);
         }
         let child = self.child_processes.processes.get(&call.pid);

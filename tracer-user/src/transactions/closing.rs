@@ -3,7 +3,9 @@
 use tracer_common::event::{OP_TX, STATE_OWN, State, tcp_state};
 
 use super::begin::During;
-use super::engine::{Engine, LINGER, Output};
+use super::engine::Engine;
+use super::engine::LINGER;
+use super::output::Output;
 use super::open_span::Slot;
 use super::thread::IntervalOwner;
 use crate::model::{Nanos, Outcome};
@@ -11,13 +13,13 @@ use crate::protocols::{Closed, Stamp, Totals};
 
 impl Engine {
     pub(super) fn unit_of(&self, cookie: u64, exchange: Option<u64>) -> Option<Slot> {
-        self.connections.get(&cookie)?.span(exchange?)
+        self.world.connections.get(&cookie)?.span(exchange?)
     }
 
     /// The span of an unanswered message that began and ended with one operation.
     pub(super) fn over_at_once(&self, cookie: u64, exchange: Option<u64>) -> Option<Slot> {
-        let newest = self.connections.get(&cookie)?.newest()?;
-        let live = self.spans.get(newest)?;
+        let newest = self.world.connections.get(&cookie)?.newest()?;
+        let live = self.world.spans.get(newest)?;
         let is_it = live.multiplexed && live.cookie == cookie && Some(live.exchange) == exchange;
         is_it.then_some(newest)
     }
@@ -30,7 +32,7 @@ impl Engine {
         (request_bytes, reply_bytes, reply_body_bytes): (u64, u64, Option<u64>),
         op: Option<During<'_>>,
     ) {
-        if let Some(live) = self.spans.get_mut(slot) {
+        if let Some(live) = self.world.spans.get_mut(slot) {
             live.request_bytes = request_bytes;
             live.reply_bytes = reply_bytes;
             live.reply_body_bytes = reply_body_bytes;
@@ -42,14 +44,14 @@ impl Engine {
         let after = by.and_then(|during| self.goes_on_after(slot, during.op));
         self.ended(slot, outcome, nanos);
         if let (Some(after), Some(During { op, .. })) = (after, by)
-            && let Some(thread) = self.threads.get_mut(&op.header.tid)
+            && let Some(thread) = self.world.threads.get_mut(&op.header.tid)
         {
             thread.after_reply = Some(after);
         }
     }
 
     pub(super) fn state(&mut self, state: &State, out: &mut Vec<Output>) {
-        self.now = self.now.max(state.header.nanos);
+        self.world.now = self.world.now.max(state.header.nanos);
         self.note_network(state);
         match state.new {
             tcp_state::SYN_SENT => {
@@ -57,7 +59,7 @@ impl Engine {
                     return;
                 }
                 let after = self.connects_after(state);
-                let opener = self.threads.get(&state.header.tid).and_then(|thread| {
+                let opener = self.world.threads.get(&state.header.tid).and_then(|thread| {
                     let (tid, polls) = (state.header.tid, state.counters.polls);
                     thread.holder().or(after).map(|slot| (slot, self.opens_for(slot, tid, polls))).or_else(|| {
                         let entity = thread.group.current(&state.counters)?;
@@ -65,7 +67,7 @@ impl Engine {
                             let (IntervalOwner::Request(slot) | IntervalOwner::Call(slot)) = entity;
                             return Some((slot, None));
                         }
-                        self.request_of(entity).map(|slot| (slot, None))
+                        self.world.request_of(entity).map(|slot| (slot, None))
                     })
                 });
                 let connection = self.connection(state.cookie, out);
@@ -77,21 +79,21 @@ impl Engine {
             }
             tcp_state::FIN_WAIT1 | tcp_state::LAST_ACK => {
                 self.close(state.cookie, Closed::Local, state.header.nanos, Some(totals(state)), out);
-                if let Some(connection) = self.connections.get_mut(&state.cookie) {
+                if let Some(connection) = self.world.connections.get_mut(&state.cookie) {
                     connection.shut = true;
                 }
             }
             tcp_state::CLOSE => {
-                if let Some(connection) = self.connections.get_mut(&state.cookie)
+                if let Some(connection) = self.world.connections.get_mut(&state.cookie)
                     && !std::mem::replace(&mut connection.closing, true)
                 {
-                    if self.closing.len() >= self.limits.connections
+                    if self.closing.len() >= self.world.limits.connections
                         && let Some((due, _)) = self.closing.front().copied()
                     {
-                        self.counters.closing_early += 1;
+                        self.world.counters.closing_early += 1;
                         self.expire_closed(due, out);
                     }
-                    self.closing.push_back((self.now + LINGER, *state));
+                    self.closing.push_back((self.world.now + LINGER, *state));
                 }
             }
             _ => {}
@@ -101,18 +103,18 @@ impl Engine {
     /// Ends connections and threads whose linger time has passed: no late record of theirs is expected any more.
     pub(super) fn expire_closed(&mut self, now: Nanos, out: &mut Vec<Output>) {
         while let Some((due, state)) = self.closing.front().copied()
-            && (due <= now || self.closing.len() > self.limits.connections)
+            && (due <= now || self.closing.len() > self.world.limits.connections)
         {
             self.closing.pop_front();
             self.close(state.cookie, Closed::Both, state.header.nanos, Some(totals(&state)), out);
             self.drop_connection(state.cookie, state.header.nanos);
         }
         while let Some((due, tid, died)) = self.exited_threads.front().copied()
-            && (due <= now || self.exited_threads.len() > self.limits.threads)
+            && (due <= now || self.exited_threads.len() > self.world.limits.threads)
         {
             self.exited_threads.pop_front();
-            if self.threads.get(&tid).is_some_and(|thread| thread.died == died) {
-                self.threads.remove(&tid);
+            if self.world.threads.get(&tid).is_some_and(|thread| thread.died == died) {
+                self.world.threads.remove(&tid);
             }
         }
     }
@@ -128,14 +130,14 @@ impl Engine {
     ) {
         self.give_up_text(cookie, out);
         let mut events = std::mem::take(&mut self.events);
-        let Some(connection) = self.connections.get_mut(&cookie) else {
+        let Some(connection) = self.world.connections.get_mut(&cookie) else {
             self.events = events;
             return;
         };
         let at = Stamp { nanos, pid: connection.tgid, ..Stamp::default() };
         // Positions of text are others than the socket's.
         let totals = totals.filter(|_| connection.plain.is_none());
-        connection.talk.awake().closed(how, at, totals, &self.settings, &mut events);
+        connection.talk.awake().closed(how, at, totals, &self.world.settings, &mut events);
         for word in events.drain(..) {
             self.on_exchange_event(cookie, word, None, out);
         }
@@ -144,19 +146,19 @@ impl Engine {
 
     /// The server's end of a UNIX socket, if it serves this call.
     pub(super) fn behind(&self, cookie: u64, call: Option<Slot>) -> Option<u64> {
-        self.connections.get(&cookie).filter(|connection| connection.unix().is_some())?;
-        let request = self.spans.get(call?)?.callee?;
-        self.spans.get(request).map(|live| live.cookie)
+        self.world.connections.get(&cookie).filter(|connection| connection.unix().is_some())?;
+        let request = self.world.spans.get(call?)?.callee?;
+        self.world.spans.get(request).map(|live| live.cookie)
     }
 
     /// Forgets a connection; its open spans end as unfinished.
     pub(super) fn drop_connection(&mut self, cookie: u64, nanos: Nanos) {
         self.end_spans(cookie, nanos);
-        self.connections.remove(&cookie);
+        self.world.connections.remove(&cookie);
     }
 
     pub(super) fn end_spans(&mut self, cookie: u64, nanos: Nanos) {
-        while let Some(slot) = self.connections.get_mut(&cookie).and_then(|known| known.pop_unit()) {
+        while let Some(slot) = self.world.connections.get_mut(&cookie).and_then(|known| known.pop_unit()) {
             self.ended(slot, Outcome::Unfinished, nanos);
         }
     }

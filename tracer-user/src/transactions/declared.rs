@@ -19,7 +19,8 @@ use tracer_common::event::{
     ThreadCounters,
 };
 
-use super::engine::{Engine, Output};
+use super::engine::Engine;
+use super::output::Output;
 use super::ids;
 use super::open_span::Slot;
 use crate::guard::tables::TableUse;
@@ -242,7 +243,7 @@ impl Engine {
         values: Option<&DeclaredValues>,
         out: &mut Vec<Output>,
     ) {
-        self.now = self.now.max(call.header.nanos);
+        self.world.now = self.world.now.max(call.header.nanos);
         let declared = call.declared as usize;
         let pairing = match self.declared.in_use.get(declared) {
             Some(Some(pairing)) => *pairing,
@@ -280,7 +281,7 @@ impl Engine {
         let around = above.map(|above| (Some(above.span), above.request, Some(above.trace)));
         let (parent, request, trace) = around.unwrap_or_else(|| {
             let request = self.request_around(call);
-            (request.and_then(|slot| self.spans.get(slot)).map(|live| live.id), request, None)
+            (request.and_then(|slot| self.world.spans.get(slot)).map(|live| live.id), request, None)
         });
         self.declared.calls += 1;
         let nth = self.declared.calls;
@@ -291,8 +292,8 @@ impl Engine {
             start: header.nanos,
             tid: header.tid,
             counters: call.counters,
-            span: ids::span(self.seed, u64::from(header.tid), nth, header.nanos, Side::Server),
-            trace: trace.unwrap_or_else(|| ids::trace(self.seed, u64::from(header.tid), nth, header.nanos)),
+            span: ids::span(self.world.seed, u64::from(header.tid), nth, header.nanos, Side::Server),
+            trace: trace.unwrap_or_else(|| ids::trace(self.world.seed, u64::from(header.tid), nth, header.nanos)),
             parent,
             request,
             values: values.copied().map(Box::new),
@@ -305,11 +306,11 @@ impl Engine {
     /// The request that a call runs in: the one its thread holds, or the one its goroutine read and has not answered.
     fn request_around(&self, call: &DeclaredCall) -> Option<Slot> {
         let slot = if call.task == 0 {
-            self.threads.get(&call.header.tid)?.holder()?
+            self.world.threads.get(&call.header.tid)?.holder()?
         } else {
             *self.declared.readers.get(&(call.header.tgid, call.entity))?
         };
-        let live = self.spans.get(slot)?;
+        let live = self.world.spans.get(slot)?;
         (live.end == 0 && live.side == Side::Server).then_some(slot)
     }
 
@@ -355,7 +356,7 @@ impl Engine {
             trace: open.trace,
             parent: open.parent,
             request: open.request,
-            service: self.service(header.tgid),
+            service: self.world.processes.service(header.tgid),
             pid: header.tgid,
             tid: header.tid,
             start: open.start,
@@ -411,7 +412,7 @@ impl Engine {
         while self.declared.samples.front().is_some_and(|sample| sample.nanos <= due)
             && let Some(sample) = self.declared.samples.pop_front()
         {
-            let service = self.service(sample.pid);
+            let service = self.world.processes.service(sample.pid);
             let calls = &self.declared;
             let at = sample.nanos;
             let recent = calls.recent.get(&sample.tid).into_iter().flatten();
@@ -459,7 +460,7 @@ impl Engine {
         slot: Slot,
         span: Box<crate::model::Span>,
     ) -> Result<bool, Box<crate::model::Span>> {
-        let Some(live) = self.spans.get_mut(slot) else { return Err(span) };
+        let Some(live) = self.world.spans.get_mut(slot) else { return Err(span) };
         if live.declared.len() >= KEPT {
             return Ok(false);
         }

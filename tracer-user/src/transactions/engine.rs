@@ -1,7 +1,6 @@
 //! The engine: records in, spans out. Charging is in `charge.rs`, reporting in `report.rs`.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use tracer_common::event::{
@@ -14,163 +13,48 @@ use super::begin::{Begun, During};
 use super::callback_groups::CallbackGroups;
 use super::child_processes::ChildProcesses;
 use super::connection::Connection;
-use super::declared::{DeclaredCalls, FinishedCall};
+use super::counters::Counters;
+use super::declared::DeclaredCalls;
 use super::event_loop::Meetings;
-use super::evidence::Reason;
 use super::forwarding::Forwarding;
 use super::inband_context::InbandContexts;
 use super::jobs::Jobs;
 use super::join::Joins;
-use super::last_hit_map::LastHitMap;
 pub use super::limits::Limits;
 use super::lookups::Lookups;
-use super::losses::Losses;
-use super::open_span::{CallTime, OpenSpan, Slab, Slot};
+use super::open_span::{CallTime, OpenSpan, Slot};
+use super::output::Output;
 use super::pools::Pools;
 use super::process_costs::ProcessCosts;
 use super::queue_workers::QueueWorkers;
 use super::relayed::Relays;
 use super::task_table::TaskTable;
-use super::thread::{IntervalOwner, Thread};
+use super::thread::Thread;
 use super::thread_affinity::ThreadAffinity;
 use super::trace_ids::ReportedTraces;
 use super::wakers::Wakers;
+use super::world::World;
 use crate::decode::Record;
 use crate::guard::tables::TableUse;
-use crate::model::{Cost, Direction, FailedConnect, Nanos, Outcome, ServiceId, Side, SpanId, StackSample, TraceId};
+use crate::model::{Cost, Direction, FailedConnect, Nanos, Outcome, ServiceId, Side};
 use crate::protocols::{Chunk, Closed, ExchangeEvent, Settings, Stamp, Totals};
 
 /// How long a closed connection is kept, nanoseconds: a reset can overtake the record of the operation it interrupts;
 /// on loopback even that of the operation that provoked it.
 pub(super) const LINGER: Nanos = 20_000_000;
 
-/// Losses and limits of the engine by reason; counters since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Bytes a parser needed but did not get.
-    pub gap_bytes: u64,
-    /// Replies whose request was not seen.
-    pub unpaired: u64,
-    /// Connections forgotten because there were too many.
-    pub connections_evicted: u64,
-    /// Threads not followed because there were too many.
-    pub threads_refused: u64,
-    /// Spans reported early because there were too many.
-    pub spans_evicted: u64,
-    /// Times the services of all processes were forgotten because there were too many processes.
-    pub processes_forgotten: u64,
-    /// Operations of threads whose earlier records were lost: a request such a thread holds may not be its only one.
-    pub threads_doubted: u64,
-    /// Samples dropped because too many waited for an owner.
-    pub samples_dropped: u64,
-    /// Samples of an interval too long ago to know its owner.
-    pub samples_late: u64,
-    /// Closed connections forgotten early because too many had closed.
-    pub closing_early: u64,
-    /// Connections that lost their unfinished heads because the sum of all heads was too large.
-    pub heads_given_up: u64,
-    /// Unnamed requests: the bytes that name them were sent before tracing began, or were lost.
-    pub unnamed: u64,
-    /// Heads captured only in part, on connections whose later heads may refer to them.
-    pub heads_cut: u64,
-    /// Requests given up because too many were open on one connection.
-    pub streams_given_up: u64,
-    /// Detached calls left without a parent because their thread had too many waiting.
-    pub detached_calls_given_up: u64,
-    /// Prepared statements not remembered because a connection had too many: executions of them are unnamed.
-    pub statements_refused: u64,
-    /// Messages moved in batches that were not searched for links: compressed, or not captured.
-    pub messages_unread: u64,
-    /// Links not kept because a span had too many.
-    pub links_dropped: u64,
-    /// Texts of TLS libraries on connections that are not known to be encrypted, or of no known protocol.
-    pub text_unbound: u64,
-    /// Encrypted connections whose text was lost in between.
-    pub text_rejoined: u64,
-    /// TLS records received by servers whose text was not seen.
-    pub text_missed: u64,
-    /// Texts received by servers whose TLS record is not known: their requests get no parent from another host.
-    pub text_unplaced: u64,
-}
-
-/// Output of the engine.
-#[derive(Debug)]
-pub enum Output {
-    /// A request began; `Engine::classify` wants its class.
-    Begun(Slot),
-    /// A span is finished; it is out of the engine.
-    Finished(Box<OpenSpan>, Verdicts),
-    /// A stack and its owner.
-    Sample(StackSample),
-    /// A declared function returned.
-    Declared(Box<FinishedCall>),
-    /// A stack sampled in a call of a declared function.
-    DeclaredSample {
-        /// Index of the declared transaction.
-        declared: usize,
-        /// The service of its process.
-        service: ServiceId,
-        /// The stack; its owner is not set.
-        sample: StackSample,
-    },
-    /// The transaction of a call to another host is known ([`Engine::context`] returns it), or the context of a request
-    /// from another host.
-    Settled(Slot),
-    /// A request from another host has ended; [`Engine::answer`] returns it.
-    Answered(Slot),
-    /// Spans were reported with a trace id that turned out to belong to another transaction.
-    Renamed {
-        /// The trace id as reported.
-        was: TraceId,
-        /// The trace id of the transaction.
-        trace: TraceId,
-    },
-    /// A reported request turned out to have a parent on another host.
-    Late {
-        /// The request.
-        span: SpanId,
-        /// Its trace id as reported.
-        was: TraceId,
-        /// Its parent.
-        parent: SpanId,
-        /// Its trace id now.
-        trace: TraceId,
-    },
-}
-
-/// Decisions made when a span is reported.
-#[derive(Clone, Copy, Debug)]
-pub struct Verdicts {
-    /// Its trace id.
-    pub trace: TraceId,
-    /// Its parent.
-    pub parent: Option<SpanId>,
-    /// How sure the parent is.
-    pub grade: crate::model::Grade,
-    /// Why it has that parent and grade.
-    pub reason: Reason,
-}
-
 /// The correlation core.
 #[derive(Debug)]
 pub struct Engine {
-    pub(super) settings: Settings,
-    pub(super) limits: Limits,
-    pub(super) seed: u64,
-    pub(super) connections: LastHitMap<u64, Box<Connection>>,
-    pub(super) threads: LastHitMap<u32, Thread>,
-    pub(super) services: FxHashMap<u32, ServiceId>,
-    pub(super) spans: Slab,
+    /// What all strategies share.
+    pub(super) world: World,
     pub(super) joins: Joins,
     pub(super) lookups: Lookups,
-    pub(super) losses: Losses,
     pub(super) relays: Relays,
     pub(super) inband: InbandContexts,
     /// Open calls of declared functions.
     pub(super) declared: DeclaredCalls,
     pub(super) reported: ReportedTraces,
-    /// Final reporting is under way: no evidence can come any more.
-    pub(super) finishing: bool,
     /// Spans tied by event-loop callbacks, and how often requests of a process met in one callback.
     pub(super) callback_groups: CallbackGroups,
     pub(super) meetings: FxHashMap<u32, Meetings>,
@@ -199,15 +83,6 @@ pub struct Engine {
     /// Buffered bytes of heads and replies, as of the last tick.
     pub(super) head_bytes: usize,
     pub(super) events: Vec<ExchangeEvent>,
-    /// Processes that read requests, each with the time of the first (entry ports). Calls of other processes begin
-    /// transactions.
-    pub(super) serving: FxHashMap<u32, Nanos>,
-    /// There were too many of them: any process may serve requests.
-    pub(super) serving_all: bool,
-    /// Serving processes not yet returned by [`Engine::take_serving`].
-    pub(super) served: Vec<u32>,
-    /// Processes known to run tasks or event loops: one callback may serve several requests.
-    pub(super) loops: FxHashSet<u32>,
     /// Tasks of runtimes.
     pub(super) task_table: TaskTable,
     /// Wake-ups between tasks, in processes where they are traced.
@@ -233,27 +108,17 @@ pub struct Engine {
     pub(super) failed_connects: BTreeMap<FailedConnect, u64>,
     /// Processes of which text was seen.
     pub(super) texting: FxHashSet<u32>,
-    pub(super) empty: Arc<str>,
-    /// Time of the newest record.
-    pub now: Nanos,
-    /// All records of sockets and threads up to this time were processed. Samples may be ahead of it: they come through a
-    /// ring of their own, which is read first.
-    pub(super) caught_up: Nanos,
-    /// Losses and limits.
-    pub counters: Counters,
-    /// Bytes left a socket by a path that no attached hook covers; the consumer clears it.
-    pub unseen: bool,
 }
 
 impl Engine {
     /// What parsers keep of requests.
     pub fn settings(&self) -> &Settings {
-        &self.settings
+        &self.world.settings
     }
 
     /// Parsers keep something else of requests from now on.
     pub fn set_settings(&mut self, settings: Settings) {
-        self.settings = settings;
+        self.world.settings = settings;
     }
 
     /// An empty engine.
@@ -265,21 +130,13 @@ impl Engine {
         let task_table = TaskTable::within(limits.tasks);
         let wakers = Wakers::within(limits.tasks);
         Self {
-            settings,
-            limits,
-            seed,
-            connections: LastHitMap::default(),
-            threads: LastHitMap::default(),
-            services: FxHashMap::default(),
-            spans: Slab::default(),
+            world: World::new(settings, limits, seed),
             joins: Joins::default(),
             lookups: Lookups::default(),
-            losses: Losses::default(),
             relays,
             inband,
             declared: DeclaredCalls::default(),
             reported,
-            finishing: false,
             callback_groups: CallbackGroups::default(),
             meetings: FxHashMap::default(),
             forwarding: Forwarding::default(),
@@ -296,10 +153,6 @@ impl Engine {
             head_bytes: 0,
             events: Vec::new(),
             exited_threads: VecDeque::new(),
-            serving: FxHashMap::default(),
-            serving_all: false,
-            served: Vec::new(),
-            loops: FxHashSet::default(),
             task_table,
             wakers,
             pools: FxHashMap::default(),
@@ -313,45 +166,58 @@ impl Engine {
             certificates: BTreeMap::new(),
             failed_connects: BTreeMap::new(),
             texting: FxHashSet::default(),
-            caught_up: 0,
-            empty: Arc::from(""),
-            now: 0,
-            counters: Counters::default(),
-            unseen: false,
         }
+    }
+
+    /// Time of the newest record.
+    pub fn now(&self) -> Nanos {
+        self.world.now
+    }
+
+    /// It is `now`, if that is later than the newest record.
+    pub fn advance(&mut self, now: Nanos) {
+        self.world.advance(now);
+    }
+
+    /// Losses and limits.
+    pub fn counters(&self) -> Counters {
+        self.world.counters
+    }
+
+    /// Whether bytes left a socket since last asked by a path that no attached hook covers.
+    pub fn take_unseen(&mut self) -> bool {
+        std::mem::take(&mut self.world.unseen)
     }
 
     /// Sets the service of a process.
     pub fn process(&mut self, tgid: u32, service: ServiceId) {
-        if self.services.len() >= self.limits.processes && !self.services.contains_key(&tgid) {
+        if self.world.processes.services.len() >= self.world.limits.processes && !self.world.processes.services.contains_key(&tgid) {
             // Unseen exits leave stale entries; running processes are introduced again by their next record.
-            self.counters.processes_forgotten += 1;
-            self.services.clear();
+            self.world.counters.processes_forgotten += 1;
+            self.world.processes.services.clear();
         }
-        self.services.insert(tgid, service);
+        self.world.processes.services.insert(tgid, service);
     }
 
     /// Whether the service of the process is known.
     pub fn knows(&self, tgid: u32) -> bool {
-        self.services.contains_key(&tgid)
+        self.world.processes.services.contains_key(&tgid)
     }
 
     /// The service of a process, if known.
     pub fn service_of(&self, tgid: u32) -> Option<ServiceId> {
-        self.services.get(&tgid).copied()
+        self.world.processes.services.get(&tgid).copied()
     }
 
     /// The process has exited.
     pub fn forget_process(&mut self, tgid: u32) {
-        self.services.remove(&tgid);
-        self.serving.remove(&tgid);
+        self.world.processes.forget(tgid);
         self.pools.remove(&tgid);
         self.queue_workers.forget(tgid);
         self.workers_ended(tgid);
         self.affinity.forget(tgid);
         self.encrypting.remove(&tgid);
         self.texting.remove(&tgid);
-        self.loops.remove(&tgid);
         self.task_table.forget(tgid);
         self.declared.forget(tgid);
         self.wakers.forget(tgid);
@@ -359,28 +225,23 @@ impl Engine {
         self.forwarding.forget(tgid);
     }
 
-    /// Service of a process; the first service for a process that was never introduced.
-    pub(super) fn service(&self, tgid: u32) -> ServiceId {
-        self.services.get(&tgid).copied().unwrap_or(ServiceId(0))
-    }
-
     /// The open span in `slot`.
     pub fn span(&self, slot: Slot) -> Option<&OpenSpan> {
-        self.spans.get(slot)
+        self.world.spans.get(slot)
     }
 
     /// Threads (tid, tgid) silent since `before`, and every process as (tgid, tgid): their exit record may have been
     /// lost.
     pub fn silent(&self, before: Nanos) -> Vec<(u32, u32)> {
-        let silent = self.threads.iter().filter(|(_, thread)| thread.charged_at.max(thread.last_op) < before);
+        let silent = self.world.threads.iter().filter(|(_, thread)| thread.charged_at.max(thread.last_op) < before);
         let threads = silent.map(|(tid, thread)| (*tid, thread.tgid));
-        threads.chain(self.services.keys().map(|tgid| (*tgid, *tgid))).collect()
+        threads.chain(self.world.processes.services.keys().map(|tgid| (*tgid, *tgid))).collect()
     }
 
     /// The counters up to which a thread was charged, and the time of its last record; `None` if the thread is not
     /// tracked or its id was reused.
     pub fn followed(&self, tid: u32, tgid: u32) -> Option<(ThreadCounters, Nanos)> {
-        let thread = self.threads.get(&tid).filter(|thread| thread.tgid == tgid)?;
+        let thread = self.world.threads.get(&tid).filter(|thread| thread.tgid == tgid)?;
         Some((thread.counters, thread.charged_at.max(thread.last_op)))
     }
 
@@ -402,12 +263,12 @@ impl Engine {
     /// Records of sockets and threads up to `until` were all processed: samples of that time can be charged even if no
     /// operation follows them.
     pub fn catch_up(&mut self, until: Nanos) {
-        self.caught_up = self.caught_up.max(until);
+        self.world.caught_up = self.world.caught_up.max(until);
     }
 
     /// Processes one record, in ring order.
     pub fn record(&mut self, record: &Record<'_>, out: &mut Vec<Output>) {
-        self.expire_closed(self.now, out);
+        self.expire_closed(self.world.now, out);
         match record {
             Record::Op { op, head, tail, fragments } => self.op(op, (head, tail, fragments), out),
             Record::Text { op, head, tail, fragments } => self.text(op, (head, tail, fragments), out),
@@ -432,7 +293,7 @@ impl Engine {
     }
 
     fn open(&mut self, open: &Open, out: &mut Vec<Output>) {
-        self.now = self.now.max(open.header.nanos);
+        self.world.now = self.world.now.max(open.header.nanos);
         if open.header.flags & OPEN_MIDSTREAM != 0 {
             // The kernel forgot the socket: its stream positions start over, and so does the engine.
             self.end_spans(open.cookie, open.header.nanos);
@@ -444,26 +305,13 @@ impl Engine {
     /// The connection, created if unknown.
     pub(super) fn connection(&mut self, cookie: u64, out: &mut Vec<Output>) -> &mut Connection {
         self.make_room_for(cookie, out);
-        self.connections.or_insert_with(cookie, || Connection::unknown(false))
-    }
-
-    pub(super) fn thread(&mut self, tid: u32, tgid: u32, nanos: Nanos) -> Option<&mut Thread> {
-        if !self.threads.contains_key(&tid) && self.threads.len() >= self.limits.threads {
-            self.counters.threads_refused += 1;
-            return None;
-        }
-        let thread = self.threads.or_insert_with(tid, || Thread::new(tgid));
-        if thread.tgid != tgid || (thread.died != 0 && nanos > thread.died) {
-            // The id was reused by another thread.
-            *thread = Thread::new(tgid);
-        }
-        Some(thread)
+        self.world.connections.or_insert_with(cookie, || Connection::unknown(false))
     }
 
     fn op(&mut self, op: &Op, carried: (&[u8], &[u8], &[u8]), out: &mut Vec<Output>) {
         // The implied earlier transfer has no counters of its own: this operation is charged with everything since the
         // last record.
-        let counters = self.threads.get(&op.header.tid).map_or(op.counters, |thread| thread.counters);
+        let counters = self.world.threads.get(&op.header.tid).map_or(op.counters, |thread| thread.counters);
         if let Some(sent) = op.sent_before(counters)
             && !self.ciphertext(&sent, &[])
         {
@@ -478,7 +326,7 @@ impl Engine {
             self.on_io(op, carried, out);
             self.watch_encrypted(op, carried.0);
         }
-        if let Some(thread) = self.threads.get_mut(&op.header.tid) {
+        if let Some(thread) = self.world.threads.get_mut(&op.header.tid) {
             thread.note_received(op);
         }
     }
@@ -486,14 +334,14 @@ impl Engine {
     /// Bytes were sent or received.
     pub(super) fn on_io(&mut self, op: &Op, (head, tail, fragments): (&[u8], &[u8], &[u8]), out: &mut Vec<Output>) {
         let header = &op.header;
-        self.now = self.now.max(header.nanos);
-        self.caught_up = self.caught_up.max(header.nanos);
-        self.unseen |= header.flags & OP_UNSEEN != 0;
+        self.world.now = self.world.now.max(header.nanos);
+        self.world.caught_up = self.world.caught_up.max(header.nanos);
+        self.world.unseen |= header.flags & OP_UNSEEN != 0;
         let dir = if header.flags & OP_TX != 0 { Direction::Tx } else { Direction::Rx };
         let at = Stamp { nanos: header.nanos, pid: header.tgid, tid: header.tid, reads: op.counters.reads };
         let mut events = std::mem::take(&mut self.events);
         self.make_room_for(op.cookie, out);
-        let connection = self.connections.or_insert_with(op.cookie, || Connection::unknown(true));
+        let connection = self.world.connections.or_insert_with(op.cookie, || Connection::unknown(true));
         connection.announced = false;
         let last = connection.last;
         connection.last = last.max(header.nanos);
@@ -517,22 +365,22 @@ impl Engine {
             // Positions of text are others than the socket's.
             let totals = Totals { rx: op.pos, tx: 0, last_rx: op.arrived, last_tx: 0 };
             let totals = connection.plain.is_none().then_some(totals);
-            connection.talk.awake().closed(Closed::Remote, at, totals, &self.settings, &mut events);
+            connection.talk.awake().closed(Closed::Remote, at, totals, &self.world.settings, &mut events);
             None
         } else {
             let chunk =
                 Chunk { dir, pos: op.pos, len: u64::from(op.bytes), head, tail, fragments, at, arrived: op.arrived };
             let datagram = header.flags & OP_DATAGRAM != 0;
-            connection.talk.awake().on_io(datagram, &chunk, &self.settings, &mut events).exchange
+            connection.talk.awake().on_io(datagram, &chunk, &self.world.settings, &mut events).exchange
         };
-        if unparsed && let Some(doubted) = self.threads.get_mut(&header.tid).map(Thread::lose) {
+        if unparsed && let Some(doubted) = self.world.threads.get_mut(&header.tid).map(Thread::lose) {
             self.doubt(header.tid, doubted);
         }
         let cookie = op.cookie;
         // Look up an exchange that this operation ends before, one that it begins after the parser's events.
         let before = if header.flags & OP_EOF != 0 {
             // End of stream: attribute it, and what follows, to the newest span.
-            self.connections.get(&cookie).and_then(|connection| connection.newest())
+            self.world.connections.get(&cookie).and_then(|connection| connection.newest())
         } else {
             self.unit_of(cookie, touched)
         };
@@ -544,7 +392,7 @@ impl Engine {
             self.reads_in_job(op, dir, last);
         }
         let together = if dir == Direction::Tx { self.together(cookie) } else { Vec::new() };
-        let thread = self.threads.get(&header.tid);
+        let thread = self.world.threads.get(&header.tid);
         let group = thread.and_then(|thread| thread.group.current(&op.counters));
         let holder = thread.and_then(Thread::holder);
         let own = if dir == Direction::Tx { self.callback(op, group) } else { None };
@@ -565,7 +413,7 @@ impl Engine {
             self.close(behind, Closed::Local, header.nanos, Some(totals), out);
         }
         if dir == Direction::Rx
-            && let Some(connection) = self.connections.get_mut(&cookie)
+            && let Some(connection) = self.world.connections.get_mut(&cookie)
         {
             connection.receives_on(op.path);
         }
@@ -573,7 +421,7 @@ impl Engine {
         let span = before.or_else(|| self.unit_of(cookie, touched)).or_else(|| self.over_at_once(cookie, touched));
         let (job, ends_job) = self.jobs.take_touched();
         let span = job.or(span).or(together.first().copied());
-        let had = together.first().and_then(|slot| self.spans.get(*slot)).map(|live| live.cost);
+        let had = together.first().and_then(|slot| self.world.spans.get(*slot)).map(|live| live.cost);
         // The request that this operation answered: its thread held it until now.
         let answered = ends_job || (dir == Direction::Tx && holder.is_some() && holder == before);
         self.charge_op(op, (dir, span), (after.is_some(), answered), out);
@@ -583,14 +431,6 @@ impl Engine {
         self.spread(&together, had);
         self.share(&batch);
         self.update_policy(cookie);
-    }
-
-    /// The request that owns a callback group.
-    pub(super) fn request_of(&self, entity: IntervalOwner) -> Option<Slot> {
-        match entity {
-            IntervalOwner::Request(slot) => Some(slot),
-            IntervalOwner::Call(slot) => self.spans.get(slot).and_then(|live| live.cause.request()),
-        }
     }
 
     /// Handles one event of a connection's parser. `op`: the operation that produced it and the state of its thread
@@ -626,29 +466,29 @@ impl Engine {
             ExchangeEvent::Datagram { exchange, question, dir, at, sure } => {
                 self.looked_up(cookie, (exchange, question), (dir, at, sure), op);
             }
-            ExchangeEvent::Unpaired { .. } => self.counters.unpaired += 1,
-            ExchangeEvent::Lost { bytes, .. } => self.counters.gap_bytes += bytes,
-            ExchangeEvent::Unnamed => self.counters.unnamed += 1,
-            ExchangeEvent::Forgotten { names } => self.counters.statements_refused += names,
-            ExchangeEvent::HeadsCut { heads } => self.counters.heads_cut += heads,
-            ExchangeEvent::Crowded => self.counters.streams_given_up += 1,
+            ExchangeEvent::Unpaired { .. } => self.world.counters.unpaired += 1,
+            ExchangeEvent::Lost { bytes, .. } => self.world.counters.gap_bytes += bytes,
+            ExchangeEvent::Unnamed => self.world.counters.unnamed += 1,
+            ExchangeEvent::Forgotten { names } => self.world.counters.statements_refused += names,
+            ExchangeEvent::HeadsCut { heads } => self.world.counters.heads_cut += heads,
+            ExchangeEvent::Crowded => self.world.counters.streams_given_up += 1,
             ExchangeEvent::Certificate { name, expires } => self.certified(name, expires),
         }
     }
 
     /// Drops `op` if the event stems from an earlier operation that the parser had buffered.
     fn own<'a>(&self, cookie: u64, op: Option<During<'a>>, at: Stamp) -> Option<During<'a>> {
-        let multiplexed = self.connections.get(&cookie).is_some_and(|known| known.talk.is_multiplexed());
+        let multiplexed = self.world.connections.get(&cookie).is_some_and(|known| known.talk.is_multiplexed());
         op.filter(|during| !multiplexed || (during.op.header.tid == at.tid && during.op.header.nanos == at.nanos))
     }
 
     pub(super) fn take_exchange(&mut self, cookie: u64, exchange: u64) -> Option<Slot> {
-        self.connections.get_mut(&cookie)?.take_unit(exchange)
+        self.world.connections.get_mut(&cookie)?.take_unit(exchange)
     }
 
     /// A span has ended; it waits for its report.
     pub(super) fn ended(&mut self, slot: Slot, outcome: Outcome, nanos: Nanos) {
-        let Some(live) = self.spans.get_mut(slot) else { return };
+        let Some(live) = self.world.spans.get_mut(slot) else { return };
         live.end = nanos.max(live.start);
         live.outcome = Some(outcome);
         if let Some(group_membership) = live.group_membership {
@@ -659,24 +499,24 @@ impl Engine {
         match side {
             Side::Server => {
                 self.answer_later(slot);
-                if let Some(thread) = self.threads.get_mut(&tid) {
+                if let Some(thread) = self.world.threads.get_mut(&tid) {
                     thread.over(slot, matches!(outcome, Outcome::Complete | Outcome::Upgraded));
                 }
             }
             Side::Client => {
                 let during = |parent: &&mut OpenSpan| parent.end == 0 || start < parent.end;
-                if let Some(parent) = parent.and_then(|parent| self.spans.get_mut(parent)).filter(during) {
+                if let Some(parent) = parent.and_then(|parent| self.world.spans.get_mut(parent)).filter(during) {
                     parent.add_call(CallTime { call: Some(slot), start, end });
                 }
             }
         }
-        self.waiting.push_back((self.now + self.limits.grace, slot));
+        self.waiting.push_back((self.world.now + self.world.limits.grace, slot));
     }
 
     /// A thread reported its counters.
     fn on_thread_stats(&mut self, stats: &ThreadStats, out: &mut Vec<Output>) {
-        self.now = self.now.max(stats.header.nanos);
-        self.caught_up = self.caught_up.max(stats.header.nanos);
+        self.world.now = self.world.now.max(stats.header.nanos);
+        self.world.caught_up = self.world.caught_up.max(stats.header.nanos);
         let dead = stats.header.flags & THREAD_STATS_DEAD != 0;
         self.charge_thread_stats(stats, dead, out);
         let (tid, died) = (stats.header.tid, stats.header.nanos.max(1));
@@ -687,12 +527,12 @@ impl Engine {
             self.process_ended(stats);
         }
         if dead
-            && let Some(thread) = self.threads.get_mut(&tid)
+            && let Some(thread) = self.world.threads.get_mut(&tid)
             && thread.died == 0
         {
             // A late record must not revive the thread.
             thread.died = died;
-            self.exited_threads.push_back((self.now + LINGER, tid, died));
+            self.exited_threads.push_back((self.world.now + LINGER, tid, died));
         }
     }
 }

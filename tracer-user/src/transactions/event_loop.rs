@@ -190,7 +190,7 @@ impl Engine {
         if !is_looped(op) {
             return;
         }
-        let Some(thread) = self.thread(op.header.tid, op.header.tgid, op.header.nanos) else { return };
+        let Some(thread) = self.world.thread(op.header.tid, op.header.tgid, op.header.nanos) else { return };
         thread.multiplexer = true;
         if thread.is_further_piece(op) {
             return;
@@ -217,13 +217,13 @@ impl Engine {
         if !is_looped(op) {
             return None;
         }
-        let connection = self.connections.get(&op.cookie);
+        let connection = self.world.connections.get(&op.cookie);
         let asks = connection.is_some_and(|connection| connection.side() == Some(Side::Client));
         let opener = connection
             .filter(|connection| !connection.used && op.pos == 0 && asks)
             .map(|connection| connection.opener().map(|(slot, _)| slot));
-        let lap = self.threads.get(&op.header.tid)?.lap.as_ref()?;
-        let known = |slot: &Slot| self.spans.get(*slot).is_some_and(|live| live.group_membership.is_some());
+        let lap = self.world.threads.get(&op.header.tid)?.lap.as_ref()?;
+        let known = |slot: &Slot| self.world.spans.get(*slot).is_some_and(|live| live.group_membership.is_some());
         let mask = (1u64 << NODE_ID_BITS) - 1;
         let (execution, trigger) = ((op.entity >> NODE_ID_BITS) & mask, op.entity & mask);
         let tied = match (opener, group) {
@@ -252,7 +252,7 @@ impl Engine {
 
     /// Cause of a call that an event loop sends, as far as known yet.
     pub(super) fn loop_cause(&self, own: Option<Slot>) -> Cause {
-        let Some(live) = own.and_then(|slot| self.spans.get(slot)) else {
+        let Some(live) = own.and_then(|slot| self.world.spans.get(slot)) else {
             return Cause::none(Evidence::CallbackUnknown);
         };
         let whose = live
@@ -269,12 +269,12 @@ impl Engine {
 
     /// A span of an event loop begins: ties it to the span of its callback.
     pub(super) fn group_membership(&mut self, slot: Slot, during: Option<During<'_>>, tid: u32) {
-        let Some(live) = self.spans.get(slot) else { return };
+        let Some(live) = self.world.spans.get(slot) else { return };
         let side = live.side;
         let asker = Asker { slot, since: live.start, kept: live.kept() };
         let sure = match during {
             Some(during) if is_looped(during.op) => during.op.entity & NODE_SURE != 0,
-            _ if self.threads.get(&tid).is_some_and(|thread| thread.lap.is_some()) => true,
+            _ if self.world.threads.get(&tid).is_some_and(|thread| thread.lap.is_some()) => true,
             _ => return,
         };
         let own = during.filter(|_| side == Side::Client).and_then(|during| during.own);
@@ -285,7 +285,7 @@ impl Engine {
         } else {
             GroupOwner::Untied
         });
-        if let Some(live) = self.spans.get_mut(slot) {
+        if let Some(live) = self.world.spans.get_mut(slot) {
             live.group_membership = Some(GroupMembership { callback_group, direct, sure });
         }
         if let Some(own) = own {
@@ -295,14 +295,14 @@ impl Engine {
 
     /// Ties two spans of one callback together.
     pub(super) fn join(&mut self, one: Slot, other: Slot) {
-        let group_membership = |slot| self.spans.get(slot).and_then(|live| live.group_membership);
+        let group_membership = |slot| self.world.spans.get(slot).and_then(|live| live.group_membership);
         let (Some(one), Some(other)) = (group_membership(one), group_membership(other)) else { return };
         self.callback_groups.join(one.callback_group, other.callback_group);
     }
 
     /// Whether the call is not tied to any request yet.
     fn is_untied(&self, call: Slot) -> bool {
-        let group_membership = self.spans.get(call).and_then(|live| live.group_membership);
+        let group_membership = self.world.spans.get(call).and_then(|live| live.group_membership);
         group_membership.is_none_or(|group_membership| {
             matches!(self.callback_groups.whose(group_membership.callback_group), GroupOwner::Untied)
         })
@@ -310,7 +310,7 @@ impl Engine {
 
     /// Whether two spans are tied together.
     fn is_tied(&self, one: Slot, other: Slot) -> bool {
-        let group_membership = |slot| self.spans.get(slot).and_then(|live| live.group_membership);
+        let group_membership = |slot| self.world.spans.get(slot).and_then(|live| live.group_membership);
         group_membership(one)
             .zip(group_membership(other))
             .is_some_and(|(one, other)| self.callback_groups.are_tied(one.callback_group, other.callback_group))
@@ -318,17 +318,17 @@ impl Engine {
 
     /// The answer of `request` began in the callback of `own`.
     pub(super) fn answered_in(&mut self, request: Slot, own: Option<Slot>) {
-        let Some(live) = self.spans.get(request) else { return };
+        let Some(live) = self.world.spans.get(request) else { return };
         let (Some(group_membership), kept, tgid) = (live.group_membership, live.kept(), live.pid) else { return };
         self.callback_groups.keep(group_membership.callback_group, request, kept);
         let Some(own) = own.filter(|own| *own != request) else { return };
         self.join(request, own);
         let met = matches!(self.callback_groups.whose(group_membership.callback_group), GroupOwner::Several);
-        if self.meetings.len() < self.limits.processes || self.meetings.contains_key(&tgid) {
+        if self.meetings.len() < self.world.limits.processes || self.meetings.contains_key(&tgid) {
             self.meetings.entry(tgid).or_default().count(met);
         }
         // Work still to be done for the call belongs to the request.
-        if let Some(call) = self.spans.get_mut(own)
+        if let Some(call) = self.world.spans.get_mut(own)
             && call.side == Side::Client
             && call.cause.candidate.is_none()
             && !met
@@ -339,7 +339,7 @@ impl Engine {
 
     /// What a receive of an event loop contains, computed before its exchange events are handled.
     pub(super) fn spoken_of(&self, op: &Op, events: &[ExchangeEvent]) -> Spoken {
-        let Some(connection) = self.connections.get(&op.cookie).filter(|_| is_looped(op)) else {
+        let Some(connection) = self.world.connections.get(&op.cookie).filter(|_| is_looped(op)) else {
             return Spoken::default();
         };
         let begun =
@@ -358,7 +358,7 @@ impl Engine {
         if !is_looped(op) {
             return;
         }
-        let thread = self.threads.get_mut(&op.header.tid);
+        let thread = self.world.threads.get_mut(&op.header.tid);
         let further = thread.as_ref().is_some_and(|thread| thread.is_further_piece(op));
         let Spoken { spans: spoken, begun } = match thread.and_then(|thread| thread.lap.as_mut()) {
             Some(lap) if further => std::mem::take(&mut lap.spoken).and(spoken),
@@ -370,7 +370,7 @@ impl Engine {
             }
         }
         let nothing = spoken.is_empty() && begun == 0;
-        let Some(thread) = self.threads.get_mut(&op.header.tid) else { return };
+        let Some(thread) = self.world.threads.get_mut(&op.header.tid) else { return };
         // An end of stream that completes nothing belongs to no call; a callback that read several requests at once has
         // no single owner.
         if begun > 1 || (op.bytes == 0 && nothing) {
@@ -389,8 +389,8 @@ impl Engine {
 
     /// The loop turned to timers, immediates or messages of other threads.
     pub(super) fn turned(&mut self, task_edge: &TaskEdge) {
-        self.now = self.now.max(task_edge.header.nanos);
-        let Some(thread) = self.threads.get_mut(&task_edge.header.tid) else { return };
+        self.world.now = self.world.now.max(task_edge.header.nanos);
+        let Some(thread) = self.world.threads.get_mut(&task_edge.header.tid) else { return };
         thread.group = ReadInterval::default();
         if let Some(lap) = &mut thread.lap {
             lap.edge_seq = task_edge.nth;
@@ -400,7 +400,7 @@ impl Engine {
 
     /// The verdict on an event loop's call.
     pub(super) fn loop_verdict(&self, live: &OpenSpan, group_membership: GroupMembership) -> Verdict {
-        let since = |slot: Slot, otherwise: Nanos| self.spans.get(slot).map_or(otherwise, |live| live.start);
+        let since = |slot: Slot, otherwise: Nanos| self.world.spans.get(slot).map_or(otherwise, |live| live.start);
         combine(&match self.callback_groups.whose(group_membership.callback_group) {
             GroupOwner::Untied if live.cause.is_certain() => Proposal::none(live.cause.evidence),
             GroupOwner::Untied => Proposal::none(Evidence::Untied),
@@ -429,18 +429,18 @@ impl Engine {
 
     /// Evicts the oldest callbacks of event loops when all loops together have too many.
     pub(super) fn trim_loops(&mut self) {
-        let laps = || self.threads.iter().filter_map(|(_, thread)| thread.lap.as_ref());
+        let laps = || self.world.threads.iter().filter_map(|(_, thread)| thread.lap.as_ref());
         let (count, sum) = laps().fold((0, 0), |(count, sum), lap| (count + 1, sum + lap.stretches.len()));
-        let most = if sum > self.limits.tasks { self.limits.tasks / count } else { STRETCHES };
+        let most = if sum > self.world.limits.tasks { self.world.limits.tasks / count } else { STRETCHES };
         let mut reached = self.callbacks.reached;
         let mut kept = 0;
-        for lap in self.threads.iter_mut().filter_map(|(_, thread)| thread.lap.as_mut()) {
+        for lap in self.world.threads.iter_mut().filter_map(|(_, thread)| thread.lap.as_mut()) {
             let over = lap.stretches.len().saturating_sub(most);
             lap.stretches.drain(..over);
             reached += over as u64 + std::mem::take(&mut lap.forgotten);
             kept += lap.stretches.len();
         }
-        self.callbacks = TableUse::new(kept, self.limits.tasks, reached);
+        self.callbacks = TableUse::new(kept, self.world.limits.tasks, reached);
     }
 
     /// What remains of the one request a loop's call is tied to.
@@ -459,7 +459,7 @@ impl Engine {
             GroupOwner::Several => false,
             GroupOwner::Untied => goes_on && !live.cause.is_certain(),
             GroupOwner::One(asker) => {
-                let request = self.spans.get(asker.slot);
+                let request = self.world.spans.get(asker.slot);
                 goes_on || request.is_some_and(|request| request.end == 0 && request.first_reply == 0)
             }
         }

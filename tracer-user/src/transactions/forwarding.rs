@@ -180,7 +180,7 @@ impl Engine {
         if is_looped(op) || self.is_tasked(op) {
             return;
         }
-        let Some(live) = self.spans.get_mut(slot) else { return };
+        let Some(live) = self.world.spans.get_mut(slot) else { return };
         live.in_forwarding = Some(self.forwarding.add((live.tid, live.fingerprint), slot));
     }
 
@@ -197,20 +197,20 @@ impl Engine {
         if is_looped(op) || self.is_tasked(op) {
             return;
         }
-        let Some(call) = self.spans.get(slot).filter(|live| live.fingerprint != 0 && !live.request.expected.timed)
+        let Some(call) = self.world.spans.get(slot).filter(|live| live.fingerprint != 0 && !live.request.expected.timed)
         else {
             return;
         };
         let (fingerprint, tgid, candidate) = (call.fingerprint, call.pid, call.cause.request());
-        let Some(thread) = self.threads.get(&tid).filter(|thread| !thread.open.is_empty()) else { return };
+        let Some(thread) = self.world.threads.get(&tid).filter(|thread| !thread.open.is_empty()) else { return };
         let multiplexer = thread.several();
         let several = thread.open.len() > 1;
-        let nameless = self.forwarding.open(tid, 0, &self.spans).is_some();
-        let open = self.forwarding.open(tid, fingerprint, &self.spans);
+        let nameless = self.forwarding.open(tid, 0, &self.world.spans).is_some();
+        let open = self.forwarding.open(tid, fingerprint, &self.world.spans);
         let (one, none) = (open.and_then(Alike::one).filter(|_| !nameless), open.is_none());
         let alike: SmallVec<[Slot; 2]> = open.map(|alike| alike.listed.clone()).unwrap_or_default();
         if (one.is_some() || none)
-            && (self.forwarding.processes.len() < self.limits.processes
+            && (self.forwarding.processes.len() < self.world.limits.processes
                 || self.forwarding.processes.contains_key(&tgid))
         {
             self.forwarding.processes.entry(tgid).or_default().count(one.is_some());
@@ -218,7 +218,7 @@ impl Engine {
         let trusted = self.is_proxy(tgid);
         let Some(request) = one else {
             for request in &alike {
-                if let Some(live) = self.spans.get_mut(*request) {
+                if let Some(live) = self.world.spans.get_mut(*request) {
                     live.looks_shared = true;
                 }
             }
@@ -228,7 +228,7 @@ impl Engine {
             }
             return;
         };
-        let (first, calls) = match self.spans.get_mut(request) {
+        let (first, calls) = match self.world.spans.get_mut(request) {
             Some(live) if live.forwards.len() < FORWARDS && !live.looks_shared => {
                 live.forwards.push(slot);
                 ((live.start, live.kept()), live.forwards.clone())
@@ -238,7 +238,7 @@ impl Engine {
         if trusted
             && multiplexer
             && candidate != Some(request)
-            && let Some(call) = self.spans.get_mut(slot)
+            && let Some(call) = self.world.spans.get_mut(slot)
         {
             let (since, kept) = first;
             call.cause.candidate = Some(Candidate { slot: request, kept });
@@ -247,7 +247,7 @@ impl Engine {
         }
         if calls.len() > 1 {
             for call in calls {
-                if self.spans.get(call).is_some_and(|call| call.cause.forwarded.is_some()) {
+                if self.world.spans.get(call).is_some_and(|call| call.cause.forwarded.is_some()) {
                     self.doubt_call(call, Doubt::ForwardedTwice);
                 }
             }
@@ -256,12 +256,12 @@ impl Engine {
 
     /// The first byte of a request's answer was sent: checks whether it is the reply of the forwarding call.
     pub(super) fn answered_on(&mut self, request: Slot) {
-        let Some(live) = self.spans.get(request).filter(|live| !live.looks_shared) else { return };
+        let Some(live) = self.world.spans.get(request).filter(|live| !live.looks_shared) else { return };
         let &[slot] = &live.forwards[..] else { return };
         let (since, status, tgid) = (live.start, live.status, live.pid);
         let trusted = self.is_proxy(tgid);
-        let several = self.threads.get(&live.tid).is_some_and(Thread::several);
-        let Some(call) = self.spans.get_mut(slot).filter(|call| !call.cause.is_certain()) else { return };
+        let several = self.world.threads.get(&live.tid).is_some_and(Thread::several);
+        let Some(call) = self.world.spans.get_mut(slot).filter(|call| !call.cause.is_certain()) else { return };
         if call.cause.request() != Some(request) || !trusted || !several {
             return;
         }
@@ -296,7 +296,7 @@ impl Engine {
         if !self.is_proxy(call.pid) {
             return Some(Doubt::NoProxy);
         }
-        self.threads.get(&call.tid).is_none_or(|thread| thread.lost_at >= since).then_some(Doubt::ThreadUnseen)
+        self.world.threads.get(&call.tid).is_none_or(|thread| thread.lost_at >= since).then_some(Doubt::ThreadUnseen)
     }
 
     /// Why it is doubtful that a call was made for its group's request although both sides agree: they agree by chance
@@ -320,14 +320,14 @@ impl Engine {
     /// the same request. `one_pending_read`: the thread had read nothing else when it answered.
     pub(super) fn sides_met(&mut self, call: Slot, request: Slot, one_pending_read: bool) {
         let Some(live) =
-            self.spans.get_mut(call).filter(|live| live.group_membership.is_none() && !live.cause.is_tasked())
+            self.world.spans.get_mut(call).filter(|live| live.group_membership.is_none() && !live.cause.is_tasked())
         else {
             return;
         };
         live.cause.one_pending_read.answered(one_pending_read);
         let Some(candidate) = live.cause.request().filter(|_| !live.cause.is_certain()) else { return };
         let (sides, tgid) = (&mut self.forwarding.sides, live.pid);
-        if sides.len() < self.limits.processes || sides.contains_key(&tgid) {
+        if sides.len() < self.world.limits.processes || sides.contains_key(&tgid) {
             let sides = sides.entry(tgid).or_default();
             sides.all.count(candidate == request);
             if live.cause.one_pending_read.at_both() {
@@ -341,7 +341,7 @@ impl Engine {
     }
 
     fn doubt_call(&mut self, call: Slot, why: Doubt) {
-        if let Some(live) = self.spans.get_mut(call).filter(|live| !live.cause.is_certain()) {
+        if let Some(live) = self.world.spans.get_mut(call).filter(|live| !live.cause.is_certain()) {
             live.cause.doubt = Some(why);
         }
     }

@@ -126,7 +126,7 @@ impl Engine {
 
     /// A context was sent or received.
     pub(super) fn inband(&mut self, inband: &InbandContext) {
-        self.now = self.now.max(inband.header.nanos);
+        self.world.now = self.world.now.max(inband.header.nanos);
         let (tx, named) = (inband.header.flags & INBAND_TX != 0, inband.header.flags & INBAND_NAMED != 0);
         let trace = TraceId(u128::from_be_bytes(inband.trace));
         let span = SpanId(u64::from_be_bytes(inband.span));
@@ -148,7 +148,7 @@ impl Engine {
         }
         let place = (inband.cookie, tx, inband.seq);
         let parent = (!named).then_some(span);
-        self.inband.due.push_back((self.now + KEEP, place));
+        self.inband.due.push_back((self.world.now + KEEP, place));
         self.inband.waiting.insert(
             place,
             InbandIds { trace, parent, held: inband.header.flags & INBAND_HELD != 0, flags: inband.flags },
@@ -192,6 +192,6 @@ impl Engine {
 
     /// About once a second.
     pub(super) fn tags_expire(&mut self) {
-        self.inband.expire(self.now);
+        self.inband.expire(self.world.now);
     }
 }

@@ -21,7 +21,8 @@ use smallvec::SmallVec;
 use tracer_common::event::Op;
 
 use super::begin::{Begun, During};
-use super::engine::{Engine, Output};
+use super::engine::Engine;
+use super::output::Output;
 use super::event_loop::is_looped;
 use super::evidence::Evidence;
 use super::open_span::{OpenSpan, Slot};
@@ -225,7 +226,7 @@ impl Engine {
         out: &mut Vec<Output>,
     ) {
         let Some(during) = during else { return };
-        let Some(connection) = self.connections.get(&cookie).filter(|known| known.side() == Some(Side::Client)) else {
+        let Some(connection) = self.world.connections.get(&cookie).filter(|known| known.side() == Some(Side::Client)) else {
             return;
         };
         let (call, server) = (connection.span(exchange), connection.callee_address());
@@ -246,7 +247,7 @@ impl Engine {
             JobEvent::Pushed { queue, elements } => {
                 let queue = of_server(queue);
                 let Some(slot) = call.filter(|_| self.jobs.may_be_asked(queue)) else { return };
-                let Some(live) = self.spans.get_mut(slot) else { return };
+                let Some(live) = self.world.spans.get_mut(slot) else { return };
                 let by = Producer { slot, id: live.id, trace: None };
                 let ties = live.job.get_or_insert_default();
                 ties.pushes = elements.iter().map(|element| (queue, *element)).collect();
@@ -255,7 +256,7 @@ impl Engine {
                 }
             }
             JobEvent::Taken(job) => {
-                let call = call.and_then(|slot| self.spans.get(slot));
+                let call = call.and_then(|slot| self.world.spans.get(slot));
                 let asked = call.filter(|call| call.job.as_ref().is_some_and(|ties| ties.asks)).map(|call| call.tid);
                 if let Some(asked) = asked {
                     let pushed_by = self.jobs.pop((of_server(job.queue), job.element));
@@ -266,7 +267,7 @@ impl Engine {
                 let worker = self.jobs.workers.get(&self.worker(during.op));
                 let held = worker.and_then(|worker| worker.job).filter(|held| held.element == element);
                 let Some(HeldJob { slot, .. }) = held else { return };
-                if let Some(live) = self.spans.get_mut(slot).filter(|live| !live.request.path.contains(' ')) {
+                if let Some(live) = self.world.spans.get_mut(slot).filter(|live| !live.request.path.contains(' ')) {
                     live.request.path = joined(&live.request.path, Some(&name));
                     out.push(Output::Begun(slot));
                 }
@@ -283,7 +284,7 @@ impl Engine {
     /// A worker takes something else, where it asks for jobs: it may work for that from now on.
     fn takes_other(&mut self, id: WorkerId, cookie: u64) {
         let held = self.jobs.workers.get(&id).and_then(|worker| worker.job).filter(|held| held.cookie == cookie);
-        if let Some(live) = held.and_then(|held| self.spans.get_mut(held.slot)) {
+        if let Some(live) = held.and_then(|held| self.world.spans.get_mut(held.slot)) {
             live.alone = false;
         }
     }
@@ -292,16 +293,16 @@ impl Engine {
     /// whether it is part of none.
     fn asks_for_job(&mut self, op: &Op, queues: &[u64], (cookie, exchange): (u64, u64)) -> bool {
         let (id, tgid) = (self.worker(op), op.header.tgid);
-        let serves = self.serving_all || self.serving.contains_key(&tgid);
+        let serves = self.world.processes.serving_all || self.world.processes.serving.contains_key(&tgid);
         if serves && !self.queue_workers.contains(tgid) {
             return false;
         }
-        if !self.jobs.workers.contains_key(&id) && self.jobs.workers.len() >= self.limits.threads {
-            let spans = &self.spans;
+        if !self.jobs.workers.contains_key(&id) && self.jobs.workers.len() >= self.world.limits.threads {
+            let spans = &self.world.spans;
             let is_open = |held: HeldJob| spans.get(held.slot).is_some_and(|live| live.end == 0);
             self.jobs.workers.retain(|_, worker| worker.job.is_some_and(is_open));
             self.jobs.refused += 1;
-            if self.jobs.workers.len() >= self.limits.threads {
+            if self.jobs.workers.len() >= self.world.limits.threads {
                 return false;
             }
         }
@@ -318,8 +319,8 @@ impl Engine {
             worker.job = None;
             self.job_answered(held.slot, op);
         }
-        let thread = self.threads.get(&op.header.tid);
-        let is_request = |slot: &Slot| self.spans.get(*slot).is_some_and(|live| live.protocol != ProtocolId::Job);
+        let thread = self.world.threads.get(&op.header.tid);
+        let is_request = |slot: &Slot| self.world.spans.get(*slot).is_some_and(|live| live.protocol != ProtocolId::Job);
         let of_request = thread.is_some_and(|thread| thread.open.iter().any(is_request))
             || self.cause_of_child(op).is_some_and(|cause| cause.candidate.is_some());
         if of_request || !self.add_queue_worker(tgid) {
@@ -356,7 +357,7 @@ impl Engine {
         let again = asked_queue.is_some_and(|asked| asked.again);
         let held = !job.handed_over && !is_looped(op) && (id.1 != 0 || asked == op.header.tid);
         let expected = ExpectedReply { silent: !held, ..ExpectedReply::default() };
-        let request = Request::named(self.settings.method(PROCESS), job.name.clone(), expected);
+        let request = Request::named(self.world.settings.method(PROCESS), job.name.clone(), expected);
         let (nanos, pid, tid) = (op.header.nanos, op.header.tgid, op.header.tid);
         let first = Stamp { nanos, pid, tid, reads: op.counters.reads };
         let begun = Begun {
@@ -372,7 +373,7 @@ impl Engine {
         self.begun(cookie, begun, Some(during), out);
         let Some(Output::Begun(slot)) = out.last() else { return };
         let slot = *slot;
-        if let Some(live) = self.spans.get_mut(slot) {
+        if let Some(live) = self.world.spans.get_mut(slot) {
             let ties = live.job.get_or_insert_default();
             (ties.pushed_by, ties.once) = (pushed_by, !again);
             live.alone &= held && again;
@@ -389,7 +390,7 @@ impl Engine {
     /// The worker of a job asks for the next.
     fn job_answered(&mut self, slot: Slot, op: &Op) {
         let (nanos, tid) = (op.header.nanos, op.header.tid);
-        let Some(live) = self.spans.get_mut(slot).filter(|live| live.end == 0) else { return };
+        let Some(live) = self.world.spans.get_mut(slot).filter(|live| live.end == 0) else { return };
         (live.first_reply, live.answered_by) = (nanos, tid);
         self.answered_by_thread(slot, tid, op);
         if is_named(op.entity) {
@@ -415,7 +416,7 @@ impl Engine {
         let workers = self.jobs.workers.extract_if(|_, worker| worker.tgid == tgid);
         let held: Vec<HeldJob> = workers.filter_map(|(_, worker)| worker.job).collect();
         for HeldJob { slot, .. } in held {
-            self.job_unfinished(slot, 0, self.now);
+            self.job_unfinished(slot, 0, self.world.now);
         }
     }
 
@@ -423,18 +424,18 @@ impl Engine {
     pub(super) fn end_jobs(&mut self) {
         let held: Vec<HeldJob> = self.jobs.workers.drain().filter_map(|(_, worker)| worker.job).collect();
         for HeldJob { slot, .. } in held {
-            self.job_unfinished(slot, 0, self.now);
+            self.job_unfinished(slot, 0, self.world.now);
         }
     }
 
     /// A task may end, and a thread do something else for ever, without asking for another job: ends the jobs that show no
     /// work for as long as an unused connection is kept.
     pub(super) fn expire_jobs(&mut self) {
-        let (now, idle) = (self.now, self.limits.idle);
+        let (now, idle) = (self.world.now, self.world.limits.idle);
         let mut over = Vec::new();
         for worker in self.jobs.workers.values_mut() {
             let Some(held) = &mut worker.job else { continue };
-            match self.spans.get(held.slot).filter(|live| live.end == 0) {
+            match self.world.spans.get(held.slot).filter(|live| live.end == 0) {
                 Some(live) if live.cost != held.cost => (held.cost, held.seen) = (live.cost, now),
                 Some(_) if now.saturating_sub(held.seen) <= idle => {}
                 found => {
@@ -449,15 +450,15 @@ impl Engine {
     }
 
     fn job_unfinished(&mut self, slot: Slot, tid: u32, nanos: Nanos) {
-        let Some(live) = self.spans.get_mut(slot).filter(|live| live.end == 0) else { return };
+        let Some(live) = self.world.spans.get_mut(slot).filter(|live| live.end == 0) else { return };
         live.answered_by = tid;
         self.ended(slot, Outcome::Unfinished, nanos);
     }
 
     /// The cause of a call that a thread with a job sends; `opener`: of the call's connection, if it is the first on it.
     pub(super) fn cause_in_job(&self, slot: Slot, op: &Op, opener: Option<(Slot, Option<u32>)>) -> Option<Evidence> {
-        let live = self.spans.get(slot).filter(|live| live.protocol == ProtocolId::Job)?;
-        let polled = self.threads.get(&op.header.tid).is_none_or(|thread| thread.polls_at_op != op.counters.polls);
+        let live = self.world.spans.get(slot).filter(|live| live.protocol == ProtocolId::Job)?;
+        let polled = self.world.threads.get(&op.header.tid).is_none_or(|thread| thread.polls_at_op != op.counters.polls);
         // Waiting for the connection is part of the call.
         let connected = opener == Some((slot, Some(op.header.tid)));
         Some(match (live.alone, polled && !connected) {
@@ -471,8 +472,8 @@ impl Engine {
     /// The thread that opens a connection, if that shows for which request it does: after a wait in a poller, a job's
     /// thread may do so for something else.
     pub(super) fn opens_for(&self, slot: Slot, tid: u32, polls: u32) -> Option<u32> {
-        let is_job = self.spans.get(slot).is_some_and(|live| live.protocol == ProtocolId::Job);
-        let polled = || self.threads.get(&tid).is_none_or(|thread| thread.polls_at_op != polls);
+        let is_job = self.world.spans.get(slot).is_some_and(|live| live.protocol == ProtocolId::Job);
+        let polled = || self.world.threads.get(&tid).is_none_or(|thread| thread.polls_at_op != polls);
         (!is_job || !polled()).then_some(tid)
     }
 
@@ -481,8 +482,8 @@ impl Engine {
         if dir != Direction::Rx || self.jobs.workers.is_empty() {
             return;
         }
-        let Some(slot) = self.threads.get(&op.header.tid).and_then(Thread::holder) else { return };
-        if let Some(live) = self.spans.get_mut(slot)
+        let Some(slot) = self.world.threads.get(&op.header.tid).and_then(Thread::holder) else { return };
+        if let Some(live) = self.world.spans.get_mut(slot)
             && live.protocol == ProtocolId::Job
             && before < live.start
         {
@@ -493,16 +494,16 @@ impl Engine {
     /// Whether the trace id of the request that a job is linked to is still to come.
     pub(super) fn awaits_producer(&self, live: &OpenSpan) -> bool {
         let producer = live.job.as_ref().and_then(|ties| ties.pushed_by).filter(|producer| producer.trace.is_none());
-        live.deferred < DEFERRALS && producer.is_some_and(|producer| self.spans.get(producer.slot).is_some())
+        live.deferred < DEFERRALS && producer.is_some_and(|producer| self.world.spans.get(producer.slot).is_some())
     }
 
     /// A job is reported: links it.
     pub(super) fn link_job(&mut self, slot: Slot) {
-        let producer = self.spans.get(slot).and_then(|live| live.job.as_ref()?.pushed_by);
+        let producer = self.world.spans.get(slot).and_then(|live| live.job.as_ref()?.pushed_by);
         let Some(Producer { slot: call, id, trace }) = producer else { return };
         // A trace id that is not decided yet may name no transaction.
         let Some(trace) = trace.or_else(|| self.reported.get(call)) else { return };
-        if let Some(live) = self.spans.get_mut(slot) {
+        if let Some(live) = self.world.spans.get_mut(slot) {
             let mut linked = Linked::default();
             linked.add((trace, id));
             live.linked = Some(Box::new(linked));

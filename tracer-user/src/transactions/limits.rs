@@ -1,6 +1,7 @@
 //! Limits of the engine, its table use, and eviction of buffered heads.
 
-use super::engine::{Engine, Output};
+use super::engine::Engine;
+use super::output::Output;
 use super::{join, lookups};
 use crate::guard::tables::{MEMORY, TableUse, scaled};
 use crate::model::Nanos;
@@ -140,23 +141,23 @@ impl Engine {
             head_bytes,
             tasks,
             relay_memory: _,
-        } = self.limits;
+        } = self.world.limits;
         let (named, intervals) = self.task_table.len();
-        let counters = &self.counters;
+        let counters = &self.world.counters;
         let [relay_requests, relay_calls] = self.relays.table_use();
         let [job_workers, jobs_waiting] = self.jobs.table_use(threads);
         EngineTables {
-            connections: TableUse::new(self.connections.len(), connections, counters.connections_evicted),
+            connections: TableUse::new(self.world.connections.len(), connections, counters.connections_evicted),
             closing: TableUse::new(self.closing.len(), connections, counters.closing_early),
             declared_calls: self.declared.table_use(),
-            threads: TableUse::new(self.threads.len(), threads, counters.threads_refused),
-            spans: TableUse::new(self.spans.len(), spans, counters.spans_evicted),
+            threads: TableUse::new(self.world.threads.len(), threads, counters.threads_refused),
+            spans: TableUse::new(self.world.spans.len(), spans, counters.spans_evicted),
             joins: TableUse::new(
                 self.joins.waiting() + self.lookups.waiting(),
                 2 * (join::LIMIT + lookups::LIMIT),
                 self.joins.refused + self.lookups.refused,
             ),
-            processes: TableUse::new(self.services.len(), processes, counters.processes_forgotten),
+            processes: TableUse::new(self.world.processes.services.len(), processes, counters.processes_forgotten),
             head_bytes: TableUse::new(self.head_bytes, head_bytes, counters.heads_given_up),
             tasks: TableUse::new(named, tasks, self.task_table.tasks_reached),
             callbacks: self.callbacks,
@@ -182,19 +183,19 @@ impl Engine {
 
     /// Heads longer than this are no longer reassembled, bytes.
     pub fn set_head_limit(&mut self, bytes: usize) {
-        self.settings.head_limit = bytes;
+        self.world.settings.head_limit = bytes;
     }
 
     /// Reports replies that have lasted too long as they stand: a stream of hours shows up before it ends.
     pub(super) fn report_long(&mut self, out: &mut Vec<Output>) {
-        let now = self.now;
+        let now = self.world.now;
         let long = |since: Nanos| now.saturating_sub(since) > LONGEST_REPLY;
-        let connections = self.connections.iter();
+        let connections = self.world.connections.iter();
         let found = connections.filter(|(_, connection)| connection.talk.replying_since().is_some_and(long));
         let found: Vec<u64> = found.map(|(cookie, _)| *cookie).collect();
         for cookie in found {
             let mut events = std::mem::take(&mut self.events);
-            if let Some(connection) = self.connections.get_mut(&cookie) {
+            if let Some(connection) = self.world.connections.get_mut(&cookie) {
                 connection.talk.awake().report_so_far(now, &mut events);
             }
             for word in events.drain(..) {
@@ -206,8 +207,8 @@ impl Engine {
 
     /// Compacts idle connections.
     pub(super) fn let_rest(&mut self) {
-        let now = self.now;
-        for (_, connection) in self.connections.iter_mut() {
+        let now = self.world.now;
+        for (_, connection) in self.world.connections.iter_mut() {
             if connection.talk.if_awake().is_some() && now.saturating_sub(connection.last) > RESTS_AFTER {
                 connection.rest();
             }
@@ -216,27 +217,27 @@ impl Engine {
 
     /// Drops buffered heads and replies of the connections idle longest until the rest fits the limit.
     pub(super) fn trim_heads(&mut self) {
-        if self.head_bytes <= self.limits.head_bytes {
+        if self.head_bytes <= self.world.limits.head_bytes {
             return;
         }
         let mut holding: Vec<(Nanos, u64, usize)> = self
-            .connections
+            .world.connections
             .iter()
             .map(|(cookie, connection)| (connection.last, *cookie, connection.talk.kept_bytes()))
             .filter(|(_, _, bytes)| *bytes > 0)
             .collect();
         holding.sort_unstable();
         for (_, cookie, bytes) in holding {
-            if self.head_bytes <= self.limits.head_bytes {
+            if self.head_bytes <= self.world.limits.head_bytes {
                 break;
             }
-            let Some(connection) = self.connections.get_mut(&cookie) else { continue };
+            let Some(connection) = self.world.connections.get_mut(&cookie) else { continue };
             connection.talk.awake().give_up_kept(&mut self.events);
             self.head_bytes -= bytes;
-            self.counters.heads_given_up += 1;
+            self.world.counters.heads_given_up += 1;
             for word in self.events.drain(..) {
                 if let ExchangeEvent::Lost { bytes, .. } = word {
-                    self.counters.gap_bytes += bytes;
+                    self.world.counters.gap_bytes += bytes;
                 }
             }
         }

@@ -225,8 +225,8 @@ impl Engine {
         (dir, at, sure): (Direction, Stamp, bool),
         op: Option<During<'_>>,
     ) {
-        let Some(connection) = self.connections.get(&cookie) else { return };
-        let found = connection.span(exchange).and_then(|slot| Some((slot, self.spans.get_mut(slot)?)));
+        let Some(connection) = self.world.connections.get(&cookie) else { return };
+        let found = connection.span(exchange).and_then(|slot| Some((slot, self.world.spans.get_mut(slot)?)));
         let (Some((slot, live)), Some(During { op, .. })) = (found, op) else {
             return;
         };
@@ -242,7 +242,7 @@ impl Engine {
         let side = live.side;
         match side {
             Side::Client => {
-                let thread = self.threads.get(&at.tid);
+                let thread = self.world.threads.get(&at.tid);
                 let from = thread.map_or(at.nanos, |thread| if thread.whole { thread.last_op } else { at.nanos });
                 let call = Call { slot, from, end: 0, last: at.nanos, sent: 1, served: 0, own, to: (to, port) };
                 let asked = (question, connection.local_port);

@@ -49,15 +49,15 @@ impl Engine {
     /// `since` 0: tracing begins, nothing was lost.
     pub fn lost(&mut self, since: Nanos, until: Nanos) {
         if since == 0 {
-            self.losses.begun_until = self.losses.begun_until.max(until);
+            self.world.losses.begun_until = self.world.losses.begun_until.max(until);
         } else {
-            self.losses.note(since, until);
+            self.world.losses.note(since, until);
         }
     }
 
     /// Detects missing records of a thread; for a thread that is not tracked, any may be missing.
     pub(super) fn follow(&mut self, header: &Header, nth: u32) {
-        let followed = self.thread(header.tid, header.tgid, header.nanos).map(|thread| thread.follow(nth));
+        let followed = self.world.thread(header.tid, header.tgid, header.nanos).map(|thread| thread.follow(nth));
         if matches!(followed, Some(None)) {
             return;
         }
@@ -71,13 +71,13 @@ impl Engine {
     /// Records of thread `tid` are missing: `doubted` may not be its only requests.
     pub(super) fn doubt(&mut self, tid: u32, doubted: SmallVec<[Slot; 2]>) {
         self.release(tid);
-        self.counters.threads_doubted += 1;
-        let now = self.now;
-        if let Some(thread) = self.threads.get_mut(&tid) {
+        self.world.counters.threads_doubted += 1;
+        let now = self.world.now;
+        if let Some(thread) = self.world.threads.get_mut(&tid) {
             thread.lost_at = now;
         }
         for slot in doubted {
-            if let Some(live) = self.spans.get_mut(slot) {
+            if let Some(live) = self.world.spans.get_mut(slot) {
                 live.alone = false;
             }
         }
@@ -86,12 +86,12 @@ impl Engine {
     /// An operation that later ones of its connection overtook: replies may have been paired with the wrong requests,
     /// and the threads that read them may have read others.
     pub(super) fn overtaken(&mut self, op: &Op) {
-        let Some(connection) = self.connections.get(&op.cookie).filter(|known| known.last > op.header.nanos) else {
+        let Some(connection) = self.world.connections.get(&op.cookie).filter(|known| known.last > op.header.nanos) else {
             return;
         };
         let readers: SmallVec<[u32; 4]> = connection
             .spans()
-            .filter_map(|slot| self.spans.get(slot))
+            .filter_map(|slot| self.world.spans.get(slot))
             .map(|live| live.tid)
             .chain([op.header.tid])
             .collect();
@@ -100,7 +100,7 @@ impl Engine {
             self.serves(op.header.tgid, op.header.nanos);
         }
         for tid in readers {
-            if let Some(doubted) = self.threads.get_mut(&tid).map(Thread::lose) {
+            if let Some(doubted) = self.world.threads.get_mut(&tid).map(Thread::lose) {
                 self.doubt(tid, doubted);
             }
         }
@@ -110,13 +110,13 @@ impl Engine {
     /// well as for those it holds; and if the end of that request is unknown, for one whose start was not seen.
     pub(super) fn reads_for(&mut self, header: &Header, span: Option<Slot>) {
         let Header { tid, tgid, nanos, .. } = *header;
-        let Some(live) = span.and_then(|slot| self.spans.get(slot)) else { return };
+        let Some(live) = span.and_then(|slot| self.world.spans.get(slot)) else { return };
         if live.side != Side::Server || live.tid == tid {
             return;
         }
         let endless = live.request.cut;
         self.serves(tgid, nanos);
-        let thread = self.threads.get_mut(&tid).filter(|thread| endless || !thread.open.is_empty());
+        let thread = self.world.threads.get_mut(&tid).filter(|thread| endless || !thread.open.is_empty());
         let thread = thread.filter(|thread| !span.is_some_and(|slot| thread.open.contains(&slot)));
         if let Some(doubted) = thread.map(Thread::lose) {
             self.doubt(tid, doubted);
@@ -127,8 +127,8 @@ impl Engine {
     /// if the evidence may have been lost; and one sent after a wait, if the end of its request may have been lost.
     /// Losses are counted with a delay, but before the call is reported.
     pub(super) fn suspect(&mut self, slot: Slot) {
-        let (losses, serving) = (self.losses, &self.serving);
-        let Some(live) = self.spans.get_mut(slot).filter(|live| live.side == Side::Client) else { return };
+        let (losses, serving) = (self.world.losses, &self.world.processes.serving);
+        let Some(live) = self.world.spans.get_mut(slot).filter(|live| live.side == Side::Client) else { return };
         let served =
             || serving.get(&live.pid).is_some_and(|since| *since <= live.start).then_some(Evidence::ServesLater);
         if live.cause.evidence == Evidence::Begins

@@ -18,6 +18,7 @@ pub mod child_processes;
 mod closing;
 pub mod combine;
 pub mod connection;
+pub mod counters;
 pub mod declared;
 pub mod engine;
 pub mod event_loop;
@@ -35,6 +36,7 @@ pub mod lookups;
 pub mod losses;
 pub mod network;
 pub mod open_span;
+pub mod output;
 pub mod pending_reads;
 mod plaintext;
 pub mod pools;
@@ -57,6 +59,7 @@ pub mod trace_ids;
 mod upkeep;
 pub mod wakers;
 pub mod wakeup_candidates;
+mod world;
 
 #[cfg(test)]
 mod simulation;

@@ -54,19 +54,19 @@ impl OpenSpan {
 impl Engine {
     /// A socket changed state: its open spans take over the network path. One that was never connected is counted.
     pub(super) fn note_network(&mut self, state: &State) {
-        let Some(connection) = self.connections.get_mut(&state.cookie) else { return };
+        let Some(connection) = self.world.connections.get_mut(&state.cookie) else { return };
         if state.new == tcp_state::SYN_SENT {
             return;
         }
         let open: Vec<_> = connection.spans().collect();
         for slot in open {
-            if let Some(live) = self.spans.get_mut(slot) {
+            if let Some(live) = self.world.spans.get_mut(slot) {
                 live.goes_on(state.path);
             }
         }
         if state.old == tcp_state::SYN_SENT && state.new == tcp_state::CLOSE {
             let tgid = connection.tgid;
-            let failed = FailedConnect { service: self.service(tgid), port: state.remote_port, error: state.error };
+            let failed = FailedConnect { service: self.world.processes.service(tgid), port: state.remote_port, error: state.error };
             let room = self.failed_connects.len() < FAILED_CONNECTS;
             // Which port matters less than that it failed.
             let key = if room || self.failed_connects.contains_key(&failed) {

@@ -73,7 +73,7 @@ impl Engine {
         let begins =
             |event: &&ExchangeEvent| matches!(event, ExchangeEvent::Begun { .. } | ExchangeEvent::Replied { .. });
         let begun = events.iter().filter(begins).count() as u32;
-        let Some(thread) = self.threads.get_mut(&op.header.tid) else { return false };
+        let Some(thread) = self.world.threads.get_mut(&op.header.tid) else { return false };
         // Such a record has counted already for the message that it goes on with.
         let continues = continues && !thread.is_further_piece(op);
         let whole = thread.whole;

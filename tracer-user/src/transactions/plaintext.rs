@@ -12,7 +12,8 @@ use tracer_common::runtime::tls::WHOLE_RECORD;
 
 use smallvec::SmallVec;
 
-use super::engine::{Engine, Output};
+use super::engine::Engine;
+use super::output::Output;
 use super::open_span::Slot;
 use super::thread::Thread;
 use crate::model::{Direction, Nanos, Side};
@@ -152,11 +153,11 @@ impl Engine {
     /// A TLS library read or wrote text.
     pub(super) fn text(&mut self, op: &Op, carried: (&[u8], &[u8], &[u8]), out: &mut Vec<Output>) {
         self.follow(&op.header, op.nth);
-        if let Some(thread) = self.threads.get_mut(&op.header.tid) {
+        if let Some(thread) = self.world.threads.get_mut(&op.header.tid) {
             thread.awaits_text = None;
         }
         let Some(arrived) = self.take_text(op, out) else {
-            self.counters.text_unbound += 1;
+            self.world.counters.text_unbound += 1;
             return;
         };
         self.overtaken(op);
@@ -173,7 +174,7 @@ impl Engine {
     fn take_text(&mut self, op: &Op, out: &mut Vec<Output>) -> Option<Nanos> {
         let nanos = op.header.nanos;
         let joined = op.header.flags & OP_JOINED != 0;
-        let connection = self.connections.get_mut(&op.cookie).filter(|connection| !connection.no_text)?;
+        let connection = self.world.connections.get_mut(&op.cookie).filter(|connection| !connection.no_text)?;
         let known = connection.plain.as_deref().or(connection.before_text.as_deref());
         if connection.side() != Some(Side::Client) && known.is_some_and(|known| known.is_elsewhere(op)) {
             return None;
@@ -193,22 +194,22 @@ impl Engine {
         } else if joined {
             // The kernel side had lost its object: positions start over.
             let at = Stamp { nanos, pid: op.header.tgid, ..Stamp::default() };
-            connection.talk.awake().closed(Closed::Both, at, None, &self.settings, &mut events);
+            connection.talk.awake().closed(Closed::Both, at, None, &self.world.settings, &mut events);
             let text = connection.talk.awake().begin_text(true, &mut events);
             connection.talk = text;
             connection.plain = Some(Box::default());
-            self.counters.text_rejoined += 1;
+            self.world.counters.text_rejoined += 1;
         }
         for event in events.drain(..) {
             self.on_exchange_event(op.cookie, event, None, out);
         }
         self.events = events;
-        let connection = self.connections.get_mut(&op.cookie)?;
+        let connection = self.world.connections.get_mut(&op.cookie)?;
         // Whoever opened the connection caused its first text, too: the handshake was for that.
         if begins {
             connection.text_begins();
         }
-        if self.texting.len() < self.limits.processes {
+        if self.texting.len() < self.world.limits.processes {
             self.texting.insert(op.header.tgid);
         }
         let side = connection.side();
@@ -225,7 +226,7 @@ impl Engine {
         match seq {
             Some(seq) => plain.note(dir, Text { pos: op.pos, bytes, seq }),
             // A reply needs no key.
-            None if side == Some(Side::Server) && dir == Direction::Rx => self.counters.text_unplaced += 1,
+            None if side == Some(Side::Server) && dir == Direction::Rx => self.world.counters.text_unplaced += 1,
             None => {}
         }
         Some(plain.arrived)
@@ -234,16 +235,16 @@ impl Engine {
     /// Takes an operation on the socket of an encrypted connection: of its bytes, only record headers are read. False if
     /// the operation is to be handled like any other.
     pub(super) fn ciphertext(&mut self, op: &Op, head: &[u8]) -> bool {
-        let Some(connection) = self.connections.get_mut(&op.cookie) else { return false };
+        let Some(connection) = self.world.connections.get_mut(&op.cookie) else { return false };
         let Some(plain) = connection.plain.as_mut().filter(|_| op.header.flags & OP_EOF == 0) else { return false };
-        self.now = self.now.max(op.header.nanos);
+        self.world.now = self.world.now.max(op.header.nanos);
         let late = connection.last > op.header.nanos;
         connection.last = connection.last.max(op.header.nanos);
         connection.tgid = op.header.tgid;
         plain.moved(op, head, late);
         if connection.talk.side() == Some(Side::Server)
             && plain.awaits_text(op)
-            && let Some(thread) = self.threads.get_mut(&op.header.tid)
+            && let Some(thread) = self.world.threads.get_mut(&op.header.tid)
         {
             thread.awaits_text = Some(op.cookie);
         }
@@ -255,7 +256,7 @@ impl Engine {
             let at = Stamp { nanos, pid, tid, reads: op.counters.reads };
             let (dir, pos, len, arrived) = (direction(op), op.pos, u64::from(op.bytes), op.arrived);
             let chunk = Chunk { dir, pos, len, head, tail: &[], fragments: &[], at, arrived };
-            timed.awake().on_io(false, &chunk, &self.settings, events);
+            timed.awake().on_io(false, &chunk, &self.world.settings, events);
         }
         if receives {
             self.received_encrypted(op);
@@ -267,20 +268,20 @@ impl Engine {
     /// seen (its library's probes are gone, or it was read in a way that is not traced). Neither, then, may be the replies
     /// to what is open on that connection: it counts no longer as all that its threads work for.
     pub(super) fn miss_text(&mut self, op: &Op) {
-        let thread = self.threads.get_mut(&op.header.tid).filter(|thread| !thread.is_further_piece(op));
+        let thread = self.world.threads.get_mut(&op.header.tid).filter(|thread| !thread.is_further_piece(op));
         let awaited = thread.and_then(|thread| thread.awaits_text.take());
-        let Some(connection) = awaited.and_then(|cookie| self.connections.get(&cookie)) else { return };
-        self.counters.text_missed += 1;
+        let Some(connection) = awaited.and_then(|cookie| self.world.connections.get(&cookie)) else { return };
+        self.world.counters.text_missed += 1;
         let open: SmallVec<[Slot; 4]> = connection.spans().collect();
         let mut readers: SmallVec<[u32; 4]> = SmallVec::new();
         for slot in open {
-            if let Some(live) = self.spans.get_mut(slot).filter(|live| live.end == 0) {
+            if let Some(live) = self.world.spans.get_mut(slot).filter(|live| live.end == 0) {
                 live.alone = false;
                 readers.push(live.tid);
             }
         }
         for tid in readers {
-            if let Some(doubted) = self.threads.get_mut(&tid).map(Thread::lose) {
+            if let Some(doubted) = self.world.threads.get_mut(&tid).map(Thread::lose) {
                 self.doubt(tid, doubted);
             }
         }
@@ -289,7 +290,7 @@ impl Engine {
     /// Follows the records of a connection that may turn out to have text, and has its process looked at. Called after the
     /// connection's parser took the operation.
     pub(super) fn watch_encrypted(&mut self, op: &Op, head: &[u8]) {
-        let Some(connection) = self.connections.get_mut(&op.cookie) else { return };
+        let Some(connection) = self.world.connections.get_mut(&op.cookie) else { return };
         if connection.plain.is_some() || connection.no_text || op.header.flags & OP_EOF != 0 {
             return;
         }
@@ -302,7 +303,7 @@ impl Engine {
         before_text.moved(op, head, false);
         before_text.shakes_hands(op);
         let (tgid, now) = (op.header.tgid, op.header.nanos);
-        let has_room = self.encrypting.len() < self.limits.processes || self.encrypting.contains_key(&tgid);
+        let has_room = self.encrypting.len() < self.world.limits.processes || self.encrypting.contains_key(&tgid);
         let is_due = self.encrypting.get(&tgid).is_none_or(|at| now.saturating_sub(*at) >= LOOK_AGAIN);
         if first && has_room && is_due {
             self.encrypting.insert(tgid, now);
@@ -330,7 +331,7 @@ impl Engine {
     /// A text was read: once its protocol is known, its encrypted bytes need no timing. If it is of no known protocol,
     /// they are what remains.
     fn judge_text(&mut self, cookie: u64, out: &mut Vec<Output>) {
-        let Some(connection) = self.connections.get_mut(&cookie) else { return };
+        let Some(connection) = self.world.connections.get_mut(&cookie) else { return };
         let Some(plain) = connection.plain.as_mut().filter(|plain| plain.timed.is_some()) else { return };
         if connection.talk.awake().is_ignored() {
             self.give_up_text(cookie, out);
@@ -342,14 +343,14 @@ impl Engine {
     /// The connection goes on as one that is timed by round trips of its encrypted bytes, if its text's protocol is not
     /// known.
     pub(super) fn give_up_text(&mut self, cookie: u64, out: &mut Vec<Output>) {
-        let Some(connection) = self.connections.get_mut(&cookie) else { return };
+        let Some(connection) = self.world.connections.get_mut(&cookie) else { return };
         let Some(timed) = connection.plain.as_mut().and_then(|plain| plain.timed.take()) else { return };
         let (talk, events) = *timed;
         (connection.talk, connection.plain, connection.no_text) = (talk, None, true);
         for event in events {
             self.on_exchange_event(cookie, event, None, out);
         }
-        if let Some(connection) = self.connections.get_mut(&cookie) {
+        if let Some(connection) = self.world.connections.get_mut(&cookie) {
             connection.asked = (0, 0, 0);
             connection.set_skips((0, 0));
         }
@@ -451,7 +452,7 @@ mod tests {
             server.record(false, 23, &[], request.len() + 24);
             server.moves(true, false, request.as_bytes());
             let at = server.pos[1][0] - request.len() as u64;
-            let seq = server.engine.connections.get(&1).and_then(|known| known.seq(Direction::Rx, at));
+            let seq = server.engine.world.connections.get(&1).and_then(|known| known.seq(Direction::Rx, at));
             assert_eq!(seq, Some(5000 + (server.pos[0][0] - request.len() as u64 - 29) as u32), "{path}");
             server.moves(true, true, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
             server.record(true, 23, &[], 38 + 24);
@@ -472,7 +473,7 @@ mod tests {
         server.engine.record(&Record::Open(open), &mut server.out);
         let op = Op { header, cookie, bytes: head.len() as u32, nth: server.nth, ..Op::default() };
         server.engine.record(&Record::Op { op, head, tail: &[], fragments: &[] }, &mut server.out);
-        let slot = server.engine.connections.get(&cookie)?.spans().next()?;
+        let slot = server.engine.world.connections.get(&cookie)?.spans().next()?;
         let cause = &server.engine.span(slot)?.cause;
         cause.candidate.map(|_| cause.is_certain())
     }
@@ -489,7 +490,7 @@ mod tests {
         server.record(true, 23, &[], 200);
         server.record(false, 23, &[], request.len() + 24);
         assert_ne!(calls_for_it_alone(&mut server, 3), Some(true));
-        assert_eq!(server.engine.counters.text_missed, 1);
+        assert_eq!(server.engine.world.counters.text_missed, 1);
         server.record(true, 23, &[], 200);
         server.record(false, 23, &[], request.len() + 24);
         assert_ne!(calls_for_it_alone(&mut server, 4), Some(true));
@@ -516,7 +517,7 @@ mod tests {
         server.pos[1][0] = first;
         server.moves(true, false, &request("/a"));
         let seq =
-            |server: &Server, at| server.engine.connections.get(&1).and_then(|known| known.seq(Direction::Rx, at));
+            |server: &Server, at| server.engine.world.connections.get(&1).and_then(|known| known.seq(Direction::Rx, at));
         assert_eq!((seq(&server, first), seq(&server, second)), (None, None));
         // What is received next has its place again.
         server.pos[1][0] = second + request("/b").len() as u64;
@@ -548,7 +549,7 @@ mod tests {
         server.nanos += 20_000;
         let third = server.pos[1][0];
         server.moves(true, false, request);
-        let seq = |at| server.engine.connections.get(&1).and_then(|known| known.seq(Direction::Rx, at));
+        let seq = |at| server.engine.world.connections.get(&1).and_then(|known| known.seq(Direction::Rx, at));
         assert_eq!((seq(second), seq(third)), (None, None));
     }
 
@@ -562,7 +563,7 @@ mod tests {
             server.moves(true, true, b"\x01answer 90");
             server.record(true, 23, &[], 10 + 24);
         }
-        assert_eq!(server.engine.connections.get(&1).map(|known| known.no_text), Some(true));
+        assert_eq!(server.engine.world.connections.get(&1).map(|known| known.no_text), Some(true));
         let trips = server.spans().into_iter().filter(|(_, name)| name.starts_with("TLS")).count();
         assert_eq!(trips, 5);
     }
@@ -573,7 +574,7 @@ mod tests {
         server.moves(false, false, b"GET /a HTTP/1.1\r\n\r\n");
         server.moves(true, false, b"GET /b HTTP/1.1\r\n\r\n");
         server.moves(false, true, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
-        assert_eq!(server.engine.counters.text_unbound, 1);
+        assert_eq!(server.engine.world.counters.text_unbound, 1);
         assert_eq!(server.spans(), [(ProtocolId::Http, "GET /a".to_owned())]);
     }
 

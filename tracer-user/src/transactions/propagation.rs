@@ -13,14 +13,14 @@ use crate::protocols::context::Carrier;
 impl Engine {
     /// Fills in what the span's own headers do not say from its parent. Repeated whenever more may be known.
     pub fn inherit(&mut self, slot: Slot) {
-        let Some(live) = self.spans.get(slot) else { return };
+        let Some(live) = self.world.spans.get(slot) else { return };
         let of = |above: &OpenSpan| (above.trace_flags, above.passed.clone());
         let (trace_flags, passed) = match live.side {
-            Side::Client => self.verdict(live).sure().and_then(|parent| self.spans.get(parent)).map(of),
+            Side::Client => self.verdict(live).sure().and_then(|parent| self.world.spans.get(parent)).map(of),
             // It named another parent, which is unknown here.
             Side::Server if live.remote_parent.is_some() => None,
             Side::Server => {
-                let here = live.caller.and_then(|(call, _)| self.spans.get(call)).map(of);
+                let here = live.caller.and_then(|(call, _)| self.world.spans.get(call)).map(of);
                 here.or_else(|| {
                     let given = &live.relay.as_ref()?.given.as_ref()?.context;
                     Some((given.trace_flags, given.carried.clone()))
@@ -31,7 +31,7 @@ impl Engine {
         if trace_flags.is_none() && passed.is_none() {
             return;
         }
-        let Some(live) = self.spans.get_mut(slot) else { return };
+        let Some(live) = self.world.spans.get_mut(slot) else { return };
         live.trace_flags = live.named_flags().or(trace_flags).or(live.trace_flags);
         live.passed = match (live.passed.take(), passed) {
             (Some(own), Some(above)) => Some(over(own, &above, live.service_class_fixed)),
@@ -41,7 +41,7 @@ impl Engine {
 
     /// The rules of this host give the request a service class, unless its context has one.
     pub fn set_ruled_class(&mut self, slot: Slot, service_class: &Arc<str>) {
-        let Some(live) = self.spans.get_mut(slot) else { return };
+        let Some(live) = self.world.spans.get_mut(slot) else { return };
         let passed = live.passed.get_or_insert_default();
         if passed.service_class.is_empty() {
             Arc::make_mut(passed).service_class = Arc::clone(service_class);
@@ -50,11 +50,11 @@ impl Engine {
 
     /// Who calls, as far as known by now.
     pub fn caller_of(&self, slot: Slot) -> Option<Caller> {
-        let live = self.spans.get(slot)?;
-        if let Some(call) = live.caller.and_then(|(call, _)| self.spans.get(call)) {
-            let request = self.verdict(call).sure().and_then(|parent| self.spans.get(parent));
+        let live = self.world.spans.get(slot)?;
+        if let Some(call) = live.caller.and_then(|(call, _)| self.world.spans.get(call)) {
+            let request = self.verdict(call).sure().and_then(|parent| self.world.spans.get(parent));
             let class = request.and_then(|request| request.class);
-            return Some(Caller { service: Some(call.service), remote: Arc::clone(&self.empty), class });
+            return Some(Caller { service: Some(call.service), remote: Arc::clone(&self.world.empty), class });
         }
         let given = &live.relay.as_ref()?.given.as_ref()?.context;
         Some(Caller { service: None, remote: Arc::clone(&given.service), class: None })
@@ -62,27 +62,27 @@ impl Engine {
 
     /// Sets what a request has of the declared dimensions.
     pub fn set_dimensions(&mut self, slot: Slot, dimensions: DimensionValues) {
-        if let Some(live) = self.spans.get_mut(slot) {
+        if let Some(live) = self.world.spans.get_mut(slot) {
             live.dimensions = dimensions;
         }
     }
 
     /// What the request has that serves with the call that caused this one, on this host.
     pub fn dimensions_of_caller(&self, slot: Slot) -> DimensionValues {
-        let live = self.spans.get(slot);
-        let call = live.and_then(|live| self.spans.get(live.caller?.0));
-        let request = call.and_then(|call| self.spans.get(self.verdict(call).sure()?));
+        let live = self.world.spans.get(slot);
+        let call = live.and_then(|live| self.world.spans.get(live.caller?.0));
+        let request = call.and_then(|call| self.world.spans.get(self.verdict(call).sure()?));
         request.map(|request| request.dimensions).unwrap_or_default()
     }
 
     /// Thread and process of an open request, if that thread certainly serves it and nothing else.
     pub fn serves_alone(&self, slot: Slot) -> Option<(u32, u32)> {
-        let live = self.spans.get(slot).filter(|live| live.side == Side::Server && live.end == 0 && live.alone)?;
+        let live = self.world.spans.get(slot).filter(|live| live.side == Side::Server && live.end == 0 && live.alone)?;
         // A task can go on on another thread.
-        if live.read_as != 0 || live.multiplexed || self.loops.contains(&live.pid) {
+        if live.read_as != 0 || live.multiplexed || self.world.processes.interleaving.contains(&live.pid) {
             return None;
         }
-        let thread = self.threads.get(&live.tid)?;
+        let thread = self.world.threads.get(&live.tid)?;
         let alone = thread.tgid == live.pid && thread.died == 0 && thread.lap.is_none() && thread.open.len() == 1;
         (alone && thread.holder() == Some(slot)).then_some((live.tid, live.pid))
     }

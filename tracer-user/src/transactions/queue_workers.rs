@@ -57,7 +57,7 @@ impl Engine {
     pub(super) fn add_queue_worker(&mut self, tgid: u32) -> bool {
         let QueueWorkers { processes, refused } = &mut self.queue_workers;
         let known = processes.contains(&tgid);
-        if !known && processes.len() >= self.limits.processes {
+        if !known && processes.len() >= self.world.limits.processes {
             *refused += 1;
             return false;
         }

@@ -10,7 +10,8 @@ use std::net::IpAddr;
 
 use rustc_hash::FxHashMap;
 
-use super::engine::{Engine, Output};
+use super::engine::Engine;
+use super::output::Output;
 use super::open_span::{OpenSpan, Slot};
 use super::report::DEPTH;
 use crate::guard::shrink::ShrinkExcess;
@@ -216,20 +217,20 @@ impl Engine {
 
     /// Handles a message of another agent, or the passage of time.
     pub fn relayed(&mut self, now: Nanos, event: Event, out: &mut Vec<Output>) {
-        self.now = self.now.max(now);
+        self.world.now = self.world.now.max(now);
         match event {
             Event::Mode(mode) => self.relays.mode = mode,
             Event::Message(from, Message::Context(context)) => {
                 let Relays { bounds, matches, .. } = &mut self.relays;
                 let may = |served: Served, given: &Given| bounds.may(now, given.from.number, served.remote);
-                match matches.context(self.now, Given { context: context.clone(), from: from.clone() }, may) {
+                match matches.context(self.world.now, Given { context: context.clone(), from: from.clone() }, may) {
                     Effect::Met(served) | Effect::More(served) => {
                         self.adopt(served.slot, Given { context, from });
                         out.push(Output::Settled(served.slot));
                     }
                     Effect::Late(served) => {
                         self.late(&served, &context, out);
-                        if let Some(connection) = self.connections.get_mut(&served.cookie) {
+                        if let Some(connection) = self.world.connections.get_mut(&served.cookie) {
                             // Later requests on it wait again.
                             connection.contact = Contact::Yes;
                         }
@@ -248,17 +249,17 @@ impl Engine {
     pub(super) fn late(&mut self, served: &Served, context: &Context, out: &mut Vec<Output>) {
         let trace = context.trace;
         let was = self.relays.name(served.trace);
-        self.relays.rename(self.now, served.trace, trace);
-        self.relays.rename(self.now, was, trace);
+        self.relays.rename(self.world.now, served.trace, trace);
+        self.relays.rename(self.world.now, was, trace);
         out.push(Output::Late { span: served.id, was, parent: context.parent, trace });
     }
 
     /// A request or call begins on a connection to another host.
     pub(super) fn relay(&mut self, slot: Slot, key: Option<(RequestKey, IpAddr)>) {
         let Some((key, remote)) = key.filter(|_| self.relays.mode != Mode::Off) else { return };
-        let now = self.now;
-        let Some(live) = self.spans.get_mut(slot) else { return };
-        let contact = self.connections.get(&live.cookie).map_or(Contact::No, |connection| connection.contact);
+        let now = self.world.now;
+        let Some(live) = self.world.spans.get_mut(slot) else { return };
+        let contact = self.world.connections.get(&live.cookie).map_or(Contact::No, |connection| connection.contact);
         let waits = live.side == Side::Server
             && self.relays.mode == Mode::Waits
             && contact != Contact::No
@@ -278,8 +279,8 @@ impl Engine {
 
     /// The context of a request's call arrived.
     pub(super) fn adopt(&mut self, slot: Slot, given: Given) {
-        let now = self.now;
-        let Some(live) = self.spans.get_mut(slot) else { return };
+        let now = self.world.now;
+        let Some(live) = self.world.spans.get_mut(slot) else { return };
         let Some(relay) = &mut live.relay else { return };
         if relay.given.is_none() {
             relay.delay = now.saturating_sub(live.start);
@@ -292,7 +293,7 @@ impl Engine {
             let was = std::mem::replace(&mut live.trace, trace);
             self.relays.rename(now, was, trace);
         }
-        if let Some(connection) = self.connections.get_mut(&cookie) {
+        if let Some(connection) = self.world.connections.get_mut(&cookie) {
             connection.contact = Contact::Yes;
         }
         self.inherit(slot);
@@ -307,18 +308,18 @@ impl Engine {
             self.relays.late_answers += 1;
             let cookie = self.relays.callers.get(&summary.key.connection());
             let remote = cookie
-                .and_then(|cookie| self.connections.get(cookie))
+                .and_then(|cookie| self.world.connections.get(cookie))
                 .and_then(|connection| connection.remote_address());
             let cookie =
-                cookie.filter(|_| remote.is_some_and(|remote| self.relays.bounds.may(self.now, from.number, remote)));
-            if let Some(connection) = cookie.and_then(|cookie| self.connections.get_mut(cookie)) {
+                cookie.filter(|_| remote.is_some_and(|remote| self.relays.bounds.may(self.world.now, from.number, remote)));
+            if let Some(connection) = cookie.and_then(|cookie| self.world.connections.get_mut(cookie)) {
                 // Later calls on it wait again.
                 connection.contact = Contact::Yes;
             }
             return;
         };
-        let Some(live) = self.spans.get_mut(slot) else { return };
-        if live.relay.as_ref().is_some_and(|relay| !self.relays.bounds.may(self.now, from.number, relay.remote)) {
+        let Some(live) = self.world.spans.get_mut(slot) else { return };
+        if live.relay.as_ref().is_some_and(|relay| !self.relays.bounds.may(self.world.now, from.number, relay.remote)) {
             self.relays.matches.outcomes.refused += 1;
             return;
         }
@@ -326,7 +327,7 @@ impl Engine {
         if let Some(relay) = &mut live.relay {
             relay.summary = Some((summary, from.clone()));
         }
-        if let Some(connection) = self.connections.get_mut(&live.cookie) {
+        if let Some(connection) = self.world.connections.get_mut(&live.cookie) {
             connection.contact = Contact::Yes;
         }
     }
@@ -334,8 +335,8 @@ impl Engine {
     /// A request ended: queues its summary if its caller is known.
     pub(super) fn answer_later(&mut self, slot: Slot) {
         let known =
-            self.spans.get(slot).and_then(|live| live.relay.as_ref()).is_some_and(|relay| relay.given.is_some());
-        if known && self.relays.answers.len() < self.limits.spans {
+            self.world.spans.get(slot).and_then(|live| live.relay.as_ref()).is_some_and(|relay| relay.given.is_some());
+        if known && self.relays.answers.len() < self.world.limits.spans {
             self.relays.answers.push_back(slot);
         }
     }
@@ -345,7 +346,7 @@ impl Engine {
         out.extend(self.relays.answers.drain(..).map(Output::Answered));
         for _ in 0..self.relays.unsettled.len() {
             let Some(slot) = self.relays.unsettled.pop_front() else { break };
-            let Some(live) = self.spans.get(slot) else { continue };
+            let Some(live) = self.world.spans.get(slot) else { continue };
             if self.settled(live, DEPTH) {
                 out.push(Output::Settled(slot));
             } else {
@@ -359,13 +360,13 @@ impl Engine {
         if depth == 0 {
             return true;
         }
-        let above = |slot| self.spans.get(slot).is_none_or(|above| self.settled(above, depth - 1));
+        let above = |slot| self.world.spans.get(slot).is_none_or(|above| self.settled(above, depth - 1));
         match live.side {
             Side::Server if live.remote_parent.is_some() => true,
             Side::Server => match (live.caller, &live.relay) {
                 (Some((call, _)), _) => above(call),
                 (None, Some(relay)) => {
-                    relay.given.as_ref().is_some_and(|given| given.context.settled) || self.now >= relay.until
+                    relay.given.as_ref().is_some_and(|given| given.context.settled) || self.world.now >= relay.until
                 }
                 (None, None) => true,
             },
@@ -394,19 +395,19 @@ impl Engine {
 
     /// Whether another agent reports on the span's connection.
     pub(super) fn contact(&self, live: &OpenSpan) -> Contact {
-        self.connections.get(&live.cookie).map_or(Contact::No, |connection| connection.contact)
+        self.world.connections.get(&live.cookie).map_or(Contact::No, |connection| connection.contact)
     }
 
     /// A span is reported: returns the current trace id of its transaction.
     pub(super) fn relay_over(&mut self, slot: Slot, trace: TraceId) -> TraceId {
-        let Some(live) = self.spans.get(slot) else { return trace };
+        let Some(live) = self.world.spans.get(slot) else { return trace };
         if let Some(relay) = &live.relay {
             let (cookie, key, side) = (live.cookie, relay.key, live.side);
             let contact = self.contact(live);
             let in_vain = match side {
                 Side::Server => {
                     self.relays.matches.reported(key);
-                    relay.given.is_none() && relay.until != 0 && self.now >= relay.until
+                    relay.given.is_none() && relay.until != 0 && self.world.now >= relay.until
                 }
                 Side::Client => {
                     if let Some((summary, agent)) = relay.summary.as_ref().filter(|(summary, _)| summary.start != 0) {
@@ -416,7 +417,7 @@ impl Engine {
                         let arrived = summary.start.saturating_sub(queue);
                         let pair = Pair { sent, replied, arrived, answered: there(summary.duration) };
                         if live.end != 0 {
-                            self.relays.clocks.learn(self.now, agent.number, pair);
+                            self.relays.clocks.learn(self.world.now, agent.number, pair);
                         }
                     }
                     let in_vain = relay.sent.is_some() && relay.summary.is_none() && live.deferred >= patience(contact);
@@ -424,7 +425,7 @@ impl Engine {
                     in_vain
                 }
             };
-            if in_vain && let Some(connection) = self.connections.get_mut(&cookie) {
+            if in_vain && let Some(connection) = self.world.connections.get_mut(&cookie) {
                 connection.contact = Contact::No;
             }
         }
@@ -433,14 +434,14 @@ impl Engine {
 
     /// About once a second.
     pub(super) fn relay_expire(&mut self) {
-        let spans = &self.spans;
-        self.relays.expire(self.now, |slot| spans.get(slot).is_some());
+        let spans = &self.world.spans;
+        self.relays.expire(self.world.now, |slot| spans.get(slot).is_some());
         self.relays.shrink_excess();
     }
 
     /// The context to send to a call's other end, unless it was sent already.
     pub fn context(&mut self, slot: Slot) -> Option<CallContext> {
-        let live = self.spans.get(slot)?;
+        let live = self.world.spans.get(slot)?;
         let relay = live.relay.as_ref().filter(|_| live.side == Side::Client && live.callee.is_none())?;
         let (key, remote, sent) = (relay.key, relay.remote, relay.sent);
         let trace = self.relays.name(self.trace_so_far(live));
@@ -456,10 +457,10 @@ impl Engine {
             }
             self.relays.callers.insert(key.connection(), cookie);
         }
-        if !settled && self.relays.unsettled.len() < self.limits.spans {
+        if !settled && self.relays.unsettled.len() < self.world.limits.spans {
             self.relays.unsettled.push_back(slot);
         }
-        if let Some(relay) = self.spans.get_mut(slot).and_then(|live| live.relay.as_mut()) {
+        if let Some(relay) = self.world.spans.get_mut(slot).and_then(|live| live.relay.as_mut()) {
             relay.sent = Some((trace, settled));
         }
         Some(CallContext { key, remote, trace, settled })
@@ -467,7 +468,7 @@ impl Engine {
 
     /// Returns an ended request whose summary is due, once.
     pub fn answer(&mut self, slot: Slot) -> Option<&OpenSpan> {
-        let live = self.spans.get_mut(slot)?;
+        let live = self.world.spans.get_mut(slot)?;
         let relay = live.relay.as_mut().filter(|relay| !relay.answered)?;
         relay.answered = true;
         Some(live)

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::cause::Cause;
 use super::charge::{add, less};
 use super::combine::{Verdict, combine};
-use super::engine::{Engine, Output, Verdicts};
+use super::engine::Engine;
+use super::output::{Output, Verdicts};
 use super::evidence::{Doubt, Evidence, Reason};
 use super::open_span::{OpenSpan, Slot, SpanRef};
 use crate::model::{ClassId, Grade, Linked, Nanos, Outcome, ProtocolId, Side, SpanId};
@@ -42,7 +43,7 @@ impl Engine {
             let Some(slot) = slot else { break };
             self.settle_due(slot, now);
             if now != Nanos::MAX && self.undecided(slot, now) {
-                if let Some(live) = self.spans.get_mut(slot) {
+                if let Some(live) = self.world.spans.get_mut(slot) {
                     live.deferred += 1;
                 }
                 self.deferred.push_back((now + DEFERRAL, slot));
@@ -63,7 +64,7 @@ impl Engine {
             return true;
         }
         let is_deferred = self.call_before(slot).is_some();
-        let Some(live) = self.spans.get_mut(slot).filter(|live| is_deferred && live.deferred < DEFERRALS) else {
+        let Some(live) = self.world.spans.get_mut(slot).filter(|live| is_deferred && live.deferred < DEFERRALS) else {
             return false;
         };
         live.deferred += 1;
@@ -74,32 +75,32 @@ impl Engine {
     /// Whether the call at the other end of a request is reported before it, in its turn, which comes soon: a second is more
     /// than any turn is late.
     fn is_preceded(&self, slot: Slot, now: Nanos) -> bool {
-        let due = |call: &OpenSpan| call.end.saturating_add(self.limits.grace + TURN);
+        let due = |call: &OpenSpan| call.end.saturating_add(self.world.limits.grace + TURN);
         self.call_before(slot).is_some_and(|call| call.deferred == 0 && now < due(call))
     }
 
     /// The call at the other end of a request, which has ended and is not reported.
     fn call_before(&self, slot: Slot) -> Option<&OpenSpan> {
-        let live = self.spans.get(slot).filter(|live| live.side == Side::Server && live.remote_parent.is_none())?;
-        self.spans.get(live.caller?.0).filter(|call| call.end != 0)
+        let live = self.world.spans.get(slot).filter(|live| live.side == Side::Server && live.remote_parent.is_none())?;
+        self.world.spans.get(live.caller?.0).filter(|call| call.end != 0)
     }
 
     /// Whether evidence can still change the span's place in its transaction or its cost: a call (or the request at the
     /// other end of one) whose supposed parent has not begun its answer, a span above it without a final parent, or a
     /// call it may have caused.
     fn undecided(&self, slot: Slot, now: Nanos) -> bool {
-        let Some(live) = self.spans.get(slot) else { return false };
+        let Some(live) = self.world.spans.get(slot) else { return false };
         if live.deferred >= DEFERRALS {
             return false;
         }
         if self.may_be_tasked(live, now) || self.may_be_moved(live) || self.is_worked_for(slot, now) {
             return true;
         }
-        let is_open = |call: &Slot| self.spans.get(*call).is_some_and(|call| call.cause.is_open());
+        let is_open = |call: &Slot| self.world.spans.get(*call).is_some_and(|call| call.cause.is_open());
         if live.candidate_calls.iter().any(is_open) || self.awaits_word(live) || self.awaits_producer(live) {
             return true;
         }
-        let above = |live: &OpenSpan| live.caller.and_then(|(call, _)| self.spans.get(call));
+        let above = |live: &OpenSpan| live.caller.and_then(|(call, _)| self.world.spans.get(call));
         let serves = live.side == Side::Server;
         let mut call = if serves { above(live) } else { Some(live) };
         if let Some((live, group_membership)) = call.and_then(|call| Some((call, call.group_membership?)))
@@ -116,7 +117,7 @@ impl Engine {
             if live.cause.is_open() || ((level > 0 || serves) && self.may_change(live)) {
                 return true;
             }
-            call = live.cause.request().and_then(|parent| self.spans.get(parent)).and_then(above);
+            call = live.cause.request().and_then(|parent| self.world.spans.get(parent)).and_then(above);
         }
         false
     }
@@ -126,15 +127,15 @@ impl Engine {
         self.settle_due(slot, Nanos::MAX);
         self.inherit(slot);
         self.link_job(slot);
-        let Some(live) = self.spans.get(slot) else { return };
+        let Some(live) = self.world.spans.get(slot) else { return };
         let (moves, doubt) = (self.affinity.moves(live.pid), self.doubt_by_now(live));
-        if let Some(live) = self.spans.get_mut(slot) {
+        if let Some(live) = self.world.spans.get_mut(slot) {
             live.cause.doubt = doubt.or(live.cause.doubt);
             live.alone &= !moves;
         }
         self.judge_stream(slot);
         self.suspect(slot);
-        let Some(live) = self.spans.get(slot) else { return };
+        let Some(live) = self.world.spans.get(slot) else { return };
         let (trace, parent) = (self.trace(live, DEPTH), self.verdict(live).sure());
         self.collect_calls(slot, out);
         let trace = self.relay_over(slot, trace);
@@ -142,7 +143,7 @@ impl Engine {
         if is_parents {
             self.bind_above(slot, trace);
         }
-        let Some(live) = self.spans.get(slot) else { return };
+        let Some(live) = self.world.spans.get(slot) else { return };
         let mut verdicts = match live.side {
             Side::Server => {
                 let parent = live.named_parent();
@@ -181,7 +182,7 @@ impl Engine {
             }
         }
         self.reported_with(slot, trace);
-        let Some(mut live) = self.spans.remove(slot) else { return };
+        let Some(mut live) = self.world.spans.remove(slot) else { return };
         self.tag_over(&live, verdicts.parent, verdicts.trace);
         if let Some(group_membership) = live.group_membership {
             self.callback_groups.untie(group_membership.callback_group);
@@ -193,24 +194,24 @@ impl Engine {
         self.reported_before_its_children_ended(slot, &live);
         self.leave(slot, &mut live, parent, out);
         // The other end can outlive it and must find the transaction.
-        if let Some(callee) = live.callee.and_then(|callee| self.spans.get_mut(callee))
+        if let Some(callee) = live.callee.and_then(|callee| self.world.spans.get_mut(callee))
             && callee.remote_parent.is_none()
         {
             callee.trace = trace;
         }
         self.forget_forward(slot, &live);
         if live.end == 0 {
-            live.end = self.now;
+            live.end = self.world.now;
         }
         out.push(Output::Finished(live, verdicts));
     }
 
     /// Adds links from a span's request or reply; a messaging span has them in only one of the two.
     pub(super) fn linked(&mut self, cookie: u64, exchange: u64, linked: Box<Linked>) {
-        self.counters.messages_unread += u64::from(linked.unread);
-        self.counters.links_dropped += u64::from(linked.dropped);
-        let slot = self.connections.get(&cookie).and_then(|connection| connection.span(exchange));
-        if let Some(live) = slot.and_then(|slot| self.spans.get_mut(slot)) {
+        self.world.counters.messages_unread += u64::from(linked.unread);
+        self.world.counters.links_dropped += u64::from(linked.dropped);
+        let slot = self.world.connections.get(&cookie).and_then(|connection| connection.span(exchange));
+        if let Some(live) = slot.and_then(|slot| self.world.spans.get_mut(slot)) {
             live.linked = Some(linked);
         }
     }
@@ -247,7 +248,7 @@ impl Engine {
     }
 
     fn id_of(&self, parent: Slot, call: &OpenSpan) -> Option<SpanId> {
-        self.spans.get(parent).map(|parent| parent.id).or_else(|| {
+        self.world.spans.get(parent).map(|parent| parent.id).or_else(|| {
             let kept = self.kept(call).filter(|_| self.verdict(call).sure() == Some(parent));
             kept.map(|(id, _, _, _)| id)
         })
@@ -256,7 +257,7 @@ impl Engine {
     /// Sets the class of an open span, and the service class of its rule; its cost so far counts for that class from
     /// now on.
     pub fn classify(&mut self, slot: Slot, class: ClassId, service_class: Option<&Arc<str>>) {
-        if let Some(live) = self.spans.get_mut(slot) {
+        if let Some(live) = self.world.spans.get_mut(slot) {
             live.class = Some(class);
             if let Some(service_class) = service_class {
                 live.set_service_class(service_class);
@@ -267,22 +268,22 @@ impl Engine {
     /// An exchange was none: its span ends unreported.
     pub(super) fn withdrawn(&mut self, cookie: u64, exchange: u64) {
         let Some(slot) = self.take_exchange(cookie, exchange) else { return };
-        if let Some(live) = self.spans.get_mut(slot) {
+        if let Some(live) = self.world.spans.get_mut(slot) {
             live.withdrawn = true;
         }
         // Spans below it would name a parent that is never reported. This looks at all spans, once for a connection that was
         // taken for another protocol's.
         let is_below =
             |live: &OpenSpan| live.cause.request() == Some(slot) || live.caller.is_some_and(|(call, _)| call == slot);
-        let below: Vec<Slot> = self.spans.slots().filter(|slot| self.spans.get(*slot).is_some_and(is_below)).collect();
+        let below: Vec<Slot> = self.world.spans.slots().filter(|slot| self.world.spans.get(*slot).is_some_and(is_below)).collect();
         for span in below {
-            let Some(live) = self.spans.get_mut(span) else { continue };
+            let Some(live) = self.world.spans.get_mut(span) else { continue };
             if live.cause.request() == Some(slot) {
                 live.cause = Cause::none(Evidence::WasNoRequest);
             }
             live.caller = live.caller.filter(|(call, _)| *call != slot);
         }
-        self.ended(slot, Outcome::Unfinished, self.now);
+        self.ended(slot, Outcome::Unfinished, self.world.now);
     }
 
     /// What a withdrawn span cost is its service's overhead.

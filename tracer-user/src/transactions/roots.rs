@@ -63,11 +63,11 @@ impl Engine {
                     None => OpenRoot::Said(ContextRoot::Callee),
                 };
             };
-            let Some(request) = self.spans.get(parent) else {
+            let Some(request) = self.world.spans.get(parent) else {
                 return self.kept(call).map_or_else(unknown, |(id, ..)| OpenRoot::Reported(id, None));
             };
             if let Some((above, id)) = request.caller {
-                let Some(above) = self.spans.get(above) else { return OpenRoot::Reported(id, Some(parent)) };
+                let Some(above) = self.world.spans.get(above) else { return OpenRoot::Reported(id, Some(parent)) };
                 (call, below) = (above, Some(parent));
                 continue;
             }
@@ -86,7 +86,7 @@ impl Engine {
         let above = live.root_above();
         let Some(relay) = live.relay.as_ref().filter(|_| above == RootAbove::None) else { return above };
         let has_agent = live.remote_parent.is_some() && self.contact(live) == Contact::Yes;
-        if self.now < relay.until || has_agent { RootAbove::Said(ContextRoot::Unknown) } else { above }
+        if self.world.now < relay.until || has_agent { RootAbove::Said(ContextRoot::Unknown) } else { above }
     }
 }
 

@@ -12,13 +12,13 @@ impl Engine {
     /// Whether the configuration asks for round trips on this connection, whatever the protocol.
     pub(super) fn is_timed(&self, open: &Open) -> bool {
         let ports = [open.local_port, open.remote_port];
-        ports.iter().any(|port| *port != 0 && self.settings.timed_ports.contains(port))
+        ports.iter().any(|port| *port != 0 && self.world.settings.timed_ports.contains(port))
     }
 
     /// If this operation begins a round trip on `cookie`: notes its cause.
     pub(super) fn turn_begins(&mut self, cookie: u64, during: During<'_>) {
         let Some(connection) =
-            self.connections.get_mut(&cookie).filter(|connection| connection.talk.round_trip_began())
+            self.world.connections.get_mut(&cookie).filter(|connection| connection.talk.round_trip_began())
         else {
             return;
         };
@@ -32,7 +32,7 @@ impl Engine {
         if cause.candidate.is_some() && cause.is_certain() {
             cause.evidence = Evidence::RoundTrip;
         }
-        if let Some(connection) = self.connections.get_mut(&cookie) {
+        if let Some(connection) = self.world.connections.get_mut(&cookie) {
             connection.set_turn(cause);
         }
     }

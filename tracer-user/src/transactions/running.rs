@@ -36,7 +36,7 @@ impl Engine {
     /// Open requests with their open calls, and open calls of no open request; in no particular order.
     pub fn running(&self) -> Vec<RunningSpan<'_>> {
         let open =
-            || self.spans.slots().filter_map(|slot| Some((slot, self.spans.get(slot).filter(|span| is_open(span))?)));
+            || self.world.spans.slots().filter_map(|slot| Some((slot, self.world.spans.get(slot).filter(|span| is_open(span))?)));
         let mut rows: FxHashMap<Slot, RunningSpan<'_>> = open()
             .filter(|(_, span)| span.side == Side::Server)
             .map(|(slot, span)| {

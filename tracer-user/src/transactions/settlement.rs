@@ -5,7 +5,8 @@
 //! keeps its cost until it, or its request, is reported.
 
 use super::charge::{SPAN_SAMPLES, add, less};
-use super::engine::{Engine, Output};
+use super::engine::Engine;
+use super::output::Output;
 use super::open_span::{CallTime, OpenSpan, Slot};
 use super::streams::is_stream;
 use crate::model::{Cost, Owner, Side, StackSample};
@@ -19,26 +20,26 @@ impl Engine {
     /// The request to charge the call's work to at once, because no later evidence can change its parent.
     pub(super) fn charged_at_once(&self, call: &OpenSpan) -> Option<Slot> {
         let parent = call.cause.request().filter(|_| call.cause.is_certain() && !is_stream(call))?;
-        let may_change = self.may_be_tasked(call, self.now) || self.may_be_moved(call);
-        (self.spans.get(parent).is_some() && !may_change && self.doubt_of_thread(call).is_none()).then_some(parent)
+        let may_change = self.may_be_tasked(call, self.world.now) || self.may_be_moved(call);
+        (self.world.spans.get(parent).is_some() && !may_change && self.doubt_of_thread(call).is_none()).then_some(parent)
     }
 
     /// A request is reported: takes the cost of its calls, and drops the times of calls that may belong to another
     /// request.
     pub(super) fn collect_calls(&mut self, slot: Slot, out: &mut Vec<Output>) {
-        let Some(live) = self.spans.get_mut(slot).filter(|live| live.side == Side::Server) else { return };
+        let Some(live) = self.world.spans.get_mut(slot).filter(|live| live.side == Side::Server) else { return };
         let mut calls = std::mem::take(&mut live.calls);
         calls.retain(|time| {
             // A reported call has settled this itself.
-            let Some(call) = time.call.and_then(|call| self.spans.get(call)) else { return true };
+            let Some(call) = time.call.and_then(|call| self.world.spans.get(call)) else { return true };
             self.sure_parent(call) == Some(slot)
         });
         for call in calls.iter().filter_map(|time| time.call) {
-            let Some(call) = self.spans.get_mut(call) else { continue };
+            let Some(call) = self.world.spans.get_mut(call) else { continue };
             let (cost, samples) = (std::mem::take(&mut call.cost), std::mem::take(&mut call.samples));
             self.take_over(slot, cost, samples, out);
         }
-        if let Some(live) = self.spans.get_mut(slot) {
+        if let Some(live) = self.world.spans.get_mut(slot) {
             live.calls = calls;
         }
     }
@@ -49,11 +50,11 @@ impl Engine {
             return;
         }
         if let Some(other) = live.cause.request().filter(|other| Some(*other) != parent)
-            && let Some(other) = self.spans.get_mut(other)
+            && let Some(other) = self.world.spans.get_mut(other)
         {
             other.calls.retain(|time| time.call != Some(slot));
         }
-        if let Some(request) = parent.and_then(|parent| self.spans.get_mut(parent))
+        if let Some(request) = parent.and_then(|parent| self.world.spans.get_mut(parent))
             && live.end != 0
             && !request.calls.iter().any(|time| time.call == Some(slot))
         {
@@ -64,7 +65,7 @@ impl Engine {
         }
         let rest = less(std::mem::take(&mut live.cost), std::mem::take(&mut live.posted));
         let samples = std::mem::take(&mut live.samples);
-        if let Some(parent) = parent.filter(|parent| self.spans.get(*parent).is_some()) {
+        if let Some(parent) = parent.filter(|parent| self.world.spans.get(*parent).is_some()) {
             self.take_over(parent, rest, samples, out);
             return;
         }
@@ -86,7 +87,7 @@ impl Engine {
 
     /// Moves a call's cost to its request, which is not reported yet.
     fn take_over(&mut self, request: Slot, cost: Cost, samples: Vec<StackSample>, out: &mut Vec<Output>) {
-        let Some(request) = self.spans.get_mut(request) else { return };
+        let Some(request) = self.world.spans.get_mut(request) else { return };
         request.cost.add(cost);
         for mut sample in samples {
             (sample.span, sample.dimensions) = (Some(request.id), request.dimensions);
@@ -96,7 +97,7 @@ impl Engine {
             } else if request.samples.len() < SPAN_SAMPLES {
                 request.samples.push(sample);
             } else {
-                self.counters.samples_dropped += 1;
+                self.world.counters.samples_dropped += 1;
             }
         }
     }

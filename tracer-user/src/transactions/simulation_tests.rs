@@ -5,7 +5,8 @@ use std::collections::{HashMap, HashSet};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
-use super::engine::{Engine, Limits, Output};
+use super::engine::{Engine, Limits};
+use super::output::Output;
 use super::simulation::{Choices, Host, Name, Sent, Truth};
 use crate::model::{Grade, Nanos, Outcome, ServiceId, Side, SpanId, TraceId};
 use crate::protocols::Settings;
@@ -58,7 +59,7 @@ fn replay(sent: &[Sent], limits: Limits) -> Result<Reported, TestCaseError> {
             (Sent::Lost(at), _) => engine.lost(*at, Nanos::MAX),
             _ => {}
         }
-        let now = engine.now;
+        let now = engine.world.now;
         engine.report(now, &mut out);
         take(&mut out, &mut reported);
         let table_use = engine.table_use();
@@ -78,7 +79,7 @@ fn replay(sent: &[Sent], limits: Limits) -> Result<Reported, TestCaseError> {
     let (classes, overhead) = engine.take_costs();
     reported.cpu += classes.iter().map(|(_, cost)| cost.cpu).sum::<u64>();
     reported.cpu += overhead.iter().map(|(_, cost)| cost.cpu).sum::<u64>();
-    let c = engine.counters;
+    let c = engine.world.counters;
     reported.counted = c.gap_bytes + c.unpaired + c.connections_evicted + c.threads_refused + c.spans_evicted;
     Ok(reported)
 }

@@ -23,8 +23,8 @@ pub(super) fn is_stream(live: &OpenSpan) -> bool {
 impl Engine {
     /// Thread `tid` sent the call.
     pub(super) fn asks_by_stream(&mut self, slot: Slot, tid: u32) {
-        let Some(live) = self.spans.get(slot).filter(|live| is_stream(live)) else { return };
-        if let Some(connection) = self.connections.get_mut(&live.cookie)
+        let Some(live) = self.world.spans.get(slot).filter(|live| is_stream(live)) else { return };
+        if let Some(connection) = self.world.connections.get_mut(&live.cookie)
             && connection.asker != tid
         {
             connection.asker = if connection.asker == 0 { tid } else { SEVERAL };
@@ -33,8 +33,8 @@ impl Engine {
 
     /// The call's reply came: records whether one thread made all calls on its connection until then.
     pub(super) fn replied_by_stream(&mut self, slot: Slot) {
-        let Some(live) = self.spans.get_mut(slot).filter(|live| is_stream(live)) else { return };
-        live.sole = self.connections.get(&live.cookie).is_some_and(|connection| connection.asker == live.tid);
+        let Some(live) = self.world.spans.get_mut(slot).filter(|live| is_stream(live)) else { return };
+        live.sole = self.world.connections.get(&live.cookie).is_some_and(|connection| connection.asker == live.tid);
     }
 
     /// Whether only the sending thread links the call to a request while others send on its connection, too.
@@ -42,7 +42,7 @@ impl Engine {
         if !is_stream(live) || live.cause.state == CallState::DecidedByTask || live.cause.candidate.is_none() {
             return false;
         }
-        !self.connections.get(&live.cookie).map_or(live.sole, |connection| connection.asker == live.tid)
+        !self.world.connections.get(&live.cookie).map_or(live.sole, |connection| connection.asker == live.tid)
     }
 
     /// Why such a call is ambiguous, if it is.
@@ -52,7 +52,7 @@ impl Engine {
 
     /// Such a call is reported, and its thread is the only evidence: notes that no other thread could have sent it.
     pub(super) fn judge_stream(&mut self, slot: Slot) {
-        let Some(live) = self.spans.get_mut(slot).filter(|live| is_stream(live)) else { return };
+        let Some(live) = self.world.spans.get_mut(slot).filter(|live| is_stream(live)) else { return };
         let by_thread = live.cause.candidate.is_some() && live.cause.is_certain();
         if by_thread && live.cause.doubt.is_none() && live.cause.state != CallState::DecidedByTask {
             live.cause.evidence = Evidence::OnlySender;

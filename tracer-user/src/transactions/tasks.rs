@@ -26,8 +26,8 @@ const OTHERS: usize = 256;
 impl Engine {
     /// The process runs loops or tasks that interleave requests: one callback may serve several.
     pub fn has_loops(&mut self, tgid: u32) {
-        if self.loops.len() < self.limits.processes {
-            self.loops.insert(tgid);
+        if self.world.processes.interleaving.len() < self.world.limits.processes {
+            self.world.processes.interleaving.insert(tgid);
         }
     }
 
@@ -38,12 +38,12 @@ impl Engine {
 
     /// Processes that began to serve requests since last taken.
     pub fn take_serving(&mut self) -> std::vec::Drain<'_, u32> {
-        self.served.drain(..)
+        self.world.processes.served.drain(..)
     }
 
     pub(super) fn task_edge(&mut self, task_edge: &TaskEdge) {
-        self.now = self.now.max(task_edge.header.nanos);
-        let spans = &self.spans;
+        self.world.now = self.world.now.max(task_edge.header.nanos);
+        let spans = &self.world.spans;
         let over = |slot: Slot| spans.get(slot).is_none_or(|live| live.end != 0);
         self.task_table.task_edge(task_edge, task_edge.header.nanos, over);
         if task_edge.header.flags & TASK_EDGE_WATCHED != 0 {
@@ -58,11 +58,11 @@ impl Engine {
         }
         let kind = kind(op.entity);
         // A process of Java may have threads of the system beside, which run no virtual ones.
-        if kind != KIND_JAVA && !self.loops.contains(&op.header.tgid) {
+        if kind != KIND_JAVA && !self.world.processes.interleaving.contains(&op.header.tgid) {
             self.has_loops(op.header.tgid);
         }
         if matches!(kind, KIND_TOKIO | KIND_JAVA)
-            && let Some(thread) = self.thread(op.header.tid, op.header.tgid, op.header.nanos)
+            && let Some(thread) = self.world.thread(op.header.tid, op.header.tgid, op.header.nanos)
         {
             // The next task it polls may belong to any request.
             thread.multiplexer = true;
@@ -77,20 +77,20 @@ impl Engine {
             // A request waits for the calls it may have caused: they carry its trace id.
             Side::Server => !live.calls.is_empty(),
         };
-        let since = self.serving.get(&live.pid).filter(|_| may_matter);
-        since.is_some_and(|since| now < since.saturating_add(LOOKED_AT) && !self.loops.contains(&live.pid))
+        let since = self.world.processes.serving.get(&live.pid).filter(|_| may_matter);
+        since.is_some_and(|since| now < since.saturating_add(LOOKED_AT) && !self.world.processes.interleaving.contains(&live.pid))
     }
 
     /// Why a call is doubtful that was made before the process was known to be task-based.
     pub(super) fn doubt_of_task(&self, live: &OpenSpan) -> Option<Doubt> {
         let by_thread = live.cause.shown_by == ShownBy::Thread;
         let early = live.side == Side::Client && by_thread && live.cause.candidate.is_some();
-        (early && self.loops.contains(&live.pid)).then_some(Doubt::BeforeTasks)
+        (early && self.world.processes.interleaving.contains(&live.pid)).then_some(Doubt::BeforeTasks)
     }
 
     /// Whether only the task shows which request an operation belongs to.
     pub(super) fn is_tasked(&self, op: &Op) -> bool {
-        is_unique(op.entity) || is_python(op.entity) || (op.entity == 0 && self.loops.contains(&op.header.tgid))
+        is_unique(op.entity) || is_python(op.entity) || (op.entity == 0 && self.world.processes.interleaving.contains(&op.header.tgid))
     }
 
     /// Cause of a call that is being sent.
@@ -111,11 +111,11 @@ impl Engine {
         // A goroutine can continue on any thread; and a loop may run a task whose request was missed or not understood
         // while the only known request waits for its turn. The thread's evidence counts only for the task that read the
         // known request.
-        let of_reader = |slot: Slot| self.spans.get(slot).is_some_and(|live| live.read_as == during.op.entity);
+        let of_reader = |slot: Slot| self.world.spans.get(slot).is_some_and(|live| live.read_as == during.op.entity);
         let known = during.holder.or(opener.map(|(slot, _)| slot));
         let several = is_unique(during.op.entity)
             || (is_named(during.op.entity) && !known.is_none_or(of_reader))
-            || self.threads.get(&during.op.header.tid).is_some_and(Thread::several);
+            || self.world.threads.get(&during.op.header.tid).is_some_and(Thread::several);
         let cause = if several {
             // The thread's earlier work proves nothing.
             self.cause(None, Some(During { group: None, holder: None, ..during }))
@@ -128,7 +128,7 @@ impl Engine {
 
     /// A call was sent: finds the request its task works for. Returns whether another task spawned that task.
     pub(super) fn sent_by_task(&mut self, slot: Slot, op: &Op) -> bool {
-        let Some(live) = self.spans.get(slot).filter(|live| live.cause.is_tasked()) else { return false };
+        let Some(live) = self.world.spans.get(slot).filter(|live| live.cause.is_tasked()) else { return false };
         if live.cause.is_certain() && live.cause.candidate.is_none() {
             // Its process serves no requests.
             return false;
@@ -137,7 +137,7 @@ impl Engine {
             // The task has answered that request and will answer others: answers divide its time.
             return false;
         }
-        let spans = &self.spans;
+        let spans = &self.world.spans;
         let over = |slot: Slot| spans.get(slot).is_none_or(|live| live.end != 0);
         let works = self.task_table.works(op, over);
         let waits: Id = if let Works::Undecided(id) = works { id } else { 0 };
@@ -149,7 +149,7 @@ impl Engine {
             }
             Works::Undecided(id) => {
                 if self.task_table.waits(id, slot)
-                    && let Some(live) = self.spans.get_mut(slot)
+                    && let Some(live) = self.world.spans.get_mut(slot)
                     && !live.cause.is_certain()
                 {
                     live.cause.state = CallState::AwaitsTask;
@@ -158,7 +158,7 @@ impl Engine {
                 return self.task_table.is_made(id);
             }
             Works::Unknown(why) => {
-                if let Some(live) = self.spans.get_mut(slot)
+                if let Some(live) = self.world.spans.get_mut(slot)
                     && live.cause.candidate.is_none()
                 {
                     live.cause.evidence = why;
@@ -171,7 +171,7 @@ impl Engine {
     /// The task of an operation read a request.
     pub(super) fn read_by_task(&mut self, cookie: u64, op: &Op) {
         for (call, doubt) in self.task_table.reads(op, cookie) {
-            let Some(live) = self.spans.get_mut(call) else { continue };
+            let Some(live) = self.world.spans.get_mut(call) else { continue };
             match live.cause.state {
                 CallState::DecidedByTask => live.cause.doubt = doubt,
                 CallState::AwaitsTask => {
@@ -185,7 +185,7 @@ impl Engine {
 
     /// The task of an operation begins the answer of a request.
     pub(super) fn answered_by_task(&mut self, slot: Slot, op: &Op) {
-        let Some(live) = self.spans.get_mut(slot) else { return };
+        let Some(live) = self.world.spans.get_mut(slot) else { return };
         if is_unique(op.entity) {
             live.alone = false;
             if live.multiplexed {
@@ -196,7 +196,7 @@ impl Engine {
         let answer = AnsweredRequest { request: slot, kept: live.kept(), start: live.start };
         let (cookie, alone) = (live.cookie, !live.multiplexed);
         let of = (cookie, alone, self.other_requests(cookie, op));
-        let spans = &self.spans;
+        let spans = &self.world.spans;
         let over = |slot: Slot| spans.get(slot).is_none_or(|live| live.end != 0);
         for (call, doubt) in self.task_table.answers(op, answer, of, over) {
             self.decide_by_task(call, &answer, doubt);
@@ -205,10 +205,10 @@ impl Engine {
 
     /// Requests of other connections that the thread of `op`, which answers one of connection `cookie`, has not answered.
     fn other_requests(&self, cookie: u64, op: &Op) -> OtherRequests {
-        let Some(thread) = self.threads.get(&op.header.tid).filter(|_| is_python(op.entity)) else {
+        let Some(thread) = self.world.threads.get(&op.header.tid).filter(|_| is_python(op.entity)) else {
             return OtherRequests::None;
         };
-        let open = thread.open.iter().take(OTHERS).filter_map(|slot| self.spans.get(*slot));
+        let open = thread.open.iter().take(OTHERS).filter_map(|slot| self.world.spans.get(*slot));
         let others = open.filter(|live| live.cookie != cookie && live.end == 0 && live.first_reply == 0);
         let mut unnamed = false;
         for live in others {
@@ -222,7 +222,7 @@ impl Engine {
 
     /// The task's evidence: the call was made for the request of `answer`.
     pub(super) fn decide_by_task(&mut self, call: Slot, answer: &AnsweredRequest, doubt: Option<Doubt>) {
-        let Some(live) = self.spans.get_mut(call).filter(|live| live.side == Side::Client) else { return };
+        let Some(live) = self.world.spans.get_mut(call).filter(|live| live.side == Side::Client) else { return };
         let is_decided = live.cause.state == CallState::DecidedByTask;
         let several = (live.cause.passed == Passed::ToSeveral).then_some(Doubt::SeveralTasks);
         let mut doubt = several.or(doubt);
@@ -258,7 +258,7 @@ impl Engine {
         live.cause.taken = None;
         let time = CallTime { call: Some(call), start: live.start, end: live.end };
         if time.end != 0
-            && let Some(request) = self.spans.get_mut(answer.request)
+            && let Some(request) = self.world.spans.get_mut(answer.request)
         {
             request.add_call(time);
         }
@@ -270,9 +270,9 @@ impl Engine {
         if kind(entity) != KIND_TOKIO || !is_named(entity) {
             return;
         }
-        let Some(connection) = self.connections.get_mut(&cookie) else { return };
+        let Some(connection) = self.world.connections.get_mut(&cookie) else { return };
         for before in connection.sends(entity, call) {
-            let Some(live) = self.spans.get_mut(before) else { continue };
+            let Some(live) = self.world.spans.get_mut(before) else { continue };
             live.passed_on = true;
             if let Some(answer) = live.provisional_parent.take() {
                 self.decide_by_task(before, &answer, Some(Doubt::SharedConnection));
@@ -283,8 +283,8 @@ impl Engine {
     /// Whether a call still waits for its task's request; if not, ends the wait.
     pub(super) fn still_waits(&mut self, slot: Slot, now: Nanos) -> bool {
         // Under pressure, calls of tasks that answer no request must not crowd out other spans.
-        let crowded = self.spans.len() > self.limits.spans / 2;
-        let Some(live) = self.spans.get_mut(slot).filter(|live| live.cause.state == CallState::AwaitsTask) else {
+        let crowded = self.world.spans.len() > self.world.limits.spans / 2;
+        let Some(live) = self.world.spans.get_mut(slot).filter(|live| live.cause.state == CallState::AwaitsTask) else {
             return false;
         };
         let patience = if live.provisional_parent.is_some() { LENT_PATIENCE } else { PATIENCE };

@@ -9,7 +9,8 @@ use tracer_common::event::{
 use tracer_common::off_cpu::Reason;
 
 use super::connection::Connection;
-use super::engine::{Engine, Limits, Output, Verdicts};
+use super::engine::{Engine, Limits};
+use super::output::{Output, Verdicts};
 use super::open_span::OpenSpan;
 use crate::decode::Record;
 use crate::model::{Accepted, ClassId, Grade, Interpreted, Nanos, Outcome, ServiceId, Side, StackSample, Wait};
@@ -352,7 +353,7 @@ fn a_reset_that_overtakes_an_operation_ends_nothing_early() {
     let spans = host.finish();
     assert_eq!(spans.len(), 1);
     assert_eq!((spans[0].0.outcome, spans[0].0.reply_body_bytes), (Some(Outcome::Complete), Some(9)));
-    assert_eq!(host.engine.counters.unpaired, 0);
+    assert_eq!(host.engine.world.counters.unpaired, 0);
 }
 
 #[test]
@@ -447,7 +448,7 @@ fn what_is_too_much_is_reported_early_and_once() {
     }
     let begun = host.out.iter().filter(|output| matches!(output, Output::Begun(_))).count();
     assert_eq!((begun, host.finish().len()), (40, 40));
-    let counters = host.engine.counters;
+    let counters = host.engine.world.counters;
     assert!(counters.spans_evicted > 0 && counters.connections_evicted > 0 && counters.threads_refused > 0);
 }
 
@@ -461,7 +462,7 @@ fn connections_idle_longest_go_first_and_are_counted() {
         host.opens(cookie, (0, 0));
         ask(&mut host, cookie);
     }
-    assert_eq!(host.engine.counters.connections_evicted, 0);
+    assert_eq!(host.engine.world.counters.connections_evicted, 0);
     // Every third connection stays active while twice as many new ones arrive as there is room for.
     for (round, cookie) in (1001..=3000).enumerate() {
         if round % 100 == 0 {
@@ -470,13 +471,13 @@ fn connections_idle_longest_go_first_and_are_counted() {
         host.opens(cookie, (0, 0));
         ask(&mut host, cookie);
         assert!(host.engine.table_use().connections.entries <= 1000);
-        assert_eq!(host.engine.table_use().connections.reached, host.engine.counters.connections_evicted);
+        assert_eq!(host.engine.table_use().connections.reached, host.engine.world.counters.connections_evicted);
     }
-    let known = |cookie| host.engine.connections.contains_key(&cookie);
+    let known = |cookie| host.engine.world.connections.contains_key(&cookie);
     assert_eq!((1..=1000).step_by(3).filter(|busy| known(*busy)).count(), 334, "those that speak stay");
     assert_eq!((2..=1000).filter(|idle| idle % 3 != 1 && known(*idle)).count(), 0, "those that do not go first");
     assert_eq!((2335..=3000).filter(|new| known(*new)).count(), 666, "and then those that came first");
-    assert_eq!(host.engine.counters.connections_evicted, 2000);
+    assert_eq!(host.engine.world.counters.connections_evicted, 2000);
 }
 
 #[test]
@@ -490,12 +491,12 @@ fn unfinished_heads_are_given_up_oldest_first_when_they_are_too_long_together() 
     host.engine.expire(false, &mut host.out);
     let fill = host.engine.table_use().head_bytes;
     assert!(fill.entries <= fill.limit && fill.entries > 30 * 1024 && fill.reached > 15, "{fill:?}");
-    assert!(host.engine.counters.gap_bytes >= fill.reached * 4000, "counted");
+    assert!(host.engine.world.counters.gap_bytes >= fill.reached * 4000, "counted");
     // The youngest head is complete once its rest arrives.
     host.reads(50, 30, "\r\n\r\n").sends(50, 30, OK);
     // The oldest is not, and its reply is unpaired.
     host.reads(50, 1, "\r\n\r\n").sends(50, 1, OK);
-    assert_eq!(host.engine.counters.unpaired, 1);
+    assert_eq!(host.engine.world.counters.unpaired, 1);
     let complete: Vec<u64> = host
         .finish()
         .iter()
@@ -509,9 +510,9 @@ fn unfinished_heads_are_given_up_oldest_first_when_they_are_too_long_together() 
 fn connections_that_only_were_announced_are_forgotten_soon() {
     let mut host = Host::new(Limits::default());
     host.state(1, tcp_state::SYN_SENT).state(2, tcp_state::SYN_SENT).opens(2, (0, 0)).opens(3, (0, 0));
-    let begun = host.engine.now;
+    let begun = host.engine.world.now;
     for (seconds, kept) in [(5, 3), (12, 2), (200, 2), (400, 0)] {
-        host.engine.now = begun + seconds * 1_000_000_000;
+        host.engine.world.now = begun + seconds * 1_000_000_000;
         host.engine.expire(false, &mut host.out);
         assert_eq!(host.engine.table_use().connections.entries, kept, "after {seconds} s");
     }
@@ -529,7 +530,7 @@ fn closed_connections_and_processes_are_bounded_too() {
             assert!(fill.entries <= fill.limit, "{table_use:?}");
         }
     }
-    let counters = host.engine.counters;
+    let counters = host.engine.world.counters;
     assert!(counters.processes_forgotten > 0);
     assert_eq!(host.finish().len(), 40);
 }
@@ -570,7 +571,7 @@ mod found {
         // For the request on 2, whose record was lost.
         host.sends(5, 3, DOWN).waits(5, false).reads(5, 3, OK).sends(5, 2, OK);
         assert_ne!(calls(&host.finish())[0].1, Grade::Certain);
-        assert!(host.engine.counters.threads_doubted > 0);
+        assert!(host.engine.world.counters.threads_doubted > 0);
     }
 
     #[test]
@@ -658,7 +659,7 @@ mod found {
             host.engine.process(tgid, ServiceId(1));
             host.moves(tgid, tgid, u64::from(tgid), false, 0, GET);
         }
-        assert!(host.engine.counters.processes_forgotten > 0);
+        assert!(host.engine.world.counters.processes_forgotten > 0);
         assert!((10..100).filter(|tgid| host.engine.knows(*tgid)).count() <= 8);
         // It is no longer known whether this process serves requests: the call does not certainly begin a transaction.
         host.moves(99, 99, 1, true, 0, DOWN);

@@ -159,7 +159,7 @@ impl Engine {
     /// Requests of the process move between threads.
     pub fn moves_requests(&mut self, tgid: u32) {
         // Its calls so far are judged when they are reported.
-        if self.affinity.processes.len() < self.limits.processes || self.affinity.processes.contains_key(&tgid) {
+        if self.affinity.processes.len() < self.world.limits.processes || self.affinity.processes.contains_key(&tgid) {
             let process = self.affinity.processes.entry(tgid).or_default();
             (process.moves, process.open) = (true, SmallVec::new());
         } else {
@@ -171,7 +171,7 @@ impl Engine {
     pub(super) fn note_moving(&mut self, op: &Op) {
         let header = &op.header;
         if self.affinity.moves(header.tgid)
-            && let Some(thread) = self.thread(header.tid, header.tgid, header.nanos)
+            && let Some(thread) = self.world.thread(header.tid, header.tgid, header.nanos)
         {
             thread.multiplexer = true;
         }
@@ -180,18 +180,18 @@ impl Engine {
     /// A thread read a request.
     pub(super) fn read_by_thread(&mut self, slot: Slot, tgid: u32) {
         // Calls of a process without an entry are never sure while others of its requests are open.
-        if self.affinity.processes.len() >= self.limits.processes && !self.affinity.processes.contains_key(&tgid) {
+        if self.affinity.processes.len() >= self.world.limits.processes && !self.affinity.processes.contains_key(&tgid) {
             self.affinity.reached += 1;
             return;
         }
         let process = self.affinity.processes.entry(tgid).or_default();
-        if let Some(live) = self.spans.get(slot) {
+        if let Some(live) = self.world.spans.get(slot) {
             process.works(live.tid);
         }
         if process.is_known() {
             return;
         }
-        let spans = &self.spans;
+        let spans = &self.world.spans;
         if process.open.len() >= REMEMBERED {
             process.open.retain(|slot| spans.get(*slot).is_some_and(|live| live.end == 0));
         }
@@ -206,9 +206,9 @@ impl Engine {
             return;
         }
         let (tid, tgid) = (op.header.tid, op.header.tgid);
-        let Some(cause) = self.spans.get(slot).map(|live| live.cause) else { return };
+        let Some(cause) = self.world.spans.get(slot).map(|live| live.cause) else { return };
         let claims = is_by_thread(&cause);
-        let Some(thread) = self.threads.get_mut(&tid) else { return };
+        let Some(thread) = self.world.threads.get_mut(&tid) else { return };
         thread.requests.calls |= cause.candidate.is_some();
         if thread.requests.sent() {
             self.crosses(tid, tgid);
@@ -220,7 +220,7 @@ impl Engine {
             return;
         }
         let others = self.may_be_of_others(tid, tgid);
-        if let Some(live) = self.spans.get_mut(slot) {
+        if let Some(live) = self.world.spans.get_mut(slot) {
             live.cause.others_open = others;
         }
     }
@@ -229,8 +229,8 @@ impl Engine {
     /// whether the process's requests stay on their threads.
     fn may_be_of_others(&self, tid: u32, tgid: u32) -> bool {
         // Where records are missing, a thread may work for a request that it no longer seems to hold.
-        let holds = |slot: &Slot| self.threads.get(&tid).is_some_and(|thread| thread.open.contains(slot));
-        let held = |slot: &Slot| self.spans.get(*slot).is_some_and(|live| live.end == 0) && !holds(slot);
+        let holds = |slot: &Slot| self.world.threads.get(&tid).is_some_and(|thread| thread.open.contains(slot));
+        let held = |slot: &Slot| self.world.spans.get(*slot).is_some_and(|live| live.end == 0) && !holds(slot);
         self.affinity.processes.get(&tgid).is_none_or(|process| {
             !process.is_known()
                 && (process.others_open || process.open.len() >= REMEMBERED || process.open.iter().any(held))
@@ -239,7 +239,7 @@ impl Engine {
 
     /// A thread forked a process for the request it holds. Returns whether it may have been for another thread's.
     pub(super) fn forked_by_thread(&mut self, tid: u32, tgid: u32) -> bool {
-        if self.threads.get_mut(&tid).is_some_and(|thread| thread.requests.works()) {
+        if self.world.threads.get_mut(&tid).is_some_and(|thread| thread.requests.works()) {
             self.crosses(tid, tgid);
         }
         self.may_be_of_others(tid, tgid)
@@ -258,7 +258,7 @@ impl Engine {
 
     /// Thread `by` began the answer of a request.
     pub(super) fn answered_by_thread(&mut self, slot: Slot, by: u32, op: &Op) {
-        let Some(live) = self.spans.get(slot).filter(|live| !live.multiplexed && live.pid == op.header.tgid) else {
+        let Some(live) = self.world.spans.get(slot).filter(|live| !live.multiplexed && live.pid == op.header.tgid) else {
             return;
         };
         if has_own_identity(op) {
@@ -266,11 +266,11 @@ impl Engine {
         }
         let (reader, tgid, since) = (live.tid, live.pid, live.start);
         let others_open = |slot: Option<Slot>| {
-            let call = slot.and_then(|slot| self.spans.get(slot));
+            let call = slot.and_then(|slot| self.world.spans.get(slot));
             call.is_some_and(|call| call.cause.is_certain() && call.cause.others_open)
         };
         let stays = reader == by && (live.forks || live.calls.iter().any(|time| others_open(time.call)));
-        if self.threads.get_mut(&by).is_some_and(|thread| thread.requests.sent()) {
+        if self.world.threads.get_mut(&by).is_some_and(|thread| thread.requests.sent()) {
             self.crosses(by, tgid);
         }
         if reader == by {
@@ -286,7 +286,7 @@ impl Engine {
             return;
         }
         self.crosses(reader, tgid);
-        if self.threads.get(&by).is_some_and(|thread| !thread.open.is_empty()) {
+        if self.world.threads.get(&by).is_some_and(|thread| !thread.open.is_empty()) {
             self.crosses(by, tgid);
         }
     }
@@ -296,12 +296,12 @@ impl Engine {
         let of_one = |live: &&OpenSpan| {
             !live.multiplexed && !live.request.expected.timed && live.pid == op.header.tgid && live.tid != by
         };
-        let Some(live) = self.spans.get(slot).filter(of_one) else { return };
+        let Some(live) = self.world.spans.get(slot).filter(of_one) else { return };
         let (sender, tgid, since) = (live.tid, live.pid, live.start);
         if has_own_identity(op) || self.is_unsure(tgid, [sender, by], since) {
             return;
         }
-        let Some(thread) = self.threads.get_mut(&by) else { return };
+        let Some(thread) = self.world.threads.get_mut(&by) else { return };
         if !thread.requests.sends {
             thread.requests.collects = true;
             return;
@@ -317,13 +317,13 @@ impl Engine {
     /// doubt about calls of that time, and not for a verdict about the process.
     fn is_unsure(&mut self, tgid: u32, threads: [u32; 2], since: Nanos) -> bool {
         let unsure = threads.into_iter().any(|tid| self.has_gap(tid, since));
-        let has_lost = |tid| self.threads.get(tid).is_some_and(|thread| thread.lost_at >= since);
+        let has_lost = |tid| self.world.threads.get(tid).is_some_and(|thread| thread.lost_at >= since);
         let lost = threads.iter().any(has_lost);
         if unsure && let Some(process) = self.affinity.processes.get_mut(&tgid) {
             // A thread that is gone, or has no room, is a weaker doubt than missing records.
             process.crossed = true;
             if lost {
-                process.is_doubtful(self.now);
+                process.is_doubtful(self.world.now);
             }
         }
         unsure
@@ -331,14 +331,14 @@ impl Engine {
 
     /// Whether records of the thread are missing since `since`, as far as is known.
     fn has_gap(&self, tid: u32, since: Nanos) -> bool {
-        self.threads.get(&tid).is_none_or(|thread| thread.lost_at >= since)
+        self.world.threads.get(&tid).is_none_or(|thread| thread.lost_at >= since)
     }
 
     fn crosses(&mut self, tid: u32, tgid: u32) {
         if let Some(process) = self.affinity.processes.get_mut(&tgid) {
             process.crossed = true;
         }
-        let Some(thread) = self.threads.get_mut(&tid).filter(|thread| thread.tgid == tgid) else { return };
+        let Some(thread) = self.world.threads.get_mut(&tid).filter(|thread| thread.tgid == tgid) else { return };
         thread.requests.crosses = true;
         if thread.requests.moves() {
             self.moves_requests(tgid);
@@ -349,7 +349,7 @@ impl Engine {
     pub(super) fn may_be_moved(&self, live: &OpenSpan) -> bool {
         if live.side == Side::Server {
             // A request waits for the calls it may have caused.
-            let call = |slot: Slot| self.spans.get(slot).is_some_and(|call| self.call_may_be_moved(call));
+            let call = |slot: Slot| self.world.spans.get(slot).is_some_and(|call| self.call_may_be_moved(call));
             return live.calls.iter().filter_map(|time| time.call).any(call);
         }
         self.call_may_be_moved(live)
@@ -357,8 +357,8 @@ impl Engine {
 
     fn call_may_be_moved(&self, live: &OpenSpan) -> bool {
         let claims = live.side == Side::Client && is_by_thread(&live.cause);
-        let unseen = || live.cause.others_open || self.losses.cover(live.start).is_some();
-        !self.finishing && claims && live.deferred < PATIENCE && unseen() && self.is_unknown(live.pid)
+        let unseen = || live.cause.others_open || self.world.losses.cover(live.start).is_some();
+        !self.world.finishing && claims && live.deferred < PATIENCE && unseen() && self.is_unknown(live.pid)
     }
 
     fn is_unknown(&self, tgid: u32) -> bool {
@@ -373,7 +373,7 @@ impl Engine {
 
     /// Whether what is missing may have shown that requests of the call's process move between threads.
     pub(super) fn may_move_unseen(&self, call: &OpenSpan) -> bool {
-        self.losses.cover(call.start) == Some(Evidence::EventsLost)
+        self.world.losses.cover(call.start) == Some(Evidence::EventsLost)
             && self.affinity.processes.get(&call.pid).is_none_or(|process| process.several && !process.is_known())
     }
 
@@ -385,13 +385,13 @@ impl Engine {
         if self.affinity.moves(live.pid) {
             return Some(Doubt::Moves);
         }
-        let lost = self.losses.cover(live.start);
+        let lost = self.world.losses.cover(live.start);
         if !self.is_unknown(live.pid) || !(live.cause.others_open || lost.is_some()) {
             return None;
         }
         // What is missing may have shown that they move.
         let unseen = lost == Some(Evidence::EventsLost)
-            || self.threads.get(&live.tid).is_some_and(|thread| thread.lost_at >= live.start);
+            || self.world.threads.get(&live.tid).is_some_and(|thread| thread.lost_at >= live.start);
         let crossed = self.affinity.processes.get(&live.pid).is_none_or(|process| process.crossed);
         (crossed || (live.cause.others_open && unseen)).then_some(Doubt::MayMove)
     }

@@ -13,7 +13,8 @@ use tracer_common::event::{Op, WAKE_RESULT, Wake};
 
 use super::cause::{CallState, Candidate, Taken};
 use super::combine::Vote;
-use super::engine::{Engine, Output};
+use super::engine::Engine;
+use super::output::Output;
 use super::evidence::{Doubt, Evidence};
 use super::open_span::{CallTime, OpenSpan, Slot, SpanRef};
 use super::pools::{JobEnd, Pools};
@@ -111,26 +112,26 @@ impl Engine {
     /// Registers a call without a known cause, by a thread that may work for others.
     pub(super) fn detached_call(&mut self, slot: Slot, op: &Op) {
         let (tid, tgid) = (op.header.tid, op.header.tgid);
-        if self.threads.get(&tid).is_none_or(|thread| thread.multiplexer) {
+        if self.world.threads.get(&tid).is_none_or(|thread| thread.multiplexer) {
             return;
         }
-        if !self.pools.contains_key(&tgid) && self.pools.len() < self.limits.processes {
-            let shared = self.threads.iter().any(|(_, thread)| thread.tgid == tgid && thread.shares());
+        if !self.pools.contains_key(&tgid) && self.pools.len() < self.world.limits.processes {
+            let shared = self.world.threads.iter().any(|(_, thread)| thread.tgid == tgid && thread.shares());
             self.pools.insert(tgid, Pools::new(shared));
-            if self.wanted.len() < self.limits.processes {
+            if self.wanted.len() < self.world.limits.processes {
                 self.wanted.push(tgid);
             }
         }
         // A call after a hand-back belongs to another job.
-        if self.threads.get(&tid).is_some_and(|thread| !thread.detached_calls.wakeups.is_empty()) {
+        if self.world.threads.get(&tid).is_some_and(|thread| !thread.detached_calls.wakeups.is_empty()) {
             self.decide(tid);
         }
-        let asked = self.threads.get(&tid).and_then(|thread| thread.detached_calls.calls.last()).copied();
-        let asked = asked.and_then(|slot| self.spans.get(slot));
+        let asked = self.world.threads.get(&tid).and_then(|thread| thread.detached_calls.calls.last()).copied();
+        let asked = asked.and_then(|slot| self.world.spans.get(slot));
         // Resolvers send two questions at once for one name.
         let juggles =
             asked.is_some_and(|call| call.first_reply == 0 && call.end == 0 && call.protocol != ProtocolId::Dns);
-        let Some(thread) = self.threads.get_mut(&tid) else { return };
+        let Some(thread) = self.world.threads.get_mut(&tid) else { return };
         thread.kind.juggles |= juggles;
         if let ControlFlow::Break(bare) = thread.kind.calls()
             && let Some(pools) = self.pools.get_mut(&tgid)
@@ -143,11 +144,11 @@ impl Engine {
         let given_up =
             (thread.detached_calls.calls.len() >= MAX_DETACHED_CALLS).then(|| thread.detached_calls.calls.remove(0));
         thread.detached_calls.calls.push(slot);
-        if let Some(live) = self.spans.get_mut(slot).filter(|live| live.cause.state == CallState::Settled) {
+        if let Some(live) = self.world.spans.get_mut(slot).filter(|live| live.cause.state == CallState::Settled) {
             live.cause.state = CallState::AwaitsResult;
         }
         if let Some(call) = given_up {
-            self.counters.detached_calls_given_up += 1;
+            self.world.counters.detached_calls_given_up += 1;
             self.dismiss(call);
         }
     }
@@ -155,10 +156,10 @@ impl Engine {
     /// A thread woke another.
     pub(super) fn woken(&mut self, wake: &Wake, out: &mut Vec<Output>) {
         let header = &wake.header;
-        self.now = self.now.max(header.nanos);
+        self.world.now = self.world.now.max(header.nanos);
         self.follow(header, wake.nth);
         let (tid, tgid) = (header.tid, header.tgid);
-        let Some(from) = self.threads.get(&tid).filter(|thread| thread.tgid == tgid && thread.died == 0) else {
+        let Some(from) = self.world.threads.get(&tid).filter(|thread| thread.tgid == tgid && thread.died == 0) else {
             return;
         };
         if from.multiplexer || !from.open.is_empty() {
@@ -168,26 +169,26 @@ impl Engine {
         if result {
             self.given(tid, tgid, wake.given_at);
         }
-        let holder = self.threads.get(&wake.wakee).filter(|thread| thread.tgid == tgid);
+        let holder = self.world.threads.get(&wake.wakee).filter(|thread| thread.tgid == tgid);
         // With several requests of one connection it works for the oldest, unless an answer went unrecognised.
         let several = holder.is_some_and(|thread| thread.open.len() > 1);
         let Some(request) = holder.and_then(super::thread::Thread::holder) else { return };
         let wakeups_or_calls = self.stirred(request);
         let lock = self.pools.get_mut(&tgid).is_some_and(|pools| pools.woken(wake));
-        let Some(detached_calls) = self.threads.get(&tid).map(|thread| &thread.detached_calls) else { return };
+        let Some(detached_calls) = self.world.threads.get(&tid).map(|thread| &thread.detached_calls) else { return };
         let Some(last) = detached_calls.calls.last().copied() else {
             self.done(wake, request, out);
             return;
         };
         let settled = detached_calls.settled;
         if detached_calls.wakeups.is_empty() {
-            self.charge_wake(wake, Target::of(&self.spans, last), out);
+            self.charge_wake(wake, Target::of(&self.world.spans, last), out);
         } else {
             // The call's result was handed over already: this is another job, or one that went on.
             let owner = job(wake, settled.max(detached_calls.back_at)).then_some(request);
-            self.charge_wake(wake, owner.map_or(Target::Overhead, |slot| Target::of(&self.spans, slot)), out);
+            self.charge_wake(wake, owner.map_or(Target::Overhead, |slot| Target::of(&self.world.spans, slot)), out);
         }
-        let (Some(call), Some(live)) = (self.spans.get(last), self.spans.get(request)) else { return };
+        let (Some(call), Some(live)) = (self.world.spans.get(last), self.world.spans.get(request)) else { return };
         let replied = call.first_reply;
         // Wake-ups between a call and its reply come from locks of its client library; and a call sent before the
         // request was read belongs to another request.
@@ -206,15 +207,15 @@ impl Engine {
             wakeups_or_calls,
             futex: wake.address,
         };
-        let calls = self.threads.get(&tid).map(|thread| thread.detached_calls.calls.clone()).unwrap_or_default();
-        if let Some(live) = self.spans.get_mut(request) {
+        let calls = self.world.threads.get(&tid).map(|thread| thread.detached_calls.calls.clone()).unwrap_or_default();
+        if let Some(live) = self.world.spans.get_mut(request) {
             for call in calls {
                 if live.candidate_calls.len() < MAX_DETACHED_CALLS && !live.candidate_calls.contains(&call) {
                     live.candidate_calls.push(call);
                 }
             }
         }
-        let Some(thread) = self.threads.get_mut(&tid) else { return };
+        let Some(thread) = self.world.threads.get_mut(&tid) else { return };
         thread.detached_calls.more |= several;
         thread.detached_calls.back_at = header.nanos;
         thread.detached_calls.back_idles = wake.counters.idles;
@@ -228,7 +229,7 @@ impl Engine {
     /// A thread without undecided calls woke one that holds `request`: it may have done a job without a call.
     fn done(&mut self, wake: &Wake, request: Slot, out: &mut Vec<Output>) {
         let (tid, tgid) = (wake.header.tid, wake.header.tgid);
-        let Some(thread) = self.threads.get_mut(&tid) else { return };
+        let Some(thread) = self.world.threads.get_mut(&tid) else { return };
         let began = Began { idles: wake.counters.idles, idle_end: wake.counters.idle_end };
         let waited = thread.detached_calls.pool_queue(Some(began), wake.given_at, wake.slept_at);
         let before = std::mem::replace(&mut thread.detached_calls.settled, wake.header.nanos);
@@ -242,11 +243,11 @@ impl Engine {
         {
             pools.bare(JobEnd::HandedBack, 1);
         }
-        if given && let Some(live) = self.spans.get_mut(request) {
+        if given && let Some(live) = self.world.spans.get_mut(request) {
             live.pool_queue.job(waited);
         }
         // Threads not known to do jobs may belong to a virtual machine and wake others for their own reasons.
-        let owner = if works && job(wake, before) { Target::of(&self.spans, request) } else { Target::Overhead };
+        let owner = if works && job(wake, before) { Target::of(&self.world.spans, request) } else { Target::Overhead };
         if works || given {
             self.charge_wake(wake, owner, out);
         }
@@ -254,8 +255,8 @@ impl Engine {
 
     /// A thread that holds a request gave this thread work at `at`: earlier calls do not belong to that work.
     fn given(&mut self, tid: u32, tgid: u32, at: Nanos) {
-        let Some(detached_calls) = self.threads.get(&tid).map(|thread| &thread.detached_calls) else { return };
-        let before = |slot: &Slot| self.spans.get(*slot).is_some_and(|live| live.start < at);
+        let Some(detached_calls) = self.world.threads.get(&tid).map(|thread| &thread.detached_calls) else { return };
+        let before = |slot: &Slot| self.world.spans.get(*slot).is_some_and(|live| live.start < at);
         if at == 0 || !detached_calls.calls.iter().any(before) {
             return;
         }
@@ -266,10 +267,10 @@ impl Engine {
         }
         let (old, new): (SmallVec<[Slot; 2]>, SmallVec<[Slot; 2]>) =
             detached_calls.calls.iter().copied().partition(before);
-        if let Some(thread) = self.threads.get_mut(&tid) {
+        if let Some(thread) = self.world.threads.get_mut(&tid) {
             thread.detached_calls.calls = new;
         }
-        let now = self.now;
+        let now = self.world.now;
         if let Some(pools) = self.pools.get_mut(&tgid) {
             pools.unreturned(true, now);
         }
@@ -280,9 +281,9 @@ impl Engine {
 
     /// Thread `tid`, which held no request, wrote the answer of a request another thread had read.
     pub(super) fn answered(&mut self, tid: u32, request: Slot) {
-        let Some(live) = self.spans.get(request) else { return };
-        let (since, kept, now) = (live.start, live.kept(), self.now);
-        let Some(thread) = self.threads.get_mut(&tid) else { return };
+        let Some(live) = self.world.spans.get(request) else { return };
+        let (since, kept, now) = (live.start, live.kept(), self.world.now);
+        let Some(thread) = self.world.threads.get_mut(&tid) else { return };
         if thread.multiplexer || !thread.open.is_empty() {
             return;
         }
@@ -295,7 +296,7 @@ impl Engine {
             }
             return;
         }
-        let mut calls = thread.detached_calls.calls.iter().filter_map(|call| self.spans.get(*call));
+        let mut calls = thread.detached_calls.calls.iter().filter_map(|call| self.world.spans.get(*call));
         // A thread that still waits for a reply writes this answer in the middle of other work.
         let waits = calls.any(|call| call.start >= since && call.first_reply == 0);
         thread.detached_calls.more |= waits || !thread.detached_calls.wakeups.is_empty();
@@ -317,8 +318,8 @@ impl Engine {
 
     /// Decides the parents of thread `tid`'s detached calls.
     pub(super) fn decide(&mut self, tid: u32) {
-        let now = self.now;
-        let Some(thread) = self.threads.get_mut(&tid) else { return };
+        let now = self.world.now;
+        let Some(thread) = self.world.threads.get_mut(&tid) else { return };
         if thread.detached_calls.calls.is_empty() {
             return;
         }
@@ -362,7 +363,7 @@ impl Engine {
             doubt => doubt,
         };
         let (own, others): (SmallVec<[Slot; 2]>, SmallVec<[Slot; 2]>) =
-            calls.iter().copied().partition(|call| self.spans.get(*call).is_some_and(|live| live.start >= back.since));
+            calls.iter().copied().partition(|call| self.world.spans.get(*call).is_some_and(|live| live.start >= back.since));
         for call in others {
             self.dismiss(call);
         }
@@ -372,10 +373,10 @@ impl Engine {
             && wakeups.len() == 1
             && !own.is_empty()
             && self.doubt_of(tgid, end).is_none();
-        if let Some(request) = self.spans.get_mut(back.request) {
+        if let Some(request) = self.world.spans.get_mut(back.request) {
             request.pool_queue.job(pool_queue.filter(|_| certain));
         }
-        if let Some(thread) = self.threads.get_mut(&tid) {
+        if let Some(thread) = self.world.threads.get_mut(&tid) {
             thread.detached_calls.settled_idles = certain.then_some(back_idles);
         }
         let count = own.len();
@@ -395,7 +396,7 @@ impl Engine {
             let last = index + 1 == count;
             let alone = last || (back.paired && !unreturned);
             self.hand(call, &back, doubt, if alone { 1 } else { count });
-            if let Some(live) = self.spans.get_mut(call).filter(|live| live.cause.state != CallState::DecidedByTask) {
+            if let Some(live) = self.world.spans.get_mut(call).filter(|live| live.cause.state != CallState::DecidedByTask) {
                 live.wakeup_candidates.clone_from(&wakeup_candidates);
                 if wakeup_candidates.is_some() {
                     live.cause.state = CallState::AwaitsResult;
@@ -407,13 +408,13 @@ impl Engine {
     /// The call was made for the woken thread's request.
     fn hand(&mut self, call: Slot, back: &ResultWakeup, doubt: Option<Doubt>, calls: usize) {
         // An answer begun before the call was sent proves nothing about it.
-        let asked_at = self.spans.get(call).map_or(0, |live| live.start);
-        let answered = self.spans.get(back.request).filter(|live| live.first_reply > asked_at);
+        let asked_at = self.world.spans.get(call).map_or(0, |live| live.start);
+        let answered = self.world.spans.get(back.request).filter(|live| live.first_reply > asked_at);
         let answered = answered.map(|live| live.answered_by);
-        let Some(live) = self.spans.get_mut(call).filter(|live| live.cause.state != CallState::DecidedByTask) else {
+        let Some(live) = self.world.spans.get_mut(call).filter(|live| live.cause.state != CallState::DecidedByTask) else {
             return;
         };
-        if let Some(thread) = self.threads.get_mut(&live.tid) {
+        if let Some(thread) = self.world.threads.get_mut(&live.tid) {
             thread.works = true;
         }
         live.cause.state = CallState::Settled;
@@ -427,7 +428,7 @@ impl Engine {
         // Its cost is charged when it is reported: a doubt may still come.
         let time = CallTime { call: Some(call), start: live.start, end: live.end };
         if time.end != 0
-            && let Some(request) = self.spans.get_mut(back.request)
+            && let Some(request) = self.world.spans.get_mut(back.request)
         {
             request.add_call(time);
         }
@@ -435,12 +436,12 @@ impl Engine {
 
     /// Thread `tid` answered the request: calls handed to that thread were made for it.
     pub(super) fn confirm(&mut self, request: Slot, tid: u32) {
-        let Some(live) = self.spans.get_mut(request) else { return };
+        let Some(live) = self.world.spans.get_mut(request) else { return };
         live.answered_by = tid;
         live.answered_after.get_or_insert(live.wakeups_or_calls);
         let candidate_calls = live.candidate_calls.clone();
         for call in candidate_calls {
-            let Some(live) = self.spans.get_mut(call) else { continue };
+            let Some(live) = self.world.spans.get_mut(call) else { continue };
             if let Some(taken) = live.cause.taken.filter(|_| live.cause.request() == Some(request)) {
                 live.cause.vote = if taken.by == tid { Vote::For(request) } else { Vote::Split };
             }
@@ -449,14 +450,14 @@ impl Engine {
 
     /// Forgets the detached calls of thread `tid`: records of it are missing.
     pub(super) fn release(&mut self, tid: u32) {
-        let Some(thread) = self.threads.get_mut(&tid) else { return };
+        let Some(thread) = self.world.threads.get_mut(&tid) else { return };
         for call in std::mem::take(&mut thread.detached_calls).calls {
             self.dismiss(call);
         }
     }
 
     pub(super) fn dismiss(&mut self, call: Slot) {
-        if let Some(live) = self.spans.get_mut(call) {
+        if let Some(live) = self.world.spans.get_mut(call) {
             if live.cause.state == CallState::AwaitsResult {
                 live.cause.state = CallState::Settled;
             }
@@ -466,15 +467,15 @@ impl Engine {
 
     /// Decides a call's parent once no more evidence is expected.
     pub(super) fn settle_due(&mut self, slot: Slot, now: Nanos) {
-        let Some(live) = self.spans.get(slot).filter(|live| live.cause.awaits_others()) else { return };
+        let Some(live) = self.world.spans.get(slot).filter(|live| live.cause.awaits_others()) else { return };
         let (tid, end) = (live.tid, live.end);
-        let detached_calls = self.threads.get(&tid).map(|thread| &thread.detached_calls);
+        let detached_calls = self.world.threads.get(&tid).map(|thread| &thread.detached_calls);
         match detached_calls
             .filter(|detached_calls| detached_calls.calls.contains(&slot))
             .map(|detached_calls| detached_calls.back_at)
         {
             Some(back_at) => {
-                if end.max(back_at).saturating_add(self.limits.handover) <= now {
+                if end.max(back_at).saturating_add(self.world.limits.handover) <= now {
                     self.decide(tid);
                 }
             }
@@ -503,7 +504,7 @@ impl Engine {
     pub(super) fn doubt_of_detached_call(&self, live: &OpenSpan) -> Option<Doubt> {
         let taken = live.cause.taken.filter(|_| live.cause.doubt.is_none())?;
         // That thread may have read another request since, unseen.
-        if self.threads.get(&taken.by).is_some_and(|thread| thread.lost_at >= live.start) {
+        if self.world.threads.get(&taken.by).is_some_and(|thread| thread.lost_at >= live.start) {
             return Some(Doubt::ThreadUnseen);
         }
         if self.seems_moved(live) {
@@ -517,7 +518,7 @@ impl Engine {
         if taken.calls > 1 && !pools.is_some_and(|pools| pools.is_usual(end, taken.calls)) {
             return Some(Doubt::NotLastCall);
         }
-        let kind = self.threads.get(&live.tid).map(|thread| thread.kind).unwrap_or_default();
+        let kind = self.world.threads.get(&live.tid).map(|thread| thread.kind).unwrap_or_default();
         // Between two calls for the request it will answer, a thread of Ruby releases the interpreter's lock: each thread
         // waits for that at a futex of its own, as for a result.
         if end == JobEnd::HandedBack && kind.answers {

@@ -13,7 +13,8 @@
 
 use rustc_hash::FxHashMap;
 
-use super::engine::{Engine, Output};
+use super::engine::Engine;
+use super::output::Output;
 use super::open_span::{OpenSpan, Slot};
 use super::report::{DEFERRALS, DEPTH};
 use super::roots::LateCosts;
@@ -84,10 +85,10 @@ pub struct Bound {
 impl Engine {
     /// Whether a call's parent may still change.
     pub(super) fn may_change(&self, call: &OpenSpan) -> bool {
-        !self.finishing
+        !self.world.finishing
             && call.deferred < DEFERRALS
             && (call.cause.is_open()
-                || self.may_be_tasked(call, self.now)
+                || self.may_be_tasked(call, self.world.now)
                 || self.may_be_moved(call)
                 || call.group_membership.map_or_else(
                     || self.awaits_answer(call),
@@ -97,7 +98,7 @@ impl Engine {
 
     /// Whether the answer of a call's supposed parent, which may confirm it, is still to come.
     pub(super) fn awaits_answer(&self, call: &OpenSpan) -> bool {
-        let parent = call.cause.request().and_then(|parent| self.spans.get(parent));
+        let parent = call.cause.request().and_then(|parent| self.world.spans.get(parent));
         // Answers of other requests do not settle this earlier.
         !call.cause.is_certain() && parent.is_some_and(|parent| parent.end == 0 && parent.first_reply == 0)
     }
@@ -118,7 +119,7 @@ impl Engine {
             return live.trace;
         }
         let Some(above) = self.above(live) else { return live.trace };
-        match self.spans.get(above) {
+        match self.world.spans.get(above) {
             Some(OpenSpan { reported_as: Some(bound), .. }) => bound.trace,
             Some(call) if call.side == Side::Client && self.may_change(call) => call.trace,
             Some(above) => self.trace(above, depth - 1),
@@ -142,13 +143,13 @@ impl Engine {
     /// A span is reported whose transaction now has id `trace`: returns the id to report, and whether it is its
     /// parent's.
     pub(super) fn leaves_with(&mut self, slot: Slot, trace: TraceId, out: &mut Vec<Output>) -> (TraceId, bool) {
-        let Some(bound) = self.spans.get(slot).and_then(|live| live.reported_as) else { return (trace, true) };
+        let Some(bound) = self.world.spans.get(slot).and_then(|live| live.reported_as) else { return (trace, true) };
         let now = self.relays.name(bound.trace);
         if now != trace {
             if !bound.own || now != bound.trace {
                 return (now, false);
             }
-            self.relays.rename(self.now, bound.trace, trace);
+            self.relays.rename(self.world.now, bound.trace, trace);
         }
         if bound.trace != trace {
             out.push(Output::Renamed { was: bound.trace, trace });
@@ -160,15 +161,15 @@ impl Engine {
     pub(super) fn bind_above(&mut self, slot: Slot, trace: TraceId) {
         let mut at = slot;
         for _ in 0..DEPTH {
-            let above = self.spans.get(at).and_then(|live| self.above(live));
-            let Some((above, live)) = above.and_then(|above| Some((above, self.spans.get(above)?))) else { return };
+            let above = self.world.spans.get(at).and_then(|live| self.above(live));
+            let Some((above, live)) = above.and_then(|above| Some((above, self.world.spans.get(above)?))) else { return };
             if live.reported_as.is_some() {
                 return;
             }
             let is_cut = live.side == Side::Client && self.may_change(live);
             let is_named = live.side == Side::Server && live.named_parent().is_some();
             let is_first = is_cut || (self.above(live).is_none() && !is_named);
-            if let Some(live) = self.spans.get_mut(above) {
+            if let Some(live) = self.world.spans.get_mut(above) {
                 live.reported_as = Some(Bound { trace, own: is_first && live.trace == trace });
             }
             if is_first {
@@ -181,11 +182,11 @@ impl Engine {
     /// Remembers the trace id a span was reported with.
     pub(super) fn reported_with(&mut self, slot: Slot, trace: TraceId) {
         if self.reported.is_full() {
-            let referred = self.spans.slots().filter_map(|slot| self.above(self.spans.get(slot)?));
+            let referred = self.world.spans.slots().filter_map(|slot| self.above(self.world.spans.get(slot)?));
             let referred: Vec<Slot> = referred.collect();
             self.reported.age(referred.into_iter());
         }
-        if let Some(live) = self.spans.get(slot) {
+        if let Some(live) = self.world.spans.get(slot) {
             self.reported.young.insert(slot, (trace, live.id));
         }
     }

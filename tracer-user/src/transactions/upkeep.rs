@@ -1,6 +1,7 @@
 //! Periodic work, about once a second: ends spans that cannot end otherwise, evicts old entries, releases memory.
 
-use super::engine::{Engine, Output};
+use super::engine::Engine;
+use super::output::Output;
 use crate::guard::shrink::ShrinkExcess;
 use crate::model::{Nanos, Outcome};
 use crate::protocols::Closed;
@@ -14,10 +15,10 @@ impl Engine {
     /// Runs about once a second, and at the end with `finish`: ends spans that cannot end otherwise, evicts old
     /// entries.
     pub fn expire(&mut self, finish: bool, out: &mut Vec<Output>) {
-        let now = self.now;
-        self.finishing = finish;
+        let now = self.world.now;
+        self.world.finishing = finish;
         self.expire_closed(if finish { Nanos::MAX } else { now }, out);
-        let idle = if finish { 0 } else { self.limits.idle };
+        let idle = if finish { 0 } else { self.world.limits.idle };
         let mut head_bytes = 0;
         if finish {
             self.end_jobs();
@@ -26,7 +27,7 @@ impl Engine {
             self.overdue(out);
         }
         let old: Vec<u64> = self
-            .connections
+            .world.connections
             .iter()
             .inspect(|(_, connection)| head_bytes += connection.talk.kept_bytes())
             .filter(|(_, connection)| {
@@ -46,7 +47,7 @@ impl Engine {
         self.trim_loops();
         for cookie in old {
             let mut events = std::mem::take(&mut self.events);
-            if let Some(connection) = self.connections.get_mut(&cookie) {
+            if let Some(connection) = self.world.connections.get_mut(&cookie) {
                 connection.talk.awake().expire(now, idle, &mut events);
             }
             for word in events.drain(..) {
@@ -55,7 +56,7 @@ impl Engine {
             self.events = events;
             self.drop_connection(cookie, now);
         }
-        let spans = &self.spans;
+        let spans = &self.world.spans;
         self.joins.sweep(|slot| spans.get(slot).is_some());
         self.lookups.sweep(now);
         self.relay_expire();
@@ -66,13 +67,13 @@ impl Engine {
 
     /// Evicts the connection idle longest if there is no room for a new one.
     pub(super) fn make_room_for(&mut self, cookie: u64, out: &mut Vec<Output>) {
-        if self.connections.len() < self.limits.connections || self.connections.contains_key(&cookie) {
+        if self.world.connections.len() < self.world.limits.connections || self.world.connections.contains_key(&cookie) {
             return;
         }
         if let Some(cookie) = self.idlest() {
-            self.counters.connections_evicted += 1;
-            self.close(cookie, Closed::Both, self.now, None, out);
-            self.drop_connection(cookie, self.now);
+            self.world.counters.connections_evicted += 1;
+            self.close(cookie, Closed::Both, self.world.now, None, out);
+            self.drop_connection(cookie, self.world.now);
         }
     }
 
@@ -81,11 +82,11 @@ impl Engine {
     fn idlest(&mut self) -> Option<u64> {
         loop {
             while let Some((last, cookie)) = self.idlest.pop() {
-                if self.connections.get(&cookie).is_some_and(|connection| connection.last == last) {
+                if self.world.connections.get(&cookie).is_some_and(|connection| connection.last == last) {
                     return Some(cookie);
                 }
             }
-            let mut all: Vec<_> = self.connections.iter().map(|(cookie, known)| (known.last, *cookie)).collect();
+            let mut all: Vec<_> = self.world.connections.iter().map(|(cookie, known)| (known.last, *cookie)).collect();
             let few = all.len().div_ceil(16);
             if all.is_empty() {
                 return None;
@@ -100,10 +101,10 @@ impl Engine {
 
     /// Releases the memory of tables that are mostly empty.
     fn shrink_excess(&mut self) {
-        self.connections.shrink_excess();
-        self.threads.shrink_excess();
-        self.services.shrink_excess();
-        self.serving.shrink_excess();
+        self.world.connections.shrink_excess();
+        self.world.threads.shrink_excess();
+        self.world.processes.services.shrink_excess();
+        self.world.processes.serving.shrink_excess();
         self.pools.shrink_excess();
         self.meetings.shrink_excess();
         self.forwarding.shrink();
@@ -111,13 +112,13 @@ impl Engine {
         self.jobs.shrink();
         self.callback_groups.shrink_excess();
         self.wanted.shrink_excess();
-        self.served.shrink_excess();
-        self.loops.shrink_excess();
+        self.world.processes.served.shrink_excess();
+        self.world.processes.interleaving.shrink_excess();
         self.joins.shrink_excess();
         self.waiting.shrink_excess();
         self.followers.shrink_excess();
         self.deferred.shrink_excess();
-        if self.connections.len() < self.limits.connections {
+        if self.world.connections.len() < self.world.limits.connections {
             self.idlest = Vec::new();
         }
         self.closing.shrink_excess();
@@ -128,11 +129,11 @@ impl Engine {
 
     /// Ends requests that are open too long on multiplexed connections in use.
     fn overdue(&mut self, out: &mut Vec<Output>) {
-        let (now, idle) = (self.now, self.limits.idle);
+        let (now, idle) = (self.world.now, self.world.limits.idle);
         let mut events = std::mem::take(&mut self.events);
         let mut words = Vec::new();
-        let settings = &self.settings;
-        for (cookie, connection) in self.connections.iter_mut() {
+        let settings = &self.world.settings;
+        for (cookie, connection) in self.world.connections.iter_mut() {
             let Some(conversation) = connection.talk.if_awake().filter(|known| known.is_multiplexed()) else {
                 continue;
             };
@@ -146,26 +147,26 @@ impl Engine {
     }
 
     pub(super) fn evict_unit(&mut self, out: &mut Vec<Output>) {
-        self.counters.spans_evicted += 1;
+        self.world.counters.spans_evicted += 1;
         let next = |engine: &mut Self| {
             let waiting = engine.waiting.pop_front().or_else(|| engine.deferred.pop_front());
             waiting.map(|(_, slot)| slot).or_else(|| engine.followers.pop_front())
         };
         while let Some(slot) = next(self) {
-            if self.spans.get(slot).is_some() {
+            if self.world.spans.get(slot).is_some() {
                 self.give_out(slot, out);
                 return;
             }
         }
         // No ended span is left: evict an open one.
-        let oldest = self.spans.slots().next();
+        let oldest = self.world.spans.slots().next();
         if let Some(slot) = oldest {
-            if let Some(live) = self.spans.get_mut(slot) {
-                live.end = self.now;
+            if let Some(live) = self.world.spans.get_mut(slot) {
+                live.end = self.world.now;
                 live.outcome = Some(Outcome::Unfinished);
                 let (cookie, exchange, tid) = (live.cookie, live.exchange, live.tid);
                 self.take_exchange(cookie, exchange);
-                if let Some(thread) = self.threads.get_mut(&tid) {
+                if let Some(thread) = self.world.threads.get_mut(&tid) {
                     thread.over(slot, false);
                 }
             }

@@ -197,10 +197,10 @@ impl Engine {
         if !self.wakers.processes.contains_key(&tgid) || !is_named(entity) || self.task_table.serves(tgid, entity) {
             return;
         }
-        if let Some(live) = self.spans.get_mut(call) {
+        if let Some(live) = self.world.spans.get_mut(call) {
             live.cause.task = entity;
         }
-        let spans = &self.spans;
+        let spans = &self.world.spans;
         let relay = self.wakers.relay(tgid, entity, start);
         relay.done = Done::default();
         let open =
@@ -221,7 +221,7 @@ impl Engine {
     pub(super) fn woken_task(&mut self, task_edge: &TaskEdge) {
         let (tgid, now, waker, wakee) =
             (task_edge.header.tgid, task_edge.header.nanos, task_edge.parent, task_edge.child);
-        self.now = self.now.max(now);
+        self.world.now = self.world.now.max(now);
         if !is_named(waker) || !is_named(wakee) || waker == wakee {
             return;
         }
@@ -239,7 +239,7 @@ impl Engine {
 
     /// Whether the wake-up hands over work that `waker` did for `wakee`.
     fn hand_back(&mut self, tgid: u32, (waker, wakee): (u64, u64), now: Nanos) -> bool {
-        let spans = &self.spans;
+        let spans = &self.world.spans;
         let Some(relay) = self.wakers.relays.get(&(tgid, waker)) else { return false };
         let replied =
             |detached_call: &DetachedCall| spans.get(detached_call.call).is_some_and(|live| live.first_reply != 0);
@@ -336,7 +336,7 @@ impl Engine {
     fn pass(&mut self, detached_call: DetachedCall, by: u64, to: Id) -> Id {
         let DetachedCall { call, waits, .. } = detached_call;
         let Some(live) = self
-            .spans
+            .world.spans
             .get_mut(call)
             .filter(|live| live.side == Side::Client && live.cause.state != CallState::DecidedByTask)
         else {
@@ -348,7 +348,7 @@ impl Engine {
             live.cause.passed = Passed::ToOne;
         }
         live.cause.task = by;
-        let spans = &self.spans;
+        let spans = &self.world.spans;
         let over = |slot: Slot| spans.get(slot).is_none_or(|live| live.end != 0);
         match self.task_table.works_in(to, &over) {
             Works::For(answer, doubt) => {
@@ -356,7 +356,7 @@ impl Engine {
                 to
             }
             Works::Undecided(_) if self.task_table.waits(to, call) => {
-                if let Some(live) = self.spans.get_mut(call) {
+                if let Some(live) = self.world.spans.get_mut(call) {
                     live.cause.state = CallState::AwaitsTask;
                 }
                 to
@@ -367,7 +367,7 @@ impl Engine {
 
     /// Another task took the call's result as well.
     fn doubt_passed(&mut self, call: Slot) {
-        let Some(live) = self.spans.get_mut(call) else { return };
+        let Some(live) = self.world.spans.get_mut(call) else { return };
         live.cause.passed = Passed::ToSeveral;
         if live.cause.state == CallState::DecidedByTask {
             live.cause.doubt = Some(Doubt::SeveralTasks);

@@ -35,7 +35,7 @@ enum Taker {
 impl Engine {
     /// Another thread woke the thread of `request`, or that thread made a call: counts it and returns the count.
     pub(super) fn stirred(&mut self, request: Slot) -> u32 {
-        let Some(live) = self.spans.get_mut(request) else { return 0 };
+        let Some(live) = self.world.spans.get_mut(request) else { return 0 };
         live.wakeups_or_calls = live.wakeups_or_calls.saturating_add(1);
         live.wakeups_or_calls
     }
@@ -43,7 +43,7 @@ impl Engine {
     /// Checks whether it is known which thread took the result of `call`; returns whether it may become known later.
     pub(super) fn has_wakeup_candidates(&mut self, call: Slot, now: Nanos) -> bool {
         let known = self.known(call);
-        let Some(live) = self.spans.get_mut(call) else { return false };
+        let Some(live) = self.world.spans.get_mut(call) else { return false };
         if known == Taker::Later && now != Nanos::MAX {
             return true;
         }
@@ -55,9 +55,9 @@ impl Engine {
     }
 
     fn known(&self, call: Slot) -> Taker {
-        let Some(live) = self.spans.get(call) else { return Taker::Never };
+        let Some(live) = self.world.spans.get(call) else { return Taker::Never };
         let Some(wakeup_candidates) = live.wakeup_candidates.as_deref() else { return Taker::Never };
-        let first = live.cause.request().and_then(|slot| self.spans.get(slot));
+        let first = live.cause.request().and_then(|slot| self.world.spans.get(slot));
         match first.map(|first| first.answered_after) {
             Some(Some(wakeups_or_calls)) if wakeups_or_calls == wakeup_candidates.own => {}
             Some(None) => return Taker::Later,
@@ -65,7 +65,7 @@ impl Engine {
         }
         let mut known = Taker::First;
         for (slot, wakeups_or_calls) in &wakeup_candidates.others {
-            match self.spans.get(*slot) {
+            match self.world.spans.get(*slot) {
                 Some(other) if other.wakeups_or_calls > *wakeups_or_calls => {}
                 Some(other) if other.answered_after.is_none() => known = Taker::Later,
                 _ => return Taker::Never,

@@ -51,7 +51,7 @@ impl Host {
     fn passes(&mut self, nanos: Nanos) -> &mut Self {
         for _ in 0..nanos / 10_000_000 {
             self.nanos += 10_000_000;
-            self.engine.now = self.nanos;
+            self.engine.world.now = self.nanos;
             self.engine.report(self.nanos, &mut self.out);
         }
         self
@@ -183,7 +183,7 @@ fn ended_processes_are_forgotten() {
     let mut host = host();
     host.reads(5, 1, GET).forks((1, 5), CHILD).exits(CHILD).sends(5, 1, OK);
     assert_eq!(host.engine.table_use().child_processes.entries, 1);
-    host.engine.now += 20_000_000_000;
+    host.engine.world.now += 20_000_000_000;
     host.engine.expire(false, &mut host.out);
     assert_eq!(host.engine.table_use().child_processes.entries, 0);
 }

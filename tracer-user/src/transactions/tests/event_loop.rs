@@ -416,8 +416,8 @@ fn the_request_below_a_call_is_reported_when_the_call_has_its_request() {
     node.host.moves(1, LOOP, 4, false, 701, OK);
     let made = node.made();
     // The grace time of the served request is over, and that of the call is not.
-    node.turns().host.nanos = served + node.host.engine.limits.grace + 1_000_000;
-    node.host.engine.now = node.host.nanos;
+    node.turns().host.nanos = served + node.host.engine.world.limits.grace + 1_000_000;
+    node.host.engine.world.now = node.host.nanos;
     node.host.engine.report(node.host.nanos, &mut node.host.out);
     // What the reply had started makes the call whose reply is the answer.
     node.asks_by((made, 0), 0, "/1/b").turns().replies(0).answers(0).turns();

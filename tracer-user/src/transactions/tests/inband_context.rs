@@ -39,7 +39,7 @@ fn a_request_has_the_parent_that_came_with_its_first_byte() {
     assert_ne!(second.trace, TraceId(TRACE));
     assert_eq!((host.inband_ids().received, host.inband_ids().matched, host.inband_ids().contradicted), (2, 1, 0));
     host.nanos += 61_000_000_000;
-    host.engine.now = host.nanos;
+    host.engine.world.now = host.nanos;
     host.engine.expire(false, &mut host.out);
     assert_eq!(host.inband_ids().unmatched, 1);
 }

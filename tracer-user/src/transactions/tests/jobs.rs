@@ -288,7 +288,7 @@ fn what_else_a_worker_takes_where_it_asks_may_be_its_work() {
 fn a_job_whose_worker_shows_no_work_ends() {
     let mut host = worker();
     host.reads(WORKER, REDIS, taken(0));
-    let idle = host.engine.limits.idle;
+    let idle = host.engine.world.limits.idle;
     for (wait, open) in [(1_000_000_000, true), (idle / 2, true), (idle + 2_000_000_000, false)] {
         host.nanos += wait;
         // Another thread shows the time.

@@ -8,12 +8,12 @@ use crate::transactions::roots::OpenRoot;
 
 impl Host {
     fn slot_on(&self, cookie: u64) -> Slot {
-        let on = |slot: &Slot| self.engine.spans.get(*slot).is_some_and(|live| live.cookie == cookie);
-        self.engine.spans.slots().find(on).expect("an open span")
+        let on = |slot: &Slot| self.engine.world.spans.get(*slot).is_some_and(|live| live.cookie == cookie);
+        self.engine.world.spans.slots().find(on).expect("an open span")
     }
 
     fn root_on(&self, cookie: u64) -> OpenRoot {
-        self.engine.open_root(self.engine.spans.get(self.slot_on(cookie)).expect("an open span"))
+        self.engine.open_root(self.engine.world.spans.get(self.slot_on(cookie)).expect("an open span"))
     }
 }
 
@@ -38,12 +38,12 @@ fn a_call_of_an_event_loop_has_a_root_once_the_answer_shows_its_parent() {
     host.reads(9, 1, "GET /1 HTTP/1.1\r\n\r\n").works(9, 10).sends(9, 11, "GET /d1 HTTP/1.1\r\n\r\n").waits(9, true);
     host.reads(9, 2, "GET /2 HTTP/1.1\r\n\r\n").works(9, 20).sends(9, 12, "GET /d2 HTTP/1.1\r\n\r\n").waits(9, true);
     let newest = |host: &Host, cookie: u64| {
-        let on = |slot: &Slot| host.engine.spans.get(*slot).is_some_and(|live| live.cookie == cookie);
-        let start = |slot: &Slot| host.engine.spans.get(*slot).map(|live| live.start);
-        host.engine.spans.slots().filter(on).max_by_key(start).expect("an open span")
+        let on = |slot: &Slot| host.engine.world.spans.get(*slot).is_some_and(|live| live.cookie == cookie);
+        let start = |slot: &Slot| host.engine.world.spans.get(*slot).map(|live| live.start);
+        host.engine.world.spans.slots().filter(on).max_by_key(start).expect("an open span")
     };
     let (request, call) = (newest(&host, 2), newest(&host, 12));
-    let root = |host: &Host| host.engine.open_root(host.engine.spans.get(call).expect("an open span"));
+    let root = |host: &Host| host.engine.open_root(host.engine.world.spans.get(call).expect("an open span"));
     assert_eq!(root(&host), OpenRoot::Said(ContextRoot::Unknown));
     host.reads(9, 12, OK).works(9, 3).sends(9, 2, OK).waits(9, true);
     assert_eq!(root(&host), OpenRoot::Open(request));
@@ -54,7 +54,7 @@ fn work_after_the_report_is_charged_by_request() {
     let mut host = Host::new(Limits::default());
     host.opens(1, (0, 0)).reads(5, 1, GET).works(5, 100).sends(5, 1, OK);
     let slot = host.slot_on(1);
-    let id = host.engine.spans.get(slot).expect("an open span").id;
+    let id = host.engine.world.spans.get(slot).expect("an open span").id;
     host.engine.classify(slot, ClassId(0), None);
     host.works(5, 10).waits(5, false).reads(5, 1, GET).sends(5, 1, OK);
     host.engine.report(Nanos::MAX, &mut host.out);

@@ -92,12 +92,12 @@ fn a_late_record_is_no_evidence_of_another_thread() {
         host.sends(7, 2, &early);
     });
     host.works(6, 10).sends(6, 2, late);
-    let before = host.engine.counters.gap_bytes;
+    let before = host.engine.world.counters.gap_bytes;
     // The lost record never comes: the buffered data is parsed after a time-out.
     host.nanos += 1_000_000_000;
-    host.engine.now = host.nanos;
+    host.engine.world.now = host.nanos;
     host.engine.expire(false, &mut host.out);
-    assert!(host.engine.counters.gap_bytes >= before + early.len() as u64);
+    assert!(host.engine.world.counters.gap_bytes >= before + early.len() as u64);
     host.sends(6, 1, OK);
     let spans = host.finish();
     let call = spans.iter().find(|(live, _)| &*live.request.path == "/late").expect("the call");

@@ -55,7 +55,7 @@ fn the_first_calls_of_threads_that_hold_requests_at_once_wait_until_their_proces
     for _ in 0..12 {
         two_at_once(&mut host);
         host.nanos += 60_000_000;
-        host.engine.now = host.nanos;
+        host.engine.world.now = host.nanos;
         host.engine.report(host.nanos, &mut host.out);
         let finished = host.out.drain(..).filter(|output| matches!(output, Output::Finished(..))).count();
         waits.push(finished < 4);
@@ -140,7 +140,7 @@ fn a_doubt_that_comes_after_spans_below_were_reported_is_the_reason_shown() {
     let mut host = Host::new(Limits::default());
     reported_below_first(&mut host);
     host.nanos += 400_000_000;
-    host.engine.now = host.nanos;
+    host.engine.world.now = host.nanos;
     host.engine.report(host.nanos, &mut host.out);
     let below = host.out.iter().find_map(|output| match output {
         Output::Finished(live, verdicts) if live.cookie == 5 => Some(verdicts.trace),

@@ -13,7 +13,7 @@ impl Host {
     /// Reports whatever is due a while later.
     fn later(&mut self, reported: &mut Reported) -> usize {
         self.nanos += LATER;
-        self.engine.now = self.nanos;
+        self.engine.world.now = self.nanos;
         self.engine.report(self.nanos, &mut self.out);
         self.collect(reported)
     }
@@ -137,10 +137,10 @@ fn what_is_below_a_call_of_a_process_that_just_began_to_serve_waits_as_the_call_
     host.opens(1, (0, 0)).opens(4, (600, 700)).opens(5, (700, 600)).reads(5, 1, GET);
     host.moves(1, 5, 4, true, 601, GET).moves(3, 8, 5, false, 601, GET).moves(3, 8, 5, true, 701, OK);
     host.moves(1, 5, 4, false, 701, OK).sends(5, 1, OK);
-    let grace = host.engine.limits.grace;
+    let grace = host.engine.world.limits.grace;
     assert!(grace < LATER, "reported before it is known whether the process runs tasks");
     host.nanos += grace + 1_000_000;
-    host.engine.now = host.nanos;
+    host.engine.world.now = host.nanos;
     host.engine.report(host.nanos, &mut host.out);
     assert_eq!(host.collect(&mut reported), 0);
     host.over(&mut reported);

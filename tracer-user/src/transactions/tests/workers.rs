@@ -65,7 +65,7 @@ fn what_is_left_of_a_request_is_read_after_the_reply_and_hides_no_other() {
         host.reads(5, cookie, fastcgi("/a.php")).works(5, 100).sends(5, call, "GET /down HTTP/1.1\r\n\r\n");
         host.waits(5, false).reads(5, call, OK).works(5, 50).answers_and_shuts(5, cookie);
     }
-    assert_eq!(host.engine.counters.threads_doubted, 0);
+    assert_eq!(host.engine.world.counters.threads_doubted, 0);
     let spans = host.finish();
     let ids: Vec<_> = spans.iter().filter(|(live, _)| live.protocol == ProtocolId::FastCgi).collect();
     assert_eq!(ids.len(), 4);
@@ -131,7 +131,7 @@ fn what_it_does_for_a_reported_request_keeps_its_transaction_and_class() {
     let Some(Output::Begun(slot)) = host.out.first() else { panic!("nothing begun") };
     host.engine.classify(*slot, ClassId(3), None);
     host.works(1, 100).sends(1, 1, OK);
-    let now = host.engine.now + 60_000_000_000;
+    let now = host.engine.world.now + 60_000_000_000;
     host.engine.report(now, &mut host.out);
     let reported: Vec<_> = host
         .out
