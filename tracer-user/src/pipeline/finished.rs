@@ -6,8 +6,8 @@ use super::{Pipeline, classify_late};
 use crate::model::{ClassId, Grade, Nanos, Outcome, Owner, ProtocolId, Side, Sink, Span};
 use crate::profiles::SlowRequest;
 use crate::protocols::{Conventions, grpc, messaging};
-use crate::transactions::output::Verdicts;
 use crate::transactions::open_span::OpenSpan;
+use crate::transactions::output::Verdicts;
 
 impl Pipeline {
     pub(super) fn finished(&mut self, mut live: Box<OpenSpan>, verdicts: Verdicts) {

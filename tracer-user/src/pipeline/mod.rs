@@ -37,9 +37,9 @@ use crate::runtimes::wake_demand::WakeDemand;
 use crate::store::{SpanView, Store};
 use crate::subsystems::Subsystems;
 use crate::transactions::engine::Engine;
-use crate::transactions::output::Output;
 use crate::transactions::limits::Limits;
 use crate::transactions::open_span::Slot;
+use crate::transactions::output::Output;
 use crate::workloads::Workloads;
 
 mod activity;

@@ -9,8 +9,8 @@ use crate::relay::clocks::Clock;
 use crate::relay::event::Event;
 use crate::relay::message::{Context, ContextRoot, Summary};
 use crate::relay::{Outcomes, Outgoing};
-use crate::transactions::output::Verdicts;
 use crate::transactions::open_span::{OpenSpan, Slot};
+use crate::transactions::output::Verdicts;
 use crate::transactions::relayed::{CallContext, Relayed};
 
 /// Limit of messages that wait to be sent.

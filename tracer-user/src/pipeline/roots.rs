@@ -7,8 +7,8 @@ use crate::model::{Cost, Grade, Nanos, Side};
 use crate::relay::message::ContextRoot;
 use crate::roots::{KnownRoot, RootLink};
 use crate::transactions::declared::FinishedCall;
-use crate::transactions::output::Verdicts;
 use crate::transactions::open_span::{OpenSpan, Slot};
+use crate::transactions::output::Verdicts;
 use crate::transactions::roots::{OpenRoot, RootAbove};
 
 /// What was charged to the class of a reported span for it: at least what was passed on already.

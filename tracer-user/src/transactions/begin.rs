@@ -2,20 +2,25 @@
 
 use smallvec::SmallVec;
 use tracer_common::event::Op;
+use tracer_common::runtime::KIND_TOKIO;
 
+use super::after_reply;
 use super::cause::{CallState, Cause, ShownBy};
 use super::engine::Engine;
-use super::output::Output;
-use super::event_loop::is_looped;
+use super::entity::{is_looped, is_named, is_unique, kind};
 use super::evidence::Evidence;
 use super::forwarding::fingerprint;
 use super::ids;
 use super::join::JoinKey;
 use super::network::NetworkSoFar;
 use super::open_span::{OpenSpan, PoolQueue, Slot};
-use super::pools::JobEnd;
-use super::task_table::is_unique;
+use super::output::Output;
+use super::streams;
+use super::tasks;
 use super::thread::{IntervalOwner, Thread};
+use super::thread_affinity;
+use super::thread_pool;
+use super::wakeup_candidates;
 use crate::model::{Cost, DimensionValues, Direction, Nanos, Outcome, ProtocolId, Side, TraceFlags, TraceId};
 use crate::protocols::context::{Carrier, TraceParent};
 use crate::protocols::framed::NO_STATUS;
@@ -201,18 +206,18 @@ impl Engine {
                 None if is_session => Cause::none(Evidence::Session),
                 _ => self.cause_of(opener, op),
             };
-            self.note_queue_worker(&mut live);
+            self.world.processes.queue_workers.note(&mut live, self.world.limits.processes);
             live.cause.one_pending_read.at_call = op.is_some_and(|during| during.one_pending_read);
         }
         // A message carries its producer's context itself.
         if protocol.conventions() != Conventions::Messaging {
-            self.inband_ids(&mut live, dir, seq);
+            self.inband.inband_ids(&mut live, dir, seq);
         }
         live.begin_passing();
         let slot = self.world.spans.insert(live);
         // A delivery belongs to no callback.
         if !timed && !is_session && (side == Side::Server || role != Some(Side::Server)) {
-            self.group_membership(slot, op, head_at.tid);
+            self.loops.group_membership(&mut self.world, slot, op, head_at.tid);
         }
         // A job may outlive the connection that it was read from.
         if let Some(connection) = self.world.connections.get_mut(&cookie).filter(|_| !is_job) {
@@ -222,37 +227,37 @@ impl Engine {
         match side {
             Side::Server => {
                 if timed {
-                    self.serves(head_at.pid, head_at.nanos);
+                    self.world.serves(head_at.pid, head_at.nanos);
                 } else {
                     self.holds(slot, cookie, head_at);
-                    self.read_by_thread(slot, head_at.pid);
+                    thread_affinity::read_by_thread(&mut self.world, slot, head_at.pid);
                     if let Some(During { op, .. }) = op {
                         self.declared.read(op.header.tgid, op.entity, slot);
                         if !is_job {
-                            self.takes_request(op, exchange);
-                            self.may_forward(slot, op);
+                            after_reply::takes_request(&mut self.world, op, exchange);
+                            self.forwarding.may_forward(&mut self.world, slot, op);
                         }
-                        self.read_by_task(cookie, op);
+                        self.tasks.read_by_task(&mut self.world, cookie, op);
                     }
                 }
                 if let Some(call) = key.and_then(|key| self.joins.request(key, slot)) {
-                    self.link(call, slot);
+                    self.world.link(call, slot);
                 }
             }
             Side::Client if is_session => {}
             Side::Client => {
                 self.acts(head_at.tid);
-                self.asks_by_stream(slot, head_at.tid);
-                self.sent_by_process(slot);
+                streams::asks_by_stream(&mut self.world, slot, head_at.tid);
+                self.child_processes.sent_by_process(&mut self.world, slot);
                 if let Some(holder) = op.and_then(|during| during.holder) {
-                    self.stirred(holder);
+                    wakeup_candidates::stirred(&mut self.world, holder);
                 }
                 // A task that another task spawned gets its parent from that task, whatever thread it runs on.
-                let made = op.is_some_and(|during| self.sent_by_task(slot, during.op));
+                let made = op.is_some_and(|during| self.tasks.sent_by_task(&mut self.world, slot, during.op));
                 if let Some(During { op, .. }) = op {
-                    self.sent_by_thread(slot, op);
-                    self.sent_on(slot, op);
-                    self.passed_on(cookie, slot, op.entity);
+                    thread_affinity::sent_by_thread(&mut self.world, slot, op);
+                    self.forwarding.sent_on(&mut self.world, slot, op);
+                    tasks::passed_on(&mut self.world, cookie, slot, op.entity);
                 }
                 // Wake-ups by a thread that runs goroutines or tasks prove nothing: it wakes threads to run whatever is
                 // queued.
@@ -265,10 +270,10 @@ impl Engine {
                             && live.cause.shown_by != ShownBy::Process
                     })
                 {
-                    self.detached_call(slot, op);
+                    self.thread_pools.detached_call(&mut self.world, slot, op);
                 }
                 if let Some(request) = key.and_then(|key| self.joins.call(key, slot)) {
-                    self.link(slot, request);
+                    self.world.link(slot, request);
                 }
             }
         }
@@ -280,11 +285,13 @@ impl Engine {
         if request.traceparent.is_some_and(|context| context.carrier == Carrier::Session) {
             return;
         }
-        let is_upgrade = |slot: &&Slot| {
-            self.world.spans.get(**slot).is_some_and(|live| live.cookie == cookie && live.outcome == Some(Outcome::Upgraded))
+        let is_upgrade = |slot: &Slot| {
+            self.world
+                .spans
+                .get(*slot)
+                .is_some_and(|live| live.cookie == cookie && live.outcome == Some(Outcome::Upgraded))
         };
-        let mut waiting = self.waiting.iter().chain(&self.deferred).map(|(_, slot)| slot).chain(&self.followers);
-        let Some(slot) = waiting.rfind(is_upgrade).copied() else { return };
+        let Some(slot) = self.queue.slots().rfind(is_upgrade) else { return };
         let Some((parent_id, flags)) = self.world.spans.get(slot).map(|live| (live.id.0, session_flags(live))) else {
             return;
         };
@@ -321,41 +328,13 @@ impl Engine {
         }
     }
 
-    /// Links the two ends of a request on this host.
-    pub(super) fn link(&mut self, call: Slot, request: Slot) {
-        let Some(caller) = self.world.spans.get_mut(call) else { return };
-        caller.callee = Some(request);
-        let id = caller.id;
-        let Some(live) = self.world.spans.get_mut(request) else { return };
-        live.caller = Some((call, id));
-        let service = live.service;
-        if let Some(caller) = self.world.spans.get_mut(call) {
-            caller.callee_service = Some(service);
-        }
-    }
-
-    /// The process read a request at `nanos`.
-    pub(super) fn serves(&mut self, tgid: u32, nanos: Nanos) {
-        if self.world.processes.serving.len() < self.world.limits.processes || self.world.processes.serving.contains_key(&tgid) {
-            let first = !self.world.processes.serving.contains_key(&tgid);
-            let since = self.world.processes.serving.entry(tgid).or_insert(nanos);
-            // Records of different CPUs can arrive out of order.
-            *since = nanos.min(*since);
-            if first && self.world.processes.served.len() < self.world.limits.processes {
-                self.world.processes.served.push(tgid);
-            }
-        } else {
-            self.world.processes.serving_all = true;
-        }
-    }
-
     /// The thread read a request and holds it. If it also holds an unanswered request of another connection, it is a
     /// multiplexer.
     fn holds(&mut self, slot: Slot, cookie: u64, at: Stamp) {
         let (tid, tgid) = (at.tid, at.pid);
         // A thread that reads a request has finished its detached calls.
-        self.decide(tid);
-        self.serves(tgid, at.nanos);
+        self.thread_pools.decide(&mut self.world, tid);
+        self.world.serves(tgid, at.nanos);
         if !self.world.threads.contains_key(&tid) {
             if let Some(thread) = self.world.thread(tid, tgid, at.nanos) {
                 thread.open.push(slot);
@@ -383,9 +362,7 @@ impl Engine {
             thread.open.push(slot);
         }
         let shared = thread.shares();
-        if let Some(pools) = self.pools.get_mut(&tgid) {
-            pools.read(shared);
-        }
+        self.thread_pools.read(tgid, shared);
         for other in held {
             if let Some(live) = self.world.spans.get_mut(other) {
                 live.alone = false;
@@ -418,6 +395,39 @@ impl Engine {
         }
     }
 
+    /// Cause of a call that is being sent: what it was sent after, which process sent it, which task, which thread.
+    pub(super) fn cause_of(&self, opener: Option<(Slot, Option<u32>)>, op: Option<During<'_>>) -> Cause {
+        if let Some(cause) = op.and_then(|during| after_reply::cause_after(&self.world, during.op, during.after?)) {
+            return cause;
+        }
+        if let Some(cause) = op.and_then(|during| self.child_processes.cause_of_child(&self.world, during.op)) {
+            return cause;
+        }
+        let Some(during) = op.filter(|during| self.world.is_tasked(during.op)) else { return self.cause(opener, op) };
+        if kind(during.op.entity) == KIND_TOKIO {
+            let cause = self.cause(opener, op);
+            let unknown = cause.candidate.is_none() && !cause.is_certain();
+            let evidence = if unknown { Evidence::TaskUnknown } else { cause.evidence };
+            return Cause { shown_by: ShownBy::TaskOrGroup, evidence, ..cause };
+        }
+        // A goroutine can continue on any thread; and a loop may run a task whose request was missed or not understood
+        // while the only known request waits for its turn. The thread's evidence counts only for the task that read the
+        // known request.
+        let of_reader = |slot: Slot| self.world.spans.get(slot).is_some_and(|live| live.read_as == during.op.entity);
+        let known = during.holder.or(opener.map(|(slot, _)| slot));
+        let several = is_unique(during.op.entity)
+            || (is_named(during.op.entity) && !known.is_none_or(of_reader))
+            || self.world.threads.get(&during.op.header.tid).is_some_and(Thread::several);
+        let cause = if several {
+            // The thread's earlier work proves nothing.
+            self.cause(None, Some(During { group: None, holder: None, ..during }))
+        } else {
+            self.cause(opener, op)
+        };
+        let evidence = if several && !cause.is_certain() { Evidence::TaskUnknown } else { cause.evidence };
+        Cause { shown_by: ShownBy::Task, evidence, ..cause }
+    }
+
     /// Cause of a call that is being sent, as far as its thread shows.
     pub(super) fn cause(&self, opener: Option<(Slot, Option<u32>)>, op: Option<During<'_>>) -> Cause {
         if let Some(during) = op
@@ -431,7 +441,7 @@ impl Engine {
         };
         let thread = self.world.threads.get(&op.header.tid);
         if is_looped(op) {
-            return self.loop_cause(own);
+            return self.loops.loop_cause(&self.world, own);
         }
         let multiplexer = thread.is_some_and(Thread::several);
         let in_job = holder.and_then(|slot| Some((slot, self.cause_in_job(slot, op, opener)?)));
@@ -474,7 +484,8 @@ impl Engine {
     /// begun, whose end is not always seen. An event loop that then waits may go on with a timer of its own.
     fn may_be_over(&self, slot: Slot) -> bool {
         self.world.spans.get(slot).is_none_or(|live| {
-            live.first_reply != 0 || self.world.connections.get(&live.cookie).is_none_or(|connection| connection.closing)
+            live.first_reply != 0
+                || self.world.connections.get(&live.cookie).is_none_or(|connection| connection.closing)
         })
     }
 
@@ -499,7 +510,9 @@ impl Engine {
         first: Stamp,
         op: Option<During<'_>>,
     ) {
-        let Some(slot) = self.world.connections.get(&cookie).and_then(|connection| connection.span(exchange)) else { return };
+        let Some(slot) = self.world.connections.get(&cookie).and_then(|connection| connection.span(exchange)) else {
+            return;
+        };
         let Some(live) = self.world.spans.get_mut(slot) else { return };
         live.first_reply = first.nanos;
         live.status = (status != NO_STATUS).then_some(status);
@@ -512,38 +525,35 @@ impl Engine {
             {
                 thread.kind.juggles = true;
             }
-            self.replied_by_stream(slot);
+            streams::replied_by_stream(&mut self.world, slot);
             if let Some(During { op, .. }) = op {
-                self.collected_by_thread(slot, first.tid, op);
+                thread_affinity::collected_by_thread(&mut self.world, slot, first.tid, op);
             }
             return;
         }
         let (reader, tgid, calls) = (live.tid, live.pid, live.calls.len());
         if live.group_membership.is_some() {
-            self.answered_in(slot, op.and_then(|during| during.own));
+            self.loops.answered_in(&mut self.world, slot, op.and_then(|during| during.own));
             return;
         }
         self.acts(first.tid);
         if let Some(During { op, .. }) = op {
-            self.answered_by_thread(slot, first.tid, op);
+            thread_affinity::answered_by_thread(&mut self.world, slot, first.tid, op);
         }
         if op.is_some() {
-            self.confirm(slot, first.tid);
+            thread_pool::confirm(&mut self.world, slot, first.tid);
         }
         if op.is_some() && first.tid != reader {
-            self.answered(first.tid, slot);
-        } else if calls > 0
-            && self.world.threads.get(&reader).is_some_and(|thread| thread.holder() == Some(slot))
-            && let Some(pools) = self.pools.get_mut(&tgid)
-        {
-            pools.returned(JobEnd::Answered, calls);
+            self.thread_pools.answered(&mut self.world, first.tid, slot);
+        } else if calls > 0 && self.world.threads.get(&reader).is_some_and(|thread| thread.holder() == Some(slot)) {
+            self.thread_pools.returned(tgid, calls);
         }
         if let Some(During { op, .. }) = op {
-            self.answered_by_task(slot, op);
+            self.tasks.answered_by_task(&mut self.world, slot, op);
         }
         // The group that reads a call's reply writes the answer: evidence from the other side of the call.
         if let Some(During { group: Some(IntervalOwner::Call(call)), one_pending_read, .. }) = op {
-            self.sides_met(call, slot, one_pending_read);
+            self.forwarding.sides_met(&mut self.world, call, slot, one_pending_read);
         }
         if let Some(During { group: Some(IntervalOwner::Call(call)), .. }) = op
             && let Some(call) = self.world.spans.get_mut(call)
@@ -555,7 +565,7 @@ impl Engine {
             call.cause.vote = call.cause.vote.and(slot);
         }
         if op.is_some() {
-            self.answered_on(slot);
+            self.forwarding.answered_on(&mut self.world, slot);
         }
     }
 }

@@ -52,7 +52,7 @@ impl Engine {
             };
             let expects = verdict == VERDICT_ROUND_TRIPS
                 && connection.before_text.is_some()
-                && self.texting.contains(&connection.tgid);
+                && self.encryption.has_text(connection.tgid);
             let side = connection.talk.side();
             let by_loop = self.world.threads.get(&connection.tgid).is_some_and(|thread| thread.lap.is_some());
             let ask = match &connection.plain {

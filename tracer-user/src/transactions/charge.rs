@@ -13,13 +13,16 @@ use tracer_common::event::{
 use tracer_common::off_cpu::{self, Reason};
 use tracer_common::unwind::Outcome;
 
+use super::after_reply;
+use super::charges::{Charged, less};
 use super::engine::Engine;
-use super::output::Output;
 use super::open_span::{OpenSpan, Slot};
+use super::output::Output;
 use super::process_costs::ProcessWork;
 use super::thread::{HELD_SAMPLES, IntervalOwner, PENDING_SAMPLES, Pending, ReadInterval, Target};
+use super::verdicts;
 use crate::model::{
-    Cost, DimensionValues, Direction, Interpreted, Nanos, Owner, ServiceId, Side, SpanId, StackSample, Wait, WakerStack,
+    Cost, DimensionValues, Direction, Interpreted, Nanos, Owner, Side, SpanId, StackSample, Wait, WakerStack,
 };
 use crate::protocols::ExchangeEvent;
 
@@ -46,7 +49,7 @@ impl Engine {
         let side = span.and_then(|slot| self.world.spans.get(slot)).map(|live| live.side).or(of_connection);
         // A call counts for the request that caused it.
         let owner = span.map_or(Target::Overhead, |slot| match self.world.spans.get(slot) {
-            Some(live) if live.side == Side::Client => match self.charged_at_once(live) {
+            Some(live) if live.side == Side::Client => match verdicts::charged_at_once(&self.world, live) {
                 Some(parent) => Target::of(&self.world.spans, parent),
                 // Follows the call once its parent is known.
                 None if live.cause.candidate.is_some()
@@ -60,7 +63,7 @@ impl Engine {
             _ => Target::of(&self.world.spans, slot),
         });
         let is_guess = matches!(owner, Target::Span { slot, .. } if self.world.spans.get(slot).is_some_and(|live| live.side == Side::Client));
-        let after = self.target_after(header.tid).filter(|_| after);
+        let after = after_reply::target_after(&self.world, header.tid).filter(|_| after);
         let Some(thread) = self.world.thread(header.tid, header.tgid, header.nanos) else { return };
         let holder = thread.holder();
         let known = thread.known;
@@ -77,8 +80,9 @@ impl Engine {
         }
         let multiplexer = thread.several();
         // Excludes a request that this operation just read: the thread did not work for it before.
-        let held = holder
-            .filter(|slot| !(dir == Direction::Rx && Some(*slot) == span && last != Target::of(&self.world.spans, *slot)));
+        let held = holder.filter(|slot| {
+            !(dir == Direction::Rx && Some(*slot) == span && last != Target::of(&self.world.spans, *slot))
+        });
         let held = held.map(|slot| Target::of(&self.world.spans, slot));
         let mut first = delta.before;
         let mut second = delta.after;
@@ -235,7 +239,9 @@ impl Engine {
             self.charge_with(header.tid, header.tgid, (target, target), delta.whole(), header.nanos, out);
             return;
         }
-        if let Some(target) = self.target_after_tick(header.tid, header.tid == header.tgid, &stats.counters) {
+        if let Some(target) =
+            after_reply::target_after_tick(&mut self.world, header.tid, header.tid == header.tgid, &stats.counters)
+        {
             let cost = Cost { blocked: 0, ..delta.whole() };
             self.charge(header.tid, header.tgid, target, cost, header.nanos, out);
             return;
@@ -311,7 +317,7 @@ impl Engine {
     /// The request that caused the call if that is certain, else the call itself.
     fn works_for(&self, slot: Slot) -> Slot {
         let call = self.world.spans.get(slot).filter(|live| live.side == Side::Client);
-        call.and_then(|call| self.charged_at_once(call)).unwrap_or(slot)
+        call.and_then(|call| verdicts::charged_at_once(&self.world, call)).unwrap_or(slot)
     }
 
     /// Adds `cost` to a span, to the class of a reported span, or to overhead.
@@ -326,21 +332,21 @@ impl Engine {
                     live.cost.add(cost);
                     if live.side == Side::Server { ProcessWork::Request(live.class) } else { ProcessWork::Other }
                 } else if let Some(class) = class {
-                    add(&mut self.class_costs, class.0, cost);
+                    self.charges.to_class(class, cost);
                     self.reported.charged(slot, class, cost);
                     ProcessWork::Request(Some(class))
                 } else {
-                    add(&mut self.overhead, service.0, cost);
+                    self.charges.to_overhead(service, cost);
                     ProcessWork::Other
                 }
             }
             Target::Overhead => {
                 let service = self.world.processes.service(tgid);
-                add(&mut self.overhead, service.0, cost);
+                self.charges.to_overhead(service, cost);
                 ProcessWork::Other
             }
         };
-        self.process_costs.add(tgid, work, cost.cpu);
+        self.charges.processes.add(tgid, work, cost.cpu);
     }
 
     /// A stack was sampled.
@@ -483,25 +489,12 @@ impl Engine {
             if let Some(class) = live.class.filter(|_| live.side == Side::Server) {
                 let rest = less(live.cost, live.posted);
                 live.posted = live.cost;
-                add(&mut self.class_costs, class.0, rest);
+                self.charges.to_class(class, rest);
             }
         }
-        let take = |costs: &mut Vec<Cost>| -> Vec<(u32, Cost)> {
-            costs
-                .iter_mut()
-                .enumerate()
-                .filter(|(_, cost)| **cost != Cost::default())
-                .map(|(i, cost)| (i as u32, std::mem::take(cost)))
-                .collect()
-        };
-        let classes = take(&mut self.class_costs);
-        let overhead = take(&mut self.overhead).into_iter().map(|(i, cost)| (ServiceId(i), cost)).collect();
-        (classes, overhead)
+        self.charges.take()
     }
 }
-
-/// Costs of classes and overhead of services since last taken.
-pub(super) type Charged = (Vec<(u32, Cost)>, Vec<(ServiceId, Cost)>);
 
 fn stack(
     sample: Pending,
@@ -526,27 +519,6 @@ fn stack(
         span,
         dimensions,
         ad_hoc,
-    }
-}
-
-/// Adds to the element `index`, growing the list: ids are dense and bounded by the number of classes and services.
-pub(super) fn add(costs: &mut Vec<Cost>, index: u32, cost: Cost) {
-    let index = index as usize;
-    if costs.len() <= index {
-        costs.resize(index + 1, Cost::default());
-    }
-    if let Some(sum) = costs.get_mut(index) {
-        sum.add(cost);
-    }
-}
-
-/// `a` − `b`, field by field, saturating.
-pub(super) fn less(a: Cost, b: Cost) -> Cost {
-    Cost {
-        cpu: a.cpu.saturating_sub(b.cpu),
-        runq: a.runq.saturating_sub(b.runq),
-        blocked: a.blocked.saturating_sub(b.blocked),
-        switches: a.switches.saturating_sub(b.switches),
     }
 }
 

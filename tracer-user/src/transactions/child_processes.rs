@@ -19,10 +19,12 @@ use tracer_common::event::{Exec, Fork, Op, ThreadStats};
 
 use super::cause::{CallState, Candidate, Cause, ShownBy};
 use super::combine::Vote;
-use super::engine::Engine;
+use super::entity::{is_named, is_unique};
 use super::evidence::{Doubt, Evidence};
 use super::open_span::{CallTime, OpenSpan, Slot, SpanRef};
-use super::task_table::{Id, Works, is_named, is_unique};
+use super::task_table::{Id, TaskTable, Works};
+use super::thread_affinity;
+use super::world::World;
 use crate::guard::shrink::ShrinkExcess;
 use crate::guard::tables::TableUse;
 use crate::model::{Nanos, Side};
@@ -111,18 +113,18 @@ enum Verdict {
     Doubt(Doubt),
 }
 
-impl Engine {
+impl ChildProcesses {
     /// A process was forked.
-    pub(super) fn forked(&mut self, fork: &Fork) {
+    pub(super) fn forked(&mut self, world: &mut World, tasks: &mut TaskTable, fork: &Fork) {
         let (header, child) = (&fork.header, fork.child_tgid);
         if child == header.tgid {
             return;
         }
-        self.world.now = self.world.now.max(header.nanos);
-        let above = self.child_processes.processes.get(&header.tgid).filter(|above| {
+        world.now = world.now.max(header.nanos);
+        let above = self.processes.get(&header.tgid).filter(|above| {
             // A program that has run for long is a service of its own, and so is what it forks.
             let independent = above.executed && header.nanos.saturating_sub(above.forked) > INDEPENDENT;
-            !independent && !self.world.processes.serving.contains_key(&header.tgid)
+            !independent && !world.processes.serving.contains_key(&header.tgid)
         });
         let above = above.copied();
         let mut entry = above.map_or_else(
@@ -131,7 +133,7 @@ impl Engine {
                 forked: header.nanos,
                 ended: 0,
                 executed: false,
-                request: self.request_at_fork(fork),
+                request: self.request_at_fork(world, tasks, fork),
                 task: 0,
             },
             |above| ChildProcess { ended: 0, executed: false, ..above },
@@ -139,21 +141,21 @@ impl Engine {
         if above.is_none()
             && let Some(forking) = &mut entry.request
         {
-            forking.others_open = self.forked_by_thread(header.tid, header.tgid);
+            forking.others_open = thread_affinity::forked_by_thread(world, header.tid, header.tgid);
         }
         if above.is_none() && entry.request.is_none() && is_named(fork.entity) {
-            let spans = &self.world.spans;
-            entry.task = self.task_table.forks(fork, |slot| spans.get(slot).is_none_or(|live| live.end != 0));
+            let spans = &world.spans;
+            entry.task = tasks.forks(fork, |slot| spans.get(slot).is_none_or(|live| live.end != 0));
         }
-        if let Some(live) = entry.request.and_then(|forking| self.world.spans.get_mut(forking.request)) {
-            self.child_processes.reached += u64::from(!has_child(live, child));
+        if let Some(live) = entry.request.and_then(|forking| world.spans.get_mut(forking.request)) {
+            self.reached += u64::from(!has_child(live, child));
         }
-        self.add_child(child, entry);
+        self.add_child(world, child, entry);
     }
 
-    fn add_child(&mut self, child: u32, entry: ChildProcess) {
-        let limit = self.world.limits.processes;
-        let ChildProcesses { processes, reached, .. } = &mut self.child_processes;
+    fn add_child(&mut self, world: &World, child: u32, entry: ChildProcess) {
+        let limit = world.limits.processes;
+        let ChildProcesses { processes, reached, .. } = self;
         if processes.len() >= limit && !processes.contains_key(&child) {
             *reached += 1;
             processes.retain(|_, child| child.ended == 0);
@@ -165,25 +167,25 @@ impl Engine {
     }
 
     /// A process that is met for the first time runs the program of its parent: it was forked, perhaps before tracing began.
-    pub fn was_forked(&mut self, child: u32, parent: u32) {
-        if parent == 0 || self.child_processes.processes.contains_key(&child) {
+    pub(super) fn was_forked(&mut self, world: &World, child: u32, parent: u32) {
+        if parent == 0 || self.processes.contains_key(&child) {
             return;
         }
         let entry = ChildProcess { server: parent, forked: 0, ended: 0, executed: false, request: None, task: 0 };
-        self.add_child(child, entry);
+        self.add_child(world, child, entry);
     }
 
     /// The request that a forking thread holds alone.
-    fn request_at_fork(&self, fork: &Fork) -> Option<ForkingRequest> {
+    fn request_at_fork(&self, world: &World, tasks: &TaskTable, fork: &Fork) -> Option<ForkingRequest> {
         let header = &fork.header;
-        let thread = self.world.threads.get(&header.tid)?;
+        let thread = world.threads.get(&header.tid)?;
         let live_thread = thread.tgid == header.tgid && thread.died == 0;
         // Which callback or task forked is not reported.
-        if !live_thread || thread.lap.is_some() || thread.open.len() != 1 || self.task_table.makes_tasks(header.tgid) {
+        if !live_thread || thread.lap.is_some() || thread.open.len() != 1 || tasks.makes_tasks(header.tgid) {
             return None;
         }
         let request = thread.holder()?;
-        let live = self.world.spans.get(request)?;
+        let live = world.spans.get(request)?;
         let alone = live.side == Side::Server && !live.multiplexed && !is_unique(live.read_as);
         // An answer that has begun may be over, and the thread at work for itself.
         let unanswered = live.first_reply == 0 && live.end == 0 && live.start <= header.nanos;
@@ -197,17 +199,17 @@ impl Engine {
     }
 
     /// A process executed another program.
-    pub(super) fn executed(&mut self, exec: &Exec) {
+    pub(super) fn executed(&mut self, world: &mut World, exec: &Exec) {
         let tgid = exec.header.tgid;
-        let (serving, workers) = (&self.world.processes.serving, &self.queue_workers);
-        if let Some(child) = self.child_processes.processes.get_mut(&tgid) {
+        let (serving, workers) = (&world.processes.serving, &world.processes.queue_workers);
+        if let Some(child) = self.processes.get_mut(&tgid) {
             child.executed = true;
             // A thread that executes takes the place of the first one, which ends before it.
             if child.ended <= exec.header.nanos {
                 child.ended = 0;
             }
             if child.request.is_none() && !serving.contains_key(&child.server) && !workers.contains(child.server) {
-                self.child_processes.processes.remove(&tgid);
+                self.processes.remove(&tgid);
             }
         }
     }
@@ -215,7 +217,7 @@ impl Engine {
     /// A thread ended.
     pub(super) fn process_ended(&mut self, stats: &ThreadStats) {
         if stats.header.tid == stats.header.tgid
-            && let Some(child) = self.child_processes.processes.get_mut(&stats.header.tgid)
+            && let Some(child) = self.processes.get_mut(&stats.header.tgid)
             && child.ended == 0
         {
             child.ended = stats.header.nanos.max(1);
@@ -223,11 +225,11 @@ impl Engine {
     }
 
     /// The cause of a call of a forked process; `None` if it is a process like others.
-    pub(super) fn cause_of_child(&self, op: &Op) -> Option<Cause> {
+    pub(super) fn cause_of_child(&self, world: &World, op: &Op) -> Option<Cause> {
         let (tgid, now) = (op.header.tgid, op.header.nanos);
-        let child = self.child_processes.processes.get(&tgid).filter(|child| child.ended == 0 || now <= child.ended)?;
+        let child = self.processes.get(&tgid).filter(|child| child.ended == 0 || now <= child.ended)?;
         // Its own requests decide.
-        if self.world.processes.serving.contains_key(&tgid) {
+        if world.processes.serving.contains_key(&tgid) {
             return None;
         }
         let independent = child.executed && now.saturating_sub(child.forked) > INDEPENDENT;
@@ -240,22 +242,22 @@ impl Engine {
                 return None;
             }
             // A queue's worker may fork a process for each job.
-            let of_worker = self.queue_workers.contains(child.server).then_some(Evidence::OfJob);
-            let of_server = self.world.processes.serving.contains_key(&child.server).then_some(Evidence::ForkOfServer);
+            let of_worker = world.processes.queue_workers.contains(child.server).then_some(Evidence::OfJob);
+            let of_server = world.processes.serving.contains_key(&child.server).then_some(Evidence::ForkOfServer);
             return of_worker.or(of_server).map(undecided);
         };
-        let answered = self.answered_forking(&forking);
+        let answered = self.answered_forking(world, &forking);
         if answered.is_none_or(|answered| answered.end != 0 && now > answered.end.saturating_add(SOON)) {
             return (!independent).then(|| undecided(Evidence::ForkOutlived));
         }
-        let kept = self.world.spans.get(request).map_or(kept, OpenSpan::kept);
+        let kept = world.spans.get(request).map_or(kept, OpenSpan::kept);
         let cause = Cause::of(request, kept, Evidence::ForkUndecided);
         Some(Cause { shown_by: ShownBy::Process, state: CallState::AwaitsProcess, ..cause })
     }
 
     /// How a request that forked a process was answered, as far as it was; `None`: it was forgotten.
-    fn answered_forking(&self, forking: &ForkingRequest) -> Option<Answered> {
-        let Some(live) = self.world.spans.get(forking.request) else { return forking.over };
+    fn answered_forking(&self, world: &World, forking: &ForkingRequest) -> Option<Answered> {
+        let Some(live) = world.spans.get(forking.request) else { return forking.over };
         let alone = forking.tid == 0 || (live.alone && live.answered_by == forking.tid);
         Some(Answered { first: live.first_reply, end: live.end, alone })
     }
@@ -266,7 +268,7 @@ impl Engine {
             return;
         }
         for child in &live.children {
-            let forking = self.child_processes.processes.get_mut(child).and_then(|child| child.request.as_mut());
+            let forking = self.processes.get_mut(child).and_then(|child| child.request.as_mut());
             // The id may have become another process's.
             let Some(forking) = forking.filter(|forking| forking.request == request) else { continue };
             let alone = forking.tid == 0 || (live.alone && live.answered_by == forking.tid);
@@ -276,18 +278,18 @@ impl Engine {
     }
 
     /// A call was sent: remembers it if the end of its process decides, and keeps the request until then.
-    pub(super) fn sent_by_process(&mut self, slot: Slot) {
-        let Some(live) = self.world.spans.get_mut(slot).filter(|live| live.cause.state == CallState::AwaitsProcess) else {
+    pub(super) fn sent_by_process(&mut self, world: &mut World, slot: Slot) {
+        let Some(live) = world.spans.get_mut(slot).filter(|live| live.cause.state == CallState::AwaitsProcess) else {
             return;
         };
         let request = live.cause.request();
-        if self.child_processes.calls.len() >= WAITING {
-            self.child_processes.reached += 1;
+        if self.calls.len() >= WAITING {
+            self.reached += 1;
             live.cause.state = CallState::Settled;
             return;
         }
-        self.child_processes.calls.push(slot);
-        if let Some(request) = request.and_then(|request| self.world.spans.get_mut(request))
+        self.calls.push(slot);
+        if let Some(request) = request.and_then(|request| world.spans.get_mut(request))
             && request.candidate_calls.len() < WAITING
         {
             request.candidate_calls.push(slot);
@@ -295,33 +297,33 @@ impl Engine {
     }
 
     /// Decides the calls whose evidence has come.
-    pub(super) fn decide_calls_of_children(&mut self, now: Nanos) {
-        if self.child_processes.calls.is_empty() {
+    pub(super) fn decide_calls_of_children(&mut self, world: &mut World, tasks: &mut TaskTable, now: Nanos) {
+        if self.calls.is_empty() {
             return;
         }
-        let calls = std::mem::take(&mut self.child_processes.calls);
+        let calls = std::mem::take(&mut self.calls);
         for slot in calls {
-            let Some(pid) = self.world.spans.get(slot).map(|live| live.pid) else { continue };
-            let found = self.request_of_forking_task(pid);
-            let Some(live) = self.world.spans.get(slot) else { continue };
-            let verdict = self.verdict_on_child(live, now);
+            let Some(pid) = world.spans.get(slot).map(|live| live.pid) else { continue };
+            let found = self.request_of_forking_task(world, tasks, pid);
+            let Some(live) = world.spans.get(slot) else { continue };
+            let verdict = self.verdict_on_child(world, live, now);
             let (start, end) = (live.start, live.end);
-            let Some(live) = self.world.spans.get_mut(slot) else { continue };
+            let Some(live) = world.spans.get_mut(slot) else { continue };
             let cause = &mut live.cause;
             if let Some(forking) = found.filter(|_| cause.candidate.is_none()) {
                 cause.candidate = Some(Candidate { slot: forking.request, kept: forking.kept });
                 if end != 0 && matches!(verdict, Verdict::Confirmed) {
                     let time = CallTime { call: Some(slot), start, end };
-                    if let Some(request) = self.world.spans.get_mut(forking.request) {
+                    if let Some(request) = world.spans.get_mut(forking.request) {
                         request.add_call(time);
                     }
                 }
             }
-            let Some(live) = self.world.spans.get_mut(slot) else { continue };
+            let Some(live) = world.spans.get_mut(slot) else { continue };
             let cause = &mut live.cause;
             match (verdict, cause.request()) {
                 (Verdict::Wait, _) => {
-                    self.child_processes.calls.push(slot);
+                    self.calls.push(slot);
                     continue;
                 }
                 (Verdict::Certain, _) => cause.evidence = Evidence::Forked,
@@ -337,44 +339,49 @@ impl Engine {
     }
 
     /// The request of the task that forked process `child`, once it is known; it is remembered.
-    fn request_of_forking_task(&mut self, child: u32) -> Option<ForkingRequest> {
-        let entry = self.child_processes.processes.get(&child)?;
+    fn request_of_forking_task(
+        &mut self,
+        world: &mut World,
+        tasks: &mut TaskTable,
+        child: u32,
+    ) -> Option<ForkingRequest> {
+        let entry = self.processes.get(&child)?;
         if entry.task == 0 {
             return entry.request.filter(|forking| forking.tid == 0);
         }
         // That it is over by now says nothing about the time of the fork.
-        let works = self.task_table.works_in(entry.task, &|_| false);
+        let works = tasks.works_in(entry.task, &|_| false);
         let forked = entry.forked;
         let forking = match works {
             Works::Undecided(_) => return None,
             Works::For(answer, None) => {
                 let unanswered = |live: &&mut OpenSpan| live.first_reply == 0 || live.first_reply >= forked;
-                let live = self.world.spans.get_mut(answer.request).filter(unanswered);
+                let live = world.spans.get_mut(answer.request).filter(unanswered);
                 live.map(|live| {
-                    self.child_processes.reached += u64::from(!has_child(live, child));
+                    self.reached += u64::from(!has_child(live, child));
                     let (request, kept) = (answer.request, live.kept());
                     ForkingRequest { request, kept, tid: 0, others_open: false, over: None }
                 })
             }
             Works::For(..) | Works::Unknown(_) => None,
         };
-        let entry = self.child_processes.processes.get_mut(&child)?;
+        let entry = self.processes.get_mut(&child)?;
         (entry.task, entry.request) = (0, forking);
         forking
     }
 
-    fn verdict_on_child(&self, call: &OpenSpan, now: Nanos) -> Verdict {
-        if self.world.processes.serving.contains_key(&call.pid) {
+    fn verdict_on_child(&self, world: &World, call: &OpenSpan, now: Nanos) -> Verdict {
+        if world.processes.serving.contains_key(&call.pid) {
             return Verdict::Doubt(Doubt::ForkServes);
         }
-        let child = self.child_processes.processes.get(&call.pid);
+        let child = self.processes.get(&call.pid);
         if child.is_some_and(|child| child.task != 0) {
             return Verdict::Wait;
         }
         let Some((child, forking)) = child.and_then(|child| Some((child, child.request?))) else {
             return Verdict::Doubt(Doubt::ForkUndecided);
         };
-        let Some(request) = self.answered_forking(&forking) else { return Verdict::Doubt(Doubt::ForkUndecided) };
+        let Some(request) = self.answered_forking(world, &forking) else { return Verdict::Doubt(Doubt::ForkUndecided) };
         let answered = if request.first == 0 { request.end } else { request.first };
         let outlives =
             request.end != 0 && request.end.saturating_add(SOON) < if child.ended == 0 { now } else { child.ended };
@@ -387,8 +394,8 @@ impl Engine {
                 Verdict::Confirmed => Verdict::Doubt(Doubt::ForkUndecided),
                 other => other,
             },
-            _ if !request.alone || self.affinity.moves(child.server) => Verdict::Doubt(Doubt::ForkOfSeveral),
-            _ if forking.others_open => match self.fork_is_of_thread(child.server, call.deferred) {
+            _ if !request.alone || world.processes.affinity.moves(child.server) => Verdict::Doubt(Doubt::ForkOfSeveral),
+            _ if forking.others_open => match thread_affinity::fork_is_of_thread(world, child.server, call.deferred) {
                 Some(true) => sure(child.ended, answered, request.end),
                 Some(false) => Verdict::Doubt(Doubt::ForkOfSeveral),
                 None => Verdict::Wait,

@@ -1,17 +1,67 @@
 //! Connection state changes and the end of connections.
 
-use tracer_common::event::{OP_TX, STATE_OWN, State, tcp_state};
+use tracer_common::event::{OP_TX, STATE_OWN, State, THREAD_STATS_DEAD, ThreadStats, tcp_state};
 
+use super::after_reply;
 use super::begin::During;
 use super::engine::Engine;
 use super::engine::LINGER;
+use super::open_span::{CallTime, OpenSpan, Slot};
 use super::output::Output;
-use super::open_span::Slot;
 use super::thread::IntervalOwner;
-use crate::model::{Nanos, Outcome};
+use crate::model::{Nanos, Outcome, Side};
 use crate::protocols::{Closed, Stamp, Totals};
 
 impl Engine {
+    /// A span has ended; it waits for its report.
+    pub(super) fn ended(&mut self, slot: Slot, outcome: Outcome, nanos: Nanos) {
+        let Some(live) = self.world.spans.get_mut(slot) else { return };
+        live.end = nanos.max(live.start);
+        live.outcome = Some(outcome);
+        if let Some(group_membership) = live.group_membership {
+            self.loops.over(group_membership);
+        }
+        let (tid, start, end, side) = (live.tid, live.start, live.end, live.side);
+        let parent = live.cause.request().filter(|_| !live.withdrawn);
+        match side {
+            Side::Server => {
+                self.answer_later(slot);
+                if let Some(thread) = self.world.threads.get_mut(&tid) {
+                    thread.over(slot, matches!(outcome, Outcome::Complete | Outcome::Upgraded));
+                }
+            }
+            Side::Client => {
+                let during = |parent: &&mut OpenSpan| parent.end == 0 || start < parent.end;
+                if let Some(parent) = parent.and_then(|parent| self.world.spans.get_mut(parent)).filter(during) {
+                    parent.add_call(CallTime { call: Some(slot), start, end });
+                }
+            }
+        }
+        self.queue.waiting.push_back((self.world.now + self.world.limits.grace, slot));
+    }
+
+    /// A thread reported its counters.
+    pub(super) fn on_thread_stats(&mut self, stats: &ThreadStats, out: &mut Vec<Output>) {
+        self.world.now = self.world.now.max(stats.header.nanos);
+        self.world.caught_up = self.world.caught_up.max(stats.header.nanos);
+        let dead = stats.header.flags & THREAD_STATS_DEAD != 0;
+        self.charge_thread_stats(stats, dead, out);
+        let (tid, died) = (stats.header.tid, stats.header.nanos.max(1));
+        if dead {
+            self.thread_pools.decide(&mut self.world, tid);
+            self.declared.forget_thread(stats.header.tgid, tid);
+            self.worker_ended(tid, died);
+            self.child_processes.process_ended(stats);
+        }
+        if dead
+            && let Some(thread) = self.world.threads.get_mut(&tid)
+            && thread.died == 0
+        {
+            // A late record must not revive the thread.
+            thread.died = died;
+            self.exited_threads.push_back((self.world.now + LINGER, tid, died));
+        }
+    }
     pub(super) fn unit_of(&self, cookie: u64, exchange: Option<u64>) -> Option<Slot> {
         self.world.connections.get(&cookie)?.span(exchange?)
     }
@@ -41,7 +91,7 @@ impl Engine {
             }
         }
         let by = op.filter(|during| outcome == Outcome::Complete && during.op.header.flags & OP_TX != 0);
-        let after = by.and_then(|during| self.goes_on_after(slot, during.op));
+        let after = by.and_then(|during| after_reply::goes_on_after(&self.world, slot, during.op));
         self.ended(slot, outcome, nanos);
         if let (Some(after), Some(During { op, .. })) = (after, by)
             && let Some(thread) = self.world.threads.get_mut(&op.header.tid)
@@ -52,13 +102,13 @@ impl Engine {
 
     pub(super) fn state(&mut self, state: &State, out: &mut Vec<Output>) {
         self.world.now = self.world.now.max(state.header.nanos);
-        self.note_network(state);
+        self.network.note_network(&mut self.world, state);
         match state.new {
             tcp_state::SYN_SENT => {
                 if state.header.flags & STATE_OWN == 0 {
                     return;
                 }
-                let after = self.connects_after(state);
+                let after = after_reply::connects_after(&mut self.world, state);
                 let opener = self.world.threads.get(&state.header.tid).and_then(|thread| {
                     let (tid, polls) = (state.header.tid, state.counters.polls);
                     thread.holder().or(after).map(|slot| (slot, self.opens_for(slot, tid, polls))).or_else(|| {

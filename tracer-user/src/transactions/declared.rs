@@ -20,9 +20,10 @@ use tracer_common::event::{
 };
 
 use super::engine::Engine;
-use super::output::Output;
 use super::ids;
 use super::open_span::Slot;
+use super::output::Output;
+use super::world::World;
 use crate::guard::tables::TableUse;
 use crate::model::{Cost, Interpreted, Nanos, Owner, ServiceId, Side, SpanId, StackSample, TraceId};
 use crate::runtimes::declared::CallPairing;
@@ -235,139 +236,31 @@ fn key(call: &DeclaredCall) -> StackKey {
     (call.header.tgid, if call.task == 0 { u64::from(call.header.tid) } else { call.task })
 }
 
-impl Engine {
+impl DeclaredCalls {
     /// A declared function was entered, or returned.
     pub(super) fn declared_call(
         &mut self,
+        world: &mut World,
         call: &DeclaredCall,
         values: Option<&DeclaredValues>,
         out: &mut Vec<Output>,
     ) {
-        self.world.now = self.world.now.max(call.header.nanos);
+        world.now = world.now.max(call.header.nanos);
         let declared = call.declared as usize;
-        let pairing = match self.declared.in_use.get(declared) {
+        let pairing = match self.in_use.get(declared) {
             Some(Some(pairing)) => *pairing,
             // The last calls before its probes were detached.
             Some(None) => return,
             None => {
-                self.declared.losses.unmatched += 1;
+                self.losses.unmatched += 1;
                 return;
             }
         };
         let is_begin = call.header.flags & DECLARED_RETURN == 0;
-        let is_open = is_begin && self.entered(call, (declared, pairing), values);
+        let is_open = is_begin && self.entered(world, call, (declared, pairing), values);
         if !is_begin || (is_open && pairing == CallPairing::None) {
-            self.returned(call, (declared, pairing), values, out);
+            self.returned(world, call, (declared, pairing), values, out);
         }
-    }
-
-    /// Whether the call is followed.
-    fn entered(
-        &mut self,
-        call: &DeclaredCall,
-        (declared, pairing): (usize, CallPairing),
-        values: Option<&DeclaredValues>,
-    ) -> bool {
-        let (key, header) = (key(call), &call.header);
-        self.declared.give_up_deeper(key, call.depth, Some((declared, pairing)));
-        let full = self.declared.open >= OPEN;
-        let above = self.declared.stacks.get(&key);
-        if full || above.is_some_and(|stack| stack.len() >= DEEP) {
-            self.declared.losses.refused += 1;
-            return false;
-        }
-        // USDT probes are nobody's parent: only their end shows whether they were still open.
-        let above = above.and_then(|stack| stack.iter().rfind(|open| open.pairing == CallPairing::Depth));
-        let around = above.map(|above| (Some(above.span), above.request, Some(above.trace)));
-        let (parent, request, trace) = around.unwrap_or_else(|| {
-            let request = self.request_around(call);
-            (request.and_then(|slot| self.world.spans.get(slot)).map(|live| live.id), request, None)
-        });
-        self.declared.calls += 1;
-        let nth = self.declared.calls;
-        let opened = OpenCall {
-            declared,
-            pairing,
-            depth: call.depth,
-            start: header.nanos,
-            tid: header.tid,
-            counters: call.counters,
-            span: ids::span(self.world.seed, u64::from(header.tid), nth, header.nanos, Side::Server),
-            trace: trace.unwrap_or_else(|| ids::trace(self.world.seed, u64::from(header.tid), nth, header.nanos)),
-            parent,
-            request,
-            values: values.copied().map(Box::new),
-        };
-        self.declared.stacks.entry(key).or_default().push(opened);
-        self.declared.open += 1;
-        true
-    }
-
-    /// The request that a call runs in: the one its thread holds, or the one its goroutine read and has not answered.
-    fn request_around(&self, call: &DeclaredCall) -> Option<Slot> {
-        let slot = if call.task == 0 {
-            self.world.threads.get(&call.header.tid)?.holder()?
-        } else {
-            *self.declared.readers.get(&(call.header.tgid, call.entity))?
-        };
-        let live = self.world.spans.get(slot)?;
-        (live.end == 0 && live.side == Side::Server).then_some(slot)
-    }
-
-    fn returned(
-        &mut self,
-        call: &DeclaredCall,
-        (declared, pairing): (usize, CallPairing),
-        values: Option<&DeclaredValues>,
-        out: &mut Vec<Output>,
-    ) {
-        let (key, header) = (key(call), &call.header);
-        self.declared.give_up_deeper(key, call.depth, None);
-        let found = self.declared.ending(key, declared, pairing, call.depth);
-        if pairing == CallPairing::Thread
-            && let Some(at) = found
-        {
-            // Those that began within it have not ended.
-            self.declared.give_up(key, at + 1, |open| open.declared == declared);
-        }
-        let unmatched = u64::from(header.flags & DECLARED_SHARED == 0);
-        let Some(stack) = self.declared.stacks.get_mut(&key) else {
-            self.declared.losses.unmatched += unmatched;
-            return;
-        };
-        let Some(open) = found.filter(|at| *at < stack.len()).map(|at| stack.remove(at)) else {
-            self.declared.losses.unmatched += unmatched;
-            return;
-        };
-        if stack.is_empty() {
-            self.declared.stacks.remove(&key);
-        }
-        self.declared.open = self.declared.open.saturating_sub(1);
-        let moved = open.tid != header.tid;
-        self.declared.losses.moved += u64::from(moved);
-        let recent = self.declared.recent.entry(open.tid).or_default();
-        if recent.len() >= RECENT {
-            recent.pop_front();
-        }
-        recent.push_back(Interval { declared, start: open.start, end: header.nanos, span: open.span });
-        out.push(Output::Declared(Box::new(FinishedCall {
-            declared,
-            span: open.span,
-            trace: open.trace,
-            parent: open.parent,
-            request: open.request,
-            service: self.world.processes.service(header.tgid),
-            pid: header.tgid,
-            tid: header.tid,
-            start: open.start,
-            end: header.nanos.max(open.start),
-            cost: (!moved).then(|| used(&open.counters, &call.counters)),
-            value: call.value,
-            go: call.task != 0,
-            pairing,
-            entry: open.values,
-            exit: values.filter(|_| pairing != CallPairing::None).copied().map(Box::new),
-        })));
     }
 
     /// Keeps a sample until the records of its time are read.
@@ -376,7 +269,7 @@ impl Engine {
         sample: &Sample,
         (user, kernel, interpreted): (&[u64], &[u64], &Interpreted),
     ) {
-        let calls = &mut self.declared;
+        let calls = self;
         // Ad hoc samples belong to no class.
         if calls.count == 0 || sample.header.flags & (SAMPLE_KERNEL_THREAD | SAMPLE_AD_HOC) != 0 {
             return;
@@ -404,16 +297,16 @@ impl Engine {
     }
 
     /// Gives out the samples that were taken in declared calls and whose time is over by `now`.
-    pub(super) fn report_declared_samples(&mut self, now: Nanos, out: &mut Vec<Output>) {
-        if self.declared.count == 0 {
+    pub(super) fn report_declared_samples(&mut self, world: &mut World, now: Nanos, out: &mut Vec<Output>) {
+        if self.count == 0 {
             return;
         }
         let due = now.saturating_sub(WAIT);
-        while self.declared.samples.front().is_some_and(|sample| sample.nanos <= due)
-            && let Some(sample) = self.declared.samples.pop_front()
+        while self.samples.front().is_some_and(|sample| sample.nanos <= due)
+            && let Some(sample) = self.samples.pop_front()
         {
-            let service = self.world.processes.service(sample.pid);
-            let calls = &self.declared;
+            let service = world.processes.service(sample.pid);
+            let calls = &*self;
             let at = sample.nanos;
             let recent = calls.recent.get(&sample.tid).into_iter().flatten();
             let over = recent.filter(|call| call.start <= at && at < call.end).map(|call| (call.declared, call.span));
@@ -434,7 +327,7 @@ impl Engine {
         if now != Nanos::MAX {
             // What no waiting sample can be in.
             let keep = due.saturating_sub(WAIT);
-            self.declared.recent.retain(|_, calls| {
+            self.recent.retain(|_, calls| {
                 while calls.front().is_some_and(|call| call.end < keep) {
                     calls.pop_front();
                 }
@@ -442,7 +335,122 @@ impl Engine {
             });
         }
     }
+}
 
+impl DeclaredCalls {
+    /// Whether the call is followed.
+    fn entered(
+        &mut self,
+        world: &mut World,
+        call: &DeclaredCall,
+        (declared, pairing): (usize, CallPairing),
+        values: Option<&DeclaredValues>,
+    ) -> bool {
+        let (key, header) = (key(call), &call.header);
+        self.give_up_deeper(key, call.depth, Some((declared, pairing)));
+        let full = self.open >= OPEN;
+        let above = self.stacks.get(&key);
+        if full || above.is_some_and(|stack| stack.len() >= DEEP) {
+            self.losses.refused += 1;
+            return false;
+        }
+        // USDT probes are nobody's parent: only their end shows whether they were still open.
+        let above = above.and_then(|stack| stack.iter().rfind(|open| open.pairing == CallPairing::Depth));
+        let around = above.map(|above| (Some(above.span), above.request, Some(above.trace)));
+        let (parent, request, trace) = around.unwrap_or_else(|| {
+            let request = self.request_around(world, call);
+            (request.and_then(|slot| world.spans.get(slot)).map(|live| live.id), request, None)
+        });
+        self.calls += 1;
+        let nth = self.calls;
+        let opened = OpenCall {
+            declared,
+            pairing,
+            depth: call.depth,
+            start: header.nanos,
+            tid: header.tid,
+            counters: call.counters,
+            span: ids::span(world.seed, u64::from(header.tid), nth, header.nanos, Side::Server),
+            trace: trace.unwrap_or_else(|| ids::trace(world.seed, u64::from(header.tid), nth, header.nanos)),
+            parent,
+            request,
+            values: values.copied().map(Box::new),
+        };
+        self.stacks.entry(key).or_default().push(opened);
+        self.open += 1;
+        true
+    }
+
+    /// The request that a call runs in: the one its thread holds, or the one its goroutine read and has not answered.
+    fn request_around(&self, world: &World, call: &DeclaredCall) -> Option<Slot> {
+        let slot = if call.task == 0 {
+            world.threads.get(&call.header.tid)?.holder()?
+        } else {
+            *self.readers.get(&(call.header.tgid, call.entity))?
+        };
+        let live = world.spans.get(slot)?;
+        (live.end == 0 && live.side == Side::Server).then_some(slot)
+    }
+
+    fn returned(
+        &mut self,
+        world: &mut World,
+        call: &DeclaredCall,
+        (declared, pairing): (usize, CallPairing),
+        values: Option<&DeclaredValues>,
+        out: &mut Vec<Output>,
+    ) {
+        let (key, header) = (key(call), &call.header);
+        self.give_up_deeper(key, call.depth, None);
+        let found = self.ending(key, declared, pairing, call.depth);
+        if pairing == CallPairing::Thread
+            && let Some(at) = found
+        {
+            // Those that began within it have not ended.
+            self.give_up(key, at + 1, |open| open.declared == declared);
+        }
+        let unmatched = u64::from(header.flags & DECLARED_SHARED == 0);
+        let Some(stack) = self.stacks.get_mut(&key) else {
+            self.losses.unmatched += unmatched;
+            return;
+        };
+        let Some(open) = found.filter(|at| *at < stack.len()).map(|at| stack.remove(at)) else {
+            self.losses.unmatched += unmatched;
+            return;
+        };
+        if stack.is_empty() {
+            self.stacks.remove(&key);
+        }
+        self.open = self.open.saturating_sub(1);
+        let moved = open.tid != header.tid;
+        self.losses.moved += u64::from(moved);
+        let recent = self.recent.entry(open.tid).or_default();
+        if recent.len() >= RECENT {
+            recent.pop_front();
+        }
+        recent.push_back(Interval { declared, start: open.start, end: header.nanos, span: open.span });
+        out.push(Output::Declared(Box::new(FinishedCall {
+            declared,
+            span: open.span,
+            trace: open.trace,
+            parent: open.parent,
+            request: open.request,
+            service: world.processes.service(header.tgid),
+            pid: header.tgid,
+            tid: header.tid,
+            start: open.start,
+            end: header.nanos.max(open.start),
+            cost: (!moved).then(|| used(&open.counters, &call.counters)),
+            value: call.value,
+            go: call.task != 0,
+            pairing,
+            entry: open.values,
+            exit: values.filter(|_| pairing != CallPairing::None).copied().map(Box::new),
+        })));
+    }
+}
+
+impl Engine {
     /// Expects calls of the declared transactions whose numbers are in use, and of no others.
     pub fn expect_declared(&mut self, in_use: Vec<Option<CallPairing>>) {
         self.declared.expect(in_use);
@@ -504,7 +512,7 @@ mod tests {
         engine.expect_declared(PAIRINGS.map(Some).to_vec());
         let mut out = Vec::new();
         for (nanos, flags, what) in calls {
-            engine.declared_call(&call(*nanos, *flags, *what, nanos / 2), None, &mut out);
+            engine.declared.declared_call(&mut engine.world, &call(*nanos, *flags, *what, nanos / 2), None, &mut out);
         }
         let finished = out.into_iter().filter_map(|output| match output {
             Output::Declared(call) => Some(*call),
@@ -541,7 +549,7 @@ mod tests {
         engine.expect_declared(vec![Some(CallPairing::Depth); 2]);
         let mut out = Vec::new();
         for (nanos, flags, what) in [(10, 0, (0, 100)), (20, 0, (1, 200))] {
-            engine.declared_call(&call(nanos, flags, what, 0), None, &mut out);
+            engine.declared.declared_call(&mut engine.world, &call(nanos, flags, what, 0), None, &mut out);
         }
         engine.expect_declared(vec![None, Some(CallPairing::Depth), Some(CallPairing::Depth)]);
         assert_eq!((engine.declared.losses.unreturned, engine.declared.open), (1, 1));
@@ -554,7 +562,7 @@ mod tests {
             (70, RETURN, (2, 90)),
             (80, 0, (7, 90)),
         ] {
-            engine.declared_call(&call(nanos, flags, what, 0), None, &mut out);
+            engine.declared.declared_call(&mut engine.world, &call(nanos, flags, what, 0), None, &mut out);
         }
         assert_eq!(out.len(), 2);
         let DeclaredLosses { unreturned, unmatched, .. } = engine.declared.losses;

@@ -15,19 +15,22 @@
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use tracer_common::event::{ENTITY_BITS, Kind, Op, TaskEdge};
-use tracer_common::runtime::{KIND_NODE, NODE_ID_BITS, NODE_SURE};
+use tracer_common::event::{Kind, Op, TaskEdge};
+use tracer_common::runtime::{NODE_ID_BITS, NODE_SURE};
 
 use super::begin::During;
-use super::callback_groups::{Asker, GroupOwner};
+use super::callback_groups::{Asker, CallbackGroups, GroupOwner};
 use super::cause::{Candidate, Cause};
 use super::combine::{Proposal, Verdict, combine};
-use super::engine::Engine;
+use super::entity::is_looped;
 use super::evidence::{Doubt, Evidence};
 use super::open_span::{GroupMembership, OpenSpan, Slot, SpanRef};
 use super::streams::is_stream;
 use super::thread::{IntervalOwner, ReadInterval, Thread};
+use super::world::World;
+use crate::guard::shrink::ShrinkExcess;
 use crate::guard::tables::TableUse;
 use crate::model::{Direction, Nanos, Side};
 use crate::protocols::ExchangeEvent;
@@ -179,18 +182,50 @@ fn counter(entity: u64) -> u64 {
     entity & (NODE_SURE - 1)
 }
 
-/// Whether an event loop with distinguishable callbacks did the operation.
-pub(super) fn is_looped(op: &Op) -> bool {
-    op.entity >> ENTITY_BITS == u64::from(KIND_NODE)
+/// What is known of all event loops with distinguishable callbacks.
+#[derive(Debug, Default)]
+pub(super) struct EventLoops {
+    /// Spans tied by callbacks.
+    groups: CallbackGroups,
+    /// How often requests of a process met in one callback.
+    meetings: FxHashMap<u32, Meetings>,
+    /// Table use of remembered callbacks.
+    pub(super) callbacks: TableUse,
 }
 
-impl Engine {
+impl EventLoops {
+    /// The process has exited.
+    pub(super) fn forget(&mut self, tgid: u32) {
+        self.meetings.remove(&tgid);
+    }
+
+    /// A span has ended.
+    pub(super) fn over(&mut self, membership: GroupMembership) {
+        self.groups.over(membership.callback_group);
+    }
+
+    /// A span is reported.
+    pub(super) fn untie(&mut self, membership: GroupMembership) {
+        self.groups.untie(membership.callback_group);
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.groups.is_empty() && self.meetings.is_empty()
+    }
+
+    /// Releases the memory of tables that are mostly empty.
+    pub(super) fn shrink(&mut self) {
+        self.meetings.shrink_excess();
+        self.groups.shrink_excess();
+    }
+
     /// Before an operation is handled: marks the thread as an event loop if the operation comes from one.
-    pub(super) fn looped(&mut self, op: &Op, dir: Direction) {
+    pub(super) fn looped(&mut self, world: &mut World, op: &Op, dir: Direction) {
         if !is_looped(op) {
             return;
         }
-        let Some(thread) = self.world.thread(op.header.tid, op.header.tgid, op.header.nanos) else { return };
+        let Some(thread) = world.thread(op.header.tid, op.header.tgid, op.header.nanos) else { return };
         thread.multiplexer = true;
         if thread.is_further_piece(op) {
             return;
@@ -206,24 +241,24 @@ impl Engine {
     }
 
     /// A receive of encrypted bytes began a callback that belongs to no span until text is read in it.
-    pub(super) fn received_encrypted(&mut self, op: &Op) {
-        self.looped(op, Direction::Rx);
-        self.received(op, Spoken::default());
+    pub(super) fn received_encrypted(&mut self, world: &mut World, op: &Op) {
+        self.looped(world, op, Direction::Rx);
+        self.received(world, op, Spoken::default());
     }
 
     /// The span in whose callback a send happened; for the first bytes of a connection, the span whose callback
     /// connected.
-    pub(super) fn callback(&self, op: &Op, group: Option<IntervalOwner>) -> Option<Slot> {
+    pub(super) fn callback(&self, world: &World, op: &Op, group: Option<IntervalOwner>) -> Option<Slot> {
         if !is_looped(op) {
             return None;
         }
-        let connection = self.world.connections.get(&op.cookie);
+        let connection = world.connections.get(&op.cookie);
         let asks = connection.is_some_and(|connection| connection.side() == Some(Side::Client));
         let opener = connection
             .filter(|connection| !connection.used && op.pos == 0 && asks)
             .map(|connection| connection.opener().map(|(slot, _)| slot));
-        let lap = self.world.threads.get(&op.header.tid)?.lap.as_ref()?;
-        let known = |slot: &Slot| self.world.spans.get(*slot).is_some_and(|live| live.group_membership.is_some());
+        let lap = world.threads.get(&op.header.tid)?.lap.as_ref()?;
+        let known = |slot: &Slot| world.spans.get(*slot).is_some_and(|live| live.group_membership.is_some());
         let mask = (1u64 << NODE_ID_BITS) - 1;
         let (execution, trigger) = ((op.entity >> NODE_ID_BITS) & mask, op.entity & mask);
         let tied = match (opener, group) {
@@ -231,7 +266,7 @@ impl Engine {
             (None, Some(IntervalOwner::Request(slot))) => return Some(slot).filter(known),
             // An answer belongs to a request; nothing has shown yet whether the call that ended belongs to the same
             // one.
-            (None, Some(IntervalOwner::Call(slot))) if !asks && self.is_untied(slot) => {
+            (None, Some(IntervalOwner::Call(slot))) if !asks && self.is_untied(world, slot) => {
                 return Some(slot).filter(known);
             }
             (None, Some(IntervalOwner::Call(slot))) => {
@@ -239,7 +274,7 @@ impl Engine {
                 // calls carry such ids, too: either both belong to one request, or the owner is unknown.
                 return match lap.of(trigger).filter(known) {
                     Some(earlier) if lap.is_old(trigger) => {
-                        Some(if self.is_tied(slot, earlier) { slot } else { earlier })
+                        Some(if self.is_tied(world, slot, earlier) { slot } else { earlier })
                     }
                     None if lap.is_old(trigger) => None,
                     _ => Some(slot).filter(known),
@@ -251,13 +286,13 @@ impl Engine {
     }
 
     /// Cause of a call that an event loop sends, as far as known yet.
-    pub(super) fn loop_cause(&self, own: Option<Slot>) -> Cause {
-        let Some(live) = own.and_then(|slot| self.world.spans.get(slot)) else {
+    pub(super) fn loop_cause(&self, world: &World, own: Option<Slot>) -> Cause {
+        let Some(live) = own.and_then(|slot| world.spans.get(slot)) else {
             return Cause::none(Evidence::CallbackUnknown);
         };
         let whose = live
             .group_membership
-            .map_or(GroupOwner::Untied, |group_membership| self.callback_groups.whose(group_membership.callback_group));
+            .map_or(GroupOwner::Untied, |group_membership| self.groups.whose(group_membership.callback_group));
         let candidate = match (whose, live.side) {
             (GroupOwner::One(asker), _) => Some(Candidate { slot: asker.slot, kept: asker.kept }),
             (GroupOwner::Several, Side::Server) => own.map(|slot| Candidate { slot, kept: live.kept() }),
@@ -268,67 +303,67 @@ impl Engine {
     }
 
     /// A span of an event loop begins: ties it to the span of its callback.
-    pub(super) fn group_membership(&mut self, slot: Slot, during: Option<During<'_>>, tid: u32) {
-        let Some(live) = self.world.spans.get(slot) else { return };
+    pub(super) fn group_membership(&mut self, world: &mut World, slot: Slot, during: Option<During<'_>>, tid: u32) {
+        let Some(live) = world.spans.get(slot) else { return };
         let side = live.side;
         let asker = Asker { slot, since: live.start, kept: live.kept() };
         let sure = match during {
             Some(during) if is_looped(during.op) => during.op.entity & NODE_SURE != 0,
-            _ if self.world.threads.get(&tid).is_some_and(|thread| thread.lap.is_some()) => true,
+            _ if world.threads.get(&tid).is_some_and(|thread| thread.lap.is_some()) => true,
             _ => return,
         };
         let own = during.filter(|_| side == Side::Client).and_then(|during| during.own);
         let asked = during.and_then(|during| during.group) == own.map(IntervalOwner::Request);
         let direct = asked && own.is_some();
-        let callback_group = self.callback_groups.group_membership(if side == Side::Server {
+        let callback_group = self.groups.group_membership(if side == Side::Server {
             GroupOwner::One(asker)
         } else {
             GroupOwner::Untied
         });
-        if let Some(live) = self.world.spans.get_mut(slot) {
+        if let Some(live) = world.spans.get_mut(slot) {
             live.group_membership = Some(GroupMembership { callback_group, direct, sure });
         }
         if let Some(own) = own {
-            self.join(slot, own);
+            self.join(world, slot, own);
         }
     }
 
     /// Ties two spans of one callback together.
-    pub(super) fn join(&mut self, one: Slot, other: Slot) {
-        let group_membership = |slot| self.world.spans.get(slot).and_then(|live| live.group_membership);
+    pub(super) fn join(&mut self, world: &mut World, one: Slot, other: Slot) {
+        let group_membership = |slot| world.spans.get(slot).and_then(|live| live.group_membership);
         let (Some(one), Some(other)) = (group_membership(one), group_membership(other)) else { return };
-        self.callback_groups.join(one.callback_group, other.callback_group);
+        self.groups.join(one.callback_group, other.callback_group);
     }
 
     /// Whether the call is not tied to any request yet.
-    fn is_untied(&self, call: Slot) -> bool {
-        let group_membership = self.world.spans.get(call).and_then(|live| live.group_membership);
+    fn is_untied(&self, world: &World, call: Slot) -> bool {
+        let group_membership = world.spans.get(call).and_then(|live| live.group_membership);
         group_membership.is_none_or(|group_membership| {
-            matches!(self.callback_groups.whose(group_membership.callback_group), GroupOwner::Untied)
+            matches!(self.groups.whose(group_membership.callback_group), GroupOwner::Untied)
         })
     }
 
     /// Whether two spans are tied together.
-    fn is_tied(&self, one: Slot, other: Slot) -> bool {
-        let group_membership = |slot| self.world.spans.get(slot).and_then(|live| live.group_membership);
+    fn is_tied(&self, world: &World, one: Slot, other: Slot) -> bool {
+        let group_membership = |slot| world.spans.get(slot).and_then(|live| live.group_membership);
         group_membership(one)
             .zip(group_membership(other))
-            .is_some_and(|(one, other)| self.callback_groups.are_tied(one.callback_group, other.callback_group))
+            .is_some_and(|(one, other)| self.groups.are_tied(one.callback_group, other.callback_group))
     }
 
     /// The answer of `request` began in the callback of `own`.
-    pub(super) fn answered_in(&mut self, request: Slot, own: Option<Slot>) {
-        let Some(live) = self.world.spans.get(request) else { return };
+    pub(super) fn answered_in(&mut self, world: &mut World, request: Slot, own: Option<Slot>) {
+        let Some(live) = world.spans.get(request) else { return };
         let (Some(group_membership), kept, tgid) = (live.group_membership, live.kept(), live.pid) else { return };
-        self.callback_groups.keep(group_membership.callback_group, request, kept);
+        self.groups.keep(group_membership.callback_group, request, kept);
         let Some(own) = own.filter(|own| *own != request) else { return };
-        self.join(request, own);
-        let met = matches!(self.callback_groups.whose(group_membership.callback_group), GroupOwner::Several);
-        if self.meetings.len() < self.world.limits.processes || self.meetings.contains_key(&tgid) {
+        self.join(world, request, own);
+        let met = matches!(self.groups.whose(group_membership.callback_group), GroupOwner::Several);
+        if self.meetings.len() < world.limits.processes || self.meetings.contains_key(&tgid) {
             self.meetings.entry(tgid).or_default().count(met);
         }
         // Work still to be done for the call belongs to the request.
-        if let Some(call) = self.world.spans.get_mut(own)
+        if let Some(call) = world.spans.get_mut(own)
             && call.side == Side::Client
             && call.cause.candidate.is_none()
             && !met
@@ -338,8 +373,8 @@ impl Engine {
     }
 
     /// What a receive of an event loop contains, computed before its exchange events are handled.
-    pub(super) fn spoken_of(&self, op: &Op, events: &[ExchangeEvent]) -> Spoken {
-        let Some(connection) = self.world.connections.get(&op.cookie).filter(|_| is_looped(op)) else {
+    pub(super) fn spoken_of(&self, world: &World, op: &Op, events: &[ExchangeEvent]) -> Spoken {
+        let Some(connection) = world.connections.get(&op.cookie).filter(|_| is_looped(op)) else {
             return Spoken::default();
         };
         let begun =
@@ -354,11 +389,11 @@ impl Engine {
     }
 
     /// A receive began a callback: ties together everything it received.
-    pub(super) fn received(&mut self, op: &Op, spoken: Spoken) {
+    pub(super) fn received(&mut self, world: &mut World, op: &Op, spoken: Spoken) {
         if !is_looped(op) {
             return;
         }
-        let thread = self.world.threads.get_mut(&op.header.tid);
+        let thread = world.threads.get_mut(&op.header.tid);
         let further = thread.as_ref().is_some_and(|thread| thread.is_further_piece(op));
         let Spoken { spans: spoken, begun } = match thread.and_then(|thread| thread.lap.as_mut()) {
             Some(lap) if further => std::mem::take(&mut lap.spoken).and(spoken),
@@ -366,11 +401,11 @@ impl Engine {
         };
         for pair in spoken.windows(2) {
             if let [one, other] = pair {
-                self.join(*one, *other);
+                self.join(world, *one, *other);
             }
         }
         let nothing = spoken.is_empty() && begun == 0;
-        let Some(thread) = self.world.threads.get_mut(&op.header.tid) else { return };
+        let Some(thread) = world.threads.get_mut(&op.header.tid) else { return };
         // An end of stream that completes nothing belongs to no call; a callback that read several requests at once has
         // no single owner.
         if begun > 1 || (op.bytes == 0 && nothing) {
@@ -388,9 +423,9 @@ impl Engine {
     }
 
     /// The loop turned to timers, immediates or messages of other threads.
-    pub(super) fn turned(&mut self, task_edge: &TaskEdge) {
-        self.world.now = self.world.now.max(task_edge.header.nanos);
-        let Some(thread) = self.world.threads.get_mut(&task_edge.header.tid) else { return };
+    pub(super) fn turned(&mut self, world: &mut World, task_edge: &TaskEdge) {
+        world.now = world.now.max(task_edge.header.nanos);
+        let Some(thread) = world.threads.get_mut(&task_edge.header.tid) else { return };
         thread.group = ReadInterval::default();
         if let Some(lap) = &mut thread.lap {
             lap.edge_seq = task_edge.nth;
@@ -399,9 +434,9 @@ impl Engine {
     }
 
     /// The verdict on an event loop's call.
-    pub(super) fn loop_verdict(&self, live: &OpenSpan, group_membership: GroupMembership) -> Verdict {
-        let since = |slot: Slot, otherwise: Nanos| self.world.spans.get(slot).map_or(otherwise, |live| live.start);
-        combine(&match self.callback_groups.whose(group_membership.callback_group) {
+    pub(super) fn loop_verdict(&self, world: &World, live: &OpenSpan, group_membership: GroupMembership) -> Verdict {
+        let since = |slot: Slot, otherwise: Nanos| world.spans.get(slot).map_or(otherwise, |live| live.start);
+        combine(&match self.groups.whose(group_membership.callback_group) {
             GroupOwner::Untied if live.cause.is_certain() => Proposal::none(live.cause.evidence),
             GroupOwner::Untied => Proposal::none(Evidence::Untied),
             GroupOwner::Several => Proposal {
@@ -428,38 +463,38 @@ impl Engine {
     }
 
     /// Evicts the oldest callbacks of event loops when all loops together have too many.
-    pub(super) fn trim_loops(&mut self) {
-        let laps = || self.world.threads.iter().filter_map(|(_, thread)| thread.lap.as_ref());
+    pub(super) fn trim_loops(&mut self, world: &mut World) {
+        let laps = || world.threads.iter().filter_map(|(_, thread)| thread.lap.as_ref());
         let (count, sum) = laps().fold((0, 0), |(count, sum), lap| (count + 1, sum + lap.stretches.len()));
-        let most = if sum > self.world.limits.tasks { self.world.limits.tasks / count } else { STRETCHES };
+        let most = if sum > world.limits.tasks { world.limits.tasks / count } else { STRETCHES };
         let mut reached = self.callbacks.reached;
         let mut kept = 0;
-        for lap in self.world.threads.iter_mut().filter_map(|(_, thread)| thread.lap.as_mut()) {
+        for lap in world.threads.iter_mut().filter_map(|(_, thread)| thread.lap.as_mut()) {
             let over = lap.stretches.len().saturating_sub(most);
             lap.stretches.drain(..over);
             reached += over as u64 + std::mem::take(&mut lap.forgotten);
             kept += lap.stretches.len();
         }
-        self.callbacks = TableUse::new(kept, self.world.limits.tasks, reached);
+        self.callbacks = TableUse::new(kept, world.limits.tasks, reached);
     }
 
     /// What remains of the one request a loop's call is tied to.
     pub(super) fn loop_kept(&self, group_membership: GroupMembership) -> Option<SpanRef> {
-        match self.callback_groups.whose(group_membership.callback_group) {
+        match self.groups.whose(group_membership.callback_group) {
             GroupOwner::One(asker) => Some(asker.kept),
             GroupOwner::Untied | GroupOwner::Several => None,
         }
     }
 
     /// Whether spans tied to the call may still change its parent.
-    pub(super) fn loop_waits(&self, live: &OpenSpan, group_membership: GroupMembership) -> bool {
+    pub(super) fn loop_waits(&self, world: &World, live: &OpenSpan, group_membership: GroupMembership) -> bool {
         // An open span may still become tied to a request, or to another one.
-        let goes_on = live.deferred < PATIENCE && self.callback_groups.is_open(group_membership.callback_group);
-        match self.callback_groups.whose(group_membership.callback_group) {
+        let goes_on = live.deferred < PATIENCE && self.groups.is_open(group_membership.callback_group);
+        match self.groups.whose(group_membership.callback_group) {
             GroupOwner::Several => false,
             GroupOwner::Untied => goes_on && !live.cause.is_certain(),
             GroupOwner::One(asker) => {
-                let request = self.world.spans.get(asker.slot);
+                let request = world.spans.get(asker.slot);
                 goes_on || request.is_some_and(|request| request.end == 0 && request.first_reply == 0)
             }
         }

@@ -17,11 +17,12 @@ use tracer_common::event::Op;
 
 use super::cause::{Candidate, Forwarded};
 use super::combine::Vote;
-use super::engine::Engine;
-use super::event_loop::is_looped;
+use super::entity::is_looped;
 use super::evidence::{Doubt, Evidence};
 use super::open_span::{OpenSpan, Slab, Slot};
 use super::thread::Thread;
+use super::thread_affinity;
+use super::world::World;
 use crate::guard::shrink::ShrinkExcess;
 use crate::model::{Nanos, ProtocolId};
 use crate::protocols::{Conventions, Request};
@@ -174,61 +175,60 @@ pub(super) fn fingerprint(request: &Request, protocol: ProtocolId) -> u64 {
     hasher.finish().max(1)
 }
 
-impl Engine {
+impl Forwarding {
     /// A thread read a request that it may forward.
-    pub(super) fn may_forward(&mut self, slot: Slot, op: &Op) {
-        if is_looped(op) || self.is_tasked(op) {
+    pub(super) fn may_forward(&mut self, world: &mut World, slot: Slot, op: &Op) {
+        if is_looped(op) || world.is_tasked(op) {
             return;
         }
-        let Some(live) = self.world.spans.get_mut(slot) else { return };
-        live.in_forwarding = Some(self.forwarding.add((live.tid, live.fingerprint), slot));
+        let Some(live) = world.spans.get_mut(slot) else { return };
+        live.in_forwarding = Some(self.add((live.tid, live.fingerprint), slot));
     }
 
     /// A span is reported.
     pub(super) fn forget_forward(&mut self, slot: Slot, live: &OpenSpan) {
         if let Some(listed) = live.in_forwarding {
-            self.forwarding.remove((live.tid, live.fingerprint), slot, listed);
+            self.remove((live.tid, live.fingerprint), slot, listed);
         }
     }
 
     /// A call was sent: checks whether it forwards an open request.
-    pub(super) fn sent_on(&mut self, slot: Slot, op: &Op) {
+    pub(super) fn sent_on(&mut self, world: &mut World, slot: Slot, op: &Op) {
         let tid = op.header.tid;
-        if is_looped(op) || self.is_tasked(op) {
+        if is_looped(op) || world.is_tasked(op) {
             return;
         }
-        let Some(call) = self.world.spans.get(slot).filter(|live| live.fingerprint != 0 && !live.request.expected.timed)
+        let Some(call) = world.spans.get(slot).filter(|live| live.fingerprint != 0 && !live.request.expected.timed)
         else {
             return;
         };
         let (fingerprint, tgid, candidate) = (call.fingerprint, call.pid, call.cause.request());
-        let Some(thread) = self.world.threads.get(&tid).filter(|thread| !thread.open.is_empty()) else { return };
+        let Some(thread) = world.threads.get(&tid).filter(|thread| !thread.open.is_empty()) else { return };
         let multiplexer = thread.several();
         let several = thread.open.len() > 1;
-        let nameless = self.forwarding.open(tid, 0, &self.world.spans).is_some();
-        let open = self.forwarding.open(tid, fingerprint, &self.world.spans);
+        let nameless = self.open(tid, 0, &world.spans).is_some();
+        let open = self.open(tid, fingerprint, &world.spans);
         let (one, none) = (open.and_then(Alike::one).filter(|_| !nameless), open.is_none());
         let alike: SmallVec<[Slot; 2]> = open.map(|alike| alike.listed.clone()).unwrap_or_default();
         if (one.is_some() || none)
-            && (self.forwarding.processes.len() < self.world.limits.processes
-                || self.forwarding.processes.contains_key(&tgid))
+            && (self.processes.len() < world.limits.processes || self.processes.contains_key(&tgid))
         {
-            self.forwarding.processes.entry(tgid).or_default().count(one.is_some());
+            self.processes.entry(tgid).or_default().count(one.is_some());
         }
         let trusted = self.is_proxy(tgid);
         let Some(request) = one else {
             for request in &alike {
-                if let Some(live) = self.world.spans.get_mut(*request) {
+                if let Some(live) = world.spans.get_mut(*request) {
                     live.looks_shared = true;
                 }
             }
             let other = candidate.is_some_and(|candidate| !alike.contains(&candidate));
             if trusted && multiplexer && several && other && !none {
-                self.doubt_call(slot, Doubt::OtherContent);
+                self.doubt_call(world, slot, Doubt::OtherContent);
             }
             return;
         };
-        let (first, calls) = match self.world.spans.get_mut(request) {
+        let (first, calls) = match world.spans.get_mut(request) {
             Some(live) if live.forwards.len() < FORWARDS && !live.looks_shared => {
                 live.forwards.push(slot);
                 ((live.start, live.kept()), live.forwards.clone())
@@ -238,7 +238,7 @@ impl Engine {
         if trusted
             && multiplexer
             && candidate != Some(request)
-            && let Some(call) = self.world.spans.get_mut(slot)
+            && let Some(call) = world.spans.get_mut(slot)
         {
             let (since, kept) = first;
             call.cause.candidate = Some(Candidate { slot: request, kept });
@@ -247,21 +247,21 @@ impl Engine {
         }
         if calls.len() > 1 {
             for call in calls {
-                if self.world.spans.get(call).is_some_and(|call| call.cause.forwarded.is_some()) {
-                    self.doubt_call(call, Doubt::ForwardedTwice);
+                if world.spans.get(call).is_some_and(|call| call.cause.forwarded.is_some()) {
+                    self.doubt_call(world, call, Doubt::ForwardedTwice);
                 }
             }
         }
     }
 
     /// The first byte of a request's answer was sent: checks whether it is the reply of the forwarding call.
-    pub(super) fn answered_on(&mut self, request: Slot) {
-        let Some(live) = self.world.spans.get(request).filter(|live| !live.looks_shared) else { return };
+    pub(super) fn answered_on(&mut self, world: &mut World, request: Slot) {
+        let Some(live) = world.spans.get(request).filter(|live| !live.looks_shared) else { return };
         let &[slot] = &live.forwards[..] else { return };
         let (since, status, tgid) = (live.start, live.status, live.pid);
         let trusted = self.is_proxy(tgid);
-        let several = self.world.threads.get(&live.tid).is_some_and(Thread::several);
-        let Some(call) = self.world.spans.get_mut(slot).filter(|call| !call.cause.is_certain()) else { return };
+        let several = world.threads.get(&live.tid).is_some_and(Thread::several);
+        let Some(call) = world.spans.get_mut(slot).filter(|call| !call.cause.is_certain()) else { return };
         if call.cause.request() != Some(request) || !trusted || !several {
             return;
         }
@@ -271,42 +271,42 @@ impl Engine {
             call.cause.forwarded = Some(Forwarded { since, by_group });
             (call.cause.vote, call.cause.evidence) = (Vote::For(request), Evidence::Forwards);
         } else if call.cause.forwarded.is_some() {
-            self.doubt_call(slot, Doubt::OtherReply);
+            self.doubt_call(world, slot, Doubt::OtherReply);
         }
     }
 
     /// Why a call is doubtful whose parent was found by forwarding or by its callback group.
-    pub(super) fn doubt_of_evidence(&self, call: &OpenSpan) -> Option<Doubt> {
+    pub(super) fn doubt_of_evidence(&self, world: &World, call: &OpenSpan) -> Option<Doubt> {
         let cause = &call.cause;
         let Some(Forwarded { since, by_group }) = cause.forwarded else {
             let grouped = call.group_membership.is_none() && cause.taken.is_none() && !cause.is_tasked();
             let grouped = grouped && cause.evidence != Evidence::OnlySender;
-            return if grouped { self.doubt_of_group(call) } else { None };
+            return if grouped { self.doubt_of_group(world, call) } else { None };
         };
-        let doubt = self.doubt_of_forward(call, since)?;
-        if by_group { self.doubt_of_group(call) } else { Some(doubt) }
+        let doubt = self.doubt_of_forward(world, call, since)?;
+        if by_group { self.doubt_of_group(world, call) } else { Some(doubt) }
     }
 
     /// Why it is doubtful that a call forwards the request it matches, which was read at `since`.
-    fn doubt_of_forward(&self, call: &OpenSpan, since: Nanos) -> Option<Doubt> {
-        if self.affinity.moves(call.pid) {
+    fn doubt_of_forward(&self, world: &World, call: &OpenSpan, since: Nanos) -> Option<Doubt> {
+        if world.processes.affinity.moves(call.pid) {
             // Another thread may have read the same request.
             return Some(Doubt::Moves);
         }
         if !self.is_proxy(call.pid) {
             return Some(Doubt::NoProxy);
         }
-        self.world.threads.get(&call.tid).is_none_or(|thread| thread.lost_at >= since).then_some(Doubt::ThreadUnseen)
+        world.threads.get(&call.tid).is_none_or(|thread| thread.lost_at >= since).then_some(Doubt::ThreadUnseen)
     }
 
     /// Why it is doubtful that a call was made for its group's request although both sides agree: they agree by chance
     /// in a process that reads several requests before it sends calls for them. Of such a process only those calls are
     /// sure at which its thread had no other pending read; and where any thread goes on with any request, these only once
     /// several calls have shown that its threads go on with what they read.
-    fn doubt_of_group(&self, call: &OpenSpan) -> Option<Doubt> {
-        let sides = self.forwarding.sides.get(&call.pid);
+    fn doubt_of_group(&self, world: &World, call: &OpenSpan) -> Option<Doubt> {
+        let sides = self.sides.get(&call.pid);
         let at_both = call.cause.one_pending_read.at_both();
-        if self.affinity.moves(call.pid) || self.may_move_unseen(call) {
+        if world.processes.affinity.moves(call.pid) || thread_affinity::may_move_unseen(world, call) {
             let sure =
                 at_both && sides.is_some_and(|sides| sides.one_pending_read.is_usual() && sides.all.is_consistent());
             return (!sure).then_some(Doubt::Moves);
@@ -318,16 +318,16 @@ impl Engine {
 
     /// The answer of `request` began in the group of `call`'s reply: counts whether the group that sent the call names
     /// the same request. `one_pending_read`: the thread had read nothing else when it answered.
-    pub(super) fn sides_met(&mut self, call: Slot, request: Slot, one_pending_read: bool) {
+    pub(super) fn sides_met(&mut self, world: &mut World, call: Slot, request: Slot, one_pending_read: bool) {
         let Some(live) =
-            self.world.spans.get_mut(call).filter(|live| live.group_membership.is_none() && !live.cause.is_tasked())
+            world.spans.get_mut(call).filter(|live| live.group_membership.is_none() && !live.cause.is_tasked())
         else {
             return;
         };
         live.cause.one_pending_read.answered(one_pending_read);
         let Some(candidate) = live.cause.request().filter(|_| !live.cause.is_certain()) else { return };
-        let (sides, tgid) = (&mut self.forwarding.sides, live.pid);
-        if sides.len() < self.world.limits.processes || sides.contains_key(&tgid) {
+        let (sides, tgid) = (&mut self.sides, live.pid);
+        if sides.len() < world.limits.processes || sides.contains_key(&tgid) {
             let sides = sides.entry(tgid).or_default();
             sides.all.count(candidate == request);
             if live.cause.one_pending_read.at_both() {
@@ -337,11 +337,11 @@ impl Engine {
     }
 
     fn is_proxy(&self, tgid: u32) -> bool {
-        self.forwarding.processes.get(&tgid).is_some_and(|calls| calls.is_usual())
+        self.processes.get(&tgid).is_some_and(|calls| calls.is_usual())
     }
 
-    fn doubt_call(&mut self, call: Slot, why: Doubt) {
-        if let Some(live) = self.world.spans.get_mut(call).filter(|live| !live.cause.is_certain()) {
+    fn doubt_call(&mut self, world: &mut World, call: Slot, why: Doubt) {
+        if let Some(live) = world.spans.get_mut(call).filter(|live| !live.cause.is_certain()) {
             live.cause.doubt = Some(why);
         }
     }

@@ -1,8 +1,8 @@
 //! The request that a thread holds now.
 
 use super::engine::Engine;
+use super::entity::is_python;
 use super::open_span::Slot;
-use super::task_table::is_python;
 use crate::model::{ClassId, Nanos, Side, SpanId};
 
 /// An open request that a thread holds alone.

@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 use rustc_hash::FxHashMap;
 use tracer_common::event::{INBAND_HELD, INBAND_NAMED, INBAND_REFUSED, INBAND_TX, InbandContext};
 
-use super::engine::Engine;
 use super::open_span::OpenSpan;
+use super::world::World;
 use crate::guard::shrink::ShrinkExcess;
 use crate::guard::tables::{TableUse, scaled};
 use crate::model::{Direction, Nanos, Side, SpanId, TraceId};
@@ -86,7 +86,7 @@ pub(super) struct InbandContexts {
     /// Expiry queue.
     due: VecDeque<(Nanos, Place)>,
     limit: usize,
-    outcomes: Outcomes,
+    pub(super) outcomes: Outcomes,
 }
 
 impl InbandContexts {
@@ -118,19 +118,14 @@ impl InbandContexts {
     }
 }
 
-impl Engine {
-    /// Outcomes of in-band contexts.
-    pub fn inband_outcomes(&self) -> Outcomes {
-        self.inband.outcomes
-    }
-
+impl InbandContexts {
     /// A context was sent or received.
-    pub(super) fn inband(&mut self, inband: &InbandContext) {
-        self.world.now = self.world.now.max(inband.header.nanos);
+    pub(super) fn inband(&mut self, world: &mut World, inband: &InbandContext) {
+        world.now = world.now.max(inband.header.nanos);
         let (tx, named) = (inband.header.flags & INBAND_TX != 0, inband.header.flags & INBAND_NAMED != 0);
         let trace = TraceId(u128::from_be_bytes(inband.trace));
         let span = SpanId(u64::from_be_bytes(inband.span));
-        let outcomes = &mut self.inband.outcomes;
+        let outcomes = &mut self.outcomes;
         if inband.header.flags & INBAND_REFUSED != 0 || trace.0 == 0 || (span.0 == 0 && !named) {
             outcomes.refused += 1;
             return;
@@ -140,16 +135,16 @@ impl Engine {
             (false, true) => {}
             (false, false) => outcomes.received += 1,
         }
-        if self.inband.due.len() >= self.inband.limit
-            && let Some((_, oldest)) = self.inband.due.pop_front()
-            && self.inband.waiting.remove(&oldest).is_some()
+        if self.due.len() >= self.limit
+            && let Some((_, oldest)) = self.due.pop_front()
+            && self.waiting.remove(&oldest).is_some()
         {
             outcomes.dropped += 1;
         }
         let place = (inband.cookie, tx, inband.seq);
         let parent = (!named).then_some(span);
-        self.inband.due.push_back((self.world.now + KEEP, place));
-        self.inband.waiting.insert(
+        self.due.push_back((world.now + KEEP, place));
+        self.waiting.insert(
             place,
             InbandIds { trace, parent, held: inband.header.flags & INBAND_HELD != 0, flags: inband.flags },
         );
@@ -158,7 +153,7 @@ impl Engine {
     /// A request begins: takes the context it was sent or received with.
     pub(super) fn inband_ids(&mut self, live: &mut OpenSpan, dir: Direction, seq: Option<u32>) {
         let place = seq.map(|seq| (live.cookie, dir == Direction::Tx, seq));
-        let Some(inband_ids) = place.and_then(|place| self.inband.take(place)) else { return };
+        let Some(inband_ids) = place.and_then(|place| self.take(place)) else { return };
         match (live.side, inband_ids.parent) {
             (Side::Client, Some(id)) => {
                 live.id = id;
@@ -168,10 +163,10 @@ impl Engine {
             }
             (Side::Server, parent) if live.remote_parent.is_none() => {
                 live.trace = inband_ids.trace;
-                self.inband.outcomes.matched += u64::from(parent.is_some());
+                self.outcomes.matched += u64::from(parent.is_some());
             }
             (Side::Server, Some(_)) => {
-                self.inband.outcomes.header += 1;
+                self.outcomes.header += 1;
                 return;
             }
             (_, None) => return,
@@ -186,12 +181,12 @@ impl Engine {
             Side::Server => inband_ids.parent.is_some() && parent != inband_ids.parent,
             Side::Client => false,
         };
-        self.inband.outcomes.contradicted += u64::from(other);
-        self.inband.outcomes.renamed += u64::from(live.side == Side::Client && trace != inband_ids.trace);
+        self.outcomes.contradicted += u64::from(other);
+        self.outcomes.renamed += u64::from(live.side == Side::Client && trace != inband_ids.trace);
     }
 
     /// About once a second.
-    pub(super) fn tags_expire(&mut self) {
-        self.inband.expire(self.world.now);
+    pub(super) fn tags_expire(&mut self, world: &mut World) {
+        self.expire(world.now);
     }
 }

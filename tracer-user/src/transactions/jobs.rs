@@ -22,13 +22,14 @@ use tracer_common::event::Op;
 
 use super::begin::{Begun, During};
 use super::engine::Engine;
-use super::output::Output;
-use super::event_loop::is_looped;
+use super::entity::is_looped;
+use super::entity::{is_named, is_unique};
 use super::evidence::Evidence;
 use super::open_span::{OpenSpan, Slot};
+use super::output::Output;
 use super::report::DEFERRALS;
-use super::task_table::{is_named, is_unique};
 use super::thread::Thread;
+use super::thread_affinity;
 use crate::guard::shrink::ShrinkExcess;
 use crate::guard::tables::{TableUse, scaled};
 use crate::model::{Cost, Direction, Linked, Nanos, Outcome, ProtocolId, Side, SpanId, TraceId};
@@ -226,7 +227,8 @@ impl Engine {
         out: &mut Vec<Output>,
     ) {
         let Some(during) = during else { return };
-        let Some(connection) = self.world.connections.get(&cookie).filter(|known| known.side() == Some(Side::Client)) else {
+        let Some(connection) = self.world.connections.get(&cookie).filter(|known| known.side() == Some(Side::Client))
+        else {
             return;
         };
         let (call, server) = (connection.span(exchange), connection.callee_address());
@@ -277,7 +279,7 @@ impl Engine {
 
     /// The worker that an operation is of.
     fn worker(&self, op: &Op) -> WorkerId {
-        let of_task = is_unique(op.entity) || (is_named(op.entity) && self.task_table.makes_tasks(op.header.tgid));
+        let of_task = is_unique(op.entity) || (is_named(op.entity) && self.tasks.table.makes_tasks(op.header.tgid));
         if of_task { (op.header.tgid, op.entity) } else { (op.header.tid, 0) }
     }
 
@@ -294,7 +296,7 @@ impl Engine {
     fn asks_for_job(&mut self, op: &Op, queues: &[u64], (cookie, exchange): (u64, u64)) -> bool {
         let (id, tgid) = (self.worker(op), op.header.tgid);
         let serves = self.world.processes.serving_all || self.world.processes.serving.contains_key(&tgid);
-        if serves && !self.queue_workers.contains(tgid) {
+        if serves && !self.world.processes.queue_workers.contains(tgid) {
             return false;
         }
         if !self.jobs.workers.contains_key(&id) && self.jobs.workers.len() >= self.world.limits.threads {
@@ -322,8 +324,8 @@ impl Engine {
         let thread = self.world.threads.get(&op.header.tid);
         let is_request = |slot: &Slot| self.world.spans.get(*slot).is_some_and(|live| live.protocol != ProtocolId::Job);
         let of_request = thread.is_some_and(|thread| thread.open.iter().any(is_request))
-            || self.cause_of_child(op).is_some_and(|cause| cause.candidate.is_some());
-        if of_request || !self.add_queue_worker(tgid) {
+            || self.child_processes.cause_of_child(&self.world, op).is_some_and(|cause| cause.candidate.is_some());
+        if of_request || !self.world.processes.queue_workers.add(tgid, self.world.limits.processes) {
             return false;
         }
         let Some(worker) = self.jobs.workers.get_mut(&id) else { return false };
@@ -392,9 +394,9 @@ impl Engine {
         let (nanos, tid) = (op.header.nanos, op.header.tid);
         let Some(live) = self.world.spans.get_mut(slot).filter(|live| live.end == 0) else { return };
         (live.first_reply, live.answered_by) = (nanos, tid);
-        self.answered_by_thread(slot, tid, op);
+        thread_affinity::answered_by_thread(&mut self.world, slot, tid, op);
         if is_named(op.entity) {
-            self.answered_by_task(slot, op);
+            self.tasks.answered_by_task(&mut self.world, slot, op);
         }
         self.ended(slot, Outcome::Complete, nanos);
         self.jobs.ended = Some(slot);
@@ -458,7 +460,8 @@ impl Engine {
     /// The cause of a call that a thread with a job sends; `opener`: of the call's connection, if it is the first on it.
     pub(super) fn cause_in_job(&self, slot: Slot, op: &Op, opener: Option<(Slot, Option<u32>)>) -> Option<Evidence> {
         let live = self.world.spans.get(slot).filter(|live| live.protocol == ProtocolId::Job)?;
-        let polled = self.world.threads.get(&op.header.tid).is_none_or(|thread| thread.polls_at_op != op.counters.polls);
+        let polled =
+            self.world.threads.get(&op.header.tid).is_none_or(|thread| thread.polls_at_op != op.counters.polls);
         // Waiting for the connection is part of the call.
         let connected = opener == Some((slot, Some(op.header.tid)));
         Some(match (live.alone, polled && !connected) {

@@ -142,7 +142,7 @@ impl Engine {
             tasks,
             relay_memory: _,
         } = self.world.limits;
-        let (named, intervals) = self.task_table.len();
+        let (named, intervals) = self.tasks.table.len();
         let counters = &self.world.counters;
         let [relay_requests, relay_calls] = self.relays.table_use();
         let [job_workers, jobs_waiting] = self.jobs.table_use(threads);
@@ -159,26 +159,21 @@ impl Engine {
             ),
             processes: TableUse::new(self.world.processes.services.len(), processes, counters.processes_forgotten),
             head_bytes: TableUse::new(self.head_bytes, head_bytes, counters.heads_given_up),
-            tasks: TableUse::new(named, tasks, self.task_table.tasks_reached),
-            callbacks: self.callbacks,
-            intervals: TableUse::new(intervals, tasks, self.task_table.intervals_reached),
-            wakers: TableUse::new(self.wakers.tasks(), tasks, self.wakers.reached),
+            tasks: TableUse::new(named, tasks, self.tasks.table.tasks_reached),
+            callbacks: self.loops.callbacks,
+            intervals: TableUse::new(intervals, tasks, self.tasks.table.intervals_reached),
+            wakers: TableUse::new(self.tasks.wakers.tasks(), tasks, self.tasks.wakers.reached),
             relay_requests,
             relay_calls,
             inband: self.inband.table_use(),
             reported_traces: self.reported.table_use(),
-            queue_workers: self.queue_workers.table_use(processes),
+            queue_workers: self.world.processes.queue_workers.table_use(processes),
             job_workers,
             jobs_waiting,
-            thread_affinity: self.affinity.table_use(processes),
+            thread_affinity: self.world.processes.affinity.table_use(processes),
             child_processes: self.child_processes.table_use(processes),
-            process_costs: self.process_costs_use(),
+            process_costs: self.charges.processes.table_use(),
         }
-    }
-
-    /// UDP look-ups whose ends were not joined because more than one call matched the answer.
-    pub fn lookups_unclear(&self) -> u64 {
-        self.lookups.unclear
     }
 
     /// Heads longer than this are no longer reassembled, bytes.
@@ -221,7 +216,8 @@ impl Engine {
             return;
         }
         let mut holding: Vec<(Nanos, u64, usize)> = self
-            .world.connections
+            .world
+            .connections
             .iter()
             .map(|(cookie, connection)| (connection.last, *cookie, connection.talk.kept_bytes()))
             .filter(|(_, _, bytes)| *bytes > 0)

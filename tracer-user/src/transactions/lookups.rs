@@ -13,8 +13,8 @@ use smallvec::SmallVec;
 
 use super::begin::During;
 use super::connection::Place;
-use super::engine::Engine;
 use super::open_span::Slot;
+use super::world::World;
 use crate::guard::shrink::ShrinkExcess;
 use crate::model::{Direction, Nanos, Side};
 use crate::protocols::Stamp;
@@ -216,22 +216,23 @@ impl Lookups {
     }
 }
 
-impl Engine {
+impl Lookups {
     /// A datagram of a look-up was sent or received.
     pub(super) fn looked_up(
         &mut self,
+        world: &mut World,
         cookie: u64,
         (exchange, question): (u64, u64),
         (dir, at, sure): (Direction, Stamp, bool),
         op: Option<During<'_>>,
     ) {
-        let Some(connection) = self.world.connections.get(&cookie) else { return };
-        let found = connection.span(exchange).and_then(|slot| Some((slot, self.world.spans.get_mut(slot)?)));
+        let Some(connection) = world.connections.get(&cookie) else { return };
+        let found = connection.span(exchange).and_then(|slot| Some((slot, world.spans.get_mut(slot)?)));
         let (Some((slot, live)), Some(During { op, .. })) = (found, op) else {
             return;
         };
         if live.side == Side::Client && dir == Direction::Rx {
-            return self.lookups.over((question, connection.local_port), slot, at.nanos);
+            return self.over((question, connection.local_port), slot, at.nanos);
         }
         let Some((to, port)) = connection.sent_to(op) else { return };
         if connection.peer_port == 0 {
@@ -242,23 +243,23 @@ impl Engine {
         let side = live.side;
         match side {
             Side::Client => {
-                let thread = self.world.threads.get(&at.tid);
+                let thread = world.threads.get(&at.tid);
                 let from = thread.map_or(at.nanos, |thread| if thread.whole { thread.last_op } else { at.nanos });
                 let call = Call { slot, from, end: 0, last: at.nanos, sent: 1, served: 0, own, to: (to, port) };
                 let asked = (question, connection.local_port);
-                for (call, request) in self.lookups.asked(asked, call) {
-                    self.link(call, request);
+                for (call, request) in self.asked(asked, call) {
+                    world.link(call, request);
                 }
             }
             Side::Server if sure => {
                 let (read, port, key) = (live.start, connection.local_port, (question, port));
                 let answer = AnsweredQuestion { slot, read, reported: at.nanos, own, port, to };
-                if let Some(call) = self.lookups.answered(key, answer) {
-                    self.link(call, slot);
+                if let Some(call) = self.answered(key, answer) {
+                    world.link(call, slot);
                 }
             }
             // It is unknown which question of its socket this answers.
-            Side::Server => self.lookups.unclear += 1,
+            Side::Server => self.unclear += 1,
         }
     }
 }

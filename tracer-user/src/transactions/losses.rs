@@ -61,8 +61,7 @@ impl Engine {
         if matches!(followed, Some(None)) {
             return;
         }
-        self.task_table.lose(header.tgid, header.nanos);
-        self.wakers.lose(header.tgid);
+        self.tasks.lose(header.tgid, header.nanos);
         if let Some(doubted) = followed.flatten() {
             self.doubt(header.tid, doubted);
         }
@@ -70,7 +69,7 @@ impl Engine {
 
     /// Records of thread `tid` are missing: `doubted` may not be its only requests.
     pub(super) fn doubt(&mut self, tid: u32, doubted: SmallVec<[Slot; 2]>) {
-        self.release(tid);
+        self.thread_pools.release(&mut self.world, tid);
         self.world.counters.threads_doubted += 1;
         let now = self.world.now;
         if let Some(thread) = self.world.threads.get_mut(&tid) {
@@ -86,7 +85,8 @@ impl Engine {
     /// An operation that later ones of its connection overtook: replies may have been paired with the wrong requests,
     /// and the threads that read them may have read others.
     pub(super) fn overtaken(&mut self, op: &Op) {
-        let Some(connection) = self.world.connections.get(&op.cookie).filter(|known| known.last > op.header.nanos) else {
+        let Some(connection) = self.world.connections.get(&op.cookie).filter(|known| known.last > op.header.nanos)
+        else {
             return;
         };
         let readers: SmallVec<[u32; 4]> = connection
@@ -97,7 +97,7 @@ impl Engine {
             .collect();
         if op.header.flags & OP_TX == 0 && connection.side() == Some(Side::Server) {
             // Its bytes may go unparsed: they can have been a request.
-            self.serves(op.header.tgid, op.header.nanos);
+            self.world.serves(op.header.tgid, op.header.nanos);
         }
         for tid in readers {
             if let Some(doubted) = self.world.threads.get_mut(&tid).map(Thread::lose) {
@@ -115,7 +115,7 @@ impl Engine {
             return;
         }
         let endless = live.request.cut;
-        self.serves(tgid, nanos);
+        self.world.serves(tgid, nanos);
         let thread = self.world.threads.get_mut(&tid).filter(|thread| endless || !thread.open.is_empty());
         let thread = thread.filter(|thread| !span.is_some_and(|slot| thread.open.contains(&slot)));
         if let Some(doubted) = thread.map(Thread::lose) {

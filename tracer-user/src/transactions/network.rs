@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use tracer_common::event::{NetworkPath, State, tcp_state};
 
-use super::engine::Engine;
-use super::open_span::OpenSpan;
+use super::world::World;
 use crate::model::{FailedConnect, Nanos, Network, Opening};
 
 /// Most services, ports and errors of failed connects counted separately within about a second.
@@ -21,7 +20,7 @@ pub struct NetworkSoFar {
 
 impl NetworkSoFar {
     /// The network path at an operation on the span's connection, or at its end.
-    fn measured(&mut self, path: NetworkPath, begins: bool) {
+    pub(super) fn measured(&mut self, path: NetworkPath, begins: bool) {
         // A connection without a measured round trip is none of TCP, or has not been acknowledged anything.
         if path.rtt == 0 {
             return;
@@ -39,48 +38,40 @@ impl NetworkSoFar {
     }
 }
 
-impl OpenSpan {
-    /// Its first operation.
-    pub(super) fn begins_on(&mut self, path: NetworkPath) {
-        self.network.measured(path, true);
-    }
-
-    /// A later one.
-    pub(super) fn goes_on(&mut self, path: NetworkPath) {
-        self.network.measured(path, false);
-    }
+/// Connections that were not made, by service, port and error.
+#[derive(Debug, Default)]
+pub(super) struct FailedConnects {
+    counts: BTreeMap<FailedConnect, u64>,
 }
 
-impl Engine {
+impl FailedConnects {
+    /// Those since last taken.
+    pub(super) fn take(&mut self) -> BTreeMap<FailedConnect, u64> {
+        std::mem::take(&mut self.counts)
+    }
+
     /// A socket changed state: its open spans take over the network path. One that was never connected is counted.
-    pub(super) fn note_network(&mut self, state: &State) {
-        let Some(connection) = self.world.connections.get_mut(&state.cookie) else { return };
+    pub(super) fn note_network(&mut self, world: &mut World, state: &State) {
+        let Some(connection) = world.connections.get_mut(&state.cookie) else { return };
         if state.new == tcp_state::SYN_SENT {
             return;
         }
         let open: Vec<_> = connection.spans().collect();
         for slot in open {
-            if let Some(live) = self.world.spans.get_mut(slot) {
+            if let Some(live) = world.spans.get_mut(slot) {
                 live.goes_on(state.path);
             }
         }
         if state.old == tcp_state::SYN_SENT && state.new == tcp_state::CLOSE {
             let tgid = connection.tgid;
-            let failed = FailedConnect { service: self.world.processes.service(tgid), port: state.remote_port, error: state.error };
-            let room = self.failed_connects.len() < FAILED_CONNECTS;
+            let failed =
+                FailedConnect { service: world.processes.service(tgid), port: state.remote_port, error: state.error };
+            let room = self.counts.len() < FAILED_CONNECTS;
             // Which port matters less than that it failed.
-            let key = if room || self.failed_connects.contains_key(&failed) {
-                failed
-            } else {
-                FailedConnect { port: 0, ..failed }
-            };
-            *self.failed_connects.entry(key).or_default() += 1;
+            let key =
+                if room || self.counts.contains_key(&failed) { failed } else { FailedConnect { port: 0, ..failed } };
+            *self.counts.entry(key).or_default() += 1;
         }
-    }
-
-    /// Connects that failed since last taken.
-    pub fn take_failed_connects(&mut self) -> BTreeMap<FailedConnect, u64> {
-        std::mem::take(&mut self.failed_connects)
     }
 }
 

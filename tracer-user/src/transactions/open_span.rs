@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
+use tracer_common::event::NetworkPath;
 
 use super::callback_groups::CallbackGroup;
 use super::cause::Cause;
@@ -241,6 +242,16 @@ pub struct OpenSpan {
 }
 
 impl OpenSpan {
+    /// Its first operation on the network.
+    pub(super) fn begins_on(&mut self, path: NetworkPath) {
+        self.network.measured(path, true);
+    }
+
+    /// A later one.
+    pub(super) fn goes_on(&mut self, path: NetworkPath) {
+        self.network.measured(path, false);
+    }
+
     /// What remains of it once it is reported.
     pub fn kept(&self) -> SpanRef {
         (self.id, self.trace, self.service, self.class)

@@ -4,7 +4,7 @@
 //! From a connection's first text on, its socket's bytes are only read for the headers of TLS records: a request's key is
 //! that of the record its first byte travelled in, which is the same at both ends, whether an end sees text or not.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use tracer_common::event::{Header, NetworkPath, OP_AHEAD, OP_EOF, OP_JOINED, OP_TX, Op};
 use tracer_common::policy::{CapturePolicy, TEXT_UNWANTED, VERDICT_TRACE};
@@ -13,8 +13,9 @@ use tracer_common::runtime::tls::WHOLE_RECORD;
 use smallvec::SmallVec;
 
 use super::engine::Engine;
-use super::output::Output;
 use super::open_span::Slot;
+use super::output::Output;
+use super::tasks;
 use super::thread::Thread;
 use crate::model::{Direction, Nanos, Side};
 use crate::protocols::tls::records::Records;
@@ -30,10 +31,6 @@ const HEADERS: u16 = 512;
 const LITTLE: u16 = 16;
 /// Most events of round trips that wait for the text's protocol: it is known, or known to be unknown, before.
 const EVENTS: usize = 256;
-/// Most servers' certificates that wait to be taken, which is done once a second; others are shown by a later handshake.
-const CERTIFICATES: usize = 256;
-/// Between two looks at what runs in a process that encrypts, nanoseconds.
-const LOOK_AGAIN: Nanos = 1_000_000_000;
 
 /// Where a text travelled.
 #[derive(Clone, Copy, Debug)]
@@ -161,7 +158,7 @@ impl Engine {
             return;
         };
         self.overtaken(op);
-        self.note_task(op);
+        tasks::note_task(&mut self.world, op);
         let header = Header { flags: op.header.flags & !(OP_JOINED | OP_AHEAD), ..op.header };
         let arrived = if header.flags & OP_TX == 0 { arrived } else { 0 };
         // Its thread may have used another socket since.
@@ -209,9 +206,7 @@ impl Engine {
         if begins {
             connection.text_begins();
         }
-        if self.texting.len() < self.world.limits.processes {
-            self.texting.insert(op.header.tgid);
-        }
+        self.encryption.text_seen(op.header.tgid, self.world.limits.processes);
         let side = connection.side();
         let plain = connection.plain.as_mut()?;
         plain.records.keep(op.header.flags & OP_AHEAD != 0);
@@ -259,7 +254,7 @@ impl Engine {
             timed.awake().on_io(false, &chunk, &self.world.settings, events);
         }
         if receives {
-            self.received_encrypted(op);
+            self.loops.received_encrypted(&mut self.world, op);
         }
         true
     }
@@ -303,29 +298,9 @@ impl Engine {
         before_text.moved(op, head, false);
         before_text.shakes_hands(op);
         let (tgid, now) = (op.header.tgid, op.header.nanos);
-        let has_room = self.encrypting.len() < self.world.limits.processes || self.encrypting.contains_key(&tgid);
-        let is_due = self.encrypting.get(&tgid).is_none_or(|at| now.saturating_sub(*at) >= LOOK_AGAIN);
-        if first && has_room && is_due {
-            self.encrypting.insert(tgid, now);
-            self.encrypted.push(tgid);
+        if first {
+            self.encryption.begins(tgid, now, self.world.limits.processes);
         }
-    }
-
-    /// Processes that began to use TLS on a connection, since last taken.
-    pub fn take_encrypted(&mut self) -> std::vec::Drain<'_, u32> {
-        self.encrypted.drain(..)
-    }
-
-    /// A handshake showed its server's certificate.
-    pub(super) fn certified(&mut self, name: Box<str>, expires: i64) {
-        if self.certificates.len() < CERTIFICATES || self.certificates.contains_key(&name) {
-            self.certificates.insert(name, expires);
-        }
-    }
-
-    /// Certificates that handshakes showed since last taken: the server's name and when they expire, seconds since 1970.
-    pub fn take_certificates(&mut self) -> BTreeMap<Box<str>, i64> {
-        std::mem::take(&mut self.certificates)
     }
 
     /// A text was read: once its protocol is known, its encrypted bytes need no timing. If it is of no known protocol,
@@ -516,8 +491,9 @@ mod tests {
         server.moves(true, false, &request("/b"));
         server.pos[1][0] = first;
         server.moves(true, false, &request("/a"));
-        let seq =
-            |server: &Server, at| server.engine.world.connections.get(&1).and_then(|known| known.seq(Direction::Rx, at));
+        let seq = |server: &Server, at| {
+            server.engine.world.connections.get(&1).and_then(|known| known.seq(Direction::Rx, at))
+        };
         assert_eq!((seq(&server, first), seq(&server, second)), (None, None));
         // What is received next has its place again.
         server.pos[1][0] = second + request("/b").len() as u64;

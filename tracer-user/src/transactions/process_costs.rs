@@ -5,7 +5,6 @@
 
 use rustc_hash::FxHashMap;
 
-use super::engine::Engine;
 use crate::guard::tables::TableUse;
 use crate::model::ClassId;
 
@@ -52,20 +51,19 @@ impl ProcessCosts {
     }
 }
 
-impl Engine {
+impl ProcessCosts {
     /// Takes the CPU of processes since last taken: process, work, nanoseconds; in no order.
-    pub fn take_process_costs(&mut self) -> Vec<(u32, ProcessWork, u64)> {
-        self.process_costs.taken = self.process_costs.costs.len();
-        let costs = &mut self.process_costs.costs;
-        let taken = costs.drain().map(|((tgid, work), cpu)| (tgid, work, cpu)).collect();
+    pub(super) fn take(&mut self) -> Vec<(u32, ProcessWork, u64)> {
+        self.taken = self.costs.len();
+        let taken = self.costs.drain().map(|((tgid, work), cpu)| (tgid, work, cpu)).collect();
         // A host with many short processes for a while does not keep the room for them.
-        costs.shrink_to(1024);
+        self.costs.shrink_to(1024);
         taken
     }
 
     /// Use of the table: its entries when last taken.
-    pub(super) fn process_costs_use(&self) -> TableUse {
-        let ProcessCosts { costs: _, taken, refused } = &self.process_costs;
+    pub(super) fn table_use(&self) -> TableUse {
+        let ProcessCosts { costs: _, taken, refused } = self;
         TableUse::new(*taken, ENTRIES + 1, *refused)
     }
 }

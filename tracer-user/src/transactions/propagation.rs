@@ -77,7 +77,8 @@ impl Engine {
 
     /// Thread and process of an open request, if that thread certainly serves it and nothing else.
     pub fn serves_alone(&self, slot: Slot) -> Option<(u32, u32)> {
-        let live = self.world.spans.get(slot).filter(|live| live.side == Side::Server && live.end == 0 && live.alone)?;
+        let live =
+            self.world.spans.get(slot).filter(|live| live.side == Side::Server && live.end == 0 && live.alone)?;
         // A task can go on on another thread.
         if live.read_as != 0 || live.multiplexed || self.world.processes.interleaving.contains(&live.pid) {
             return None;

@@ -7,7 +7,6 @@
 use rustc_hash::FxHashSet;
 
 use super::cause::{Cause, ShownBy};
-use super::engine::Engine;
 use super::evidence::Evidence;
 use super::open_span::OpenSpan;
 use crate::guard::tables::TableUse;
@@ -52,12 +51,12 @@ fn takes_job(call: &OpenSpan) -> bool {
     }
 }
 
-impl Engine {
-    /// The process takes jobs from queues. Returns whether there was room to note that.
-    pub(super) fn add_queue_worker(&mut self, tgid: u32) -> bool {
-        let QueueWorkers { processes, refused } = &mut self.queue_workers;
+impl QueueWorkers {
+    /// The process takes jobs from queues; at most `limit` are remembered. Returns whether there was room to note that.
+    pub(super) fn add(&mut self, tgid: u32, limit: usize) -> bool {
+        let QueueWorkers { processes, refused } = self;
         let known = processes.contains(&tgid);
-        if !known && processes.len() >= self.world.limits.processes {
+        if !known && processes.len() >= limit {
             *refused += 1;
             return false;
         }
@@ -68,13 +67,13 @@ impl Engine {
     }
 
     /// A call is about to be sent of which only its process is known.
-    pub(super) fn note_queue_worker(&mut self, call: &mut OpenSpan) {
+    pub(super) fn note(&mut self, call: &mut OpenSpan, limit: usize) {
         if call.cause.evidence != Evidence::Begins {
             return;
         }
         if takes_job(call) {
-            self.add_queue_worker(call.pid);
-        } else if self.queue_workers.contains(call.pid) {
+            self.add(call.pid, limit);
+        } else if self.contains(call.pid) {
             call.cause = Cause { shown_by: ShownBy::Process, ..Cause::none(Evidence::OfJob) };
         }
     }

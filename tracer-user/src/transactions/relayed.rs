@@ -11,8 +11,8 @@ use std::net::IpAddr;
 use rustc_hash::FxHashMap;
 
 use super::engine::Engine;
-use super::output::Output;
 use super::open_span::{OpenSpan, Slot};
+use super::output::Output;
 use super::report::DEPTH;
 use crate::guard::shrink::ShrinkExcess;
 use crate::guard::tables::{TableUse, scaled};
@@ -310,8 +310,8 @@ impl Engine {
             let remote = cookie
                 .and_then(|cookie| self.world.connections.get(cookie))
                 .and_then(|connection| connection.remote_address());
-            let cookie =
-                cookie.filter(|_| remote.is_some_and(|remote| self.relays.bounds.may(self.world.now, from.number, remote)));
+            let cookie = cookie
+                .filter(|_| remote.is_some_and(|remote| self.relays.bounds.may(self.world.now, from.number, remote)));
             if let Some(connection) = cookie.and_then(|cookie| self.world.connections.get_mut(cookie)) {
                 // Later calls on it wait again.
                 connection.contact = Contact::Yes;

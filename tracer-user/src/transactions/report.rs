@@ -2,14 +2,20 @@
 
 use std::sync::Arc;
 
+use super::after_reply;
 use super::cause::Cause;
-use super::charge::{add, less};
-use super::combine::{Verdict, combine};
+use super::charges::less;
 use super::engine::Engine;
-use super::output::{Output, Verdicts};
 use super::evidence::{Doubt, Evidence, Reason};
-use super::open_span::{OpenSpan, Slot, SpanRef};
-use crate::model::{ClassId, Grade, Linked, Nanos, Outcome, ProtocolId, Side, SpanId};
+use super::open_span::{OpenSpan, Slot};
+use super::output::{Output, Verdicts};
+use super::streams;
+use super::tasks;
+use super::thread_affinity;
+use super::verdicts;
+use super::world::World;
+use super::{thread_pool, wakeup_candidates};
+use crate::model::{ClassId, Grade, Linked, Nanos, Outcome, ProtocolId, Side};
 
 /// How long, and how many times, a report is deferred for a call whose parent has not begun its answer.
 const DEFERRAL: Nanos = 250_000_000;
@@ -19,34 +25,33 @@ const TURN: Nanos = 1_000_000_000;
 /// Generations of parents followed to the start of a transaction.
 pub(super) const DEPTH: u32 = 64;
 
+/// Whether the call at the other end of a request is reported before it, in its turn, which comes soon: a second is more
+/// than any turn is late.
+fn is_preceded(world: &World, slot: Slot, now: Nanos) -> bool {
+    let due = |call: &OpenSpan| call.end.saturating_add(world.limits.grace + TURN);
+    call_before(world, slot).is_some_and(|call| call.deferred == 0 && now < due(call))
+}
+
+/// The call at the other end of a request, which has ended and is not reported.
+fn call_before(world: &World, slot: Slot) -> Option<&OpenSpan> {
+    let live = world.spans.get(slot).filter(|live| live.side == Side::Server && live.remote_parent.is_none())?;
+    world.spans.get(live.caller?.0).filter(|call| call.end != 0)
+}
+
 impl Engine {
     /// Reports the spans whose grace time ended by `now`.
     pub fn report(&mut self, now: Nanos, out: &mut Vec<Output>) {
         self.expire_closed(now, out);
         self.relay_sweep(out);
-        self.report_declared_samples(now, out);
-        self.decide_calls_of_children(now);
-        loop {
-            // Both queues are ordered by time. What follows a call comes right behind it, at the end behind all calls.
-            let (last, next) = (now == Nanos::MAX, self.followers.front());
-            let slot = if next.is_some_and(|slot| !last && !self.is_preceded(*slot, now)) {
-                self.followers.pop_front()
-            } else if self.waiting.front().is_some_and(|(due, _)| *due <= now) {
-                self.waiting.pop_front().map(|(_, slot)| slot)
-            } else if last && !self.followers.is_empty() {
-                self.followers.pop_front()
-            } else if self.deferred.front().is_some_and(|(due, _)| *due <= now) {
-                self.deferred.pop_front().map(|(_, slot)| slot)
-            } else {
-                break;
-            };
-            let Some(slot) = slot else { break };
+        self.declared.report_declared_samples(&mut self.world, now, out);
+        self.child_processes.decide_calls_of_children(&mut self.world, &mut self.tasks.table, now);
+        while let Some(slot) = self.queue.pop_due(now, |slot| is_preceded(&self.world, slot, now)) {
             self.settle_due(slot, now);
             if now != Nanos::MAX && self.undecided(slot, now) {
                 if let Some(live) = self.world.spans.get_mut(slot) {
                     live.deferred += 1;
                 }
-                self.deferred.push_back((now + DEFERRAL, slot));
+                self.queue.deferred.push_back((now + DEFERRAL, slot));
                 continue;
             }
             if now != Nanos::MAX && self.follows_its_call(slot, now) {
@@ -59,30 +64,17 @@ impl Engine {
     /// Puts the report of a request off until its call on this host is reported, if that has ended: what is learned in
     /// the call's grace time can still give the call another transaction, and files and collectors take no corrections.
     fn follows_its_call(&mut self, slot: Slot, now: Nanos) -> bool {
-        if self.is_preceded(slot, now) {
-            self.followers.push_back(slot);
+        if is_preceded(&self.world, slot, now) {
+            self.queue.followers.push_back(slot);
             return true;
         }
-        let is_deferred = self.call_before(slot).is_some();
+        let is_deferred = call_before(&self.world, slot).is_some();
         let Some(live) = self.world.spans.get_mut(slot).filter(|live| is_deferred && live.deferred < DEFERRALS) else {
             return false;
         };
         live.deferred += 1;
-        self.deferred.push_back((now + DEFERRAL, slot));
+        self.queue.deferred.push_back((now + DEFERRAL, slot));
         true
-    }
-
-    /// Whether the call at the other end of a request is reported before it, in its turn, which comes soon: a second is more
-    /// than any turn is late.
-    fn is_preceded(&self, slot: Slot, now: Nanos) -> bool {
-        let due = |call: &OpenSpan| call.end.saturating_add(self.world.limits.grace + TURN);
-        self.call_before(slot).is_some_and(|call| call.deferred == 0 && now < due(call))
-    }
-
-    /// The call at the other end of a request, which has ended and is not reported.
-    fn call_before(&self, slot: Slot) -> Option<&OpenSpan> {
-        let live = self.world.spans.get(slot).filter(|live| live.side == Side::Server && live.remote_parent.is_none())?;
-        self.world.spans.get(live.caller?.0).filter(|call| call.end != 0)
     }
 
     /// Whether evidence can still change the span's place in its transaction or its cost: a call (or the request at the
@@ -93,7 +85,10 @@ impl Engine {
         if live.deferred >= DEFERRALS {
             return false;
         }
-        if self.may_be_tasked(live, now) || self.may_be_moved(live) || self.is_worked_for(slot, now) {
+        if tasks::may_be_tasked(&self.world, live, now)
+            || thread_affinity::may_be_moved(&self.world, live)
+            || after_reply::is_worked_for(&self.world, slot, now)
+        {
             return true;
         }
         let is_open = |call: &Slot| self.world.spans.get(*call).is_some_and(|call| call.cause.is_open());
@@ -104,11 +99,11 @@ impl Engine {
         let serves = live.side == Side::Server;
         let mut call = if serves { above(live) } else { Some(live) };
         if let Some((live, group_membership)) = call.and_then(|call| Some((call, call.group_membership?)))
-            && self.loop_waits(live, group_membership)
+            && self.loops.loop_waits(&self.world, live, group_membership)
         {
             return true;
         }
-        if call.is_some_and(|call| self.awaits_answer(call)) {
+        if call.is_some_and(|call| verdicts::awaits_answer(&self.world, call)) {
             return true;
         }
         for level in 0..DEPTH {
@@ -122,18 +117,30 @@ impl Engine {
         false
     }
 
+    /// Decides a call's parent once no more evidence is expected.
+    fn settle_due(&mut self, slot: Slot, now: Nanos) {
+        let is_open = self.world.spans.get(slot).is_some_and(|live| live.cause.awaits_others());
+        if is_open
+            && !self.thread_pools.has_undecided(&mut self.world, slot, now)
+            && !self.tasks.still_waits(&mut self.world, slot, now)
+            && !wakeup_candidates::has_wakeup_candidates(&mut self.world, slot, now)
+        {
+            thread_pool::dismiss(&mut self.world, slot);
+        }
+    }
+
     /// Reports a span, whatever is still missing.
     pub(super) fn give_out(&mut self, slot: Slot, out: &mut Vec<Output>) {
         self.settle_due(slot, Nanos::MAX);
         self.inherit(slot);
         self.link_job(slot);
         let Some(live) = self.world.spans.get(slot) else { return };
-        let (moves, doubt) = (self.affinity.moves(live.pid), self.doubt_by_now(live));
+        let (moves, doubt) = (self.world.processes.affinity.moves(live.pid), self.doubt_by_now(live));
         if let Some(live) = self.world.spans.get_mut(slot) {
             live.cause.doubt = doubt.or(live.cause.doubt);
             live.alone &= !moves;
         }
-        self.judge_stream(slot);
+        streams::judge_stream(&mut self.world, slot);
         self.suspect(slot);
         let Some(live) = self.world.spans.get(slot) else { return };
         let (trace, parent) = (self.trace(live, DEPTH), self.verdict(live).sure());
@@ -183,15 +190,15 @@ impl Engine {
         }
         self.reported_with(slot, trace);
         let Some(mut live) = self.world.spans.remove(slot) else { return };
-        self.tag_over(&live, verdicts.parent, verdicts.trace);
+        self.inband.tag_over(&live, verdicts.parent, verdicts.trace);
         if let Some(group_membership) = live.group_membership {
-            self.callback_groups.untie(group_membership.callback_group);
+            self.loops.untie(group_membership);
         }
         live.trace = trace;
         self.upgrade_reported(&live, trace);
         self.producer_reported(slot, &live, trace);
-        self.reported_before_its_work_ended(live.tid, slot, live.kept());
-        self.reported_before_its_children_ended(slot, &live);
+        after_reply::reported_before_its_work_ended(&mut self.world, live.tid, slot, live.kept());
+        self.child_processes.reported_before_its_children_ended(slot, &live);
         self.leave(slot, &mut live, parent, out);
         // The other end can outlive it and must find the transaction.
         if let Some(callee) = live.callee.and_then(|callee| self.world.spans.get_mut(callee))
@@ -199,7 +206,7 @@ impl Engine {
         {
             callee.trace = trace;
         }
-        self.forget_forward(slot, &live);
+        self.forwarding.forget_forward(slot, &live);
         if live.end == 0 {
             live.end = self.world.now;
         }
@@ -214,44 +221,6 @@ impl Engine {
         if let Some(live) = slot.and_then(|slot| self.world.spans.get_mut(slot)) {
             live.linked = Some(linked);
         }
-    }
-
-    /// The verdict on a call's parent by the evidence so far.
-    pub(super) fn verdict(&self, live: &OpenSpan) -> Verdict {
-        let verdict = live.group_membership.map_or_else(
-            || combine(&live.cause.proposal()),
-            |group_membership| self.loop_verdict(live, group_membership),
-        );
-        if verdict.grade != Grade::Confirmed {
-            return verdict;
-        }
-        match self.doubt_of_evidence(live) {
-            Some(doubt) => Verdict { grade: Grade::Ambiguous, reason: Reason::Against(doubt), ..verdict },
-            None => verdict,
-        }
-    }
-
-    /// What makes a call's evidence void by what is known of its process and threads by now. Where several doubts hold, the
-    /// first is told: it says most about the process.
-    pub(super) fn doubt_by_now(&self, live: &OpenSpan) -> Option<Doubt> {
-        self.doubt_of_stream(live)
-            .or_else(|| self.doubt_of_thread(live))
-            .or_else(|| self.doubt_of_task(live))
-            .or_else(|| self.doubt_of_detached_call(live))
-    }
-
-    /// What remains of that parent once it is reported.
-    pub(super) fn kept(&self, live: &OpenSpan) -> Option<SpanRef> {
-        live.group_membership
-            .and_then(|group_membership| self.loop_kept(group_membership))
-            .or(live.cause.candidate.map(|candidate| candidate.kept))
-    }
-
-    fn id_of(&self, parent: Slot, call: &OpenSpan) -> Option<SpanId> {
-        self.world.spans.get(parent).map(|parent| parent.id).or_else(|| {
-            let kept = self.kept(call).filter(|_| self.verdict(call).sure() == Some(parent));
-            kept.map(|(id, _, _, _)| id)
-        })
     }
 
     /// Sets the class of an open span, and the service class of its rule; its cost so far counts for that class from
@@ -275,7 +244,8 @@ impl Engine {
         // taken for another protocol's.
         let is_below =
             |live: &OpenSpan| live.cause.request() == Some(slot) || live.caller.is_some_and(|(call, _)| call == slot);
-        let below: Vec<Slot> = self.world.spans.slots().filter(|slot| self.world.spans.get(*slot).is_some_and(is_below)).collect();
+        let below: Vec<Slot> =
+            self.world.spans.slots().filter(|slot| self.world.spans.get(*slot).is_some_and(is_below)).collect();
         for span in below {
             let Some(live) = self.world.spans.get_mut(span) else { continue };
             if live.cause.request() == Some(slot) {
@@ -288,12 +258,12 @@ impl Engine {
 
     /// What a withdrawn span cost is its service's overhead.
     pub fn disown(&mut self, live: &OpenSpan) {
-        add(&mut self.overhead, live.service.0, less(live.cost, live.posted));
+        self.charges.to_overhead(live.service, less(live.cost, live.posted));
     }
 
     /// Posts the unposted cost of a finished span to its final class.
     pub fn settle(&mut self, live: &OpenSpan, class: ClassId) {
         let rest = less(live.cost, live.posted);
-        add(&mut self.class_costs, class.0, rest);
+        self.charges.to_class(class, rest);
     }
 }

@@ -4,6 +4,7 @@ use rustc_hash::FxHashMap;
 
 use super::engine::Engine;
 use super::open_span::{OpenSpan, Slot};
+use super::verdicts;
 use crate::model::{Side, TraceId};
 
 /// An open request, or an open call that belongs to none.
@@ -35,8 +36,12 @@ fn is_open(span: &OpenSpan) -> bool {
 impl Engine {
     /// Open requests with their open calls, and open calls of no open request; in no particular order.
     pub fn running(&self) -> Vec<RunningSpan<'_>> {
-        let open =
-            || self.world.spans.slots().filter_map(|slot| Some((slot, self.world.spans.get(slot).filter(|span| is_open(span))?)));
+        let open = || {
+            self.world
+                .spans
+                .slots()
+                .filter_map(|slot| Some((slot, self.world.spans.get(slot).filter(|span| is_open(span))?)))
+        };
         let mut rows: FxHashMap<Slot, RunningSpan<'_>> = open()
             .filter(|(_, span)| span.side == Side::Server)
             .map(|(slot, span)| {
@@ -46,7 +51,7 @@ impl Engine {
             .collect();
         let mut others = Vec::new();
         for (_, span) in open().filter(|(_, span)| span.side == Side::Client) {
-            let certain = self.charged_at_once(span).is_some();
+            let certain = verdicts::charged_at_once(&self.world, span).is_some();
             match span.cause.request().and_then(|request| rows.get_mut(&request)) {
                 Some(request) => request.calls.push(RunningCall { span, certain }),
                 None => others.push(RunningSpan {

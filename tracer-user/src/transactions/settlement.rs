@@ -4,26 +4,14 @@
 //! request's downstream time, and it has a transaction of its own. Evidence often comes after the call, so the call
 //! keeps its cost until it, or its request, is reported.
 
-use super::charge::{SPAN_SAMPLES, add, less};
+use super::charge::SPAN_SAMPLES;
+use super::charges::less;
 use super::engine::Engine;
-use super::output::Output;
 use super::open_span::{CallTime, OpenSpan, Slot};
-use super::streams::is_stream;
+use super::output::Output;
 use crate::model::{Cost, Owner, Side, StackSample};
 
 impl Engine {
-    /// The call's parent, if current evidence makes it more than a guess.
-    pub(super) fn sure_parent(&self, call: &OpenSpan) -> Option<Slot> {
-        self.verdict(call).sure().filter(|_| self.doubt_by_now(call).is_none())
-    }
-
-    /// The request to charge the call's work to at once, because no later evidence can change its parent.
-    pub(super) fn charged_at_once(&self, call: &OpenSpan) -> Option<Slot> {
-        let parent = call.cause.request().filter(|_| call.cause.is_certain() && !is_stream(call))?;
-        let may_change = self.may_be_tasked(call, self.world.now) || self.may_be_moved(call);
-        (self.world.spans.get(parent).is_some() && !may_change && self.doubt_of_thread(call).is_none()).then_some(parent)
-    }
-
     /// A request is reported: takes the cost of its calls, and drops the times of calls that may belong to another
     /// request.
     pub(super) fn collect_calls(&mut self, slot: Slot, out: &mut Vec<Output>) {
@@ -73,10 +61,10 @@ impl Engine {
         let class = reported.and_then(|(.., class)| class);
         match class {
             Some(class) => {
-                add(&mut self.class_costs, class.0, rest);
+                self.charges.to_class(class, rest);
                 self.reported.late.add(reported.map(|(span, ..)| span), class, rest);
             }
-            None => add(&mut self.overhead, live.service.0, rest),
+            None => self.charges.to_overhead(live.service, rest),
         }
         let owner = class.map_or(Owner::Overhead(live.service), Owner::Class);
         for mut sample in samples {

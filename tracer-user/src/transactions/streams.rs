@@ -8,9 +8,9 @@
 
 use super::cause::CallState;
 use super::connection::SEVERAL;
-use super::engine::Engine;
 use super::evidence::{Doubt, Evidence};
 use super::open_span::{OpenSpan, Slot};
+use super::world::World;
 use crate::model::Side;
 use crate::protocols::Conventions;
 
@@ -20,42 +20,40 @@ pub(super) fn is_stream(live: &OpenSpan) -> bool {
     live.side == Side::Client && live.multiplexed && by_http
 }
 
-impl Engine {
-    /// Thread `tid` sent the call.
-    pub(super) fn asks_by_stream(&mut self, slot: Slot, tid: u32) {
-        let Some(live) = self.world.spans.get(slot).filter(|live| is_stream(live)) else { return };
-        if let Some(connection) = self.world.connections.get_mut(&live.cookie)
-            && connection.asker != tid
-        {
-            connection.asker = if connection.asker == 0 { tid } else { SEVERAL };
-        }
+/// Thread `tid` sent the call.
+pub(super) fn asks_by_stream(world: &mut World, slot: Slot, tid: u32) {
+    let Some(live) = world.spans.get(slot).filter(|live| is_stream(live)) else { return };
+    if let Some(connection) = world.connections.get_mut(&live.cookie)
+        && connection.asker != tid
+    {
+        connection.asker = if connection.asker == 0 { tid } else { SEVERAL };
     }
+}
 
-    /// The call's reply came: records whether one thread made all calls on its connection until then.
-    pub(super) fn replied_by_stream(&mut self, slot: Slot) {
-        let Some(live) = self.world.spans.get_mut(slot).filter(|live| is_stream(live)) else { return };
-        live.sole = self.world.connections.get(&live.cookie).is_some_and(|connection| connection.asker == live.tid);
+/// The call's reply came: records whether one thread made all calls on its connection until then.
+pub(super) fn replied_by_stream(world: &mut World, slot: Slot) {
+    let Some(live) = world.spans.get_mut(slot).filter(|live| is_stream(live)) else { return };
+    live.sole = world.connections.get(&live.cookie).is_some_and(|connection| connection.asker == live.tid);
+}
+
+/// Whether only the sending thread links the call to a request while others send on its connection, too.
+fn is_shared_stream(world: &World, live: &OpenSpan) -> bool {
+    if !is_stream(live) || live.cause.state == CallState::DecidedByTask || live.cause.candidate.is_none() {
+        return false;
     }
+    !world.connections.get(&live.cookie).map_or(live.sole, |connection| connection.asker == live.tid)
+}
 
-    /// Whether only the sending thread links the call to a request while others send on its connection, too.
-    fn is_shared_stream(&self, live: &OpenSpan) -> bool {
-        if !is_stream(live) || live.cause.state == CallState::DecidedByTask || live.cause.candidate.is_none() {
-            return false;
-        }
-        !self.world.connections.get(&live.cookie).map_or(live.sole, |connection| connection.asker == live.tid)
-    }
+/// Why such a call is ambiguous, if it is.
+pub(super) fn doubt_of_stream(world: &World, live: &OpenSpan) -> Option<Doubt> {
+    is_shared_stream(world, live).then_some(Doubt::SharedStream)
+}
 
-    /// Why such a call is ambiguous, if it is.
-    pub(super) fn doubt_of_stream(&self, live: &OpenSpan) -> Option<Doubt> {
-        self.is_shared_stream(live).then_some(Doubt::SharedStream)
-    }
-
-    /// Such a call is reported, and its thread is the only evidence: notes that no other thread could have sent it.
-    pub(super) fn judge_stream(&mut self, slot: Slot) {
-        let Some(live) = self.world.spans.get_mut(slot).filter(|live| is_stream(live)) else { return };
-        let by_thread = live.cause.candidate.is_some() && live.cause.is_certain();
-        if by_thread && live.cause.doubt.is_none() && live.cause.state != CallState::DecidedByTask {
-            live.cause.evidence = Evidence::OnlySender;
-        }
+/// Such a call is reported, and its thread is the only evidence: notes that no other thread could have sent it.
+pub(super) fn judge_stream(world: &mut World, slot: Slot) {
+    let Some(live) = world.spans.get_mut(slot).filter(|live| is_stream(live)) else { return };
+    let by_thread = live.cause.candidate.is_some() && live.cause.is_certain();
+    if by_thread && live.cause.doubt.is_none() && live.cause.state != CallState::DecidedByTask {
+        live.cause.evidence = Evidence::OnlySender;
     }
 }

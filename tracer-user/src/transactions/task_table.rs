@@ -15,9 +15,10 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use tracer_common::event::{ENTITY_BITS, Fork, Op, TASK_EDGE_CREATED, TaskEdge};
-use tracer_common::runtime::{KIND_GO, KIND_GREENLET, KIND_JAVA, KIND_NODE, KIND_PYTHON, KIND_TOKIO};
+use tracer_common::event::{Fork, Op, TASK_EDGE_CREATED, TaskEdge};
+use tracer_common::runtime::KIND_TOKIO;
 
+use super::entity::{is_named, is_python, is_unique, kind};
 use super::evidence::{Doubt, Evidence};
 use super::open_span::{Slot, SpanRef};
 use crate::guard::shrink::ShrinkExcess;
@@ -127,26 +128,6 @@ pub struct TaskTable {
     pub intervals_reached: u64,
     /// Missing task edges.
     pub lost: u64,
-}
-
-/// Whether `entity` names a task; for Node.js it holds async ids instead.
-pub fn is_named(entity: u64) -> bool {
-    entity << (64 - ENTITY_BITS) != 0 && kind(entity) != KIND_NODE
-}
-
-/// The runtime kind of an entity; 0: none.
-pub fn kind(entity: u64) -> u32 {
-    (entity >> ENTITY_BITS) as u32
-}
-
-/// Whether the name is never reused within the process.
-pub fn is_unique(entity: u64) -> bool {
-    matches!(kind(entity), KIND_GO | KIND_TOKIO | KIND_JAVA)
-}
-
-/// Whether it is a Python task: a context or a greenlet.
-pub fn is_python(entity: u64) -> bool {
-    matches!(kind(entity), KIND_PYTHON | KIND_GREENLET)
 }
 
 impl TaskTable {

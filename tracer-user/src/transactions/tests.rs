@@ -10,8 +10,8 @@ use tracer_common::off_cpu::Reason;
 
 use super::connection::Connection;
 use super::engine::{Engine, Limits};
-use super::output::{Output, Verdicts};
 use super::open_span::OpenSpan;
+use super::output::{Output, Verdicts};
 use crate::decode::Record;
 use crate::model::{Accepted, ClassId, Grade, Interpreted, Nanos, Outcome, ServiceId, Side, StackSample, Wait};
 use crate::protocols::Settings;

@@ -19,12 +19,12 @@ use smallvec::SmallVec;
 use tracer_common::event::Op;
 
 use super::cause::{Cause, ShownBy};
-use super::engine::Engine;
-use super::event_loop::is_looped;
+use super::entity::is_looped;
+use super::entity::is_unique;
 use super::evidence::{Doubt, Evidence};
 use super::losses::SUSPECT;
 use super::open_span::{OpenSpan, Slot};
-use super::task_table::is_unique;
+use super::world::World;
 use crate::guard::shrink::ShrinkExcess;
 use crate::guard::tables::TableUse;
 use crate::model::{Nanos, Side};
@@ -155,246 +155,253 @@ impl ThreadAffinity {
     }
 }
 
-impl Engine {
-    /// Requests of the process move between threads.
-    pub fn moves_requests(&mut self, tgid: u32) {
-        // Its calls so far are judged when they are reported.
-        if self.affinity.processes.len() < self.world.limits.processes || self.affinity.processes.contains_key(&tgid) {
-            let process = self.affinity.processes.entry(tgid).or_default();
-            (process.moves, process.open) = (true, SmallVec::new());
-        } else {
-            self.affinity.reached += 1;
-        }
+/// Requests of the process move between threads.
+pub(super) fn requests_move(world: &mut World, tgid: u32) {
+    // Its calls so far are judged when they are reported.
+    if world.processes.affinity.processes.len() < world.limits.processes
+        || world.processes.affinity.processes.contains_key(&tgid)
+    {
+        let process = world.processes.affinity.processes.entry(tgid).or_default();
+        (process.moves, process.open) = (true, SmallVec::new());
+    } else {
+        world.processes.affinity.reached += 1;
     }
+}
 
-    /// Before an operation is handled: a thread of a process whose requests move stands for no request.
-    pub(super) fn note_moving(&mut self, op: &Op) {
-        let header = &op.header;
-        if self.affinity.moves(header.tgid)
-            && let Some(thread) = self.world.thread(header.tid, header.tgid, header.nanos)
+/// Before an operation is handled: a thread of a process whose requests move stands for no request.
+pub(super) fn note_moving(world: &mut World, op: &Op) {
+    let header = &op.header;
+    if world.processes.affinity.moves(header.tgid)
+        && let Some(thread) = world.thread(header.tid, header.tgid, header.nanos)
+    {
+        thread.multiplexer = true;
+    }
+}
+
+/// A thread read a request.
+pub(super) fn read_by_thread(world: &mut World, slot: Slot, tgid: u32) {
+    // Calls of a process without an entry are never sure while others of its requests are open.
+    if world.processes.affinity.processes.len() >= world.limits.processes
+        && !world.processes.affinity.processes.contains_key(&tgid)
+    {
+        world.processes.affinity.reached += 1;
+        return;
+    }
+    let process = world.processes.affinity.processes.entry(tgid).or_default();
+    if let Some(live) = world.spans.get(slot) {
+        process.works(live.tid);
+    }
+    if process.is_known() {
+        return;
+    }
+    let spans = &world.spans;
+    if process.open.len() >= REMEMBERED {
+        process.open.retain(|slot| spans.get(*slot).is_some_and(|live| live.end == 0));
+    }
+    if process.open.len() < REMEMBERED {
+        process.open.push(slot);
+    }
+}
+
+/// A call was sent. If its thread is the evidence for its parent, notes whether it may be another request's.
+pub(super) fn sent_by_thread(world: &mut World, slot: Slot, op: &Op) {
+    if has_own_identity(op) {
+        return;
+    }
+    let (tid, tgid) = (op.header.tid, op.header.tgid);
+    let Some(cause) = world.spans.get(slot).map(|live| live.cause) else { return };
+    let claims = is_by_thread(&cause);
+    let Some(thread) = world.threads.get_mut(&tid) else { return };
+    thread.requests.calls |= cause.candidate.is_some();
+    if thread.requests.sent() {
+        crosses(world, tid, tgid);
+    }
+    if let Some(process) = world.processes.affinity.processes.get_mut(&tgid) {
+        process.works(tid);
+    }
+    if !claims {
+        return;
+    }
+    let others = may_be_of_others(world, tid, tgid);
+    if let Some(live) = world.spans.get_mut(slot) {
+        live.cause.others_open = others;
+    }
+}
+
+/// Whether what a thread does for the request it holds may be for one that it does not hold: it is not known yet
+/// whether the process's requests stay on their threads.
+fn may_be_of_others(world: &World, tid: u32, tgid: u32) -> bool {
+    // Where records are missing, a thread may work for a request that it no longer seems to hold.
+    let holds = |slot: &Slot| world.threads.get(&tid).is_some_and(|thread| thread.open.contains(slot));
+    let held = |slot: &Slot| world.spans.get(*slot).is_some_and(|live| live.end == 0) && !holds(slot);
+    world.processes.affinity.processes.get(&tgid).is_none_or(|process| {
+        !process.is_known()
+            && (process.others_open || process.open.len() >= REMEMBERED || process.open.iter().any(held))
+    })
+}
+
+/// A thread forked a process for the request it holds. Returns whether it may have been for another thread's.
+pub(super) fn forked_by_thread(world: &mut World, tid: u32, tgid: u32) -> bool {
+    if world.threads.get_mut(&tid).is_some_and(|thread| thread.requests.works()) {
+        crosses(world, tid, tgid);
+    }
+    may_be_of_others(world, tid, tgid)
+}
+
+/// Whether a fork that may have been for another thread's request was one for that thread's: `None` until it is known.
+pub(super) fn fork_is_of_thread(world: &World, tgid: u32, deferred: u8) -> Option<bool> {
+    if world.processes.affinity.moves(tgid) {
+        return Some(false);
+    }
+    if !is_unknown(world, tgid) {
+        return Some(true);
+    }
+    (deferred >= PATIENCE).then(|| !world.processes.affinity.processes.get(&tgid).is_none_or(|process| process.crossed))
+}
+
+/// Thread `by` began the answer of a request.
+pub(super) fn answered_by_thread(world: &mut World, slot: Slot, by: u32, op: &Op) {
+    let Some(live) = world.spans.get(slot).filter(|live| !live.multiplexed && live.pid == op.header.tgid) else {
+        return;
+    };
+    if has_own_identity(op) {
+        return;
+    }
+    let (reader, tgid, since) = (live.tid, live.pid, live.start);
+    let others_open = |slot: Option<Slot>| {
+        let call = slot.and_then(|slot| world.spans.get(slot));
+        call.is_some_and(|call| call.cause.is_certain() && call.cause.others_open)
+    };
+    let stays = reader == by && (live.forks || live.calls.iter().any(|time| others_open(time.call)));
+    if world.threads.get_mut(&by).is_some_and(|thread| thread.requests.sent()) {
+        crosses(world, by, tgid);
+    }
+    if reader == by {
+        if stays
+            && !has_gap(world, by, since)
+            && let Some(process) = world.processes.affinity.processes.get_mut(&tgid)
         {
-            thread.multiplexer = true;
+            process.stays();
         }
+        return;
     }
+    if is_unsure(world, tgid, [reader, by], since) {
+        return;
+    }
+    crosses(world, reader, tgid);
+    if world.threads.get(&by).is_some_and(|thread| !thread.open.is_empty()) {
+        crosses(world, by, tgid);
+    }
+}
 
-    /// A thread read a request.
-    pub(super) fn read_by_thread(&mut self, slot: Slot, tgid: u32) {
-        // Calls of a process without an entry are never sure while others of its requests are open.
-        if self.affinity.processes.len() >= self.world.limits.processes && !self.affinity.processes.contains_key(&tgid) {
-            self.affinity.reached += 1;
-            return;
-        }
-        let process = self.affinity.processes.entry(tgid).or_default();
-        if let Some(live) = self.world.spans.get(slot) {
-            process.works(live.tid);
-        }
-        if process.is_known() {
-            return;
-        }
-        let spans = &self.world.spans;
-        if process.open.len() >= REMEMBERED {
-            process.open.retain(|slot| spans.get(*slot).is_some_and(|live| live.end == 0));
-        }
-        if process.open.len() < REMEMBERED {
-            process.open.push(slot);
-        }
+/// Thread `by` read the first byte of a call's reply.
+pub(super) fn collected_by_thread(world: &mut World, slot: Slot, by: u32, op: &Op) {
+    let of_one = |live: &&OpenSpan| {
+        !live.multiplexed && !live.request.expected.timed && live.pid == op.header.tgid && live.tid != by
+    };
+    let Some(live) = world.spans.get(slot).filter(of_one) else { return };
+    let (sender, tgid, since) = (live.tid, live.pid, live.start);
+    if has_own_identity(op) || is_unsure(world, tgid, [sender, by], since) {
+        return;
     }
+    let Some(thread) = world.threads.get_mut(&by) else { return };
+    if !thread.requests.sends {
+        thread.requests.collects = true;
+        return;
+    }
+    if let Some(process) = world.processes.affinity.processes.get_mut(&tgid) {
+        process.calls_move = true;
+    }
+    crosses(world, sender, tgid);
+    crosses(world, by, tgid);
+}
 
-    /// A call was sent. If its thread is the evidence for its parent, notes whether it may be another request's.
-    pub(super) fn sent_by_thread(&mut self, slot: Slot, op: &Op) {
-        if has_own_identity(op) {
-            return;
-        }
-        let (tid, tgid) = (op.header.tid, op.header.tgid);
-        let Some(cause) = self.world.spans.get(slot).map(|live| live.cause) else { return };
-        let claims = is_by_thread(&cause);
-        let Some(thread) = self.world.threads.get_mut(&tid) else { return };
-        thread.requests.calls |= cause.candidate.is_some();
-        if thread.requests.sent() {
-            self.crosses(tid, tgid);
-        }
-        if let Some(process) = self.affinity.processes.get_mut(&tgid) {
-            process.works(tid);
-        }
-        if !claims {
-            return;
-        }
-        let others = self.may_be_of_others(tid, tgid);
-        if let Some(live) = self.world.spans.get_mut(slot) {
-            live.cause.others_open = others;
+/// Whether records of the threads are missing since `since`, so that they may share less than it seems: enough for a
+/// doubt about calls of that time, and not for a verdict about the process.
+fn is_unsure(world: &mut World, tgid: u32, threads: [u32; 2], since: Nanos) -> bool {
+    let unsure = threads.into_iter().any(|tid| has_gap(world, tid, since));
+    let has_lost = |tid| world.threads.get(tid).is_some_and(|thread| thread.lost_at >= since);
+    let lost = threads.iter().any(has_lost);
+    if unsure && let Some(process) = world.processes.affinity.processes.get_mut(&tgid) {
+        // A thread that is gone, or has no room, is a weaker doubt than missing records.
+        process.crossed = true;
+        if lost {
+            process.is_doubtful(world.now);
         }
     }
+    unsure
+}
 
-    /// Whether what a thread does for the request it holds may be for one that it does not hold: it is not known yet
-    /// whether the process's requests stay on their threads.
-    fn may_be_of_others(&self, tid: u32, tgid: u32) -> bool {
-        // Where records are missing, a thread may work for a request that it no longer seems to hold.
-        let holds = |slot: &Slot| self.world.threads.get(&tid).is_some_and(|thread| thread.open.contains(slot));
-        let held = |slot: &Slot| self.world.spans.get(*slot).is_some_and(|live| live.end == 0) && !holds(slot);
-        self.affinity.processes.get(&tgid).is_none_or(|process| {
-            !process.is_known()
-                && (process.others_open || process.open.len() >= REMEMBERED || process.open.iter().any(held))
-        })
-    }
+/// Whether records of the thread are missing since `since`, as far as is known.
+fn has_gap(world: &World, tid: u32, since: Nanos) -> bool {
+    world.threads.get(&tid).is_none_or(|thread| thread.lost_at >= since)
+}
 
-    /// A thread forked a process for the request it holds. Returns whether it may have been for another thread's.
-    pub(super) fn forked_by_thread(&mut self, tid: u32, tgid: u32) -> bool {
-        if self.world.threads.get_mut(&tid).is_some_and(|thread| thread.requests.works()) {
-            self.crosses(tid, tgid);
-        }
-        self.may_be_of_others(tid, tgid)
+fn crosses(world: &mut World, tid: u32, tgid: u32) {
+    if let Some(process) = world.processes.affinity.processes.get_mut(&tgid) {
+        process.crossed = true;
     }
+    let Some(thread) = world.threads.get_mut(&tid).filter(|thread| thread.tgid == tgid) else { return };
+    thread.requests.crosses = true;
+    if thread.requests.moves() {
+        requests_move(world, tgid);
+    }
+}
 
-    /// Whether a fork that may have been for another thread's request was one for that thread's: `None` until it is known.
-    pub(super) fn fork_is_of_thread(&self, tgid: u32, deferred: u8) -> Option<bool> {
-        if self.affinity.moves(tgid) {
-            return Some(false);
-        }
-        if !self.is_unknown(tgid) {
-            return Some(true);
-        }
-        (deferred >= PATIENCE).then(|| !self.affinity.processes.get(&tgid).is_none_or(|process| process.crossed))
+/// Whether it may still turn out that the request held by a call's thread is not the call's.
+pub(super) fn may_be_moved(world: &World, live: &OpenSpan) -> bool {
+    if live.side == Side::Server {
+        // A request waits for the calls it may have caused.
+        let call = |slot: Slot| world.spans.get(slot).is_some_and(|call| call_may_be_moved(world, call));
+        return live.calls.iter().filter_map(|time| time.call).any(call);
     }
+    call_may_be_moved(world, live)
+}
 
-    /// Thread `by` began the answer of a request.
-    pub(super) fn answered_by_thread(&mut self, slot: Slot, by: u32, op: &Op) {
-        let Some(live) = self.world.spans.get(slot).filter(|live| !live.multiplexed && live.pid == op.header.tgid) else {
-            return;
-        };
-        if has_own_identity(op) {
-            return;
-        }
-        let (reader, tgid, since) = (live.tid, live.pid, live.start);
-        let others_open = |slot: Option<Slot>| {
-            let call = slot.and_then(|slot| self.world.spans.get(slot));
-            call.is_some_and(|call| call.cause.is_certain() && call.cause.others_open)
-        };
-        let stays = reader == by && (live.forks || live.calls.iter().any(|time| others_open(time.call)));
-        if self.world.threads.get_mut(&by).is_some_and(|thread| thread.requests.sent()) {
-            self.crosses(by, tgid);
-        }
-        if reader == by {
-            if stays
-                && !self.has_gap(by, since)
-                && let Some(process) = self.affinity.processes.get_mut(&tgid)
-            {
-                process.stays();
-            }
-            return;
-        }
-        if self.is_unsure(tgid, [reader, by], since) {
-            return;
-        }
-        self.crosses(reader, tgid);
-        if self.world.threads.get(&by).is_some_and(|thread| !thread.open.is_empty()) {
-            self.crosses(by, tgid);
-        }
-    }
+fn call_may_be_moved(world: &World, live: &OpenSpan) -> bool {
+    let claims = live.side == Side::Client && is_by_thread(&live.cause);
+    let unseen = || live.cause.others_open || world.losses.cover(live.start).is_some();
+    !world.finishing && claims && live.deferred < PATIENCE && unseen() && is_unknown(world, live.pid)
+}
 
-    /// Thread `by` read the first byte of a call's reply.
-    pub(super) fn collected_by_thread(&mut self, slot: Slot, by: u32, op: &Op) {
-        let of_one = |live: &&OpenSpan| {
-            !live.multiplexed && !live.request.expected.timed && live.pid == op.header.tgid && live.tid != by
-        };
-        let Some(live) = self.world.spans.get(slot).filter(of_one) else { return };
-        let (sender, tgid, since) = (live.tid, live.pid, live.start);
-        if has_own_identity(op) || self.is_unsure(tgid, [sender, by], since) {
-            return;
-        }
-        let Some(thread) = self.world.threads.get_mut(&by) else { return };
-        if !thread.requests.sends {
-            thread.requests.collects = true;
-            return;
-        }
-        if let Some(process) = self.affinity.processes.get_mut(&tgid) {
-            process.calls_move = true;
-        }
-        self.crosses(sender, tgid);
-        self.crosses(by, tgid);
-    }
+fn is_unknown(world: &World, tgid: u32) -> bool {
+    world.processes.affinity.processes.get(&tgid).is_none_or(|process| !process.is_known())
+}
 
-    /// Whether records of the threads are missing since `since`, so that they may share less than it seems: enough for a
-    /// doubt about calls of that time, and not for a verdict about the process.
-    fn is_unsure(&mut self, tgid: u32, threads: [u32; 2], since: Nanos) -> bool {
-        let unsure = threads.into_iter().any(|tid| self.has_gap(tid, since));
-        let has_lost = |tid| self.world.threads.get(tid).is_some_and(|thread| thread.lost_at >= since);
-        let lost = threads.iter().any(has_lost);
-        if unsure && let Some(process) = self.affinity.processes.get_mut(&tgid) {
-            // A thread that is gone, or has no room, is a weaker doubt than missing records.
-            process.crossed = true;
-            if lost {
-                process.is_doubtful(self.world.now);
-            }
-        }
-        unsure
-    }
+/// Whether requests of the call's process seemed to move while records were missing, so that it is not known.
+pub(super) fn seems_moved(world: &World, call: &OpenSpan) -> bool {
+    let process = world.processes.affinity.processes.get(&call.pid).filter(|process| !process.is_known());
+    process.is_some_and(|process| process.unjudged != 0 && call.start <= process.unjudged.saturating_add(SUSPECT))
+}
 
-    /// Whether records of the thread are missing since `since`, as far as is known.
-    fn has_gap(&self, tid: u32, since: Nanos) -> bool {
-        self.world.threads.get(&tid).is_none_or(|thread| thread.lost_at >= since)
-    }
+/// Whether what is missing may have shown that requests of the call's process move between threads.
+pub(super) fn may_move_unseen(world: &World, call: &OpenSpan) -> bool {
+    world.losses.cover(call.start) == Some(Evidence::EventsLost)
+        && world
+            .processes
+            .affinity
+            .processes
+            .get(&call.pid)
+            .is_none_or(|process| process.several && !process.is_known())
+}
 
-    fn crosses(&mut self, tid: u32, tgid: u32) {
-        if let Some(process) = self.affinity.processes.get_mut(&tgid) {
-            process.crossed = true;
-        }
-        let Some(thread) = self.world.threads.get_mut(&tid).filter(|thread| thread.tgid == tgid) else { return };
-        thread.requests.crosses = true;
-        if thread.requests.moves() {
-            self.moves_requests(tgid);
-        }
+/// Why the thread that sent the call does not show its request.
+pub(super) fn doubt_of_thread(world: &World, live: &OpenSpan) -> Option<Doubt> {
+    if live.side != Side::Client || !is_by_thread(&live.cause) {
+        return None;
     }
-
-    /// Whether it may still turn out that the request held by a call's thread is not the call's.
-    pub(super) fn may_be_moved(&self, live: &OpenSpan) -> bool {
-        if live.side == Side::Server {
-            // A request waits for the calls it may have caused.
-            let call = |slot: Slot| self.world.spans.get(slot).is_some_and(|call| self.call_may_be_moved(call));
-            return live.calls.iter().filter_map(|time| time.call).any(call);
-        }
-        self.call_may_be_moved(live)
+    if world.processes.affinity.moves(live.pid) {
+        return Some(Doubt::Moves);
     }
-
-    fn call_may_be_moved(&self, live: &OpenSpan) -> bool {
-        let claims = live.side == Side::Client && is_by_thread(&live.cause);
-        let unseen = || live.cause.others_open || self.world.losses.cover(live.start).is_some();
-        !self.world.finishing && claims && live.deferred < PATIENCE && unseen() && self.is_unknown(live.pid)
+    let lost = world.losses.cover(live.start);
+    if !is_unknown(world, live.pid) || !(live.cause.others_open || lost.is_some()) {
+        return None;
     }
-
-    fn is_unknown(&self, tgid: u32) -> bool {
-        self.affinity.processes.get(&tgid).is_none_or(|process| !process.is_known())
-    }
-
-    /// Whether requests of the call's process seemed to move while records were missing, so that it is not known.
-    pub(super) fn seems_moved(&self, call: &OpenSpan) -> bool {
-        let process = self.affinity.processes.get(&call.pid).filter(|process| !process.is_known());
-        process.is_some_and(|process| process.unjudged != 0 && call.start <= process.unjudged.saturating_add(SUSPECT))
-    }
-
-    /// Whether what is missing may have shown that requests of the call's process move between threads.
-    pub(super) fn may_move_unseen(&self, call: &OpenSpan) -> bool {
-        self.world.losses.cover(call.start) == Some(Evidence::EventsLost)
-            && self.affinity.processes.get(&call.pid).is_none_or(|process| process.several && !process.is_known())
-    }
-
-    /// Why the thread that sent the call does not show its request.
-    pub(super) fn doubt_of_thread(&self, live: &OpenSpan) -> Option<Doubt> {
-        if live.side != Side::Client || !is_by_thread(&live.cause) {
-            return None;
-        }
-        if self.affinity.moves(live.pid) {
-            return Some(Doubt::Moves);
-        }
-        let lost = self.world.losses.cover(live.start);
-        if !self.is_unknown(live.pid) || !(live.cause.others_open || lost.is_some()) {
-            return None;
-        }
-        // What is missing may have shown that they move.
-        let unseen = lost == Some(Evidence::EventsLost)
-            || self.world.threads.get(&live.tid).is_some_and(|thread| thread.lost_at >= live.start);
-        let crossed = self.affinity.processes.get(&live.pid).is_none_or(|process| process.crossed);
-        (crossed || (live.cause.others_open && unseen)).then_some(Doubt::MayMove)
-    }
+    // What is missing may have shown that they move.
+    let unseen = lost == Some(Evidence::EventsLost)
+        || world.threads.get(&live.tid).is_some_and(|thread| thread.lost_at >= live.start);
+    let crossed = world.processes.affinity.processes.get(&live.pid).is_none_or(|process| process.crossed);
+    (crossed || (live.cause.others_open && unseen)).then_some(Doubt::MayMove)
 }
 
 /// Whether the thread that sent a call is the evidence for its parent.

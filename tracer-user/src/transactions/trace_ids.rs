@@ -14,9 +14,9 @@
 use rustc_hash::FxHashMap;
 
 use super::engine::Engine;
-use super::output::Output;
 use super::open_span::{OpenSpan, Slot};
-use super::report::{DEFERRALS, DEPTH};
+use super::output::Output;
+use super::report::DEPTH;
 use super::roots::LateCosts;
 use crate::guard::tables::{TableUse, scaled};
 use crate::model::{ClassId, Cost, Side, SpanId, TraceId};
@@ -83,26 +83,6 @@ pub struct Bound {
 }
 
 impl Engine {
-    /// Whether a call's parent may still change.
-    pub(super) fn may_change(&self, call: &OpenSpan) -> bool {
-        !self.world.finishing
-            && call.deferred < DEFERRALS
-            && (call.cause.is_open()
-                || self.may_be_tasked(call, self.world.now)
-                || self.may_be_moved(call)
-                || call.group_membership.map_or_else(
-                    || self.awaits_answer(call),
-                    |group_membership| self.loop_waits(call, group_membership),
-                ))
-    }
-
-    /// Whether the answer of a call's supposed parent, which may confirm it, is still to come.
-    pub(super) fn awaits_answer(&self, call: &OpenSpan) -> bool {
-        let parent = call.cause.request().and_then(|parent| self.world.spans.get(parent));
-        // Answers of other requests do not settle this earlier.
-        !call.cause.is_certain() && parent.is_some_and(|parent| parent.end == 0 && parent.first_reply == 0)
-    }
-
     /// The parent on this host, which may be reported already. A call that is ambiguous by now has none: it passes no id on.
     fn above(&self, live: &OpenSpan) -> Option<Slot> {
         match live.side {
@@ -162,7 +142,9 @@ impl Engine {
         let mut at = slot;
         for _ in 0..DEPTH {
             let above = self.world.spans.get(at).and_then(|live| self.above(live));
-            let Some((above, live)) = above.and_then(|above| Some((above, self.world.spans.get(above)?))) else { return };
+            let Some((above, live)) = above.and_then(|above| Some((above, self.world.spans.get(above)?))) else {
+                return;
+            };
             if live.reported_as.is_some() {
                 return;
             }

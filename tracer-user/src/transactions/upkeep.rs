@@ -27,7 +27,8 @@ impl Engine {
             self.overdue(out);
         }
         let old: Vec<u64> = self
-            .world.connections
+            .world
+            .connections
             .iter()
             .inspect(|(_, connection)| head_bytes += connection.talk.kept_bytes())
             .filter(|(_, connection)| {
@@ -39,12 +40,12 @@ impl Engine {
             .collect();
         self.head_bytes = head_bytes;
         self.trim_heads();
-        self.task_table.tick(now);
-        self.wakers.tick(now);
+        self.tasks.table.tick(now);
+        self.tasks.wakers.tick(now);
         self.child_processes.tick(now);
         self.report_long(out);
         self.let_rest();
-        self.trim_loops();
+        self.loops.trim_loops(&mut self.world);
         for cookie in old {
             let mut events = std::mem::take(&mut self.events);
             if let Some(connection) = self.world.connections.get_mut(&cookie) {
@@ -60,14 +61,15 @@ impl Engine {
         self.joins.sweep(|slot| spans.get(slot).is_some());
         self.lookups.sweep(now);
         self.relay_expire();
-        self.tags_expire();
+        self.inband.tags_expire(&mut self.world);
         self.report(if finish { Nanos::MAX } else { now }, out);
         self.shrink_excess();
     }
 
     /// Evicts the connection idle longest if there is no room for a new one.
     pub(super) fn make_room_for(&mut self, cookie: u64, out: &mut Vec<Output>) {
-        if self.world.connections.len() < self.world.limits.connections || self.world.connections.contains_key(&cookie) {
+        if self.world.connections.len() < self.world.limits.connections || self.world.connections.contains_key(&cookie)
+        {
             return;
         }
         if let Some(cookie) = self.idlest() {
@@ -105,19 +107,15 @@ impl Engine {
         self.world.threads.shrink_excess();
         self.world.processes.services.shrink_excess();
         self.world.processes.serving.shrink_excess();
-        self.pools.shrink_excess();
-        self.meetings.shrink_excess();
+        self.thread_pools.shrink();
         self.forwarding.shrink();
-        self.affinity.shrink();
+        self.world.processes.affinity.shrink();
         self.jobs.shrink();
-        self.callback_groups.shrink_excess();
-        self.wanted.shrink_excess();
+        self.loops.shrink();
         self.world.processes.served.shrink_excess();
         self.world.processes.interleaving.shrink_excess();
         self.joins.shrink_excess();
-        self.waiting.shrink_excess();
-        self.followers.shrink_excess();
-        self.deferred.shrink_excess();
+        self.queue.shrink();
         if self.world.connections.len() < self.world.limits.connections {
             self.idlest = Vec::new();
         }
@@ -148,11 +146,7 @@ impl Engine {
 
     pub(super) fn evict_unit(&mut self, out: &mut Vec<Output>) {
         self.world.counters.spans_evicted += 1;
-        let next = |engine: &mut Self| {
-            let waiting = engine.waiting.pop_front().or_else(|| engine.deferred.pop_front());
-            waiting.map(|(_, slot)| slot).or_else(|| engine.followers.pop_front())
-        };
-        while let Some(slot) = next(self) {
+        while let Some(slot) = self.queue.pop_early() {
             if self.world.spans.get(slot).is_some() {
                 self.give_out(slot, out);
                 return;

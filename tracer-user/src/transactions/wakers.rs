@@ -19,10 +19,12 @@ use tracer_common::event::{Op, TaskEdge};
 use tracer_common::runtime::KIND_GO;
 
 use super::cause::{CallState, Passed};
-use super::engine::Engine;
+use super::entity::{is_named, kind};
 use super::evidence::Doubt;
 use super::open_span::Slot;
-use super::task_table::{Id, Works, is_named, kind};
+use super::task_decision::decide_by_task;
+use super::task_table::{Id, TaskTable, Works};
+use super::world::World;
 use crate::guard::shrink::ShrinkExcess;
 use crate::model::{Nanos, Side};
 
@@ -185,23 +187,27 @@ impl Wakers {
     }
 }
 
-impl Engine {
-    /// Wake-ups between tasks of the process are not watched any more.
-    pub fn stop_watching_wakes(&mut self, tgid: u32) {
-        self.wakers.forget(tgid);
+/// Another task took the call's result as well.
+fn doubt_passed(world: &mut World, call: Slot) {
+    let Some(live) = world.spans.get_mut(call) else { return };
+    live.cause.passed = Passed::ToSeveral;
+    if live.cause.state == CallState::DecidedByTask {
+        live.cause.doubt = Some(Doubt::SeveralTasks);
     }
+}
 
+impl Wakers {
     /// The task of an operation sent a call; `waits`: the interval it waits in, 0: none.
-    pub(super) fn asked_by_task(&mut self, call: Slot, op: &Op, waits: Id) {
+    pub(super) fn asked_by_task(&mut self, world: &mut World, tasks: &TaskTable, call: Slot, op: &Op, waits: Id) {
         let (tgid, entity, start) = (op.header.tgid, op.entity, op.header.nanos);
-        if !self.wakers.processes.contains_key(&tgid) || !is_named(entity) || self.task_table.serves(tgid, entity) {
+        if !self.processes.contains_key(&tgid) || !is_named(entity) || tasks.serves(tgid, entity) {
             return;
         }
-        if let Some(live) = self.world.spans.get_mut(call) {
+        if let Some(live) = world.spans.get_mut(call) {
             live.cause.task = entity;
         }
-        let spans = &self.world.spans;
-        let relay = self.wakers.relay(tgid, entity, start);
+        let spans = &world.spans;
+        let relay = self.relay(tgid, entity, start);
         relay.done = Done::default();
         let open =
             |detached_call: &DetachedCall| spans.get(detached_call.call).is_some_and(|live| live.first_reply == 0);
@@ -218,29 +224,36 @@ impl Engine {
     }
 
     /// A task woke another one.
-    pub(super) fn woken_task(&mut self, task_edge: &TaskEdge) {
+    pub(super) fn woken_task(&mut self, world: &mut World, tasks: &mut TaskTable, task_edge: &TaskEdge) {
         let (tgid, now, waker, wakee) =
             (task_edge.header.tgid, task_edge.header.nanos, task_edge.parent, task_edge.child);
-        self.world.now = self.world.now.max(now);
+        world.advance(now);
         if !is_named(waker) || !is_named(wakee) || waker == wakee {
             return;
         }
-        self.wakers.watch(tgid);
+        self.watch(tgid);
         for (one, other) in [(waker, wakee), (wakee, waker)] {
-            if self.task_table.is_made_by_any(tgid, one) && !self.task_table.is_kin(tgid, one, other) {
-                self.wakers.relay(tgid, one, now).mixes = true;
+            if tasks.is_made_by_any(tgid, one) && !tasks.is_kin(tgid, one, other) {
+                self.relay(tgid, one, now).mixes = true;
             }
         }
-        if self.hand_back(tgid, (waker, wakee), now) {
+        if self.hand_back(world, tasks, tgid, (waker, wakee), now) {
             return;
         }
-        self.wakers.relay(tgid, wakee, now).give(waker, now);
+        self.relay(tgid, wakee, now).give(waker, now);
     }
 
     /// Whether the wake-up hands over work that `waker` did for `wakee`.
-    fn hand_back(&mut self, tgid: u32, (waker, wakee): (u64, u64), now: Nanos) -> bool {
-        let spans = &self.world.spans;
-        let Some(relay) = self.wakers.relays.get(&(tgid, waker)) else { return false };
+    fn hand_back(
+        &mut self,
+        world: &mut World,
+        tasks: &mut TaskTable,
+        tgid: u32,
+        (waker, wakee): (u64, u64),
+        now: Nanos,
+    ) -> bool {
+        let spans = &world.spans;
+        let Some(relay) = self.relays.get(&(tgid, waker)) else { return false };
         let replied =
             |detached_call: &DetachedCall| spans.get(detached_call.call).is_some_and(|live| live.first_reply != 0);
         let again = relay.calls.is_empty();
@@ -249,8 +262,8 @@ impl Engine {
             return false;
         }
         let over = |slot: Slot| spans.get(slot).is_none_or(|live| live.end != 0);
-        let to = self.task_table.current(tgid, wakee, now, &over);
-        let made = self.task_table.is_made_in(tgid, waker, to);
+        let to = tasks.current(tgid, wakee, now, &over);
+        let made = tasks.is_made_in(tgid, waker, to);
         let since = if again { relay.done.since } else { relay.settled };
         // Tasks that gave it work before the call, except tasks that work for no request and the task it last served:
         // those go on with that work.
@@ -260,9 +273,9 @@ impl Engine {
                     *giver != relay.served
                         && if kind(*giver) == KIND_GO {
                             // Workers that a request once started wake each other through locks.
-                            self.task_table.serves(tgid, *giver)
+                            tasks.serves(tgid, *giver)
                         } else {
-                            self.task_table.works_for_somebody(tgid, *giver)
+                            tasks.works_for_somebody(tgid, *giver)
                         }
                 };
                 *at > since && *at <= start && (*giver == wakee || somebody())
@@ -281,19 +294,19 @@ impl Engine {
         let (paired, calls) = if calls.is_empty() {
             // The giver of the work is unknown, and the first task it wakes now serves requests.
             let last = due.last().filter(|detached_call| detached_call.from != wakee);
-            let Some(last) = last.filter(|_| self.task_table.serves(tgid, wakee)) else { return false };
+            let Some(last) = last.filter(|_| tasks.serves(tgid, wakee)) else { return false };
             if again && relay.done.paired {
                 return false;
             }
             if let (Some(other), _) = givers(last.start) {
-                let same = self.task_table.is_made_in(tgid, other, to);
-                if let Some(trust) = self.wakers.processes.get_mut(&tgid).filter(|_| !again && !same) {
+                let same = tasks.is_made_in(tgid, other, to);
+                if let Some(trust) = self.processes.get_mut(&tgid).filter(|_| !again && !same) {
                     trust.count(false);
                 }
                 return false;
             }
-            let trusted = self.wakers.processes.get(&tgid).is_some_and(|trust| trust.is_earned());
-            if !again && (!trusted || self.task_table.is_made_for_open(tgid, waker, &over)) {
+            let trusted = self.processes.get(&tgid).is_some_and(|trust| trust.is_earned());
+            if !again && (!trusted || tasks.is_made_for_open(tgid, waker, &over)) {
                 return false;
             }
             (false, SmallVec::from_slice(&[*last]))
@@ -301,29 +314,29 @@ impl Engine {
             (true, calls)
         };
         if again {
-            if !self.task_table.is_same(relay.done.to, to) {
+            if !tasks.is_same(relay.done.to, to) {
                 for detached_call in calls {
-                    self.doubt_passed(detached_call.call);
+                    doubt_passed(world, detached_call.call);
                 }
             }
             return paired;
         }
-        if let Some(trust) = self.wakers.processes.get_mut(&tgid).filter(|_| paired) {
+        if let Some(trust) = self.processes.get_mut(&tgid).filter(|_| paired) {
             trust.count(true);
         }
-        let strange = !made && self.task_table.is_made_by_any(tgid, waker);
-        let relay = self.wakers.relay(tgid, waker, now);
+        let strange = !made && tasks.is_made_by_any(tgid, waker);
+        let relay = self.relay(tgid, waker, now);
         relay.calls.clear();
         relay.done = Done { calls: calls.clone(), to, paired, since: relay.settled };
         (relay.settled, relay.served) = (now, wakee);
         relay.strange |= strange;
-        let serves = self.task_table.serves(tgid, wakee);
+        let serves = tasks.serves(tgid, wakee);
         for detached_call in calls {
-            let waits = self.pass(detached_call, wakee, to);
+            let waits = self.pass(world, tasks, detached_call, wakee, to);
             if serves || waits == 0 {
                 continue;
             }
-            let relay = self.wakers.relay(tgid, wakee, now);
+            let relay = self.relay(tgid, wakee, now);
             if relay.calls.len() < CALLS {
                 relay.calls.push(DetachedCall { waits, from: waker, ..detached_call });
             }
@@ -333,44 +346,35 @@ impl Engine {
 
     /// The call was made for whatever request interval `to` of task `by` serves. Returns the interval it waits in; 0:
     /// none.
-    fn pass(&mut self, detached_call: DetachedCall, by: u64, to: Id) -> Id {
+    fn pass(&mut self, world: &mut World, tasks: &mut TaskTable, detached_call: DetachedCall, by: u64, to: Id) -> Id {
         let DetachedCall { call, waits, .. } = detached_call;
-        let Some(live) = self
-            .world.spans
+        let Some(live) = world
+            .spans
             .get_mut(call)
             .filter(|live| live.side == Side::Client && live.cause.state != CallState::DecidedByTask)
         else {
             return 0;
         };
-        self.task_table.waits_no_more(waits, call);
+        tasks.waits_no_more(waits, call);
         live.provisional_parent = None;
         if live.cause.passed == Passed::No {
             live.cause.passed = Passed::ToOne;
         }
         live.cause.task = by;
-        let spans = &self.world.spans;
+        let spans = &world.spans;
         let over = |slot: Slot| spans.get(slot).is_none_or(|live| live.end != 0);
-        match self.task_table.works_in(to, &over) {
+        match tasks.works_in(to, &over) {
             Works::For(answer, doubt) => {
-                self.decide_by_task(call, &answer, doubt);
+                decide_by_task(world, call, &answer, doubt);
                 to
             }
-            Works::Undecided(_) if self.task_table.waits(to, call) => {
-                if let Some(live) = self.world.spans.get_mut(call) {
+            Works::Undecided(_) if tasks.waits(to, call) => {
+                if let Some(live) = world.spans.get_mut(call) {
                     live.cause.state = CallState::AwaitsTask;
                 }
                 to
             }
             _ => 0,
-        }
-    }
-
-    /// Another task took the call's result as well.
-    fn doubt_passed(&mut self, call: Slot) {
-        let Some(live) = self.world.spans.get_mut(call) else { return };
-        live.cause.passed = Passed::ToSeveral;
-        if live.cause.state == CallState::DecidedByTask {
-            live.cause.doubt = Some(Doubt::SeveralTasks);
         }
     }
 }

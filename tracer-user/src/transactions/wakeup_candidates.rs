@@ -7,9 +7,9 @@
 
 use smallvec::SmallVec;
 
-use super::engine::Engine;
 use super::evidence::Doubt;
 use super::open_span::Slot;
+use super::world::World;
 use crate::model::Nanos;
 
 /// The woken threads, and the state of their requests at that time.
@@ -32,45 +32,43 @@ enum Taker {
     Never,
 }
 
-impl Engine {
-    /// Another thread woke the thread of `request`, or that thread made a call: counts it and returns the count.
-    pub(super) fn stirred(&mut self, request: Slot) -> u32 {
-        let Some(live) = self.world.spans.get_mut(request) else { return 0 };
-        live.wakeups_or_calls = live.wakeups_or_calls.saturating_add(1);
-        live.wakeups_or_calls
-    }
+/// Another thread woke the thread of `request`, or that thread made a call: counts it and returns the count.
+pub(super) fn stirred(world: &mut World, request: Slot) -> u32 {
+    let Some(live) = world.spans.get_mut(request) else { return 0 };
+    live.wakeups_or_calls = live.wakeups_or_calls.saturating_add(1);
+    live.wakeups_or_calls
+}
 
-    /// Checks whether it is known which thread took the result of `call`; returns whether it may become known later.
-    pub(super) fn has_wakeup_candidates(&mut self, call: Slot, now: Nanos) -> bool {
-        let known = self.known(call);
-        let Some(live) = self.world.spans.get_mut(call) else { return false };
-        if known == Taker::Later && now != Nanos::MAX {
-            return true;
-        }
-        live.wakeup_candidates = None;
-        if known == Taker::First && live.cause.doubt == Some(Doubt::SeveralWoken) {
-            live.cause.doubt = None;
-        }
-        false
+/// Checks whether it is known which thread took the result of `call`; returns whether it may become known later.
+pub(super) fn has_wakeup_candidates(world: &mut World, call: Slot, now: Nanos) -> bool {
+    let known = known(world, call);
+    let Some(live) = world.spans.get_mut(call) else { return false };
+    if known == Taker::Later && now != Nanos::MAX {
+        return true;
     }
+    live.wakeup_candidates = None;
+    if known == Taker::First && live.cause.doubt == Some(Doubt::SeveralWoken) {
+        live.cause.doubt = None;
+    }
+    false
+}
 
-    fn known(&self, call: Slot) -> Taker {
-        let Some(live) = self.world.spans.get(call) else { return Taker::Never };
-        let Some(wakeup_candidates) = live.wakeup_candidates.as_deref() else { return Taker::Never };
-        let first = live.cause.request().and_then(|slot| self.world.spans.get(slot));
-        match first.map(|first| first.answered_after) {
-            Some(Some(wakeups_or_calls)) if wakeups_or_calls == wakeup_candidates.own => {}
-            Some(None) => return Taker::Later,
+fn known(world: &World, call: Slot) -> Taker {
+    let Some(live) = world.spans.get(call) else { return Taker::Never };
+    let Some(wakeup_candidates) = live.wakeup_candidates.as_deref() else { return Taker::Never };
+    let first = live.cause.request().and_then(|slot| world.spans.get(slot));
+    match first.map(|first| first.answered_after) {
+        Some(Some(wakeups_or_calls)) if wakeups_or_calls == wakeup_candidates.own => {}
+        Some(None) => return Taker::Later,
+        _ => return Taker::Never,
+    }
+    let mut known = Taker::First;
+    for (slot, wakeups_or_calls) in &wakeup_candidates.others {
+        match world.spans.get(*slot) {
+            Some(other) if other.wakeups_or_calls > *wakeups_or_calls => {}
+            Some(other) if other.answered_after.is_none() => known = Taker::Later,
             _ => return Taker::Never,
         }
-        let mut known = Taker::First;
-        for (slot, wakeups_or_calls) in &wakeup_candidates.others {
-            match self.world.spans.get(*slot) {
-                Some(other) if other.wakeups_or_calls > *wakeups_or_calls => {}
-                Some(other) if other.answered_after.is_none() => known = Taker::Later,
-                _ => return Taker::Never,
-            }
-        }
-        known
     }
+    known
 }

@@ -3,46 +3,19 @@
 
 use std::sync::Arc;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use tracer_common::event::Op;
 
 use super::connection::Connection;
 use super::counters::Counters;
+use super::entity::{is_python, is_unique};
 use super::last_hit_map::LastHitMap;
 use super::limits::Limits;
 use super::losses::Losses;
-use super::open_span::{OpenSpan, Slab, Slot};
+use super::open_span::{Slab, Slot};
+use super::processes::Processes;
 use super::thread::{IntervalOwner, Thread};
-use crate::model::{Nanos, ServiceId};
+use crate::model::Nanos;
 use crate::protocols::Settings;
-
-/// Processes, as far as attribution needs to know them.
-#[derive(Debug, Default)]
-pub(super) struct Processes {
-    /// Their services.
-    pub(super) services: FxHashMap<u32, ServiceId>,
-    /// Those that read requests, each with the time of the first (entry ports). Calls of others begin transactions.
-    pub(super) serving: FxHashMap<u32, Nanos>,
-    /// There were too many of them: any process may serve requests.
-    pub(super) serving_all: bool,
-    /// Serving processes not yet taken by [`super::engine::Engine::take_serving`].
-    pub(super) served: Vec<u32>,
-    /// Those known to run tasks or event loops: one callback may serve several requests.
-    pub(super) interleaving: FxHashSet<u32>,
-}
-
-impl Processes {
-    /// The process has exited or runs another program.
-    pub(super) fn forget(&mut self, tgid: u32) {
-        self.services.remove(&tgid);
-        self.serving.remove(&tgid);
-        self.interleaving.remove(&tgid);
-    }
-
-    /// Service of a process; the first service for a process that was never introduced.
-    pub(super) fn service(&self, tgid: u32) -> ServiceId {
-        self.services.get(&tgid).copied().unwrap_or(ServiceId(0))
-    }
-}
 
 /// The state that strategies share.
 #[derive(Debug)]
@@ -126,8 +99,45 @@ impl World {
         }
     }
 
-    /// Whether a span has ended, or was reported.
-    pub(super) fn is_over(&self, slot: Slot) -> bool {
-        self.spans.get(slot).is_none_or(|live: &OpenSpan| live.end != 0)
+    /// Links the two ends of a request on this host.
+    pub(super) fn link(&mut self, call: Slot, request: Slot) {
+        let Some(caller) = self.spans.get_mut(call) else { return };
+        caller.callee = Some(request);
+        let id = caller.id;
+        let Some(live) = self.spans.get_mut(request) else { return };
+        live.caller = Some((call, id));
+        let service = live.service;
+        if let Some(caller) = self.spans.get_mut(call) {
+            caller.callee_service = Some(service);
+        }
+    }
+
+    /// The process read a request at `nanos`.
+    pub(super) fn serves(&mut self, tgid: u32, nanos: Nanos) {
+        if self.processes.serving.len() < self.limits.processes || self.processes.serving.contains_key(&tgid) {
+            let first = !self.processes.serving.contains_key(&tgid);
+            let since = self.processes.serving.entry(tgid).or_insert(nanos);
+            // Records of different CPUs can arrive out of order.
+            *since = nanos.min(*since);
+            if first && self.processes.served.len() < self.limits.processes {
+                self.processes.served.push(tgid);
+            }
+        } else {
+            self.processes.serving_all = true;
+        }
+    }
+
+    /// Whether only the task shows which request an operation belongs to.
+    pub(super) fn is_tasked(&self, op: &Op) -> bool {
+        is_unique(op.entity)
+            || is_python(op.entity)
+            || (op.entity == 0 && self.processes.interleaving.contains(&op.header.tgid))
+    }
+
+    /// The process runs tasks or event loops that interleave requests.
+    pub(super) fn interleaves(&mut self, tgid: u32) {
+        if self.processes.interleaving.len() < self.limits.processes {
+            self.processes.interleaving.insert(tgid);
+        }
     }
 }

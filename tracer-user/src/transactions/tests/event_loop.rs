@@ -347,9 +347,8 @@ fn everything_that_ties_is_given_back() {
     let mut node = Node::new();
     node.reads(0, "/1").asks(0, "/1/a").turns().replies(0).asks(0, "/1/b").turns().replies(0).answers(0).turns();
     node.host.finish();
-    assert!(node.host.engine.callback_groups.is_empty());
     node.host.engine.forget_process(1);
-    assert!(node.host.engine.meetings.is_empty());
+    assert!(node.host.engine.loops.is_empty());
 }
 
 #[test]
