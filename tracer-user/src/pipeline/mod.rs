@@ -367,21 +367,28 @@ impl Pipeline {
 
     /// Processes the bytes of one record, in ring order.
     pub fn record(&mut self, bytes: &[u8], who: &mut dyn Introduce) {
-        let decoded =
-            decode::header(bytes).and_then(|(kind, header)| Ok((kind, header, decode::content(kind, bytes)?)));
-        let (kind, header, record) = match decoded {
+        let (kind, header) = match decode::header(bytes) {
             Ok(decoded) => decoded,
             Err(why) => {
                 self.malformed[why as usize] += 1;
                 return;
             }
         };
-        self.identify(kind, &header, &record, who);
-        if let Record::Sample { sample, .. } = &record {
+        // It is used where it was decoded: a record is large.
+        let decoded = decode::content(kind, bytes);
+        let record = match &decoded {
+            Ok(record) => record,
+            Err(why) => {
+                self.malformed[*why as usize] += 1;
+                return;
+            }
+        };
+        self.identify(kind, &header, record, who);
+        if let Record::Sample { sample, .. } = record {
             self.notice_slow(sample);
         }
         let mut outputs = std::mem::take(&mut self.outputs);
-        self.engine.record(&record, &mut outputs);
+        self.engine.record(record, &mut outputs);
         self.give(&mut outputs);
         if self.engine.now().saturating_sub(self.reported) >= REPORT_EVERY {
             self.reported = self.engine.now();
