@@ -1,6 +1,6 @@
 //! The records that travel from the kernel to user space, one `repr(C)` struct each.
 //!
-//! A record is [`Header`], then the fields of its kind, then (for [`Op`], [`Sample`], [`OffCpu`] and [`WaitEnd`]) bytes of variable length.
+//! A record is [`Header`], then the fields of its kind, then (for [`Op`], [`Sample`], [`OffCpu`], [`WaitEnd`] and [`CallStack`]) bytes of variable length.
 //! All integers are in the byte order of the machine: records never leave the host, and a record file says its
 //! byte order. Times are nanoseconds of `CLOCK_MONOTONIC` (`bpf_ktime_get_ns`).
 
@@ -75,6 +75,8 @@ kinds! {
     Text = 13, "text", Op;
     /// A thread ended another's wait: [`WaitEnd`]. Precedes the wait's [`OffCpu`].
     WaitEnd = 14, "wait_end", WaitEnd;
+    /// A thread began to send on a connection that it opened, as it does when it makes a call: [`CallStack`].
+    CallStack = 15, "call_stack", CallStack;
 }
 
 /// [`Op`]: bytes were sent (set) or received (clear).
@@ -519,6 +521,27 @@ wire! {
         pub wakee: u32,
         /// That thread's process.
         pub wakee_tgid: u32,
+        /// User-space frames that follow.
+        pub user: u16,
+        /// Zero.
+        pub reserved: u16,
+        /// How the walk over the user frames ended: [`crate::unwind::Outcome`].
+        pub outcome: u16,
+        /// Interpreted frames that follow.
+        pub interpreted: u8,
+        /// How the walk over those ended: [`crate::interpreter::InterpreterOutcome`].
+        pub interpreter_outcome: u8,
+    }
+}
+
+wire! {
+    /// Where a thread was in its program when it sent the first bytes of a call. Followed by `user` frames of 8 bytes, then
+    /// `interpreted` frames ([`crate::interpreter::InterpretedFrame`]). Its time is that of the [`Op`] of the send.
+    pub struct CallStack {
+        /// Common part: the thread that sent.
+        pub header: Header,
+        /// The connection: [`Op::cookie`].
+        pub cookie: u64,
         /// User-space frames that follow.
         pub user: u16,
         /// Zero.

@@ -34,6 +34,8 @@ pub const FRAMES_MAX: usize = 127;
 pub const OFF_CPU_STACKS: u32 = 32;
 /// See [`OFF_CPU_STACKS`].
 pub const OFF_CPU_SLICE: u32 = 24;
+/// Most stacks of calls that one CPU takes in such a slice.
+pub const CALL_STACKS: u32 = 32;
 /// Longest time that one sample may stand for, nanoseconds: more than two periods of the slowest clock is time in which the
 /// CPU was not there.
 pub const SAMPLE_TIME_MAX: u64 = 2_000_000_000;

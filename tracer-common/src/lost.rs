@@ -50,11 +50,15 @@ pub enum Lost {
     TlsUnbound = 20,
     /// An operation on a connection by shared memory (SMC), whose bytes are not read.
     Smc = 21,
+    /// No stack was taken of a call: the overhead budget allows those of a part, or the CPU had reached its limit.
+    CallStack = 22,
+    /// The sample ring was full: the stack of a call was not reported.
+    RingCallStack = 23,
 }
 
 impl Lost {
     /// Every reason.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 24] = [
         Self::RingOp,
         Self::RingConnection,
         Self::RingThread,
@@ -77,6 +81,8 @@ impl Lost {
         Self::TlsObject,
         Self::TlsUnbound,
         Self::Smc,
+        Self::CallStack,
+        Self::RingCallStack,
     ];
 
     /// Whether an event of a request, or of its cost, is missing; other reasons only cost a reported event a part.
@@ -95,6 +101,8 @@ impl Lost {
                 | Self::TlsObject
                 | Self::TlsUnbound
                 | Self::Smc
+                | Self::CallStack
+                | Self::RingCallStack
         )
     }
 
@@ -123,6 +131,8 @@ impl Lost {
             Self::TlsObject => "tls_object",
             Self::TlsUnbound => "tls_unbound",
             Self::Smc => "smc",
+            Self::CallStack => "call_stack_limit",
+            Self::RingCallStack => "ring_full_call_stack",
         }
     }
 }

@@ -108,8 +108,8 @@ wire! {
         /// Of 2^32 threads that leave the CPU with a request, how many have their stack taken: chosen at random, whatever
         /// their waits will take.
         pub off_cpu_share: u32,
-        /// Zero.
-        pub reserved: u32,
+        /// Of 2^32 calls that threads make, of how many the stack is taken, chosen at random; 0 = of none.
+        pub call_share: u32,
     }
 }
 
@@ -135,6 +135,10 @@ wire! {
         pub ad_hoc_ticks: u64,
         /// Their run time, nanoseconds.
         pub ad_hoc_nanos: u64,
+        /// Stacks that were taken of calls.
+        pub call_stacks: u64,
+        /// Run time of the program that takes them, nanoseconds.
+        pub call_nanos: u64,
     }
 }
 

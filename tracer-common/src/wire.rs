@@ -17,9 +17,7 @@ macro_rules! wire {
 
             /// Reads the record from the front of `bytes`; `None` when there are fewer than [`Self::SIZE`].
             pub fn decode(bytes: &[u8]) -> Option<Self> {
-                // With a length that the compiler knows, one check is left of one a field.
-                let bytes: &[u8; Self::SIZE] = bytes.first_chunk()?;
-                <Self as $crate::wire::Field>::take(&mut &bytes[..])
+                <Self as $crate::wire::Field>::take(&mut &*bytes)
             }
 
             /// Writes the record to the front of `out`; `None` when it does not fit.
@@ -29,7 +27,7 @@ macro_rules! wire {
         }
 
         impl $crate::wire::Field for $name {
-            #[inline(always)]
+            #[inline]
             fn take(from: &mut &[u8]) -> Option<Self> {
                 Some(Self { $($field: <$ty as $crate::wire::Field>::take(from)?,)+ })
             }
@@ -53,7 +51,7 @@ pub(crate) trait Field: Sized {
 
 macro_rules! integer {
     ($($ty:ty),+) => { $(impl Field for $ty {
-        #[inline(always)]
+        #[inline]
         fn take(from: &mut &[u8]) -> Option<Self> {
             let (head, tail) = from.split_first_chunk()?;
             *from = tail;
@@ -71,7 +69,7 @@ macro_rules! integer {
 integer!(u8, u16, u32, u64, i64);
 
 impl<const N: usize> Field for [u8; N] {
-    #[inline(always)]
+    #[inline]
     fn take(from: &mut &[u8]) -> Option<Self> {
         let (head, tail) = from.split_first_chunk()?;
         *from = tail;
@@ -87,7 +85,7 @@ impl<const N: usize> Field for [u8; N] {
 }
 
 impl<const N: usize> Field for [u64; N] {
-    #[inline(always)]
+    #[inline]
     fn take(from: &mut &[u8]) -> Option<Self> {
         let mut all = [0; N];
         for one in &mut all {

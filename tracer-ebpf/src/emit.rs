@@ -42,8 +42,18 @@ pub(crate) fn count(lost: Lost) {
 #[inline(always)]
 pub(crate) unsafe fn increment(counter: *mut u64) {
     // SAFETY: the caller's promise.
+    unsafe { add(counter, 1) };
+}
+
+/// As [`increment`], for any number.
+///
+/// # Safety
+/// `counter` is a word of map memory.
+#[inline(always)]
+pub(crate) unsafe fn add(counter: *mut u64, more: u64) {
+    // SAFETY: the caller's promise.
     unsafe {
-        asm!("lock *(u64 *)({counter} + 0) += {one}", counter = in(reg) counter, one = in(reg) 1_u64, options(nostack));
+        asm!("lock *(u64 *)({counter} + 0) += {more}", counter = in(reg) counter, more = in(reg) more, options(nostack));
     }
 }
 

@@ -20,7 +20,7 @@ use tracer_common::interpreter::{
     PHP_INTERNAL, PYTHON_INDEX, fold,
 };
 
-use crate::{bound::masked, kernel::task::Task, unwind};
+use crate::{bound::masked, emit, kernel::task::Task, scratch::AREAS, unwind};
 
 /// Owner of a frame on the C stack that only ends a run of the loop (`FRAME_OWNED_BY_CSTACK`, since 3.12; 3.14 calls it
 /// `FRAME_OWNED_BY_INTERPRETER`).
@@ -67,14 +67,24 @@ pub(crate) struct Walk {
     bytes: [u64; FRAME_BYTES / 8 + 2],
 }
 
-/// The sampler's, and that of threads which leave a CPU: neither interrupts the other.
+/// Areas as for the walk over native frames (`scratch.rs`).
 #[map]
-static INTERPRETER_SCRATCH: PerCpuArray<Walk> = PerCpuArray::with_max_entries(1, 0);
+static INTERPRETER_SCRATCH: PerCpuArray<Walk> = PerCpuArray::with_max_entries(AREAS, 0);
 
-/// What the last walk on this CPU found.
+/// The area with the index that `bpf_loop` passes to a step.
+///
+/// # Safety
+/// `which` points to an index.
 #[inline(always)]
-pub(crate) fn found() -> Option<*const InterpretedFrame> {
-    let walk = INTERPRETER_SCRATCH.get_ptr(0)?;
+unsafe fn area(which: *mut u32) -> Option<&'static mut Walk> {
+    // SAFETY: the caller's promise; a per-CPU area that only one program uses at a time.
+    unsafe { INTERPRETER_SCRATCH.get_ptr_mut(*which).map(|walk| &mut *walk) }
+}
+
+/// What the last walk on this CPU into area `which` found.
+#[inline(always)]
+pub(crate) fn found(which: u32) -> Option<*const InterpretedFrame> {
+    let walk = INTERPRETER_SCRATCH.get_ptr(which)?;
     // SAFETY: a place in the area, nothing is read.
     Some(unsafe { (&raw const (*walk).frames).cast() })
 }
@@ -83,8 +93,8 @@ pub(crate) fn found() -> Option<*const InterpretedFrame> {
 #[inline(always)]
 fn count(outcome: u64) {
     if let Some(counter) = INTERPRETER_WALKS.get_ptr_mut(outcome as u32) {
-        // SAFETY: a per-CPU element.
-        unsafe { *counter += 1 };
+        // SAFETY: a per-CPU element. At once: the sampler interrupts walks at calls.
+        unsafe { emit::increment(counter) };
     }
 }
 
@@ -97,10 +107,10 @@ fn word(at: u64) -> u64 {
     word
 }
 
-/// Walks the interpreted frames of `task`, which runs here and whose native frames were walked just now, if its process has any: their number in the low half, how it ended and
-/// of which language in the high one. A function of its own: its stack does not count beside that of the other walk.
+/// Walks the interpreted frames of `task`, which runs here and whose native frames were walked into area `which` just now, if its
+/// process has any: their number in the low half, how it ended and of which language in the high one. A function of its own: its stack does not count beside that of the other walk.
 #[inline(never)]
-pub(crate) fn walk(task: Task) -> u64 {
+pub(crate) fn walk(task: Task, mut which: u32) -> u64 {
     if !unwind::possible() {
         return 0;
     }
@@ -108,9 +118,9 @@ pub(crate) fn walk(task: Task) -> u64 {
     let Some(layout) = INTERPRETERS.get_ptr(task.tgid()) else { return 0 };
     // SAFETY: an element of the map.
     let layout = unsafe { &*layout };
-    let Some(walk) = INTERPRETER_SCRATCH.get_ptr_mut(0) else { return 0 };
+    let Some(walk) = INTERPRETER_SCRATCH.get_ptr_mut(which) else { return 0 };
     // SAFETY: a per-CPU area that only this program uses.
-    let (n, outcome) = unsafe { begin(task, layout, walk) };
+    let (n, outcome) = unsafe { begin(task, layout, walk, &raw mut which) };
     let language = Language::of_flags(layout.flags);
     let outcome = outcome | (language as u64) << LANGUAGE_SHIFT;
     count(outcome);
@@ -118,19 +128,19 @@ pub(crate) fn walk(task: Task) -> u64 {
 }
 
 /// # Safety
-/// `walk` is this CPU's area.
+/// `walk` is this CPU's area with the index `*which`.
 #[inline(always)]
-unsafe fn begin(task: Task, layout: &InterpreterLayout, walk: *mut Walk) -> (u64, u64) {
+unsafe fn begin(task: Task, layout: &InterpreterLayout, walk: *mut Walk, which: *mut u32) -> (u64, u64) {
     if layout.refused != 0 {
         return (0, layout.refused as u64);
     }
     if layout.flags & FRAME_V8 != 0 {
         // SAFETY: the caller's promise.
-        return unsafe { native_frames::walk(layout, walk, v8::step) };
+        return unsafe { native_frames::walk(layout, walk, which, v8::step) };
     }
     if layout.flags & FRAME_JAVA != 0 {
         // SAFETY: the caller's promise.
-        return unsafe { native_frames::walk(layout, walk, java::step) };
+        return unsafe { native_frames::walk(layout, walk, which, java::step) };
     }
     let (mut frame, mut outer, mut checked) = (0, 0, 1);
     if layout.flags & FRAME_PHP != 0 {
@@ -178,19 +188,17 @@ unsafe fn begin(task: Task, layout: &InterpreterLayout, walk: *mut Walk) -> (u64
         (&raw mut (*walk).owner_entry).write_volatile(layout.owner_entry as u64);
         (&raw mut (*walk).names).write_volatile(layout.names as u64);
         (&raw mut (*walk).flags).write_volatile(layout.flags as u64);
-        let mut nothing = 0u32;
         // One turn more, to see that there is no further frame; one more where it starts over.
-        bpf_loop(INTERPRETED_FRAMES_MAX as u32 + 2, step as *mut c_void, (&raw mut nothing).cast(), 0);
+        bpf_loop(INTERPRETED_FRAMES_MAX as u32 + 2, step as *mut c_void, which.cast(), 0);
         ((&raw const (*walk).n).read_volatile(), (&raw const (*walk).outcome).read_volatile())
     }
 }
 
 /// One frame: notes it and goes to the one that called it; 1 ends the walk.
 #[inline(never)]
-extern "C" fn step(_: u32, _: *mut u32) -> i64 {
-    let Some(walk) = INTERPRETER_SCRATCH.get_ptr_mut(0) else { return 1 };
-    // SAFETY: a per-CPU area that only this program uses.
-    let walk = unsafe { &mut *walk };
+extern "C" fn step(_: u32, which: *mut u32) -> i64 {
+    // SAFETY: the index that `walk` passed.
+    let Some(walk) = (unsafe { area(which) }) else { return 1 };
     if walk.frame == 0 {
         walk.outcome = InterpreterOutcome::Complete as u64;
         return 1;

@@ -8,6 +8,7 @@
 
 mod arch;
 mod bound;
+mod call_stack;
 mod declared;
 mod emit;
 mod header;
@@ -28,6 +29,7 @@ mod sched;
 mod scratch;
 mod send_priority;
 mod socket;
+mod stack_rate;
 mod storage;
 mod thread_pool;
 mod tls;

@@ -59,6 +59,12 @@ pub(crate) fn off_cpu_share() -> u32 {
     CONTROL.get(0).map_or(0, |control| control.off_cpu_share)
 }
 
+/// Of 2^32 calls, of how many the stack is taken.
+#[inline(always)]
+pub(crate) fn call_share() -> u32 {
+    CONTROL.get(0).map_or(0, |control| control.call_share)
+}
+
 /// Whether stacks are walked by unwind tables.
 #[inline(always)]
 pub(crate) fn unwind() -> bool {

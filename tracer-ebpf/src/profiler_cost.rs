@@ -6,7 +6,7 @@ use tracer_common::{
     policy::ProfilerCost,
 };
 
-use crate::sched;
+use crate::{emit, sched};
 
 #[map]
 static PROFILER_COST: PerCpuArray<ProfilerCost> = PerCpuArray::with_max_entries(1, 0);
@@ -75,5 +75,18 @@ pub(crate) fn off_cpu_waker(begin: u64) {
         let nanos = unsafe { bpf_ktime_get_ns() }.saturating_sub(begin);
         cost.off_cpu_nanos += nanos;
         cost.off_cpu_stack_nanos += nanos;
+    }
+}
+
+/// The program for stacks of calls ends, having begun at `begin` and taken one. The other programs interrupt this one, and it may
+/// be preempted: whole words at once.
+#[inline(always)]
+pub(crate) fn call_stack(begin: u64) {
+    if let Some(cost) = PROFILER_COST.get_ptr_mut(0) {
+        // SAFETY: words of this CPU's element.
+        unsafe {
+            emit::increment(&raw mut (*cost).call_stacks);
+            emit::add(&raw mut (*cost).call_nanos, bpf_ktime_get_ns().saturating_sub(begin));
+        }
     }
 }

@@ -148,7 +148,7 @@ impl Slot {
 
 /// If `*at` is `old`, sets it to `new`; returns the previous value.
 #[inline(always)]
-fn swap(at: *mut u64, old: u64, new: u64) -> u64 {
+pub(crate) fn swap(at: *mut u64, old: u64, new: u64) -> u64 {
     let found;
     // SAFETY: one word of map memory.
     unsafe {

@@ -20,8 +20,12 @@ use tracer_common::{
 };
 
 use crate::{
-    bound, emit, interpreter, kernel::task::Task, policy, profiler_cost, sched, scratch::SAMPLE_SCRATCH,
-    storage::THREADS, unwind,
+    bound, emit, interpreter,
+    kernel::task::Task,
+    policy, profiler_cost, sched,
+    scratch::{ATOMIC, SAMPLE_SCRATCH},
+    storage::THREADS,
+    unwind,
 };
 
 const STACK_BYTES: u64 = (FRAMES_MAX * 8) as u64;
@@ -48,7 +52,7 @@ pub(crate) fn sample(ctx: PerfEventContext) -> u32 {
     if period == 0 {
         return 0;
     }
-    let Some(scratch) = SAMPLE_SCRATCH.get_ptr_mut(0) else { return 0 };
+    let Some(scratch) = SAMPLE_SCRATCH.get_ptr_mut(ATOMIC) else { return 0 };
     // SAFETY: a per-CPU area of this program with room for both stacks.
     unsafe {
         (*scratch).sample.period = since;
@@ -58,7 +62,7 @@ pub(crate) fn sample(ctx: PerfEventContext) -> u32 {
         let (mut user, mut outcome) = (0, Outcome::FramePointers as u64);
         if !kernel_thread {
             if unwind::possible() && policy::unwind() {
-                let (n, ended) = unwind::walk(task, 0, now);
+                let (n, ended) = unwind::walk(task, ATOMIC, now);
                 (user, outcome) = (bound::at_most::<STACK_BYTES>(n * 8), ended);
             } else {
                 let got = bpf_get_stack(ctx.as_ptr(), frames.cast(), STACK_BYTES as u32, BPF_F_USER_STACK as u64);
@@ -75,7 +79,7 @@ pub(crate) fn sample(ctx: PerfEventContext) -> u32 {
         let kernel = if got < 0 { 0 } else { bound::at_most::<STACK_BYTES>(got as u64) };
         (*scratch).sample.cpu_nanos = cpu_nanos;
         (*scratch).sample.outcome = outcome as u16;
-        let found = if kernel_thread { 0 } else { interpreter::walk(task) };
+        let found = if kernel_thread { 0 } else { interpreter::walk(task, ATOMIC) };
         (*scratch).sample.interpreter_outcome = (found >> 32) as u8;
         send(task, now, at, kernel, found & 0xffff_ffff);
         // Read back: what is kept over the walk takes room on the stack.
@@ -105,7 +109,7 @@ fn charge(task: Task, now: u64) -> u64 {
 /// found, and emits it.
 #[inline(never)]
 fn send(task: Task, now: u64, user: u64, kernel: u64, interpreted: u64) -> u64 {
-    let Some(scratch) = SAMPLE_SCRATCH.get_ptr_mut(0) else { return 0 };
+    let Some(scratch) = SAMPLE_SCRATCH.get_ptr_mut(ATOMIC) else { return 0 };
     let (user, kernel) = (bound::at_most::<STACK_BYTES>(user), bound::at_most::<STACK_BYTES>(kernel));
     let stacks = bound::at_most::<{ 2 * STACK_BYTES }>(user + kernel);
     let interpreted = bound::at_most::<INTERPRETED_BYTES>(interpreted * size_of::<InterpretedFrame>() as u64);
@@ -114,7 +118,7 @@ fn send(task: Task, now: u64, user: u64, kernel: u64, interpreted: u64) -> u64 {
     // SAFETY: a per-CPU area of this program, and what was found on this CPU just now.
     unsafe {
         if interpreted != 0
-            && let Some(found) = interpreter::found()
+            && let Some(found) = interpreter::found(ATOMIC)
         {
             let to = (&raw mut (*scratch).frames).cast::<u8>().add(stacks as usize);
             bpf_probe_read_kernel(to.cast(), interpreted as u32, found.cast());

@@ -39,6 +39,13 @@ pub(crate) struct SampleScratch {
 
 const _: () = assert!(size_of::<Walk>() <= size_of::<Op>());
 
-/// The sampler's: it interrupts everything, and no other sample interrupts it.
+/// The area of programs that run with interrupts off, which none of them interrupts: the sampler, and those in the scheduler.
+pub(crate) const ATOMIC: u32 = 0;
+/// The area of the program at calls, which those interrupt (`call_stack.rs`).
+pub(crate) const CALL: u32 = 1;
+/// How many there are.
+pub(crate) const AREAS: u32 = 2;
+
+/// Where stacks are walked into: [`ATOMIC`] or [`CALL`].
 #[map]
-pub(crate) static SAMPLE_SCRATCH: PerCpuArray<SampleScratch> = PerCpuArray::with_max_entries(1, 0);
+pub(crate) static SAMPLE_SCRATCH: PerCpuArray<SampleScratch> = PerCpuArray::with_max_entries(AREAS, 0);

@@ -151,6 +151,8 @@ pub(crate) struct Thread {
     pub(crate) io_sent: u64,
     /// The connection of rustls that took text from what that operation received; 0: none yet.
     pub(crate) io_reader: u64,
+    /// When it made the operation under way, if its stack may be taken for it (`call_stack.rs`); else 0.
+    pub(crate) calls_at: u64,
     /// Text that it gave to rustls and that its next send has to carry.
     pub(crate) unsent: UnsentText,
     /// The call of a TLS library it is in.

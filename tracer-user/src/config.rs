@@ -180,6 +180,8 @@ pub struct Config {
     pub unwind_tables: Option<u64>,
     /// Time off the CPU, microseconds, from which on stacks of threads that hold a request are taken; 0 = none.
     pub off_cpu_micros: u32,
+    /// Whether stacks of calls are taken.
+    pub call_stacks: bool,
     /// How functions of Python are shown in stacks; `None` = not at all.
     pub python: Option<Lines>,
     /// The same of PHP.
@@ -275,6 +277,7 @@ impl Default for Config {
             overhead_budget: overhead_budget::DEFAULT,
             unwind_tables: None,
             off_cpu_micros: 100,
+            call_stacks: true,
             python: Some(Lines::Definition),
             php: Some(Lines::Definition),
             javascript: true,

@@ -25,6 +25,12 @@ pub(crate) fn run(data: &[u8]) {
                     (usize::from(end.user), usize::from(end.interpreted))
                 );
             }
+            Ok(Record::CallStack { call, user, interpreted }) => {
+                assert_eq!(
+                    (user.len(), interpreted.frames.len()),
+                    (usize::from(call.user), usize::from(call.interpreted))
+                );
+            }
             Ok(Record::ThreadStats(stats)) => drop(decode::comm(&stats.comm).into_owned()),
             _ => {}
         }

@@ -1,18 +1,18 @@
 //! Methods that HotSpot interprets: its interpreter keeps frame pointers, and a slot below says which method a frame runs
 //! (`src/hotspot/cpu/x86/frame_x86.hpp` of OpenJDK).
 
-use super::{INTERPRETER_SCRATCH, native_frames, word};
+use super::{area, native_frames, word};
 
 /// How far below the frame pointer the method stands, bytes (`interpreter_frame_method_offset`).
 const METHOD: u64 = 24;
 
 /// Native frame `index`; 1 ends the walk.
 #[inline(never)]
-pub(super) extern "C" fn step(index: u32, _: *mut u32) -> i64 {
-    let Some(walk) = INTERPRETER_SCRATCH.get_ptr_mut(0) else { return 1 };
-    // SAFETY: a per-CPU area that only this program uses.
-    let walk = unsafe { &mut *walk };
-    let Some(fp) = native_frames::frame_pointer(index) else { return 1 };
+pub(super) extern "C" fn step(index: u32, which: *mut u32) -> i64 {
+    // SAFETY: the index that the walk passed.
+    let Some(walk) = (unsafe { area(which) }) else { return 1 };
+    // SAFETY: as above.
+    let Some(fp) = native_frames::frame_pointer(index, unsafe { *which }) else { return 1 };
     // The walk over native frames marked the interpreter's.
     if fp & 1 == 0 {
         return 0;

@@ -17,11 +17,12 @@ use crate::{bound::masked, policy, scratch::SAMPLE_SCRATCH};
 /// Looks at the native frames that were walked just now, each by `step`: the number of functions found, and how it ended.
 ///
 /// # Safety
-/// `walk` is this CPU's area.
+/// `walk` is this CPU's area with the index `*which`.
 #[inline(always)]
 pub(super) unsafe fn walk(
     layout: &InterpreterLayout,
     walk: *mut Walk,
+    which: *mut u32,
     step: extern "C" fn(u32, *mut u32) -> i64,
 ) -> (u64, u64) {
     if !policy::unwind() {
@@ -36,8 +37,7 @@ pub(super) unsafe fn walk(
         (&raw mut (*walk).position).write_volatile(layout.position as u64);
         (&raw mut (*walk).names).write_volatile(layout.names as u64);
         (&raw mut (*walk).flags).write_volatile(layout.flags as u64);
-        let mut nothing = 0u32;
-        bpf_loop(FRAMES_MAX as u32, step as *mut c_void, (&raw mut nothing).cast(), 0);
+        bpf_loop(FRAMES_MAX as u32, step as *mut c_void, which.cast(), 0);
         let n = (&raw const (*walk).n).read_volatile();
         let outcome = (&raw const (*walk).outcome).read_volatile();
         // A thread without any runs no such function at the moment.
@@ -46,10 +46,10 @@ pub(super) unsafe fn walk(
     }
 }
 
-/// The frame pointer of native frame `index`, 0 where it has none; `None` beyond the last frame.
+/// The frame pointer of native frame `index` in area `which`, 0 where it has none; `None` beyond the last frame.
 #[inline(always)]
-pub(super) fn frame_pointer(index: u32) -> Option<u64> {
-    let native = SAMPLE_SCRATCH.get_ptr(0)?;
+pub(super) fn frame_pointer(index: u32, which: u32) -> Option<u64> {
+    let native = SAMPLE_SCRATCH.get_ptr(which)?;
     // SAFETY: a per-CPU area that only this program uses; the mask keeps the index within the frames.
     unsafe {
         if index as u64 >= (&raw const (*native).walk.n).read_volatile() {

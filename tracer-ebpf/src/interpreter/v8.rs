@@ -9,7 +9,7 @@ use core::ffi::c_void;
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
 use tracer_common::interpreter::{InterpreterOutcome, fold};
 
-use super::{INTERPRETER_SCRATCH, at, native_frames, word};
+use super::{area, at, native_frames, word};
 
 /// Bytes of slots below the frame pointer that are read: function, context.
 const SLOTS: u64 = 16;
@@ -26,11 +26,11 @@ fn is_object(word: u64) -> bool {
 
 /// Native frame `index`; 1 ends the walk.
 #[inline(never)]
-pub(super) extern "C" fn step(index: u32, _: *mut u32) -> i64 {
-    let Some(walk) = INTERPRETER_SCRATCH.get_ptr_mut(0) else { return 1 };
-    // SAFETY: a per-CPU area that only this program uses.
-    let walk = unsafe { &mut *walk };
-    let Some(fp) = native_frames::frame_pointer(index) else { return 1 };
+pub(super) extern "C" fn step(index: u32, which: *mut u32) -> i64 {
+    // SAFETY: the index that the walk passed.
+    let Some(walk) = (unsafe { area(which) }) else { return 1 };
+    // SAFETY: as above.
+    let Some(fp) = native_frames::frame_pointer(index, unsafe { *which }) else { return 1 };
     if fp == 0 {
         return 0;
     }

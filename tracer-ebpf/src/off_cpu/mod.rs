@@ -8,9 +8,7 @@ mod waking;
 use aya_ebpf::{
     EbpfContext,
     bindings::BPF_F_USER_STACK,
-    helpers::generated::{
-        bpf_get_prandom_u32, bpf_get_smp_processor_id, bpf_get_stack, bpf_ktime_get_ns, bpf_probe_read_kernel,
-    },
+    helpers::generated::{bpf_get_smp_processor_id, bpf_get_stack, bpf_ktime_get_ns, bpf_probe_read_kernel},
     macros::{btf_map, btf_tracepoint, map},
     maps::PerCpuArray,
     programs::BtfTracePointContext,
@@ -18,7 +16,7 @@ use aya_ebpf::{
 use tracer_common::{
     event::{Header, Kind, OFF_CPU_NO_STACK, OFF_CPU_UNINTERRUPTIBLE, OffCpu},
     interpreter::{INTERPRETED_FRAMES_MAX, InterpretedFrame},
-    limits::{FRAMES_MAX, OFF_CPU_SLICE, OFF_CPU_STACKS},
+    limits::{FRAMES_MAX, OFF_CPU_STACKS},
     lost::Lost,
     off_cpu::{NO_SYSTEM_CALL, SOCKET},
     unwind::Outcome,
@@ -32,7 +30,8 @@ use crate::{
     },
     offsets::{AGENT_TGID, OFF_SK_COOKIE},
     policy, profiler_cost,
-    scratch::{SAMPLE_SCRATCH, SampleScratch},
+    scratch::{ATOMIC, SAMPLE_SCRATCH, SampleScratch},
+    stack_rate::{self, Taken},
     storage::{THREADS, TaskStorage},
     unwind,
 };
@@ -69,33 +68,8 @@ pub(crate) struct InterpretedWait {
 #[btf_map]
 static INTERPRETED_WAITS: TaskStorage<InterpretedWait> = TaskStorage::new();
 
-/// How many stacks a CPU has been asked for in the current time slice.
-#[repr(C)]
-struct Taken {
-    slice: u64,
-    stacks: u64,
-}
-
 #[map]
 static OFF_CPU_TAKEN: PerCpuArray<Taken> = PerCpuArray::with_max_entries(1, 0);
-
-/// Whether this CPU takes a stack at `now`: by chance, as often as the overhead budget allows, and not too often at once.
-#[inline(always)]
-fn is_chosen(now: u64) -> bool {
-    // SAFETY: no argument.
-    if unsafe { bpf_get_prandom_u32() } > policy::off_cpu_share() {
-        return false;
-    }
-    let Some(taken) = OFF_CPU_TAKEN.get_ptr_mut(0) else { return false };
-    // SAFETY: this CPU's element; interrupts are off in the scheduler.
-    let taken = unsafe { &mut *taken };
-    if taken.slice != now >> OFF_CPU_SLICE {
-        taken.slice = now >> OFF_CPU_SLICE;
-        taken.stacks = 0;
-    }
-    taken.stacks += 1;
-    taken.stacks <= OFF_CPU_STACKS as u64
-}
 
 /// hook: tp_btf sched_switch(preempt, prev, next, prev_state). First seen with prev_state: 6.1. Emits [`OffCpu`].
 #[btf_tracepoint(function = "sched_switch")]
@@ -169,7 +143,7 @@ fn left(prev: Task, sleeps: bool, state: u32, now: u64) -> Option<*mut Wait> {
 /// Takes the stack of `prev`, if chance chooses it; whether it did.
 #[inline(always)]
 fn stack(ctx: &BtfTracePointContext, prev: Task, wait: *mut Wait, now: u64) -> bool {
-    if !is_chosen(now) {
+    if !stack_rate::is_chosen(&OFF_CPU_TAKEN, policy::off_cpu_share(), OFF_CPU_STACKS, now) {
         // SAFETY: as in `left`.
         unsafe { (*wait).record.flags |= OFF_CPU_NO_STACK };
         return false;
@@ -179,10 +153,10 @@ fn stack(ctx: &BtfTracePointContext, prev: Task, wait: *mut Wait, now: u64) -> b
         let frames = (&raw mut (*wait).frames).cast::<u8>();
         let (mut bytes, mut outcome) = (0, Outcome::FramePointers as u64);
         if unwind::possible() && policy::unwind() {
-            let (n, ended) = unwind::walk(prev, 0, now);
+            let (n, ended) = unwind::walk(prev, ATOMIC, now);
             outcome = ended;
             bytes = bound::at_most::<STACK_BYTES>(n * 8);
-            if let Some(scratch) = SAMPLE_SCRATCH.get_ptr_mut(0) {
+            if let Some(scratch) = SAMPLE_SCRATCH.get_ptr_mut(ATOMIC) {
                 bpf_probe_read_kernel(frames.cast(), bytes as u32, (&raw const (*scratch).frames).cast());
             }
         } else {
@@ -204,7 +178,7 @@ fn stack(ctx: &BtfTracePointContext, prev: Task, wait: *mut Wait, now: u64) -> b
 /// Takes the interpreted frames of `prev`, if it has any.
 #[inline(always)]
 fn interpreted(prev: Task, wait: *mut Wait) {
-    let walked = interpreter::walk(prev);
+    let walked = interpreter::walk(prev, ATOMIC);
     let bytes = bound::at_most::<INTERPRETED_BYTES>((walked & 0xffff_ffff) * size_of::<InterpretedFrame>() as u64);
     // SAFETY: as in `left`.
     unsafe { (*wait).record.interpreter_outcome = (walked >> 32) as u8 };
@@ -216,7 +190,7 @@ fn interpreted(prev: Task, wait: *mut Wait) {
         emit::count(Lost::ThreadStorage);
         return;
     }
-    let Some(found) = interpreter::found() else { return };
+    let Some(found) = interpreter::found(ATOMIC) else { return };
     // SAFETY: not null, and as in `left`; what was found on this CPU just now.
     unsafe {
         bpf_probe_read_kernel((&raw mut (*kept).frames).cast(), bytes as u32, found.cast());
@@ -280,7 +254,7 @@ fn came(next: Task, threshold: u64, now: u64) -> bool {
 #[inline(never)]
 fn together(next: Task, wait: *const Wait, own: u64, interpreted: u64) -> u64 {
     const OWN: u64 = (size_of::<OffCpu>() + FRAMES_MAX * 8) as u64;
-    let Some(scratch) = SAMPLE_SCRATCH.get_ptr_mut(0) else { return 0 };
+    let Some(scratch) = SAMPLE_SCRATCH.get_ptr_mut(ATOMIC) else { return 0 };
     let kept = INTERPRETED_WAITS.get(next.0, false);
     if kept.is_null() {
         return 0;

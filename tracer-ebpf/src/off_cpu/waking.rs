@@ -23,7 +23,7 @@ use crate::{
     bound, emit, interpreter,
     kernel::{futex, task::Task},
     policy, profiler_cost,
-    scratch::SAMPLE_SCRATCH,
+    scratch::{ATOMIC, SAMPLE_SCRATCH},
     unwind,
 };
 
@@ -67,10 +67,10 @@ pub(crate) fn off_cpu_waking(ctx: BtfTracePointContext) -> i32 {
 /// Takes the stack of `waker`, which runs here and ends the wait of `wakee` since `left`.
 #[inline(always)]
 fn stack(waker: Task, wakee: Task, left: u64, now: u64) {
-    let (frames, outcome) = unwind::walk(waker, 0, now);
+    let (frames, outcome) = unwind::walk(waker, ATOMIC, now);
     unwind::count(outcome);
-    let found = interpreter::walk(waker);
-    if let Some(scratch) = SAMPLE_SCRATCH.get_ptr_mut(0) {
+    let found = interpreter::walk(waker, ATOMIC);
+    if let Some(scratch) = SAMPLE_SCRATCH.get_ptr_mut(ATOMIC) {
         // SAFETY: the users of this per-CPU area do not interrupt it: interrupts are off while a thread is woken.
         let record = unsafe { &mut *(&raw mut (*scratch).sample).cast::<WaitEnd>() };
         record.left = left;
@@ -86,14 +86,14 @@ fn stack(waker: Task, wakee: Task, left: u64, now: u64) {
 /// Completes the record in the scratch area, with this many `frames` and `interpreted` ones, and emits it.
 #[inline(never)]
 fn send(waker: Task, now: u64, frames: u64, interpreted: u64) -> u64 {
-    let Some(scratch) = SAMPLE_SCRATCH.get_ptr_mut(0) else { return 0 };
+    let Some(scratch) = SAMPLE_SCRATCH.get_ptr_mut(ATOMIC) else { return 0 };
     let user = bound::at_most::<STACK_BYTES>(frames * 8);
     let interpreted = bound::at_most::<INTERPRETED_BYTES>(interpreted * size_of::<InterpretedFrame>() as u64);
     let len = size_of::<WaitEnd>() as u64 + bound::at_most::<{ STACK_BYTES + INTERPRETED_BYTES }>(user + interpreted);
     // SAFETY: as above, and what was found on this CPU just now.
     unsafe {
         if interpreted != 0
-            && let Some(found) = interpreter::found()
+            && let Some(found) = interpreter::found(ATOMIC)
         {
             let to = (&raw mut (*scratch).frames).cast::<u8>().add(user as usize);
             bpf_probe_read_kernel(to.cast(), interpreted as u32, found.cast());

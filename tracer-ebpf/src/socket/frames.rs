@@ -29,7 +29,7 @@ use super::{
     pieces,
 };
 use crate::{
-    bound,
+    bound, call_stack,
     kernel::{sock::SockPtr, task::Task},
     own_stack,
     ring::Slot,
@@ -85,6 +85,7 @@ pub(super) use field;
 #[btf_tracepoint(function = "sock_send_length")]
 pub(crate) fn frames_tx(ctx: BtfTracePointContext) -> i32 {
     follow::<true>(&ctx, &FRAMES_TX, SockPtr(ctx.arg(0)));
+    call_stack::go_on_of_current::<false>(&ctx);
     0
 }
 

@@ -11,7 +11,7 @@ use aya_ebpf::{
 };
 
 use super::{ALONE, ALONE_PAGES, ALONE_UNIX, MSG_PEEK, connection, frames, moved};
-use crate::kernel::sock::SockPtr;
+use crate::{call_stack, kernel::sock::SockPtr};
 
 /// The socket of the first argument moved `moved_bytes` bytes; ignores errors, and sends of zero bytes.
 #[inline(always)]
@@ -92,20 +92,23 @@ macro_rules! accepts {
 accepts!(accepted "inet_accept", accepted_unix "unix_accept");
 
 macro_rules! follows {
-    ($($name:ident $function:literal $tx:literal $array:ident),+) => { $(
+    ($($name:ident $function:literal $tx:literal $unix:literal $array:ident),+) => { $(
         /// Tail-called by the programs above.
         #[fexit(function = $function)]
         pub(crate) fn $name(ctx: FExitContext) -> i32 {
             if let Some(sk) = SockPtr::of_socket(ctx.arg(0)) {
                 frames::follow::<$tx>(&ctx, &frames::$array, sk);
+                if $tx {
+                    call_stack::go_on_of_current::<$unix>(&ctx);
+                }
             }
             0
         }
     )+ };
 }
 follows!(
-    frames_sent "inet_sendmsg" true FRAMES_TX,
-    frames_received "inet_recvmsg" false FRAMES_RX,
-    frames_unix_sent "unix_stream_sendmsg" true FRAMES_TX_UNIX,
-    frames_unix_received "unix_stream_recvmsg" false FRAMES_RX_UNIX
+    frames_sent "inet_sendmsg" true false FRAMES_TX,
+    frames_received "inet_recvmsg" false false FRAMES_RX,
+    frames_unix_sent "unix_stream_sendmsg" true true FRAMES_TX_UNIX,
+    frames_unix_received "unix_stream_recvmsg" false true FRAMES_RX_UNIX
 );

@@ -47,7 +47,7 @@ use tracer_common::{
 };
 
 use crate::{
-    arch, bound, emit, hello,
+    arch, bound, call_stack, emit, hello,
     kernel::{
         mptcp::Mptcp,
         regs::Regs,
@@ -191,11 +191,16 @@ fn seen<const TX: bool, const WHICH: u8>(sk: SockPtr) -> Option<Seen> {
 #[inline(always)]
 fn moved<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, bytes: u32) {
     let Some(seen) = seen::<TX, WHICH>(sk) else { return };
-    let unsent = &raw const seen.thread.unsent.len;
+    let (unsent, thread) = (&raw const seen.thread.unsent.len, &raw const *seen.thread);
     report::<TX, WHICH>(ctx, sk, bytes, seen);
     // SAFETY: the current thread's own record.
     if TX && WHICH != ALONE_UNIX && WHICH != ALONE_PAGES && unsafe { unsent.read_volatile() } != 0 {
         rustls::carried(ctx);
+    }
+    if TX && WHICH == ALONE_UNIX {
+        call_stack::go_on::<true>(ctx, thread);
+    } else if TX && WHICH != ALONE_PAGES {
+        call_stack::go_on::<false>(ctx, thread);
     }
 }
 
@@ -239,6 +244,9 @@ fn report<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, 
     }
     sock.ops += 1;
     policy::refresh(sock);
+    if TX && WHICH != ALONE_PAGES {
+        call_stack::note(control.call_share, thread, sock, now);
+    }
     // On such a connection, only the operation that reverses the direction reports how far the other direction came.
     let round_trips = sock.flags & SOCK_ROUND_TRIPS != 0;
     let (other_end, other_at) = if TX { (sock.rx, sock.last_rx) } else { (sock.tx, sock.last_tx) };

@@ -22,7 +22,7 @@ use tracer_common::{
 
 use super::{Caller, Object, Text, caller, find, put, registers::arguments, report, report_by};
 use crate::{
-    bound, emit,
+    bound, call_stack, emit,
     kernel::{
         mptcp::write_seq,
         sock::{SockPtr, What},
@@ -102,6 +102,7 @@ pub(crate) fn carried(ctx: &impl EbpfContext) {
 #[btf_tracepoint(function = "sock_send_length")]
 pub(crate) fn text_sent(ctx: BtfTracePointContext) -> i32 {
     sent(&ctx, SockPtr(ctx.arg(0)), ctx.arg::<i32>(1) as u32);
+    call_stack::go_on_of_current::<false>(&ctx);
     0
 }
 
@@ -110,6 +111,7 @@ pub(crate) fn text_sent(ctx: BtfTracePointContext) -> i32 {
 pub(crate) fn text_sent_exit(ctx: FExitContext) -> i32 {
     if let Some(sk) = SockPtr::of_socket(ctx.arg(0)) {
         sent(&ctx, sk, ctx.arg::<i32>(3) as u32);
+        call_stack::go_on_of_current::<false>(&ctx);
     }
     0
 }

@@ -23,6 +23,7 @@ use tracer_common::{
 
 use crate::{
     bound::masked,
+    emit,
     kernel::{regs::Regs, task::Task},
     offsets::UNWIND,
     scratch::SAMPLE_SCRATCH,
@@ -69,8 +70,8 @@ pub(crate) struct Walk {
 #[inline(always)]
 pub(crate) fn count(outcome: u64) {
     if let Some(counter) = WALKS.get_ptr_mut(outcome as u32) {
-        // SAFETY: a per-CPU element.
-        unsafe { *counter += 1 };
+        // SAFETY: a per-CPU element. At once: the sampler interrupts walks at calls.
+        unsafe { emit::increment(counter) };
     }
 }
 

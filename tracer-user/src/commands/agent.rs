@@ -130,8 +130,8 @@ const BEAT_EVERY: u32 = 1024;
 /// The process of a stack of user space, if the record is one.
 fn sampled(bytes: &[u8]) -> Option<u32> {
     let header = Header::decode(bytes)?;
-    let stack =
-        [EventKind::Sample, EventKind::OffCpu, EventKind::WaitEnd].iter().any(|kind| header.kind == *kind as u8);
+    let kinds = [EventKind::Sample, EventKind::OffCpu, EventKind::WaitEnd, EventKind::CallStack];
+    let stack = kinds.iter().any(|kind| header.kind == *kind as u8);
     // Kernel threads have no memory to look at.
     (stack && header.flags & 1 == 0).then_some(header.tgid)
 }

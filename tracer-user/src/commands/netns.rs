@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
 
-use tracer_common::event::{Kind, Op, Open, State};
+use tracer_common::event::{CallStack, Kind, Op, Open, State};
 use tracer_common::policy::{CapturePolicy, VERDICT_IGNORE};
 
 /// Sockets remembered before the oldest half is forgotten. A socket forgotten too early shows up again only if the
@@ -51,6 +51,7 @@ impl OwnNetns {
             }
             Some(Kind::Op | Kind::Text) => Op::decode(bytes).map(|op| op.cookie),
             Some(Kind::State) => State::decode(bytes).map(|state| state.cookie),
+            Some(Kind::CallStack) => CallStack::decode(bytes).map(|call| call.cookie),
             _ => None,
         };
         let Some(cookie) = cookie.filter(|_| !self.others.is_empty() || !self.before.is_empty()) else { return false };

@@ -17,6 +17,8 @@ pub(super) struct Sampling {
     wanted: u32,
     budget: OverheadBudget,
     in_force: Option<Plan>,
+    /// Stacks of calls are taken.
+    calls: bool,
     /// What an expiry of a clock costs beyond the program, nanoseconds.
     interrupt: u64,
     /// CPU of this thread for reading samples, nanoseconds.
@@ -31,7 +33,7 @@ impl Sampling {
         let budget = OverheadBudget::new(budget, clocks, wanted);
         let interrupt = clock_cost::measure();
         log::debug!("an expiry of a clock costs {interrupt} ns beyond the program it runs");
-        Self { wanted, budget, in_force: None, interrupt, agent_nanos: 0, refused: false }
+        Self { wanted, budget, in_force: None, calls: false, interrupt, agent_nanos: 0, refused: false }
     }
 
     /// What profiling has cost so far.
@@ -66,6 +68,7 @@ impl Agent {
     pub(super) fn start_sampling(&mut self) -> Result<(), LoadError> {
         let plan = self.sampling.budget.plan();
         self.put_in_force(plan)?;
+        self.take_calls(self.sampling.wanted > 0)?;
         self.take_off_cpu(self.sampling.wanted > 0)
     }
 
@@ -80,7 +83,9 @@ impl Agent {
         let level = self.health.level;
         let plan = self.sampling.budget.set_ceiling(self.sampling.wanted.min(level.detail_limits().hertz_max));
         self.put_in_force(plan)?;
-        self.take_off_cpu(self.sampling.wanted > 0 && level < Level::Sampling)
+        let is_wanted = self.sampling.wanted > 0 && level < Level::Sampling;
+        self.take_calls(is_wanted)?;
+        self.take_off_cpu(is_wanted)
     }
 
     /// Keeps sampling within its budget; a few times a second.
@@ -109,8 +114,9 @@ impl Agent {
         pipeline
             .metrics
             .set_ad_hoc(slow.requests, [&slow.by_kind(), &slow.by_reason(), &self.thread_clocks.outcomes()]);
-        let share = self.sampling.budget.off_cpu_share();
-        pipeline.metrics.set_profiler((hertz, share), (cost, budget), &self.sampling.costs(&self.kernel).parts());
+        let calls = if self.sampling.calls { self.sampling.budget.call_share() } else { 0.0 };
+        let shares = (self.sampling.budget.off_cpu_share(), calls);
+        pipeline.metrics.set_profiler(hertz, shares, (cost, budget), &self.sampling.costs(&self.kernel).parts());
     }
 
     fn put_in_force(&mut self, plan: Plan) -> Result<(), LoadError> {
@@ -125,7 +131,20 @@ impl Agent {
         if before.is_none_or(|before| before.off_cpu_share != plan.off_cpu_share) {
             self.kernel.policy.off_cpu_share(plan.off_cpu_share)?;
         }
+        if self.sampling.calls && before.is_none_or(|before| before.call_share != plan.call_share) {
+            self.kernel.policy.call_share(plan.call_share)?;
+        }
         self.sampling.in_force = Some(plan);
+        Ok(())
+    }
+
+    /// Has stacks of calls taken, if the configuration wants them, or not.
+    fn take_calls(&mut self, wanted: bool) -> Result<(), LoadError> {
+        let wanted = wanted && self.config.call_stacks;
+        if wanted != self.sampling.calls {
+            self.kernel.policy.call_share(if wanted { self.sampling.budget.plan().call_share } else { 0 })?;
+            self.sampling.calls = wanted;
+        }
         Ok(())
     }
 

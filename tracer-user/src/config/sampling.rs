@@ -14,6 +14,7 @@ pub(super) struct SamplingFile {
     overhead_budget: Option<Spanned<String>>,
     unwind_tables: Option<Spanned<String>>,
     off_cpu_microseconds: Option<Spanned<i64>>,
+    call_stacks: Option<bool>,
     python: Option<Spanned<String>>,
     php: Option<Spanned<String>>,
     javascript: Option<Spanned<String>>,
@@ -39,6 +40,7 @@ impl SamplingFile {
         if let Some(micros) = &self.off_cpu_microseconds {
             config.off_cpu_micros = source.number(micros, 0..10_000_001)?;
         }
+        config.call_stacks = self.call_stacks.unwrap_or(config.call_stacks);
         for (given, shown) in [(&self.python, &mut config.python), (&self.php, &mut config.php)] {
             let Some(given) = given else { continue };
             *shown = match given.get_ref().as_str() {

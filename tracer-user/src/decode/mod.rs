@@ -1,8 +1,8 @@
 //! Decodes kernel bytes into records. Pure and total; the only reader of raw kernel bytes, and fuzzed.
 
 use tracer_common::event::{
-    DECLARED_VALUES, DeclaredCall, DeclaredValues, Exec, Fork, Header, InbandContext, Kind, OffCpu, Op, Open, Sample,
-    State, TaskEdge, ThreadStats, WaitEnd, Wake,
+    CallStack, DECLARED_VALUES, DeclaredCall, DeclaredValues, Exec, Fork, Header, InbandContext, Kind, OffCpu, Op,
+    Open, Sample, State, TaskEdge, ThreadStats, WaitEnd, Wake,
 };
 use tracer_common::interpreter::{InterpretedFrame, InterpreterOutcome};
 
@@ -67,6 +67,15 @@ pub enum Record<'a> {
     WaitEnd {
         /// Fixed part.
         end: WaitEnd,
+        /// User addresses, innermost first.
+        user: Vec<u64>,
+        /// Interpreted frames.
+        interpreted: Interpreted,
+    },
+    /// Where a thread was when it began to send on a connection that it opened.
+    CallStack {
+        /// Fixed part.
+        call: CallStack,
         /// User addresses, innermost first.
         user: Vec<u64>,
         /// Interpreted frames.
@@ -179,6 +188,12 @@ pub fn content(kind: Kind, bytes: &[u8]) -> Result<Record<'_>, Malformed> {
             let interpreted = interpreted(rest, end.interpreted, end.interpreter_outcome)?;
             Ok(Record::WaitEnd { end, user: addresses(user), interpreted })
         }
+        Kind::CallStack => {
+            let call = CallStack::decode(bytes).ok_or(Malformed::Short)?;
+            let (user, rest) = rest.split_at_checked(call.user as usize * 8).ok_or(Malformed::Length)?;
+            let interpreted = interpreted(rest, call.interpreted, call.interpreter_outcome)?;
+            Ok(Record::CallStack { call, user: addresses(user), interpreted })
+        }
         Kind::Sample => {
             let sample = Sample::decode(bytes).ok_or(Malformed::Short)?;
             let (user, rest) = rest.split_at_checked(sample.user as usize * 8).ok_or(Malformed::Length)?;
@@ -234,6 +249,21 @@ mod tests {
         let bytes = op(b"GET /end", 5, 3, 100);
         let Ok(Record::Op { head, tail, .. }) = record(&bytes) else { panic!("an op") };
         assert_eq!((head, tail), (&b"GET /"[..], &b"end"[..]));
+    }
+
+    #[test]
+    fn a_calls_stack_has_both_kinds_of_frames() {
+        let frame = InterpretedFrame { code: 5, cookie: 6, at: 7, flags: 0 };
+        let len = (CallStack::SIZE + 16 + InterpretedFrame::SIZE) as u32;
+        let header = Header { kind: Kind::CallStack as u8, len, nanos: 9, ..Header::default() };
+        let call = CallStack { header, cookie: 4, user: 2, interpreted: 1, ..CallStack::default() };
+        let mut bytes = vec![0; len as usize];
+        call.encode(&mut bytes).unwrap();
+        bytes[CallStack::SIZE] = 1;
+        bytes[CallStack::SIZE + 8] = 2;
+        frame.encode(&mut bytes[CallStack::SIZE + 16..]).unwrap();
+        let Ok(Record::CallStack { call: read, user, interpreted }) = record(&bytes) else { panic!("a stack") };
+        assert_eq!((read, user, interpreted.frames), (call, vec![1, 2], vec![frame]));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! and the higher figure counts: when samples become dearer the rate falls at once, when they become cheaper it rises
 //! slowly. A change must be worth it (`LOWER`, `RAISE`), because each one cuts the current period of every clock short.
 //! Stacks of threads that leave the CPU do not come at a rate: of as many threads the stack is taken, by chance, as a tenth of
-//! the budget pays for. Samples get what they leave.
+//! the budget pays for. Neither do stacks of calls, which get another tenth. Samples get what both leave.
 
 use crate::model::Nanos;
 
@@ -24,12 +24,14 @@ pub const INTERVAL: Nanos = 250_000_000;
 const AIM: f64 = 0.9;
 /// Part of the budget that taking stacks off the CPU may cost the program.
 const OFF_CPU_PART: f64 = 0.1;
+/// Part of the budget that taking stacks of calls may cost altogether.
+const CALL_PART: f64 = 0.1;
 /// Below this part of that, more stacks are taken at each decision, this many times as many.
-const OFF_CPU_LOW: f64 = 0.7;
-/// See [`OFF_CPU_LOW`].
-const OFF_CPU_MORE: f64 = 1.1;
-/// The smallest share of waits whose stack is taken: a CPU switches threads a million times a second at most.
-const OFF_CPU_LEAST: f64 = 1e-5;
+const SHARE_LOW: f64 = 0.7;
+/// See [`SHARE_LOW`].
+const SHARE_MORE: f64 = 1.1;
+/// The smallest share of waits or calls whose stack is taken: a CPU switches threads a million times a second at most.
+const SHARE_LEAST: f64 = 1e-5;
 /// Part of the budget that slow requests' own samples may always take; beyond it they get what the other samples leave.
 const AD_HOC_PART: f64 = 0.25;
 /// The rate is lowered when it should be below this part of what it is.
@@ -68,6 +70,10 @@ pub struct Costs {
     pub ad_hoc_ticks: u64,
     /// Run time of the sampling program at those, and what they cost beyond it, nanoseconds.
     pub ad_hoc_nanos: Nanos,
+    /// Stacks that were taken of calls.
+    pub call_stacks: u64,
+    /// Run time of the program that takes them, nanoseconds.
+    pub call_nanos: Nanos,
     /// CPU of the agent for reading all of them, nanoseconds.
     pub agent_nanos: Nanos,
 }
@@ -83,34 +89,45 @@ impl Costs {
             off_cpu_stack_nanos: self.off_cpu_stack_nanos.saturating_sub(before.off_cpu_stack_nanos),
             ad_hoc_ticks: self.ad_hoc_ticks.saturating_sub(before.ad_hoc_ticks),
             ad_hoc_nanos: self.ad_hoc_nanos.saturating_sub(before.ad_hoc_nanos),
+            call_stacks: self.call_stacks.saturating_sub(before.call_stacks),
+            call_nanos: self.call_nanos.saturating_sub(before.call_nanos),
             agent_nanos: self.agent_nanos.saturating_sub(before.agent_nanos),
         }
     }
 
-    /// Nanoseconds by part: the sampling program, the clock's interrupts, the program for time off the CPU, slow requests' own
-    /// samples, the agent. The second is an estimate, the last in part.
-    pub fn parts(&self) -> [(&'static str, f64); 5] {
+    /// Nanoseconds by part: the sampling program, the clock's interrupts, the program for time off the CPU, that for stacks of
+    /// calls, slow requests' own samples, the agent. The second is an estimate, the last in part.
+    pub fn parts(&self) -> [(&'static str, f64); 6] {
         [
             ("sample", self.nanos as f64),
             ("interrupt", self.interrupt_nanos as f64),
             ("off_cpu", self.off_cpu_nanos as f64),
+            ("calls", self.call_nanos as f64),
             ("ad_hoc", self.ad_hoc_nanos as f64),
             ("agent", self.agent_nanos as f64 * AGENT_FACTOR),
         ]
     }
 
-    /// Of samples, of stacks off the CPU and of slow requests' own samples, nanoseconds: the agent's part is divided as the
-    /// programs' run time is.
-    fn split(&self) -> (f64, f64, f64) {
-        let [(_, sample), (_, interrupt), (_, off_cpu), (_, ad_hoc), (_, agent)] = self.parts();
-        let programs = sample + off_cpu + ad_hoc;
+    /// Of each kind of stacks, nanoseconds: the agent's part is divided as the programs' run time is.
+    fn split(&self) -> Split {
+        let [(_, sample), (_, interrupt), (_, off_cpu), (_, calls), (_, ad_hoc), (_, agent)] = self.parts();
+        let programs = sample + off_cpu + calls + ad_hoc;
         let part = |of: f64, all: f64| if programs > 0.0 { of / programs } else { all };
-        (
-            sample + interrupt + agent * part(sample, 1.0),
-            off_cpu + agent * part(off_cpu, 0.0),
-            ad_hoc + agent * part(ad_hoc, 0.0),
-        )
+        Split {
+            samples: sample + interrupt + agent * part(sample, 1.0),
+            off_cpu: off_cpu + agent * part(off_cpu, 0.0),
+            calls: calls + agent * part(calls, 0.0),
+            ad_hoc: ad_hoc + agent * part(ad_hoc, 0.0),
+        }
     }
+}
+
+/// Costs of samples, of stacks off the CPU, of stacks of calls, and of slow requests' own samples, nanoseconds.
+struct Split {
+    samples: f64,
+    off_cpu: f64,
+    calls: f64,
+    ad_hoc: f64,
 }
 
 /// An average of what something costs; what is old counts less.
@@ -145,6 +162,29 @@ pub struct Plan {
     pub hertz: u32,
     /// Of 2^32 threads that leave the CPU with a request, how many have their stack taken.
     pub off_cpu_share: u32,
+    /// The same of calls.
+    pub call_share: u32,
+}
+
+/// A share of events whose stacks are taken, so that these cost a part of the budget.
+#[derive(Clone, Copy, Debug)]
+struct Share(f64);
+
+impl Share {
+    /// Stacks cost `part` of what they may since the last decision; the share falls to `least` times itself at most.
+    fn follow(&mut self, part: f64, least: f64) {
+        let change = match part {
+            _ if part > 1.0 => (1.0 / part).max(least).min(SHARE_MORE),
+            _ if part < SHARE_LOW => SHARE_MORE,
+            _ => 1.0,
+        };
+        self.0 = (self.0 * change).clamp(SHARE_LEAST, 1.0);
+    }
+
+    /// Of 2^32.
+    fn scaled(self) -> u32 {
+        (self.0 * f64::from(u32::MAX)) as u32
+    }
 }
 
 /// The controller.
@@ -155,8 +195,8 @@ pub struct OverheadBudget {
     cpus: f64,
     ceiling: u32,
     plan: Plan,
-    /// [`Plan::off_cpu_share`], 0 to 1.
-    off_cpu_share: f64,
+    off_cpu_share: Share,
+    call_share: Share,
     last: Option<(Nanos, Costs)>,
     /// Cost of a sample.
     fast: Average,
@@ -164,6 +204,9 @@ pub struct OverheadBudget {
     /// Cost of stacks off the CPU, per nanosecond of the host's CPU.
     off_cpu_fast: Average,
     off_cpu_slow: Average,
+    /// The same of stacks of calls.
+    calls_fast: Average,
+    calls_slow: Average,
     /// Cost of slow requests' own samples, per nanosecond of the host's CPU; and of one of them.
     ad_hoc: Average,
     ad_hoc_each: Average,
@@ -180,13 +223,16 @@ impl OverheadBudget {
             budget,
             cpus: cpus.max(1) as f64,
             ceiling,
-            plan: Plan { hertz: ceiling, off_cpu_share: u32::MAX },
-            off_cpu_share: 1.0,
+            plan: Plan { hertz: ceiling, off_cpu_share: u32::MAX, call_share: u32::MAX },
+            off_cpu_share: Share(1.0),
+            call_share: Share(1.0),
             last: None,
             fast: Average::new(FAST, GUESS),
             slow: Average::new(SLOW, GUESS),
             off_cpu_fast: Average::new(FAST, nothing),
             off_cpu_slow: Average::new(SLOW, nothing),
+            calls_fast: Average::new(FAST, nothing),
+            calls_slow: Average::new(SLOW, nothing),
             ad_hoc: Average::new(FAST, nothing),
             ad_hoc_each: Average::new(SLOW, GUESS),
             shown: Average::new(SHOWN, nothing),
@@ -207,7 +253,12 @@ impl OverheadBudget {
 
     /// Share of the threads that leave the CPU with a request whose stack is taken.
     pub fn off_cpu_share(&self) -> f64 {
-        self.off_cpu_share
+        self.off_cpu_share.0
+    }
+
+    /// Share of the calls whose stack is taken.
+    pub fn call_share(&self) -> f64 {
+        self.call_share.0
     }
 
     /// What to sample now.
@@ -242,7 +293,7 @@ impl OverheadBudget {
             return self.plan;
         }
         let (more, seconds, time) = (costs.since(before), nanos / SECOND, nanos * self.cpus);
-        let (samples, off_cpu, ad_hoc) = more.split();
+        let Split { samples, off_cpu, calls, ad_hoc } = more.split();
         // Weighed by time and not by number: the many cheap samples of a high rate must not hide what the few now cost.
         if more.ticks > 0 {
             let each = samples / more.ticks as f64;
@@ -253,11 +304,14 @@ impl OverheadBudget {
         for average in [&mut self.off_cpu_fast, &mut self.off_cpu_slow] {
             average.add(seconds, off_cpu, time);
         }
+        for average in [&mut self.calls_fast, &mut self.calls_slow] {
+            average.add(seconds, calls, time);
+        }
         self.ad_hoc.add(seconds, ad_hoc, time);
         if more.ad_hoc_ticks > 0 {
             self.ad_hoc_each.add(seconds, ad_hoc / more.ad_hoc_ticks as f64 * seconds, seconds);
         }
-        self.shown.add(seconds, samples + off_cpu + ad_hoc, time);
+        self.shown.add(seconds, samples + off_cpu + calls + ad_hoc, time);
         let (target, current) = (self.target(), f64::from(self.plan.hertz));
         // What is close to the ceiling may go there: the budget would allow more.
         let to_ceiling = target > f64::from(self.ceiling) * AT_CEILING;
@@ -265,15 +319,12 @@ impl OverheadBudget {
             self.plan.hertz = self.within(target);
         }
         // By this interval alone: stacks are many where they cost much, and what an average remembers was limited since.
-        let part = more.off_cpu_stack_nanos as f64 / time / (self.budget * AIM * OFF_CPU_PART);
-        let least = f64::from(FLOOR) * self.cpus * seconds / more.off_cpu_stacks as f64;
-        let change = match part {
-            _ if part > 1.0 => (1.0 / part).max(least).min(OFF_CPU_MORE),
-            _ if part < OFF_CPU_LOW => OFF_CPU_MORE,
-            _ => 1.0,
-        };
-        self.off_cpu_share = (self.off_cpu_share * change).clamp(OFF_CPU_LEAST, 1.0);
-        self.plan.off_cpu_share = (self.off_cpu_share * f64::from(u32::MAX)) as u32;
+        let part = |nanos: f64, part: f64| nanos / time / (self.budget * AIM * part);
+        let least = |stacks: u64| f64::from(FLOOR) * self.cpus * seconds / stacks as f64;
+        self.off_cpu_share.follow(part(more.off_cpu_stack_nanos as f64, OFF_CPU_PART), least(more.off_cpu_stacks));
+        self.call_share.follow(part(calls, CALL_PART), least(more.call_stacks));
+        self.plan.off_cpu_share = self.off_cpu_share.scaled();
+        self.plan.call_share = self.call_share.scaled();
         self.plan
     }
 
@@ -282,15 +333,16 @@ impl OverheadBudget {
         self.fast.each().max(self.slow.each()).max(1.0)
     }
 
-    fn off_cpu(&self) -> f64 {
-        self.off_cpu_fast.each().max(self.off_cpu_slow.each())
+    /// What stacks off the CPU and those of calls cost.
+    fn off_cpu_and_calls(&self) -> f64 {
+        self.off_cpu_fast.each().max(self.off_cpu_slow.each()) + self.calls_fast.each().max(self.calls_slow.each())
     }
 
     /// The rate at which the budget would be spent.
     fn target(&self) -> f64 {
         let (whole, ad_hoc) = (self.budget * AIM, self.ad_hoc.each());
-        let least = whole * (1.0 - OFF_CPU_PART) - ad_hoc.min(whole * AD_HOC_PART);
-        (whole - self.off_cpu() - ad_hoc).max(least) * SECOND / self.each()
+        let least = whole * (1.0 - OFF_CPU_PART - CALL_PART) - ad_hoc.min(whole * AD_HOC_PART);
+        (whole - self.off_cpu_and_calls() - ad_hoc).max(least) * SECOND / self.each()
     }
 
     /// Samples per second that all slow requests together may have of their own: what the others leave of the budget, and a
@@ -300,7 +352,7 @@ impl OverheadBudget {
             return 0;
         }
         let whole = self.budget * AIM;
-        let left = whole - self.off_cpu() - f64::from(self.plan.hertz) * self.each() / SECOND;
+        let left = whole - self.off_cpu_and_calls() - f64::from(self.plan.hertz) * self.each() / SECOND;
         // `as` saturates.
         (left.max(whole * AD_HOC_PART) * self.cpus * SECOND / self.ad_hoc_each.each().max(1.0)) as u32
     }

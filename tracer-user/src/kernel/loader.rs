@@ -517,6 +517,8 @@ impl Kernel {
             sum.off_cpu_stack_nanos += cpu.off_cpu_stack_nanos;
             sum.ad_hoc_ticks += cpu.ad_hoc_ticks;
             sum.ad_hoc_nanos += cpu.ad_hoc_nanos;
+            sum.call_stacks += cpu.call_stacks;
+            sum.call_nanos += cpu.call_nanos;
         }
         sum
     }

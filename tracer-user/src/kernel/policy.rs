@@ -70,7 +70,7 @@ impl Policy {
                 names: 0,
                 names_too: 0,
                 off_cpu_share: u32::MAX,
-                reserved: 0,
+                call_share: 0,
             },
             listed: 0,
             processes_refused: 0,
@@ -199,6 +199,12 @@ impl Policy {
     /// Sets of how many of 2^32 threads that leave the CPU with a request the stack is taken.
     pub fn off_cpu_share(&mut self, share: u32) -> Result<(), LoadError> {
         self.current.off_cpu_share = share;
+        self.write_switches()
+    }
+
+    /// Sets of how many of 2^32 calls the stack is taken; 0: of none.
+    pub fn call_share(&mut self, share: u32) -> Result<(), LoadError> {
+        self.current.call_share = share;
         self.write_switches()
     }
 

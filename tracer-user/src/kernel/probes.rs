@@ -104,6 +104,8 @@ const ACCEPT: &str = "time in the accept queue is not distinguished from time in
 
 const RUSTLS: &str = "what programs send by rustls shows round trips only";
 
+const CALLS: &str = "which lines make calls is not seen";
+
 const fn called(program: &'static str, hooks: &'static [Hook]) -> Probe {
     let without = "of several long bodies at once on one HTTP/2 connection the ends are not seen";
     Probe { until: Some(Until::Called), ..at(program, hooks, false, without) }
@@ -191,10 +193,16 @@ pub const PROBES: &[Probe] = &[
     called_instead("frames_rx", "frames_unix_received", &[Hook::Exit("unix_stream_recvmsg")]),
     Probe { without: RUSTLS, ..called("text_sent", &[Hook::Tracepoint("sock_send_length")]) },
     Probe { without: RUSTLS, ..called_instead("text_sent", "text_sent_exit", &[Hook::Exit("inet_sendmsg")]) },
+    Probe { without: CALLS, ..called("call_stack", &[Hook::Tracepoint("sock_send_length")]) },
+    Probe { without: CALLS, ..called_instead("call_stack", "call_stack_sent", &[Hook::Exit("inet_sendmsg")]) },
+    Probe {
+        without: CALLS,
+        ..called_instead("call_stack", "call_stack_unix_sent", &[Hook::Exit("unix_stream_sendmsg")])
+    },
 ];
 
 /// Tail-called programs and their program arrays.
-pub const CALLED: [(&str, &str); 9] = [
+pub const CALLED: [(&str, &str); 12] = [
     (FRAMES_TEXT, "FRAMES_TEXT"),
     ("frames_tx", "FRAMES_TX"),
     ("frames_sent", "FRAMES_TX"),
@@ -204,6 +212,9 @@ pub const CALLED: [(&str, &str); 9] = [
     ("frames_unix_received", "FRAMES_RX_UNIX"),
     ("text_sent", "TEXT_SENT"),
     ("text_sent_exit", "TEXT_SENT"),
+    ("call_stack", "CALL_STACK"),
+    ("call_stack_sent", "CALL_STACK"),
+    ("call_stack_unix_sent", "CALL_STACK_UNIX"),
 ];
 
 /// The program that user-space probes tail-call; not in [`PROBES`], because it has no hook.

@@ -25,15 +25,29 @@ impl Metrics {
         self.classes.set_classes(services);
     }
 
-    /// Sampling rate in force and share of waits whose stack is taken, what sampling costs now and may cost as shares of the
+    /// Sampling rate in force, shares of waits and of calls whose stack is taken, what sampling costs now and may cost as shares of the
     /// host's CPU, and what its parts took so far, nanoseconds.
-    pub fn set_profiler(&self, (hertz, off_cpu_share): (u32, f64), (cost, budget): (f64, f64), parts: &[(&str, f64)]) {
+    pub fn set_profiler(
+        &self,
+        hertz: u32,
+        (off_cpu_share, call_share): (f64, f64),
+        (cost, budget): (f64, f64),
+        parts: &[(&str, f64)],
+    ) {
         self.profiler.hertz.set(f64::from(hertz));
         self.profiler.off_cpu_share.set(off_cpu_share);
+        self.profiler.call_share.set(call_share);
         self.profiler.cost.set(cost);
         self.profiler.budget.set(budget);
         for (part, nanos) in parts {
             self.profiler.seconds.set(part, nanos / 1e9);
+        }
+    }
+
+    /// Stacks of calls by what became of them, absolute.
+    pub fn set_call_stacks(&self, counts: &[(&str, u64)]) {
+        for (outcome, count) in counts {
+            self.profiler.call_stacks.set(outcome, *count);
         }
     }
 

@@ -10,6 +10,8 @@ use crate::metrics::totals::{Seconds, Totals};
 pub(super) struct ProfilerMetrics {
     pub(super) hertz: Gauge,
     pub(super) off_cpu_share: Gauge,
+    pub(super) call_share: Gauge,
+    pub(super) call_stacks: Totals,
     pub(super) cost: Gauge,
     pub(super) budget: Gauge,
     pub(super) seconds: Seconds,
@@ -31,6 +33,16 @@ impl ProfilerMetrics {
                     "Stacks that are taken of threads which leave the CPU with a request, divided by such threads.",
                 ),
             ),
+            call_share: vec(
+                r,
+                Gauge::new("tracer_call_stacks_ratio", "Stacks that are taken of calls, divided by calls."),
+            ),
+            call_stacks: totals(
+                "tracer_call_stacks_total",
+                "Stacks of sends, by what became of them: joined (to the call that began with the send), unused (no call began \
+                 with it, or too many were open; a TLS handshake is no call), refused (too many different stacks).",
+                "outcome",
+            ),
             cost: vec(
                 r,
                 Gauge::new(
@@ -49,7 +61,7 @@ impl ProfilerMetrics {
                 r,
                 "tracer_profiler_cpu_seconds_total",
                 "CPU seconds that sampling stacks took: sample (the program at the clock), off_cpu (the program at context \
-                 switches), ad_hoc (at the clocks of single threads), interrupt and agent (estimates, see docs/profiling.md).",
+                 switches), calls (the program at sends), ad_hoc (at the clocks of single threads), interrupt and agent (estimates, see docs/profiling.md).",
                 "part",
             ),
             ad_hoc_requests: vec(
