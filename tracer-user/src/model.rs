@@ -1,5 +1,6 @@
 //! Vocabulary shared by several layers. Plain data: no behaviour beyond naming and formatting.
 
+mod call_site;
 mod protocol;
 #[cfg(test)]
 pub(crate) mod sample_span;
@@ -10,6 +11,7 @@ use std::sync::Arc;
 
 use tracer_common::inband_context;
 
+pub use call_site::{CallSite, CodePlace};
 pub use protocol::{Conventions, ProtocolId};
 
 /// Nanoseconds of `CLOCK_MONOTONIC`, the clock of every kernel record.
@@ -456,6 +458,8 @@ pub struct Span {
     pub namespace: Option<Arc<str>>,
     /// Values of a declared call, if any are declared.
     pub declared: Option<Box<DeclaredFacts>>,
+    /// Client side: where in its program it was made, if its stack was taken.
+    pub called_from: Option<Arc<CallSite>>,
 }
 
 impl Span {

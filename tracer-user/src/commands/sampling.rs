@@ -117,6 +117,7 @@ impl Agent {
         let calls = if self.sampling.calls { self.sampling.budget.call_share() } else { 0.0 };
         let shares = (self.sampling.budget.off_cpu_share(), calls);
         pipeline.metrics.set_profiler(hertz, shares, (cost, budget), &self.sampling.costs(&self.kernel).parts());
+        pipeline.metrics.set_call_stacks(&pipeline.profiles.call_counts());
     }
 
     fn put_in_force(&mut self, plan: Plan) -> Result<(), LoadError> {

@@ -137,6 +137,8 @@ table_use! {
         ad_hoc_open,
         /// Samples of slow requests.
         ad_hoc_kept,
+        /// Stacks of calls that have not ended.
+        call_stacks_open,
         /// Stacks by process and class that wait to be exported.
         unsent_stacks,
         /// Stacks that wait for their names.

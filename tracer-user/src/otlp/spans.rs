@@ -215,6 +215,7 @@ pub(super) mod tests {
             opening: None,
             callee: None,
             remote: None,
+            called_from: None,
             request_id: None,
             namespace: None,
             declared: None,

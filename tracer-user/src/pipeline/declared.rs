@@ -115,6 +115,7 @@ impl Pipeline {
             opening: None,
             callee: None,
             remote: None,
+            called_from: None,
             request_id: None,
             namespace: None,
             declared: facts,

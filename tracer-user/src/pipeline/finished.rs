@@ -39,8 +39,9 @@ impl Pipeline {
             self.subsystems.request(live.pid, live.cookie, class, live.cost.cpu);
         }
         let (root, charged) = (self.root_link(&live, &verdicts), charged(&live));
-        let span = Self::span(live, class, &verdicts);
+        let mut span = Self::span(live, class, &verdicts);
         if span.side == Side::Client {
+            span.called_from = self.profiles.call_ended(&span);
             self.wake_demand.call(span.pid, matches!(span.grade, Grade::Certain | Grade::Confirmed));
         }
         let mut threshold = || self.slow.threshold(&self.stats, class, self.engine.now());
@@ -129,6 +130,7 @@ impl Pipeline {
             request_id: live.request.request_id,
             namespace: live.request.namespace,
             declared: None,
+            called_from: None,
         }
     }
 }

@@ -36,6 +36,11 @@ impl Bounds {
         self.stacks / 4
     }
 
+    /// Most stacks of calls that are open.
+    pub(super) fn open_calls(self) -> usize {
+        self.stacks / 4
+    }
+
     /// Most sums of samples that wait for an exporter: while there is no collector they must not take others' stacks.
     pub(super) fn unsent(self) -> usize {
         self.stacks / 4
@@ -57,6 +62,8 @@ pub struct ProfileTables {
     pub pairs: TableUse,
     /// Samples of open requests, and of slow ones that are kept.
     pub ad_hoc: [TableUse; 2],
+    /// Stacks of calls that have not ended.
+    pub open_calls: TableUse,
     /// Sums of samples that wait for an exporter.
     pub unsent: TableUse,
     /// Stacks that wait for names.

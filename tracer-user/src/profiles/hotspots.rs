@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::Frame;
+use super::{Frame, FrameOrigin};
 
 /// Callers named for a function.
 const CALLERS: usize = 3;
@@ -54,8 +54,17 @@ const SYSTEM: &[&str] = &[
     "node:",
 ];
 /// Directories that package managers install into, wherever they are.
-const PACKAGES: &[&str] =
-    &["/site-packages/", "/dist-packages/", "/node_modules/", "/.cargo/registry/", "/go/pkg/mod/"];
+const PACKAGES: &[&str] = &[
+    "/site-packages/",
+    "/dist-packages/",
+    "/node_modules/",
+    "/vendor/",
+    "/.cargo/registry/",
+    "/cargo/registry/src/",
+    "/go/pkg/mod/",
+];
+/// Where sources of standard libraries were when they were compiled.
+const STANDARD_SOURCES: &[&str] = &["/rustc/", "/usr/local/go/src/", "/usr/src/"];
 /// Programs that run others' code: their own functions are not the application's.
 const INTERPRETERS: &[&str] = &["python", "node", "java", "php", "ruby", "perl", "beam", "dotnet", "lua"];
 /// Libraries of languages whose programs hold everything in one file, by the beginning of their functions' names.
@@ -78,10 +87,38 @@ const STANDARD: &[&str] = &[
     "jdk.",
     "sun.",
 ];
+/// Drivers and frameworks of Java, of whose classes nothing says where they are from: packages, by names or by signatures.
+const JAVA_LIBRARIES: &[&str] = &[
+    "com/fasterxml/",
+    "com/mongodb/",
+    "com/mysql/",
+    "com/zaxxer/hikari/",
+    "io/lettuce/",
+    "io/netty/",
+    "jakarta/",
+    "javax/",
+    "kotlin/",
+    "okhttp3/",
+    "okio/",
+    "org/apache/",
+    "org/eclipse/jetty/",
+    "org/hibernate/",
+    "org/mariadb/",
+    "org/postgresql/",
+    "org/springframework/",
+    "reactor/",
+    "redis/clients/",
+    "scala/",
+];
+
+/// Whether a name is of a method of such a library: `Lorg/postgresql/…`, `org.postgresql.…`.
+fn is_java_library(name: &str) -> bool {
+    let name = name.strip_prefix('L').unwrap_or(name);
+    let same = |(a, b): (u8, u8)| a == b || (a == b'/' && b == b'.');
+    JAVA_LIBRARIES.iter().any(|prefix| prefix.len() < name.len() && prefix.bytes().zip(name.bytes()).all(same))
+}
 /// What names of source files end with that interpreters run.
-const SOURCES: &[&str] = &["py", "js", "mjs", "cjs"];
-/// What functions of JavaScript end with that V8 has itself.
-const OWN_OF_V8: &str = " (JavaScript)";
+const SOURCES: &[&str] = &["py", "js", "mjs", "cjs", "php"];
 /// Packages of Go's standard library, by the first part of their path.
 const GO: &[&str] = &[
     "archive",
@@ -135,7 +172,9 @@ fn is_of_go(name: &str) -> bool {
 fn longest(prefixes: &[String], frame: &Frame) -> Option<usize> {
     let fits = |prefix: &&String| {
         !prefix.is_empty()
-            && (frame.starts_with(&***prefix) || frame.file().is_some_and(|file| file.starts_with(&***prefix)))
+            && (frame.starts_with(&***prefix)
+                || frame.file().is_some_and(|file| file.starts_with(&***prefix))
+                || frame.source().is_some_and(|source| source.path.starts_with(&***prefix)))
     };
     prefixes.iter().filter(fits).map(String::len).max()
 }
@@ -155,18 +194,39 @@ impl CodeOwners {
         if is_word(frame) || (frame.file().is_none() && frame.starts_with('[') && frame.ends_with(']')) {
             return CodeOrigin::Unknown;
         }
-        if STANDARD.iter().any(|prefix| frame.starts_with(prefix)) || is_of_go(frame) || frame.ends_with(OWN_OF_V8) {
+        // Functions that an interpreter has itself are from no file.
+        let is_own = matches!(frame.parts().origin, FrameOrigin::Interpreted(_)) && frame.file().is_none();
+        if STANDARD.iter().any(|prefix| frame.starts_with(prefix)) || is_of_go(frame) || is_own {
+            return CodeOrigin::ThirdParty;
+        }
+        if let Some(source) = frame.source()
+            && (PACKAGES.iter().any(|part| source.path.contains(part))
+                || STANDARD_SOURCES.iter().any(|directory| source.path.starts_with(directory)))
+        {
             return CodeOrigin::ThirdParty;
         }
         // Code made while running has no file: a virtual machine makes it of the application's, mostly.
-        let Some(file) = frame.file() else { return CodeOrigin::Application };
+        let Some(file) = frame.file() else {
+            return if is_java_library(frame) { CodeOrigin::ThirdParty } else { CodeOrigin::Application };
+        };
         let program = file.rsplit('/').next().unwrap_or(file);
         let is_installed = SYSTEM.iter().any(|directory| file.starts_with(directory))
             || PACKAGES.iter().any(|part| file.contains(part))
             || file.contains("/lib/python3.");
         let is_source = Path::new(program).extension().is_some_and(|end| SOURCES.iter().any(|source| end == *source));
-        let runs_others = !is_source && INTERPRETERS.iter().any(|name| is_called(program, name));
+        let runs_others = !is_source && Self::is_interpreter(file);
         if is_installed || runs_others { CodeOrigin::ThirdParty } else { CodeOrigin::Application }
+    }
+
+    /// Whether a file is an interpreter or a virtual machine.
+    pub(super) fn is_interpreter(file: &str) -> bool {
+        let program = file.rsplit('/').next().unwrap_or(file);
+        INTERPRETERS.iter().any(|name| is_called(program, name))
+    }
+
+    /// Whether the configuration says that a frame is not the application's.
+    pub(super) fn is_declared_third_party(&self, frame: &Frame) -> bool {
+        longest(&self.third_party, frame).is_some()
     }
 }
 

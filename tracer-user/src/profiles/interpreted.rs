@@ -187,7 +187,10 @@ impl Functions {
         let (mut process, mut counts) = (None, (0, 0));
         for frame in frames.iter().filter(|frame| frame.flags & FRAME_SHIM == 0) {
             let key = key(frame);
+            let lines = shown.python == Lines::Running && self.tables < TABLES;
             let missed = match self.known.get_mut(&key) {
+                // Read before without its lines.
+                Some(FunctionLookup::Code(code)) if lines && code.lacks_lines(frame) => 0,
                 Some(FunctionLookup::Code(_)) => continue,
                 Some(FunctionLookup::Missed(times)) => {
                     *times = times.saturating_add(1);
@@ -203,7 +206,6 @@ impl Functions {
             }
             // Of a process that is gone; its code objects may have been seen before under another address only.
             let Some(process) = &mut process else { return counts };
-            let lines = shown.python == Lines::Running && self.tables < TABLES;
             let code = match Language::of_flags(frame.flags) {
                 Language::Python => read(process, frame, lines),
                 Language::Php => php_code::read(process, frame),
@@ -217,6 +219,9 @@ impl Functions {
                     name.map(|name| Code { name, file: String::new(), first: 0, table: Vec::new() })
                 }
             };
+            if missed == 0 && code.is_none() {
+                continue;
+            }
             let named = code.is_some();
             self.tables += code.as_ref().map_or(0, |code| code.table.len());
             counts = (counts.0 + u64::from(named), counts.1 + u64::from(!named));

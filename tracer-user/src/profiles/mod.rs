@@ -3,6 +3,7 @@
 
 mod ad_hoc;
 mod bounds;
+pub mod call_sites;
 mod debug_info;
 mod debug_requests;
 mod fault;
@@ -38,6 +39,7 @@ use tracer_common::unwind::Outcome;
 use ad_hoc::AdHoc;
 pub use ad_hoc::{AdHocCounts, SlowRequest, SlowRequests};
 pub use bounds::{Bounds, ProfileTables};
+use call_sites::CallSites;
 
 use crate::guard::shrink::ShrinkExcess;
 use crate::guard::tables::TableUse;
@@ -101,6 +103,14 @@ impl Hash for Shape {
     }
 }
 
+/// What a stack is of, beyond its frames in user space.
+#[derive(Default)]
+struct StackOf<'a> {
+    kernel: &'a [u64],
+    off_cpu: Option<Wait>,
+    lines: bool,
+}
+
 /// Samples and nanoseconds by owner and stack.
 type Sums<O> = FxHashMap<(O, u32), (u64, u64)>;
 
@@ -134,6 +144,8 @@ pub struct Profiles {
     owners: Arc<CodeOwners>,
     /// Samples of single requests.
     ad_hoc: AdHoc,
+    /// Stacks of calls.
+    calls: CallSites,
     /// Samples for an exporter, if there is one.
     unsent: Option<Unsent>,
     /// Samples whose stack was not kept because there were too many.
@@ -169,6 +181,7 @@ impl Profiles {
             shown: ShownLines::default(),
             owners: Arc::default(),
             ad_hoc: AdHoc::within(Bounds::default().ad_hoc()),
+            calls: CallSites::within(Bounds::default().open_calls()),
             unsent: None,
             refused: 0,
             periods_dropped: 0,
@@ -180,7 +193,8 @@ impl Profiles {
     pub fn within(self, bounds: Bounds) -> Self {
         self.symbols.set_debug_most(bounds.debug as u64);
         self.symbols.set_maps_most(bounds.maps);
-        Self { bounds, ad_hoc: AdHoc::within(bounds.ad_hoc()), ..self }
+        let calls = CallSites::within(bounds.open_calls());
+        Self { bounds, ad_hoc: AdHoc::within(bounds.ad_hoc()), calls, ..self }
     }
 
     /// The same with interpreted functions shown like this.
@@ -228,6 +242,7 @@ impl Profiles {
             stacks: TableUse::new(self.stacks.len(), stacks, self.refused),
             pairs: TableUse::new(self.pairs, pairs, self.periods_dropped),
             ad_hoc: self.ad_hoc.table_use(),
+            open_calls: self.calls.table_use(),
             unsent: self.unsent(),
             queue,
             names,
@@ -246,6 +261,7 @@ impl Profiles {
         self.part = part;
         let most = self.bounds.part(part);
         self.ad_hoc.limit(most.ad_hoc());
+        self.calls.limit(most.open_calls());
         if let Some(unsent) = &mut self.unsent {
             unsent.limit(most.unsent());
         }
@@ -287,12 +303,14 @@ impl Profiles {
         let mut used = FxHashSet::default();
         self.periods.iter().for_each(|period| period.used(&mut used));
         self.ad_hoc.used(&mut used);
+        self.calls.used(&mut used);
         if let Some(unsent) = &self.unsent {
             unsent.used(&mut used);
         }
         self.stacks.retain(|id, _| used.contains(id));
         self.ids.retain(|_, id| used.contains(id));
         self.shapes.retain(|_, id| used.contains(id));
+        self.calls.forget_unused(&used);
         self.stacks.shrink_excess();
         self.ids.shrink_excess();
         self.shapes.shrink_excess();
@@ -302,10 +320,13 @@ impl Profiles {
     fn settle(&mut self) {
         let (mut same, mut from): (FxHashMap<u32, u32>, Nanos) = (FxHashMap::default(), Nanos::MAX);
         for (id, frames) in self.symbols.take_named() {
+            self.calls.named(id, || call_sites::place(&frames, &self.owners));
             let Some((kept, process, _)) = self.stacks.get_mut(&id) else { continue };
             let StoredStack::Seen(stack, since) = kept else { continue };
             let since = *since;
+            let of_call = stack.lines.then(|| Arc::clone(stack));
             self.ids.remove(stack);
+            let mut first_id = id;
             let shape = Shape(Arc::clone(process), Arc::clone(&frames));
             match self.shapes.entry(shape) {
                 Entry::Vacant(place) => {
@@ -313,16 +334,23 @@ impl Profiles {
                     *kept = StoredStack::Named(frames);
                 }
                 Entry::Occupied(first) => {
-                    same.insert(id, *first.get());
+                    first_id = *first.get();
+                    same.insert(id, first_id);
                     from = from.min(since);
                     self.stacks.remove(&id);
                 }
+            }
+            if let Some(stack) = of_call {
+                // Later calls know their place at once.
+                self.calls.remember(Arc::clone(&stack), self.now);
+                self.ids.insert(stack, first_id);
             }
         }
         if same.is_empty() {
             return;
         }
         self.ad_hoc.same(&same);
+        self.calls.same(&same);
         if let Some(unsent) = &mut self.unsent {
             unsent.same(&same);
         }
@@ -378,31 +406,33 @@ impl Profiles {
     /// The id of a sample's stack; `None`: there are too many.
     fn intern(&mut self, sample: &StackSample) -> Option<u32> {
         let user = (&*sample.user, sample.outcome);
-        self.keep(self.stack(sample.pid, user, &sample.kernel, &sample.interpreted, sample.off_cpu.clone()))
+        let of = StackOf { kernel: &sample.kernel, off_cpu: sample.off_cpu.clone(), lines: false };
+        self.keep(self.stack(sample.pid, user, &sample.interpreted, of))
     }
 
     /// The same of the thread that ended a wait.
     fn intern_waker(&mut self, WakerStack { pid, user, outcome, interpreted }: &WakerStack) -> Option<u32> {
-        self.keep(self.stack(*pid, (user, *outcome), &[], interpreted, None))
+        self.keep(self.stack(*pid, (user, *outcome), interpreted, StackOf::default()))
     }
 
     fn stack(
         &self,
         pid: u32,
         (user, outcome): (&[u64], Outcome),
-        kernel: &[u64],
         interpreted: &Interpreted,
-        off_cpu: Option<Wait>,
+        StackOf { kernel, off_cpu, lines }: StackOf<'_>,
     ) -> Stack {
+        let shown = |frame: &InterpretedFrame| if lines { *frame } else { self.shown(*frame) };
         Stack {
             process: (pid, self.generations.get(&pid).copied().unwrap_or(self.base)),
             user: user.into(),
             kernel: kernel.into(),
             outcome,
-            interpreted: interpreted.frames.iter().map(|frame| self.shown(*frame)).collect(),
+            interpreted: interpreted.frames.iter().map(shown).collect(),
             interpreter_outcome: interpreted.outcome,
             language: interpreted.language,
             off_cpu,
+            lines,
         }
     }
 
@@ -438,6 +468,21 @@ impl Profiles {
         Some(id)
     }
 
+    /// The period that counts now, and most rows of it.
+    fn current_period(&mut self) -> Option<(&mut Period, usize)> {
+        let start = self.now / PERIOD * PERIOD;
+        if self.periods.back().is_none_or(|last| last.start < start) {
+            self.age();
+            self.periods.push_back(Period { start, end: start + PERIOD, ..Period::default() });
+        }
+        // The newest stays, whatever its size: it has a bound of its own.
+        while self.pairs >= self.bounds.part(self.part).pairs && self.periods.len() > 1 && self.drop_period() {
+            self.periods_dropped += 1;
+        }
+        let most = PAIRS.min(self.bounds.part(self.part).pairs);
+        Some((self.periods.back_mut()?, most))
+    }
+
     /// A request ended; its samples are kept if `slow` says so, which is asked if there are any.
     pub fn request_ended(&mut self, span: SpanId, slow: impl FnOnce() -> Option<SlowRequest>) {
         self.ad_hoc.end(span, slow);
@@ -465,6 +510,12 @@ impl Sink for Profiles {
         self.now = self.now.max(now);
         self.settle();
         self.ad_hoc.tick(self.now);
+        for stack in self.calls.tick(self.now) {
+            let id = self.ids.get(&stack).and_then(|id| self.stacks.get(id));
+            if matches!(id, Some((StoredStack::Named(_), ..)) | None) {
+                self.ids.remove(&stack);
+            }
+        }
         for period in &mut self.periods {
             period.shrink();
         }
@@ -493,22 +544,13 @@ impl Sink for Profiles {
         if let Some(unsent) = &mut self.unsent {
             unsent.add(names, sample, id);
         }
-        let start = self.now / PERIOD * PERIOD;
-        if self.periods.back().is_none_or(|last| last.start < start) {
-            self.age();
-            self.periods.push_back(Period { start, end: start + PERIOD, ..Period::default() });
-        }
-        // The newest stays, whatever its size: it has a bound of its own.
-        while self.pairs >= self.bounds.part(self.part).pairs && self.periods.len() > 1 && self.drop_period() {
-            self.periods_dropped += 1;
-        }
-        let most = PAIRS.min(self.bounds.part(self.part).pairs);
-        let Some(period) = self.periods.back_mut() else { return };
+        let Some((period, most)) = self.current_period() else { return };
         let (before, key) = (period.rows(), ((sample.owner, sample.dimensions), id));
         let counted = period.add(key, sample.weight, most)
             && waker.is_none_or(|waker| period.add_waker(key, waker, sample.weight, most));
+        let more = period.rows() - before;
         self.refused += u64::from(!counted);
-        self.pairs += period.rows() - before;
+        self.pairs += more;
     }
 }
 

@@ -22,7 +22,7 @@ use tracer_common::unwind::Outcome;
 use super::debug_info::{DebugFiles, DebugInfo};
 use super::debug_requests::DebugRequests;
 use super::frame::{Frame, KERNEL};
-use super::interpreted::{self, Ends, Functions, Native, NativeCode, Part, ShownLines, UNKNOWN};
+use super::interpreted::{self, Ends, Functions, Lines, Native, NativeCode, Part, ShownLines, UNKNOWN};
 use super::jit;
 use super::mapped::{mapped, trusted_code};
 use super::process_names::ProcessNames;
@@ -59,6 +59,8 @@ pub(super) struct Stack {
     pub(super) language: Language,
     /// Why the thread was off the CPU; `None` = it ran.
     pub(super) off_cpu: Option<Wait>,
+    /// Whether the lines that run are wanted whatever is configured: the stack of a call.
+    pub(super) lines: bool,
 }
 
 /// What an address without a name is.
@@ -164,8 +166,8 @@ impl Namer {
         self.came = came;
         self.user = None;
         for known in self.processes.values_mut() {
-            self.addresses -= known.frames.len();
-            known.frames = FxHashMap::default();
+            self.addresses -= known.frames.iter().map(FxHashMap::len).sum::<usize>();
+            known.frames = Default::default();
             known.files = 0;
         }
     }
@@ -236,14 +238,20 @@ impl Namer {
         }
     }
 
+    /// How interpreted functions of a stack are shown.
+    fn lines_of(&self, stack: &Stack) -> ShownLines {
+        if stack.lines { ShownLines { python: Lines::Running, php: Lines::Running } } else { self.lines }
+    }
+
     /// Reads what is not known yet of the interpreted functions of a stack. At once: they are freed sooner than native code.
     pub(super) fn learn(&mut self, pid: u32, stack: &Stack) {
         if stack.interpreted.is_empty() {
             return;
         }
+        let lines = self.lines_of(stack);
         if let Some(known) = self.processes.get_mut(&pid) {
             let before = known.addresses();
-            let (named, unnamed) = known.functions.learn(pid, &stack.interpreted, self.lines);
+            let (named, unnamed) = known.functions.learn(pid, &stack.interpreted, lines);
             self.addresses += known.addresses() - before;
             let counts = &mut self.functions[stack.language as usize];
             *counts = (counts.0 + named, counts.1 + unnamed);
@@ -302,7 +310,12 @@ impl Namer {
         self.addresses -= known.addresses();
         let users: Vec<Vec<u64>> = stacks.iter().map(|stack| calls(&stack.user)).collect();
         let kernels: Vec<Vec<u64>> = stacks.iter().map(|stack| calls(&stack.kernel)).collect();
-        let odd = self.find_user(pid, &mut known, &users, debug, tables);
+        let mut odd = FxHashMap::default();
+        for lines in [false, true] {
+            let of = users.iter().zip(stacks).filter(|(_, stack)| self.with_lines(stack) == lines);
+            let of: Vec<&[u64]> = of.map(|(user, _)| &**user).collect();
+            odd.extend(self.find_user(pid, &mut known, (&of, lines), debug, tables));
+        }
         self.find_kernel(&kernels);
         let mut named = Vec::with_capacity(stacks.len());
         for ((user, kernel), stack) in users.iter().zip(&kernels).zip(stacks) {
@@ -317,7 +330,8 @@ impl Namer {
             }
             let mut native: Vec<Frames> = Vec::with_capacity(sound);
             for call in user.iter().take(sound) {
-                native.push(match (known.frames.get(call), odd.get(call)) {
+                let found = known.frames[usize::from(self.with_lines(stack))].get(call);
+                native.push(match (found, odd.get(call)) {
                     (Some(found), _) => Arc::clone(found),
                     (None, Some(Nameless::Mapped(Some(names)))) => Arc::clone(names),
                     (None, _) => Arc::from([self.names.plain(UNKNOWN)]),
@@ -341,12 +355,17 @@ impl Namer {
         named
     }
 
+    /// Whether functions of compiled programs are shown with the line that runs in a stack.
+    fn with_lines(&self, stack: &Stack) -> bool {
+        self.native_lines || stack.lines
+    }
+
     /// Puts native frames (innermost first) and interpreted functions together, outermost first.
     fn put_together(&mut self, native: &[Frames], stack: &Stack, functions: &Functions, frames: &mut Vec<Frame>) {
         if stack.language.is_in_native_frames() {
             return self.put_in_place(native, stack, functions, frames);
         }
-        let groups = functions.groups(&stack.interpreted, self.lines);
+        let groups = functions.groups(&stack.interpreted, self.lines_of(stack));
         let missing = match (stack.interpreter_outcome, &groups) {
             (outcome, Some(_)) => outcome.missing(),
             (_, None) => InterpreterOutcome::Unreadable.missing(),
@@ -442,17 +461,19 @@ impl Namer {
         builder(directories).set_process_dispatcher(separate).build()
     }
 
-    /// Finds the names of the addresses that have none yet; what was found of those that get none.
+    /// Finds the names of the addresses that have none yet, with the lines that run or without; what was found of those that get
+    /// none.
     fn find_user(
         &mut self,
         pid: u32,
         known: &mut ProcessNames,
-        stacks: &[Vec<u64>],
+        (stacks, lines): (&[&[u64]], bool),
         debug: u64,
         tables: usize,
     ) -> FxHashMap<u64, Nameless> {
         let mut odd = FxHashMap::default();
-        if unnamed(stacks, &known.frames).is_empty() {
+        let table = usize::from(lines);
+        if unnamed(stacks, &known.frames[table]).is_empty() {
             return odd;
         }
         // A process that is gone has no files; what was found while it lived still holds.
@@ -462,10 +483,10 @@ impl Namer {
         {
             known.files = mapped.fingerprint;
             known.debug = trusted_code(pid, mapped).and_then(|files| self.debug_info.of(&files));
-            known.frames.clear();
+            known.frames.iter_mut().for_each(FxHashMap::clear);
             (known.java, known.java_sought) = (None, false);
         }
-        let missing = unnamed(stacks, &known.frames);
+        let missing = unnamed(stacks, &known.frames[table]);
         let process = |debug_syms| {
             Source::Process(Process { map_files: true, perf_map: false, debug_syms, ..Process::new(Pid::from(pid)) })
         };
@@ -497,11 +518,10 @@ impl Namer {
                     let inlined = symbol.inlined.iter().map(|inlined| (&*inlined.name, inlined.code_info.as_ref()));
                     let file = symbol.module.as_deref().map(std::ffi::OsStr::to_string_lossy);
                     let all = std::iter::once((&*symbol.name, symbol.code_info.as_deref())).chain(inlined);
-                    let lines = self.native_lines;
                     let share =
                         |(name, code): (&str, Option<_>)| self.names.at(name, file.as_deref(), code.filter(|_| lines));
                     let frames: Vec<_> = all.map(share).collect();
-                    known.frames.insert(*call, Arc::from(frames));
+                    known.frames[table].insert(*call, Arc::from(frames));
                 }
                 Symbolized::Unknown(Reason::Unmapped) => {
                     odd.insert(*call, Nameless::Unmapped);
@@ -517,7 +537,7 @@ impl Namer {
                         // the file's tables for every stack of a stripped program.
                         (None, Some(file)) => {
                             let unnamed = self.names.in_file(UNKNOWN, Some(file));
-                            known.frames.insert(*call, Arc::from([unnamed]));
+                            known.frames[table].insert(*call, Arc::from([unnamed]));
                         }
                         (made, _) => _ = odd.insert(*call, Nameless::Mapped(made)),
                     }
@@ -587,8 +607,9 @@ fn calls(addresses: &[u64]) -> Vec<u64> {
 }
 
 /// Addresses without a name, each once, in their order.
-fn unnamed(stacks: &[Vec<u64>], known: &FxHashMap<u64, Frames>) -> Vec<u64> {
-    let mut all: Vec<u64> = stacks.iter().flatten().filter(|call| !known.contains_key(call)).copied().collect();
+fn unnamed(stacks: &[impl AsRef<[u64]>], known: &FxHashMap<u64, Frames>) -> Vec<u64> {
+    let all = stacks.iter().flat_map(AsRef::as_ref);
+    let mut all: Vec<u64> = all.filter(|call| !known.contains_key(call)).copied().collect();
     all.sort_unstable();
     all.dedup();
     all

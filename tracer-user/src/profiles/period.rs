@@ -6,7 +6,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Nanos;
 use crate::guard::shrink::ShrinkExcess;
-use crate::model::{DimensionValues, Owner};
+use crate::model::{ClassId, DimensionValues, Owner};
 
 /// A stack and what it was charged to: its owner, and the values of the declared dimensions.
 pub(super) type OwnedStack = ((Owner, DimensionValues), u32);
@@ -22,6 +22,8 @@ pub(super) struct Period {
     pub(super) counts: FxHashMap<OwnedStack, Counts>,
     /// Waits with a known waker, by the stack of that: a part of `counts`.
     pub(super) wakers: FxHashMap<(OwnedStack, u32), Counts>,
+    /// Calls by class and the stack that made them.
+    pub(super) calls: FxHashMap<(ClassId, u32), u64>,
 }
 
 fn add(sum: &mut Counts, (count, nanos): Counts) {
@@ -29,9 +31,9 @@ fn add(sum: &mut Counts, (count, nanos): Counts) {
 }
 
 impl Period {
-    /// Rows in both tables.
+    /// Rows in all tables.
     pub(super) fn rows(&self) -> usize {
-        self.counts.len() + self.wakers.len()
+        self.counts.len() + self.wakers.len() + self.calls.len()
     }
 
     /// Counts a sample that stands for `nanos`; `false`: there are `most` rows, and none for it.
@@ -52,21 +54,33 @@ impl Period {
         has_room
     }
 
+    /// The same of a call.
+    pub(super) fn add_call(&mut self, class: ClassId, stack: u32, most: usize) -> bool {
+        let has_room = self.rows() < most || self.calls.contains_key(&(class, stack));
+        if has_room {
+            *self.calls.entry((class, stack)).or_default() += 1;
+        }
+        has_room
+    }
+
     /// Takes in what a later period has.
     pub(super) fn merge(&mut self, later: Self) {
         self.end = later.end;
         later.counts.into_iter().for_each(|(key, of)| add(self.counts.entry(key).or_default(), of));
         later.wakers.into_iter().for_each(|(key, of)| add(self.wakers.entry(key).or_default(), of));
+        later.calls.into_iter().for_each(|(key, count)| *self.calls.entry(key).or_default() += count);
     }
 
     /// Adds the ids of all stacks that are needed.
     pub(super) fn used(&self, ids: &mut FxHashSet<u32>) {
         ids.extend(self.counts.keys().map(|(_, id)| *id));
         ids.extend(self.wakers.keys().map(|(_, waker)| *waker));
+        ids.extend(self.calls.keys().map(|(_, id)| *id));
     }
 
     /// Stacks turned out to be others: the id of each, and that of the other.
     pub(super) fn same(&mut self, ids: &FxHashMap<u32, u32>) {
+        self.same_calls(ids);
         let moved: Vec<OwnedStack> = self.counts.keys().filter(|(_, id)| ids.contains_key(id)).copied().collect();
         for (owner, id) in moved {
             if let (Some(of), Some(first)) = (self.counts.remove(&(owner, id)), ids.get(&id)) {
@@ -84,7 +98,18 @@ impl Period {
         }
     }
 
+    /// [`Self::same`] of calls.
+    fn same_calls(&mut self, ids: &FxHashMap<u32, u32>) {
+        let moved: Vec<(ClassId, u32)> = self.calls.keys().filter(|(_, id)| ids.contains_key(id)).copied().collect();
+        for (class, id) in moved {
+            if let (Some(count), Some(first)) = (self.calls.remove(&(class, id)), ids.get(&id)) {
+                *self.calls.entry((class, *first)).or_default() += count;
+            }
+        }
+    }
+
     pub(super) fn shrink(&mut self) {
+        self.calls.shrink_excess();
         self.counts.shrink_excess();
         self.wakers.shrink_excess();
     }
@@ -120,6 +145,7 @@ mod tests {
             end: start + 10,
             counts: [((owner, wait), (2, 20))].into_iter().collect(),
             wakers: [(((owner, wait), waker), (1, 10))].into_iter().collect(),
+            calls: [((ClassId(3), wait), 1)].into_iter().collect(),
         };
         let mut periods: VecDeque<Period> = [period(0, 1, 8), period(10, 2, 9), period(60, 1, 8)].into();
         // The stacks of either wait are one, and those of either waker.
@@ -128,9 +154,10 @@ mod tests {
         }
         let fewer = put_together(&mut periods, 100, 60);
         let ends: Vec<Nanos> = periods.iter().map(|period| period.end).collect();
-        assert_eq!((fewer, &*ends), (2, &[20, 70][..]));
+        assert_eq!((fewer, &*ends), (3, &[20, 70][..]));
         assert_eq!(periods[0].counts.get(&(owner, 1)), Some(&(4, 40)));
         assert_eq!(periods[0].wakers.get(&((owner, 1), 8)), Some(&(2, 20)));
+        assert_eq!(periods[0].calls, [((ClassId(3), 1), 2)].into_iter().collect());
         let mut ids = FxHashSet::default();
         periods[1].used(&mut ids);
         assert_eq!(ids, [1, 8].into_iter().collect());

@@ -18,8 +18,8 @@ pub(super) struct ProcessNames {
     /// Java's virtual machine in it, and whether that was looked for.
     pub(super) java: Option<Hotspot>,
     pub(super) java_sought: bool,
-    /// Names found, outermost first where functions were inlined.
-    pub(super) frames: FxHashMap<u64, Frames>,
+    /// Names found, outermost first where functions were inlined: without the line that runs, and with it.
+    pub(super) frames: [FxHashMap<u64, Frames>; 2],
     /// Functions of interpreted languages.
     pub(super) functions: Functions,
     /// Fingerprint of the files it maps, 0 before they were looked at; and their debug information, where all of it can be read
@@ -34,6 +34,6 @@ pub(super) struct ProcessNames {
 impl ProcessNames {
     /// Addresses whose names are kept.
     pub(super) fn addresses(&self) -> usize {
-        self.frames.len() + self.functions.len()
+        self.frames.iter().map(FxHashMap::len).sum::<usize>() + self.functions.len()
     }
 }

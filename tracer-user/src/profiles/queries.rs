@@ -55,6 +55,21 @@ impl Profiles {
         Some(Snapshot::new(taken.iter().filter_map(entry).collect(), self.symbols.clone(), view))
     }
 
+    /// Calls of the classes that fit by the stack that made them, in the time of `filter`.
+    pub fn call_stacks(&self, filter: &Filter, fits: impl Fn(ClassId) -> bool) -> Snapshot {
+        let mut sums: FxHashMap<u32, u64> = FxHashMap::default();
+        for ((of, id), count) in self.periods_of(filter).flat_map(|period| &period.calls) {
+            if fits(*of) {
+                *sums.entry(*id).or_default() += count;
+            }
+        }
+        let entry = |(id, count): (u32, u64)| {
+            let (stack, process, _) = self.stacks.get(&id)?.clone();
+            Some(Sum { stack, process, waker: Waker::NotShown, count, nanos: 0 })
+        };
+        Snapshot::new(sums.into_iter().filter_map(entry).collect(), self.symbols.clone(), ProfileKind::Cpu)
+    }
+
     /// What fits `filter`, whose service is given and whose class is not looked at, by class: those with most time, at most
     /// `classes` of them, and `first` in any case. One pass: there may be half a million counts.
     pub fn snapshots_by_class(

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use tracer_common::interpreter::{FRAME_VERSION_SHIFT, InterpretedFrame, PYTHON_INDEX, fold};
+use tracer_common::interpreter::{FRAME_VERSION_SHIFT, InterpretedFrame, Language, PYTHON_INDEX, fold};
 
 use super::process_memory::{ProcessMemory, word};
 
@@ -26,6 +26,13 @@ pub struct Code {
     pub first: u32,
     /// Which instruction belongs to which line; empty if it was not asked for.
     pub table: Vec<u8>,
+}
+
+impl Code {
+    /// Whether this is a function of Python that was read without its lines.
+    pub fn lacks_lines(&self, frame: &InterpretedFrame) -> bool {
+        self.table.is_empty() && Language::of_flags(frame.flags) == Language::Python
+    }
 }
 
 /// Offsets of one minor version: in a code object, in strings and in bytes.

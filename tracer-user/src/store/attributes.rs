@@ -283,6 +283,15 @@ fn each(class: Option<&ClassInfo>, span: &Span, all: &mut Setter<'_>) {
             all.set("tracer.tls.handshake.time", seconds(nanos));
         }
     }
+    if let Some(place) = span.called_from.as_ref().and_then(|site| site.place()) {
+        all.set("code.function.name", &*place.function);
+        if let Some(file) = &place.file {
+            all.set("code.file.path", &**file);
+        }
+        if place.line != 0 {
+            all.set("code.line.number", place.line);
+        }
+    }
     if let Some(flags) = span.trace_flags {
         all.set("tracer.parent.sampled", flags.is_sampled());
     }

@@ -17,6 +17,7 @@ fn stack(user: &[u64]) -> Arc<Stack> {
         interpreter_outcome: InterpreterOutcome::None,
         language: Language::Python,
         off_cpu: None,
+        lines: false,
     })
 }
 
@@ -161,6 +162,7 @@ fn an_incomplete_stack_says_so_at_its_root() {
             interpreter_outcome: InterpreterOutcome::None,
             language: Language::Python,
             off_cpu: None,
+            lines: false,
         })
     };
     let stacks = [Outcome::NoRule, Outcome::Complete, Outcome::FramePointers].map(of);

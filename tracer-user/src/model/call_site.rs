@@ -1,0 +1,30 @@
+//! Where in its program a call was made.
+
+use std::sync::{Arc, OnceLock};
+
+/// Where in a program calls are made: known as soon as their stack has names, which is after the first of them.
+#[derive(Debug, Default)]
+pub struct CallSite(OnceLock<Option<CodePlace>>);
+
+impl CallSite {
+    /// The place; `None`: it is not known yet, or no function of the application is in the stack.
+    pub fn place(&self) -> Option<&CodePlace> {
+        self.0.get().and_then(Option::as_ref)
+    }
+
+    /// The stack has names. Said once: what is said later does not count.
+    pub fn settle(&self, place: Option<CodePlace>) {
+        let _ = self.0.set(place);
+    }
+}
+
+/// A place in source code.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CodePlace {
+    /// The function.
+    pub function: Arc<str>,
+    /// The file it is from: of its source, if that is known, else of its code.
+    pub file: Option<Arc<str>>,
+    /// The line that made the call, or that of the function's definition where only that can be read; 0: not known.
+    pub line: u32,
+}
