@@ -7,6 +7,7 @@ mod activity;
 mod api;
 mod arm;
 mod assets;
+mod call_sites;
 mod compress;
 mod console;
 mod dimensions;
@@ -394,6 +395,7 @@ fn router(app: Arc<App>) -> Router {
         .route("/api/v1/transactions/{trace_id}", get(transactions::one))
         .route("/api/v1/dimensions", get(dimensions::list))
         .route("/api/v1/hotspots", get(hotspots::list))
+        .route("/api/v1/call-sites", get(call_sites::list))
         .route("/api/v1/running", get(running::list))
         .route("/api/v1/slow-requests", get(slow_requests::list))
         .route("/api/v1/slow-requests/{span_id}", get(slow_requests::one))

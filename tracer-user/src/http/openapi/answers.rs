@@ -240,6 +240,31 @@ pub(super) const HOTSPOTS: Shape = Object(&[
     ("functions", List(&FUNCTION)),
     ("classes", List(&Object(&[("request_class", Text), ("seconds", Number)]))),
 ]);
+const CALLER_FRAME: Shape = Object(&[
+    ("function", Text),
+    ("file", TEXT_OR_NULL),
+    ("line", Optional(&Count)),
+    ("code", Word(&["application", "third_party", "kernel", "unknown"])),
+]);
+const CALLER: Shape =
+    Object(&[("function", Text), ("file", TEXT_OR_NULL), ("line", Optional(&Count)), ("calls", Count)]);
+const CALL_SITE: Shape = Object(&[
+    ("function", TEXT_OR_NULL),
+    ("file", TEXT_OR_NULL),
+    ("line", Optional(&Count)),
+    ("calls", Count),
+    ("share", Number),
+    ("callers", List(&CALLER)),
+    ("stacks", List(&Object(&[("calls", Count), ("frames", List(&CALLER_FRAME))]))),
+    ("more_stacks", Count),
+]);
+pub(super) const CALL_SITES: Shape = Object(&[
+    ("service_name", Text),
+    ("request_class", Text),
+    ("calls_with_stack", Count),
+    ("sites", List(&CALL_SITE)),
+    ("sites_total", Count),
+]);
 pub(super) const DIMENSIONS: Shape = Object(&[(
     "dimensions",
     List(&Object(&[

@@ -1,7 +1,7 @@
 //! The table of routes.
 
 use super::answers::{
-    ACTIVITY, ASKED, BUILD, CLASS_ROW, DIMENSIONS, DURATIONS, EDGE, EVIDENCE, FINDING, HEALTH, HOTSPOTS,
+    ACTIVITY, ASKED, BUILD, CALL_SITES, CLASS_ROW, DIMENSIONS, DURATIONS, EDGE, EVIDENCE, FINDING, HEALTH, HOTSPOTS,
     INSTANT_OR_NULL, INSTRUMENTATION, KEPT, PEERS, REPORT, ROOT_ROW, RUNNING, SAMPLING, SERIES, SERVICE_CLASSES,
     SERVICE_ROW, SLOW, SUBSYSTEM, TAKEN, TEXT_OR_NULL, TIERS, TRANSACTION, TRANSACTIONS, WORKLOADS,
 };
@@ -42,6 +42,7 @@ parameters! {
     LIMIT "limit" Between(1, 10_000), "how many rows at most";
     LIMIT_1000 "limit" Between(1, 1000), "how many rows at most";
     LIMIT_500 "limit" Between(1, 500), "how many rows at most";
+    LIMIT_200 "limit" Between(1, 200), "how many rows at most";
     LIMIT_256 "limit" Between(1, 256), "how many rows at most";
     CURSOR "cursor" Text, "the next_cursor of the page before: the next page";
     MIN_MS "min_ms" Number, "least duration, milliseconds";
@@ -234,6 +235,12 @@ pub(super) const ROUTES: &[Route] = &[
     ),
     get("/api/v1/dimensions", "declared dimensions and their values", &[], AnswerForm::Json(DIMENSIONS)),
     get("/api/v1/hotspots", "functions by their time", HOTSPOT, AnswerForm::Json(HOTSPOTS)),
+    get(
+        "/api/v1/call-sites",
+        "lines that make the calls of a class",
+        &[OF_SERVICE, OF_CLASS, SINCE, FROM, TO, LIMIT_200],
+        AnswerForm::Json(CALL_SITES),
+    ),
     get(
         "/api/v1/running",
         "requests that are open now, the oldest first",
