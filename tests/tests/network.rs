@@ -87,6 +87,13 @@ fn metrics(agent: &Agent) -> Metrics {
     Metrics::parse(&http::get(agent.listen, "/metrics").expect("metrics").text())
 }
 
+/// Of so many calls most took the stack of the send that began them; `call_sites` looks at what it says.
+fn calls_have_stacks(metrics: &Metrics, calls: usize) {
+    let of = |outcome: &str| metrics.sum("tracer_call_stacks_total", &[("outcome", outcome)]);
+    figure("stacks of calls", &format!("{} joined, {} unused, of {calls} calls", of("joined"), of("unused")));
+    assert!(of("joined") >= calls as f64 * 0.9, "{} of {calls}", of("joined"));
+}
+
 fn python() -> Command {
     Command::new("python3")
 }
@@ -111,6 +118,7 @@ fn calls_have_what_tcp_says_and_failed_connects_their_cause() {
     assert!((metrics.sum("tracer_connect_failures_total", &[]) - 5.0).abs() < 0.5, "closed connections are none");
     assert!((metrics.sum("tracer_call_connects_total", &pair) - 8.0).abs() < 0.5);
     assert!(metrics.sum("tracer_call_rtt_seconds", &pair) > 0.0);
+    calls_have_stacks(&metrics, measured.len());
     agent.stop();
 }
 
@@ -137,6 +145,7 @@ fn calls_inside_tls_have_their_handshake() {
         let count = metrics.sum(family, &pair);
         assert!((8.5..8.5 + early).contains(&count), "{family}: {count}, {early} early ones");
     }
+    calls_have_stacks(&metrics, measured.len());
     agent.stop();
 }
 

@@ -92,6 +92,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("flame", All),
     ("hotspots", Only(&["a_hot_library_names_the_function_of_the_application_that_called_it"])),
     ("instrumentation", Only(&["a_hot_function_becomes_a_class_and_one_that_costs_too_much_does_not"])),
+    ("call_sites", Nothing),
     ("moved", Nothing),
     ("off_cpu", Only(&["a_wait_for_a_call_names_whom_it_calls"])),
     ("overhead_budget", Only(&["a_step_in_load_is_within_budget_in_two_seconds"])),

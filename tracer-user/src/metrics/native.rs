@@ -8,8 +8,6 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::foldable::count_one;
-
 /// Resolution: 2 to the power of this many buckets for each doubling.
 pub(super) const SCHEMA: i32 = 3;
 /// Buckets for each doubling.
@@ -53,7 +51,7 @@ impl NativeBuckets {
     /// Counts an observation.
     pub(super) fn observe(&self, seconds: f64) {
         let Some(index) = index(seconds) else {
-            count_one(&self.zero);
+            self.zero.fetch_add(1, Ordering::Relaxed);
             return;
         };
         let place = (index - FIRST) as usize;
@@ -61,7 +59,7 @@ impl NativeBuckets {
         if let Some(group) = self.groups.get(group) {
             let group = group.get_or_init(|| Box::new([const { AtomicU64::new(0) }; STEPS as usize]));
             if let Some(count) = group.get(step) {
-                count_one(count);
+                count.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
