@@ -17,7 +17,9 @@ macro_rules! wire {
 
             /// Reads the record from the front of `bytes`; `None` when there are fewer than [`Self::SIZE`].
             pub fn decode(bytes: &[u8]) -> Option<Self> {
-                <Self as $crate::wire::Field>::take(&mut &*bytes)
+                // With a length that the compiler knows, one check is left of one a field.
+                let bytes: &[u8; Self::SIZE] = bytes.first_chunk()?;
+                <Self as $crate::wire::Field>::take(&mut &bytes[..])
             }
 
             /// Writes the record to the front of `out`; `None` when it does not fit.
@@ -27,7 +29,7 @@ macro_rules! wire {
         }
 
         impl $crate::wire::Field for $name {
-            #[inline]
+            #[inline(always)]
             fn take(from: &mut &[u8]) -> Option<Self> {
                 Some(Self { $($field: <$ty as $crate::wire::Field>::take(from)?,)+ })
             }
@@ -51,7 +53,7 @@ pub(crate) trait Field: Sized {
 
 macro_rules! integer {
     ($($ty:ty),+) => { $(impl Field for $ty {
-        #[inline]
+        #[inline(always)]
         fn take(from: &mut &[u8]) -> Option<Self> {
             let (head, tail) = from.split_first_chunk()?;
             *from = tail;
@@ -69,7 +71,7 @@ macro_rules! integer {
 integer!(u8, u16, u32, u64, i64);
 
 impl<const N: usize> Field for [u8; N] {
-    #[inline]
+    #[inline(always)]
     fn take(from: &mut &[u8]) -> Option<Self> {
         let (head, tail) = from.split_first_chunk()?;
         *from = tail;
@@ -85,7 +87,7 @@ impl<const N: usize> Field for [u8; N] {
 }
 
 impl<const N: usize> Field for [u64; N] {
-    #[inline]
+    #[inline(always)]
     fn take(from: &mut &[u8]) -> Option<Self> {
         let mut all = [0; N];
         for one in &mut all {

@@ -15,6 +15,7 @@ mod compare;
 mod declared;
 mod floor;
 mod generator;
+mod instructions;
 mod measure;
 mod parsers;
 mod peers;
@@ -89,6 +90,13 @@ pub(crate) struct Options {
     /// docs/declared-transactions.md.
     #[arg(long, conflicts_with_all = ["case", "from", "compare", "soak", "parsers", "carriers"])]
     declared: bool,
+    /// Trace nothing and time nothing; count the instructions that the agent at commit BASE and as it stands here spend on
+    /// recordings, by phase. The same within a fraction of a per cent on any machine, however busy. Needs Valgrind.
+    #[arg(long, value_name = "BASE", conflicts_with_all = ["case", "from", "compare", "soak", "quick", "parsers", "carriers", "declared"])]
+    instructions: Option<String>,
+    /// With --instructions: directory of recordings (`*.tracer`, `*.tracer.gz`), such as `tracer record` makes.
+    #[arg(long, value_name = "DIR", default_value = "tests/recordings", requires = "instructions")]
+    recordings: PathBuf,
 }
 
 /// Slices of load for the agent's own cost; as many as a rank test needs to show a difference.
@@ -98,6 +106,9 @@ const SLICES: u32 = 5;
 pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     if let Some([before, after]) = options.compare.as_deref() {
         return compare::run(before, after, options.fail_on_worse);
+    }
+    if let Some(base) = &options.instructions {
+        return instructions::run(base, &options.recordings);
     }
     if cfg!(debug_assertions) && options.from.is_empty() {
         return optimised();

@@ -34,6 +34,13 @@ const RECORDS: usize = 2000;
 const PLAIN: &str = "tracer";
 const COMPRESSED: &str = "tracer.gz";
 
+/// Whether a build is a release.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Optimised {
+    No,
+    Yes,
+}
+
 /// `cargo xtask differential`.
 #[derive(Args)]
 pub(crate) struct Options {
@@ -77,7 +84,7 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
         bail!("{} has no recordings; `cargo xtask differential --record` makes them", dir.display());
     }
     let place = shell::target_dir()?.join("differential");
-    let built = [base_binary(&place, base)?, own_binary(&place)?];
+    let built = [base_binary(&place, base, Optimised::No)?, own_binary(&place, Optimised::No)?];
     let work =
         tempfile::Builder::new().prefix("tracer-differential-").tempdir().context("cannot create a directory")?;
     let mut total = Comparison::default();
@@ -106,7 +113,7 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
 }
 
 /// Recordings of a directory by name.
-fn recordings(dir: &Path) -> Result<Vec<PathBuf>> {
+pub(crate) fn recordings(dir: &Path) -> Result<Vec<PathBuf>> {
     let Ok(entries) = fs::read_dir(dir) else { return Ok(Vec::new()) };
     let mut files = Vec::new();
     for entry in entries {
@@ -121,7 +128,7 @@ fn recordings(dir: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// A recording as the agent wrote it; a compressed one is unpacked into `work`.
-fn unpacked(file: &Path, work: &Path) -> Result<PathBuf> {
+pub(crate) fn unpacked(file: &Path, work: &Path) -> Result<PathBuf> {
     if !file.to_string_lossy().ends_with(COMPRESSED) {
         return Ok(file.to_path_buf());
     }
@@ -142,7 +149,7 @@ fn replay(tracer: &Path, recording: &Path) -> Result<String> {
 }
 
 /// Builds `tracer` at another commit, in a work tree that stays for the next comparison.
-fn base_binary(place: &Path, base: &str) -> Result<PathBuf> {
+pub(crate) fn base_binary(place: &Path, base: &str, optimised: Optimised) -> Result<PathBuf> {
     let commit =
         shell::output(git().args(["rev-parse", "--verify", "--end-of-options"]).arg(format!("{base}^{{commit}}")))?;
     let commit = commit.trim();
@@ -155,25 +162,32 @@ fn base_binary(place: &Path, base: &str) -> Result<PathBuf> {
         shell::output(git().args(["worktree", "add", "--quiet", "--force", "--detach"]).arg(&tree).arg(commit))?;
     }
     shell::progress(format!("building tracer of {base} ({})", commit.get(..10).unwrap_or(commit)));
-    binary(place, &tree, "base")
+    binary(place, &tree, "base", optimised)
 }
 
 /// Builds `tracer` as it stands here.
-fn own_binary(place: &Path) -> Result<PathBuf> {
+pub(crate) fn own_binary(place: &Path, optimised: Optimised) -> Result<PathBuf> {
     shell::progress("building tracer of this work tree");
-    binary(place, &shell::root(), "own")
+    binary(place, &shell::root(), "own", optimised)
 }
 
 /// Compiles the agent of `tree` without the kernel side, which a replay does not use, in a directory that both share:
 /// dependencies are compiled once.
-fn binary(place: &Path, tree: &Path, name: &str) -> Result<PathBuf> {
+fn binary(place: &Path, tree: &Path, name: &str, optimised: Optimised) -> Result<PathBuf> {
     let built = place.join("build");
     let mut command = shell::cargo();
     command.current_dir(tree).args(["build", "--locked", "--package", "tracer-user", "--bin", "tracer"]);
     command.arg("--target-dir").arg(&built);
+    let profile = match optimised {
+        Optimised::No => "debug",
+        Optimised::Yes => {
+            command.arg("--release");
+            "release"
+        }
+    };
     shell::run(&mut command, "the compiler's own words are above")?;
-    let kept = place.join(format!("tracer-{name}"));
-    fs::copy(built.join("debug/tracer"), &kept).with_context(|| format!("cannot write {}", kept.display()))?;
+    let kept = place.join(format!("tracer-{name}-{profile}"));
+    fs::copy(built.join(profile).join("tracer"), &kept).with_context(|| format!("cannot write {}", kept.display()))?;
     Ok(kept)
 }
 

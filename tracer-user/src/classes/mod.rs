@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 use crate::guard::tables::{TableUse, scaled};
 use crate::model::{ClassId, ClassInfo, Names, ProtocolId, ServiceId, Side};
@@ -23,7 +24,7 @@ use crate::text;
 use crate::transactions::open_span::OpenSpan;
 use answer::PathEvidence;
 use rules::Rule;
-use tree::{Growth, Tree};
+use tree::{FinalRoute, Growth, Tree};
 
 /// Longest path remembered, bytes: a longer one is followed anew each time.
 const CACHED_PATH: usize = 512;
@@ -153,9 +154,41 @@ impl<'a> Facts<'a> {
 struct Service {
     classes: usize,
     merged: u64,
-    trees: HashMap<(ProtocolId, Side, Arc<str>), Tree>,
+    trees: Trees,
     /// Names of classes that no answer has proven; at most [`UNPROVEN`].
     unproven: Vec<Arc<str>>,
+}
+
+/// The trees of one service by protocol, side and method; few enough to search.
+#[derive(Debug, Default)]
+struct Trees(Vec<(TreeKey, Tree)>);
+
+/// Protocol, side and method.
+type TreeKey = (ProtocolId, Side, Arc<str>);
+
+impl Trees {
+    fn index(&self, protocol: ProtocolId, side: Side, method: &str) -> Option<usize> {
+        self.0.iter().position(|((of, at, named), _)| *of == protocol && *at == side && **named == *method)
+    }
+
+    fn get(&self, protocol: ProtocolId, side: Side, method: &str) -> Option<&Tree> {
+        Some(&self.0.get(self.index(protocol, side, method)?)?.1)
+    }
+
+    fn get_mut(&mut self, protocol: ProtocolId, side: Side, method: &str) -> Option<&mut Tree> {
+        let index = self.index(protocol, side, method)?;
+        Some(&mut self.0.get_mut(index)?.1)
+    }
+
+    /// The tree, a new one if there is none and fewer than [`METHODS`].
+    fn get_or_begin(&mut self, protocol: ProtocolId, side: Side, method: &str) -> Option<&mut Tree> {
+        let known = self.index(protocol, side, method);
+        if known.is_none() && self.0.len() < METHODS {
+            self.0.push(((protocol, side, method.into()), Tree::default()));
+        }
+        let index = known.or_else(|| self.index(protocol, side, method))?;
+        Some(&mut self.0.get_mut(index)?.1)
+    }
 }
 
 /// Gives requests their class.
@@ -168,7 +201,7 @@ pub struct Classifier {
     ids: HashMap<(ServiceId, ProtocolId, Side, Arc<str>), ClassId>,
     /// Service classes of the classes that rules name.
     service_classes: FxHashMap<ClassId, Arc<str>>,
-    cache: FxHashMap<u64, Vec<Cached>>,
+    cache: FxHashMap<u64, SmallVec<[Cached; 1]>>,
     cached: usize,
     bounds: Bounds,
     /// Requests that would begin a class are counted under its parent.
@@ -289,11 +322,26 @@ impl Classifier {
             return Some(self.learn(names, facts, PathEvidence::Routed));
         }
         let method = method(facts, conventions);
-        let key = (facts.protocol, facts.side, Arc::clone(&method));
-        let tree = self.services.get_mut(&facts.service)?.trees.get_mut(&key)?;
-        let found = tree.find(facts.path).filter(|found| found.stable)?;
-        tree.count(facts.path, 1);
-        Some(self.of_route(names, facts, &method, &found.route, true))
+        let tree = self.services.get_mut(&facts.service)?.trees.get_mut(facts.protocol, facts.side, method)?;
+        match tree.find_final(facts.path)? {
+            FinalRoute::Class(id) => {
+                self.remember(facts, id, true);
+                Some(id)
+            }
+            FinalRoute::New(route) => {
+                let key = (facts.service, facts.protocol, facts.side, Arc::from(format!("{method} {route}")));
+                // Not where there was no room, and its parent has its requests: there may be later.
+                let has_place = self.ids.contains_key(&key);
+                let id = self.of_route(names, facts, method, &route, true);
+                let service = self.services.get_mut(&facts.service).filter(|_| has_place);
+                if let Some(tree) =
+                    service.and_then(|service| service.trees.get_mut(facts.protocol, facts.side, method))
+                {
+                    tree.set_class(facts.path, id);
+                }
+                Some(id)
+            }
+        }
     }
 
     /// What a request that is not answered yet may be called; it becomes no class by that.
@@ -312,8 +360,8 @@ impl Classifier {
             return Arc::clone(&rule.name);
         }
         let method = method(facts, facts.protocol.conventions());
-        let key = (facts.protocol, facts.side, Arc::clone(&method));
-        let tree = self.services.get(&facts.service).and_then(|service| service.trees.get(&key));
+        let service = self.services.get(&facts.service);
+        let tree = service.and_then(|service| service.trees.get(facts.protocol, facts.side, method));
         let route = tree.and_then(|tree| tree.find(facts.path)).map(|found| found.route);
         Arc::from(format!("{method} {}", route.unwrap_or_else(|| tree::guess(facts.path))))
     }
@@ -366,7 +414,7 @@ impl Classifier {
             // Words that are asked for often stay when their position is collapsed.
             let (weight, method) = (entry.hits / 2, method(facts, facts.protocol.conventions()));
             let trees = self.services.get_mut(&facts.service).map(|service| &mut service.trees);
-            if let Some(tree) = trees.and_then(|trees| trees.get_mut(&(facts.protocol, facts.side, method))) {
+            if let Some(tree) = trees.and_then(|trees| trees.get_mut(facts.protocol, facts.side, method)) {
                 tree.count(facts.path, weight);
             }
         }
@@ -415,16 +463,13 @@ impl Classifier {
         }
         let method = method(facts, conventions);
         if answer != PathEvidence::Routed {
-            return self.not_routed(names, facts, &method, answer);
+            return self.not_routed(names, facts, method, answer);
         }
         let learn_after = self.config.learn_after;
         let service = self.services.entry(facts.service).or_default();
-        let room = service.trees.len() < METHODS;
-        let tree_key = (facts.protocol, facts.side, Arc::clone(&method));
-        if !room && !service.trees.contains_key(&tree_key) {
-            return self.of_route(names, facts, &method, "{other}", true);
-        }
-        let tree = service.trees.entry(tree_key).or_default();
+        let Some(tree) = service.trees.get_or_begin(facts.protocol, facts.side, method) else {
+            return self.of_route(names, facts, method, "{other}", true);
+        };
         let before = tree.len();
         let left = self.bounds.positions.saturating_sub(self.positions);
         self.reached[1] += u64::from(left == 0);
@@ -441,14 +486,14 @@ impl Classifier {
             // Paths under it have another class from now on.
             self.forget_paths();
         }
-        self.of_route(names, facts, &method, &found.route, found.stable)
+        self.of_route(names, facts, method, &found.route, found.stable)
     }
 
     /// The class of a request that no route is known to have answered: that of the route it would go to; else its own where
     /// there may be such a route, and there are not too many of these; else the one all others share.
-    fn not_routed(&mut self, names: &mut Names, facts: &Facts<'_>, method: &Arc<str>, answer: PathEvidence) -> ClassId {
+    fn not_routed(&mut self, names: &mut Names, facts: &Facts<'_>, method: &str, answer: PathEvidence) -> ClassId {
         let service = self.services.entry(facts.service).or_default();
-        let tree = service.trees.get(&(facts.protocol, facts.side, Arc::clone(method)));
+        let tree = service.trees.get(facts.protocol, facts.side, method);
         if let Some(found) = tree.and_then(|tree| tree.find(facts.path)) {
             return self.of_route(names, facts, method, &found.route, found.stable);
         }
@@ -527,10 +572,10 @@ fn printable(text: Arc<str>) -> Arc<str> {
 }
 
 /// The method as classes name it.
-fn method(facts: &Facts<'_>, conventions: Conventions) -> Arc<str> {
+fn method<'a>(facts: &Facts<'a>, conventions: Conventions) -> &'a str {
     // A messaging protocol's operations are of a list.
     let listed = conventions == Conventions::Messaging || template::known_method(facts.method);
-    if listed { facts.method.into() } else { "_OTHER".into() }
+    if listed { facts.method } else { "_OTHER" }
 }
 
 fn hash(facts: &Facts<'_>) -> u64 {

@@ -1,6 +1,10 @@
 //! Decides for single path segments: a word of the application, or a value that changes from request to request.
 
-use super::tokens;
+use std::borrow::Cow;
+
+use smallvec::SmallVec;
+
+use super::tokens::{self, ByteKinds};
 use super::tree::{Found, Growth, Tree};
 use crate::model::ProtocolId;
 use crate::protocols::messaging;
@@ -47,13 +51,12 @@ pub fn known_method(method: &str) -> bool {
 /// The placeholder of a segment that is clearly a value; `None` for a word.
 pub fn placeholder(segment: &str) -> Option<&'static str> {
     let bytes = segment.as_bytes();
-    let digits = bytes.iter().filter(|byte| byte.is_ascii_digit()).count();
-    let letters = bytes.iter().filter(|byte| byte.is_ascii_alphabetic()).count();
-    let hex = bytes.iter().all(u8::is_ascii_hexdigit);
     if bytes.is_empty() {
         return None;
     }
-    if segment.contains('@') || segment.contains("%40") {
+    let kinds = ByteKinds::of(segment);
+    let (digits, letters) = (kinds.digits, kinds.letters());
+    if kinds.may_have_at() && (segment.contains('@') || segment.contains("%40")) {
         return Some("{email}");
     }
     if is_uuid(bytes) {
@@ -62,28 +65,25 @@ pub fn placeholder(segment: &str) -> Option<&'static str> {
     if is_date(bytes) {
         return Some("{date}");
     }
-    if digits > 0
-        && bytes.iter().all(|byte| byte.is_ascii_digit() || matches!(byte, b'-' | b'.' | b',' | b':' | b'+' | b'_'))
-    {
+    if digits > 0 && kinds.is_number() {
         return Some("{id}");
     }
-    if hex && bytes.len() >= 8 && digits > 0 {
+    if kinds.is_hex() && bytes.len() >= 8 && digits > 0 {
         return Some("{hash}");
     }
-    if bytes.len() > WORD || tokens::is_token(segment) {
+    if bytes.len() > WORD || tokens::is_token(segment, kinds) {
         return Some("{token}");
     }
     // A version is a word: v1, v2.3, oauth2, 2fa. A value mixes: A1B2C3, item-48151, x9f3k2.
     if digits >= 3 && (letters == 0 || digits * 3 >= bytes.len() || bytes.len() >= 16) {
         return Some("{token}");
     }
-    let upper = bytes.iter().filter(|byte| byte.is_ascii_uppercase()).count();
-    let lower = bytes.iter().filter(|byte| byte.is_ascii_lowercase()).count();
-    let joined = bytes.iter().all(u8::is_ascii_alphanumeric);
+    let joined = digits + letters == bytes.len();
     if joined && bytes.len() >= 16 && digits > 0 {
         return Some("{token}");
     }
     // Mixed case with more capitals than camelCase has.
+    let (upper, lower) = (kinds.upper, kinds.lower);
     (joined && bytes.len() >= 20 && upper * 4 >= lower && lower > 0 && upper > 0).then_some("{token}")
 }
 
@@ -102,17 +102,22 @@ fn is_date(bytes: &[u8]) -> bool {
         })
 }
 
+/// Segments of a path, each a word of it or a placeholder.
+pub type Segments<'a> = SmallVec<[Cow<'a, str>; 8]>;
+
 /// Segments of a path with plain values replaced; the depth is bounded.
-pub fn segments(path: &str) -> Vec<String> {
-    let mut out: Vec<String> = Vec::new();
+pub fn segments(path: &str) -> Segments<'_> {
+    let mut out = Segments::new();
+    // Most paths have neither.
+    let (has_parameters, has_dots) = (path.contains(';'), path.contains('.'));
     for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
         if out.len() == DEPTH {
             out.push("{…}".into());
             break;
         }
         // Matrix parameters are values.
-        let word = part.split(';').next().unwrap_or(part);
-        out.push(segment(word));
+        let word = if has_parameters { part.split(';').next().unwrap_or(part) } else { part };
+        out.push(if has_dots { segment(word) } else { placeholder(word).unwrap_or(word).into() });
     }
     out
 }
@@ -121,7 +126,7 @@ pub fn segments(path: &str) -> Vec<String> {
 /// and its creator named it, so its words are shown at once.
 pub fn destination(tree: &mut Tree, protocol: ProtocolId, path: &str, growth: Growth) -> Found {
     let (path, job) = messaging::without_job(protocol, path);
-    let mut words: Vec<String> = Vec::new();
+    let mut words = Segments::new();
     for word in messaging::words(protocol, path) {
         if words.len() == DEPTH {
             words.push("{…}".into());
@@ -130,7 +135,7 @@ pub fn destination(tree: &mut Tree, protocol: ProtocolId, path: &str, growth: Gr
         // The protocol defines wildcards, the broker's reserved names ($SYS) and inboxes.
         let plain = word.trim_start_matches(['$', '#', '*', '>', '+']);
         let value = if plain.is_empty() || word == messaging::INBOX { None } else { placeholder(plain) };
-        words.push(value.unwrap_or(word).to_owned());
+        words.push(value.unwrap_or(word).into());
     }
     let followed = tree.follow(&words, Growth { shown_at_once: true, ..growth });
     let route = messaging::template(protocol, path, &followed.keys);
@@ -138,7 +143,7 @@ pub fn destination(tree: &mut Tree, protocol: ProtocolId, path: &str, growth: Gr
     Found { route, ..followed.into() }
 }
 
-fn segment(word: &str) -> String {
+fn segment(word: &str) -> Cow<'_, str> {
     // A file's name may be a value although its extension is a word: 4711.jpg, app.3f9a77c1.js.
     if let Some((name, extension)) = word.rsplit_once('.')
         && (1..=5).contains(&extension.len())
@@ -151,14 +156,19 @@ fn segment(word: &str) -> String {
         if tokens::has_known_prefix(word) {
             return "{token}".into();
         }
-        let changed: Vec<&str> = name.split('.').map(|part| placeholder(part).unwrap_or(part)).collect();
+        let parts: SmallVec<[(&str, Option<&str>); 4]> =
+            name.split('.').map(|part| (part, placeholder(part))).collect();
+        if parts.iter().all(|(_, value)| value.is_none()) {
+            return word.into();
+        }
         // An unknown extension after a value may be part of the value.
-        if changed.iter().any(|part| part.starts_with('{')) && !EXTENSIONS.contains(&extension) {
+        if !EXTENSIONS.contains(&extension) {
             return "{token}".into();
         }
-        return format!("{}.{extension}", changed.join("."));
+        let shown = parts.iter().flat_map(|(part, value)| [value.unwrap_or(part), "."]);
+        return shown.chain([extension]).collect::<String>().into();
     }
-    placeholder(word).map_or_else(|| word.to_owned(), str::to_owned)
+    placeholder(word).unwrap_or(word).into()
 }
 
 /// The class that a class merges into when there are too many: all others of its method, or with `last` all others.

@@ -82,17 +82,134 @@ const LIKELY: [&[u8; 26]; 26] = [
     b"30004000300000200000000001",
 ];
 
-/// Whether a segment is a secret whatever else is known.
-pub(super) fn is_token(segment: &str) -> bool {
-    has_known_prefix(segment)
-        || !segment.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~' | b':'))
-        || runs(segment, u8::is_ascii_alphanumeric).any(is_mixed)
-        || runs(segment, u8::is_ascii_alphabetic).any(|run| run.len() >= TOKEN_LETTERS && likeliness(run) < TOKEN)
+/// Which bytes a segment is made of: what most segments are decided by, counted in one pass.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ByteKinds {
+    pub(super) digits: usize,
+    pub(super) upper: usize,
+    pub(super) lower: usize,
+    any: u8,
+    all: u8,
 }
+
+impl ByteKinds {
+    const DIGIT: u8 = 1;
+    const UPPER: u8 = 2;
+    const LOWER: u8 = 4;
+    /// Hexadecimal digits.
+    const HEX: u8 = 8;
+    /// Digits and what stands between them in numbers, dates and times.
+    const NUMBER: u8 = 16;
+    /// What words are made of, and what joins them.
+    const WORD: u8 = 32;
+    const AT: u8 = 64;
+    const PERCENT: u8 = 128;
+    /// The kinds of each byte.
+    const OF: [u8; 256] = {
+        let mut of = [0; 256];
+        let mut byte = 0;
+        while byte < 256 {
+            of[byte] = Self::kinds_of(byte as u8);
+            byte += 1;
+        }
+        of
+    };
+
+    const fn kinds_of(byte: u8) -> u8 {
+        let mut kinds = 0;
+        if byte.is_ascii_digit() {
+            kinds |= Self::DIGIT;
+        }
+        if byte.is_ascii_uppercase() {
+            kinds |= Self::UPPER;
+        }
+        if byte.is_ascii_lowercase() {
+            kinds |= Self::LOWER;
+        }
+        if byte.is_ascii_hexdigit() {
+            kinds |= Self::HEX;
+        }
+        if byte.is_ascii_digit() || matches!(byte, b'-' | b'.' | b',' | b':' | b'+' | b'_') {
+            kinds |= Self::NUMBER;
+        }
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~' | b':') {
+            kinds |= Self::WORD;
+        }
+        if byte == b'@' {
+            kinds |= Self::AT;
+        }
+        if byte == b'%' {
+            kinds |= Self::PERCENT;
+        }
+        kinds
+    }
+
+    pub(super) fn of(segment: &str) -> Self {
+        let mut kinds = Self { digits: 0, upper: 0, lower: 0, any: 0, all: u8::MAX };
+        for byte in segment.bytes() {
+            let of = Self::OF[usize::from(byte)];
+            kinds.any |= of;
+            kinds.all &= of;
+            kinds.digits += usize::from(of & Self::DIGIT != 0);
+            kinds.upper += usize::from(of & Self::UPPER != 0);
+            kinds.lower += usize::from(of & Self::LOWER != 0);
+        }
+        kinds
+    }
+
+    pub(super) fn letters(self) -> usize {
+        self.upper + self.lower
+    }
+
+    /// Whether it has an `@`, as it is or encoded, as far as the kinds say.
+    pub(super) fn may_have_at(self) -> bool {
+        self.any & (Self::AT | Self::PERCENT) != 0
+    }
+
+    pub(super) fn is_hex(self) -> bool {
+        self.all & Self::HEX != 0
+    }
+
+    /// Whether it is made of digits and what stands between them in numbers.
+    pub(super) fn is_number(self) -> bool {
+        self.all & Self::NUMBER != 0
+    }
+
+    fn is_of_words(self) -> bool {
+        self.all & Self::WORD != 0
+    }
+}
+
+/// Whether a segment is a secret whatever else is known.
+pub(super) fn is_token(segment: &str, kinds: ByteKinds) -> bool {
+    has_known_prefix(segment)
+        || !kinds.is_of_words()
+        // Letters and digits take turns only where there are two digits, and only many letters have an order.
+        || (kinds.digits >= 2 && runs(segment, u8::is_ascii_alphanumeric).any(is_mixed))
+        || (kinds.letters() >= TOKEN_LETTERS
+            && runs(segment, u8::is_ascii_alphabetic).any(|run| run.len() >= TOKEN_LETTERS && likeliness(run) < TOKEN))
+}
+
+/// Whether a byte is the first of any of [`PREFIXES`].
+const BEGINS: [bool; 256] = {
+    let mut begins = [false; 256];
+    let mut at = 0;
+    while at < PREFIXES.len() {
+        begins[PREFIXES[at].0.as_bytes()[0] as usize] = true;
+        at += 1;
+    }
+    begins
+};
 
 /// Whether a segment begins as the credentials of well-known services do.
 pub(super) fn has_known_prefix(segment: &str) -> bool {
-    PREFIXES.iter().any(|(prefix, more)| segment.strip_prefix(prefix).is_some_and(|rest| rest.len() >= *more))
+    let [first, second, ..] = segment.as_bytes() else { return false };
+    // Most segments are ruled out by their first bytes.
+    BEGINS[usize::from(*first)]
+        && PREFIXES
+            .iter()
+            .filter(|(prefix, _)| prefix.as_bytes().starts_with(&[*first, *second]))
+            .any(|(prefix, more)| segment.strip_prefix(prefix).is_some_and(|rest| rest.len() >= *more))
 }
 
 /// Whether a segment looks like words.
@@ -106,7 +223,7 @@ pub(super) fn is_word(segment: &str) -> bool {
 }
 
 /// The longest fragments of a text whose bytes are all of a kind.
-fn runs(text: &str, kind: fn(&u8) -> bool) -> impl Iterator<Item = &[u8]> {
+fn runs(text: &str, kind: impl Fn(&u8) -> bool) -> impl Iterator<Item = &[u8]> {
     text.as_bytes().split(move |byte| !kind(byte)).filter(|run| !run.is_empty())
 }
 
@@ -155,6 +272,10 @@ fn likeliness(letters: &[u8]) -> i32 {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    fn is_token(segment: &str) -> bool {
+        super::is_token(segment, ByteKinds::of(segment))
+    }
 
     #[test]
     fn words_of_applications_are_words() {
@@ -229,6 +350,27 @@ mod tests {
         #[test]
         fn never_panics_on_arbitrary_input(text in "\\PC{0,40}") {
             let _ = (is_token(&text), is_word(&text));
+        }
+
+        #[test]
+        fn one_pass_counts_what_several_would(text in "[ -~é]{0,30}|[0-9a-fA-F]{1,40}|[0-9.:_+,-]{1,12}") {
+            let (kinds, bytes) = (ByteKinds::of(&text), text.as_bytes());
+            let count = |is: fn(&u8) -> bool| bytes.iter().filter(|byte| is(byte)).count();
+            prop_assert_eq!(kinds.digits, count(u8::is_ascii_digit));
+            prop_assert_eq!(kinds.letters(), count(u8::is_ascii_alphabetic));
+            prop_assert_eq!(kinds.upper, count(u8::is_ascii_uppercase));
+            prop_assert_eq!(kinds.is_hex(), bytes.iter().all(u8::is_ascii_hexdigit));
+            prop_assert!(kinds.may_have_at() || !text.contains('@') && !text.contains("%40"));
+            let of_number = |byte: &u8| byte.is_ascii_digit() || b"-.,:+_".contains(byte);
+            prop_assert_eq!(kinds.is_number(), bytes.iter().all(of_number));
+        }
+
+        #[test]
+        fn known_prefixes_are_found_by_their_first_bytes(at in 0..PREFIXES.len(), cut in 0usize..16, rest in "[a-z]{0,9}") {
+            let prefix = PREFIXES[at].0;
+            let text = format!("{}{rest}", &prefix[..cut.min(prefix.len())]);
+            let naive = PREFIXES.iter().any(|(prefix, more)| text.strip_prefix(prefix).is_some_and(|rest| rest.len() >= *more));
+            prop_assert_eq!(has_known_prefix(&text), naive, "{}", text);
         }
     }
 }

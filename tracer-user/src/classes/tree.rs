@@ -9,9 +9,12 @@
 //! A plain word at the top (`/health`), and one too short for a secret, is shown at once, but only while few of these words of the
 //! tree have not repeated yet: a client that fetches each path once must not get a class for each.
 
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
+use super::template::Segments;
 use super::tokens;
+use crate::model::ClassId;
 
 /// Maximum nodes of one tree; beyond it, new literals count as values at once.
 pub(super) const NODES: usize = 4096;
@@ -29,7 +32,7 @@ const FULL: usize = 4;
 /// One position.
 #[derive(Debug, Default)]
 struct Node {
-    children: HashMap<Box<str>, Node>,
+    children: FxHashMap<Box<str>, Node>,
     /// Requests through this node.
     hits: u64,
     /// Requests through this node from which on its word is shown.
@@ -42,6 +45,8 @@ struct Node {
     ends: bool,
     /// Whether new literals share one child.
     collapsed: bool,
+    /// The class of the paths that end here, once it is given.
+    class: Option<ClassId>,
 }
 
 /// The tree.
@@ -75,6 +80,15 @@ pub struct Found {
     pub collapsed: bool,
     /// Whether the route is final; otherwise a later request of the path may show one more word.
     pub stable: bool,
+}
+
+/// The final route of a path.
+#[derive(Debug, PartialEq, Eq)]
+pub enum FinalRoute {
+    /// Its class was given.
+    Class(ClassId),
+    /// It has none yet.
+    New(String),
 }
 
 /// Keys of the segments of a path.
@@ -118,7 +132,8 @@ impl Tree {
         }
         let segments = super::template::segments(path);
         let followed = self.follow(&segments, growth);
-        Found { route: route(&followed.keys), ..followed.into() }
+        let route = route(&followed.keys.iter().map(String::as_str).collect());
+        Found { route, ..followed.into() }
     }
 
     /// The route of a path if a route answered requests like it; does not change the tree.
@@ -127,11 +142,49 @@ impl Tree {
             return Some(Found { route: route.into(), collapsed: false, stable: true });
         }
         let segments = super::template::segments(path);
-        let (mut keys, mut stable) = (Vec::with_capacity(segments.len()), true);
-        let mut node = &self.root;
+        let mut keys = Keys::new();
+        let (node, stable) = self.look_up(&segments, &mut keys)?;
+        node.ends.then(|| Found { route: route(&keys), collapsed: false, stable })
+    }
+
+    /// The route of a path as [`Tree::find`] has it, if it is final. Counts the request then.
+    pub fn find_final(&mut self, path: &str) -> Option<FinalRoute> {
+        if let Some(route) = special(path) {
+            return Some(FinalRoute::New(route.into()));
+        }
+        let segments = super::template::segments(path);
+        let found = {
+            let mut keys = Keys::new();
+            let (node, _) = self.look_up(&segments, &mut keys).filter(|(node, stable)| node.ends && *stable)?;
+            node.class.map_or_else(|| FinalRoute::New(route(&keys)), FinalRoute::Class)
+        };
+        self.count_segments(&segments, 1);
+        Some(found)
+    }
+
+    /// A path whose route is final has this class, and all paths of that route have.
+    pub fn set_class(&mut self, path: &str, class: ClassId) {
+        if special(path).is_some() {
+            return;
+        }
+        let segments = super::template::segments(path);
+        let mut node = &mut self.root;
+        for segment in &segments {
+            let key = if node.children.contains_key(&**segment) { segment } else { PARAM };
+            let Some(child) = node.children.get_mut(key).filter(|child| child.is_shown()) else { return };
+            node = child;
+        }
+        if node.ends {
+            node.class = Some(class);
+        }
+    }
+
+    /// The position of a path, and whether its route is final. Adds the route's words to `keys`.
+    fn look_up<'a>(&'a self, segments: &'a Segments<'_>, keys: &mut Keys<'a>) -> Option<(&'a Node, bool)> {
+        let (mut node, mut stable) = (&self.root, true);
         for (depth, segment) in segments.iter().enumerate() {
-            let (key, child) = match node.children.get(segment.as_str()) {
-                Some(child) if child.is_shown() => (segment.as_str(), child),
+            let (key, child) = match node.children.get(&**segment) {
+                Some(child) if child.is_shown() => (&**segment, child),
                 Some(child) => {
                     stable = false;
                     (PARAM, child)
@@ -140,25 +193,28 @@ impl Tree {
                 None => {
                     // Until the position collapses, this may be a new word.
                     stable &= node.collapsed;
-                    let next = segments.get(depth + 1).map(String::as_str);
+                    let next = segments.get(depth + 1).map(|next| &**next);
                     (PARAM, node.children.get(PARAM).or_else(|| node.hidden_like(next))?)
                 }
             };
-            keys.push(key.to_owned());
+            keys.push(key);
             node = child;
         }
-        node.ends.then(|| Found { route: route(&keys), collapsed: false, stable })
+        Some((node, stable))
     }
 
     /// Counts requests of a path with a known, stable route.
     pub fn count(&mut self, path: &str, weight: u64) {
-        if special(path).is_some() {
-            return;
+        if special(path).is_none() {
+            self.count_segments(&super::template::segments(path), weight);
         }
+    }
+
+    fn count_segments(&mut self, segments: &Segments<'_>, weight: u64) {
         let mut node = &mut self.root;
         node.hits += weight;
-        for segment in super::template::segments(path) {
-            let key = if node.children.contains_key(segment.as_str()) { segment.as_str() } else { PARAM };
+        for segment in segments {
+            let key = if node.children.contains_key(&**segment) { segment } else { PARAM };
             let Some(child) = node.children.get_mut(key) else { return };
             self.unproven -= usize::from(child.hit(weight));
             node = child;
@@ -166,14 +222,14 @@ impl Tree {
     }
 
     /// Adds segments (plain values already replaced by placeholders) as [`Tree::insert`] does.
-    pub fn follow(&mut self, segments: &[String], growth: Growth) -> Followed {
+    pub fn follow(&mut self, segments: &Segments<'_>, growth: Growth) -> Followed {
         let Growth { learn_after, most, weight, shown_at_once } = growth;
         let mut followed = Followed { keys: Vec::with_capacity(segments.len()), collapsed: false, stable: true };
         let mut node = &mut self.root;
         node.hits += weight;
         for (depth, segment) in segments.iter().enumerate() {
             let is_value = segment.starts_with('{');
-            let known = node.children.contains_key(segment.as_str());
+            let known = node.children.contains_key(&**segment);
             if !known
                 && !is_value
                 && !node.collapsed
@@ -221,11 +277,12 @@ pub fn guess(path: &str) -> String {
         return route.into();
     }
     let segments = super::template::segments(path);
-    let shown = |(depth, segment): (usize, &String)| {
+    let mut keys = Keys::new();
+    for (depth, segment) in segments.iter().enumerate() {
         let literal = segment.starts_with('{') || (tokens::is_word(segment) && is_plain(segment, depth));
-        if literal { segment.clone() } else { PARAM.to_owned() }
-    };
-    route(&segments.iter().enumerate().map(shown).collect::<Vec<_>>())
+        keys.push(if literal { segment } else { PARAM });
+    }
+    route(&keys)
 }
 
 /// Routes of request targets that are no paths.
@@ -236,7 +293,10 @@ fn special(path: &str) -> Option<&'static str> {
     (!path.starts_with('/') && !path.is_empty()).then_some("{authority}")
 }
 
-fn route(keys: &[String]) -> String {
+/// The words of a route.
+type Keys<'a> = SmallVec<[&'a str; 8]>;
+
+fn route(keys: &Keys<'_>) -> String {
     if keys.is_empty() {
         return "/".into();
     }
@@ -357,6 +417,44 @@ mod tests {
             tree.insert(&path(i), growth(1_000_000, 100));
         }
         assert_eq!(tree.len(), most);
+    }
+
+    #[test]
+    fn a_final_route_has_its_class_from_then_on() {
+        // Two trees that see the same: what `find_final` does is what `find` and `count` do.
+        let (mut tree, mut plain) = (Tree::default(), Tree::default());
+        let word = |n: u32| char::from(b'a' + (n % 26) as u8).to_string().repeat(3 + n as usize / 26 % 4);
+        let (mut classes, mut repeated) = (std::collections::HashMap::new(), 0);
+        for n in 0..4_000_u32 {
+            let path = match n % 5 {
+                0 => format!("/shop/{n}/items"),
+                1 => format!("/shop/{}/items/{}", word(n / 5), n % 7),
+                2 => "/health".into(),
+                3 => "*".into(),
+                _ => format!("/{}/x.js", word(n / 11)),
+            };
+            let expected = plain.find(&path).filter(|found| found.stable);
+            if expected.is_some() {
+                plain.count(&path, 1);
+            }
+            match (tree.find_final(&path), expected) {
+                (None, None) => {
+                    let found = tree.insert(&path, growth(10, NODES));
+                    assert_eq!(found, plain.insert(&path, growth(10, NODES)), "{path}");
+                }
+                (Some(FinalRoute::New(route)), Some(expected)) => {
+                    assert_eq!(route, expected.route, "{path}");
+                    let class = ClassId(classes.len() as u32);
+                    tree.set_class(&path, *classes.entry(route).or_insert(class));
+                }
+                (Some(FinalRoute::Class(class)), Some(expected)) => {
+                    assert_eq!(classes.get(&expected.route), Some(&class), "{path}");
+                    repeated += 1;
+                }
+                (found, expected) => panic!("{path}: {found:?}, and not {expected:?}"),
+            }
+        }
+        assert!(repeated > 1_000, "{repeated}");
     }
 
     #[test]

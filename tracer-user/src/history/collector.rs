@@ -96,15 +96,15 @@ pub struct Collector {
     began: Nanos,
     host: Host,
     classes: FxHashMap<ClassId, Totals>,
-    sizes: HashMap<ClassId, Sizes>,
+    sizes: FxHashMap<ClassId, Sizes>,
     overhead: FxHashMap<ServiceId, u64>,
     /// Services that serve requests, and those that only make calls.
-    serving: HashMap<ServiceId, Side>,
+    serving: FxHashMap<ServiceId, Side>,
     /// Services that answered calls of this window, by the call's span; and callees by caller.
     called: FxHashMap<SpanId, ServiceId>,
-    callees: HashMap<ServiceId, Vec<ServiceId>>,
+    callees: FxHashMap<ServiceId, Vec<ServiceId>>,
     /// Calls to a service whose callers are known, and how many of these callers serve no requests: load enters there.
-    entered: HashMap<ServiceId, (u32, u32)>,
+    entered: FxHashMap<ServiceId, (u32, u32)>,
     /// What services run.
     pub identities: Identities,
     /// Recent windows.
@@ -129,12 +129,12 @@ impl Collector {
             began: 0,
             host: Host::default(),
             classes: FxHashMap::default(),
-            sizes: HashMap::new(),
+            sizes: FxHashMap::default(),
             overhead: FxHashMap::default(),
-            serving: HashMap::new(),
+            serving: FxHashMap::default(),
             called: FxHashMap::default(),
-            callees: HashMap::new(),
-            entered: HashMap::new(),
+            callees: FxHashMap::default(),
+            entered: FxHashMap::default(),
             identities: Identities::default(),
             recent: Recent::for_memory(memory),
             left_out: 0,

@@ -10,7 +10,7 @@ use prometheus::core::{Collector, Desc, Describer};
 use prometheus::proto::{self, Bucket, LabelPair, Metric, MetricFamily, MetricType};
 
 use super::durations::OTHER;
-use super::foldable::{Number, Place, Visibility, expired, key};
+use super::foldable::{Number, Place, Visibility, count_one, expired, key};
 use super::native::{NativeBuckets, NativeCounts};
 use crate::model::{SpanId, TraceId};
 
@@ -50,7 +50,7 @@ impl Histogram {
         let child = &*self.0;
         let bucket = child.bounds.partition_point(|bound| *bound < seconds);
         let Some(count) = child.counts.get(bucket) else { return };
-        count.fetch_add(1, Ordering::Relaxed);
+        count_one(count);
         child.native.observe(seconds);
         child.sum.add(seconds);
         if let (Some(exemplar), Ok(mut kept)) = (exemplar, child.exemplars.try_lock()) {

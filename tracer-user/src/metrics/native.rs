@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::foldable::count_one;
+
 /// Resolution: 2 to the power of this many buckets for each doubling.
 pub(super) const SCHEMA: i32 = 3;
 /// Buckets for each doubling.
@@ -51,7 +53,7 @@ impl NativeBuckets {
     /// Counts an observation.
     pub(super) fn observe(&self, seconds: f64) {
         let Some(index) = index(seconds) else {
-            self.zero.fetch_add(1, Ordering::Relaxed);
+            count_one(&self.zero);
             return;
         };
         let place = (index - FIRST) as usize;
@@ -59,7 +61,7 @@ impl NativeBuckets {
         if let Some(group) = self.groups.get(group) {
             let group = group.get_or_init(|| Box::new([const { AtomicU64::new(0) }; STEPS as usize]));
             if let Some(count) = group.get(step) {
-                count.fetch_add(1, Ordering::Relaxed);
+                count_one(count);
             }
         }
     }

@@ -367,23 +367,30 @@ impl Pipeline {
 
     /// Processes the bytes of one record, in ring order.
     pub fn record(&mut self, bytes: &[u8], who: &mut dyn Introduce) {
-        let decoded =
-            decode::header(bytes).and_then(|(kind, header)| Ok((kind, header, decode::content(kind, bytes)?)));
-        let (kind, header, record) = match decoded {
+        let (kind, header) = match decode::header(bytes) {
             Ok(decoded) => decoded,
             Err(why) => {
                 self.malformed[why as usize] += 1;
                 return;
             }
         };
-        self.identify(kind, &header, &record, who);
-        match &record {
+        // It is used where it was decoded: a record is large.
+        let decoded = decode::content(kind, bytes);
+        let record = match &decoded {
+            Ok(record) => record,
+            Err(why) => {
+                self.malformed[*why as usize] += 1;
+                return;
+            }
+        };
+        self.identify(kind, &header, record, who);
+        match record {
             Record::Sample { sample, .. } => self.notice_slow(sample),
             Record::CallStack { call, user, interpreted } => self.profiles.call_sent(call, user, interpreted),
             _ => {}
         }
         let mut outputs = std::mem::take(&mut self.outputs);
-        self.engine.record(&record, &mut outputs);
+        self.engine.record(record, &mut outputs);
         self.give(&mut outputs);
         if self.engine.now().saturating_sub(self.reported) >= REPORT_EVERY {
             self.reported = self.engine.now();

@@ -249,7 +249,9 @@ impl ConnectionParser {
         }
         let held = if chunk.dir == requests { self.on_request_bytes(chunk, settings, out) } else { Vec::new() };
         let touched = self.feed(chunk, settings, out);
-        self.feed_held(held, settings, out);
+        if !held.is_empty() {
+            self.feed_held(held, settings, out);
+        }
         touched
     }
 
@@ -413,7 +415,10 @@ impl ConnectionParser {
     ) -> u64 {
         let left = chunk.len - at;
         let all;
-        let captured = if (captured.len() + chunk.tail.len()) as u64 == left && at < chunk.head.len() as u64 {
+        let captured = if !chunk.tail.is_empty()
+            && (captured.len() + chunk.tail.len()) as u64 == left
+            && at < chunk.head.len() as u64
+        {
             // Front and end were captured separately, with nothing between them.
             all = [captured, chunk.tail].concat();
             &all

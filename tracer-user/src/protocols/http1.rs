@@ -168,6 +168,16 @@ fn lines<'a>(bytes: &'a [u8], mut line: impl FnMut(usize, &'a [u8])) -> Option<u
     None
 }
 
+/// Whether a header line of a request may matter: by the first letter of its name, which rules out most.
+fn is_read(line: &[u8], settings: &Settings) -> bool {
+    match line.first().map(u8::to_ascii_lowercase) {
+        // Content-Length, Transfer-Encoding, Upgrade, and those of trace contexts and request ids.
+        Some(b'c' | b't' | b'u' | b'b' | b'x') => true,
+        Some(b'h') if settings.host => true,
+        _ => !settings.headers.is_empty(),
+    }
+}
+
 /// Name and value of a header line.
 fn header(line: &[u8]) -> Option<(&[u8], &[u8])> {
     let colon = memchr(b':', line)?;
@@ -211,7 +221,7 @@ impl Parser for Heads {
         let mut request = None;
         let mut valid = true;
         let mut framing = Framing::default();
-        let mut contexts = Contexts::default();
+        let mut contexts: Option<Contexts> = None;
         let used = lines(bytes, |number, line| {
             if number == 0 {
                 request = request_line(line, settings);
@@ -220,10 +230,12 @@ impl Parser for Heads {
                     (simple.version, simple.expected.note) = ("0.9", NOTE_SIMPLE);
                     valid = &*simple.method == "GET";
                 }
-            } else if let (Some(request), Some((name, value))) = (&mut request, header(line)) {
+            } else if is_read(line, settings)
+                && let (Some(request), Some((name, value))) = (&mut request, header(line))
+            {
                 framing.see(name, value);
                 if let Some(which) = Which::of(name, settings) {
-                    contexts.see(which, value, settings);
+                    contexts.get_or_insert_default().see(which, value, settings);
                 }
                 request_header(request, name, value, settings);
             }
@@ -231,7 +243,7 @@ impl Parser for Heads {
         if !valid {
             return Step::Invalid;
         }
-        if let Some(request) = &mut request {
+        if let (Some(request), Some(contexts)) = (&mut request, contexts) {
             (request.traceparent, request.carried) = contexts.finish();
         }
         match (used, request) {
@@ -242,11 +254,11 @@ impl Parser for Heads {
                     Framing { length: Some(n), .. } => Body::Length(n),
                     Framing { .. } => Body::Length(0),
                 };
-                Step::Head { used, message: Box::new(request), body }
+                Step::Head { used, message: request, body }
             }
             // The reply came: nothing follows the line.
             (None, Some(request)) if cut && request.expected.note == NOTE_SIMPLE && bytes.ends_with(b"\n") => {
-                Step::Head { used: bytes.len(), message: Box::new(request), body: Body::Length(0) }
+                Step::Head { used: bytes.len(), message: request, body: Body::Length(0) }
             }
             (None, request) if cut => {
                 // Named from the captured part; its end is unknown.
@@ -259,7 +271,7 @@ impl Parser for Heads {
                 };
                 // The rest of the head comes first, so chunks cannot be followed either.
                 let body = if body == Body::Chunked { Body::UntilTurn } else { body };
-                Step::Head { used: bytes.len(), message: Box::new(request), body }
+                Step::Head { used: bytes.len(), message: request, body }
             }
             _ => Step::NeedMore,
         }
@@ -350,7 +362,7 @@ fn without_cut_version(line: &[u8]) -> &[u8] {
     if version.get(1..).is_some_and(|version| b"HTTP/1.".starts_with(version)) { before } else { line }
 }
 
-fn request_line(line: &[u8], settings: &Settings) -> Option<Request> {
+fn request_line(line: &[u8], settings: &Settings) -> Option<Box<Request>> {
     let mut parts = line.splitn(3, |byte| *byte == b' ');
     let method = parts.next()?;
     let target = parts.next()?;
@@ -368,7 +380,7 @@ fn request_line(line: &[u8], settings: &Settings) -> Option<Request> {
     }
     let method = method_name(method)?;
     let tunnel = method == "CONNECT";
-    Some(Request {
+    Some(Box::new(Request {
         method: settings.method(method),
         path: path(target, tunnel),
         // If the head was cut inside the target, the rest of the target is unknown.
@@ -383,7 +395,7 @@ fn request_line(line: &[u8], settings: &Settings) -> Option<Request> {
         session: None,
         namespace: None,
         cut: false,
-    })
+    }))
 }
 
 /// A method name, known or not.

@@ -2,7 +2,7 @@
 //! with everything that waits for the span.
 
 use rustc_hash::FxHashMap;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::RootLink;
 use super::book::Sums;
@@ -163,10 +163,13 @@ impl Resolution {
 
     /// The root of a span is known: passes it on to all that wait for it.
     fn resolve(&mut self, span: SpanId, resolved: Resolved, found: &mut Vec<(RootId, Charge)>) {
-        let mut next = vec![(span, resolved)];
+        let mut next: SmallVec<[(SpanId, Resolved); 4]> = smallvec![(span, resolved)];
         while let Some((span, resolved)) = next.pop() {
             self.remember(span, resolved);
             for waiting in [&mut self.waiting, &mut self.waiting_long] {
+                if waiting.len == 0 {
+                    continue;
+                }
                 let waiters = waiting.of.remove(&span).unwrap_or_default();
                 waiting.len = waiting.len.saturating_sub(waiters.len());
                 for waiter in waiters {

@@ -32,32 +32,52 @@ impl<K: Copy + Eq + Hash, V> LastHitMap<K, V> {
         self.places.len()
     }
 
-    fn place(&self, key: &K) -> Option<u32> {
-        let last = self.last.get();
-        if let Some(Some((found, _))) = self.entries.get(last as usize)
-            && found == key
-        {
-            return Some(last);
-        }
+    /// Whether the last hit is the entry of `key`.
+    #[inline]
+    fn is_last(&self, key: &K) -> bool {
+        matches!(self.entries.get(self.last.get() as usize), Some(Some((found, _))) if found == key)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn search(&self, key: &K) -> Option<u32> {
         let place = *self.places.get(key)?;
         self.last.set(place);
         Some(place)
     }
 
+    #[inline]
+    fn place(&self, key: &K) -> Option<u32> {
+        if self.is_last(key) { Some(self.last.get()) } else { self.search(key) }
+    }
+
     /// Whether `key` is in it.
+    #[inline]
     pub(super) fn contains_key(&self, key: &K) -> bool {
         self.place(key).is_some()
     }
 
     /// The value of `key`.
+    #[inline]
     pub(super) fn get(&self, key: &K) -> Option<&V> {
-        let place = self.place(key)?;
+        if let Some(Some((found, value))) = self.entries.get(self.last.get() as usize)
+            && found == key
+        {
+            return Some(value);
+        }
+        let place = self.search(key)?;
         self.entries.get(place as usize)?.as_ref().map(|(_, value)| value)
     }
 
     /// The value of `key`.
+    #[inline]
     pub(super) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
-        let place = self.place(key)?;
+        if self.is_last(key) {
+            // The checks are those of `is_last` once more, which the compiler sees.
+            let last = self.last.get() as usize;
+            return self.entries.get_mut(last)?.as_mut().map(|(_, value)| value);
+        }
+        let place = self.search(key)?;
         self.entries.get_mut(place as usize)?.as_mut().map(|(_, value)| value)
     }
 

@@ -272,7 +272,13 @@ impl Thread {
         if self.pending_from > until {
             return Vec::new();
         }
-        let (due, rest) = std::mem::take(&mut self.pending).into_iter().partition(|sample| sample.nanos <= until);
+        let pending = std::mem::take(&mut self.pending);
+        self.pending_from = Nanos::MAX;
+        // Mostly all are due. They are large, so they stay where they are then.
+        if pending.iter().all(|sample| sample.nanos <= until) {
+            return pending;
+        }
+        let (due, rest) = pending.into_iter().partition(|sample| sample.nanos <= until);
         self.pending = rest;
         self.pending_from = self.pending.iter().map(|sample| sample.nanos).min().unwrap_or(Nanos::MAX);
         due
@@ -426,6 +432,34 @@ mod tests {
             assert_eq!((thread.at(10 * n - 9), thread.at(10 * n)), (Some(target(n)), Some(target(n))), "{n}");
         }
         assert_eq!((thread.at(10 * (first - 1)), thread.at(1), thread.at(1001)), (None, None, None));
+    }
+
+    #[test]
+    fn samples_are_due_in_their_order_and_once() {
+        let mut thread = Thread::new(1);
+        let sample = |nanos| Pending {
+            nanos,
+            weight: 1,
+            user: Vec::new(),
+            kernel: Vec::new(),
+            outcome: tracer_common::unwind::Outcome::default(),
+            interpreted: crate::model::Interpreted::default(),
+            off_cpu: None,
+            waker: None,
+            ad_hoc: false,
+        };
+        let due = |thread: &mut Thread, until| -> Vec<Nanos> {
+            thread.due(until).iter().map(|sample| sample.nanos).collect()
+        };
+        for nanos in [5, 3, 9, 4] {
+            thread.put_off(sample(nanos));
+        }
+        assert_eq!(due(&mut thread, 2), Vec::<Nanos>::new());
+        assert_eq!(due(&mut thread, 5), [5, 3, 4]);
+        assert_eq!((due(&mut thread, 8), thread.pending()), (Vec::new(), 1));
+        thread.put_off(sample(7));
+        assert_eq!(due(&mut thread, 9), [9, 7]);
+        assert_eq!((due(&mut thread, Nanos::MAX), thread.pending()), (Vec::new(), 0));
     }
 
     #[test]
