@@ -42,6 +42,7 @@ assets! {
     "service_map.js" SCRIPT,
     "service_page.js" SCRIPT,
     "table.js" SCRIPT,
+    "call_sites.js" SCRIPT,
     "tiers.js" SCRIPT,
     "transaction_page.js" SCRIPT,
     "transactions_page.js" SCRIPT,

@@ -21,8 +21,8 @@ export function bar(one) {
   return svg("svg", { class: "bar", viewBox: "0 0 100 10", preserveAspectRatio: "none", role: "img", "aria-label": words }, rects);
 }
 
-export function legend() {
-  const names = [["queue", "queue"], ["cpu", "on CPU"], ["runq", "run queue"], ["down", "downstream"], ["blocked", "blocked otherwise"]];
+export function legend(more = []) {
+  const names = [...more, ["queue", "queue"], ["cpu", "on CPU"], ["runq", "run queue"], ["down", "downstream"], ["blocked", "blocked otherwise"]];
   return h("p", { class: "legend" }, names.map(([name, words]) => h("span", null, svg("svg", { class: "key" }, svg("rect", { class: name, width: 12, height: 12 })), words)));
 }
 

@@ -11,6 +11,7 @@ import { Table } from "./table.js";
 import { findings } from "./findings.js";
 import { ActivityCard } from "./activity.js";
 import { TiersCard } from "./tiers.js";
+import { CallSitesCard } from "./call_sites.js";
 
 const MODES = [["cpu", "on CPU"], ["offcpu", "off CPU"], ["wall", "wall"], ["wakers", "lock wakers"]];
 
@@ -39,6 +40,7 @@ export class ClassPage {
     this.recent = new Table({ name: "recent", sort: "-start", key: (one) => one.trace_id, columns: TRANSACTIONS, rowsMost: 10 });
     this.usual = new ActivityCard();
     this.cost = new TiersCard();
+    this.sites = new CallSitesCard();
     this.noCallers = h("div");
     this.noCallees = h("div");
     this.file = h("a", null, "as SVG");
@@ -53,6 +55,7 @@ export class ClassPage {
       flame,
       card("Hotspots", "functions by their own time, of the kind chosen above; where the code is not the application's, what called it", this.hot.element, this.noHot),
       this.usual.element,
+      this.sites.element,
       h("div", { class: "two" }, card("Called by", "on this host", this.callers.element, this.noCallers), card("Calls", "made by these requests", this.callees.element, this.noCallees)),
       h("div", { class: "two" }, card("Slowest transactions", "of those kept", this.slow.element), card("Recent transactions", null, this.recent.element)));
     this.mark();
@@ -144,6 +147,7 @@ export class ClassPage {
     this.latency.draw(line.t, ["p50_s", "p95_s", "p99_s"].map((field, index) => ({ label: field.slice(0, 3), values: line[field] || blank, color: ["accent", "queue", "bad"][index] })));
     const points = line.t.map((_, at) => parts(Object.fromEntries(["queue_s", "cpu_s", "runqueue_s", "downstream_s", "blocked_s"].map((field) => [field, line[field][at]]))));
     this.where.draw(line.t, parts(own).map(([color, label], index) => ({ color, label, values: points.map((point) => point[index][2]) })));
+    this.sites.refresh(service, name, edges);
     const [above, below] = [callers(edges, service, name), callees(edges, service, name)];
     this.callers.show(above);
     this.callees.show(below);

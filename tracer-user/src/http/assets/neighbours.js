@@ -11,7 +11,10 @@ const FIGURES = [
 ];
 
 function cell(one) {
-  if (!one.service) return h("span", { title: "not seen by this agent" }, `${one.peer || "unknown"}${one.name ? ` · ${one.name}` : ""}`);
+  if (!one.service) {
+    const name = one.name && one.caller ? h("a", { href: classLink(one.caller, one.name), title: "these calls, as the caller sees them" }, one.name) : one.name;
+    return h("span", { title: "not seen by this agent" }, one.peer || "unknown", name ? [" · ", name] : null);
+  }
   return [h("a", { href: serviceLink(one.service) }, one.service), one.name ? [h("span", { class: "dim" }, " · "), h("a", { href: classLink(one.service, one.name) }, one.name)] : null];
 }
 
@@ -25,9 +28,9 @@ export function table(name, title) {
 function join(edges, end) {
   const all = new Map();
   for (const edge of edges) {
-    const { service, name, peer } = end(edge);
+    const { service, name, peer, caller } = end(edge);
     const key = `${service}\n${name}\n${peer}`;
-    const sum = all.get(key) || { service, name, peer, rate: 0, calls: 0, failed: 0, duration: 0 };
+    const sum = all.get(key) || { service, name, peer, caller, rate: 0, calls: 0, failed: 0, duration: 0 };
     sum.rate += edge.rate_per_s;
     sum.calls += edge.calls;
     sum.failed += edge.errors;
@@ -46,5 +49,5 @@ export function callers(edges, service, name) {
 /** What `service`, or its class, calls. */
 export function callees(edges, service, name) {
   const own = edges.filter((edge) => edge.caller_service === service && (!name || edge.caller_class === name));
-  return join(own, (edge) => ({ service: edge.callee_service || "", name: edge.callee_class || edge.call_class, peer: edge.peer || "" }));
+  return join(own, (edge) => ({ service: edge.callee_service || "", name: edge.callee_class || edge.call_class, peer: edge.peer || "", caller: edge.caller_service }));
 }

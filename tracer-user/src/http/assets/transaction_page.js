@@ -68,6 +68,12 @@ export function tree(spans) {
   return rows;
 }
 
+/** Which line made a call. */
+function calledFrom({ attributes }) {
+  const [name, file, line] = ["code.function.name", "code.file.path", "code.line.number"].map((key) => attributes[key]);
+  return name && file ? ["Called from ", h("b", null, name), `, ${file}${line ? `:${line}` : ""}.`] : name ? ["Called from ", h("b", null, name), "."] : null;
+}
+
 /** Why the span has the parent that it has, in words. */
 export function evidence(span) {
   if (span.side === "client") return `How sure its parent is: ${GRADES[span.grade] || span.grade}. Evidence: ${span.evidence || "none is recorded"}.`;
@@ -86,7 +92,7 @@ export class TransactionPage {
     this.critical = h("div");
     this.detail = h("div");
     this.profiles = h("div", { class: "profiles" });
-    show(place, this.crumb, this.title, card("Spans", "a row opens the span's details; the line above a bar is the critical path", this.sub, this.waterfall, h("div", { class: "legend" }, h("span", null, svg("svg", { class: "key" }, svg("rect", { class: "critical", width: 12, height: 12 })), "critical path"), [...legend().childNodes])),
+    show(place, this.crumb, this.title, card("Spans", "a row opens the span's details; the line above a bar is the critical path", this.sub, this.waterfall, legend([["critical", "critical path"], ["connect", "connecting"], ["handshake", "TLS handshake"]])),
       h("div", { class: "two" }, card("Critical path", "the chain that determined when it ended: less of anything else would not have made it faster", this.critical), card("Span", "where its time went, and why it stands where it does", this.detail)), this.profiles);
     this.chosen = new URLSearchParams(location.search).get("span");
     this.rows.addEventListener("keydown", (event) => this.key(event));
@@ -213,6 +219,7 @@ export class TransactionPage {
     const server = span.side === "server";
     const figures = [figure(time(span.duration_s), "duration"), ...opening(span).map(([, words, , seconds]) => figure(time(seconds), words)), ...(server ? [...queues(span), ...parts(span)].filter(([, , seconds]) => seconds > 0).map(([, words, seconds]) => figure(time(seconds), words)) : [])];
     const extra = [
+      calledFrom(span),
       network(span),
       span.pool_queue_s ? `Its jobs waited ${time(span.pool_queue_s)} for a free thread of the pool.` : null,
       span.after_reply_s ? `After the reply its worker went on for ${time(span.after_reply_s)}, with ${time(span.after_reply_cpu_s)} of CPU.` : null,
