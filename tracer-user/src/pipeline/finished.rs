@@ -1,5 +1,7 @@
 //! Finished spans: class, metrics, and hand-over to writers and the store.
 
+use std::sync::Arc;
+
 use super::relay;
 use super::roots::charged;
 use super::{Pipeline, classify_late};
@@ -39,7 +41,8 @@ impl Pipeline {
             self.subsystems.request(live.pid, live.cookie, class, live.cost.cpu);
         }
         let (root, charged) = (self.root_link(&live, &verdicts), charged(&live));
-        let mut span = Self::span(live, class, &verdicts);
+        let mut span = Self::span(&mut live, class, &verdicts);
+        self.engine.give_back(live);
         if span.side == Side::Client {
             span.called_from = self.profiles.call_ended(&span);
             self.wake_demand.call(span.pid, matches!(span.grade, Grade::Certain | Grade::Confirmed));
@@ -72,7 +75,7 @@ impl Pipeline {
         }
     }
 
-    fn span(live: Box<OpenSpan>, class: ClassId, verdicts: &Verdicts) -> Span {
+    fn span(live: &mut OpenSpan, class: ClassId, verdicts: &Verdicts) -> Span {
         let (downstream, after_reply) = (live.downstream(), live.after_reply());
         let calls = live.calls.len() as u32;
         let outcome = live.outcome.unwrap_or(Outcome::Unfinished);
@@ -86,10 +89,10 @@ impl Pipeline {
             id: live.id,
             trace: verdicts.trace,
             parent: verdicts.parent,
-            carrier: relay::carrier(context, verdicts.parent, &live),
+            carrier: relay::carrier(context, verdicts.parent, live),
             trace_flags: live.trace_flags,
-            linked: producer.map(|context| Box::new(context.into())).or(live.linked),
-            carried: live.passed,
+            linked: producer.map(|context| Box::new(context.into())).or(live.linked.take()),
+            carried: live.passed.take(),
             side: live.side,
             protocol: live.protocol,
             service: live.service,
@@ -97,11 +100,11 @@ impl Pipeline {
             pid: live.pid,
             tid: live.tid,
             cookie: live.cookie,
-            method: live.request.method,
-            path: live.request.path,
+            method: Arc::clone(&live.request.method),
+            path: Arc::clone(&live.request.path),
             version: live.request.version,
             local_port: live.local_port,
-            peer: live.peer,
+            peer: Arc::clone(&live.peer),
             peer_port: live.peer_port,
             encrypted: live.encrypted,
             arrived: live.arrived,
@@ -124,11 +127,11 @@ impl Pipeline {
             grade: verdicts.grade,
             evidence: verdicts.reason.text(),
             network: live.network.latest(),
-            opening: live.opening,
+            opening: live.opening.take(),
             callee: live.callee_service,
             remote: relay::remote(live.relay.as_deref(), live.end.saturating_sub(live.start)),
-            request_id: live.request.request_id,
-            namespace: live.request.namespace,
+            request_id: live.request.request_id.take(),
+            namespace: live.request.namespace.take(),
             declared: None,
             called_from: None,
         }

@@ -188,7 +188,9 @@ impl Resolution {
     fn remember(&mut self, span: SpanId, resolved: Resolved) {
         if self.young.len() >= self.limit / 2 {
             self.forgotten += self.old.len() as u64;
-            self.old = std::mem::take(&mut self.young);
+            // The memory of the older generation is that of the next.
+            std::mem::swap(&mut self.old, &mut self.young);
+            self.young.clear();
         }
         self.young.insert(span, resolved);
     }

@@ -81,7 +81,7 @@ impl Engine {
         };
         let multiplexed = connection.talk.interleaves();
         let fingerprint = fingerprint(&request, protocol);
-        let mut live = Box::new(OpenSpan {
+        let mut live = self.world.spans.boxed(OpenSpan {
             id: ids::span(self.world.seed, cookie, exchange, first.nanos, side),
             trace,
             reported_as: None,

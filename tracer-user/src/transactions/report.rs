@@ -256,6 +256,11 @@ impl Engine {
         self.ended(slot, Outcome::Unfinished, self.world.now);
     }
 
+    /// A finished span was passed on: others may have its memory.
+    pub fn give_back(&mut self, live: Box<OpenSpan>) {
+        self.world.spans.give_back(live);
+    }
+
     /// What a withdrawn span cost is its service's overhead.
     pub fn disown(&mut self, live: &OpenSpan) {
         self.charges.to_overhead(live.service, less(live.cost, live.posted));

@@ -66,11 +66,15 @@ impl ReportedTraces {
 
     /// Makes room; keeps the ids of `referred` spans.
     fn age(&mut self, referred: impl Iterator<Item = Slot>) {
-        let old = std::mem::replace(&mut self.old, std::mem::take(&mut self.young));
-        let kept: FxHashMap<Slot, (TraceId, SpanId)> =
-            referred.filter_map(|slot| Some((slot, *old.get(&slot)?))).take(self.limit / 4).collect();
-        self.forgotten += (old.len() - kept.len()) as u64;
-        self.young = kept;
+        std::mem::swap(&mut self.old, &mut self.young);
+        // The memory of the older generation is that of the next.
+        let older = &mut self.young;
+        let kept: Vec<(Slot, (TraceId, SpanId))> =
+            referred.filter_map(|slot| Some((slot, *older.get(&slot)?))).take(self.limit / 4).collect();
+        let before = older.len();
+        older.clear();
+        older.extend(kept);
+        self.forgotten += (before - older.len()) as u64;
     }
 }
 

@@ -105,6 +105,7 @@ impl Engine {
     fn shrink_excess(&mut self) {
         self.world.connections.shrink_excess();
         self.world.threads.shrink_excess();
+        self.world.spans.shrink();
         self.world.processes.services.shrink_excess();
         self.world.processes.serving.shrink_excess();
         self.thread_pools.shrink();

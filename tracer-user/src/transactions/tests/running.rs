@@ -21,3 +21,18 @@ fn open_requests_are_listed_with_their_open_calls_and_ended_ones_are_not() {
     host.reads(11, 4, GET);
     assert_eq!(listed(&host), [(11, false, 0), (11, false, 0)]);
 }
+
+#[test]
+fn a_reported_span_leaves_its_memory_to_the_next_one_and_nothing_else() {
+    let mut host = Host::new(Limits::default());
+    host.reads(10, 1, GET).works(10, 500).sends(10, 3, GET).reads(10, 3, OK).sends(10, 1, OK);
+    let (first, _) = host.finish().remove(0);
+    assert!(first.cost.cpu > 0 && first.calls.len() == 1);
+    let memory = &raw const *first;
+    host.engine.give_back(first);
+    host.reads(11, 5, "PUT /other HTTP/1.1\r\nHost: h\r\n\r\n").sends(11, 5, OK);
+    let (second, verdicts) = host.finish().remove(0);
+    assert_eq!(&raw const *second, memory);
+    assert_eq!((&*second.request.method, &*second.request.path, second.cookie), ("PUT", "/other", 5));
+    assert_eq!((second.cost.cpu, second.calls.len(), verdicts.parent), (0, 0, None));
+}
