@@ -105,6 +105,12 @@ table_use! {
         activity_classes,
         /// CPU by process and class, of one second.
         process_costs,
+        /// Services, ports and errors of connects that failed within a second; reached: of which the port is not known.
+        failed_connects,
+        /// Services, ports and errors of failed connects with a series of their own; reached: connects that share one.
+        failed_connect_series,
+        /// Pairs of services whose network has series of its own; reached: calls that share those of others.
+        network_pairs,
         /// Processes whose groups are known.
         workload_processes,
         /// Groups of processes, of the kind with the most of them.

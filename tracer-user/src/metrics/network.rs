@@ -7,6 +7,7 @@ use super::durations::{OTHER, port_label};
 use super::export::Metrics;
 use super::families::{Families, vec};
 use super::series_budget::SeriesBudget;
+use crate::guard::tables::TableUse;
 use crate::model::{FailedConnect, Names, ProtocolId, ServiceId, Side, Span};
 
 /// Most pairs of services with series of their own.
@@ -28,6 +29,9 @@ pub(super) struct NetworkFamilies {
     pairs: FxHashMap<Pair, PairSeries>,
     failures: IntCounterVec,
     failed: FxHashMap<Option<FailedConnect>, IntCounter>,
+    /// Calls, and failed connects, that share series because there were too many.
+    calls_shared: u64,
+    failures_shared: u64,
 }
 
 /// Those of how connections were opened.
@@ -96,6 +100,8 @@ impl NetworkFamilies {
                 ),
             ),
             failed: FxHashMap::default(),
+            calls_shared: 0,
+            failures_shared: 0,
         }
     }
 
@@ -103,6 +109,7 @@ impl NetworkFamilies {
         let wanted = Some((span.service, span.callee, span.peer_port));
         let has_room = self.pairs.len() < PAIRS;
         let pair: Pair = if self.pairs.contains_key(&wanted) || (has_room && budget.take(7)) { wanted } else { None };
+        self.calls_shared += u64::from(pair.is_none());
         let (rtt, rtt_min, retransmits) = (&self.rtt, &self.rtt_min, &self.retransmits);
         self.pairs.entry(pair).or_insert_with(|| {
             let labels = match pair {
@@ -191,12 +198,21 @@ fn error_type(error: u16) -> &'static str {
 }
 
 impl Metrics {
+    /// Use of the tables of pairs of services, and of failed connects.
+    pub fn network_tables(&self) -> [TableUse; 2] {
+        let NetworkFamilies { pairs, failed, calls_shared, failures_shared, .. } = &self.network;
+        [TableUse::new(pairs.len(), PAIRS, *calls_shared), TableUse::new(failed.len(), FAILURES, *failures_shared)]
+    }
+
     /// So many connects failed alike.
     pub fn failed_connect(&mut self, names: &Names, failed: FailedConnect, count: u64) {
         let network = &mut self.network;
         let has_room = network.failed.len() < FAILURES;
         let budget = &mut self.classes.budget;
         let key = (network.failed.contains_key(&Some(failed)) || (has_room && budget.take(1))).then_some(failed);
+        if key.is_none() {
+            network.failures_shared += count;
+        }
         let failures = &network.failures;
         let series = network.failed.entry(key).or_insert_with(|| match key {
             Some(failed) => failures.with_label_values(&[
@@ -270,6 +286,8 @@ mod tests {
         }
         assert!(metrics.network.pairs.len() <= PAIRS + 1 && metrics.network.failed.len() <= FAILURES + 1);
         let rest = value(&metrics.network.failures, [OTHER, OTHER, OTHER]).expect("what finds no room");
+        let [pairs, failed] = metrics.network_tables();
+        assert!(pairs.reached > 0 && (failed.reached as f64 - rest).abs() < 0.5, "{pairs:?} {failed:?}");
         assert!((rest - 3.0 * (1_000 - FAILURES) as f64).abs() < 1e-9, "{rest}");
         assert_eq!(value(&metrics.network.failures, ["shop", "7", "connection_refused"]), Some(3.0));
     }

@@ -92,7 +92,9 @@ impl Pipeline {
             jobs_waiting,
             thread_affinity,
             process_costs,
+            failed_connects,
         } = self.engine.table_use();
+        let [network_pairs, failed_connect_series] = self.metrics.network_tables();
         let [workload_processes, workload_groups] = self.workloads.table_use();
         let [subsystem_processes, subsystem_instances] = self.subsystems.table_use();
         let ClassTables { classes, positions, cache } = self.classifier.table_use();
@@ -150,6 +152,9 @@ impl Pipeline {
             root_waiting,
             activity_classes: self.activity.table_use(),
             process_costs,
+            failed_connects,
+            failed_connect_series,
+            network_pairs,
             workload_processes,
             wake_demand: self.wake_demand.table_use(),
             workload_groups,

@@ -125,6 +125,8 @@ pub struct EngineTables {
     pub child_processes: TableUse,
     /// CPU by process and class, of one second.
     pub process_costs: TableUse,
+    /// Kinds of failed connects since they were last taken; reached: those without their port.
+    pub failed_connects: TableUse,
 }
 
 impl Engine {
@@ -173,6 +175,7 @@ impl Engine {
             thread_affinity: self.world.processes.affinity.table_use(processes),
             child_processes: self.child_processes.table_use(processes),
             process_costs: self.charges.processes.table_use(),
+            failed_connects: self.network.table_use(),
         }
     }
 
