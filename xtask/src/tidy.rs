@@ -4,6 +4,8 @@
 //! modules of lower numbers; modules of equal numbers must not use each other; modules under any other comment may use
 //! everything.
 
+mod attribution;
+
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -56,6 +58,7 @@ fn check(root: &Path) -> Result<Vec<String>> {
         wrong.extend(found.into_iter().map(|(line, what)| format!("{shown}:{line}: {what}")));
     }
     wrong.extend(docs::check(root)?);
+    wrong.extend(attribution::check(root)?);
     for (name, _) in LONG_FILES {
         let lines = fs::read_to_string(root.join(name)).map_or(0, |text| text.lines().count());
         if lines <= LONGEST {

@@ -2,7 +2,8 @@
 
 use tracer_user::decode;
 use tracer_user::protocols::Settings;
-use tracer_user::transactions::engine::{Engine, Limits, Output};
+use tracer_user::transactions::engine::{Engine, Limits};
+use tracer_user::transactions::output::Output;
 
 use crate::fixtures::{Captured, Records, threads};
 use crate::heap::counted;
@@ -24,7 +25,7 @@ pub(crate) fn held(captured: &[&Captured], count: u64) -> i64 {
 
 /// Makes connections and waits until what they did is reported.
 fn fill(engine: &mut Engine, captured: &[&Captured], cookies: std::ops::Range<u64>) {
-    let (mut at, mut counters) = (engine.now, threads());
+    let (mut at, mut counters) = (engine.now(), threads());
     let (mut records, mut out): (Records, Vec<Output>) = Default::default();
     let mut cookies = cookies.peekable();
     while cookies.peek().is_some() {
@@ -44,7 +45,7 @@ fn fill(engine: &mut Engine, captured: &[&Captured], cookies: std::ops::Range<u6
     }
     // Later, when nothing is left to wait for.
     for _ in 0..3 {
-        engine.now += 1_000_000_000;
+        engine.advance(engine.now() + 1_000_000_000);
         engine.expire(false, &mut out);
         out.clear();
     }

@@ -17,8 +17,8 @@ use super::{App, PipelineView, Problem};
 use crate::classes::Facts;
 use crate::host::thread_state::{self, ThreadState};
 use crate::model::{ClassId, Nanos, ServiceId, Side};
+use crate::transactions::engine::running::RunningSpan;
 use crate::transactions::open_span::OpenSpan;
-use crate::transactions::running::RunningSpan;
 
 /// Most rows of an answer, and how many there are unless asked for.
 const LIST: usize = 10_000;

@@ -9,7 +9,7 @@ use super::quantile::Quantiles;
 use crate::guard::tables::{TableUse, scaled};
 use crate::model::{DeclaredValue, Nanos, ServiceId};
 use crate::runtimes::declared::{Declared, DeclaredTable, UnreadValue};
-use crate::transactions::declared::FinishedCall;
+use crate::transactions::finished_call::FinishedCall;
 
 /// Most users with sums of their own, over all transactions and services; further ones share a row.
 const USERS: usize = 4096;

@@ -10,7 +10,7 @@ use crate::model::{
     Span, StackSample,
 };
 use crate::runtimes::declared::{CallPairing, Captured, Declared, FailSource};
-use crate::transactions::declared::FinishedCall;
+use crate::transactions::finished_call::FinishedCall;
 
 /// Kind of failure of a call that its condition calls failed.
 fn kind_of_failure(declared: &Declared) -> &'static str {

@@ -3,7 +3,7 @@
 use super::Pipeline;
 use crate::dimensions::{Facts, inherited};
 use crate::model::Side;
-use crate::transactions::open_span::Slot;
+use crate::transactions::slot::Slot;
 
 impl Pipeline {
     /// A request began (`is_new`), or more became known of it.

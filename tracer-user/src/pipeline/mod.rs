@@ -38,8 +38,8 @@ use crate::store::{SpanView, Store};
 use crate::subsystems::Subsystems;
 use crate::transactions::engine::Engine;
 use crate::transactions::limits::Limits;
-use crate::transactions::open_span::Slot;
 use crate::transactions::output::Output;
+use crate::transactions::slot::Slot;
 use crate::workloads::Workloads;
 
 mod activity;

@@ -9,9 +9,10 @@ use crate::relay::clocks::Clock;
 use crate::relay::event::Event;
 use crate::relay::message::{Context, ContextRoot, Summary};
 use crate::relay::{Outcomes, Outgoing};
-use crate::transactions::open_span::{OpenSpan, Slot};
+use crate::transactions::open_span::OpenSpan;
 use crate::transactions::output::Verdicts;
 use crate::transactions::relayed::{CallContext, Relayed};
+use crate::transactions::slot::Slot;
 
 /// Limit of messages that wait to be sent.
 const OUTGOING: usize = 65_536;

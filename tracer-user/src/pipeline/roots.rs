@@ -6,10 +6,11 @@ use super::{Pipeline, provisional};
 use crate::model::{Cost, Grade, Nanos, Side};
 use crate::relay::message::ContextRoot;
 use crate::roots::{KnownRoot, RootLink};
-use crate::transactions::declared::FinishedCall;
-use crate::transactions::open_span::{OpenSpan, Slot};
+use crate::transactions::engine::roots::{OpenRoot, RootAbove};
+use crate::transactions::finished_call::FinishedCall;
+use crate::transactions::open_span::OpenSpan;
 use crate::transactions::output::Verdicts;
-use crate::transactions::roots::{OpenRoot, RootAbove};
+use crate::transactions::slot::Slot;
 
 /// What was charged to the class of a reported span for it: at least what was passed on already.
 pub(super) fn charged(live: &OpenSpan) -> Cost {

@@ -16,8 +16,8 @@ use crate::service_classes::decision::Serving;
 use crate::service_classes::limits::{ConnectionId, OpenRequest};
 use crate::service_classes::network::SendingRequest;
 use crate::service_classes::{Enforcement, Facts, Mode, ServiceClass, ServiceClasses};
-use crate::transactions::declared::FinishedCall;
-use crate::transactions::open_span::Slot;
+use crate::transactions::finished_call::FinishedCall;
+use crate::transactions::slot::Slot;
 
 /// Most open requests whose threads are watched.
 const WATCHED: usize = 8192;

@@ -12,7 +12,7 @@ use crate::guard::tables::{PipelineTables, TableUse};
 use crate::history::collector;
 use crate::model::{HostCpu, ServiceId};
 use crate::profiles::ProfileTables;
-use crate::transactions::limits::EngineTables;
+use crate::transactions::engine::limits::EngineTables;
 
 impl Pipeline {
     /// Publishes the counters of the stages.

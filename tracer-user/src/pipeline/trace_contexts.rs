@@ -8,7 +8,7 @@ use super::Pipeline;
 use crate::guard::tables::TableUse;
 use crate::kernel::trace_contexts::ThreadContext;
 use crate::model::{Nanos, Side};
-use crate::transactions::open_span::Slot;
+use crate::transactions::slot::Slot;
 
 /// Most open requests whose threads are looked at.
 const OPEN: usize = 16_384;

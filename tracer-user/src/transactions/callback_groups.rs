@@ -4,7 +4,7 @@
 //! tied to exactly one request were done for that request; spans tied to several are ambiguous. Implemented as a
 //! disjoint set with union by rank: a node lives as long as its span or any node below it.
 
-use super::open_span::{Slot, SpanRef};
+use super::slot::{Slot, SpanRef};
 use crate::model::Nanos;
 
 /// A span's node in the forest. Each span releases it exactly once ([`CallbackGroups::untie`]).

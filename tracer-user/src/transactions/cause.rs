@@ -2,8 +2,8 @@
 
 use super::combine::{Proposal, Vote};
 use super::evidence::{Doubt, Evidence, Weight};
-use super::open_span::{Slot, SpanRef};
 use super::pending_reads::OnePendingRead;
+use super::slot::{Slot, SpanRef};
 use crate::model::Nanos;
 
 /// A request that may have caused a call.

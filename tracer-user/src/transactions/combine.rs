@@ -1,7 +1,7 @@
 //! Makes the verdict on a call's parent of what its evidence proposes: the only place that decides it.
 
 use super::evidence::{Doubt, Evidence, Reason, Weight};
-use super::open_span::Slot;
+use super::slot::Slot;
 use crate::model::Grade;
 
 /// What the answer of a request says about a call's parent.

@@ -12,9 +12,9 @@ use tracer_common::event::{
 
 use super::cause::Cause;
 use super::network::opening;
-use super::open_span::Slot;
 use super::plaintext::Plaintext;
 use super::relayed::Contact;
+use super::slot::Slot;
 use crate::model::{Accepted, Direction, Nanos, Opening, Side};
 use crate::protocols::ActiveState;
 

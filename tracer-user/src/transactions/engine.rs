@@ -1,29 +1,55 @@
 //! The engine: records in, spans out. Charging is in `charge.rs`, reporting in `report.rs`.
 
+mod begin;
+mod capture_policy;
+mod charge;
+mod closing;
+mod declared;
+pub mod held;
+pub mod jobs;
+pub mod limits;
+pub mod losses;
+mod operation;
+mod plaintext;
+mod process_notices;
+mod propagation;
+mod readouts;
+pub mod relayed;
+mod report;
+pub mod roots;
+mod round_trips;
+pub mod running;
+mod settlement;
+pub mod trace_ids;
+mod upkeep;
+mod verdicts;
+
 use std::collections::VecDeque;
 
-use tracer_common::event::{OPEN_MIDSTREAM, Open, State, TASK_EDGE_TURNED, TASK_EDGE_WOKE, Wake};
+use tracer_common::event::{Fork, OPEN_MIDSTREAM, Open, State, TASK_EDGE_TURNED, TASK_EDGE_WOKE, Wake};
 use tracer_common::policy::CapturePolicy;
 
 use super::charges::Charges;
-use super::child_processes::ChildProcesses;
 use super::connection::Connection;
-use super::declared::DeclaredCalls;
 use super::encryption::Encryption;
-use super::event_loop::EventLoops;
-use super::forwarding::Forwarding;
-use super::inband_context::InbandContexts;
+use super::failed_connects::FailedConnects;
 use super::jobs::Jobs;
 use super::join::Joins;
 pub use super::limits::Limits;
-use super::lookups::Lookups;
-use super::network::FailedConnects;
-use super::open_span::{OpenSpan, Slot};
+use super::open_span::OpenSpan;
 use super::output::Output;
 use super::relayed::Relays;
 use super::report_queue::ReportQueue;
-use super::tasks::Tasks;
-use super::thread_pool::ThreadPools;
+use super::slot::Slot;
+use super::strategies::child_processes::ChildProcesses;
+use super::strategies::declared::DeclaredCalls;
+use super::strategies::event_loop::EventLoops;
+use super::strategies::forwarding::Forwarding;
+use super::strategies::inband_context::InbandContexts;
+use super::strategies::lookups::Lookups;
+use super::strategies::tasks::Tasks;
+use super::strategies::thread_affinity;
+use super::strategies::thread_pool::ThreadPools;
 use super::trace_ids::ReportedTraces;
 use super::world::World;
 use crate::decode::Record;
@@ -173,7 +199,7 @@ impl Engine {
             Record::DeclaredCall { call, values } => {
                 self.declared.declared_call(&mut self.world, call, values.as_ref(), out)
             }
-            Record::Fork(fork) => self.child_processes.forked(&mut self.world, &mut self.tasks.table, fork),
+            Record::Fork(fork) => self.forked(fork),
             Record::Exec(exec) => self.child_processes.executed(&mut self.world, exec),
         }
     }
@@ -184,6 +210,15 @@ impl Engine {
         self.follow(&wake.header, wake.nth);
         if let Some(owner) = self.thread_pools.woken(&mut self.world, wake) {
             self.charge_wake(wake, owner, out);
+        }
+    }
+
+    /// A process was forked.
+    fn forked(&mut self, fork: &Fork) {
+        let Fork { header, child_tgid, .. } = fork;
+        let by_thread = self.child_processes.forked(&mut self.world, &mut self.tasks.table, fork);
+        if by_thread && thread_affinity::forked_by_thread(&mut self.world, header.tid, header.tgid) {
+            self.child_processes.others_are_open(*child_tgid);
         }
     }
 

@@ -1,70 +1,34 @@
-//! Event loops whose callbacks are distinguishable (Node.js): finds the request each call was made for.
-//!
-//! Everything after a read belongs to that read's callback until the next read, or until the loop runs timers,
-//! immediates or messages of other threads, which the kernel side reports (a [`TaskEdge`] of relation
-//! [`tracer_common::event::TASK_EDGE_TURNED`]). A callback ties what it read to what it sends: the reply of one call to
-//! the next call, or to the answer of a request ([`super::callback_groups`]). The first bytes of a new connection
-//! belong to the callback that connected. In timers and immediates the loop's *async ids* serve instead: the id counter
-//! only grows, so an id was created in the callback during which the counter passed it, and that callback caused the
-//! operation.
-//!
-//! The end of one request's call can release another call that waited for it (a bounded connection pool, a lock). If
-//! both are seen, the result is ambiguous; in a process where this happens, only calls sent in the callback that read
-//! the request are trusted.
+//! The callbacks of one event loop, by the ids that were created in them.
 
+use super::slot::Slot;
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
-
-use rustc_hash::FxHashMap;
-use smallvec::SmallVec;
-use tracer_common::event::{Kind, Op, TaskEdge};
-use tracer_common::runtime::{NODE_ID_BITS, NODE_SURE};
-
-use super::begin::During;
-use super::callback_groups::{Asker, CallbackGroups, GroupOwner};
-use super::cause::{Candidate, Cause};
-use super::combine::{Proposal, Verdict, combine};
-use super::entity::is_looped;
-use super::evidence::{Doubt, Evidence};
-use super::open_span::{GroupMembership, OpenSpan, Slot, SpanRef};
-use super::streams::is_stream;
-use super::thread::{IntervalOwner, ReadInterval, Thread};
-use super::world::World;
-use crate::guard::shrink::ShrinkExcess;
-use crate::guard::tables::TableUse;
-use crate::model::{Direction, Nanos, Side};
-use crate::protocols::ExchangeEvent;
+use tracer_common::event::Op;
+use tracer_common::runtime::NODE_ID_BITS;
 
 /// Callbacks remembered per loop; ids created in older callbacks have no owner.
 pub(super) const STRETCHES: usize = 16_384;
-/// Answered requests with calls a process needs before its ties are trusted.
-const SEEN: u32 = 8;
-/// Ties are trusted while at most one in this many requests with calls meets another request.
-const MEETINGS: u32 = 500;
-/// Requests counted per process before the counts are halved.
-const COUNTED: u32 = 8192;
-/// Times the report of a call is deferred while spans tied to it are still open.
-const PATIENCE: u8 = 8;
 
 /// Ids created from counter value `from` up to the next range, and the span whose callback created them.
 #[derive(Clone, Copy, Debug)]
-struct IdRange {
-    from: u64,
-    of: Option<Slot>,
+pub(super) struct IdRange {
+    pub(super) from: u64,
+    pub(super) of: Option<Slot>,
 }
 
 /// Callback state of a thread that runs an event loop.
 #[derive(Debug, Default)]
 pub struct EventLoop {
-    stretches: VecDeque<IdRange>,
+    pub(super) stretches: VecDeque<IdRange>,
     /// The thread's read count at its last reported operation.
-    reads: u32,
+    pub(super) reads: u32,
     /// The process's count of loop turns at the last reported operation.
-    edge_seq: u32,
+    pub(super) edge_seq: u32,
     /// Ranges evicted because there were too many, since last taken.
-    forgotten: u64,
+    pub(super) forgotten: u64,
     /// What the last receive contained: requests that began, and the last span.
-    spoken: Spoken,
+    pub(super) spoken: Spoken,
 }
 
 impl EventLoop {
@@ -76,11 +40,11 @@ impl EventLoop {
     }
 
     /// Whether the id was created before the current callback.
-    fn is_old(&self, low: u64) -> bool {
+    pub(super) fn is_old(&self, low: u64) -> bool {
         self.id(low).zip(self.stretches.back()).is_some_and(|(id, newest)| id <= newest.from)
     }
 
-    fn begin(&mut self, from: u64, of: Option<Slot>) {
+    pub(super) fn begin(&mut self, from: u64, of: Option<Slot>) {
         // 0: the counter could not be read.
         if from == 0 {
             self.stretches.clear();
@@ -99,7 +63,7 @@ impl EventLoop {
 
     /// Checks an operation's counts for missing records: how far its read count is `ahead` of the last reported one, and
     /// that its turn count is the same.
-    fn counted(&mut self, op: &Op, ahead: RangeInclusive<u32>) {
+    pub(super) fn counted(&mut self, op: &Op, ahead: RangeInclusive<u32>) {
         if !ahead.contains(&op.counters.reads.wrapping_sub(self.reads)) || op.edge_seq != self.edge_seq {
             self.lose();
         }
@@ -107,7 +71,7 @@ impl EventLoop {
     }
 
     /// The full id whose lowest bits are `low`; `None` if there is none or it cannot be determined.
-    fn id(&self, low: u64) -> Option<u64> {
+    pub(super) fn id(&self, low: u64) -> Option<u64> {
         let newest = self.stretches.back()?.from;
         if low == 0 {
             return None;
@@ -125,36 +89,10 @@ impl EventLoop {
     }
 
     /// The span whose callback created the id with lowest bits `low`.
-    fn of(&self, low: u64) -> Option<Slot> {
+    pub(super) fn of(&self, low: u64) -> Option<Slot> {
         let id = self.id(low)?;
         let after = self.stretches.partition_point(|stretch| stretch.from < id);
         self.stretches.get(after.checked_sub(1)?)?.of
-    }
-}
-
-/// How often requests of a process met another request in a callback.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Meetings {
-    /// Requests answered after calls, and how many of those met another request.
-    requests: u32,
-    met: u32,
-}
-
-impl Meetings {
-    fn count(&mut self, met: bool) {
-        if self.requests >= COUNTED {
-            (self.requests, self.met) = (self.requests / 2, self.met / 2);
-        }
-        self.requests += 1;
-        self.met += u32::from(met);
-    }
-
-    /// Why ties of this process are not trusted.
-    fn doubt(self) -> Option<Doubt> {
-        if self.met > 0 && self.met.saturating_mul(MEETINGS) > self.requests {
-            return Some(Doubt::RequestsMeet);
-        }
-        (self.requests < SEEN).then_some(Doubt::FewRequests)
     }
 }
 
@@ -162,350 +100,17 @@ impl Meetings {
 #[derive(Debug, Default)]
 pub(super) struct Spoken {
     /// Spans it carries a reply or an end for.
-    spans: SmallVec<[Slot; 4]>,
+    pub(super) spans: SmallVec<[Slot; 4]>,
     /// Number of requests that begin with it.
-    begun: usize,
+    pub(super) begun: usize,
 }
 
 impl Spoken {
     /// With what a further record of the same receive contains.
-    fn and(mut self, further: Self) -> Self {
+    pub(super) fn and(mut self, further: Self) -> Self {
         self.spans.extend(further.spans);
         self.spans.dedup();
         self.begun += further.begun;
         self
-    }
-}
-
-/// The async id counter in an entity reported for a receive or a turn; 0: could not be read.
-fn counter(entity: u64) -> u64 {
-    entity & (NODE_SURE - 1)
-}
-
-/// What is known of all event loops with distinguishable callbacks.
-#[derive(Debug, Default)]
-pub(super) struct EventLoops {
-    /// Spans tied by callbacks.
-    groups: CallbackGroups,
-    /// How often requests of a process met in one callback.
-    meetings: FxHashMap<u32, Meetings>,
-    /// Table use of remembered callbacks.
-    pub(super) callbacks: TableUse,
-}
-
-impl EventLoops {
-    /// The process has exited.
-    pub(super) fn forget(&mut self, tgid: u32) {
-        self.meetings.remove(&tgid);
-    }
-
-    /// A span has ended.
-    pub(super) fn over(&mut self, membership: GroupMembership) {
-        self.groups.over(membership.callback_group);
-    }
-
-    /// A span is reported.
-    pub(super) fn untie(&mut self, membership: GroupMembership) {
-        self.groups.untie(membership.callback_group);
-    }
-
-    #[cfg(test)]
-    pub(super) fn is_empty(&self) -> bool {
-        self.groups.is_empty() && self.meetings.is_empty()
-    }
-
-    /// Releases the memory of tables that are mostly empty.
-    pub(super) fn shrink(&mut self) {
-        self.meetings.shrink_excess();
-        self.groups.shrink_excess();
-    }
-
-    /// Before an operation is handled: marks the thread as an event loop if the operation comes from one.
-    pub(super) fn looped(&mut self, world: &mut World, op: &Op, dir: Direction) {
-        if !is_looped(op) {
-            return;
-        }
-        let Some(thread) = world.thread(op.header.tid, op.header.tgid, op.header.nanos) else { return };
-        thread.multiplexer = true;
-        if thread.is_further_piece(op) {
-            return;
-        }
-        // An unreported receive (of an untraced connection) ran a callback, too.
-        let ahead = match dir {
-            Direction::Tx => 0..=0,
-            // One receive brings several texts, or none; of clients it is not always reported.
-            Direction::Rx if op.header.kind == Kind::Text as u8 => 0..=1,
-            Direction::Rx => 1..=1,
-        };
-        thread.lap.get_or_insert_default().counted(op, ahead);
-    }
-
-    /// A receive of encrypted bytes began a callback that belongs to no span until text is read in it.
-    pub(super) fn received_encrypted(&mut self, world: &mut World, op: &Op) {
-        self.looped(world, op, Direction::Rx);
-        self.received(world, op, Spoken::default());
-    }
-
-    /// The span in whose callback a send happened; for the first bytes of a connection, the span whose callback
-    /// connected.
-    pub(super) fn callback(&self, world: &World, op: &Op, group: Option<IntervalOwner>) -> Option<Slot> {
-        if !is_looped(op) {
-            return None;
-        }
-        let connection = world.connections.get(&op.cookie);
-        let asks = connection.is_some_and(|connection| connection.side() == Some(Side::Client));
-        let opener = connection
-            .filter(|connection| !connection.used && op.pos == 0 && asks)
-            .map(|connection| connection.opener().map(|(slot, _)| slot));
-        let lap = world.threads.get(&op.header.tid)?.lap.as_ref()?;
-        let known = |slot: &Slot| world.spans.get(*slot).is_some_and(|live| live.group_membership.is_some());
-        let mask = (1u64 << NODE_ID_BITS) - 1;
-        let (execution, trigger) = ((op.entity >> NODE_ID_BITS) & mask, op.entity & mask);
-        let tied = match (opener, group) {
-            (Some(opener), _) => opener,
-            (None, Some(IntervalOwner::Request(slot))) => return Some(slot).filter(known),
-            // An answer belongs to a request; nothing has shown yet whether the call that ended belongs to the same
-            // one.
-            (None, Some(IntervalOwner::Call(slot))) if !asks && self.is_untied(world, slot) => {
-                return Some(slot).filter(known);
-            }
-            (None, Some(IntervalOwner::Call(slot))) => {
-                // The end of a call can release an earlier call that waited for the connection. The callback's own
-                // calls carry such ids, too: either both belong to one request, or the owner is unknown.
-                return match lap.of(trigger).filter(known) {
-                    Some(earlier) if lap.is_old(trigger) => {
-                        Some(if self.is_tied(world, slot, earlier) { slot } else { earlier })
-                    }
-                    None if lap.is_old(trigger) => None,
-                    _ => Some(slot).filter(known),
-                };
-            }
-            (None, None) => None,
-        };
-        tied.filter(known).or_else(|| lap.of(execution).filter(known)).or_else(|| lap.of(trigger).filter(known))
-    }
-
-    /// Cause of a call that an event loop sends, as far as known yet.
-    pub(super) fn loop_cause(&self, world: &World, own: Option<Slot>) -> Cause {
-        let Some(live) = own.and_then(|slot| world.spans.get(slot)) else {
-            return Cause::none(Evidence::CallbackUnknown);
-        };
-        let whose = live
-            .group_membership
-            .map_or(GroupOwner::Untied, |group_membership| self.groups.whose(group_membership.callback_group));
-        let candidate = match (whose, live.side) {
-            (GroupOwner::One(asker), _) => Some(Candidate { slot: asker.slot, kept: asker.kept }),
-            (GroupOwner::Several, Side::Server) => own.map(|slot| Candidate { slot, kept: live.kept() }),
-            (GroupOwner::Several, Side::Client) => live.cause.candidate,
-            (GroupOwner::Untied, _) => None,
-        };
-        Cause { candidate, ..Cause::none(Evidence::NoCallback) }
-    }
-
-    /// A span of an event loop begins: ties it to the span of its callback.
-    pub(super) fn group_membership(&mut self, world: &mut World, slot: Slot, during: Option<During<'_>>, tid: u32) {
-        let Some(live) = world.spans.get(slot) else { return };
-        let side = live.side;
-        let asker = Asker { slot, since: live.start, kept: live.kept() };
-        let sure = match during {
-            Some(during) if is_looped(during.op) => during.op.entity & NODE_SURE != 0,
-            _ if world.threads.get(&tid).is_some_and(|thread| thread.lap.is_some()) => true,
-            _ => return,
-        };
-        let own = during.filter(|_| side == Side::Client).and_then(|during| during.own);
-        let asked = during.and_then(|during| during.group) == own.map(IntervalOwner::Request);
-        let direct = asked && own.is_some();
-        let callback_group = self.groups.group_membership(if side == Side::Server {
-            GroupOwner::One(asker)
-        } else {
-            GroupOwner::Untied
-        });
-        if let Some(live) = world.spans.get_mut(slot) {
-            live.group_membership = Some(GroupMembership { callback_group, direct, sure });
-        }
-        if let Some(own) = own {
-            self.join(world, slot, own);
-        }
-    }
-
-    /// Ties two spans of one callback together.
-    pub(super) fn join(&mut self, world: &mut World, one: Slot, other: Slot) {
-        let group_membership = |slot| world.spans.get(slot).and_then(|live| live.group_membership);
-        let (Some(one), Some(other)) = (group_membership(one), group_membership(other)) else { return };
-        self.groups.join(one.callback_group, other.callback_group);
-    }
-
-    /// Whether the call is not tied to any request yet.
-    fn is_untied(&self, world: &World, call: Slot) -> bool {
-        let group_membership = world.spans.get(call).and_then(|live| live.group_membership);
-        group_membership.is_none_or(|group_membership| {
-            matches!(self.groups.whose(group_membership.callback_group), GroupOwner::Untied)
-        })
-    }
-
-    /// Whether two spans are tied together.
-    fn is_tied(&self, world: &World, one: Slot, other: Slot) -> bool {
-        let group_membership = |slot| world.spans.get(slot).and_then(|live| live.group_membership);
-        group_membership(one)
-            .zip(group_membership(other))
-            .is_some_and(|(one, other)| self.groups.are_tied(one.callback_group, other.callback_group))
-    }
-
-    /// The answer of `request` began in the callback of `own`.
-    pub(super) fn answered_in(&mut self, world: &mut World, request: Slot, own: Option<Slot>) {
-        let Some(live) = world.spans.get(request) else { return };
-        let (Some(group_membership), kept, tgid) = (live.group_membership, live.kept(), live.pid) else { return };
-        self.groups.keep(group_membership.callback_group, request, kept);
-        let Some(own) = own.filter(|own| *own != request) else { return };
-        self.join(world, request, own);
-        let met = matches!(self.groups.whose(group_membership.callback_group), GroupOwner::Several);
-        if self.meetings.len() < world.limits.processes || self.meetings.contains_key(&tgid) {
-            self.meetings.entry(tgid).or_default().count(met);
-        }
-        // Work still to be done for the call belongs to the request.
-        if let Some(call) = world.spans.get_mut(own)
-            && call.side == Side::Client
-            && call.cause.candidate.is_none()
-            && !met
-        {
-            call.cause.candidate = Some(Candidate { slot: request, kept });
-        }
-    }
-
-    /// What a receive of an event loop contains, computed before its exchange events are handled.
-    pub(super) fn spoken_of(&self, world: &World, op: &Op, events: &[ExchangeEvent]) -> Spoken {
-        let Some(connection) = world.connections.get(&op.cookie).filter(|_| is_looped(op)) else {
-            return Spoken::default();
-        };
-        let begun =
-            events.iter().filter(|word| matches!(word, ExchangeEvent::Begun { side: Side::Server, .. })).count();
-        let exchanges = events.iter().filter_map(|word| match word {
-            ExchangeEvent::Replied { exchange, .. } | ExchangeEvent::Done { exchange, .. } => Some(*exchange),
-            _ => None,
-        });
-        let mut spans: SmallVec<[Slot; 4]> = exchanges.filter_map(|exchange| connection.span(exchange)).collect();
-        spans.dedup();
-        Spoken { spans, begun }
-    }
-
-    /// A receive began a callback: ties together everything it received.
-    pub(super) fn received(&mut self, world: &mut World, op: &Op, spoken: Spoken) {
-        if !is_looped(op) {
-            return;
-        }
-        let thread = world.threads.get_mut(&op.header.tid);
-        let further = thread.as_ref().is_some_and(|thread| thread.is_further_piece(op));
-        let Spoken { spans: spoken, begun } = match thread.and_then(|thread| thread.lap.as_mut()) {
-            Some(lap) if further => std::mem::take(&mut lap.spoken).and(spoken),
-            _ => spoken,
-        };
-        for pair in spoken.windows(2) {
-            if let [one, other] = pair {
-                self.join(world, *one, *other);
-            }
-        }
-        let nothing = spoken.is_empty() && begun == 0;
-        let Some(thread) = world.threads.get_mut(&op.header.tid) else { return };
-        // An end of stream that completes nothing belongs to no call; a callback that read several requests at once has
-        // no single owner.
-        if begun > 1 || (op.bytes == 0 && nothing) {
-            thread.group = ReadInterval::default();
-        }
-        let of =
-            thread.group.current(&op.counters).map(|(IntervalOwner::Request(slot) | IntervalOwner::Call(slot))| slot);
-        if let Some(lap) = &mut thread.lap {
-            if further {
-                lap.stretches.pop_back();
-            }
-            lap.begin(counter(op.entity), of);
-            lap.spoken = Spoken { spans: spoken.last().copied().into_iter().collect(), begun };
-        }
-    }
-
-    /// The loop turned to timers, immediates or messages of other threads.
-    pub(super) fn turned(&mut self, world: &mut World, task_edge: &TaskEdge) {
-        world.now = world.now.max(task_edge.header.nanos);
-        let Some(thread) = world.threads.get_mut(&task_edge.header.tid) else { return };
-        thread.group = ReadInterval::default();
-        if let Some(lap) = &mut thread.lap {
-            lap.edge_seq = task_edge.nth;
-            lap.begin(counter(task_edge.child), None);
-        }
-    }
-
-    /// The verdict on an event loop's call.
-    pub(super) fn loop_verdict(&self, world: &World, live: &OpenSpan, group_membership: GroupMembership) -> Verdict {
-        let since = |slot: Slot, otherwise: Nanos| world.spans.get(slot).map_or(otherwise, |live| live.start);
-        combine(&match self.groups.whose(group_membership.callback_group) {
-            GroupOwner::Untied if live.cause.is_certain() => Proposal::none(live.cause.evidence),
-            GroupOwner::Untied => Proposal::none(Evidence::Untied),
-            GroupOwner::Several => Proposal {
-                parent: live.cause.request(),
-                ..Proposal::none(Evidence::NoCallback).doubted(Some(Doubt::CallbacksMeet))
-            },
-            GroupOwner::One(Asker { slot, since: read, .. }) => {
-                let doubt = if !group_membership.sure {
-                    Some(Doubt::EndsUnseen)
-                } else if live.start < since(slot, read) {
-                    Some(Doubt::SentBeforeRead)
-                } else if is_stream(live) {
-                    Some(Doubt::CallbackStream)
-                } else if group_membership.direct {
-                    None
-                } else {
-                    self.meetings.get(&live.pid).copied().unwrap_or_default().doubt()
-                };
-                let direct = group_membership.direct;
-                let evidence = if direct { Evidence::ReadingCallback } else { Evidence::OneRequestsCallbacks };
-                Proposal::of(slot, evidence).doubted(doubt)
-            }
-        })
-    }
-
-    /// Evicts the oldest callbacks of event loops when all loops together have too many.
-    pub(super) fn trim_loops(&mut self, world: &mut World) {
-        let laps = || world.threads.iter().filter_map(|(_, thread)| thread.lap.as_ref());
-        let (count, sum) = laps().fold((0, 0), |(count, sum), lap| (count + 1, sum + lap.stretches.len()));
-        let most = if sum > world.limits.tasks { world.limits.tasks / count } else { STRETCHES };
-        let mut reached = self.callbacks.reached;
-        let mut kept = 0;
-        for lap in world.threads.iter_mut().filter_map(|(_, thread)| thread.lap.as_mut()) {
-            let over = lap.stretches.len().saturating_sub(most);
-            lap.stretches.drain(..over);
-            reached += over as u64 + std::mem::take(&mut lap.forgotten);
-            kept += lap.stretches.len();
-        }
-        self.callbacks = TableUse::new(kept, world.limits.tasks, reached);
-    }
-
-    /// What remains of the one request a loop's call is tied to.
-    pub(super) fn loop_kept(&self, group_membership: GroupMembership) -> Option<SpanRef> {
-        match self.groups.whose(group_membership.callback_group) {
-            GroupOwner::One(asker) => Some(asker.kept),
-            GroupOwner::Untied | GroupOwner::Several => None,
-        }
-    }
-
-    /// Whether spans tied to the call may still change its parent.
-    pub(super) fn loop_waits(&self, world: &World, live: &OpenSpan, group_membership: GroupMembership) -> bool {
-        // An open span may still become tied to a request, or to another one.
-        let goes_on = live.deferred < PATIENCE && self.groups.is_open(group_membership.callback_group);
-        match self.groups.whose(group_membership.callback_group) {
-            GroupOwner::Several => false,
-            GroupOwner::Untied => goes_on && !live.cause.is_certain(),
-            GroupOwner::One(asker) => {
-                let request = world.spans.get(asker.slot);
-                goes_on || request.is_some_and(|request| request.end == 0 && request.first_reply == 0)
-            }
-        }
-    }
-}
-
-impl Thread {
-    /// Forgets the current callback: records of the thread are missing.
-    pub(super) fn lose_loop(&mut self) {
-        if let Some(lap) = &mut self.lap {
-            lap.lose();
-        }
     }
 }

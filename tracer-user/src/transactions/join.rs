@@ -7,7 +7,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::open_span::Slot;
+use super::slot::Slot;
 use crate::guard::shrink::ShrinkExcess;
 
 /// Key that both ends can compute for a request.

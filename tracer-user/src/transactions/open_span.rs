@@ -11,6 +11,7 @@ use super::inband_context::InbandIds;
 use super::jobs::JobTies;
 use super::network::NetworkSoFar;
 use super::relayed::Relayed;
+use super::slot::{Slot, SpanRef};
 use super::task_table::AnsweredRequest;
 use super::trace_ids::Bound;
 use super::wakeup_candidates::WakeupCandidates;
@@ -18,28 +19,10 @@ use crate::model::{
     Accepted, AfterReply, ClassId, Cost, DimensionValues, Linked, Nanos, Opening, Outcome, PropagatedContext,
     ProtocolId, ServiceId, Side, SpanId, StackSample, TraceFlags, TraceId,
 };
-use crate::protocols::Request;
+use crate::protocols::{Conventions, Request};
 
 /// CPU time after a reply below this is not reported, nanoseconds.
 const LITTLE: u64 = 1_000_000;
-
-/// Names an open span; goes stale, detectably, when the span is reported.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Slot {
-    index: u32,
-    generation: u32,
-}
-
-#[cfg(test)]
-impl Slot {
-    /// A slot that names no span.
-    pub(super) fn numbered(index: u32) -> Self {
-        Self { index, generation: u32::MAX }
-    }
-}
-
-/// What remains of a span once it is reported: span id, trace id, service and class.
-pub type SpanRef = (SpanId, TraceId, ServiceId, Option<ClassId>);
 
 /// How a span of an event loop is tied to other spans.
 #[derive(Clone, Copy, Debug)]
@@ -300,6 +283,12 @@ impl OpenSpan {
         }
         total
     }
+}
+
+/// Whether the call's connection multiplexes calls of its process over HTTP/2.
+pub(super) fn is_stream(live: &OpenSpan) -> bool {
+    let by_http = matches!(live.protocol.conventions(), Conventions::Http | Conventions::Rpc);
+    live.side == Side::Client && live.multiplexed && by_http
 }
 
 /// Most reported spans whose memory is kept for others: as many as are reported at once under load.

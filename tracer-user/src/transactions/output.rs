@@ -1,8 +1,9 @@
 //! What the engine tells its consumer.
 
-use super::declared::FinishedCall;
 use super::evidence::Reason;
-use super::open_span::{OpenSpan, Slot};
+use super::finished_call::FinishedCall;
+use super::open_span::OpenSpan;
+use super::slot::Slot;
 use crate::model::{Grade, ServiceId, SpanId, StackSample, TraceId};
 
 /// Output of the engine.

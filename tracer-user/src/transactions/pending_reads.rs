@@ -1,36 +1,28 @@
-//! Whether a thread had one pending read: the strongest evidence about calls of threads that run several requests.
-//!
-//! A thread that reads several requests and then sends for all of them sends for another one than it read last. Both sides
-//! of such a call can still agree on a wrong request by chance. If the thread had read one message since it last slept or
-//! sent, there is nothing else that it could send for.
+//! A thread's messages that it has read and sent nothing for.
 
-use tracer_common::event::{Op, ThreadCounters};
-
-use super::world::World;
-use crate::model::Direction;
-use crate::protocols::ExchangeEvent;
+use tracer_common::event::ThreadCounters;
 
 /// Messages that a thread has read and sent nothing for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PendingReads {
-    messages: u32,
+    pub(super) messages: u32,
     /// The thread's poll count when it read them.
-    polls: u32,
+    pub(super) polls: u32,
 }
 
 impl PendingReads {
     /// Records are missing: their number is unknown.
-    const UNKNOWN: u32 = u32::MAX;
+    pub(super) const UNKNOWN: u32 = u32::MAX;
 
     /// The thread read `messages`. `whole`: no record before is missing.
-    fn read(&mut self, messages: u32, counters: &ThreadCounters, whole: bool) {
+    pub(super) fn read(&mut self, messages: u32, counters: &ThreadCounters, whole: bool) {
         let before = if self.polls == counters.polls { self.messages } else { 0 };
         self.messages = if whole { before.saturating_add(messages) } else { Self::UNKNOWN };
         self.polls = counters.polls;
     }
 
     /// The thread sends a message: whether it had exactly one pending read, which this one is for.
-    fn sent(&mut self, counters: &ThreadCounters, whole: bool) -> bool {
+    pub(super) fn sent(&mut self, counters: &ThreadCounters, whole: bool) -> bool {
         let one = whole && self.messages == 1 && self.polls == counters.polls;
         if one {
             self.messages = 0;
@@ -45,7 +37,7 @@ pub struct OnePendingRead {
     /// When it sent the call.
     pub at_call: bool,
     /// When it began the answer in the group of the call's reply; none: it has not.
-    at_answer: Option<bool>,
+    pub(super) at_answer: Option<bool>,
 }
 
 impl OnePendingRead {
@@ -57,32 +49,6 @@ impl OnePendingRead {
     /// Whether it had at both sides of the call.
     pub fn at_both(self) -> bool {
         self.at_call && self.at_answer == Some(true)
-    }
-}
-
-/// Counts what the operation's thread has read and sent nothing for. On a send that begins one message: whether that was exactly one.
-/// `continues`: the operation is of an exchange that began before.
-pub(super) fn one_pending_read(
-    world: &mut World,
-    op: &Op,
-    dir: Direction,
-    continues: bool,
-    events: &[ExchangeEvent],
-) -> bool {
-    let begins = |event: &&ExchangeEvent| matches!(event, ExchangeEvent::Begun { .. } | ExchangeEvent::Replied { .. });
-    let begun = events.iter().filter(begins).count() as u32;
-    let Some(thread) = world.threads.get_mut(&op.header.tid) else { return false };
-    // Such a record has counted already for the message that it goes on with.
-    let continues = continues && !thread.is_further_piece(op);
-    let whole = thread.whole;
-    match dir {
-        // What goes on with an earlier message comes between the others, too.
-        Direction::Rx if continues || begun > 0 => {
-            thread.pending_reads.read(begun.max(1), &op.counters, whole);
-            false
-        }
-        Direction::Tx if begun > 0 => thread.pending_reads.sent(&op.counters, whole) && begun == 1,
-        Direction::Rx | Direction::Tx => false,
     }
 }
 

@@ -5,7 +5,6 @@ use std::ops::ControlFlow;
 use tracer_common::event::Wake;
 
 use super::locks::Locks;
-use super::thread::Thread;
 use crate::model::Nanos;
 
 /// Threads of a process share requests if more than one in this many is read by a thread that runs several.
@@ -206,13 +205,6 @@ impl ThreadKind {
     pub(super) fn bare(&mut self) -> bool {
         self.bare = if self.called { 0 } else { self.bare.saturating_add(1) };
         self.called
-    }
-}
-
-impl Thread {
-    /// Whether it represents no single request: it reads several and works for them.
-    pub(super) fn shares(&self) -> bool {
-        self.multiplexer && self.kind.acts
     }
 }
 

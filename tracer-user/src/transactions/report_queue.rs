@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::open_span::Slot;
+use super::slot::Slot;
 use crate::guard::shrink::ShrinkExcess;
 use crate::model::Nanos;
 

@@ -20,7 +20,7 @@ use tracer_common::runtime::KIND_TOKIO;
 
 use super::entity::{is_named, is_python, is_unique, kind};
 use super::evidence::{Doubt, Evidence};
-use super::open_span::{Slot, SpanRef};
+use super::slot::{Slot, SpanRef};
 use crate::guard::shrink::ShrinkExcess;
 use crate::model::Nanos;
 

@@ -7,12 +7,13 @@ use smallvec::SmallVec;
 use tracer_common::event::{Kind, OP_DATAGRAM, OP_EOF, OP_TX, Op, ThreadCounters};
 
 use super::after_reply::{Answered, Serving};
+use super::detached_calls::DetachedCalls;
 use super::event_loop::EventLoop;
-use super::open_span::{Slab, Slot};
+use super::open_span::Slab;
 use super::pending_reads::PendingReads;
 use super::pools::ThreadKind;
+use super::slot::Slot;
 use super::thread_affinity::RequestUse;
-use super::thread_pool::DetachedCalls;
 use crate::model::{ClassId, Cost, Nanos, ServiceId, Wait, WakerStack};
 
 /// Samples kept per thread until the target of its work is known, while the records of their time are.
@@ -188,6 +189,11 @@ pub struct Thread {
 }
 
 impl Thread {
+    /// Whether it represents no single request: it reads several and works for them.
+    pub(super) fn shares(&self) -> bool {
+        self.multiplexer && self.kind.acts
+    }
+
     /// A thread seen for the first time.
     pub fn new(tgid: u32) -> Self {
         Self {

@@ -2,7 +2,7 @@
 //!
 //! A server's socket has many clients, whose addresses the eBPF program cannot see on receive. If two of them ask the
 //! same question with the same id at once, a 1 in 65536 coincidence, their answers are the same as well.
-//! `transactions/lookups.rs` learns at the answer which client asked, but not for these.
+//! `transactions/strategies/lookups.rs` learns at the answer which client asked, but not for these.
 
 use std::collections::VecDeque;
 

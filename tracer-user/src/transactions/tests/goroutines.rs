@@ -3,7 +3,7 @@
 use tracer_common::event::{ENTITY_BITS, Header, Op, TASK_EDGE_CREATED, TaskEdge};
 use tracer_common::runtime::KIND_GO;
 
-use super::super::open_span::Slot;
+use super::super::slot::Slot;
 use super::super::task_table::{AnsweredRequest, OtherRequests, TaskTable, Works};
 use crate::model::{ServiceId, SpanId, TraceId};
 

@@ -3,8 +3,8 @@
 use super::*;
 use crate::model::Cost;
 use crate::relay::message::ContextRoot;
-use crate::transactions::open_span::Slot;
-use crate::transactions::roots::OpenRoot;
+use crate::transactions::engine::roots::OpenRoot;
+use crate::transactions::slot::Slot;
 
 impl Host {
     fn slot_on(&self, cookie: u64) -> Slot {

@@ -1,0 +1,93 @@
+//! What a call adds to the request that caused it: the time it was open, CPU and stacks. Only a sure parent gets them.
+//!
+//! A call with an ambiguous parent is charged to no request: its CPU is overhead of its service, its time is no
+//! request's downstream time, and it has a transaction of its own. Evidence often comes after the call, so the call
+//! keeps its cost until it, or its request, is reported.
+
+use crate::model::{Cost, Owner, Side, StackSample};
+use crate::transactions::charges::less;
+use crate::transactions::engine::Engine;
+use crate::transactions::engine::charge::SPAN_SAMPLES;
+use crate::transactions::open_span::{CallTime, OpenSpan};
+use crate::transactions::output::Output;
+use crate::transactions::slot::Slot;
+
+impl Engine {
+    /// A request is reported: takes the cost of its calls, and drops the times of calls that may belong to another
+    /// request.
+    pub(super) fn collect_calls(&mut self, slot: Slot, out: &mut Vec<Output>) {
+        let Some(live) = self.world.spans.get_mut(slot).filter(|live| live.side == Side::Server) else { return };
+        let mut calls = std::mem::take(&mut live.calls);
+        calls.retain(|time| {
+            // A reported call has settled this itself.
+            let Some(call) = time.call.and_then(|call| self.world.spans.get(call)) else { return true };
+            self.sure_parent(call) == Some(slot)
+        });
+        for call in calls.iter().filter_map(|time| time.call) {
+            let Some(call) = self.world.spans.get_mut(call) else { continue };
+            let (cost, samples) = (std::mem::take(&mut call.cost), std::mem::take(&mut call.samples));
+            self.take_over(slot, cost, samples, out);
+        }
+        if let Some(live) = self.world.spans.get_mut(slot) {
+            live.calls = calls;
+        }
+    }
+
+    /// A call is reported: its sure parent gets its time and cost; without one, they are unattributed.
+    pub(super) fn leave(&mut self, slot: Slot, live: &mut OpenSpan, parent: Option<Slot>, out: &mut Vec<Output>) {
+        if live.side != Side::Client {
+            return;
+        }
+        if let Some(other) = live.cause.request().filter(|other| Some(*other) != parent)
+            && let Some(other) = self.world.spans.get_mut(other)
+        {
+            other.calls.retain(|time| time.call != Some(slot));
+        }
+        if let Some(request) = parent.and_then(|parent| self.world.spans.get_mut(parent))
+            && live.end != 0
+            && !request.calls.iter().any(|time| time.call == Some(slot))
+        {
+            request.add_call(CallTime { call: Some(slot), start: live.start, end: live.end });
+        }
+        if live.cost == Cost::default() && live.samples.is_empty() {
+            return;
+        }
+        let rest = less(std::mem::take(&mut live.cost), std::mem::take(&mut live.posted));
+        let samples = std::mem::take(&mut live.samples);
+        if let Some(parent) = parent.filter(|parent| self.world.spans.get(*parent).is_some()) {
+            self.take_over(parent, rest, samples, out);
+            return;
+        }
+        let reported = parent.and_then(|_| self.kept(live));
+        let class = reported.and_then(|(.., class)| class);
+        match class {
+            Some(class) => {
+                self.charges.to_class(class, rest);
+                self.reported.late.add(reported.map(|(span, ..)| span), class, rest);
+            }
+            None => self.charges.to_overhead(live.service, rest),
+        }
+        let owner = class.map_or(Owner::Overhead(live.service), Owner::Class);
+        for mut sample in samples {
+            (sample.owner, sample.span) = (owner, None);
+            out.push(Output::Sample(sample));
+        }
+    }
+
+    /// Moves a call's cost to its request, which is not reported yet.
+    fn take_over(&mut self, request: Slot, cost: Cost, samples: Vec<StackSample>, out: &mut Vec<Output>) {
+        let Some(request) = self.world.spans.get_mut(request) else { return };
+        request.cost.add(cost);
+        for mut sample in samples {
+            (sample.span, sample.dimensions) = (Some(request.id), request.dimensions);
+            if let Some(class) = request.class {
+                sample.owner = Owner::Class(class);
+                out.push(Output::Sample(sample));
+            } else if request.samples.len() < SPAN_SAMPLES {
+                request.samples.push(sample);
+            } else {
+                self.world.counters.samples_dropped += 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,380 @@
+//! Work that one task does for another task's request: follows the wake-ups that hand over results, in processes where
+//! wake-ups between tasks are traced.
+//!
+//! A wake-up alone proves nothing, as among threads ([`super::thread_pool`]): mostly it means that a queue has an item
+//! for whichever task comes first. Both directions together prove a call's cause: task A wakes B, B makes a call and
+//! gets its reply, then B wakes A. A gave the work and takes the result. No other task may have given B work before the
+//! call since B's last hand-over. A task that A spawned needs no first wake-up.
+//!
+//! Where the first wake-up was unnecessary because B was still running when A queued its work, the second alone counts
+//! only if, in that process so far, the first wake-up after a reply has gone to the task that such a pair names
+//! (`Trust`).
+//!
+//! Results travel on: a task that took a result and does not answer the request itself hands it to the next by the same
+//! rule.
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+use tracer_common::event::{Op, TaskEdge};
+use tracer_common::runtime::KIND_GO;
+
+use crate::guard::shrink::ShrinkExcess;
+use crate::model::{Nanos, Side};
+use crate::transactions::cause::{CallState, Passed};
+use crate::transactions::entity::{is_named, kind};
+use crate::transactions::evidence::Doubt;
+use crate::transactions::slot::Slot;
+use crate::transactions::strategies::tasks::decision::decide_by_task;
+use crate::transactions::task_table::{Id, TaskTable, Works};
+use crate::transactions::world::World;
+
+/// Undecided calls per task; beyond it the oldest no longer waits.
+const CALLS: usize = 16;
+/// Waking tasks remembered per task; beyond it the one that woke it longest ago is forgotten.
+const GIVERS: usize = 8;
+/// How long an inactive task is remembered, nanoseconds.
+const REMEMBERED: Nanos = 15_000_000_000;
+
+/// A call whose result is to be handed over.
+#[derive(Clone, Copy, Debug)]
+struct DetachedCall {
+    call: Slot,
+    /// When it was sent.
+    start: Nanos,
+    /// The interval it waits in; 0: none.
+    waits: Id,
+    /// The task that handed it over; 0: sent by this task.
+    from: u64,
+}
+
+/// How often the first wake-up after a reply went to the task that had given the work, and how often to another.
+#[derive(Clone, Copy, Debug, Default)]
+struct Trust {
+    agree: u32,
+    against: u32,
+}
+
+/// Cases needed for trust, and cases needed for each exception.
+const SEEN: u32 = 32;
+const RARE: u32 = 2500;
+/// Cases counted before the counts are halved.
+const TIMES: u32 = 8192;
+
+impl Trust {
+    fn count(&mut self, agrees: bool) {
+        if self.agree + self.against >= TIMES {
+            // Round up: one exception counts until the rest is forgotten.
+            (self.agree, self.against) = (self.agree / 2, self.against.div_ceil(2));
+        }
+        *(if agrees { &mut self.agree } else { &mut self.against }) += 1;
+    }
+
+    /// Whether the first wake-up after a reply is trusted by itself.
+    fn is_earned(self) -> bool {
+        self.agree >= SEEN && self.against.saturating_mul(RARE) <= self.agree
+    }
+}
+
+/// The last hand-over, until the task makes another call.
+#[derive(Clone, Debug, Default)]
+struct Done {
+    calls: SmallVec<[DetachedCall; 1]>,
+    /// The receiving interval, and whether that one had given the work.
+    to: Id,
+    paired: bool,
+    /// Time of the hand-over before this one.
+    since: Nanos,
+}
+
+/// A task that works for others, or may.
+#[derive(Clone, Debug, Default)]
+struct Relay {
+    /// The tasks that woke it, and when last.
+    givers: SmallVec<[(u64, Nanos); 2]>,
+    calls: SmallVec<[DetachedCall; 2]>,
+    /// It had several calls open at once: which reply it has when it wakes a task is unknown.
+    several: bool,
+    /// Time and receiver of its last hand-over.
+    settled: Nanos,
+    served: u64,
+    /// It worked for another request than that of the task that spawned it.
+    strange: bool,
+    /// It woke, or was woken by, a task that works for another request.
+    mixes: bool,
+    done: Done,
+    /// Time of its last event.
+    seen: Nanos,
+}
+
+impl Relay {
+    fn give(&mut self, by: u64, at: Nanos) {
+        self.givers.retain(|(giver, _)| *giver != by);
+        if self.givers.len() >= GIVERS {
+            self.givers.remove(0);
+        }
+        self.givers.push((by, at));
+    }
+}
+
+/// All such tasks.
+#[derive(Debug, Default)]
+pub(crate) struct Wakers {
+    relays: FxHashMap<(u32, u64), Relay>,
+    /// Processes whose wake-ups between tasks are traced.
+    processes: FxHashMap<u32, Trust>,
+    limit: usize,
+    /// Times all tasks were forgotten because there were too many.
+    pub(crate) reached: u64,
+}
+
+impl Wakers {
+    /// A table for at most `limit` tasks and as many processes.
+    pub(crate) fn within(limit: usize) -> Self {
+        Self { limit, ..Self::default() }
+    }
+
+    /// Wake-ups between tasks are traced in a process.
+    pub(crate) fn watch(&mut self, tgid: u32) {
+        if self.processes.len() < self.limit {
+            self.processes.entry(tgid).or_default();
+        }
+    }
+
+    /// Number of tasks.
+    pub(crate) fn tasks(&self) -> usize {
+        self.relays.len()
+    }
+
+    /// The process has exited or runs another program.
+    pub(crate) fn forget(&mut self, tgid: u32) {
+        if self.processes.remove(&tgid).is_some() {
+            self.relays.retain(|(process, _), _| *process != tgid);
+        }
+    }
+
+    /// Records of the process are missing: among them may have been a wake-up.
+    pub(crate) fn lose(&mut self, tgid: u32) {
+        if self.processes.contains_key(&tgid) {
+            self.relays.retain(|(process, _), _| *process != tgid);
+        }
+    }
+
+    /// Whether wake-ups are traced in the process and show that the task worked only for the task that spawned it.
+    /// `passed`: for a call handed to this task, which may send for others, rather than one it sent itself.
+    pub(crate) fn is_own(&self, tgid: u32, entity: u64, passed: bool) -> bool {
+        let own = |relay: &Relay| !relay.strange && (passed || !relay.mixes);
+        self.processes.contains_key(&tgid) && self.relays.get(&(tgid, entity)).is_some_and(own)
+    }
+
+    fn relay(&mut self, tgid: u32, entity: u64, now: Nanos) -> &mut Relay {
+        if self.relays.len() >= self.limit && !self.relays.contains_key(&(tgid, entity)) {
+            self.reached += 1;
+            self.relays.clear();
+        }
+        let relay = self.relays.entry((tgid, entity)).or_default();
+        relay.seen = now;
+        relay
+    }
+
+    /// About once a second: evicts old entries.
+    pub(crate) fn tick(&mut self, now: Nanos) {
+        self.relays.retain(|_, relay| now.saturating_sub(relay.seen) < REMEMBERED);
+        if self.processes.len() > self.limit {
+            self.processes.clear();
+        }
+        self.relays.shrink_excess();
+        self.processes.shrink_excess();
+    }
+}
+
+/// Another task took the call's result as well.
+fn doubt_passed(world: &mut World, call: Slot) {
+    let Some(live) = world.spans.get_mut(call) else { return };
+    live.cause.passed = Passed::ToSeveral;
+    if live.cause.state == CallState::DecidedByTask {
+        live.cause.doubt = Some(Doubt::SeveralTasks);
+    }
+}
+
+impl Wakers {
+    /// The task of an operation sent a call; `waits`: the interval it waits in, 0: none.
+    pub(crate) fn asked_by_task(&mut self, world: &mut World, tasks: &TaskTable, call: Slot, op: &Op, waits: Id) {
+        let (tgid, entity, start) = (op.header.tgid, op.entity, op.header.nanos);
+        if !self.processes.contains_key(&tgid) || !is_named(entity) || tasks.serves(tgid, entity) {
+            return;
+        }
+        if let Some(live) = world.spans.get_mut(call) {
+            live.cause.task = entity;
+        }
+        let spans = &world.spans;
+        let relay = self.relay(tgid, entity, start);
+        relay.done = Done::default();
+        let open =
+            |detached_call: &DetachedCall| spans.get(detached_call.call).is_some_and(|live| live.first_reply == 0);
+        if relay.calls.iter().any(open) {
+            relay.several = true;
+        } else if std::mem::take(&mut relay.several) {
+            relay.calls.clear();
+        }
+        relay.calls.retain(|detached_call| spans.get(detached_call.call).is_some());
+        if relay.calls.len() >= CALLS {
+            relay.calls.remove(0);
+        }
+        relay.calls.push(DetachedCall { call, start, waits, from: 0 });
+    }
+
+    /// A task woke another one.
+    pub(crate) fn woken_task(&mut self, world: &mut World, tasks: &mut TaskTable, task_edge: &TaskEdge) {
+        let (tgid, now, waker, wakee) =
+            (task_edge.header.tgid, task_edge.header.nanos, task_edge.parent, task_edge.child);
+        world.advance(now);
+        if !is_named(waker) || !is_named(wakee) || waker == wakee {
+            return;
+        }
+        self.watch(tgid);
+        for (one, other) in [(waker, wakee), (wakee, waker)] {
+            if tasks.is_made_by_any(tgid, one) && !tasks.is_kin(tgid, one, other) {
+                self.relay(tgid, one, now).mixes = true;
+            }
+        }
+        if self.hand_back(world, tasks, tgid, (waker, wakee), now) {
+            return;
+        }
+        self.relay(tgid, wakee, now).give(waker, now);
+    }
+
+    /// Whether the wake-up hands over work that `waker` did for `wakee`.
+    fn hand_back(
+        &mut self,
+        world: &mut World,
+        tasks: &mut TaskTable,
+        tgid: u32,
+        (waker, wakee): (u64, u64),
+        now: Nanos,
+    ) -> bool {
+        let spans = &world.spans;
+        let Some(relay) = self.relays.get(&(tgid, waker)) else { return false };
+        let replied =
+            |detached_call: &DetachedCall| spans.get(detached_call.call).is_some_and(|live| live.first_reply != 0);
+        let again = relay.calls.is_empty();
+        let due = if again { &relay.done.calls[..] } else { &relay.calls[..] };
+        if relay.several || !due.last().is_some_and(replied) {
+            return false;
+        }
+        let over = |slot: Slot| spans.get(slot).is_none_or(|live| live.end != 0);
+        let to = tasks.current(tgid, wakee, now, &over);
+        let made = tasks.is_made_in(tgid, waker, to);
+        let since = if again { relay.done.since } else { relay.settled };
+        // Tasks that gave it work before the call, except tasks that work for no request and the task it last served:
+        // those go on with that work.
+        let givers = |start: Nanos| {
+            let before = relay.givers.iter().filter(|(giver, at)| {
+                let somebody = || {
+                    *giver != relay.served
+                        && if kind(*giver) == KIND_GO {
+                            // Workers that a request once started wake each other through locks.
+                            tasks.serves(tgid, *giver)
+                        } else {
+                            tasks.works_for_somebody(tgid, *giver)
+                        }
+                };
+                *at > since && *at <= start && (*giver == wakee || somebody())
+            });
+            let mut before = before.map(|(giver, _)| *giver);
+            (before.next(), before.next().is_some())
+        };
+        let own = |detached_call: &&DetachedCall| {
+            let by_it = match givers(detached_call.start) {
+                (Some(giver), several) => giver == wakee && !several,
+                (None, _) => made,
+            };
+            by_it && detached_call.from != wakee
+        };
+        let calls: SmallVec<[DetachedCall; 1]> = due.iter().filter(own).copied().collect();
+        let (paired, calls) = if calls.is_empty() {
+            // The giver of the work is unknown, and the first task it wakes now serves requests.
+            let last = due.last().filter(|detached_call| detached_call.from != wakee);
+            let Some(last) = last.filter(|_| tasks.serves(tgid, wakee)) else { return false };
+            if again && relay.done.paired {
+                return false;
+            }
+            if let (Some(other), _) = givers(last.start) {
+                let same = tasks.is_made_in(tgid, other, to);
+                if let Some(trust) = self.processes.get_mut(&tgid).filter(|_| !again && !same) {
+                    trust.count(false);
+                }
+                return false;
+            }
+            let trusted = self.processes.get(&tgid).is_some_and(|trust| trust.is_earned());
+            if !again && (!trusted || tasks.is_made_for_open(tgid, waker, &over)) {
+                return false;
+            }
+            (false, SmallVec::from_slice(&[*last]))
+        } else {
+            (true, calls)
+        };
+        if again {
+            if !tasks.is_same(relay.done.to, to) {
+                for detached_call in calls {
+                    doubt_passed(world, detached_call.call);
+                }
+            }
+            return paired;
+        }
+        if let Some(trust) = self.processes.get_mut(&tgid).filter(|_| paired) {
+            trust.count(true);
+        }
+        let strange = !made && tasks.is_made_by_any(tgid, waker);
+        let relay = self.relay(tgid, waker, now);
+        relay.calls.clear();
+        relay.done = Done { calls: calls.clone(), to, paired, since: relay.settled };
+        (relay.settled, relay.served) = (now, wakee);
+        relay.strange |= strange;
+        let serves = tasks.serves(tgid, wakee);
+        for detached_call in calls {
+            let waits = self.pass(world, tasks, detached_call, wakee, to);
+            if serves || waits == 0 {
+                continue;
+            }
+            let relay = self.relay(tgid, wakee, now);
+            if relay.calls.len() < CALLS {
+                relay.calls.push(DetachedCall { waits, from: waker, ..detached_call });
+            }
+        }
+        true
+    }
+
+    /// The call was made for whatever request interval `to` of task `by` serves. Returns the interval it waits in; 0:
+    /// none.
+    fn pass(&mut self, world: &mut World, tasks: &mut TaskTable, detached_call: DetachedCall, by: u64, to: Id) -> Id {
+        let DetachedCall { call, waits, .. } = detached_call;
+        let Some(live) = world
+            .spans
+            .get_mut(call)
+            .filter(|live| live.side == Side::Client && live.cause.state != CallState::DecidedByTask)
+        else {
+            return 0;
+        };
+        tasks.waits_no_more(waits, call);
+        live.provisional_parent = None;
+        if live.cause.passed == Passed::No {
+            live.cause.passed = Passed::ToOne;
+        }
+        live.cause.task = by;
+        let spans = &world.spans;
+        let over = |slot: Slot| spans.get(slot).is_none_or(|live| live.end != 0);
+        match tasks.works_in(to, &over) {
+            Works::For(answer, doubt) => {
+                decide_by_task(world, call, &answer, doubt);
+                to
+            }
+            Works::Undecided(_) if tasks.waits(to, call) => {
+                if let Some(live) = world.spans.get_mut(call) {
+                    live.cause.state = CallState::AwaitsTask;
+                }
+                to
+            }
+            _ => 0,
+        }
+    }
+}
