@@ -37,13 +37,13 @@ const TABLE: &[(&str, Quick)] = &[
     // Other protocols: one program each. Those whose servers take longest to start are left to `--full`; what they send was
     // recorded, and is among the unit tests.
     ("amqp", All),
-    ("cassandra", Only(&["statements_errors_and_durations_are_what_the_node_says"])),
+    ("cassandra", Nothing),
     ("dns", Only(&["questions_and_answers_are_what_the_server_logged"])),
     ("fastcgi", All),
     ("gateways", All),
     ("haproxy", All),
     ("jobs", Nothing),
-    ("kafka", Only(&["requests_errors_and_durations_are_what_the_broker_says"])),
+    ("kafka", Nothing),
     (
         "mariadb",
         Only(&[
@@ -143,7 +143,7 @@ const TABLE: &[(&str, Quick)] = &[
     // Two intervals of export take half a minute.
     ("otlp_profiles", Nothing),
     ("privileges", Only(&["two_capabilities_trace_every_request", "six_capabilities_read_inside_tls"])),
-    ("findings", Only(&["a_class_that_costs_half_more_is_named_within_twelve_windows"])),
+    ("findings", Nothing),
     // Twelve minutes.
     ("findings_seeds", Nothing),
     ("history", All),
