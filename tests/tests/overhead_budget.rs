@@ -91,7 +91,7 @@ fn a_step_in_load_is_within_budget_in_two_seconds() {
     let server = Server::c("burn", dir.path());
     // Off: nothing but samples is compared here.
     let config = dir.path().join("tracer.toml");
-    fs::write(&config, "[sampling]\noff_cpu_microseconds = 0\n").expect("a configuration");
+    fs::write(&config, "[sampling]\noff_cpu_microseconds = 0\ncall_stacks = false\n").expect("a configuration");
     let arguments = [
         "--config",
         config.to_str().expect("a path"),

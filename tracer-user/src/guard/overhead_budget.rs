@@ -13,6 +13,8 @@ pub const DEFAULT: f64 = 0.01;
 /// The lowest rate, samples per second and CPU, unless fewer are asked for: threads that never leave the CPU are reported
 /// with their samples, so CPU by class comes this often at least. As many stacks of threads that leave it are taken, too.
 pub const FLOOR: u32 = 10;
+/// As many stacks of calls are taken, per second and CPU, whatever they cost: each says as much as a hundred samples.
+const CALL_FLOOR: u32 = 2;
 /// CPU that the agent spends on a sample altogether, as a multiple of the time it takes to read it from the ring and decode
 /// it, the part that is measured; the rest is spent where samples and other records meet, and on names (measured with 999 Hz
 /// against 1 Hz: 3.7 and 4.9).
@@ -320,9 +322,10 @@ impl OverheadBudget {
         }
         // By this interval alone: stacks are many where they cost much, and what an average remembers was limited since.
         let part = |nanos: f64, part: f64| nanos / time / (self.budget * AIM * part);
-        let least = |stacks: u64| f64::from(FLOOR) * self.cpus * seconds / stacks as f64;
-        self.off_cpu_share.follow(part(more.off_cpu_stack_nanos as f64, OFF_CPU_PART), least(more.off_cpu_stacks));
-        self.call_share.follow(part(calls, CALL_PART), least(more.call_stacks));
+        let least = |floor: u32, stacks: u64| f64::from(floor) * self.cpus * seconds / stacks as f64;
+        let off_cpu = part(more.off_cpu_stack_nanos as f64, OFF_CPU_PART);
+        self.off_cpu_share.follow(off_cpu, least(FLOOR, more.off_cpu_stacks));
+        self.call_share.follow(part(calls, CALL_PART), least(CALL_FLOOR, more.call_stacks));
         self.plan.off_cpu_share = self.off_cpu_share.scaled();
         self.plan.call_share = self.call_share.scaled();
         self.plan

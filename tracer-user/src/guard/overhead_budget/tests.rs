@@ -305,3 +305,32 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn stacks_of_calls_cost_their_tenth_and_not_more() {
+    // A million calls a second on two CPUs; a stack costs 15 µs in the kernel, and the agent as much four times.
+    let mut budget = OverheadBudget::new(DEFAULT, 2, 99);
+    let (mut now, mut costs, mut taken) = (0, Costs::default(), 0.0);
+    for round in 0..400 {
+        let share = f64::from(budget.plan().call_share) / f64::from(u32::MAX);
+        let stacks = (250_000.0 * share).min(950.0);
+        if round >= 300 {
+            taken += stacks;
+        }
+        now += INTERVAL;
+        costs.call_stacks += stacks as u64;
+        costs.call_nanos += (stacks * 15_000.0) as u64;
+        costs.agent_nanos += (stacks * 3_750.0) as u64;
+        budget.observe(now, costs);
+    }
+    let spent = taken * 30_000.0 / (100.0 * INTERVAL as f64 * 2.0);
+    assert!((0.05 * DEFAULT..=0.11 * DEFAULT).contains(&spent), "{spent}");
+    // Few calls: all of them.
+    for _ in 0..200 {
+        now += INTERVAL;
+        costs.call_stacks += 2;
+        costs.call_nanos += 30_000;
+        budget.observe(now, costs);
+    }
+    assert!(budget.call_share() > 0.99, "{}", budget.call_share());
+}
