@@ -171,10 +171,10 @@ pub(crate) fn own_binary(place: &Path, optimised: Optimised) -> Result<PathBuf> 
     binary(place, &shell::root(), "own", optimised)
 }
 
-/// Compiles the agent of `tree` without the kernel side, which a replay does not use, in a directory that both share:
-/// dependencies are compiled once.
+/// Compiles the agent of `tree` without the kernel side, which a replay does not use. Each tree has a directory of its own: in
+/// a shared one, cargo takes one tree's `tracer-common` for the other's.
 fn binary(place: &Path, tree: &Path, name: &str, optimised: Optimised) -> Result<PathBuf> {
-    let built = place.join("build");
+    let built = place.join(format!("build-{name}"));
     let mut command = shell::cargo();
     command.current_dir(tree).args(["build", "--locked", "--package", "tracer-user", "--bin", "tracer"]);
     command.arg("--target-dir").arg(&built);

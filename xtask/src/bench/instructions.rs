@@ -30,9 +30,11 @@ const DECODE: &str = "decode::content";
 const GIVE: &str = "pipeline::Pipeline::give";
 const RECORD: &str = "pipeline::Pipeline::record";
 const TICK: &str = "pipeline::Pipeline::tick";
+/// The end of a recording: what is open is reported.
+const FINISH: &str = "pipeline::Pipeline::finish";
 
 const PHASES: [Phase; 7] = [
-    Phase { name: "all", with: &[RECORD, TICK], without: &[] },
+    Phase { name: "all", with: &[RECORD, TICK, FINISH], without: &[] },
     Phase { name: "decode", with: &[DECODE], without: &[] },
     Phase { name: "protocols", with: &[PARSER], without: &[] },
     Phase { name: "transactions", with: &[ENGINE], without: &[PARSER] },
