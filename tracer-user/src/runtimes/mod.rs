@@ -59,11 +59,13 @@ pub enum DetectionState {
     Unsupported,
     /// Its threads are followed as those of any program; tasks that move between them cannot be distinguished.
     ThreadsOnly,
+    /// Requests are read and answered by threads of another runtime in the same process, which hand them over.
+    ServedByAnother,
 }
 
 impl DetectionState {
     /// Every state.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Known,
         Self::UnknownVersion,
         Self::NoSymbols,
@@ -71,6 +73,7 @@ impl DetectionState {
         Self::NoProbe,
         Self::Unsupported,
         Self::ThreadsOnly,
+        Self::ServedByAnother,
     ];
 
     /// Label value of `tracer_runtime_processes{state}`.
@@ -83,6 +86,7 @@ impl DetectionState {
             Self::NoProbe => "no_probe",
             Self::Unsupported => "unsupported",
             Self::ThreadsOnly => "threads_only",
+            Self::ServedByAnother => "served_by_another",
         }
     }
 
@@ -113,6 +117,10 @@ impl DetectionState {
             Self::ThreadsOnly => {
                 "its threads and pools are followed; tasks that move between threads (Java's virtual threads before 21, or with ZGC or \
                  Shenandoah before 24, or where its library has no symbols) are not distinguished: their calls are ambiguous or orphans"
+            }
+            Self::ServedByAnother => {
+                "its tasks are not distinguished: threads of another runtime in the process (granian's, robyn's) read and answer its \
+                 requests; calls are orphans, and the CPU of its code is overhead of the service"
             }
         }
     }

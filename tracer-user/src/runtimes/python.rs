@@ -89,6 +89,9 @@ pub fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
     if !cfg!(target_arch = "x86_64") || maps.named(|name| name.starts_with("ld-musl")).is_some() {
         return less(DetectionState::Unsupported);
     }
+    if maps.files.iter().any(|mapping| is_native_server(&mapping.path)) {
+        return less(DetectionState::ServedByAnother);
+    }
     let Some(layout) = minor.and_then(|minor| KEYS.iter().find(|layout| layout.minor == minor)) else {
         return less(DetectionState::UnknownVersion);
     };
@@ -191,6 +194,11 @@ fn is_uvloop(path: &str) -> bool {
     folder.ends_with("/uvloop/") && name(path).starts_with("loop.")
 }
 
+/// Whether a file is the extension module of a server whose own threads, of another runtime, read requests and hand them to Python.
+fn is_native_server(path: &str) -> bool {
+    ["_granian.", "robyn."].into_iter().any(|begin| name(path).starts_with(begin)) && path.ends_with(".so")
+}
+
 /// Where the value of a key is, from a thread's own thread-local data.
 fn value(key: u32) -> u64 {
     VALUES + EACH * u64::from(key)
@@ -261,6 +269,16 @@ mod tests {
         let packages = "/usr/lib/python3/dist-packages";
         assert!(is_uvloop(&format!("{packages}/uvloop/loop.cpython-311-x86_64-linux-gnu.so")));
         assert!(!is_uvloop(&format!("{packages}/aiohttp/loop.so")) && !is_uvloop("/uvloop/other.so") && !is_uvloop(""));
+    }
+
+    #[test]
+    fn servers_of_another_runtime_are_known_by_their_extension() {
+        let packages = "/srv/venv/lib/python3.13/site-packages";
+        assert!(is_native_server(&format!("{packages}/granian/_granian.cpython-313-x86_64-linux-gnu.so")));
+        assert!(is_native_server(&format!("{packages}/robyn/robyn.cpython-313-x86_64-linux-gnu.so")));
+        for other in ["/uvloop/loop.cpython-313-x86_64-linux-gnu.so", "/granian/_granian.pyi", ""] {
+            assert!(!is_native_server(&format!("{packages}{other}")), "{other}");
+        }
     }
 
     #[test]
