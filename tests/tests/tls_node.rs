@@ -242,7 +242,13 @@ fn calls_within_requests(programs: &[&str]) {
             }
             let served = all.iter().filter(|span| at(span, port, true));
             let (count, right, wrong, _) = report_parents("served", &parents(&all, served));
-            assert_eq!((wrong, right), (0, count), "served requests have the call of the other end");
+            let alone: Vec<_> = all
+                .iter()
+                .filter(|span| at(span, port, true) && span.parent.is_none())
+                .map(|span| &span.path)
+                .collect();
+            let both: Vec<_> = all.iter().filter(|span| alone.contains(&&span.path)).collect();
+            assert_eq!((wrong, right), (0, count), "served requests have the call of the other end; not: {both:#?}");
         }
         let found = callers(&all, all.iter().filter(|span| at(span, back, false)));
         for (kind, tally) in &found {

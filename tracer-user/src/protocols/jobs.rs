@@ -1,4 +1,4 @@
-//! Jobs that workers take from queues which a database keeps (Sidekiq, Resque, RQ, Celery over Redis).
+//! Jobs that workers take from queues which a database keeps (Sidekiq, Resque, RQ, Celery and BullMQ over Redis).
 //!
 //! A protocol reports five things ([`JobEvent`]): a client asks for a job, or may take something else, a reply gives it one, a request puts jobs into
 //! a queue, and a reply names the job behind an id. Queues and elements are compared by hashes; of an element only the
@@ -77,6 +77,24 @@ pub(super) fn taken(queue: &[u8], element: &[u8], len: u64) -> Option<Box<TakenJ
         element: hash(element, len)?,
         name: joined(&named(queue, is_library), described.name),
         handed_over: described.handed_over,
+    }))
+}
+
+/// A job that is not described by its element (`id`), from the queue with this key, which people know by this name; its library keeps the
+/// job's name beside. A name that may be data, or a text, is none.
+pub(super) fn taken_from(
+    (key, queue): (&[u8], &[u8]),
+    (id, len): (&[u8], u64),
+    name: Option<&[u8]>,
+) -> Option<Box<TakenJob>> {
+    let begins = |byte: u8| byte.is_ascii_alphabetic() || byte == b'_';
+    let is_word = |text: &&str| text.split(['.', ':', '-']).all(|part| is_identifier(part, begins));
+    Some(Box::new(TakenJob {
+        queue: hash(key, key.len() as u64)?,
+        element: hash(id, len)?,
+        name: joined(&messaging::text(queue).replace(' ', "_"), name.and_then(text).filter(is_word)),
+        // An event loop takes it.
+        handed_over: true,
     }))
 }
 

@@ -4,6 +4,7 @@
 //! its error, also from a list. Keys, values and passwords never leave this file, except the names of queues and of the jobs
 //! in them (`queues.rs`).
 
+mod bullmq;
 mod commands;
 mod detect;
 mod login;
@@ -262,7 +263,7 @@ impl Values {
         }
         let rest = bytes.get(at..).unwrap_or_default();
         let queue = command.map_or(QueueCommand::None, |command| command.queue);
-        if !matches!(queue, QueueCommand::None | QueueCommand::Script)
+        if queue != QueueCommand::None
             && !cut
             && bytes.len() < queues::WHOLE
             && count > read

@@ -73,6 +73,7 @@ impl QueueWorkers {
         }
         if takes_job(call) {
             self.add(call.pid, limit);
+            call.cause = Cause::none(Evidence::AsksForJob);
         } else if self.contains(call.pid) {
             call.cause = Cause { shown_by: ShownBy::Process, ..Cause::none(Evidence::OfJob) };
         }

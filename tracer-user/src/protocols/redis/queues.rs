@@ -1,9 +1,10 @@
 //! Queues that libraries keep in lists: who asks for the next element, who puts one in, and what names one.
 //!
-//! Streams, sorted sets and scripts are not read: there, an element is not one job.
+//! Streams and sorted sets are not read: there, an element is not one job. Of scripts, those of `BullMQ` are (`bullmq.rs`).
 
 use smallvec::SmallVec;
 
+use super::bullmq;
 use super::read::{Read, header, string};
 use crate::protocols::jobs::{self, JobEvent, LISTED};
 
@@ -64,10 +65,17 @@ pub(super) enum Awaited {
     Element(Box<[u8]>),
     /// The description of the job with this element.
     Description(u64),
+    /// A job of this queue of `BullMQ`.
+    BullJob(Box<[u8]>),
+    /// The id of a job that was added to this queue of `BullMQ`.
+    BullId(u64),
 }
 
 /// Reads a request's words after the first, of which there are `count`, at `at`: what it shows, and what its reply may.
 pub(super) fn request(command: QueueCommand, bytes: &[u8], at: usize, count: u64) -> (Option<JobEvent>, Awaited) {
+    if command == QueueCommand::Script {
+        return bullmq::request(bytes, at).unwrap_or((Some(JobEvent::TakesOther), Awaited::Nothing));
+    }
     let none = (None, Awaited::Nothing);
     let mut at = at;
     let mut next = || {
@@ -75,9 +83,6 @@ pub(super) fn request(command: QueueCommand, bytes: &[u8], at: usize, count: u64
         at = after;
         Some((found, len))
     };
-    if command == QueueCommand::Script {
-        return (Some(JobEvent::TakesOther), Awaited::Nothing);
-    }
     if command == QueueCommand::None || count == 0 {
         return none;
     }
@@ -129,6 +134,8 @@ pub(super) fn reply(awaited: &Awaited, bytes: &[u8]) -> Option<JobEvent> {
         Awaited::Description(element) => {
             described(bytes).map(|name| JobEvent::Named { element: *element, name: name.into() })
         }
+        Awaited::BullJob(queue) => bullmq::job(queue, bytes),
+        Awaited::BullId(queue) => bullmq::added(*queue, bytes),
     }
 }
 
@@ -137,7 +144,8 @@ fn element(queue: &[u8], bytes: &[u8], at: usize) -> Option<JobEvent> {
     jobs::taken(queue, found, len).map(JobEvent::Taken)
 }
 
-fn got<T>(read: Read<T>) -> Option<T> {
+/// What was read, if it was.
+pub(super) fn got<T>(read: Read<T>) -> Option<T> {
     match read {
         Read::Got(found) => Some(found),
         Read::Short | Read::Bad => None,

@@ -81,6 +81,39 @@ fn a_job_is_what_its_worker_does_until_it_asks_for_the_next() {
     assert!(asked.iter().all(|(_, verdicts)| (verdicts.parent, verdicts.grade) == (None, Grade::Certain)));
 }
 
+/// `BullMQ`: an event loop waits for a marker on one connection, and takes jobs by a script on another.
+#[test]
+fn jobs_that_a_script_gives_are_spans_and_linked() {
+    let script = |keys: [&str; 2]| command(&["EVALSHA", &"a".repeat(40), "2", keys[0], keys[1], "1"]);
+    let added = script(["bull:mails:wait", "bull:mails:paused"]);
+    let takes = script(["bull:mails:wait", "bull:mails:active"]);
+    let mut host = Host::new(Limits::default());
+    host.opens(REDIS, (0, 0)).opens(OTHER, (0, 0)).opens(3, (0, 0)).opens(12, (0, 0));
+    host.moves(PRODUCER, 50, 12, true, 0, added).moves(PRODUCER, 50, 12, false, 0, "$1\r\n7\r\n");
+    host.sends(WORKER, 3, command(&["BZPOPMIN", "bull:mails:marker", "5"])).waits(WORKER, true);
+    host.reads(WORKER, 3, "*3\r\n$17\r\nbull:mails:marker\r\n$1\r\n0\r\n$1\r\n0\r\n").sends(
+        WORKER,
+        REDIS,
+        takes.clone(),
+    );
+    host.waits(WORKER, true);
+    host.reads(WORKER, REDIS, "*4\r\n*2\r\n$4\r\nname\r\n$7\r\nwelcome\r\n$1\r\n7\r\n:0\r\n:0\r\n");
+    calls(&mut host).sends(WORKER, REDIS, takes).waits(WORKER, true);
+    host.reads(WORKER, REDIS, "*4\r\n:0\r\n:0\r\n:0\r\n:0\r\n");
+    let spans = host.finish();
+    let push = spans.iter().find(|(live, _)| live.pid == PRODUCER).unwrap();
+    let jobs = jobs(&spans);
+    assert_eq!(jobs.iter().map(|(job, _)| &*job.request.path).collect::<Vec<_>>(), ["mails welcome"]);
+    assert_eq!(jobs[0].0.linked.as_ref().unwrap().to, [(push.1.trace, push.0.id)]);
+    // Which job a call belongs to is not known: it begins nothing.
+    assert_eq!(parents(&spans), [(Grade::Ambiguous, None)]);
+    let evidence = |method: &str| {
+        let call = spans.iter().find(|(live, _)| live.pid != PRODUCER && &*live.request.method == method).unwrap();
+        call.1.reason.text()
+    };
+    assert_eq!([evidence("BZPOPMIN"), evidence("EVALSHA")], ["it asks a queue for the next job"; 2]);
+}
+
 #[test]
 fn a_job_is_linked_to_the_request_that_put_it_there() {
     for (times, linked) in [(1, true), (2, false)] {
