@@ -7,6 +7,7 @@ use tracer_common::event::NetworkPath;
 
 use super::callback_groups::CallbackGroup;
 use super::cause::Cause;
+use super::evidence::Evidence;
 use super::inband_context::InbandIds;
 use super::jobs::JobTies;
 use super::network::NetworkSoFar;
@@ -222,6 +223,135 @@ pub struct OpenSpan {
     pub service_class_fixed: bool,
     /// Server side: what it has of the declared dimensions.
     pub dimensions: DimensionValues,
+}
+
+/// What is known of a span when it begins; each as in [`OpenSpan`].
+pub(super) struct Beginning {
+    pub(super) id: SpanId,
+    pub(super) trace: TraceId,
+    pub(super) remote_parent: Option<SpanId>,
+    pub(super) side: Side,
+    pub(super) protocol: ProtocolId,
+    pub(super) service: ServiceId,
+    pub(super) request: Box<Request>,
+    pub(super) cookie: u64,
+    pub(super) exchange: u64,
+    pub(super) pid: u32,
+    pub(super) tid: u32,
+    pub(super) local_port: u16,
+    pub(super) peer: Arc<str>,
+    pub(super) peer_port: u16,
+    pub(super) encrypted: bool,
+    pub(super) arrived: Nanos,
+    pub(super) accepted: Accepted,
+    pub(super) start: Nanos,
+    pub(super) fingerprint: u64,
+    pub(super) read_as: u64,
+    pub(super) multiplexed: bool,
+}
+
+impl From<Beginning> for OpenSpan {
+    /// A span of which nothing else is known yet.
+    #[inline]
+    fn from(begins: Beginning) -> Self {
+        let Beginning {
+            id,
+            trace,
+            remote_parent,
+            side,
+            protocol,
+            service,
+            request,
+            cookie,
+            exchange,
+            pid,
+            tid,
+            local_port,
+            peer,
+            peer_port,
+            encrypted,
+            arrived,
+            accepted,
+            start,
+            fingerprint,
+            read_as,
+            multiplexed,
+        } = begins;
+        Self {
+            id,
+            trace,
+            remote_parent,
+            side,
+            protocol,
+            service,
+            request,
+            cookie,
+            exchange,
+            pid,
+            tid,
+            local_port,
+            peer,
+            peer_port,
+            encrypted,
+            arrived,
+            accepted,
+            start,
+            fingerprint,
+            read_as,
+            multiplexed,
+            reported_as: None,
+            caller: None,
+            callee: None,
+            callee_service: None,
+            network: NetworkSoFar::default(),
+            opening: None,
+            class: None,
+            pool_queue: PoolQueue::default(),
+            first_reply: 0,
+            end: 0,
+            after_reply_until: 0,
+            after_reply_cpu: 0,
+            request_bytes: 0,
+            reply_bytes: 0,
+            reply_body_bytes: Some(0),
+            status: None,
+            failure: None,
+            linked: None,
+            outcome: None,
+            cost: Cost::default(),
+            posted: Cost::default(),
+            samples: Vec::new(),
+            forks: false,
+            children: SmallVec::new(),
+            calls: Vec::new(),
+            cause: Cause::none(Evidence::NoRequest),
+            in_forwarding: None,
+            forwards: SmallVec::new(),
+            looks_shared: false,
+            provisional_parent: None,
+            passed_on: false,
+            group_membership: None,
+            candidate_calls: SmallVec::new(),
+            declared: Vec::new(),
+            sole: false,
+            wakeup_candidates: None,
+            wakeups_or_calls: 0,
+            answered_after: None,
+            answered_by: 0,
+            alone: true,
+            batch: false,
+            shared: false,
+            withdrawn: false,
+            deferred: 0,
+            relay: None,
+            inband: None,
+            trace_flags: None,
+            job: None,
+            passed: None,
+            service_class_fixed: false,
+            dimensions: DimensionValues::default(),
+        }
+    }
 }
 
 impl OpenSpan {

@@ -1,19 +1,19 @@
 //! The start of a span: the thread that holds it, its cause, and its other end on this host.
 
-use crate::model::{Cost, DimensionValues, Direction, Nanos, Outcome, ProtocolId, Side, TraceFlags, TraceId};
+use crate::model::{Direction, Nanos, Outcome, ProtocolId, Side, TraceFlags, TraceId};
 use crate::protocols::context::{Carrier, TraceParent};
 use crate::protocols::framed::NO_STATUS;
 use crate::protocols::{Conventions, NOWHERE, Request, Stamp};
 use crate::relay;
 use crate::transactions::cause::{CallState, Cause, ShownBy};
+use crate::transactions::connection::Connection;
 use crate::transactions::during::During;
 use crate::transactions::engine::Engine;
 use crate::transactions::entity::{is_looped, is_named, is_unique, kind};
 use crate::transactions::evidence::Evidence;
 use crate::transactions::ids;
 use crate::transactions::join::JoinKey;
-use crate::transactions::network::NetworkSoFar;
-use crate::transactions::open_span::{OpenSpan, PoolQueue};
+use crate::transactions::open_span::{Beginning, OpenSpan};
 use crate::transactions::output::Output;
 use crate::transactions::slot::Slot;
 use crate::transactions::strategies::after_reply;
@@ -25,6 +25,7 @@ use crate::transactions::strategies::thread_pool;
 use crate::transactions::strategies::thread_pool::wakeup_candidates;
 use crate::transactions::thread::{IntervalOwner, Thread};
 use smallvec::SmallVec;
+use std::net::IpAddr;
 use tracer_common::runtime::KIND_TOKIO;
 
 /// The start of a request as the connection parser reports it.
@@ -64,20 +65,13 @@ impl Engine {
         };
         let multiplexed = connection.talk.interleaves();
         let fingerprint = fingerprint(&request, protocol);
-        let mut live = self.world.spans.boxed(OpenSpan {
+        let mut live = self.world.spans.boxed(OpenSpan::from(Beginning {
             id: ids::span(self.world.seed, cookie, exchange, first.nanos, side),
             trace,
-            reported_as: None,
             remote_parent: remote_parent.map(crate::model::SpanId),
-            caller: None,
-            callee: None,
-            callee_service: None,
-            network: NetworkSoFar::default(),
-            opening: None,
             side,
             protocol,
             service,
-            class: None,
             request,
             cookie,
             exchange,
@@ -89,55 +83,11 @@ impl Engine {
             encrypted: connection.plain.is_some(),
             arrived,
             accepted: connection.accepted(arrived),
-            pool_queue: PoolQueue::default(),
             start: first.nanos,
-            first_reply: 0,
-            end: 0,
-            after_reply_until: 0,
-            after_reply_cpu: 0,
-            request_bytes: 0,
-            reply_bytes: 0,
-            reply_body_bytes: Some(0),
-            status: None,
-            failure: None,
-            linked: None,
-            outcome: None,
-            cost: Cost::default(),
-            posted: Cost::default(),
-            samples: Vec::new(),
-            forks: false,
-            children: SmallVec::new(),
-            calls: Vec::new(),
-            cause: Cause::none(Evidence::NoRequest),
             fingerprint,
-            in_forwarding: None,
-            forwards: SmallVec::new(),
-            looks_shared: false,
-            provisional_parent: None,
-            passed_on: false,
             read_as: op.map_or(0, |during| during.op.entity),
-            group_membership: None,
-            candidate_calls: SmallVec::new(),
-            declared: Vec::new(),
-            sole: false,
-            wakeup_candidates: None,
-            wakeups_or_calls: 0,
-            answered_after: None,
-            answered_by: 0,
-            alone: true,
-            batch: false,
-            shared: false,
-            withdrawn: false,
             multiplexed,
-            deferred: 0,
-            relay: None,
-            inband: None,
-            trace_flags: None,
-            job: None,
-            passed: None,
-            service_class_fixed: false,
-            dimensions: DimensionValues::default(),
-        });
+        }));
         let timed = live.request.expected.timed;
         live.alone &= !timed;
         let round_trip = if timed { connection.take_round_trip() } else { None };
@@ -156,24 +106,7 @@ impl Engine {
         let role = connection.side();
         let dir = if side == Side::Client { Direction::Tx } else { Direction::Rx };
         let seq = if pos == NOWHERE { None } else { connection.seq(dir, pos) };
-        let key = match connection.unix() {
-            _ if pos == NOWHERE => None,
-            Some((own, peer)) if side == Side::Client => Some(JoinKey::Unix(own, peer, pos)),
-            Some((own, peer)) => Some(JoinKey::Unix(peer, own, pos)),
-            None => {
-                // The accepting end is the TCP server, whichever end sends requests.
-                let accepting = if role.unwrap_or(side) == Side::Client { connection.isn.1 } else { connection.isn.0 };
-                seq.map(|seq| JoinKey::Tcp(seq, accepting))
-            }
-        };
-        let between_hosts = match key {
-            Some(JoinKey::Tcp(seq, _)) => connection.remote_address().and_then(|address| {
-                let (local, remote) = connection.isn;
-                let opened = role.unwrap_or(side) == Side::Client;
-                Some((relay::key::RequestKey::new(local, remote, opened, seq)?, address))
-            }),
-            _ => None,
-        };
+        let (key, between_hosts) = keys(connection, side, (pos != NOWHERE).then_some(pos), seq);
         let asks_for_job = self.jobs.take_asking(cookie, exchange);
         if asks_for_job {
             Self::asking(&mut live);
@@ -208,59 +141,64 @@ impl Engine {
         }
         self.relay(slot, between_hosts);
         match side {
-            Side::Server => {
-                if timed {
-                    self.world.serves(head_at.pid, head_at.nanos);
-                } else {
-                    self.holds(slot, cookie, head_at);
-                    thread_affinity::read_by_thread(&mut self.world, slot, head_at.pid);
-                    if let Some(During { op, .. }) = op {
-                        self.declared.read(op.header.tgid, op.entity, slot);
-                        if !is_job {
-                            after_reply::takes_request(&mut self.world, op, exchange);
-                            self.forwarding.may_forward(&mut self.world, slot, op);
-                        }
-                        self.tasks.read_by_task(&mut self.world, cookie, op);
-                    }
-                }
-                if let Some(call) = key.and_then(|key| self.joins.request(key, slot)) {
-                    self.world.link(call, slot);
-                }
-            }
+            Side::Server if timed => self.world.serves(head_at.pid, head_at.nanos),
+            Side::Server => self.request_begins(slot, (cookie, exchange), head_at, op, is_job),
             Side::Client if is_session => {}
-            Side::Client => {
-                self.acts(head_at.tid);
-                streams::asks_by_stream(&mut self.world, slot, head_at.tid);
-                self.child_processes.sent_by_process(&mut self.world, slot);
-                if let Some(holder) = op.and_then(|during| during.holder) {
-                    wakeup_candidates::stirred(&mut self.world, holder);
-                }
-                // A task that another task spawned gets its parent from that task, whatever thread it runs on.
-                let made = op.is_some_and(|during| self.tasks.sent_by_task(&mut self.world, slot, during.op));
-                if let Some(During { op, .. }) = op {
-                    thread_affinity::sent_by_thread(&mut self.world, slot, op);
-                    self.forwarding.sent_on(&mut self.world, slot, op);
-                    tasks::passed_on(&mut self.world, cookie, slot, op.entity);
-                }
-                // Wake-ups by a thread that runs goroutines or tasks prove nothing: it wakes threads to run whatever is
-                // queued.
-                if let Some(During { op, .. }) = op
-                    && !made
-                    && !is_unique(op.entity)
-                    && self.world.spans.get(slot).is_some_and(|live| {
-                        live.cause.candidate.is_none()
-                            && !live.cause.is_certain()
-                            && live.cause.shown_by != ShownBy::Process
-                    })
-                {
-                    self.thread_pools.detached_call(&mut self.world, slot, op);
-                }
-                if let Some(request) = key.and_then(|key| self.joins.call(key, slot)) {
-                    self.world.link(slot, request);
-                }
-            }
+            Side::Client => self.call_begins(slot, cookie, head_at.tid, op),
+        }
+        let other_end = key.and_then(|key| match side {
+            Side::Server => self.joins.request(key, slot).map(|call| (call, slot)),
+            Side::Client if is_session => None,
+            Side::Client => self.joins.call(key, slot).map(|request| (slot, request)),
+        });
+        if let Some((call, request)) = other_end {
+            self.world.link(call, request);
         }
         out.push(Output::Begun(slot));
+    }
+
+    /// A thread read a request: asks the strategies that remember it. `is_job`: it is a job of a queue.
+    fn request_begins(
+        &mut self,
+        slot: Slot,
+        (cookie, exchange): (u64, u64),
+        head_at: Stamp,
+        op: Option<During<'_>>,
+        is_job: bool,
+    ) {
+        self.holds(slot, cookie, head_at);
+        thread_affinity::read_by_thread(&mut self.world, slot, head_at.pid);
+        let Some(During { op, .. }) = op else { return };
+        self.declared.read(op.header.tgid, op.entity, slot);
+        if !is_job {
+            after_reply::takes_request(&mut self.world, op, exchange);
+            self.forwarding.may_forward(&mut self.world, slot, op);
+        }
+        self.tasks.read_by_task(&mut self.world, cookie, op);
+    }
+
+    /// A thread sent a call: asks the strategies that may tell for which request, in an order in which each knows what the
+    /// ones before have decided.
+    fn call_begins(&mut self, slot: Slot, cookie: u64, tid: u32, during: Option<During<'_>>) {
+        self.acts(tid);
+        streams::asks_by_stream(&mut self.world, slot, tid);
+        self.child_processes.sent_by_process(&mut self.world, slot);
+        let Some(During { op, holder, .. }) = during else { return };
+        if let Some(holder) = holder {
+            wakeup_candidates::stirred(&mut self.world, holder);
+        }
+        // A task that another task spawned gets its parent from that task, whatever thread it runs on.
+        let made = self.tasks.sent_by_task(&mut self.world, slot, op);
+        thread_affinity::sent_by_thread(&mut self.world, slot, op);
+        self.forwarding.sent_on(&mut self.world, slot, op);
+        tasks::passed_on(&mut self.world, cookie, slot, op.entity);
+        // Wake-ups by a thread that runs goroutines or tasks prove nothing: it wakes threads to run whatever is queued.
+        let is_open = |live: &OpenSpan| {
+            live.cause.candidate.is_none() && !live.cause.is_certain() && live.cause.shown_by != ShownBy::Process
+        };
+        if !made && !is_unique(op.entity) && self.world.spans.get(slot).is_some_and(is_open) {
+            self.thread_pools.detached_call(&mut self.world, slot, op);
+        }
     }
 
     /// A session is over whose upgrade is not reported yet: reports that first, so that the session knows its parent.
@@ -556,4 +494,28 @@ impl Engine {
 /// The trace flags that an upgrade's session takes over.
 fn session_flags(upgrade: &OpenSpan) -> u8 {
     upgrade.trace_flags.unwrap_or(TraceFlags::DRAWN).bits()
+}
+
+/// What both ends of a request know of it: on this host, and, with the address of the other end, between hosts. `pos`: where in
+/// its stream it begins; `seq`: the same as a sequence number of TCP.
+fn keys(
+    connection: &Connection,
+    side: Side,
+    pos: Option<u64>,
+    seq: Option<u32>,
+) -> (Option<JoinKey>, Option<(relay::key::RequestKey, IpAddr)>) {
+    let Some(pos) = pos else { return (None, None) };
+    let role = connection.side().unwrap_or(side);
+    match connection.unix() {
+        Some((own, peer)) if side == Side::Client => (Some(JoinKey::Unix(own, peer, pos)), None),
+        Some((own, peer)) => (Some(JoinKey::Unix(peer, own, pos)), None),
+        None => {
+            let Some(seq) = seq else { return (None, None) };
+            // The accepting end is the TCP server, whichever end sends requests.
+            let (local, remote) = connection.isn;
+            let accepting = if role == Side::Client { remote } else { local };
+            let request = relay::key::RequestKey::new(local, remote, role == Side::Client, seq);
+            (Some(JoinKey::Tcp(seq, accepting)), request.zip(connection.remote_address()))
+        }
+    }
 }
