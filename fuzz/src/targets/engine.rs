@@ -2,7 +2,8 @@
 use tracer_common::event::{FAMILY_INET, Header, Kind, OP_DATAGRAM, Op, Open, State, ThreadStats, Wake};
 use tracer_user::decode::Record;
 use tracer_user::protocols::Settings;
-use tracer_user::transactions::engine::{Engine, Limits, Output};
+use tracer_user::transactions::engine::{Engine, Limits};
+use tracer_user::transactions::output::Output;
 
 const HEADS: [&[u8]; 8] = [
     b"GET /a HTTP/1.1\r\n\r\n",

@@ -338,9 +338,12 @@ fn callers(stacks: &[(u64, &[Frame])], owners: &CodeOwners) -> Vec<Caller> {
     found
 }
 
+/// Calls, and the stacks that they had, each with its calls.
+type Weighted<'a> = (u64, Vec<(u64, &'a [Frame])>);
+
 /// The places that made calls with these stacks, those of most calls first, `limit` at most, and how many there are.
 pub fn called_from(stacks: &Stacks, owners: &CodeOwners, limit: usize) -> (Vec<CalledFrom>, usize) {
-    let mut places: HashMap<Option<CodePlace>, (u64, Vec<(u64, &[Frame])>)> = HashMap::new();
+    let mut places: HashMap<Option<CodePlace>, Weighted<'_>> = HashMap::new();
     let all: u64 = stacks.iter().map(|(_, calls, _)| calls).sum();
     for (frames, calls, _) in stacks {
         // The outermost is the process.

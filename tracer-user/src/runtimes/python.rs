@@ -4,6 +4,8 @@
 //! offset of that value in glibc's thread descriptor is the same in every glibc for x86-64 since 2.4. From 3.15 on, a
 //! thread-local variable points to it, whose place the code of the function that reads it shows.
 
+use std::path::Path;
+
 use tracer_common::runtime::{KIND_PYTHON, NUMBERS, Runtime, UserProbe};
 
 use super::elf::Program;
@@ -196,7 +198,8 @@ fn is_uvloop(path: &str) -> bool {
 
 /// Whether a file is the extension module of a server whose own threads, of another runtime, read requests and hand them to Python.
 fn is_native_server(path: &str) -> bool {
-    ["_granian.", "robyn."].into_iter().any(|begin| name(path).starts_with(begin)) && path.ends_with(".so")
+    let is_library = Path::new(path).extension().is_some_and(|extension| extension == "so");
+    is_library && ["_granian.", "robyn."].into_iter().any(|begin| name(path).starts_with(begin))
 }
 
 /// Where the value of a key is, from a thread's own thread-local data.

@@ -17,12 +17,12 @@ pub(super) struct Charges {
 
 impl Charges {
     /// A class is charged.
-    pub(super) fn to_class(&mut self, class: ClassId, cost: Cost) {
+    pub(super) fn charge_class(&mut self, class: ClassId, cost: Cost) {
         add(&mut self.classes, class.0, cost);
     }
 
     /// A service is charged, and none of its classes.
-    pub(super) fn to_overhead(&mut self, service: ServiceId, cost: Cost) {
+    pub(super) fn charge_overhead(&mut self, service: ServiceId, cost: Cost) {
         add(&mut self.overhead, service.0, cost);
     }
 

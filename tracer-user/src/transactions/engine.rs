@@ -24,6 +24,7 @@ pub mod trace_ids;
 mod upkeep;
 mod verdicts;
 
+use super::strategies::event_loop;
 use std::collections::VecDeque;
 
 use tracer_common::event::{Fork, OPEN_MIDSTREAM, Open, State, TASK_EDGE_TURNED, TASK_EDGE_WOKE, Wake};
@@ -189,15 +190,15 @@ impl Engine {
             Record::CallStack { .. } => {}
             Record::Wake(wake) => self.woken(wake, out),
             Record::TaskEdge(task_edge) if task_edge.relation == TASK_EDGE_TURNED => {
-                self.loops.turned(&mut self.world, task_edge)
+                event_loop::turned(&mut self.world, task_edge);
             }
             Record::TaskEdge(task_edge) if task_edge.relation == TASK_EDGE_WOKE => {
-                self.tasks.woken_task(&mut self.world, task_edge)
+                self.tasks.woken_task(&mut self.world, task_edge);
             }
             Record::TaskEdge(task_edge) => self.tasks.task_edge(&mut self.world, task_edge),
             Record::InbandContext(inband) => self.inband.inband(&mut self.world, inband),
             Record::DeclaredCall { call, values } => {
-                self.declared.declared_call(&mut self.world, call, values.as_ref(), out)
+                self.declared.declared_call(&mut self.world, call, values.as_ref(), out);
             }
             Record::Fork(fork) => self.forked(fork),
             Record::Exec(exec) => self.child_processes.executed(&mut self.world, exec),

@@ -432,6 +432,7 @@ pub struct Slab {
     free: Vec<u32>,
     used: usize,
     /// Reported spans, the last one on top: their memory is in the processor's caches, unlike what the allocator would give.
+    #[expect(clippy::vec_box, reason = "the boxes are what is kept")]
     spare: Vec<Box<OpenSpan>>,
 }
 

@@ -102,9 +102,9 @@ fn cycle(uses: &BTreeMap<String, BTreeSet<String>>) -> Option<Vec<String>> {
         }
         for name in done {
             left.remove(name);
-            left.values_mut().for_each(|used| {
+            for used in left.values_mut() {
                 used.remove(name);
-            });
+            }
         }
     }
     let mut path = vec![*left.keys().next()?];

@@ -8,32 +8,32 @@ use crate::model::sample_span::span;
 use crate::model::{ClassId, Side, Sink};
 use crate::profiles::Filter;
 
-fn file(path: &str) -> Option<Arc<str>> {
-    Some(Arc::from(path))
+fn file(path: &str) -> Arc<str> {
+    Arc::from(path)
 }
 
 fn python(function: &str, path: &str) -> Frame {
-    Frame::interpreted(function, file(path), Language::Python)
+    Frame::interpreted(function, Some(file(path)), Language::Python)
 }
 
 #[test]
 fn the_innermost_function_of_the_application_makes_the_call() {
     let owners = CodeOwners::default();
     let frames = [
-        Frame::of("_start", file("/usr/bin/python3.11")),
+        Frame::of("_start", Some(file("/usr/bin/python3.11"))),
         python("serve (shop/main.py:3)", "/srv/shop/main.py"),
         python("load (shop/items.py:41)", "/srv/shop/items.py"),
         python("query (psycopg2/extras.py:7)", "/usr/lib/python3/dist-packages/psycopg2/extras.py"),
-        Frame::of("PQexec", file("/usr/lib/x86_64-linux-gnu/libpq.so.5")),
-        Frame::of("__send", file("/usr/lib/x86_64-linux-gnu/libc.so.6")),
+        Frame::of("PQexec", Some(file("/usr/lib/x86_64-linux-gnu/libpq.so.5"))),
+        Frame::of("__send", Some(file("/usr/lib/x86_64-linux-gnu/libc.so.6"))),
     ];
     let found = place(&frames, &owners).unwrap();
     assert_eq!((&*found.function, found.file.as_deref(), found.line), ("load", Some("/srv/shop/items.py"), 41));
     // A program that the distribution installed makes its own calls, and an interpreter makes those of others.
     let installed = [
-        Frame::of("main", file("/usr/bin/psql")),
-        Frame::of("SendQuery", file("/usr/bin/psql")),
-        Frame::of("PQexec", file("/usr/lib/libpq.so.5")),
+        Frame::of("main", Some(file("/usr/bin/psql"))),
+        Frame::of("SendQuery", Some(file("/usr/bin/psql"))),
+        Frame::of("PQexec", Some(file("/usr/lib/libpq.so.5"))),
     ];
     assert_eq!(&*place(&installed, &owners).unwrap().function, "SendQuery");
     assert_eq!(place(&frames[..1], &owners), None);
@@ -45,7 +45,7 @@ fn the_innermost_function_of_the_application_makes_the_call() {
 fn drivers_that_are_compiled_into_a_program_are_known_by_their_source() {
     use crate::profiles::frame::Source;
     let at = |function: &str, path: &str| {
-        Frame::at(function, file("/srv/shop"), Source { path: Arc::from(path), line: 9 }, path)
+        Frame::at(function, Some(file("/srv/shop")), Source { path: Arc::from(path), line: 9 }, path)
     };
     let frames = [
         at("main.load", "/build/shop/items.go"),
@@ -63,9 +63,9 @@ fn places_add_up() {
         let page = python("page (shop/views.py:7)", "/srv/shop/views.py");
         let of =
             vec![Frame::plain("shop"), page, python(&format!("load (shop/items.py:{line})"), "/srv/shop/items.py")];
-        (of.into_iter().chain([Frame::of(inner, file("/usr/lib/libc.so.6"))]).collect::<Vec<_>>(), calls, 0)
+        (of.into_iter().chain([Frame::of(inner, Some(file("/usr/lib/libc.so.6")))]).collect::<Vec<_>>(), calls, 0)
     };
-    let nowhere = (vec![Frame::plain("shop"), Frame::of("__send", file("/usr/lib/libc.so.6"))], 1, 0);
+    let nowhere = (vec![Frame::plain("shop"), Frame::of("__send", Some(file("/usr/lib/libc.so.6")))], 1, 0);
     let stacks = [stack(3, "__send", 4), stack(3, "writev", 2), stack(9, "__send", 3), nowhere];
     let (places, found) = called_from(&stacks, &CodeOwners::default(), 2);
     let of: Vec<_> = places.iter().map(|place| (place.line, place.calls, place.stacks.len())).collect();

@@ -331,17 +331,17 @@ impl Engine {
                     live.cost.add(cost);
                     if live.side == Side::Server { ProcessWork::Request(live.class) } else { ProcessWork::Other }
                 } else if let Some(class) = class {
-                    self.charges.to_class(class, cost);
+                    self.charges.charge_class(class, cost);
                     self.reported.charged(slot, class, cost);
                     ProcessWork::Request(Some(class))
                 } else {
-                    self.charges.to_overhead(service, cost);
+                    self.charges.charge_overhead(service, cost);
                     ProcessWork::Other
                 }
             }
             Target::Overhead => {
                 let service = self.world.processes.service(tgid);
-                self.charges.to_overhead(service, cost);
+                self.charges.charge_overhead(service, cost);
                 ProcessWork::Other
             }
         };
@@ -488,7 +488,7 @@ impl Engine {
             if let Some(class) = live.class.filter(|_| live.side == Side::Server) {
                 let rest = less(live.cost, live.posted);
                 live.posted = live.cost;
-                self.charges.to_class(class, rest);
+                self.charges.charge_class(class, rest);
             }
         }
         self.charges.take()

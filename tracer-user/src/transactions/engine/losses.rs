@@ -4,6 +4,7 @@ use crate::model::{Nanos, Side};
 use crate::transactions::engine::Engine;
 use crate::transactions::evidence::Evidence;
 use crate::transactions::slot::Slot;
+use crate::transactions::strategies::thread_pool;
 use crate::transactions::thread::Thread;
 use smallvec::SmallVec;
 use tracer_common::event::{Header, OP_TX, Op};
@@ -33,7 +34,7 @@ impl Engine {
 
     /// Records of thread `tid` are missing: `doubted` may not be its only requests.
     pub(super) fn doubt(&mut self, tid: u32, doubted: SmallVec<[Slot; 2]>) {
-        self.thread_pools.release(&mut self.world, tid);
+        thread_pool::release(&mut self.world, tid);
         self.world.counters.threads_doubted += 1;
         let now = self.world.now;
         if let Some(thread) = self.world.threads.get_mut(&tid) {

@@ -1,5 +1,6 @@
 //! An operation on a socket: bytes were sent or received. [`Engine::on_io`] lists what is done, and why in that order.
 
+use crate::transactions::strategies::event_loop;
 use tracer_common::event::{OP_DATAGRAM, OP_EOF, OP_TX, OP_UNSEEN, Op};
 
 use crate::model::{Direction, Nanos, Side};
@@ -174,7 +175,7 @@ impl Engine {
         if dir == Direction::Rx && !is_end {
             self.reads_for(&op.header, span);
         }
-        self.loops.looped(&mut self.world, op, dir);
+        event_loop::looped(&mut self.world, op, dir);
         if !is_end {
             self.reads_in_job(op, dir, *last);
         }
@@ -186,7 +187,7 @@ impl Engine {
         let after = after_reply::still_after(&mut self.world, op, dir, span, *continues);
         let one_pending_read = pending_reads::one_pending_read(&mut self.world, op, dir, span.is_some(), events);
         let during = During { op, group, holder, own, after, one_pending_read };
-        let spoken = self.loops.spoken_of(&self.world, op, events);
+        let spoken = event_loop::spoken_of(&self.world, op, events);
         let batch = if together.is_empty() { self.batch(cookie, events) } else { Vec::new() };
         let behind = if *is_end { self.behind(cookie, span) } else { None };
         Before { during, span, together, batch, spoken, behind }

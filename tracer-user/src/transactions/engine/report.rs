@@ -265,12 +265,12 @@ impl Engine {
 
     /// What a withdrawn span cost is its service's overhead.
     pub fn disown(&mut self, live: &OpenSpan) {
-        self.charges.to_overhead(live.service, less(live.cost, live.posted));
+        self.charges.charge_overhead(live.service, less(live.cost, live.posted));
     }
 
     /// Posts the unposted cost of a finished span to its final class.
     pub fn settle(&mut self, live: &OpenSpan, class: ClassId) {
         let rest = less(live.cost, live.posted);
-        self.charges.to_class(class, rest);
+        self.charges.charge_class(class, rest);
     }
 }

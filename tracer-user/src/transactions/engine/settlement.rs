@@ -62,10 +62,10 @@ impl Engine {
         let class = reported.and_then(|(.., class)| class);
         match class {
             Some(class) => {
-                self.charges.to_class(class, rest);
+                self.charges.charge_class(class, rest);
                 self.reported.late.add(reported.map(|(span, ..)| span), class, rest);
             }
-            None => self.charges.to_overhead(live.service, rest),
+            None => self.charges.charge_overhead(live.service, rest),
         }
         let owner = class.map_or(Owner::Overhead(live.service), Owner::Class);
         for mut sample in samples {

@@ -134,7 +134,7 @@ impl ChildProcesses {
                 forked: header.nanos,
                 ended: 0,
                 executed: false,
-                request: self.request_at_fork(world, tasks, fork),
+                request: request_at_fork(world, tasks, fork),
                 task: 0,
             },
             |above| ChildProcess { ended: 0, executed: false, ..above },
@@ -178,29 +178,6 @@ impl ChildProcesses {
         }
         let entry = ChildProcess { server: parent, forked: 0, ended: 0, executed: false, request: None, task: 0 };
         self.add_child(world, child, entry);
-    }
-
-    /// The request that a forking thread holds alone.
-    fn request_at_fork(&self, world: &World, tasks: &TaskTable, fork: &Fork) -> Option<ForkingRequest> {
-        let header = &fork.header;
-        let thread = world.threads.get(&header.tid)?;
-        let live_thread = thread.tgid == header.tgid && thread.died == 0;
-        // Which callback or task forked is not reported.
-        if !live_thread || thread.lap.is_some() || thread.open.len() != 1 || tasks.makes_tasks(header.tgid) {
-            return None;
-        }
-        let request = thread.holder()?;
-        let live = world.spans.get(request)?;
-        let alone = live.side == Side::Server && !live.multiplexed && !is_unique(live.read_as);
-        // An answer that has begun may be over, and the thread at work for itself.
-        let unanswered = live.first_reply == 0 && live.end == 0 && live.start <= header.nanos;
-        (alone && unanswered).then(|| ForkingRequest {
-            request,
-            kept: live.kept(),
-            tid: header.tid,
-            others_open: false,
-            over: None,
-        })
     }
 
     /// A process executed another program.
@@ -251,20 +228,13 @@ impl ChildProcesses {
             let of_server = world.processes.serving.contains_key(&child.server).then_some(Evidence::ForkOfServer);
             return of_worker.or(of_server).map(undecided);
         };
-        let answered = self.answered_forking(world, &forking);
+        let answered = answered_forking(world, &forking);
         if answered.is_none_or(|answered| answered.end != 0 && now > answered.end.saturating_add(SOON)) {
             return (!independent).then(|| undecided(Evidence::ForkOutlived));
         }
         let kept = world.spans.get(request).map_or(kept, OpenSpan::kept);
         let cause = Cause::of(request, kept, Evidence::ForkUndecided);
         Some(Cause { shown_by: ShownBy::Process, state: CallState::AwaitsProcess, ..cause })
-    }
-
-    /// How a request that forked a process was answered, as far as it was; `None`: it was forgotten.
-    fn answered_forking(&self, world: &World, forking: &ForkingRequest) -> Option<Answered> {
-        let Some(live) = world.spans.get(forking.request) else { return forking.over };
-        let alone = forking.tid == 0 || (live.alone && live.answered_by == forking.tid);
-        Some(Answered { first: live.first_reply, end: live.end, alone })
     }
 
     /// A request is reported: processes that it forked may still make calls.
@@ -386,7 +356,7 @@ impl ChildProcesses {
         let Some((child, forking)) = child.and_then(|child| Some((child, child.request?))) else {
             return Verdict::Doubt(Doubt::ForkUndecided);
         };
-        let Some(request) = self.answered_forking(world, &forking) else { return Verdict::Doubt(Doubt::ForkUndecided) };
+        let Some(request) = answered_forking(world, &forking) else { return Verdict::Doubt(Doubt::ForkUndecided) };
         let answered = if request.first == 0 { request.end } else { request.first };
         let outlives =
             request.end != 0 && request.end.saturating_add(SOON) < if child.ended == 0 { now } else { child.ended };
@@ -429,4 +399,34 @@ fn sure(ended: Nanos, answered: Nanos, end: Nanos) -> Verdict {
     } else {
         Verdict::Confirmed
     }
+}
+
+/// The request that a forking thread holds alone.
+fn request_at_fork(world: &World, tasks: &TaskTable, fork: &Fork) -> Option<ForkingRequest> {
+    let header = &fork.header;
+    let thread = world.threads.get(&header.tid)?;
+    let live_thread = thread.tgid == header.tgid && thread.died == 0;
+    // Which callback or task forked is not reported.
+    if !live_thread || thread.lap.is_some() || thread.open.len() != 1 || tasks.makes_tasks(header.tgid) {
+        return None;
+    }
+    let request = thread.holder()?;
+    let live = world.spans.get(request)?;
+    let alone = live.side == Side::Server && !live.multiplexed && !is_unique(live.read_as);
+    // An answer that has begun may be over, and the thread at work for itself.
+    let unanswered = live.first_reply == 0 && live.end == 0 && live.start <= header.nanos;
+    (alone && unanswered).then(|| ForkingRequest {
+        request,
+        kept: live.kept(),
+        tid: header.tid,
+        others_open: false,
+        over: None,
+    })
+}
+
+/// How a request that forked a process was answered, as far as it was; `None`: it was forgotten.
+fn answered_forking(world: &World, forking: &ForkingRequest) -> Option<Answered> {
+    let Some(live) = world.spans.get(forking.request) else { return forking.over };
+    let alone = forking.tid == 0 || (live.alone && live.answered_by == forking.tid);
+    Some(Answered { first: live.first_reply, end: live.end, alone })
 }

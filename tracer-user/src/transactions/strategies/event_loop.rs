@@ -111,29 +111,9 @@ impl EventLoops {
         self.groups.shrink_excess();
     }
 
-    /// Before an operation is handled: marks the thread as an event loop if the operation comes from one.
-    pub(crate) fn looped(&mut self, world: &mut World, op: &Op, dir: Direction) {
-        if !is_looped(op) {
-            return;
-        }
-        let Some(thread) = world.thread(op.header.tid, op.header.tgid, op.header.nanos) else { return };
-        thread.multiplexer = true;
-        if thread.is_further_piece(op) {
-            return;
-        }
-        // An unreported receive (of an untraced connection) ran a callback, too.
-        let ahead = match dir {
-            Direction::Tx => 0..=0,
-            // One receive brings several texts, or none; of clients it is not always reported.
-            Direction::Rx if op.header.kind == Kind::Text as u8 => 0..=1,
-            Direction::Rx => 1..=1,
-        };
-        thread.lap.get_or_insert_default().counted(op, ahead);
-    }
-
     /// A receive of encrypted bytes began a callback that belongs to no span until text is read in it.
     pub(crate) fn received_encrypted(&mut self, world: &mut World, op: &Op) {
-        self.looped(world, op, Direction::Rx);
+        looped(world, op, Direction::Rx);
         self.received(world, op, Spoken::default());
     }
 
@@ -263,22 +243,6 @@ impl EventLoops {
         }
     }
 
-    /// What a receive of an event loop contains, computed before its exchange events are handled.
-    pub(crate) fn spoken_of(&self, world: &World, op: &Op, events: &[ExchangeEvent]) -> Spoken {
-        let Some(connection) = world.connections.get(&op.cookie).filter(|_| is_looped(op)) else {
-            return Spoken::default();
-        };
-        let begun =
-            events.iter().filter(|word| matches!(word, ExchangeEvent::Begun { side: Side::Server, .. })).count();
-        let exchanges = events.iter().filter_map(|word| match word {
-            ExchangeEvent::Replied { exchange, .. } | ExchangeEvent::Done { exchange, .. } => Some(*exchange),
-            _ => None,
-        });
-        let mut spans: SmallVec<[Slot; 4]> = exchanges.filter_map(|exchange| connection.span(exchange)).collect();
-        spans.dedup();
-        Spoken { spans, begun }
-    }
-
     /// A receive began a callback: ties together everything it received.
     pub(crate) fn received(&mut self, world: &mut World, op: &Op, spoken: Spoken) {
         if !is_looped(op) {
@@ -310,17 +274,6 @@ impl EventLoops {
             }
             lap.begin(counter(op.entity), of);
             lap.spoken = Spoken { spans: spoken.last().copied().into_iter().collect(), begun };
-        }
-    }
-
-    /// The loop turned to timers, immediates or messages of other threads.
-    pub(crate) fn turned(&mut self, world: &mut World, task_edge: &TaskEdge) {
-        world.now = world.now.max(task_edge.header.nanos);
-        let Some(thread) = world.threads.get_mut(&task_edge.header.tid) else { return };
-        thread.group = ReadInterval::default();
-        if let Some(lap) = &mut thread.lap {
-            lap.edge_seq = task_edge.nth;
-            lap.begin(counter(task_edge.child), None);
         }
     }
 
@@ -398,5 +351,51 @@ impl Thread {
         if let Some(lap) = &mut self.lap {
             lap.lose();
         }
+    }
+}
+
+/// Before an operation is handled: marks the thread as an event loop if the operation comes from one.
+pub(crate) fn looped(world: &mut World, op: &Op, dir: Direction) {
+    if !is_looped(op) {
+        return;
+    }
+    let Some(thread) = world.thread(op.header.tid, op.header.tgid, op.header.nanos) else { return };
+    thread.multiplexer = true;
+    if thread.is_further_piece(op) {
+        return;
+    }
+    // An unreported receive (of an untraced connection) ran a callback, too.
+    let ahead = match dir {
+        Direction::Tx => 0..=0,
+        // One receive brings several texts, or none; of clients it is not always reported.
+        Direction::Rx if op.header.kind == Kind::Text as u8 => 0..=1,
+        Direction::Rx => 1..=1,
+    };
+    thread.lap.get_or_insert_default().counted(op, ahead);
+}
+
+/// What a receive of an event loop contains, computed before its exchange events are handled.
+pub(crate) fn spoken_of(world: &World, op: &Op, events: &[ExchangeEvent]) -> Spoken {
+    let Some(connection) = world.connections.get(&op.cookie).filter(|_| is_looped(op)) else {
+        return Spoken::default();
+    };
+    let begun = events.iter().filter(|word| matches!(word, ExchangeEvent::Begun { side: Side::Server, .. })).count();
+    let exchanges = events.iter().filter_map(|word| match word {
+        ExchangeEvent::Replied { exchange, .. } | ExchangeEvent::Done { exchange, .. } => Some(*exchange),
+        _ => None,
+    });
+    let mut spans: SmallVec<[Slot; 4]> = exchanges.filter_map(|exchange| connection.span(exchange)).collect();
+    spans.dedup();
+    Spoken { spans, begun }
+}
+
+/// The loop turned to timers, immediates or messages of other threads.
+pub(crate) fn turned(world: &mut World, task_edge: &TaskEdge) {
+    world.now = world.now.max(task_edge.header.nanos);
+    let Some(thread) = world.threads.get_mut(&task_edge.header.tid) else { return };
+    thread.group = ReadInterval::default();
+    if let Some(lap) = &mut thread.lap {
+        lap.edge_seq = task_edge.nth;
+        lap.begin(counter(task_edge.child), None);
     }
 }

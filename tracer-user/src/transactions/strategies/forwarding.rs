@@ -225,7 +225,7 @@ impl Forwarding {
             }
             let other = candidate.is_some_and(|candidate| !alike.contains(&candidate));
             if trusted && multiplexer && several && other && !none {
-                self.doubt_call(world, slot, Doubt::OtherContent);
+                doubt_call(world, slot, Doubt::OtherContent);
             }
             return;
         };
@@ -249,7 +249,7 @@ impl Forwarding {
         if calls.len() > 1 {
             for call in calls {
                 if world.spans.get(call).is_some_and(|call| call.cause.forwarded.is_some()) {
-                    self.doubt_call(world, call, Doubt::ForwardedTwice);
+                    doubt_call(world, call, Doubt::ForwardedTwice);
                 }
             }
         }
@@ -272,7 +272,7 @@ impl Forwarding {
             call.cause.forwarded = Some(Forwarded { since, by_group });
             (call.cause.vote, call.cause.evidence) = (Vote::For(request), Evidence::Forwards);
         } else if call.cause.forwarded.is_some() {
-            self.doubt_call(world, slot, Doubt::OtherReply);
+            doubt_call(world, slot, Doubt::OtherReply);
         }
     }
 
@@ -340,10 +340,10 @@ impl Forwarding {
     fn is_proxy(&self, tgid: u32) -> bool {
         self.processes.get(&tgid).is_some_and(|calls| calls.is_usual())
     }
+}
 
-    fn doubt_call(&mut self, world: &mut World, call: Slot, why: Doubt) {
-        if let Some(live) = world.spans.get_mut(call).filter(|live| !live.cause.is_certain()) {
-            live.cause.doubt = Some(why);
-        }
+fn doubt_call(world: &mut World, call: Slot, why: Doubt) {
+    if let Some(live) = world.spans.get_mut(call).filter(|live| !live.cause.is_certain()) {
+        live.cause.doubt = Some(why);
     }
 }

@@ -205,58 +205,8 @@ impl ThreadPools {
             let owner = job(wake, settled.max(detached_calls.back_at)).then_some(request);
             owner.map_or(Target::Overhead, |slot| Target::of(&world.spans, slot))
         };
-        self.may_be_result(world, wake, (request, last), (settled, result && !lock), (several, wakeups_or_calls));
+        may_be_result(world, wake, (request, last), (settled, result && !lock), (several, wakeups_or_calls));
         Some(owner)
-    }
-
-    /// Notes a wake-up that may hand the result of the thread's calls, the last of which is `last`, to the thread with
-    /// `request`. `settled`: when the previous job was handed back; `may`: whether nothing speaks against it yet.
-    fn may_be_result(
-        &mut self,
-        world: &mut World,
-        wake: &Wake,
-        (request, last): (Slot, Slot),
-        (settled, may): (Nanos, bool),
-        (several, wakeups_or_calls): (bool, u32),
-    ) {
-        let header = &wake.header;
-        let tid = header.tid;
-        let (Some(call), Some(live)) = (world.spans.get(last), world.spans.get(request)) else { return };
-        let replied = call.first_reply;
-        // Wake-ups between a call and its reply come from locks of its client library; and a call sent before the
-        // request was read belongs to another request.
-        if !may || replied == 0 || call.start < live.start {
-            return;
-        }
-        let back = ResultWakeup {
-            request,
-            since: live.start,
-            kept: live.kept(),
-            by: wake.wakee,
-            waited: wake.slept_at < replied,
-            paired: wake.given_by == wake.wakee && wake.given_at > settled,
-            slept_at: wake.slept_at,
-            given_at: if wake.given_by == wake.wakee { wake.given_at } else { 0 },
-            wakeups_or_calls,
-            futex: wake.address,
-        };
-        let calls = world.threads.get(&tid).map(|thread| thread.detached_calls.calls.clone()).unwrap_or_default();
-        if let Some(live) = world.spans.get_mut(request) {
-            for call in calls {
-                if live.candidate_calls.len() < MAX_DETACHED_CALLS && !live.candidate_calls.contains(&call) {
-                    live.candidate_calls.push(call);
-                }
-            }
-        }
-        let Some(thread) = world.threads.get_mut(&tid) else { return };
-        thread.detached_calls.more |= several;
-        thread.detached_calls.back_at = header.nanos;
-        thread.detached_calls.back_idles = wake.counters.idles;
-        if thread.detached_calls.wakeups.len() < MAX_WAKEUPS {
-            thread.detached_calls.wakeups.push(back);
-        } else {
-            thread.detached_calls.more = true;
-        }
     }
 
     /// A thread without undecided calls woke one that holds `request`: it may have done a job without a call.
@@ -436,14 +386,6 @@ impl ThreadPools {
         }
     }
 
-    /// Forgets the detached calls of thread `tid`: records of it are missing.
-    pub(crate) fn release(&mut self, world: &mut World, tid: u32) {
-        let Some(thread) = world.threads.get_mut(&tid) else { return };
-        for call in std::mem::take(&mut thread.detached_calls).calls {
-            dismiss(world, call);
-        }
-    }
-
     /// A call's time to be reported has come: whether its thread still has it among its undecided calls. If so, decides it
     /// once no more evidence is expected.
     pub(crate) fn has_undecided(&mut self, world: &mut World, slot: Slot, now: Nanos) -> bool {
@@ -479,7 +421,7 @@ impl ThreadPools {
         if world.threads.get(&taken.by).is_some_and(|thread| thread.lost_at >= live.start) {
             return Some(Doubt::ThreadUnseen);
         }
-        if moving_requests::seems_moved(&world, live) {
+        if moving_requests::seems_moved(world, live) {
             return Some(Doubt::MayMove);
         }
         let pools = self.pools.get(&live.pid);
@@ -500,5 +442,62 @@ impl ThreadPools {
             return Some(Doubt::Juggles);
         }
         self.doubt_of(world, live.pid, end)
+    }
+}
+
+/// Notes a wake-up that may hand the result of the thread's calls, the last of which is `last`, to the thread with
+/// `request`. `settled`: when the previous job was handed back; `may`: whether nothing speaks against it yet.
+fn may_be_result(
+    world: &mut World,
+    wake: &Wake,
+    (request, last): (Slot, Slot),
+    (settled, may): (Nanos, bool),
+    (several, wakeups_or_calls): (bool, u32),
+) {
+    let header = &wake.header;
+    let tid = header.tid;
+    let (Some(call), Some(live)) = (world.spans.get(last), world.spans.get(request)) else { return };
+    let replied = call.first_reply;
+    // Wake-ups between a call and its reply come from locks of its client library; and a call sent before the
+    // request was read belongs to another request.
+    if !may || replied == 0 || call.start < live.start {
+        return;
+    }
+    let back = ResultWakeup {
+        request,
+        since: live.start,
+        kept: live.kept(),
+        by: wake.wakee,
+        waited: wake.slept_at < replied,
+        paired: wake.given_by == wake.wakee && wake.given_at > settled,
+        slept_at: wake.slept_at,
+        given_at: if wake.given_by == wake.wakee { wake.given_at } else { 0 },
+        wakeups_or_calls,
+        futex: wake.address,
+    };
+    let calls = world.threads.get(&tid).map(|thread| thread.detached_calls.calls.clone()).unwrap_or_default();
+    if let Some(live) = world.spans.get_mut(request) {
+        for call in calls {
+            if live.candidate_calls.len() < MAX_DETACHED_CALLS && !live.candidate_calls.contains(&call) {
+                live.candidate_calls.push(call);
+            }
+        }
+    }
+    let Some(thread) = world.threads.get_mut(&tid) else { return };
+    thread.detached_calls.more |= several;
+    thread.detached_calls.back_at = header.nanos;
+    thread.detached_calls.back_idles = wake.counters.idles;
+    if thread.detached_calls.wakeups.len() < MAX_WAKEUPS {
+        thread.detached_calls.wakeups.push(back);
+    } else {
+        thread.detached_calls.more = true;
+    }
+}
+
+/// Forgets the detached calls of thread `tid`: records of it are missing.
+pub(crate) fn release(world: &mut World, tid: u32) {
+    let Some(thread) = world.threads.get_mut(&tid) else { return };
+    for call in std::mem::take(&mut thread.detached_calls).calls {
+        dismiss(world, call);
     }
 }

@@ -332,7 +332,7 @@ impl Wakers {
         relay.strange |= strange;
         let serves = tasks.serves(tgid, wakee);
         for detached_call in calls {
-            let waits = self.pass(world, tasks, detached_call, wakee, to);
+            let waits = pass(world, tasks, detached_call, wakee, to);
             if serves || waits == 0 {
                 continue;
             }
@@ -343,38 +343,38 @@ impl Wakers {
         }
         true
     }
+}
 
-    /// The call was made for whatever request interval `to` of task `by` serves. Returns the interval it waits in; 0:
-    /// none.
-    fn pass(&mut self, world: &mut World, tasks: &mut TaskTable, detached_call: DetachedCall, by: u64, to: Id) -> Id {
-        let DetachedCall { call, waits, .. } = detached_call;
-        let Some(live) = world
-            .spans
-            .get_mut(call)
-            .filter(|live| live.side == Side::Client && live.cause.state != CallState::DecidedByTask)
-        else {
-            return 0;
-        };
-        tasks.waits_no_more(waits, call);
-        live.provisional_parent = None;
-        if live.cause.passed == Passed::No {
-            live.cause.passed = Passed::ToOne;
+/// The call was made for whatever request interval `to` of task `by` serves. Returns the interval it waits in; 0:
+/// none.
+fn pass(world: &mut World, tasks: &mut TaskTable, detached_call: DetachedCall, by: u64, to: Id) -> Id {
+    let DetachedCall { call, waits, .. } = detached_call;
+    let Some(live) = world
+        .spans
+        .get_mut(call)
+        .filter(|live| live.side == Side::Client && live.cause.state != CallState::DecidedByTask)
+    else {
+        return 0;
+    };
+    tasks.waits_no_more(waits, call);
+    live.provisional_parent = None;
+    if live.cause.passed == Passed::No {
+        live.cause.passed = Passed::ToOne;
+    }
+    live.cause.task = by;
+    let spans = &world.spans;
+    let over = |slot: Slot| spans.get(slot).is_none_or(|live| live.end != 0);
+    match tasks.works_in(to, &over) {
+        Works::For(answer, doubt) => {
+            decide_by_task(world, call, &answer, doubt);
+            to
         }
-        live.cause.task = by;
-        let spans = &world.spans;
-        let over = |slot: Slot| spans.get(slot).is_none_or(|live| live.end != 0);
-        match tasks.works_in(to, &over) {
-            Works::For(answer, doubt) => {
-                decide_by_task(world, call, &answer, doubt);
-                to
+        Works::Undecided(_) if tasks.waits(to, call) => {
+            if let Some(live) = world.spans.get_mut(call) {
+                live.cause.state = CallState::AwaitsTask;
             }
-            Works::Undecided(_) if tasks.waits(to, call) => {
-                if let Some(live) = world.spans.get_mut(call) {
-                    live.cause.state = CallState::AwaitsTask;
-                }
-                to
-            }
-            _ => 0,
+            to
         }
+        _ => 0,
     }
 }
