@@ -1,8 +1,9 @@
 //! What a thread is known to do after it answered a request, and how it finds the next.
 
-use super::slot::{Slot, SpanRef};
 use smallvec::SmallVec;
 use tracer_common::event::{Op, ThreadCounters};
+
+use super::slot::{Slot, SpanRef};
 
 /// Connections remembered per request after its reply; beyond that the oldest is forgotten.
 pub(super) const CONNECTIONS: usize = 8;

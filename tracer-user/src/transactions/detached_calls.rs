@@ -1,8 +1,9 @@
 //! Calls that a thread made while it held no request, and whom it woke since.
 
+use smallvec::SmallVec;
+
 use super::slot::{Slot, SpanRef};
 use crate::model::Nanos;
-use smallvec::SmallVec;
 
 /// A thread that held a request and was woken by a thread that had made a call.
 #[derive(Clone, Copy, Debug)]

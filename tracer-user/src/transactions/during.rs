@@ -1,8 +1,9 @@
 //! An operation, as the events that it brings see it.
 
+use tracer_common::event::Op;
+
 use super::slot::Slot;
 use super::thread::IntervalOwner;
-use tracer_common::event::Op;
 
 /// The operation that produced an exchange event, and the state of its thread before it.
 #[derive(Clone, Copy)]

@@ -24,7 +24,6 @@ pub mod trace_ids;
 mod upkeep;
 mod verdicts;
 
-use super::strategies::event_loop;
 use std::collections::VecDeque;
 
 use tracer_common::event::{Fork, OPEN_MIDSTREAM, Open, State, TASK_EDGE_TURNED, TASK_EDGE_WOKE, Wake};
@@ -49,8 +48,8 @@ use super::strategies::forwarding::Forwarding;
 use super::strategies::inband_context::InbandContexts;
 use super::strategies::lookups::Lookups;
 use super::strategies::tasks::Tasks;
-use super::strategies::thread_affinity;
 use super::strategies::thread_pool::ThreadPools;
+use super::strategies::{event_loop, thread_affinity};
 use super::trace_ids::ReportedTraces;
 use super::world::World;
 use crate::decode::Record;
@@ -181,7 +180,7 @@ impl Engine {
             Record::State(state) => self.state(state, out),
             Record::ThreadStats(stats) => self.on_thread_stats(stats, out),
             Record::Sample { sample, user, kernel, interpreted } => {
-                self.declared.sampled_in_declared(sample, (user, kernel, interpreted));
+                self.declared.sampled(sample, (user, kernel, interpreted));
                 self.sample(sample, (user, kernel, interpreted), out);
             }
             Record::OffCpu { wait, user, interpreted } => self.off_cpu(wait, user, interpreted, out),
@@ -193,12 +192,12 @@ impl Engine {
                 event_loop::turned(&mut self.world, task_edge);
             }
             Record::TaskEdge(task_edge) if task_edge.relation == TASK_EDGE_WOKE => {
-                self.tasks.woken_task(&mut self.world, task_edge);
+                self.tasks.woken(&mut self.world, task_edge);
             }
             Record::TaskEdge(task_edge) => self.tasks.task_edge(&mut self.world, task_edge),
-            Record::InbandContext(inband) => self.inband.inband(&mut self.world, inband),
+            Record::InbandContext(inband) => self.inband.received(&mut self.world, inband),
             Record::DeclaredCall { call, values } => {
-                self.declared.declared_call(&mut self.world, call, values.as_ref(), out);
+                self.declared.called(&mut self.world, call, values.as_ref(), out);
             }
             Record::Fork(fork) => self.forked(fork),
             Record::Exec(exec) => self.child_processes.executed(&mut self.world, exec),
@@ -218,7 +217,7 @@ impl Engine {
     fn forked(&mut self, fork: &Fork) {
         let Fork { header, child_tgid, .. } = fork;
         let by_thread = self.child_processes.forked(&mut self.world, &mut self.tasks.table, fork);
-        if by_thread && thread_affinity::forked_by_thread(&mut self.world, header.tid, header.tgid) {
+        if by_thread && thread_affinity::forked(&mut self.world, header.tid, header.tgid) {
             self.child_processes.others_are_open(*child_tgid);
         }
     }

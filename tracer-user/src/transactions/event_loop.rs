@@ -1,11 +1,13 @@
 //! The callbacks of one event loop, by the ids that were created in them.
 
-use super::slot::Slot;
-use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
+
+use smallvec::SmallVec;
 use tracer_common::event::Op;
 use tracer_common::runtime::NODE_ID_BITS;
+
+use super::slot::Slot;
 
 /// Callbacks remembered per loop; ids created in older callbacks have no owner.
 pub(super) const STRETCHES: usize = 16_384;

@@ -1,10 +1,12 @@
 //! Connections that were never made.
 
+use std::collections::BTreeMap;
+
+use tracer_common::event::{State, tcp_state};
+
 use super::world::World;
 use crate::guard::tables::TableUse;
 use crate::model::FailedConnect;
-use std::collections::BTreeMap;
-use tracer_common::event::{State, tcp_state};
 
 /// Most services, ports and errors of failed connects counted separately within about a second.
 const FAILED_CONNECTS: usize = 256;

@@ -1,9 +1,10 @@
 //! A finished call of a declared function.
 
+use tracer_common::event::DeclaredValues;
+
 use super::slot::Slot;
 use crate::model::{Cost, Nanos, ServiceId, SpanId, TraceId};
 use crate::runtimes::declared::CallPairing;
-use tracer_common::event::DeclaredValues;
 
 /// A finished call.
 #[derive(Clone, Debug)]

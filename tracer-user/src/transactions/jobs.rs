@@ -1,11 +1,12 @@
 //! Jobs of queues: who works on which, and which elements wait to be taken.
 
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
+
 use super::slot::Slot;
 use crate::guard::shrink::ShrinkExcess;
 use crate::guard::tables::{TableUse, scaled};
 use crate::model::{Cost, Nanos, SpanId, TraceId};
-use rustc_hash::{FxHashMap, FxHashSet};
-use smallvec::SmallVec;
 
 /// Numbers of jobs among the exchanges of the connection that they were read from.
 pub(super) const EXCHANGES: u64 = 1 << 63;

@@ -1,7 +1,8 @@
 //! Costs charged to spans that are reported already.
 
-use crate::model::{ClassId, Cost, SpanId};
 use rustc_hash::FxHashMap;
+
+use crate::model::{ClassId, Cost, SpanId};
 
 /// Most requests with late charges between two reads, which are a second apart.
 pub(super) const LATE: usize = 65_536;

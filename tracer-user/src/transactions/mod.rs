@@ -3,10 +3,14 @@
 //! [`engine::Engine`] takes records in ring order and returns finished spans, charges and samples. It is pure: time
 //! comes with the records and ids from a seed, so a recording replays to the result of the original run.
 //!
+//! Three floors: the state that all share (the files beside this one; `world.rs` holds it), `strategies/`, each of which
+//! knows one way to find the request of a call and no other strategy, and `engine/`, which asks them: `cause` when a call is
+//! sent, `read`, `sent`, `answered` and `reported` as requests and calls go on, `doubt` when they are reported.
+//!
 //! A thread that reads a request while another one it read is unanswered is a *multiplexer*: its identity proves
 //! nothing from then on. On such a thread a *callback group* runs from one read to the next read or poll, and a call is
 //! linked only if both its sides agree. Where the kernel side also reports the ends of a loop's callbacks, these tie
-//! spans together (`event_loop.rs`).
+//! spans together (`strategies/event_loop.rs`).
 
 mod after_reply;
 pub mod callback_groups;

@@ -1,7 +1,8 @@
 //! The network below a span: what TCP measured of its connection, and how that was opened.
 
-use crate::model::{Nanos, Network, Opening};
 use tracer_common::event::NetworkPath;
+
+use crate::model::{Nanos, Network, Opening};
 
 /// What TCP measured while a span was open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

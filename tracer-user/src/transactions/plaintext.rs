@@ -1,12 +1,14 @@
 //! An encrypted connection whose text is read: which record brought which text.
 
-use crate::model::{Direction, Nanos, Side};
-use crate::protocols::tls::records::Records;
-use crate::protocols::{ActiveState, ExchangeEvent, Want};
 use std::collections::VecDeque;
+
 use tracer_common::event::{OP_TX, Op};
 use tracer_common::policy::{CapturePolicy, TEXT_UNWANTED, VERDICT_TRACE};
 use tracer_common::runtime::tls::WHOLE_RECORD;
+
+use crate::model::{Direction, Nanos, Side};
+use crate::protocols::tls::records::Records;
+use crate::protocols::{ActiveState, ExchangeEvent, Want};
 
 /// Texts of one direction whose records are remembered: a request's head may come in several.
 pub(super) const TEXTS: usize = 16;

@@ -1,5 +1,10 @@
 //! What other agents report about the requests read here and the calls made here.
 
+use std::collections::VecDeque;
+use std::net::IpAddr;
+
+use rustc_hash::FxHashMap;
+
 use super::slot::Slot;
 use crate::guard::shrink::ShrinkExcess;
 use crate::guard::tables::{TableUse, scaled};
@@ -12,9 +17,6 @@ use crate::relay::event::Mode;
 use crate::relay::key::RequestKey;
 use crate::relay::matches::{self, Given, KEEP, Matches};
 use crate::relay::message::Summary;
-use rustc_hash::FxHashMap;
-use std::collections::VecDeque;
-use std::net::IpAddr;
 
 /// How long a request waits for its caller's context, from its start; nanoseconds.
 pub(super) const WAIT: Nanos = 1_000_000_000;

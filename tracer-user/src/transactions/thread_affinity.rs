@@ -1,11 +1,12 @@
 //! What is known of processes and their threads about whether requests stay on the threads that read them.
 
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
 use super::slot::Slot;
 use crate::guard::shrink::ShrinkExcess;
 use crate::guard::tables::TableUse;
 use crate::model::Nanos;
-use rustc_hash::FxHashMap;
-use smallvec::SmallVec;
 
 /// Requests that must stay on their threads, while others are open, before a process is known to keep them there.
 pub(super) const SEEN: u32 = 8;

@@ -1,10 +1,11 @@
 //! Trace ids with which spans were reported.
 
+use rustc_hash::FxHashMap;
+
 use super::late_costs::LateCosts;
 use super::slot::Slot;
 use crate::guard::tables::{TableUse, scaled};
 use crate::model::{ClassId, Cost, SpanId, TraceId};
-use rustc_hash::FxHashMap;
 
 /// Reported spans whose trace id is remembered, besides those that open spans refer to.
 pub(super) const LIMIT: usize = 65_536;

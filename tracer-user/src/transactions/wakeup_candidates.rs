@@ -1,7 +1,8 @@
 //! Threads that were woken when a result was handed over.
 
-use super::slot::Slot;
 use smallvec::SmallVec;
+
+use super::slot::Slot;
 
 /// The woken threads, and the state of their requests at that time.
 #[derive(Clone, Debug)]

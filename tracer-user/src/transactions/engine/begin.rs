@@ -1,5 +1,10 @@
 //! The start of a span: the thread that holds it, its cause, and its other end on this host.
 
+use std::net::IpAddr;
+
+use smallvec::SmallVec;
+use tracer_common::runtime::KIND_TOKIO;
+
 use crate::model::{Direction, Nanos, Outcome, ProtocolId, Side, TraceFlags, TraceId};
 use crate::protocols::context::{Carrier, TraceParent};
 use crate::protocols::framed::NO_STATUS;
@@ -16,17 +21,10 @@ use crate::transactions::join::JoinKey;
 use crate::transactions::open_span::{Beginning, OpenSpan};
 use crate::transactions::output::Output;
 use crate::transactions::slot::Slot;
-use crate::transactions::strategies::after_reply;
 use crate::transactions::strategies::forwarding::fingerprint;
-use crate::transactions::strategies::streams;
-use crate::transactions::strategies::tasks;
-use crate::transactions::strategies::thread_affinity;
-use crate::transactions::strategies::thread_pool;
 use crate::transactions::strategies::thread_pool::wakeup_candidates;
+use crate::transactions::strategies::{after_reply, streams, tasks, thread_affinity, thread_pool};
 use crate::transactions::thread::{IntervalOwner, Thread};
-use smallvec::SmallVec;
-use std::net::IpAddr;
-use tracer_common::runtime::KIND_TOKIO;
 
 /// The start of a request as the connection parser reports it.
 pub(super) struct Begun {
@@ -127,7 +125,7 @@ impl Engine {
         }
         // A message carries its producer's context itself.
         if protocol.conventions() != Conventions::Messaging {
-            self.inband.inband_ids(&mut live, dir, seq);
+            self.inband.begins(&mut live, dir, seq);
         }
         live.begin_passing();
         let slot = self.world.spans.insert(live);
@@ -167,37 +165,37 @@ impl Engine {
         is_job: bool,
     ) {
         self.holds(slot, cookie, head_at);
-        thread_affinity::read_by_thread(&mut self.world, slot, head_at.pid);
+        thread_affinity::read(&mut self.world, slot, head_at.pid);
         let Some(During { op, .. }) = op else { return };
         self.declared.read(op.header.tgid, op.entity, slot);
         if !is_job {
-            after_reply::takes_request(&mut self.world, op, exchange);
-            self.forwarding.may_forward(&mut self.world, slot, op);
+            after_reply::read(&mut self.world, op, exchange);
+            self.forwarding.read(&mut self.world, slot, op);
         }
-        self.tasks.read_by_task(&mut self.world, cookie, op);
+        self.tasks.read(&mut self.world, cookie, op);
     }
 
     /// A thread sent a call: asks the strategies that may tell for which request, in an order in which each knows what the
     /// ones before have decided.
     fn call_begins(&mut self, slot: Slot, cookie: u64, tid: u32, during: Option<During<'_>>) {
         self.acts(tid);
-        streams::asks_by_stream(&mut self.world, slot, tid);
-        self.child_processes.sent_by_process(&mut self.world, slot);
+        streams::asked(&mut self.world, slot, tid);
+        self.child_processes.sent(&mut self.world, slot);
         let Some(During { op, holder, .. }) = during else { return };
         if let Some(holder) = holder {
             wakeup_candidates::stirred(&mut self.world, holder);
         }
         // A task that another task spawned gets its parent from that task, whatever thread it runs on.
-        let made = self.tasks.sent_by_task(&mut self.world, slot, op);
-        thread_affinity::sent_by_thread(&mut self.world, slot, op);
-        self.forwarding.sent_on(&mut self.world, slot, op);
+        let made = self.tasks.sent(&mut self.world, slot, op);
+        thread_affinity::sent(&mut self.world, slot, op);
+        self.forwarding.sent(&mut self.world, slot, op);
         tasks::passed_on(&mut self.world, cookie, slot, op.entity);
         // Wake-ups by a thread that runs goroutines or tasks prove nothing: it wakes threads to run whatever is queued.
         let is_open = |live: &OpenSpan| {
             live.cause.candidate.is_none() && !live.cause.is_certain() && live.cause.shown_by != ShownBy::Process
         };
         if !made && !is_unique(op.entity) && self.world.spans.get(slot).is_some_and(is_open) {
-            self.thread_pools.detached_call(&mut self.world, slot, op);
+            self.thread_pools.sent(&mut self.world, slot, op);
         }
     }
 
@@ -318,10 +316,10 @@ impl Engine {
 
     /// Cause of a call that is being sent: what it was sent after, which process sent it, which task, which thread.
     pub(super) fn cause_of(&self, opener: Option<(Slot, Option<u32>)>, op: Option<During<'_>>) -> Cause {
-        if let Some(cause) = op.and_then(|during| after_reply::cause_after(&self.world, during.op, during.after?)) {
+        if let Some(cause) = op.and_then(|during| after_reply::cause(&self.world, during.op, during.after?)) {
             return cause;
         }
-        if let Some(cause) = op.and_then(|during| self.child_processes.cause_of_child(&self.world, during.op)) {
+        if let Some(cause) = op.and_then(|during| self.child_processes.cause(&self.world, during.op)) {
             return cause;
         }
         let Some(during) = op.filter(|during| self.world.is_tasked(during.op)) else { return self.cause(opener, op) };
@@ -362,7 +360,7 @@ impl Engine {
         };
         let thread = self.world.threads.get(&op.header.tid);
         if is_looped(op) {
-            return self.loops.loop_cause(&self.world, own);
+            return self.loops.cause(&self.world, own);
         }
         let multiplexer = thread.is_some_and(Thread::several);
         let in_job = holder.and_then(|slot| Some((slot, self.cause_in_job(slot, op, opener)?)));
@@ -446,9 +444,9 @@ impl Engine {
             {
                 thread.kind.juggles = true;
             }
-            streams::replied_by_stream(&mut self.world, slot);
+            streams::replied(&mut self.world, slot);
             if let Some(During { op, .. }) = op {
-                thread_affinity::collected_by_thread(&mut self.world, slot, first.tid, op);
+                thread_affinity::collected(&mut self.world, slot, first.tid, op);
             }
             return;
         }
@@ -459,7 +457,7 @@ impl Engine {
         }
         self.acts(first.tid);
         if let Some(During { op, .. }) = op {
-            thread_affinity::answered_by_thread(&mut self.world, slot, first.tid, op);
+            thread_affinity::answered(&mut self.world, slot, first.tid, op);
         }
         if op.is_some() {
             thread_pool::confirm(&mut self.world, slot, first.tid);
@@ -470,7 +468,7 @@ impl Engine {
             self.thread_pools.returned(tgid, calls);
         }
         if let Some(During { op, .. }) = op {
-            self.tasks.answered_by_task(&mut self.world, slot, op);
+            self.tasks.answered(&mut self.world, slot, op);
         }
         // The group that reads a call's reply writes the answer: evidence from the other side of the call.
         if let Some(During { group: Some(IntervalOwner::Call(call)), one_pending_read, .. }) = op {
@@ -486,7 +484,7 @@ impl Engine {
             call.cause.vote = call.cause.vote.and(slot);
         }
         if op.is_some() {
-            self.forwarding.answered_on(&mut self.world, slot);
+            self.forwarding.answered(&mut self.world, slot);
         }
     }
 }

@@ -4,26 +4,27 @@
 //! before the wait belongs to the previous target, the part after it to the target of the operation that ends the
 //! interval. A thread that holds one request works for it until the reply is complete, whatever it waits for meanwhile.
 
-use crate::model::{
-    Cost, DimensionValues, Direction, Interpreted, Nanos, Owner, Side, SpanId, StackSample, Wait, WakerStack,
-};
-use crate::protocols::ExchangeEvent;
-use crate::transactions::charges::{Charged, less};
-use crate::transactions::engine::Engine;
-use crate::transactions::engine::verdicts;
-use crate::transactions::open_span::OpenSpan;
-use crate::transactions::output::Output;
-use crate::transactions::process_costs::ProcessWork;
-use crate::transactions::slot::Slot;
-use crate::transactions::strategies::after_reply;
-use crate::transactions::thread::{HELD_SAMPLES, IntervalOwner, PENDING_SAMPLES, Pending, ReadInterval, Target};
 use std::sync::Arc;
+
 use tracer_common::event::{
     Header, OFF_CPU_UNINTERRUPTIBLE, OffCpu, Op, SAMPLE_AD_HOC, SAMPLE_KERNEL_THREAD, Sample, ThreadStats, WaitEnd,
     Wake,
 };
 use tracer_common::off_cpu::{self, Reason};
 use tracer_common::unwind::Outcome;
+
+use crate::model::{
+    Cost, DimensionValues, Direction, Interpreted, Nanos, Owner, Side, SpanId, StackSample, Wait, WakerStack,
+};
+use crate::protocols::ExchangeEvent;
+use crate::transactions::charges::{Charged, less};
+use crate::transactions::engine::{Engine, verdicts};
+use crate::transactions::open_span::OpenSpan;
+use crate::transactions::output::Output;
+use crate::transactions::process_costs::ProcessWork;
+use crate::transactions::slot::Slot;
+use crate::transactions::strategies::after_reply;
+use crate::transactions::thread::{HELD_SAMPLES, IntervalOwner, PENDING_SAMPLES, Pending, ReadInterval, Target};
 
 /// The operations of a thread that does socket I/O charge it; counter reports count only after this long without one,
 /// nanoseconds.

@@ -5,8 +5,7 @@ use tracer_common::event::{OP_TX, STATE_OWN, State, THREAD_STATS_DEAD, ThreadSta
 use crate::model::{Nanos, Outcome, Side};
 use crate::protocols::{Closed, Stamp, Totals};
 use crate::transactions::during::During;
-use crate::transactions::engine::Engine;
-use crate::transactions::engine::LINGER;
+use crate::transactions::engine::{Engine, LINGER};
 use crate::transactions::open_span::{CallTime, OpenSpan};
 use crate::transactions::output::Output;
 use crate::transactions::slot::Slot;

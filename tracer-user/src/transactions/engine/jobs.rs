@@ -14,6 +14,11 @@
 //! Both ends of a queue are known by the server's address and the element: the same bytes go in and come out. Equal elements
 //! at the same time prove nothing.
 
+use std::hash::{Hash as _, Hasher as _};
+
+use rustc_hash::FxHasher;
+use tracer_common::event::Op;
+
 use crate::model::{Cost, Direction, Linked, Nanos, Outcome, ProtocolId, Side, TraceId};
 use crate::protocols::jobs::{JobEvent, LISTED, TakenJob, joined};
 use crate::protocols::messaging::PROCESS;
@@ -22,8 +27,7 @@ use crate::transactions::during::During;
 use crate::transactions::engine::Engine;
 use crate::transactions::engine::begin::Begun;
 use crate::transactions::engine::report::DEFERRALS;
-use crate::transactions::entity::is_looped;
-use crate::transactions::entity::{is_named, is_unique};
+use crate::transactions::entity::{is_looped, is_named, is_unique};
 use crate::transactions::evidence::Evidence;
 use crate::transactions::jobs::{Asked, EXCHANGES, HeldJob, Jobs, Producer, QUEUES, Worker, WorkerId};
 use crate::transactions::open_span::OpenSpan;
@@ -31,9 +35,6 @@ use crate::transactions::output::Output;
 use crate::transactions::slot::Slot;
 use crate::transactions::strategies::thread_affinity;
 use crate::transactions::thread::Thread;
-use rustc_hash::FxHasher;
-use std::hash::{Hash as _, Hasher as _};
-use tracer_common::event::Op;
 
 impl Engine {
     /// A message of a client shows something of jobs.
@@ -142,7 +143,7 @@ impl Engine {
         let thread = self.world.threads.get(&op.header.tid);
         let is_request = |slot: &Slot| self.world.spans.get(*slot).is_some_and(|live| live.protocol != ProtocolId::Job);
         let of_request = thread.is_some_and(|thread| thread.open.iter().any(is_request))
-            || self.child_processes.cause_of_child(&self.world, op).is_some_and(|cause| cause.candidate.is_some());
+            || self.child_processes.cause(&self.world, op).is_some_and(|cause| cause.candidate.is_some());
         if of_request || !self.world.processes.queue_workers.add(tgid, self.world.limits.processes) {
             return false;
         }
@@ -212,9 +213,9 @@ impl Engine {
         let (nanos, tid) = (op.header.nanos, op.header.tid);
         let Some(live) = self.world.spans.get_mut(slot).filter(|live| live.end == 0) else { return };
         (live.first_reply, live.answered_by) = (nanos, tid);
-        thread_affinity::answered_by_thread(&mut self.world, slot, tid, op);
+        thread_affinity::answered(&mut self.world, slot, tid, op);
         if is_named(op.entity) {
-            self.tasks.answered_by_task(&mut self.world, slot, op);
+            self.tasks.answered(&mut self.world, slot, op);
         }
         self.ended(slot, Outcome::Complete, nanos);
         self.jobs.ended = Some(slot);

@@ -1,13 +1,14 @@
 //! Lost records: absence of evidence inside a loss window, and for long after it, proves nothing.
 
+use smallvec::SmallVec;
+use tracer_common::event::{Header, OP_TX, Op};
+
 use crate::model::{Nanos, Side};
 use crate::transactions::engine::Engine;
 use crate::transactions::evidence::Evidence;
 use crate::transactions::slot::Slot;
 use crate::transactions::strategies::thread_pool;
 use crate::transactions::thread::Thread;
-use smallvec::SmallVec;
-use tracer_common::event::{Header, OP_TX, Op};
 
 impl Engine {
     /// Records of operations were lost after `since`; until `until` there may be work for the requests they reported.

@@ -1,6 +1,5 @@
 //! An operation on a socket: bytes were sent or received. [`Engine::on_io`] lists what is done, and why in that order.
 
-use crate::transactions::strategies::event_loop;
 use tracer_common::event::{OP_DATAGRAM, OP_EOF, OP_TX, OP_UNSEEN, Op};
 
 use crate::model::{Direction, Nanos, Side};
@@ -12,10 +11,7 @@ use crate::transactions::engine::begin::Begun;
 use crate::transactions::event_loop::Spoken;
 use crate::transactions::output::Output;
 use crate::transactions::slot::Slot;
-use crate::transactions::strategies::after_reply;
-use crate::transactions::strategies::pending_reads;
-use crate::transactions::strategies::tasks;
-use crate::transactions::strategies::thread_affinity;
+use crate::transactions::strategies::{after_reply, event_loop, pending_reads, tasks, thread_affinity};
 use crate::transactions::thread::Thread;
 
 /// The bytes that the kernel side carries of an operation: its first, its last, and those of fragments between them.
@@ -65,8 +61,8 @@ impl Engine {
         self.overtaken(op);
         self.miss_text(op);
         if !self.ciphertext(op, carried.0) {
-            tasks::note_task(&mut self.world, op);
-            thread_affinity::note_moving(&mut self.world, op);
+            tasks::note(&mut self.world, op);
+            thread_affinity::note(&mut self.world, op);
             self.on_io(op, carried, out);
             self.watch_encrypted(op, carried.0);
         }

@@ -4,6 +4,9 @@
 //! From a connection's first text on, its socket's bytes are only read for the headers of TLS records: a request's key is
 //! that of the record its first byte travelled in, which is the same at both ends, whether an end sees text or not.
 
+use smallvec::SmallVec;
+use tracer_common::event::{Header, NetworkPath, OP_AHEAD, OP_EOF, OP_JOINED, OP_TX, Op};
+
 use crate::model::{Direction, Nanos, Side};
 use crate::protocols::{Chunk, Closed, Stamp};
 use crate::transactions::engine::Engine;
@@ -12,8 +15,6 @@ use crate::transactions::plaintext::{EVENTS, Text, direction};
 use crate::transactions::slot::Slot;
 use crate::transactions::strategies::tasks;
 use crate::transactions::thread::Thread;
-use smallvec::SmallVec;
-use tracer_common::event::{Header, NetworkPath, OP_AHEAD, OP_EOF, OP_JOINED, OP_TX, Op};
 
 impl Engine {
     /// A TLS library read or wrote text.
@@ -27,7 +28,7 @@ impl Engine {
             return;
         };
         self.overtaken(op);
-        tasks::note_task(&mut self.world, op);
+        tasks::note(&mut self.world, op);
         let header = Header { flags: op.header.flags & !(OP_JOINED | OP_AHEAD), ..op.header };
         let arrived = if header.flags & OP_TX == 0 { arrived } else { 0 };
         // Its thread may have used another socket since.

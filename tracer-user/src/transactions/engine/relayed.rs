@@ -5,6 +5,8 @@
 //! updates the trace id in the store. A call's transaction may still be unknown when it is sent, because that of the
 //! request above it is: the context is sent again as soon as it is known.
 
+use std::net::IpAddr;
+
 use crate::model::{Nanos, Side, TraceId};
 use crate::relay::bounds::Bounds;
 use crate::relay::clocks::{Clock, Pair};
@@ -21,7 +23,6 @@ use crate::transactions::relayed::{
     CallContext, Contact, KNOWN_WAIT, Relayed, Relays, SETTLES, Served, WAIT, patience,
 };
 use crate::transactions::slot::Slot;
-use std::net::IpAddr;
 
 impl Engine {
     /// Offset of the wall clock of an agent's host from this host's `CLOCK_MONOTONIC`.

@@ -5,18 +5,13 @@ use std::sync::Arc;
 use crate::model::{ClassId, Grade, Linked, Nanos, Outcome, ProtocolId, Side};
 use crate::transactions::cause::Cause;
 use crate::transactions::charges::less;
-use crate::transactions::engine::Engine;
-use crate::transactions::engine::verdicts;
+use crate::transactions::engine::{Engine, verdicts};
 use crate::transactions::evidence::{Doubt, Evidence, Reason};
 use crate::transactions::open_span::OpenSpan;
 use crate::transactions::output::{Output, Verdicts};
 use crate::transactions::slot::Slot;
-use crate::transactions::strategies::after_reply;
-use crate::transactions::strategies::streams;
-use crate::transactions::strategies::tasks;
-use crate::transactions::strategies::thread_affinity;
-use crate::transactions::strategies::thread_pool;
 use crate::transactions::strategies::thread_pool::wakeup_candidates;
+use crate::transactions::strategies::{after_reply, streams, tasks, thread_affinity, thread_pool};
 use crate::transactions::world::World;
 
 /// How long, and how many times, a report is deferred for a call whose parent has not begun its answer.
@@ -45,8 +40,8 @@ impl Engine {
     pub fn report(&mut self, now: Nanos, out: &mut Vec<Output>) {
         self.expire_closed(now, out);
         self.relay_sweep(out);
-        self.declared.report_declared_samples(&mut self.world, now, out);
-        self.child_processes.decide_calls_of_children(&mut self.world, &mut self.tasks.table, now);
+        self.declared.report_samples(&mut self.world, now, out);
+        self.child_processes.decide_calls(&mut self.world, &mut self.tasks.table, now);
         while let Some(slot) = self.queue.pop_due(now, |slot| is_preceded(&self.world, slot, now)) {
             self.settle_due(slot, now);
             if now != Nanos::MAX && self.undecided(slot, now) {
@@ -101,7 +96,7 @@ impl Engine {
         let serves = live.side == Side::Server;
         let mut call = if serves { above(live) } else { Some(live) };
         if let Some((live, group_membership)) = call.and_then(|call| Some((call, call.group_membership?)))
-            && self.loops.loop_waits(&self.world, live, group_membership)
+            && self.loops.waits(&self.world, live, group_membership)
         {
             return true;
         }
@@ -142,7 +137,7 @@ impl Engine {
             live.cause.doubt = doubt.or(live.cause.doubt);
             live.alone &= !moves;
         }
-        streams::judge_stream(&mut self.world, slot);
+        streams::judge(&mut self.world, slot);
         self.suspect(slot);
         let Some(live) = self.world.spans.get(slot) else { return };
         let (trace, parent) = (self.trace(live, DEPTH), self.verdict(live).sure());
@@ -192,15 +187,15 @@ impl Engine {
         }
         self.reported_with(slot, trace);
         let Some(mut live) = self.world.spans.remove(slot) else { return };
-        self.inband.tag_over(&live, verdicts.parent, verdicts.trace);
+        self.inband.reported(&live, verdicts.parent, verdicts.trace);
         if let Some(group_membership) = live.group_membership {
             self.loops.untie(group_membership);
         }
         live.trace = trace;
         self.upgrade_reported(&live, trace);
         self.producer_reported(slot, &live, trace);
-        after_reply::reported_before_its_work_ended(&mut self.world, live.tid, slot, live.kept());
-        self.child_processes.reported_before_its_children_ended(slot, &live);
+        after_reply::reported(&mut self.world, live.tid, slot, live.kept());
+        self.child_processes.reported(slot, &live);
         self.leave(slot, &mut live, parent, out);
         // The other end can outlive it and must find the transaction.
         if let Some(callee) = live.callee.and_then(|callee| self.world.spans.get_mut(callee))
@@ -208,7 +203,7 @@ impl Engine {
         {
             callee.trace = trace;
         }
-        self.forwarding.forget_forward(slot, &live);
+        self.forwarding.reported(slot, &live);
         if live.end == 0 {
             live.end = self.world.now;
         }

@@ -1,6 +1,8 @@
 //! What the engine says of a transaction's first request: which it is while spans are open, and what was charged to
 //! requests that are reported already. The books are in the module `roots` of a later layer.
 
+use rustc_hash::FxHashMap;
+
 use crate::model::{ClassId, Cost, Grade, Side, SpanId};
 use crate::protocols::context::Carrier;
 use crate::relay::message::ContextRoot;
@@ -9,7 +11,6 @@ use crate::transactions::engine::report::DEPTH;
 use crate::transactions::open_span::OpenSpan;
 use crate::transactions::relayed::Contact;
 use crate::transactions::slot::Slot;
-use rustc_hash::FxHashMap;
 
 /// The first request of a span's transaction, as far as known by now.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,8 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::model::{Side, TraceId};
-use crate::transactions::engine::Engine;
-use crate::transactions::engine::verdicts;
+use crate::transactions::engine::{Engine, verdicts};
 use crate::transactions::open_span::OpenSpan;
 use crate::transactions::slot::Slot;
 

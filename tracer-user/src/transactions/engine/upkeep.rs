@@ -45,7 +45,7 @@ impl Engine {
         self.child_processes.tick(now);
         self.report_long(out);
         self.let_rest();
-        self.loops.trim_loops(&mut self.world);
+        self.loops.trim(&mut self.world);
         for cookie in old {
             let mut events = std::mem::take(&mut self.events);
             if let Some(connection) = self.world.connections.get_mut(&cookie) {
@@ -61,7 +61,7 @@ impl Engine {
         self.joins.sweep(|slot| spans.get(slot).is_some());
         self.lookups.sweep(now);
         self.relay_expire();
-        self.inband.tags_expire(&mut self.world);
+        self.inband.sweep(&mut self.world);
         self.report(if finish { Nanos::MAX } else { now }, out);
         self.shrink_excess();
     }

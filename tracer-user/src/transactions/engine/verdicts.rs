@@ -5,19 +5,16 @@ use crate::transactions::combine::{Verdict, combine};
 use crate::transactions::engine::Engine;
 use crate::transactions::engine::report::DEFERRALS;
 use crate::transactions::evidence::{Doubt, Reason};
-use crate::transactions::open_span::OpenSpan;
-use crate::transactions::open_span::is_stream;
+use crate::transactions::open_span::{OpenSpan, is_stream};
 use crate::transactions::slot::{Slot, SpanRef};
-use crate::transactions::strategies::streams;
-use crate::transactions::strategies::tasks;
-use crate::transactions::strategies::thread_affinity;
+use crate::transactions::strategies::{streams, tasks, thread_affinity};
 use crate::transactions::world::World;
 
 /// The request to charge the call's work to at once, because no later evidence can change its parent.
 pub(super) fn charged_at_once(world: &World, call: &OpenSpan) -> Option<Slot> {
     let parent = call.cause.request().filter(|_| call.cause.is_certain() && !is_stream(call))?;
     let may_change = tasks::may_be_tasked(world, call, world.now) || thread_affinity::may_be_moved(world, call);
-    (world.spans.get(parent).is_some() && !may_change && thread_affinity::doubt_of_thread(world, call).is_none())
+    (world.spans.get(parent).is_some() && !may_change && thread_affinity::doubt(world, call).is_none())
         .then_some(parent)
 }
 
@@ -33,12 +30,12 @@ impl Engine {
     pub(super) fn verdict(&self, live: &OpenSpan) -> Verdict {
         let verdict = live.group_membership.map_or_else(
             || combine(&live.cause.proposal()),
-            |group_membership| self.loops.loop_verdict(&self.world, live, group_membership),
+            |group_membership| self.loops.verdict(&self.world, live, group_membership),
         );
         if verdict.grade != Grade::Confirmed {
             return verdict;
         }
-        match self.forwarding.doubt_of_evidence(&self.world, live) {
+        match self.forwarding.doubt(&self.world, live) {
             Some(doubt) => Verdict { grade: Grade::Ambiguous, reason: Reason::Against(doubt), ..verdict },
             None => verdict,
         }
@@ -47,16 +44,16 @@ impl Engine {
     /// What makes a call's evidence void by what is known of its process and threads by now. Where several doubts hold, the
     /// first is told: it says most about the process.
     pub(super) fn doubt_by_now(&self, live: &OpenSpan) -> Option<Doubt> {
-        streams::doubt_of_stream(&self.world, live)
-            .or_else(|| thread_affinity::doubt_of_thread(&self.world, live))
-            .or_else(|| tasks::doubt_of_task(&self.world, live))
-            .or_else(|| self.thread_pools.doubt_of_detached_call(&self.world, live))
+        streams::doubt(&self.world, live)
+            .or_else(|| thread_affinity::doubt(&self.world, live))
+            .or_else(|| tasks::doubt(&self.world, live))
+            .or_else(|| self.thread_pools.doubt(&self.world, live))
     }
 
     /// What remains of that parent once it is reported.
     pub(super) fn kept(&self, live: &OpenSpan) -> Option<SpanRef> {
         live.group_membership
-            .and_then(|group_membership| self.loops.loop_kept(group_membership))
+            .and_then(|group_membership| self.loops.kept(group_membership))
             .or(live.cause.candidate.map(|candidate| candidate.kept))
     }
 
@@ -81,7 +78,7 @@ impl Engine {
                 || thread_affinity::may_be_moved(&self.world, call)
                 || call.group_membership.map_or_else(
                     || awaits_answer(&self.world, call),
-                    |group_membership| self.loops.loop_waits(&self.world, call, group_membership),
+                    |group_membership| self.loops.waits(&self.world, call, group_membership),
                 ))
     }
 }

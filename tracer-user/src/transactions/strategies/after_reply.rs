@@ -7,20 +7,20 @@
 //! accepted connection ends it too, and any unreported receive: it may have been a request. Event loops have their own
 //! evidence, or none.
 
+use tracer_common::event::{OP_EOF, Op, State, ThreadCounters};
+
 use crate::model::{Direction, Nanos, Side};
 use crate::transactions::after_reply::Answered;
 use crate::transactions::cause::{Cause, ShownBy};
-use crate::transactions::entity::is_looped;
-use crate::transactions::entity::is_unique;
+use crate::transactions::entity::{is_looped, is_unique};
 use crate::transactions::evidence::Evidence;
 use crate::transactions::open_span::OpenSpan;
 use crate::transactions::slot::{Slot, SpanRef};
 use crate::transactions::thread::Target;
 use crate::transactions::world::World;
-use tracer_common::event::{OP_EOF, Op, State, ThreadCounters};
 
 /// The thread of `op` reads request `exchange` of the connection.
-pub(crate) fn takes_request(world: &mut World, op: &Op, exchange: u64) {
+pub(crate) fn read(world: &mut World, op: &Op, exchange: u64) {
     let Some(thread) = world.threads.get_mut(&op.header.tid) else { return };
     thread.after_reply = None;
     let before = std::mem::replace(&mut thread.serving.cookie, op.cookie);
@@ -124,7 +124,7 @@ pub(crate) fn target_after_tick(world: &mut World, tid: u32, first: bool, counte
 }
 
 /// The cause of a call sent by `op`: `request`, if the thread has answered it and still works for it.
-pub(crate) fn cause_after(world: &World, op: &Op, request: Slot) -> Option<Cause> {
+pub(crate) fn cause(world: &World, op: &Op, request: Slot) -> Option<Cause> {
     let after = world.threads.get(&op.header.tid)?.after_reply.as_ref().filter(|after| after.request == request)?;
     let kept = world.spans.get(request).map_or(after.kept, OpenSpan::kept);
     let shown_by = if world.is_tasked(op) { ShownBy::Task } else { ShownBy::Thread };
@@ -132,7 +132,7 @@ pub(crate) fn cause_after(world: &World, op: &Op, request: Slot) -> Option<Cause
 }
 
 /// The request is reported: later work of its thread for it refers to the reported ids.
-pub(crate) fn reported_before_its_work_ended(world: &mut World, tid: u32, request: Slot, kept: SpanRef) {
+pub(crate) fn reported(world: &mut World, tid: u32, request: Slot, kept: SpanRef) {
     let after = world.threads.get_mut(&tid).and_then(|thread| thread.after_reply.as_mut());
     if let Some(after) = after.filter(|after| after.request == request) {
         after.kept = kept;

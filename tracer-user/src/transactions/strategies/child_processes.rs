@@ -207,7 +207,7 @@ impl ChildProcesses {
     }
 
     /// The cause of a call of a forked process; `None` if it is a process like others.
-    pub(crate) fn cause_of_child(&self, world: &World, op: &Op) -> Option<Cause> {
+    pub(crate) fn cause(&self, world: &World, op: &Op) -> Option<Cause> {
         let (tgid, now) = (op.header.tgid, op.header.nanos);
         let child = self.processes.get(&tgid).filter(|child| child.ended == 0 || now <= child.ended)?;
         // Its own requests decide.
@@ -238,7 +238,7 @@ impl ChildProcesses {
     }
 
     /// A request is reported: processes that it forked may still make calls.
-    pub(crate) fn reported_before_its_children_ended(&mut self, request: Slot, live: &OpenSpan) {
+    pub(crate) fn reported(&mut self, request: Slot, live: &OpenSpan) {
         if !live.forks {
             return;
         }
@@ -253,7 +253,7 @@ impl ChildProcesses {
     }
 
     /// A call was sent: remembers it if the end of its process decides, and keeps the request until then.
-    pub(crate) fn sent_by_process(&mut self, world: &mut World, slot: Slot) {
+    pub(crate) fn sent(&mut self, world: &mut World, slot: Slot) {
         let Some(live) = world.spans.get_mut(slot).filter(|live| live.cause.state == CallState::AwaitsProcess) else {
             return;
         };
@@ -272,7 +272,7 @@ impl ChildProcesses {
     }
 
     /// Decides the calls whose evidence has come.
-    pub(crate) fn decide_calls_of_children(&mut self, world: &mut World, tasks: &mut TaskTable, now: Nanos) {
+    pub(crate) fn decide_calls(&mut self, world: &mut World, tasks: &mut TaskTable, now: Nanos) {
         if self.calls.is_empty() {
             return;
         }

@@ -11,6 +11,14 @@
 //! What a call costs is the difference of its thread's counters. It also counts for the request (or the service's
 //! overhead) around it: declared transactions are a second view of the same work.
 
+use std::collections::VecDeque;
+
+use rustc_hash::FxHashMap;
+use tracer_common::event::{
+    DECLARED_RETURN, DECLARED_SHARED, DeclaredCall, DeclaredValues, SAMPLE_AD_HOC, SAMPLE_KERNEL_THREAD, Sample,
+    ThreadCounters,
+};
+
 use crate::guard::tables::TableUse;
 use crate::model::{Cost, Interpreted, Nanos, Owner, Side, SpanId, StackSample, TraceId};
 use crate::runtimes::declared::CallPairing;
@@ -19,12 +27,6 @@ use crate::transactions::ids;
 use crate::transactions::output::Output;
 use crate::transactions::slot::Slot;
 use crate::transactions::world::World;
-use rustc_hash::FxHashMap;
-use std::collections::VecDeque;
-use tracer_common::event::{
-    DECLARED_RETURN, DECLARED_SHARED, DeclaredCall, DeclaredValues, SAMPLE_AD_HOC, SAMPLE_KERNEL_THREAD, Sample,
-    ThreadCounters,
-};
 
 /// Most open calls, over all stacks.
 const OPEN: usize = 65_536;
@@ -199,7 +201,7 @@ fn key(call: &DeclaredCall) -> StackKey {
 
 impl DeclaredCalls {
     /// A declared function was entered, or returned.
-    pub(crate) fn declared_call(
+    pub(crate) fn called(
         &mut self,
         world: &mut World,
         call: &DeclaredCall,
@@ -225,11 +227,7 @@ impl DeclaredCalls {
     }
 
     /// Keeps a sample until the records of its time are read.
-    pub(crate) fn sampled_in_declared(
-        &mut self,
-        sample: &Sample,
-        (user, kernel, interpreted): (&[u64], &[u64], &Interpreted),
-    ) {
+    pub(crate) fn sampled(&mut self, sample: &Sample, (user, kernel, interpreted): (&[u64], &[u64], &Interpreted)) {
         let calls = self;
         // Ad hoc samples belong to no class.
         if calls.count == 0 || sample.header.flags & (SAMPLE_KERNEL_THREAD | SAMPLE_AD_HOC) != 0 {
@@ -258,7 +256,7 @@ impl DeclaredCalls {
     }
 
     /// Gives out the samples that were taken in declared calls and whose time is over by `now`.
-    pub(crate) fn report_declared_samples(&mut self, world: &mut World, now: Nanos, out: &mut Vec<Output>) {
+    pub(crate) fn report_samples(&mut self, world: &mut World, now: Nanos, out: &mut Vec<Output>) {
         if self.count == 0 {
             return;
         }
@@ -447,7 +445,7 @@ mod tests {
         engine.expect_declared(PAIRINGS.map(Some).to_vec());
         let mut out = Vec::new();
         for (nanos, flags, what) in calls {
-            engine.declared.declared_call(&mut engine.world, &call(*nanos, *flags, *what, nanos / 2), None, &mut out);
+            engine.declared.called(&mut engine.world, &call(*nanos, *flags, *what, nanos / 2), None, &mut out);
         }
         let finished = out.into_iter().filter_map(|output| match output {
             Output::Declared(call) => Some(*call),
@@ -484,7 +482,7 @@ mod tests {
         engine.expect_declared(vec![Some(CallPairing::Depth); 2]);
         let mut out = Vec::new();
         for (nanos, flags, what) in [(10, 0, (0, 100)), (20, 0, (1, 200))] {
-            engine.declared.declared_call(&mut engine.world, &call(nanos, flags, what, 0), None, &mut out);
+            engine.declared.called(&mut engine.world, &call(nanos, flags, what, 0), None, &mut out);
         }
         engine.expect_declared(vec![None, Some(CallPairing::Depth), Some(CallPairing::Depth)]);
         assert_eq!((engine.declared.losses.unreturned, engine.declared.open), (1, 1));
@@ -497,7 +495,7 @@ mod tests {
             (70, RETURN, (2, 90)),
             (80, 0, (7, 90)),
         ] {
-            engine.declared.declared_call(&mut engine.world, &call(nanos, flags, what, 0), None, &mut out);
+            engine.declared.called(&mut engine.world, &call(nanos, flags, what, 0), None, &mut out);
         }
         assert_eq!(out.len(), 2);
         let DeclaredLosses { unreturned, unmatched, .. } = engine.declared.losses;

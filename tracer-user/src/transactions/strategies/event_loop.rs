@@ -12,6 +12,11 @@
 //! both are seen, the result is ambiguous; in a process where this happens, only calls sent in the callback that read
 //! the request are trusted.
 
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+use tracer_common::event::{Kind, Op, TaskEdge};
+use tracer_common::runtime::{NODE_ID_BITS, NODE_SURE};
+
 use crate::guard::shrink::ShrinkExcess;
 use crate::guard::tables::TableUse;
 use crate::model::{Direction, Nanos, Side};
@@ -23,15 +28,10 @@ use crate::transactions::during::During;
 use crate::transactions::entity::is_looped;
 use crate::transactions::event_loop::{STRETCHES, Spoken};
 use crate::transactions::evidence::{Doubt, Evidence};
-use crate::transactions::open_span::is_stream;
-use crate::transactions::open_span::{GroupMembership, OpenSpan};
+use crate::transactions::open_span::{GroupMembership, OpenSpan, is_stream};
 use crate::transactions::slot::{Slot, SpanRef};
 use crate::transactions::thread::{IntervalOwner, ReadInterval, Thread};
 use crate::transactions::world::World;
-use rustc_hash::FxHashMap;
-use smallvec::SmallVec;
-use tracer_common::event::{Kind, Op, TaskEdge};
-use tracer_common::runtime::{NODE_ID_BITS, NODE_SURE};
 
 /// Answered requests with calls a process needs before its ties are trusted.
 const SEEN: u32 = 8;
@@ -157,7 +157,7 @@ impl EventLoops {
     }
 
     /// Cause of a call that an event loop sends, as far as known yet.
-    pub(crate) fn loop_cause(&self, world: &World, own: Option<Slot>) -> Cause {
+    pub(crate) fn cause(&self, world: &World, own: Option<Slot>) -> Cause {
         let Some(live) = own.and_then(|slot| world.spans.get(slot)) else {
             return Cause::none(Evidence::CallbackUnknown);
         };
@@ -278,7 +278,7 @@ impl EventLoops {
     }
 
     /// The verdict on an event loop's call.
-    pub(crate) fn loop_verdict(&self, world: &World, live: &OpenSpan, group_membership: GroupMembership) -> Verdict {
+    pub(crate) fn verdict(&self, world: &World, live: &OpenSpan, group_membership: GroupMembership) -> Verdict {
         let since = |slot: Slot, otherwise: Nanos| world.spans.get(slot).map_or(otherwise, |live| live.start);
         combine(&match self.groups.whose(group_membership.callback_group) {
             GroupOwner::Untied if live.cause.is_certain() => Proposal::none(live.cause.evidence),
@@ -307,7 +307,7 @@ impl EventLoops {
     }
 
     /// Evicts the oldest callbacks of event loops when all loops together have too many.
-    pub(crate) fn trim_loops(&mut self, world: &mut World) {
+    pub(crate) fn trim(&mut self, world: &mut World) {
         let laps = || world.threads.iter().filter_map(|(_, thread)| thread.lap.as_ref());
         let (count, sum) = laps().fold((0, 0), |(count, sum), lap| (count + 1, sum + lap.stretches.len()));
         let most = if sum > world.limits.tasks { world.limits.tasks / count } else { STRETCHES };
@@ -323,7 +323,7 @@ impl EventLoops {
     }
 
     /// What remains of the one request a loop's call is tied to.
-    pub(crate) fn loop_kept(&self, group_membership: GroupMembership) -> Option<SpanRef> {
+    pub(crate) fn kept(&self, group_membership: GroupMembership) -> Option<SpanRef> {
         match self.groups.whose(group_membership.callback_group) {
             GroupOwner::One(asker) => Some(asker.kept),
             GroupOwner::Untied | GroupOwner::Several => None,
@@ -331,7 +331,7 @@ impl EventLoops {
     }
 
     /// Whether spans tied to the call may still change its parent.
-    pub(crate) fn loop_waits(&self, world: &World, live: &OpenSpan, group_membership: GroupMembership) -> bool {
+    pub(crate) fn waits(&self, world: &World, live: &OpenSpan, group_membership: GroupMembership) -> bool {
         // An open span may still become tied to a request, or to another one.
         let goes_on = live.deferred < PATIENCE && self.groups.is_open(group_membership.callback_group);
         match self.groups.whose(group_membership.callback_group) {

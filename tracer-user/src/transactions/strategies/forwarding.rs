@@ -178,7 +178,7 @@ pub(crate) fn fingerprint(request: &Request, protocol: ProtocolId) -> u64 {
 
 impl Forwarding {
     /// A thread read a request that it may forward.
-    pub(crate) fn may_forward(&mut self, world: &mut World, slot: Slot, op: &Op) {
+    pub(crate) fn read(&mut self, world: &mut World, slot: Slot, op: &Op) {
         if is_looped(op) || world.is_tasked(op) {
             return;
         }
@@ -187,14 +187,14 @@ impl Forwarding {
     }
 
     /// A span is reported.
-    pub(crate) fn forget_forward(&mut self, slot: Slot, live: &OpenSpan) {
+    pub(crate) fn reported(&mut self, slot: Slot, live: &OpenSpan) {
         if let Some(listed) = live.in_forwarding {
             self.remove((live.tid, live.fingerprint), slot, listed);
         }
     }
 
     /// A call was sent: checks whether it forwards an open request.
-    pub(crate) fn sent_on(&mut self, world: &mut World, slot: Slot, op: &Op) {
+    pub(crate) fn sent(&mut self, world: &mut World, slot: Slot, op: &Op) {
         let tid = op.header.tid;
         if is_looped(op) || world.is_tasked(op) {
             return;
@@ -256,7 +256,7 @@ impl Forwarding {
     }
 
     /// The first byte of a request's answer was sent: checks whether it is the reply of the forwarding call.
-    pub(crate) fn answered_on(&mut self, world: &mut World, request: Slot) {
+    pub(crate) fn answered(&mut self, world: &mut World, request: Slot) {
         let Some(live) = world.spans.get(request).filter(|live| !live.looks_shared) else { return };
         let &[slot] = &live.forwards[..] else { return };
         let (since, status, tgid) = (live.start, live.status, live.pid);
@@ -277,7 +277,7 @@ impl Forwarding {
     }
 
     /// Why a call is doubtful whose parent was found by forwarding or by its callback group.
-    pub(crate) fn doubt_of_evidence(&self, world: &World, call: &OpenSpan) -> Option<Doubt> {
+    pub(crate) fn doubt(&self, world: &World, call: &OpenSpan) -> Option<Doubt> {
         let cause = &call.cause;
         let Some(Forwarded { since, by_group }) = cause.forwarded else {
             let grouped = call.group_membership.is_none() && cause.taken.is_none() && !cause.is_tasked();

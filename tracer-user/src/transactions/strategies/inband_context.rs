@@ -4,15 +4,17 @@
 //! at the other end gets the call as its parent. A context belongs to the span whose first byte has the context's
 //! sequence number, and to no other.
 
+use std::collections::VecDeque;
+
+use rustc_hash::FxHashMap;
+use tracer_common::event::{INBAND_HELD, INBAND_NAMED, INBAND_REFUSED, INBAND_TX, InbandContext};
+
 use crate::guard::shrink::ShrinkExcess;
 use crate::guard::tables::{TableUse, scaled};
 use crate::model::{Direction, Nanos, Side, SpanId, TraceId};
 use crate::transactions::inband_context::{InbandIds, Outcomes, Place};
 use crate::transactions::open_span::OpenSpan;
 use crate::transactions::world::World;
-use rustc_hash::FxHashMap;
-use std::collections::VecDeque;
-use tracer_common::event::{INBAND_HELD, INBAND_NAMED, INBAND_REFUSED, INBAND_TX, InbandContext};
 
 /// Limit of contexts that wait for their span.
 const LIMIT: usize = 65_536;
@@ -60,7 +62,7 @@ impl InbandContexts {
 
 impl InbandContexts {
     /// A context was sent or received.
-    pub(crate) fn inband(&mut self, world: &mut World, inband: &InbandContext) {
+    pub(crate) fn received(&mut self, world: &mut World, inband: &InbandContext) {
         world.now = world.now.max(inband.header.nanos);
         let (tx, named) = (inband.header.flags & INBAND_TX != 0, inband.header.flags & INBAND_NAMED != 0);
         let trace = TraceId(u128::from_be_bytes(inband.trace));
@@ -91,7 +93,7 @@ impl InbandContexts {
     }
 
     /// A request begins: takes the context it was sent or received with.
-    pub(crate) fn inband_ids(&mut self, live: &mut OpenSpan, dir: Direction, seq: Option<u32>) {
+    pub(crate) fn begins(&mut self, live: &mut OpenSpan, dir: Direction, seq: Option<u32>) {
         let place = seq.map(|seq| (live.cookie, dir == Direction::Tx, seq));
         let Some(inband_ids) = place.and_then(|place| self.take(place)) else { return };
         match (live.side, inband_ids.parent) {
@@ -115,7 +117,7 @@ impl InbandContexts {
     }
 
     /// A span is reported: compares its in-band ids with what is known now.
-    pub(crate) fn tag_over(&mut self, live: &OpenSpan, parent: Option<SpanId>, trace: TraceId) {
+    pub(crate) fn reported(&mut self, live: &OpenSpan, parent: Option<SpanId>, trace: TraceId) {
         let Some(inband_ids) = live.inband else { return };
         let other = match live.side {
             Side::Server => inband_ids.parent.is_some() && parent != inband_ids.parent,
@@ -126,7 +128,7 @@ impl InbandContexts {
     }
 
     /// About once a second.
-    pub(crate) fn tags_expire(&mut self, world: &mut World) {
+    pub(crate) fn sweep(&mut self, world: &mut World) {
         self.expire(world.now);
     }
 }

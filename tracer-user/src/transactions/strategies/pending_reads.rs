@@ -4,10 +4,11 @@
 //! of such a call can still agree on a wrong request by chance. If the thread had read one message since it last slept or
 //! sent, there is nothing else that it could send for.
 
+use tracer_common::event::Op;
+
 use crate::model::Direction;
 use crate::protocols::ExchangeEvent;
 use crate::transactions::world::World;
-use tracer_common::event::Op;
 
 /// Counts what the operation's thread has read and sent nothing for. On a send that begins one message: whether that was exactly one.
 /// `continues`: the operation is of an exchange that began before.

@@ -14,7 +14,7 @@ use crate::transactions::slot::Slot;
 use crate::transactions::world::World;
 
 /// Thread `tid` sent the call.
-pub(crate) fn asks_by_stream(world: &mut World, slot: Slot, tid: u32) {
+pub(crate) fn asked(world: &mut World, slot: Slot, tid: u32) {
     let Some(live) = world.spans.get(slot).filter(|live| is_stream(live)) else { return };
     if let Some(connection) = world.connections.get_mut(&live.cookie)
         && connection.asker != tid
@@ -24,7 +24,7 @@ pub(crate) fn asks_by_stream(world: &mut World, slot: Slot, tid: u32) {
 }
 
 /// The call's reply came: records whether one thread made all calls on its connection until then.
-pub(crate) fn replied_by_stream(world: &mut World, slot: Slot) {
+pub(crate) fn replied(world: &mut World, slot: Slot) {
     let Some(live) = world.spans.get_mut(slot).filter(|live| is_stream(live)) else { return };
     live.sole = world.connections.get(&live.cookie).is_some_and(|connection| connection.asker == live.tid);
 }
@@ -38,12 +38,12 @@ fn is_shared_stream(world: &World, live: &OpenSpan) -> bool {
 }
 
 /// Why such a call is ambiguous, if it is.
-pub(crate) fn doubt_of_stream(world: &World, live: &OpenSpan) -> Option<Doubt> {
+pub(crate) fn doubt(world: &World, live: &OpenSpan) -> Option<Doubt> {
     is_shared_stream(world, live).then_some(Doubt::SharedStream)
 }
 
 /// Such a call is reported, and its thread is the only evidence: notes that no other thread could have sent it.
-pub(crate) fn judge_stream(world: &mut World, slot: Slot) {
+pub(crate) fn judge(world: &mut World, slot: Slot) {
     let Some(live) = world.spans.get_mut(slot).filter(|live| is_stream(live)) else { return };
     let by_thread = live.cause.candidate.is_some() && live.cause.is_certain();
     if by_thread && live.cause.doubt.is_none() && live.cause.state != CallState::DecidedByTask {

@@ -56,13 +56,13 @@ impl Tasks {
     }
 
     /// A task woke another one.
-    pub(crate) fn woken_task(&mut self, world: &mut World, task_edge: &TaskEdge) {
-        self.wakers.woken_task(world, &mut self.table, task_edge);
+    pub(crate) fn woken(&mut self, world: &mut World, task_edge: &TaskEdge) {
+        self.wakers.woken(world, &mut self.table, task_edge);
     }
 }
 
 /// Marks the process as task-based on its first I/O with a task id.
-pub(crate) fn note_task(world: &mut World, op: &Op) {
+pub(crate) fn note(world: &mut World, op: &Op) {
     if !is_unique(op.entity) {
         return;
     }
@@ -93,7 +93,7 @@ pub(crate) fn may_be_tasked(world: &World, live: &OpenSpan, now: Nanos) -> bool 
 }
 
 /// Why a call is doubtful that was made before the process was known to be task-based.
-pub(crate) fn doubt_of_task(world: &World, live: &OpenSpan) -> Option<Doubt> {
+pub(crate) fn doubt(world: &World, live: &OpenSpan) -> Option<Doubt> {
     let by_thread = live.cause.shown_by == ShownBy::Thread;
     let early = live.side == Side::Client && by_thread && live.cause.candidate.is_some();
     (early && world.processes.interleaving.contains(&live.pid)).then_some(Doubt::BeforeTasks)
@@ -144,7 +144,7 @@ impl Tasks {
     }
 
     /// A call was sent: finds the request its task works for. Returns whether another task spawned that task.
-    pub(crate) fn sent_by_task(&mut self, world: &mut World, slot: Slot, op: &Op) -> bool {
+    pub(crate) fn sent(&mut self, world: &mut World, slot: Slot, op: &Op) -> bool {
         let Some(live) = world.spans.get(slot).filter(|live| live.cause.is_tasked()) else { return false };
         if live.cause.is_certain() && live.cause.candidate.is_none() {
             // Its process serves no requests.
@@ -158,7 +158,7 @@ impl Tasks {
         let over = |slot: Slot| spans.get(slot).is_none_or(|live| live.end != 0);
         let works = self.table.works(op, over);
         let waits: Id = if let Works::Undecided(id) = works { id } else { 0 };
-        self.wakers.asked_by_task(world, &self.table, slot, op, waits);
+        self.wakers.asked(world, &self.table, slot, op, waits);
         match works {
             Works::For(answer, doubt) => {
                 decide_by_task(world, slot, &answer, doubt);
@@ -186,7 +186,7 @@ impl Tasks {
     }
 
     /// The task of an operation read a request.
-    pub(crate) fn read_by_task(&mut self, world: &mut World, cookie: u64, op: &Op) {
+    pub(crate) fn read(&mut self, world: &mut World, cookie: u64, op: &Op) {
         for (call, doubt) in self.table.reads(op, cookie) {
             let Some(live) = world.spans.get_mut(call) else { continue };
             match live.cause.state {
@@ -201,7 +201,7 @@ impl Tasks {
     }
 
     /// The task of an operation begins the answer of a request.
-    pub(crate) fn answered_by_task(&mut self, world: &mut World, slot: Slot, op: &Op) {
+    pub(crate) fn answered(&mut self, world: &mut World, slot: Slot, op: &Op) {
         let Some(live) = world.spans.get_mut(slot) else { return };
         if is_unique(op.entity) {
             live.alone = false;

@@ -14,17 +14,17 @@
 //! Only requests that are open at the same time can be mixed up. A call sent while other threads of its process hold
 //! requests waits until enough such requests were seen to stay on their threads, or for a while.
 
+use smallvec::SmallVec;
+use tracer_common::event::Op;
+
 use crate::model::{Nanos, Side};
 use crate::transactions::cause::{Cause, ShownBy};
-use crate::transactions::entity::is_looped;
-use crate::transactions::entity::is_unique;
+use crate::transactions::entity::{is_looped, is_unique};
 use crate::transactions::evidence::{Doubt, Evidence};
 use crate::transactions::moving_requests::is_unknown;
 use crate::transactions::open_span::OpenSpan;
 use crate::transactions::slot::Slot;
 use crate::transactions::world::World;
-use smallvec::SmallVec;
-use tracer_common::event::Op;
 
 /// Times the report of a call is deferred until that is known: two seconds.
 const PATIENCE: u8 = 8;
@@ -45,7 +45,7 @@ pub(crate) fn requests_move(world: &mut World, tgid: u32) {
 }
 
 /// Before an operation is handled: a thread of a process whose requests move stands for no request.
-pub(crate) fn note_moving(world: &mut World, op: &Op) {
+pub(crate) fn note(world: &mut World, op: &Op) {
     let header = &op.header;
     if world.processes.affinity.moves(header.tgid)
         && let Some(thread) = world.thread(header.tid, header.tgid, header.nanos)
@@ -55,7 +55,7 @@ pub(crate) fn note_moving(world: &mut World, op: &Op) {
 }
 
 /// A thread read a request.
-pub(crate) fn read_by_thread(world: &mut World, slot: Slot, tgid: u32) {
+pub(crate) fn read(world: &mut World, slot: Slot, tgid: u32) {
     // Calls of a process without an entry are never sure while others of its requests are open.
     if world.processes.affinity.processes.len() >= world.limits.processes
         && !world.processes.affinity.processes.contains_key(&tgid)
@@ -80,7 +80,7 @@ pub(crate) fn read_by_thread(world: &mut World, slot: Slot, tgid: u32) {
 }
 
 /// A call was sent. If its thread is the evidence for its parent, notes whether it may be another request's.
-pub(crate) fn sent_by_thread(world: &mut World, slot: Slot, op: &Op) {
+pub(crate) fn sent(world: &mut World, slot: Slot, op: &Op) {
     if has_own_identity(op) {
         return;
     }
@@ -117,7 +117,7 @@ fn may_be_of_others(world: &World, tid: u32, tgid: u32) -> bool {
 }
 
 /// A thread forked a process for the request it holds. Returns whether it may have been for another thread's.
-pub(crate) fn forked_by_thread(world: &mut World, tid: u32, tgid: u32) -> bool {
+pub(crate) fn forked(world: &mut World, tid: u32, tgid: u32) -> bool {
     if world.threads.get_mut(&tid).is_some_and(|thread| thread.requests.works()) {
         crosses(world, tid, tgid);
     }
@@ -125,7 +125,7 @@ pub(crate) fn forked_by_thread(world: &mut World, tid: u32, tgid: u32) -> bool {
 }
 
 /// Thread `by` began the answer of a request.
-pub(crate) fn answered_by_thread(world: &mut World, slot: Slot, by: u32, op: &Op) {
+pub(crate) fn answered(world: &mut World, slot: Slot, by: u32, op: &Op) {
     let Some(live) = world.spans.get(slot).filter(|live| !live.multiplexed && live.pid == op.header.tgid) else {
         return;
     };
@@ -160,7 +160,7 @@ pub(crate) fn answered_by_thread(world: &mut World, slot: Slot, by: u32, op: &Op
 }
 
 /// Thread `by` read the first byte of a call's reply.
-pub(crate) fn collected_by_thread(world: &mut World, slot: Slot, by: u32, op: &Op) {
+pub(crate) fn collected(world: &mut World, slot: Slot, by: u32, op: &Op) {
     let of_one = |live: &&OpenSpan| {
         !live.multiplexed && !live.request.expected.timed && live.pid == op.header.tgid && live.tid != by
     };
@@ -230,7 +230,7 @@ fn call_may_be_moved(world: &World, live: &OpenSpan) -> bool {
 }
 
 /// Why the thread that sent the call does not show its request.
-pub(crate) fn doubt_of_thread(world: &World, live: &OpenSpan) -> Option<Doubt> {
+pub(crate) fn doubt(world: &World, live: &OpenSpan) -> Option<Doubt> {
     if live.side != Side::Client || !is_by_thread(&live.cause) {
         return None;
     }

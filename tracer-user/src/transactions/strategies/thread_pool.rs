@@ -8,6 +8,12 @@
 
 pub(crate) mod wakeup_candidates;
 
+use std::ops::ControlFlow;
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+use tracer_common::event::{Op, WAKE_RESULT, Wake};
+
 use crate::guard::shrink::ShrinkExcess;
 use crate::model::{Nanos, ProtocolId};
 use crate::transactions::cause::{CallState, Candidate, Taken};
@@ -21,10 +27,6 @@ use crate::transactions::slot::Slot;
 use crate::transactions::thread::Target;
 use crate::transactions::wakeup_candidates::WakeupCandidates;
 use crate::transactions::world::World;
-use rustc_hash::FxHashMap;
-use smallvec::SmallVec;
-use std::ops::ControlFlow;
-use tracer_common::event::{Op, WAKE_RESULT, Wake};
 
 /// Undecided calls per thread; beyond it the oldest stays without a parent.
 const MAX_DETACHED_CALLS: usize = 32;
@@ -132,7 +134,7 @@ pub(crate) fn dismiss(world: &mut World, call: Slot) {
 
 impl ThreadPools {
     /// Registers a call without a known cause, by a thread that may work for others.
-    pub(crate) fn detached_call(&mut self, world: &mut World, slot: Slot, op: &Op) {
+    pub(crate) fn sent(&mut self, world: &mut World, slot: Slot, op: &Op) {
         let (tid, tgid) = (op.header.tid, op.header.tgid);
         if world.threads.get(&tid).is_none_or(|thread| thread.multiplexer) {
             return;
@@ -415,7 +417,7 @@ impl ThreadPools {
     }
 
     /// Why it is doubtful, by now, that the thread that took the result caused the call.
-    pub(crate) fn doubt_of_detached_call(&self, world: &World, live: &OpenSpan) -> Option<Doubt> {
+    pub(crate) fn doubt(&self, world: &World, live: &OpenSpan) -> Option<Doubt> {
         let taken = live.cause.taken.filter(|_| live.cause.doubt.is_none())?;
         // That thread may have read another request since, unseen.
         if world.threads.get(&taken.by).is_some_and(|thread| thread.lost_at >= live.start) {

@@ -198,7 +198,7 @@ fn doubt_passed(world: &mut World, call: Slot) {
 
 impl Wakers {
     /// The task of an operation sent a call; `waits`: the interval it waits in, 0: none.
-    pub(crate) fn asked_by_task(&mut self, world: &mut World, tasks: &TaskTable, call: Slot, op: &Op, waits: Id) {
+    pub(crate) fn asked(&mut self, world: &mut World, tasks: &TaskTable, call: Slot, op: &Op, waits: Id) {
         let (tgid, entity, start) = (op.header.tgid, op.entity, op.header.nanos);
         if !self.processes.contains_key(&tgid) || !is_named(entity) || tasks.serves(tgid, entity) {
             return;
@@ -224,7 +224,7 @@ impl Wakers {
     }
 
     /// A task woke another one.
-    pub(crate) fn woken_task(&mut self, world: &mut World, tasks: &mut TaskTable, task_edge: &TaskEdge) {
+    pub(crate) fn woken(&mut self, world: &mut World, tasks: &mut TaskTable, task_edge: &TaskEdge) {
         let (tgid, now, waker, wakee) =
             (task_edge.header.tgid, task_edge.header.nanos, task_edge.parent, task_edge.child);
         world.advance(now);
