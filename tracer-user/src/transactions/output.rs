@@ -26,10 +26,10 @@ pub enum Output {
         /// The stack; its owner is not set.
         sample: StackSample,
     },
-    /// The transaction of a call to another host is known ([`Engine::context`] returns it), or the context of a request
+    /// The transaction of a call to another host is known (`Engine::context` returns it), or the context of a request
     /// from another host.
     Settled(Slot),
-    /// A request from another host has ended; [`Engine::answer`] returns it.
+    /// A request from another host has ended; `Engine::answer` returns it.
     Answered(Slot),
     /// Spans were reported with a trace id that turned out to belong to another transaction.
     Renamed {

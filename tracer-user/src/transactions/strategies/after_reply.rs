@@ -111,7 +111,7 @@ pub(crate) fn target_after(world: &World, tid: u32) -> Option<Target> {
     })
 }
 
-/// Like [`Engine::target_after`], at a counter report without an operation, which may show that the thread waits
+/// Like [`target_after`], at a counter report without an operation, which may show that the thread waits
 /// for the next request.
 pub(crate) fn target_after_tick(world: &mut World, tid: u32, first: bool, counters: &ThreadCounters) -> Option<Target> {
     let target = target_after(world, tid);

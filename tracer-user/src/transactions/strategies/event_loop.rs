@@ -3,7 +3,7 @@
 //! Everything after a read belongs to that read's callback until the next read, or until the loop runs timers,
 //! immediates or messages of other threads, which the kernel side reports (a [`TaskEdge`] of relation
 //! [`tracer_common::event::TASK_EDGE_TURNED`]). A callback ties what it read to what it sends: the reply of one call to
-//! the next call, or to the answer of a request ([`super::callback_groups`]). The first bytes of a new connection
+//! the next call, or to the answer of a request ([`crate::transactions::callback_groups`]). The first bytes of a new connection
 //! belong to the callback that connected. In timers and immediates the loop's *async ids* serve instead: the id counter
 //! only grows, so an id was created in the callback during which the counter passed it, and that callback caused the
 //! operation.

@@ -1,4 +1,4 @@
-//! Applies the evidence of runtime tasks to calls: [`super::task_table`] decides, this module carries it out.
+//! Applies the evidence of runtime tasks to calls: [`crate::transactions::task_table`] decides, this module carries it out.
 
 mod decision;
 pub(crate) mod wakers;

@@ -1,7 +1,7 @@
 //! Work that one task does for another task's request: follows the wake-ups that hand over results, in processes where
 //! wake-ups between tasks are traced.
 //!
-//! A wake-up alone proves nothing, as among threads ([`super::thread_pool`]): mostly it means that a queue has an item
+//! A wake-up alone proves nothing, as among threads ([`crate::transactions::strategies::thread_pool`]): mostly it means that a queue has an item
 //! for whichever task comes first. Both directions together prove a call's cause: task A wakes B, B makes a call and
 //! gets its reply, then B wakes A. A gave the work and takes the result. No other task may have given B work before the
 //! call since B's last hand-over. A task that A spawned needs no first wake-up.
