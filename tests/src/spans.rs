@@ -238,6 +238,14 @@ pub fn report_parents(title: &str, tallies: &[(String, Tally)]) -> (u64, u64, u6
     sums
 }
 
+/// Removes the place that made a call (`code.*`) from a span of the API or of a file: it is named a while after the call, if its
+/// process still runs then.
+pub fn remove_place(span: &mut serde_json::Value) {
+    if let Some(attributes) = span["attributes"].as_object_mut() {
+        attributes.retain(|name, _| !name.starts_with("code."));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
