@@ -29,7 +29,7 @@ use crate::{
     kernel::{sock::SockPtr, task::Task},
     own_stack, policy, profiler_cost, ring,
     scratch::{CALL, SAMPLE_SCRATCH},
-    stack_rate::{self, Taken},
+    stack_rate::{self, StacksTaken},
     storage::{SOCK_ACTIVE, SOCK_FRAMES, SOCKS, Sock, THREADS, Thread},
     unwind,
 };
@@ -47,7 +47,7 @@ static CALL_STACK: ProgramArray = ProgramArray::with_max_entries(1, 0);
 static CALL_STACK_UNIX: ProgramArray = ProgramArray::with_max_entries(1, 0);
 
 #[map]
-static CALL_STACKS_TAKEN: PerCpuArray<Taken> = PerCpuArray::with_max_entries(1, 0);
+static CALL_STACKS_TAKEN: PerCpuArray<StacksTaken> = PerCpuArray::with_max_entries(1, 0);
 
 /// 1: the CPU's area is in use.
 #[map]

@@ -5,14 +5,14 @@ use tracer_common::limits::OFF_CPU_SLICE;
 
 /// How many stacks a CPU has been asked for in the current time slice.
 #[repr(C)]
-pub(crate) struct Taken {
+pub(crate) struct StacksTaken {
     slice: u64,
     stacks: u64,
 }
 
 /// Whether this CPU takes a stack at `now`: `share` of 2^32 times, and at most `most` times in a time slice.
 #[inline(always)]
-pub(crate) fn is_chosen(taken: &PerCpuArray<Taken>, share: u32, most: u32, now: u64) -> bool {
+pub(crate) fn is_chosen(taken: &PerCpuArray<StacksTaken>, share: u32, most: u32, now: u64) -> bool {
     // SAFETY: no argument.
     if unsafe { bpf_get_prandom_u32() } > share {
         return false;

@@ -1,18 +1,21 @@
 //! Vocabulary shared by several layers. Plain data: no behaviour beyond naming and formatting.
 
 mod call_site;
+mod network;
 mod protocol;
 #[cfg(test)]
 pub(crate) mod sample_span;
+mod stack;
 
-use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
 use tracer_common::inband_context;
 
 pub use call_site::{CallSite, CodePlace};
+pub use network::{FailedConnect, Network, Opening};
 pub use protocol::{Conventions, ProtocolId};
+pub use stack::{Interpreted, Owner, StackSample, Wait, WakerStack};
 
 /// Nanoseconds of `CLOCK_MONOTONIC`, the clock of every kernel record.
 pub type Nanos = u64;
@@ -301,53 +304,6 @@ impl Linked {
     }
 }
 
-/// What TCP measured of a span's connection, as of its last operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Network {
-    /// Smoothed round-trip time, microseconds.
-    pub rtt_us: u32,
-    /// The shortest round trip of late, microseconds.
-    pub rtt_min_us: u32,
-    /// Segments that this end sent again while the span was open; `None`: its beginning was not seen.
-    pub retransmits: Option<u32>,
-}
-
-/// How the connection of a call was opened, if the call is the first on it. 0: not seen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Opening {
-    /// `connect` was called.
-    pub connect: Nanos,
-    /// The other end answered.
-    pub established: Nanos,
-    /// The first byte of the TLS handshake was sent.
-    pub hello: Nanos,
-    /// What the other end last sent of the handshake was read.
-    pub secured: Nanos,
-}
-
-impl Opening {
-    /// How long the connect took, nanoseconds.
-    pub fn connect_time(&self) -> Option<u64> {
-        (self.connect != 0).then(|| self.established.saturating_sub(self.connect))
-    }
-
-    /// How long the TLS handshake took, nanoseconds.
-    pub fn handshake_time(&self) -> Option<u64> {
-        (self.hello != 0).then(|| self.secured.saturating_sub(self.hello))
-    }
-}
-
-/// A connect that failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FailedConnect {
-    /// The service that connected.
-    pub service: ServiceId,
-    /// The port that it connected to.
-    pub port: u16,
-    /// Why, as a number of `errno.h`; 0: its program gave up.
-    pub error: u16,
-}
-
 /// Work of a thread for a request after its reply. Nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AfterReply {
@@ -510,108 +466,12 @@ pub struct DeclaredFacts {
     pub metrics: Vec<(Arc<str>, DeclaredValue)>,
 }
 
-/// What CPU (or a sample) is charged to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Owner {
-    /// A request class.
-    Class(ClassId),
-    /// Overhead of a service, outside any request.
-    Overhead(ServiceId),
-    /// Kernel threads.
-    Kernel,
-}
-
 /// Most dimensions of requests that can be declared.
 pub const DIMENSIONS_MAX: usize = 4;
 
 /// Values of the declared dimensions of a request, by their numbers ([`crate::dimensions`]); 0: none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct DimensionValues(pub [u16; DIMENSIONS_MAX]);
-
-/// Interpreted frames of a stack.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Interpreted {
-    /// Innermost first.
-    pub frames: Vec<tracer_common::interpreter::InterpretedFrame>,
-    /// How the walk over them ended, and whose they are.
-    pub outcome: tracer_common::interpreter::InterpreterOutcome,
-    /// The language.
-    pub language: tracer_common::interpreter::Language,
-}
-
-/// Why a thread waited, and for which peer.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Wait {
-    /// Why.
-    pub reason: tracer_common::off_cpu::Reason,
-    /// Of a wait for a socket: address and port that the request calls, or [`Wait::CLIENT`]; `None`: not known.
-    pub peer: Option<Arc<str>>,
-}
-
-impl Wait {
-    /// The peer at the other end of a connection that was accepted.
-    pub const CLIENT: &str = "client";
-
-    /// A wait without a peer.
-    pub fn of(reason: tracer_common::off_cpu::Reason) -> Self {
-        Self { reason, peer: None }
-    }
-
-    /// The frame shown at the top of its stack.
-    pub fn frame(&self) -> Cow<'static, str> {
-        match &self.peer {
-            Some(peer) => format!("[off CPU: socket to {peer}]").into(),
-            None => self.reason.frame().into(),
-        }
-    }
-}
-
-/// The stack of a thread that ended another's wait.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WakerStack {
-    /// Its process.
-    pub pid: u32,
-    /// User-space return addresses, innermost first.
-    pub user: Vec<u64>,
-    /// How the walk over them ended.
-    pub outcome: tracer_common::unwind::Outcome,
-    /// Interpreted frames.
-    pub interpreted: Interpreted,
-}
-
-/// A stack from the kernel and what it was charged to.
-#[derive(Clone, Debug)]
-pub struct StackSample {
-    /// Time of the sample.
-    pub nanos: Nanos,
-    /// Process.
-    pub pid: u32,
-    /// Thread.
-    pub tid: u32,
-    /// Time that it stands for, nanoseconds; off the CPU, how long.
-    pub weight: u64,
-    /// User-space return addresses, innermost first.
-    pub user: Vec<u64>,
-    /// Kernel return addresses, innermost first.
-    pub kernel: Vec<u64>,
-    /// How the walk over the user frames ended.
-    pub outcome: tracer_common::unwind::Outcome,
-    /// Interpreted frames.
-    pub interpreted: Interpreted,
-    /// Why the thread was off the CPU; `None` = it ran.
-    pub off_cpu: Option<Wait>,
-    /// The stack that ended that wait, if it was seen.
-    pub waker: Option<Arc<WakerStack>>,
-    /// What the sample is charged to.
-    pub owner: Owner,
-    /// The span it was taken in, if any.
-    pub span: Option<SpanId>,
-    /// What that request has of the declared dimensions.
-    pub dimensions: DimensionValues,
-    /// Taken by a clock of its thread alone, because a request was slow: it counts for that request's own profile and for no
-    /// class, whose samples are taken by the clocks of the CPUs.
-    pub ad_hoc: bool,
-}
 
 /// CPU seconds of this host by kind, since tracing began; the basis of [`capture ratio`](HostCpu::capture_ratio).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -194,7 +194,7 @@ fn measure(way: Option<Way>, options: &Options) -> Result<Results> {
     Ok(results)
 }
 
-/// The measured commit, with a plus if files differ from it.
+/// The measured commit with its date, with a plus if files differ from it.
 fn commit() -> String {
     let git = |args: &[&str]| {
         let output = Command::new("git").args(args).current_dir(shell::root()).output().ok()?;
@@ -202,5 +202,8 @@ fn commit() -> String {
     };
     let Some(commit) = git(&["rev-parse", "--short", "HEAD"]) else { return "unknown".into() };
     let changed = git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|list| !list.is_empty());
-    if changed { commit + "+" } else { commit }
+    let date =
+        git(&["show", "--no-patch", "--format=%cs", "HEAD"]).map_or_else(String::new, |date| format!(" ({date})"));
+    let plus = if changed { "+" } else { "" };
+    format!("{commit}{plus}{date}")
 }

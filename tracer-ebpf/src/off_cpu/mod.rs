@@ -31,7 +31,7 @@ use crate::{
     offsets::{AGENT_TGID, OFF_SK_COOKIE},
     policy, profiler_cost,
     scratch::{ATOMIC, SAMPLE_SCRATCH, SampleScratch},
-    stack_rate::{self, Taken},
+    stack_rate::{self, StacksTaken},
     storage::{THREADS, TaskStorage},
     unwind,
 };
@@ -69,7 +69,7 @@ pub(crate) struct InterpretedWait {
 static INTERPRETED_WAITS: TaskStorage<InterpretedWait> = TaskStorage::new();
 
 #[map]
-static OFF_CPU_TAKEN: PerCpuArray<Taken> = PerCpuArray::with_max_entries(1, 0);
+static OFF_CPU_TAKEN: PerCpuArray<StacksTaken> = PerCpuArray::with_max_entries(1, 0);
 
 /// hook: tp_btf sched_switch(preempt, prev, next, prev_state). First seen with prev_state: 6.1. Emits [`OffCpu`].
 #[btf_tracepoint(function = "sched_switch")]

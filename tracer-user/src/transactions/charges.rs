@@ -4,7 +4,7 @@ use super::process_costs::ProcessCosts;
 use crate::model::{ClassId, Cost, ServiceId};
 
 /// Costs of classes and overhead of services since last taken.
-pub(super) type Charged = (Vec<(u32, Cost)>, Vec<(ServiceId, Cost)>);
+pub(super) type ChargedCosts = (Vec<(u32, Cost)>, Vec<(ServiceId, Cost)>);
 
 /// CPU and waiting that was charged. Ids are dense and bounded by the numbers of classes and services.
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ impl Charges {
     }
 
     /// What was charged since last taken.
-    pub(super) fn take(&mut self) -> Charged {
+    pub(super) fn take(&mut self) -> ChargedCosts {
         let classes = taken(&mut self.classes);
         (classes, taken(&mut self.overhead).into_iter().map(|(i, cost)| (ServiceId(i), cost)).collect())
     }

@@ -30,7 +30,7 @@ pub(super) struct ResultWakeup {
 
 /// The start of a job: its thread's counters at the first call.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Began {
+pub(super) struct JobStart {
     /// Number of waits for work so far, and when the last of them ended.
     pub(super) idles: u32,
     pub(super) idle_end: Nanos,
@@ -52,7 +52,7 @@ pub struct DetachedCalls {
     /// The same at the last wake-up.
     pub(super) back_idles: u32,
     /// State at the first of `calls`.
-    pub(super) began: Option<Began>,
+    pub(super) began: Option<JobStart>,
 }
 
 impl DetachedCalls {
@@ -60,8 +60,8 @@ impl DetachedCalls {
     /// asleep at `slept_at` to wait for it. `None` if the job's start is uncertain. The job started when the previous
     /// one was handed back, if the thread has not waited since; or at the end of its only wait since then, if the
     /// requester ended that wait.
-    pub(super) fn pool_queue(&self, began: Option<Began>, given_at: Nanos, slept_at: Nanos) -> Option<u64> {
-        let Began { idles, idle_end } = began?;
+    pub(super) fn pool_queue(&self, began: Option<JobStart>, given_at: Nanos, slept_at: Nanos) -> Option<u64> {
+        let JobStart { idles, idle_end } = began?;
         let at = match idles.checked_sub(self.settled_idles?)? {
             0 => self.settled,
             1 if given_at > self.settled && given_at <= idle_end => idle_end,

@@ -28,20 +28,20 @@ pub(super) type JobKey = (u64, u64);
 pub(super) struct Worker {
     pub(super) tgid: u32,
     /// The queues that it asks for its next job.
-    pub(super) asks: SmallVec<[Asked; 4]>,
+    pub(super) asks: SmallVec<[AskedQueue; 4]>,
     pub(super) job: Option<HeldJob>,
 }
 
 /// A queue that a worker asks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct AskedQueue {
     pub(super) queue: u64,
     /// It asked twice or more.
     pub(super) again: bool,
 }
 
 impl Worker {
-    pub(super) fn asked(&self, queue: u64) -> Option<Asked> {
+    pub(super) fn asked(&self, queue: u64) -> Option<AskedQueue> {
         self.asks.iter().copied().find(|asked| asked.queue == queue)
     }
 }
@@ -61,7 +61,7 @@ pub(super) struct HeldJob {
 
 /// The request that put an element into a queue.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Push {
+pub(super) struct QueuedElement {
     /// `None`: several put an equal one in.
     pub(super) by: Option<Producer>,
     /// How many equal ones wait.
@@ -96,8 +96,8 @@ pub struct Jobs {
     pub(super) workers: FxHashMap<WorkerId, Worker>,
     pub(super) refused: u64,
     /// Elements in two generations: when the younger one is full, the older one is dropped.
-    pub(super) young: FxHashMap<JobKey, Push>,
-    pub(super) old: FxHashMap<JobKey, Push>,
+    pub(super) young: FxHashMap<JobKey, QueuedElement>,
+    pub(super) old: FxHashMap<JobKey, QueuedElement>,
     pub(super) limit: usize,
     pub(super) dropped: u64,
     /// Queues that workers ask.
@@ -170,7 +170,7 @@ impl Jobs {
             // Lists that no worker asks are none of ours.
             self.dropped += old.keys().filter(|(queue, _)| self.queues.contains(queue)).count() as u64;
         }
-        self.young.insert(key, Push { by: Some(by), waiting: 1 });
+        self.young.insert(key, QueuedElement { by: Some(by), waiting: 1 });
     }
 
     /// An element was taken: who put it in, if that is known.

@@ -226,7 +226,7 @@ pub struct OpenSpan {
 }
 
 /// What is known of a span when it begins; each as in [`OpenSpan`].
-pub(super) struct Beginning {
+pub(super) struct NewSpan {
     pub(super) id: SpanId,
     pub(super) trace: TraceId,
     pub(super) remote_parent: Option<SpanId>,
@@ -250,10 +250,10 @@ pub(super) struct Beginning {
     pub(super) multiplexed: bool,
 }
 
-impl From<Beginning> for OpenSpan {
+impl From<NewSpan> for OpenSpan {
     /// A span of which nothing else is known yet.
     #[inline]
-    fn from(begins: Beginning) -> Self {
+    fn from(begins: NewSpan) -> Self {
         Self {
             id: begins.id,
             trace: begins.trace,

@@ -18,9 +18,9 @@ use smallvec::SmallVec;
 use tracer_common::event::{Fork, Op, TASK_EDGE_CREATED, TaskEdge};
 use tracer_common::runtime::KIND_TOKIO;
 
-use super::entity::{is_named, is_python, is_unique, kind};
 use super::evidence::{Doubt, Evidence};
 use super::slot::{Slot, SpanRef};
+use super::task_identity::{is_named, is_python, is_unique, kind};
 use crate::guard::shrink::ShrinkExcess;
 use crate::model::Nanos;
 

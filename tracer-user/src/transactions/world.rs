@@ -7,13 +7,13 @@ use tracer_common::event::Op;
 
 use super::connection::Connection;
 use super::counters::Counters;
-use super::entity::{is_python, is_unique};
 use super::last_hit_map::LastHitMap;
 use super::limits::Limits;
 use super::losses::Losses;
 use super::open_span::Slab;
 use super::processes::Processes;
 use super::slot::Slot;
+use super::task_identity::{is_python, is_unique};
 use super::thread::{IntervalOwner, Thread};
 use crate::model::Nanos;
 use crate::protocols::Settings;

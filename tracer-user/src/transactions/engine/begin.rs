@@ -12,18 +12,18 @@ use crate::protocols::{Conventions, NOWHERE, Request, Stamp};
 use crate::relay;
 use crate::transactions::cause::{CallState, Cause, ShownBy};
 use crate::transactions::connection::Connection;
-use crate::transactions::during::During;
 use crate::transactions::engine::Engine;
-use crate::transactions::entity::{is_looped, is_named, is_unique, kind};
 use crate::transactions::evidence::Evidence;
 use crate::transactions::ids;
 use crate::transactions::join::JoinKey;
-use crate::transactions::open_span::{Beginning, OpenSpan};
+use crate::transactions::open_span::{NewSpan, OpenSpan};
+use crate::transactions::operation_context::OperationContext;
 use crate::transactions::output::Output;
 use crate::transactions::slot::Slot;
 use crate::transactions::strategies::forwarding::fingerprint;
 use crate::transactions::strategies::thread_pool::wakeup_candidates;
 use crate::transactions::strategies::{after_reply, streams, tasks, thread_affinity, thread_pool};
+use crate::transactions::task_identity::{is_looped, is_named, is_unique, kind};
 use crate::transactions::thread::{IntervalOwner, Thread};
 
 /// The start of a request as the connection parser reports it.
@@ -39,7 +39,7 @@ pub(super) struct Begun {
 }
 
 impl Engine {
-    pub(super) fn begun(&mut self, cookie: u64, begun: Begun, op: Option<During<'_>>, out: &mut Vec<Output>) {
+    pub(super) fn begun(&mut self, cookie: u64, begun: Begun, op: Option<OperationContext<'_>>, out: &mut Vec<Output>) {
         if self.world.spans.len() >= self.world.limits.spans {
             self.evict_unit(out);
         }
@@ -63,7 +63,7 @@ impl Engine {
         };
         let multiplexed = connection.talk.interleaves();
         let fingerprint = fingerprint(&request, protocol);
-        let mut live = self.world.spans.boxed(OpenSpan::from(Beginning {
+        let mut live = self.world.spans.boxed(OpenSpan::from(NewSpan {
             id: ids::span(self.world.seed, cookie, exchange, first.nanos, side),
             trace,
             remote_parent: remote_parent.map(crate::model::SpanId),
@@ -161,12 +161,12 @@ impl Engine {
         slot: Slot,
         (cookie, exchange): (u64, u64),
         head_at: Stamp,
-        op: Option<During<'_>>,
+        op: Option<OperationContext<'_>>,
         is_job: bool,
     ) {
         self.holds(slot, cookie, head_at);
         thread_affinity::read(&mut self.world, slot, head_at.pid);
-        let Some(During { op, .. }) = op else { return };
+        let Some(OperationContext { op, .. }) = op else { return };
         self.declared.read(op.header.tgid, op.entity, slot);
         if !is_job {
             after_reply::read(&mut self.world, op, exchange);
@@ -177,11 +177,11 @@ impl Engine {
 
     /// A thread sent a call: asks the strategies that may tell for which request, in an order in which each knows what the
     /// ones before have decided.
-    fn call_begins(&mut self, slot: Slot, cookie: u64, tid: u32, during: Option<During<'_>>) {
+    fn call_begins(&mut self, slot: Slot, cookie: u64, tid: u32, during: Option<OperationContext<'_>>) {
         self.acts(tid);
         streams::asked(&mut self.world, slot, tid);
         self.child_processes.sent(&mut self.world, slot);
-        let Some(During { op, holder, .. }) = during else { return };
+        let Some(OperationContext { op, holder, .. }) = during else { return };
         if let Some(holder) = holder {
             wakeup_candidates::stirred(&mut self.world, holder);
         }
@@ -315,7 +315,7 @@ impl Engine {
     }
 
     /// Cause of a call that is being sent: what it was sent after, which process sent it, which task, which thread.
-    pub(super) fn cause_of(&self, opener: Option<(Slot, Option<u32>)>, op: Option<During<'_>>) -> Cause {
+    pub(super) fn cause_of(&self, opener: Option<(Slot, Option<u32>)>, op: Option<OperationContext<'_>>) -> Cause {
         if let Some(cause) = op.and_then(|during| after_reply::cause(&self.world, during.op, during.after?)) {
             return cause;
         }
@@ -339,7 +339,7 @@ impl Engine {
             || self.world.threads.get(&during.op.header.tid).is_some_and(Thread::several);
         let cause = if several {
             // The thread's earlier work proves nothing.
-            self.cause(None, Some(During { group: None, holder: None, ..during }))
+            self.cause(None, Some(OperationContext { group: None, holder: None, ..during }))
         } else {
             self.cause(opener, op)
         };
@@ -348,14 +348,14 @@ impl Engine {
     }
 
     /// Cause of a call that is being sent, as far as its thread shows.
-    pub(super) fn cause(&self, opener: Option<(Slot, Option<u32>)>, op: Option<During<'_>>) -> Cause {
+    pub(super) fn cause(&self, opener: Option<(Slot, Option<u32>)>, op: Option<OperationContext<'_>>) -> Cause {
         if let Some(during) = op
             && !self.world.processes.serving_all
             && !self.world.processes.serving.contains_key(&during.op.header.tgid)
         {
             return Cause::none(Evidence::Begins);
         }
-        let Some(During { op, group, holder, own, .. }) = op else {
+        let Some(OperationContext { op, group, holder, own, .. }) = op else {
             return Cause::none(Evidence::NoOperation);
         };
         let thread = self.world.threads.get(&op.header.tid);
@@ -427,7 +427,7 @@ impl Engine {
         exchange: u64,
         (status, failure): (u16, Option<&'static str>),
         first: Stamp,
-        op: Option<During<'_>>,
+        op: Option<OperationContext<'_>>,
     ) {
         let Some(slot) = self.world.connections.get(&cookie).and_then(|connection| connection.span(exchange)) else {
             return;
@@ -445,7 +445,7 @@ impl Engine {
                 thread.kind.juggles = true;
             }
             streams::replied(&mut self.world, slot);
-            if let Some(During { op, .. }) = op {
+            if let Some(OperationContext { op, .. }) = op {
                 thread_affinity::collected(&mut self.world, slot, first.tid, op);
             }
             return;
@@ -456,7 +456,7 @@ impl Engine {
             return;
         }
         self.acts(first.tid);
-        if let Some(During { op, .. }) = op {
+        if let Some(OperationContext { op, .. }) = op {
             thread_affinity::answered(&mut self.world, slot, first.tid, op);
         }
         if op.is_some() {
@@ -467,14 +467,14 @@ impl Engine {
         } else if calls > 0 && self.world.threads.get(&reader).is_some_and(|thread| thread.holder() == Some(slot)) {
             self.thread_pools.returned(tgid, calls);
         }
-        if let Some(During { op, .. }) = op {
+        if let Some(OperationContext { op, .. }) = op {
             self.tasks.answered(&mut self.world, slot, op);
         }
         // The group that reads a call's reply writes the answer: evidence from the other side of the call.
-        if let Some(During { group: Some(IntervalOwner::Call(call)), one_pending_read, .. }) = op {
+        if let Some(OperationContext { group: Some(IntervalOwner::Call(call)), one_pending_read, .. }) = op {
             self.forwarding.sides_met(&mut self.world, call, slot, one_pending_read);
         }
-        if let Some(During { group: Some(IntervalOwner::Call(call)), .. }) = op
+        if let Some(OperationContext { group: Some(IntervalOwner::Call(call)), .. }) = op
             && let Some(call) = self.world.spans.get_mut(call)
             && !call.cause.is_certain()
             && call.cause.forwarded.is_none()

@@ -17,7 +17,7 @@ use crate::model::{
     Cost, DimensionValues, Direction, Interpreted, Nanos, Owner, Side, SpanId, StackSample, Wait, WakerStack,
 };
 use crate::protocols::ExchangeEvent;
-use crate::transactions::charges::{Charged, less};
+use crate::transactions::charges::{ChargedCosts, less};
 use crate::transactions::engine::{Engine, verdicts};
 use crate::transactions::open_span::OpenSpan;
 use crate::transactions::output::Output;
@@ -481,7 +481,7 @@ impl Engine {
 
     /// Takes the costs charged since the last call, by class and by service. Open spans with a class post what they
     /// have so far.
-    pub fn take_costs(&mut self) -> Charged {
+    pub fn take_costs(&mut self) -> ChargedCosts {
         let slots: Vec<Slot> = self.world.spans.slots().collect();
         for slot in slots {
             let Some(live) = self.world.spans.get_mut(slot) else { continue };

@@ -4,9 +4,9 @@ use tracer_common::event::{OP_TX, STATE_OWN, State, THREAD_STATS_DEAD, ThreadSta
 
 use crate::model::{Nanos, Outcome, Side};
 use crate::protocols::{Closed, Stamp, Totals};
-use crate::transactions::during::During;
 use crate::transactions::engine::{Engine, LINGER};
 use crate::transactions::open_span::{CallTime, OpenSpan};
+use crate::transactions::operation_context::OperationContext;
 use crate::transactions::output::Output;
 use crate::transactions::slot::Slot;
 use crate::transactions::strategies::after_reply;
@@ -80,20 +80,20 @@ impl Engine {
         slot: Slot,
         (outcome, nanos): (Outcome, Nanos),
         (request_bytes, reply_bytes, reply_body_bytes): (u64, u64, Option<u64>),
-        op: Option<During<'_>>,
+        op: Option<OperationContext<'_>>,
     ) {
         if let Some(live) = self.world.spans.get_mut(slot) {
             live.request_bytes = request_bytes;
             live.reply_bytes = reply_bytes;
             live.reply_body_bytes = reply_body_bytes;
-            if let Some(During { op, .. }) = op {
+            if let Some(OperationContext { op, .. }) = op {
                 live.goes_on(op.path);
             }
         }
         let by = op.filter(|during| outcome == Outcome::Complete && during.op.header.flags & OP_TX != 0);
         let after = by.and_then(|during| after_reply::goes_on_after(&self.world, slot, during.op));
         self.ended(slot, outcome, nanos);
-        if let (Some(after), Some(During { op, .. })) = (after, by)
+        if let (Some(after), Some(OperationContext { op, .. })) = (after, by)
             && let Some(thread) = self.world.threads.get_mut(&op.header.tid)
         {
             thread.after_reply = Some(after);

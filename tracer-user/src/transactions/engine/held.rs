@@ -2,8 +2,8 @@
 
 use crate::model::{ClassId, Nanos, Side, SpanId};
 use crate::transactions::engine::Engine;
-use crate::transactions::entity::is_python;
 use crate::transactions::slot::Slot;
+use crate::transactions::task_identity::is_python;
 
 /// An open request that a thread holds alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

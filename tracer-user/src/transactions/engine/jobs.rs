@@ -23,17 +23,17 @@ use crate::model::{Cost, Direction, Linked, Nanos, Outcome, ProtocolId, Side, Tr
 use crate::protocols::jobs::{JobEvent, LISTED, TakenJob, joined};
 use crate::protocols::messaging::PROCESS;
 use crate::protocols::{ExpectedReply, NOWHERE, Request, Stamp};
-use crate::transactions::during::During;
 use crate::transactions::engine::Engine;
 use crate::transactions::engine::begin::Begun;
 use crate::transactions::engine::report::DEFERRALS;
-use crate::transactions::entity::{is_looped, is_named, is_unique};
 use crate::transactions::evidence::Evidence;
-use crate::transactions::jobs::{Asked, EXCHANGES, HeldJob, Jobs, Producer, QUEUES, Worker, WorkerId};
+use crate::transactions::jobs::{AskedQueue, EXCHANGES, HeldJob, Jobs, Producer, QUEUES, Worker, WorkerId};
 use crate::transactions::open_span::OpenSpan;
+use crate::transactions::operation_context::OperationContext;
 use crate::transactions::output::Output;
 use crate::transactions::slot::Slot;
 use crate::transactions::strategies::thread_affinity;
+use crate::transactions::task_identity::{is_looped, is_named, is_unique};
 use crate::transactions::thread::Thread;
 
 impl Engine {
@@ -42,7 +42,7 @@ impl Engine {
         &mut self,
         (cookie, exchange): (u64, u64),
         job: JobEvent,
-        during: Option<During<'_>>,
+        during: Option<OperationContext<'_>>,
         out: &mut Vec<Output>,
     ) {
         let Some(during) = during else { return };
@@ -152,7 +152,7 @@ impl Engine {
             if let Some(asked) = worker.asks.iter_mut().find(|asked| asked.queue == queue) {
                 asked.again = true;
             } else if worker.asks.len() < LISTED {
-                worker.asks.push(Asked { queue, again: false });
+                worker.asks.push(AskedQueue { queue, again: false });
             }
         }
         self.jobs.asking = Some((cookie, exchange));
@@ -169,7 +169,7 @@ impl Engine {
         &mut self,
         (cookie, exchange): (u64, u64),
         (job, pushed_by): (&TakenJob, Option<Producer>),
-        (during, asked): (During<'_>, u32),
+        (during, asked): (OperationContext<'_>, u32),
         out: &mut Vec<Output>,
     ) {
         let op = during.op;

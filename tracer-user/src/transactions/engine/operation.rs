@@ -5,10 +5,10 @@ use tracer_common::event::{OP_DATAGRAM, OP_EOF, OP_TX, OP_UNSEEN, Op};
 use crate::model::{Direction, Nanos, Side};
 use crate::protocols::{Chunk, Closed, ExchangeEvent, Stamp, Totals};
 use crate::transactions::connection::Connection;
-use crate::transactions::during::During;
 use crate::transactions::engine::Engine;
 use crate::transactions::engine::begin::Begun;
 use crate::transactions::event_loop::Spoken;
+use crate::transactions::operation_context::OperationContext;
 use crate::transactions::output::Output;
 use crate::transactions::slot::Slot;
 use crate::transactions::strategies::{after_reply, event_loop, pending_reads, tasks, thread_affinity};
@@ -33,7 +33,7 @@ struct Parsed {
 
 /// The state of an operation's thread and connection before its events change it.
 struct Before<'a> {
-    during: During<'a>,
+    during: OperationContext<'a>,
     /// The span that the bytes belong to, if they do not begin it.
     span: Option<Slot>,
     /// Requests that one send answers in several streams.
@@ -182,7 +182,7 @@ impl Engine {
         let own = if dir == Direction::Tx { self.loops.callback(&self.world, op, group) } else { None };
         let after = after_reply::still_after(&mut self.world, op, dir, span, *continues);
         let one_pending_read = pending_reads::one_pending_read(&mut self.world, op, dir, span.is_some(), events);
-        let during = During { op, group, holder, own, after, one_pending_read };
+        let during = OperationContext { op, group, holder, own, after, one_pending_read };
         let spoken = event_loop::spoken_of(&self.world, op, events);
         let batch = if together.is_empty() { self.batch(cookie, events) } else { Vec::new() };
         let behind = if *is_end { self.behind(cookie, span) } else { None };
@@ -197,7 +197,7 @@ impl Engine {
         let (job, ends_job) = self.jobs.take_touched();
         let span = job.or(span).or(together.first().copied());
         let had = together.first().and_then(|slot| self.world.spans.get(*slot)).map(|live| live.cost);
-        let During { holder, after, .. } = before.during;
+        let OperationContext { holder, after, .. } = before.during;
         // The request that this operation answered: its thread held it until now.
         let answered = ends_job || (dir == Direction::Tx && holder.is_some() && holder == before.span);
         self.charge_op(op, (dir, span), (after.is_some(), answered), out);
@@ -211,7 +211,7 @@ impl Engine {
         &mut self,
         cookie: u64,
         event: ExchangeEvent,
-        op: Option<During<'_>>,
+        op: Option<OperationContext<'_>>,
         out: &mut Vec<Output>,
     ) {
         match event {
@@ -249,7 +249,7 @@ impl Engine {
     }
 
     /// Drops `op` if the event stems from an earlier operation that the parser had buffered.
-    fn own<'a>(&self, cookie: u64, op: Option<During<'a>>, at: Stamp) -> Option<During<'a>> {
+    fn own<'a>(&self, cookie: u64, op: Option<OperationContext<'a>>, at: Stamp) -> Option<OperationContext<'a>> {
         let multiplexed = self.world.connections.get(&cookie).is_some_and(|known| known.talk.is_multiplexed());
         op.filter(|during| !multiplexed || (during.op.header.tid == at.tid && during.op.header.nanos == at.nanos))
     }

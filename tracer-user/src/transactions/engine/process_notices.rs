@@ -32,7 +32,6 @@ impl Engine {
         self.world.processes.forget(tgid);
         self.thread_pools.forget(tgid);
         self.workers_ended(tgid);
-
         self.encryption.forget(tgid);
         self.declared.forget(tgid);
         self.tasks.forget(tgid);

@@ -61,6 +61,7 @@ impl Engine {
     pub fn inband_outcomes(&self) -> Outcomes {
         self.inband.outcomes
     }
+
     /// Number of missing task edges.
     pub fn kins_lost(&self) -> u64 {
         self.tasks.table.lost

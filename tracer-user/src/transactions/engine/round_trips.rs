@@ -4,9 +4,9 @@
 use tracer_common::event::Open;
 
 use crate::model::Side;
-use crate::transactions::during::During;
 use crate::transactions::engine::Engine;
 use crate::transactions::evidence::Evidence;
+use crate::transactions::operation_context::OperationContext;
 
 impl Engine {
     /// Whether the configuration asks for round trips on this connection, whatever the protocol.
@@ -16,7 +16,7 @@ impl Engine {
     }
 
     /// If this operation begins a round trip on `cookie`: notes its cause.
-    pub(super) fn turn_begins(&mut self, cookie: u64, during: During<'_>) {
+    pub(super) fn turn_begins(&mut self, cookie: u64, during: OperationContext<'_>) {
         let Some(connection) =
             self.world.connections.get_mut(&cookie).filter(|connection| connection.talk.round_trip_began())
         else {

@@ -12,10 +12,10 @@ use tracer_common::event::{OP_EOF, Op, State, ThreadCounters};
 use crate::model::{Direction, Nanos, Side};
 use crate::transactions::after_reply::Answered;
 use crate::transactions::cause::{Cause, ShownBy};
-use crate::transactions::entity::{is_looped, is_unique};
 use crate::transactions::evidence::Evidence;
 use crate::transactions::open_span::OpenSpan;
 use crate::transactions::slot::{Slot, SpanRef};
+use crate::transactions::task_identity::{is_looped, is_unique};
 use crate::transactions::thread::Target;
 use crate::transactions::world::World;
 

@@ -22,11 +22,11 @@ use crate::guard::tables::TableUse;
 use crate::model::{Nanos, Side};
 use crate::transactions::cause::{CallState, Candidate, Cause, ShownBy};
 use crate::transactions::combine::Vote;
-use crate::transactions::entity::{is_named, is_unique};
 use crate::transactions::evidence::{Doubt, Evidence};
-use crate::transactions::moving_requests;
 use crate::transactions::open_span::{CallTime, OpenSpan};
+use crate::transactions::request_mobility;
 use crate::transactions::slot::{Slot, SpanRef};
+use crate::transactions::task_identity::{is_named, is_unique};
 use crate::transactions::task_table::{Id, TaskTable, Works};
 use crate::transactions::world::World;
 
@@ -370,7 +370,7 @@ impl ChildProcesses {
                 other => other,
             },
             _ if !request.alone || world.processes.affinity.moves(child.server) => Verdict::Doubt(Doubt::ForkOfSeveral),
-            _ if forking.others_open => match moving_requests::fork_is_of_thread(world, child.server, call.deferred) {
+            _ if forking.others_open => match request_mobility::fork_is_of_thread(world, child.server, call.deferred) {
                 Some(true) => sure(child.ended, answered, request.end),
                 Some(false) => Verdict::Doubt(Doubt::ForkOfSeveral),
                 None => Verdict::Wait,

@@ -24,12 +24,12 @@ use crate::protocols::ExchangeEvent;
 use crate::transactions::callback_groups::{Asker, CallbackGroups, GroupOwner};
 use crate::transactions::cause::{Candidate, Cause};
 use crate::transactions::combine::{Proposal, Verdict, combine};
-use crate::transactions::during::During;
-use crate::transactions::entity::is_looped;
 use crate::transactions::event_loop::{STRETCHES, Spoken};
 use crate::transactions::evidence::{Doubt, Evidence};
 use crate::transactions::open_span::{GroupMembership, OpenSpan, is_stream};
+use crate::transactions::operation_context::OperationContext;
 use crate::transactions::slot::{Slot, SpanRef};
+use crate::transactions::task_identity::is_looped;
 use crate::transactions::thread::{IntervalOwner, ReadInterval, Thread};
 use crate::transactions::world::World;
 
@@ -174,7 +174,13 @@ impl EventLoops {
     }
 
     /// A span of an event loop begins: ties it to the span of its callback.
-    pub(crate) fn group_membership(&mut self, world: &mut World, slot: Slot, during: Option<During<'_>>, tid: u32) {
+    pub(crate) fn group_membership(
+        &mut self,
+        world: &mut World,
+        slot: Slot,
+        during: Option<OperationContext<'_>>,
+        tid: u32,
+    ) {
         let Some(live) = world.spans.get(slot) else { return };
         let side = live.side;
         let asker = Asker { slot, since: live.start, kept: live.kept() };

@@ -20,11 +20,11 @@ use crate::model::{Nanos, ProtocolId};
 use crate::protocols::{Conventions, Request};
 use crate::transactions::cause::{Candidate, Forwarded};
 use crate::transactions::combine::Vote;
-use crate::transactions::entity::is_looped;
 use crate::transactions::evidence::{Doubt, Evidence};
-use crate::transactions::moving_requests;
 use crate::transactions::open_span::{OpenSpan, Slab};
+use crate::transactions::request_mobility;
 use crate::transactions::slot::Slot;
+use crate::transactions::task_identity::is_looped;
 use crate::transactions::thread::Thread;
 use crate::transactions::world::World;
 
@@ -307,7 +307,7 @@ impl Forwarding {
     fn doubt_of_group(&self, world: &World, call: &OpenSpan) -> Option<Doubt> {
         let sides = self.sides.get(&call.pid);
         let at_both = call.cause.one_pending_read.at_both();
-        if world.processes.affinity.moves(call.pid) || moving_requests::may_move_unseen(world, call) {
+        if world.processes.affinity.moves(call.pid) || request_mobility::may_move_unseen(world, call) {
             let sure =
                 at_both && sides.is_some_and(|sides| sides.one_pending_read.is_usual() && sides.all.is_consistent());
             return (!sure).then_some(Doubt::Moves);

@@ -15,7 +15,7 @@ use crate::guard::shrink::ShrinkExcess;
 use crate::model::{Direction, Nanos, Side};
 use crate::protocols::Stamp;
 use crate::transactions::connection::Place;
-use crate::transactions::during::During;
+use crate::transactions::operation_context::OperationContext;
 use crate::transactions::slot::Slot;
 use crate::transactions::world::World;
 
@@ -224,11 +224,11 @@ impl Lookups {
         cookie: u64,
         (exchange, question): (u64, u64),
         (dir, at, sure): (Direction, Stamp, bool),
-        op: Option<During<'_>>,
+        op: Option<OperationContext<'_>>,
     ) {
         let Some(connection) = world.connections.get(&cookie) else { return };
         let found = connection.span(exchange).and_then(|slot| Some((slot, world.spans.get_mut(slot)?)));
-        let (Some((slot, live)), Some(During { op, .. })) = (found, op) else {
+        let (Some((slot, live)), Some(OperationContext { op, .. })) = (found, op) else {
             return;
         };
         if live.side == Side::Client && dir == Direction::Rx {

@@ -9,12 +9,12 @@ use tracer_common::runtime::{KIND_JAVA, KIND_TOKIO};
 use crate::model::{Nanos, Side};
 use crate::transactions::cause::{CallState, Passed, ShownBy};
 use crate::transactions::combine::Vote;
-use crate::transactions::entity::{is_named, is_python, is_unique, kind};
 use crate::transactions::evidence::{Doubt, Evidence};
 use crate::transactions::open_span::OpenSpan;
 use crate::transactions::slot::Slot;
 use crate::transactions::strategies::tasks::decision::decide_by_task;
 use crate::transactions::strategies::tasks::wakers::Wakers;
+use crate::transactions::task_identity::{is_named, is_python, is_unique, kind};
 use crate::transactions::task_table::{AnsweredRequest, Id, OtherRequests, TaskTable, Works};
 use crate::transactions::world::World;
 

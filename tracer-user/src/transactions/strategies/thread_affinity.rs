@@ -19,15 +19,13 @@ use tracer_common::event::Op;
 
 use crate::model::{Nanos, Side};
 use crate::transactions::cause::{Cause, ShownBy};
-use crate::transactions::entity::{is_looped, is_unique};
 use crate::transactions::evidence::{Doubt, Evidence};
-use crate::transactions::moving_requests::is_unknown;
 use crate::transactions::open_span::OpenSpan;
+use crate::transactions::request_mobility::{PATIENCE, is_unknown};
 use crate::transactions::slot::Slot;
+use crate::transactions::task_identity::{is_looped, is_unique};
 use crate::transactions::world::World;
 
-/// Times the report of a call is deferred until that is known: two seconds.
-const PATIENCE: u8 = 8;
 /// Requests remembered per process as perhaps open; with more, every call may be another request's.
 const REMEMBERED: usize = 64;
 

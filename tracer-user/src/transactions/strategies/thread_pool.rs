@@ -18,11 +18,11 @@ use crate::guard::shrink::ShrinkExcess;
 use crate::model::{Nanos, ProtocolId};
 use crate::transactions::cause::{CallState, Candidate, Taken};
 use crate::transactions::combine::Vote;
-use crate::transactions::detached_calls::{Began, DetachedCalls, ResultWakeup};
+use crate::transactions::detached_calls::{DetachedCalls, JobStart, ResultWakeup};
 use crate::transactions::evidence::{Doubt, Evidence};
-use crate::transactions::moving_requests;
 use crate::transactions::open_span::{CallTime, OpenSpan};
 use crate::transactions::pools::{JobEnd, Pools};
+use crate::transactions::request_mobility;
 use crate::transactions::slot::Slot;
 use crate::transactions::thread::Target;
 use crate::transactions::wakeup_candidates::WakeupCandidates;
@@ -163,7 +163,7 @@ impl ThreadPools {
             pools.bare(JobEnd::HandedBack, bare);
         }
         if thread.detached_calls.calls.is_empty() {
-            thread.detached_calls.began = Some(Began { idles: op.counters.idles, idle_end: op.counters.idle_end });
+            thread.detached_calls.began = Some(JobStart { idles: op.counters.idles, idle_end: op.counters.idle_end });
         }
         let given_up =
             (thread.detached_calls.calls.len() >= MAX_DETACHED_CALLS).then(|| thread.detached_calls.calls.remove(0));
@@ -215,7 +215,7 @@ impl ThreadPools {
     fn done(&mut self, world: &mut World, wake: &Wake, request: Slot) -> Option<Target> {
         let (tid, tgid) = (wake.header.tid, wake.header.tgid);
         let thread = world.threads.get_mut(&tid)?;
-        let began = Began { idles: wake.counters.idles, idle_end: wake.counters.idle_end };
+        let began = JobStart { idles: wake.counters.idles, idle_end: wake.counters.idle_end };
         let waited = thread.detached_calls.pool_queue(Some(began), wake.given_at, wake.slept_at);
         let before = std::mem::replace(&mut thread.detached_calls.settled, wake.header.nanos);
         let given = given(wake, before);
@@ -423,7 +423,7 @@ impl ThreadPools {
         if world.threads.get(&taken.by).is_some_and(|thread| thread.lost_at >= live.start) {
             return Some(Doubt::ThreadUnseen);
         }
-        if moving_requests::seems_moved(world, live) {
+        if request_mobility::seems_moved(world, live) {
             return Some(Doubt::MayMove);
         }
         let pools = self.pools.get(&live.pid);

@@ -21,10 +21,10 @@ use tracer_common::runtime::KIND_GO;
 use crate::guard::shrink::ShrinkExcess;
 use crate::model::{Nanos, Side};
 use crate::transactions::cause::{CallState, Passed};
-use crate::transactions::entity::{is_named, kind};
 use crate::transactions::evidence::Doubt;
 use crate::transactions::slot::Slot;
 use crate::transactions::strategies::tasks::decision::decide_by_task;
+use crate::transactions::task_identity::{is_named, kind};
 use crate::transactions::task_table::{Id, TaskTable, Works};
 use crate::transactions::world::World;
 

@@ -7,7 +7,7 @@ use super::thread::IntervalOwner;
 
 /// The operation that produced an exchange event, and the state of its thread before it.
 #[derive(Clone, Copy)]
-pub(super) struct During<'a> {
+pub(super) struct OperationContext<'a> {
     /// The operation.
     pub(super) op: &'a Op,
     /// Owner of the thread's current callback group.
