@@ -25,6 +25,9 @@ pub const CONTROL_SOCKETS: u32 = 1 << 4;
 /// [`Control::flags`]: stacks are walked by unwind tables; without, frame pointers are followed.
 pub const CONTROL_UNWIND: u32 = 1 << 5;
 
+/// [`Control::flags`]: there are processes whose threads work for each other, so wake-ups between threads are looked at.
+pub const CONTROL_HANDOVERS: u32 = 1 << 6;
+
 /// Process policy: trace it.
 pub const PROCESS_TRACE: u32 = 1;
 /// Process policy: its sockets are left alone.

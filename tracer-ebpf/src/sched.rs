@@ -20,6 +20,7 @@ use crate::{
         regs::Regs,
         task::{TASK_DEAD, Task},
     },
+    off_cpu, policy,
     socket::sent,
     storage::{THREADS, Thread},
     thread_pool,
@@ -121,6 +122,7 @@ pub(crate) fn switch(ctx: BtfTracePointContext) -> i32 {
     // those of some tasks. Charge what was seen; charge the rest when the task is seen next.
     let known = cpu.task == prev.0 as u64;
     cpu.unreported += (!known && cpu.task != 0) as u64;
+    let mut holds = false;
     match if known { cpu.runs } else { kind(prev) } {
         RUNS_IDLE => cpu.idle += ran as i64,
         RUNS_KERNEL => {
@@ -135,7 +137,8 @@ pub(crate) fn switch(ctx: BtfTracePointContext) -> i32 {
         _ => {
             let exec = prev.exec();
             let before = if known { cpu.exec_in } else { exec.saturating_sub(ran) };
-            let used = leave(prev, exec, before, now.saturating_sub(ran), now, preempt, state);
+            let used;
+            (used, holds) = leave(prev, exec, before, now.saturating_sub(ran), now, preempt, state);
             cpu.user += used;
             cpu.idle += ran.wrapping_sub(used) as i64;
         }
@@ -145,15 +148,18 @@ pub(crate) fn switch(ctx: BtfTracePointContext) -> i32 {
     cpu.switch_in = now;
     cpu.task = next.0 as u64;
     cpu.runs = kind(next);
-    if cpu.runs == RUNS_IDLE {
-        return 0;
+    if cpu.runs != RUNS_IDLE {
+        cpu.exec_in = next.exec();
     }
-    cpu.exec_in = next.exec();
     // A thread whose leaving is never reported is found when it comes; skip the search where every switch is reported.
     if cpu.unreported != 0 && cpu.runs == RUNS_USER {
         let missed = enter(next, cpu.exec_in, now);
         cpu.user += missed;
         cpu.idle -= missed as i64;
+    }
+    let threshold = policy::off_cpu();
+    if threshold != 0 && (holds || (cpu.runs == RUNS_USER && off_cpu::is_back(next, threshold, now))) {
+        off_cpu::go_on(&ctx);
     }
     0
 }
@@ -205,13 +211,14 @@ fn kind(task: Task) -> u64 {
 }
 
 /// `prev` ends a slice that began at `since`; `exec` is what the scheduler charged it so far, and `before` what it had
-/// then. Returns what it used since it was last seen, unreported slices included, nanoseconds.
+/// then. Returns what it used since it was last seen, unreported slices included, nanoseconds; and whether it holds a request and
+/// will run again.
 #[inline(always)]
-fn leave(prev: Task, exec: u64, before: u64, since: u64, now: u64, preempt: u8, state: u32) -> u64 {
+fn leave(prev: Task, exec: u64, before: u64, since: u64, now: u64, preempt: u8, state: u32) -> (u64, bool) {
     let thread = THREADS.get(prev.0, true);
     if thread.is_null() {
         emit::count(Lost::ThreadStorage);
-        return exec.saturating_sub(before);
+        return (exec.saturating_sub(before), false);
     }
     // SAFETY: not null; `prev` is leaving this CPU and runs nowhere else.
     let thread = unsafe { &mut *thread };
@@ -237,14 +244,26 @@ fn leave(prev: Task, exec: u64, before: u64, since: u64, now: u64, preempt: u8, 
             thread.waiting = 1;
         }
     }
-    if thread.sent_cookie != 0 {
-        sent::flush(prev, thread, stored(prev, thread, exec, now));
-    }
     let dead = state & TASK_DEAD != 0;
-    if dead || due(thread, exec.saturating_sub(thread.base_exec), now) {
-        tick(prev, thread, stored(prev, thread, exec, now), now, if dead { THREAD_STATS_DEAD } else { 0 });
+    let cpu = exec.saturating_sub(thread.base_exec);
+    if thread.sent_cookie != 0 || dead || due(thread, cpu, now) {
+        report(prev, thread, exec, now, dead as u64);
     }
-    used
+    (used, thread.holds != 0 && !dead)
+}
+
+/// Reports what a thread that leaves the CPU has kept, and its counters if it ends, or if they are due. A function of its own, because
+/// most switches do not need its code.
+#[inline(never)]
+fn report(prev: Task, thread: &mut Thread, exec: u64, now: u64, dead: u64) -> u64 {
+    let counters = stored(prev, thread, exec, now);
+    if thread.sent_cookie != 0 {
+        sent::flush(prev, thread, counters);
+    }
+    if dead != 0 || due(thread, counters.cpu, now) {
+        tick(prev, thread, counters, now, if dead != 0 { THREAD_STATS_DEAD } else { 0 });
+    }
+    0
 }
 
 /// Whether the thread has something to report and last reported long enough ago.

@@ -73,6 +73,9 @@ local_storage!(
 );
 
 /// The record of a thread. Times in nanoseconds.
+///
+/// What every switch of the thread needs comes first, and what every operation needs next: two cache lines, as the kernel puts
+/// eight bytes of its own before the record.
 #[repr(C)]
 pub(crate) struct Thread {
     /// When the thread was first seen, and its CPU and run-queue time by then; 0 = not seen yet.
@@ -81,64 +84,64 @@ pub(crate) struct Thread {
     pub(crate) base_runq: u64,
     /// What the scheduler had charged the thread when it last left a CPU; 0 = never seen to.
     pub(crate) exec: u64,
-    /// CPU since `base_at` when the last wait for work began; when that wait ended.
-    pub(crate) idle_cpu: u64,
-    pub(crate) idle_end: u64,
     /// CPU and time of the last report.
     pub(crate) reported_cpu: u64,
     pub(crate) reported_at: u64,
-    /// The array of the last `sendmmsg`/`recvmmsg`.
-    pub(crate) mmsg: u64,
-    /// Bytes without payload the thread sent and has not reported: by which socket (0 = none), from where to where, and
-    /// when.
-    pub(crate) sent_cookie: u64,
-    pub(crate) sent_pos: u64,
-    pub(crate) sent_end: u64,
-    pub(crate) sent_at: u64,
     /// When the thread last fell asleep waiting for work.
     pub(crate) slept_at: u64,
-    /// When a thread that held a request last woke this one by a futex.
-    pub(crate) given_at: u64,
-    /// The runtime task that did the thread's last operation, as in a record.
-    pub(crate) entity: u64,
+    /// CPU since `base_at` when the last wait for work began; when that wait ended.
+    pub(crate) idle_cpu: u64,
+    pub(crate) idle_end: u64,
+    /// Bytes without payload the thread sent and has not reported: by which socket (0 = none); see [`Thread::sent_pos`].
+    pub(crate) sent_cookie: u64,
     pub(crate) switches: u32,
     pub(crate) idles: u32,
     pub(crate) polls: u32,
     pub(crate) reads: u32,
     /// The thread left the CPU to wait for work, and has not been seen since.
     pub(crate) waiting: u32,
+    /// 1: the thread read from an accepted socket, and has not sent on one since: it holds a request.
+    pub(crate) holds: u32,
     /// Cached policy of its process and the generation it was looked up in.
     pub(crate) policy: u32,
     pub(crate) generation: u32,
-    /// Next message of the array in `mmsg`, and the length of the one before.
-    pub(crate) mmsg_next: u32,
-    pub(crate) mmsg_bytes: u32,
     /// Socket operations reported, or that should have been.
     pub(crate) ops: u32,
     /// The first of two programs on a hook has seen the operation under way: bit 0 for receives, bit 1 for sends.
     pub(crate) handled: u32,
-    /// 1: the thread read from an accepted socket, and has not sent on one since: it holds a request.
-    pub(crate) holds: u32,
+    /// The runtime task that did the thread's last operation, as in a record.
+    pub(crate) entity: u64,
+    /// Task edges of its process reported when `entity` was read.
+    pub(crate) edge_seq: u32,
+    /// The kind of runtime of its process, as of `generation`; 0 = none.
+    pub(crate) runtime: u32,
+    /// Flags of the operation under way that are known before its payload is copied.
+    pub(crate) early: u32,
+    /// 1: an event loop of Node.js that received something since it last turned.
+    pub(crate) received: u32,
     /// 1: the thread sent on a socket it connected while it held nothing, and has read no reply yet.
     pub(crate) asked: u32,
     /// 1: it has read the reply since.
     pub(crate) replied: u32,
-    /// Which thread gave it work at `given_at`, and 1 until a wake-up by this thread was reported since.
-    pub(crate) given_by: u32,
-    pub(crate) given_new: u32,
     /// 1: the thread once made a call while it held nothing: it may be working for others.
     pub(crate) works: u32,
     /// Wake-ups it reported since its last operation or since it last left the CPU, and its switch count at that time.
     pub(crate) wakes: u32,
     pub(crate) wakes_at: u32,
-    /// Flags of the operation under way that are known before its payload is copied.
-    pub(crate) early: u32,
-    /// The kind of runtime of its process, as of `generation`; 0 = none.
-    pub(crate) runtime: u32,
-    /// 1: an event loop of Node.js that received something since it last turned.
-    pub(crate) received: u32,
-    /// Task edges of its process reported when `entity` was read.
-    pub(crate) edge_seq: u32,
+    /// Which thread gave it work at `given_at`, and 1 until a wake-up by this thread was reported since.
+    pub(crate) given_by: u32,
+    pub(crate) given_new: u32,
+    /// When a thread that held a request last woke this one by a futex.
+    pub(crate) given_at: u64,
+    /// What `sent_cookie` sent: from where to where, and when.
+    pub(crate) sent_pos: u64,
+    pub(crate) sent_end: u64,
+    pub(crate) sent_at: u64,
+    /// The array of the last `sendmmsg`/`recvmmsg`.
+    pub(crate) mmsg: u64,
+    /// Next message of the array in `mmsg`, and the length of the one before.
+    pub(crate) mmsg_next: u32,
+    pub(crate) mmsg_bytes: u32,
     /// The socket of its last operation on a traced stream (0: none since a call of a TLS library began), its address in
     /// the kernel and its flags.
     pub(crate) io_cookie: u64,

@@ -20,6 +20,7 @@ use tracer_common::{
 use crate::{
     arch, emit,
     kernel::{futex, regs::Regs, task::Task},
+    off_cpu, policy,
     sched::counters,
     storage::{SOCK_ACTIVE, SOCK_PASSIVE, THREADS, Thread},
 };
@@ -48,16 +49,24 @@ pub(crate) fn noted<const TX: bool>(thread: &mut Thread, flags: u32) {
     thread.wakes = 0;
 }
 
-/// hook: tp_btf sched_waking(p). First seen: 5.10. Emits [`Wake`].
+/// hook: tp_btf sched_waking(p). First seen: 5.10. Emits [`Wake`], and notes when waits end.
+///
+/// Not `sched_wakeup`, which mostly runs where the woken thread will: here the waker is still the running thread.
 #[btf_tracepoint(function = "sched_waking")]
 pub(crate) fn waking(ctx: BtfTracePointContext) -> i32 {
     let (waker, wakee) = (Task::current(), Task(ctx.arg(0)));
-    let Some(address) = futex::woken_from(waker, wakee) else { return 0 };
-    let tgid = waker.tgid();
-    if wakee.tgid() != tgid {
+    let is_stack_wanted = off_cpu::waking::note(wakee);
+    if !is_stack_wanted && !policy::handovers() {
         return 0;
     }
-    woken(waker, wakee, tgid, address);
+    let Some(address) = futex::woken_from(waker, wakee) else { return 0 };
+    let tgid = waker.tgid();
+    if wakee.tgid() == tgid && policy::handovers() {
+        woken(waker, wakee, tgid, address);
+    }
+    if is_stack_wanted {
+        off_cpu::waking::go_on(&ctx);
+    }
     0
 }
 
@@ -80,8 +89,16 @@ pub(crate) fn is_lock(task: Task, thread: &Thread, regs: Regs) -> bool {
     unsafe { HANDOVERS.get(task.tgid()) }.is_some_and(|statics| holds(statics, regs.arg0()))
 }
 
+/// `waker` wakes `wakee`, a thread of the same process, by the futex at `address`. A function of its own, because most wake-ups are
+/// none of these.
+#[inline(never)]
+fn woken(waker: Task, wakee: Task, tgid: u32, address: u64) -> u64 {
+    given(waker, wakee, tgid, address);
+    0
+}
+
 #[inline(always)]
-fn woken(waker: Task, wakee: Task, tgid: u32, address: u64) {
+fn given(waker: Task, wakee: Task, tgid: u32, address: u64) {
     // SAFETY: only read, and replaced as a whole.
     let Some(statics) = (unsafe { HANDOVERS.get(tgid) }) else { return };
     if holds(statics, address) {

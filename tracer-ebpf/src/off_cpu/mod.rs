@@ -3,14 +3,14 @@
 //!
 //! Only the leaving thread's own memory can be read at a switch, so a stack cannot be taken when the wait is over.
 
-mod waking;
+pub(crate) mod waking;
 
 use aya_ebpf::{
     EbpfContext,
     bindings::BPF_F_USER_STACK,
     helpers::generated::{bpf_get_smp_processor_id, bpf_get_stack, bpf_ktime_get_ns, bpf_probe_read_kernel},
     macros::{btf_map, btf_tracepoint, map},
-    maps::PerCpuArray,
+    maps::{PerCpuArray, ProgramArray},
     programs::BtfTracePointContext,
 };
 use tracer_common::{
@@ -29,7 +29,7 @@ use crate::{
         task::{TASK_DEAD, Task, peek},
     },
     offsets::{AGENT_TGID, OFF_SK_COOKIE},
-    policy, profiler_cost,
+    own_stack, policy, profiler_cost,
     scratch::{ATOMIC, SAMPLE_SCRATCH, SampleScratch},
     stack_rate::{self, StacksTaken},
     storage::{THREADS, TaskStorage},
@@ -68,12 +68,45 @@ pub(crate) struct InterpretedWait {
 #[btf_map]
 static INTERPRETED_WAITS: TaskStorage<InterpretedWait> = TaskStorage::new();
 
+/// Tail-called by the program at switches. Most switches need nothing of it, and a second program on that hook would cost each of
+/// them its call, another reading of the clock and another look for the thread's record.
+#[map]
+static OFF_CPU: ProgramArray = ProgramArray::with_max_entries(1, 0);
+
 #[map]
 static OFF_CPU_TAKEN: PerCpuArray<StacksTaken> = PerCpuArray::with_max_entries(1, 0);
 
-/// hook: tp_btf sched_switch(preempt, prev, next, prev_state). First seen with prev_state: 6.1. Emits [`OffCpu`].
+/// Whether `next`, which is about to run, has a wait to report: one of `threshold` nanoseconds. Forgets a shorter one.
+#[inline(always)]
+pub(crate) fn is_back(next: Task, threshold: u64, now: u64) -> bool {
+    let wait = WAITS.get(next.0, false);
+    if wait.is_null() {
+        return false;
+    }
+    // SAFETY: not null; `next` is about to run here and nowhere else.
+    unsafe {
+        let left = (*wait).left;
+        let is_reported = left != 0 && now.saturating_sub(left) >= threshold;
+        if !is_reported {
+            (*wait).left = 0;
+            (*wait).woken = 0;
+        }
+        is_reported
+    }
+}
+
+/// Hands the switch under way to the program here; returns if there is none.
+#[inline(always)]
+pub(crate) fn go_on(ctx: &BtfTracePointContext) {
+    // SAFETY: the array holds only programs for this hook.
+    unsafe { OFF_CPU.tail_call(ctx, 0) };
+}
+
+/// hook: tp_btf sched_switch(preempt, prev, next, prev_state), tail-called by [`crate::sched::switch`] if the thread that leaves holds
+/// a request or the one that comes has a wait to report. Emits [`OffCpu`].
 #[btf_tracepoint(function = "sched_switch")]
 pub(crate) fn off_cpu(ctx: BtfTracePointContext) -> i32 {
+    own_stack::keep(&ctx, &OFF_CPU);
     let threshold = policy::off_cpu();
     if threshold == 0 {
         return 0;

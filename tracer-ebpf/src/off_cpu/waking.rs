@@ -8,7 +8,8 @@ use core::ffi::c_void;
 
 use aya_ebpf::{
     helpers::generated::{bpf_get_smp_processor_id, bpf_ktime_get_ns, bpf_probe_read_kernel},
-    macros::btf_tracepoint,
+    macros::{btf_tracepoint, map},
+    maps::ProgramArray,
     programs::BtfTracePointContext,
 };
 use tracer_common::{
@@ -21,8 +22,8 @@ use tracer_common::{
 use super::WAITS;
 use crate::{
     bound, emit, interpreter,
-    kernel::{futex, task::Task},
-    policy, profiler_cost,
+    kernel::task::Task,
+    own_stack, policy, profiler_cost,
     scratch::{ATOMIC, SAMPLE_SCRATCH},
     unwind,
 };
@@ -33,19 +34,20 @@ const INTERPRETED_BYTES: u64 = (INTERPRETED_FRAMES_MAX * size_of::<InterpretedFr
 // The record takes the place of the sample in the scratch area, and its frames those of the sample.
 const _: () = assert!(size_of::<WaitEnd>() == size_of::<Sample>());
 
-/// hook: tp_btf sched_waking(p). First seen: 5.10. Notes when a wait ended. Emits [`WaitEnd`].
-///
-/// Not `sched_wakeup`, which mostly runs where the woken thread will: here the waker is still the running thread.
-#[btf_tracepoint(function = "sched_waking")]
-pub(crate) fn off_cpu_waking(ctx: BtfTracePointContext) -> i32 {
+/// Tail-called by the program at wake-ups.
+#[map]
+static OFF_CPU_WAKING: ProgramArray = ProgramArray::with_max_entries(1, 0);
+
+/// Notes that `wakee`, which is about to run but does not yet, is woken; whether the waker's stack is wanted if it wakes it by a futex.
+#[inline(always)]
+pub(crate) fn note(wakee: Task) -> bool {
     let threshold = policy::off_cpu();
     if threshold == 0 {
-        return 0;
+        return false;
     }
-    let wakee = Task(ctx.arg(0));
     let wait = WAITS.get(wakee.0, false);
     if wait.is_null() {
-        return 0;
+        return false;
     }
     // SAFETY: no argument.
     let now = unsafe { bpf_ktime_get_ns() };
@@ -55,12 +57,28 @@ pub(crate) fn off_cpu_waking(ctx: BtfTracePointContext) -> i32 {
         ((*wait).left, (*wait).record.flags)
     };
     let is_reported = left != 0 && now.saturating_sub(left) >= threshold;
-    if is_reported && flags & OFF_CPU_NO_STACK == 0 && unwind::possible() && policy::unwind() {
-        let waker = Task::current();
-        if futex::woken_from(waker, wakee).is_some() {
-            stack(waker, wakee, left, now);
-        }
+    is_reported && flags & OFF_CPU_NO_STACK == 0 && unwind::possible() && policy::unwind()
+}
+
+/// Hands the wake-up under way to the program here; returns if there is none.
+#[inline(always)]
+pub(crate) fn go_on(ctx: &BtfTracePointContext) {
+    // SAFETY: the array holds only programs for this hook.
+    unsafe { OFF_CPU_WAKING.tail_call(ctx, 0) };
+}
+
+/// hook: tp_btf sched_waking(p), tail-called by [`crate::thread_pool::waking`] once [`note`] wanted it. Emits [`WaitEnd`].
+#[btf_tracepoint(function = "sched_waking")]
+pub(crate) fn off_cpu_waking(ctx: BtfTracePointContext) -> i32 {
+    own_stack::keep(&ctx, &OFF_CPU_WAKING);
+    let wakee = Task(ctx.arg(0));
+    let wait = WAITS.get(wakee.0, false);
+    if wait.is_null() || !unwind::possible() {
+        return 0;
     }
+    // SAFETY: not null; `note` wrote it just now.
+    let (left, now) = unsafe { ((*wait).left, (*wait).woken) };
+    stack(Task::current(), wakee, left, now);
     0
 }
 

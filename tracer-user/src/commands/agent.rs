@@ -212,7 +212,7 @@ impl Agent {
                 third_end: third.1,
             };
             self.kernel.policy.handover(pid, statics);
-            self.kernel.attach_deferred(Until::HandedOver);
+            self.kernel.attach_deferred(Until::WakeUps);
         }
         let others = self.netns.as_mut().map(OwnNetns::take_policies);
         for (cookie, ask) in pipeline.take_policies().chain(others.into_iter().flatten()) {

@@ -153,7 +153,7 @@ impl Agent {
     fn take_off_cpu(&mut self, wanted: bool) -> Result<(), LoadError> {
         let nanos = if wanted { u64::from(self.config.off_cpu_micros) * 1000 } else { 0 };
         if nanos > 0 {
-            self.kernel.attach_deferred(Until::OffCpu);
+            self.kernel.attach_deferred(Until::WakeUps);
         }
         self.kernel.policy.off_cpu(nanos)
     }

@@ -537,8 +537,7 @@ impl Kernel {
                         match shown {
                             Until::Spliced => "bytes left a socket by splice",
                             Until::Skipped => "the kernel preempts programs and skips them for others",
-                            Until::HandedOver => "threads of a server make calls for requests that others hold",
-                            Until::OffCpu => "time off the CPU is wanted",
+                            Until::WakeUps => "who wakes which thread is wanted",
                             Until::Called => "another program goes on with it",
                         }
                     );

@@ -3,8 +3,8 @@
 use aya::maps::{Array, HashMap, Map, MapData};
 use tracer_common::limits::ASKS_MAX;
 use tracer_common::policy::{
-    CONTROL_DEFAULT_IGNORE, CONTROL_OWN, CONTROL_PORTS, CONTROL_SOCKETS, CONTROL_UDP, CONTROL_UNWIND, CapturePolicy,
-    Control, PROCESS_IGNORE, PROCESS_TRACE, Statics,
+    CONTROL_DEFAULT_IGNORE, CONTROL_HANDOVERS, CONTROL_OWN, CONTROL_PORTS, CONTROL_SOCKETS, CONTROL_UDP,
+    CONTROL_UNWIND, CapturePolicy, Control, PROCESS_IGNORE, PROCESS_TRACE, Statics,
 };
 use tracer_common::runtime::Runtime;
 
@@ -95,7 +95,7 @@ impl Policy {
 
     /// Sets which processes are traced.
     pub fn scope(&mut self, scope: Scope) -> Result<(), LoadError> {
-        let keep = self.current.flags & (CONTROL_PORTS | CONTROL_UNWIND);
+        let keep = self.current.flags & (CONTROL_PORTS | CONTROL_UNWIND | CONTROL_HANDOVERS);
         self.current.flags = keep
             | match scope {
                 Scope::Nothing => 0,
@@ -149,7 +149,9 @@ impl Policy {
 
     /// Traces wake-ups between threads of the process from now on, except by futexes in `statics`.
     pub fn handover(&mut self, tgid: u32, statics: Statics) {
-        self.handovers_refused += u64::from(self.handovers.insert(tgid, Pod(statics), 0).is_err());
+        self.current.flags |= CONTROL_HANDOVERS;
+        let done = self.handovers.insert(tgid, Pod(statics), 0).is_ok() && self.write_switches().is_ok();
+        self.handovers_refused += u64::from(!done);
     }
 
     /// Number of processes with their own policy.

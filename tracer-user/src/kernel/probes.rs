@@ -56,10 +56,9 @@ pub enum Until {
     Spliced,
     /// The kernel skipped a program.
     Skipped,
-    /// A process that serves requests makes its calls from threads that hold no request.
-    HandedOver,
-    /// Time off the CPU is wanted.
-    OffCpu,
+    /// Who wakes which thread is wanted: a process that serves requests makes its calls from threads that hold no request, or time
+    /// off the CPU is reported.
+    WakeUps,
     /// Never by itself: another program tail-calls it.
     Called,
 }
@@ -160,28 +159,16 @@ pub const PROBES: &[Probe] = &[
         "nothing received by UNIX sockets is seen",
     ),
     Probe {
-        until: Some(Until::HandedOver),
+        until: Some(Until::WakeUps),
         ..at(
             "waking",
             &[Hook::Tracepoint("sched_waking")],
             false,
-            "calls that a pool's thread makes for a request are orphans",
+            "calls that a pool's thread makes for a request are orphans, and waits include the run queue",
         )
     },
-    // After `switch`, whose thread records it looks at.
-    Probe {
-        until: Some(Until::OffCpu),
-        ..at("off_cpu", &[Hook::Tracepoint("sched_switch")], false, "no stacks of threads off the CPU")
-    },
-    Probe {
-        until: Some(Until::OffCpu),
-        ..at(
-            "off_cpu_waking",
-            &[Hook::Tracepoint("sched_waking")],
-            false,
-            "off the CPU, the run queue is not distinguished from waiting, and not who ended a wait",
-        )
-    },
+    Probe { without: "no stacks of threads off the CPU", ..called("off_cpu", &[Hook::Tracepoint("sched_switch")]) },
+    Probe { without: "who ended a wait is not seen", ..called("off_cpu_waking", &[Hook::Tracepoint("sched_waking")]) },
     // After the programs they back up, whose state they check.
     second("tx_again", &[Hook::Preemptible("sock_send_length")]),
     second("rx_again", &[Hook::Preemptible("sock_recv_length")]),
@@ -202,7 +189,7 @@ pub const PROBES: &[Probe] = &[
 ];
 
 /// Tail-called programs and their program arrays.
-pub const CALLED: [(&str, &str); 12] = [
+pub const CALLED: [(&str, &str); 14] = [
     (FRAMES_TEXT, "FRAMES_TEXT"),
     ("frames_tx", "FRAMES_TX"),
     ("frames_sent", "FRAMES_TX"),
@@ -215,6 +202,8 @@ pub const CALLED: [(&str, &str); 12] = [
     ("call_stack", "CALL_STACK"),
     ("call_stack_sent", "CALL_STACK"),
     ("call_stack_unix_sent", "CALL_STACK_UNIX"),
+    ("off_cpu", "OFF_CPU"),
+    ("off_cpu_waking", "OFF_CPU_WAKING"),
 ];
 
 /// The program that user-space probes tail-call; not in [`PROBES`], because it has no hook.

@@ -26,10 +26,7 @@ impl Skips {
         let mut lost = 0;
         for program in usage.keys() {
             // A lost stack is not a lost operation.
-            if program == SAMPLER
-                || program.starts_with("off_cpu")
-                || SECONDS.iter().any(|(_, second)| second == program)
-            {
+            if program == SAMPLER || SECONDS.iter().any(|(_, second)| second == program) {
                 continue;
             }
             let skipped = missed(program);
