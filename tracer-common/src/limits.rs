@@ -8,7 +8,7 @@ pub const HEAD_MAX: usize = 8 * 1024;
 pub const TAIL_MAX: usize = 64;
 /// Most bytes of fragments behind a record, for frames that the operation's front does not hold whole, see
 /// [`crate::event::Op::frames`]: heads whole, of bodies only the beginnings.
-pub const FRAMES_BYTES: usize = 16 * 1024;
+pub const FRAMES_BYTES: usize = 22 * 1024;
 /// Payload carried by default where requests are expected.
 pub const HEAD_REQUEST: u16 = 4096;
 /// Payload carried by default where replies are expected.

@@ -52,6 +52,10 @@ const TYPES: u64 = 9;
 const PREFIX: u64 = 8;
 /// Most bytes of fragments kept: behind them is room for the header that is read last.
 const KEPT: u64 = FRAMES_BYTES as u64 - 64;
+/// Of these, kept free by long fragments for the beginnings of the frames behind them.
+const KEPT_FREE: u64 = 1024;
+/// Longest fragment that may use them.
+const SHORT: u64 = 256;
 /// Frames of a short operation whose headers are looked at before a walk begins.
 const LOOKED_AT: usize = 4;
 /// Consecutive short operations of whole frames after which the walk stops tracking where frames begin.
@@ -349,7 +353,8 @@ extern "C" fn step(_: u32, following: *mut Following) -> i64 {
         }
         let carried = if kind == 0 && len > DATA_CARRIED { DATA_CARRIED } else { len };
         let (place, used) = (get!(walk, place), piece + PREFIX + HEADER);
-        let room = if used < KEPT { KEPT - used } else { 0 };
+        let kept = if carried > SHORT { KEPT - KEPT_FREE } else { KEPT };
+        let room = if used < kept { kept - used } else { 0 };
         let carried = if carried < room { carried } else { room };
         // The front may hold it already. What the operation does not hold is not copied, so it does not count: `close` judges
         // alike, and what is given back of the slot was not written to.

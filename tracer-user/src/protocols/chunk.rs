@@ -60,6 +60,11 @@ impl<'a> Chunk<'a> {
         if last.len() > longer.len() { last } else { longer }
     }
 
+    /// Whether a fragment begins with its byte `at`.
+    pub(super) fn has_fragment(&self, at: u64) -> bool {
+        fragments(self.fragments).any(|(place, bytes)| place == at && !bytes.is_empty())
+    }
+
     /// The captured front from its byte `at` on, with the captured end if nothing lies between them.
     pub(super) fn front(&self, at: u64) -> &'a [u8] {
         let Ok(at) = usize::try_from(at) else { return &[] };

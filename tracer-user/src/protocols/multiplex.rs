@@ -403,7 +403,9 @@ impl Multiplexed {
         out: &mut Vec<ExchangeEvent>,
     ) -> u64 {
         let way = self.way(dir);
-        let cut = (captured.len() as u64) < left;
+        // What was captured may go on in a piece of its own: a long head takes several frames.
+        let behind = chunk.len - left + captured.len() as u64;
+        let cut = (captured.len() as u64) < left && !chunk.has_fragment(behind);
         let lane = self.lane(dir);
         let had = lane.buffer.len();
         let gathered;

@@ -17,6 +17,41 @@ fn pieces_of(stream: &[u8], frames: &[usize], (from, to): (usize, usize)) -> Vec
     fragments
 }
 
+/// A head takes several frames where it is longer than one, and the kernel carries each as a piece of its own.
+#[test]
+fn a_head_of_several_frames_behind_the_front_is_read_whole() {
+    // A literal that enters no table; its length as RFC 7541 §5.1 writes 20,000.
+    let token = [&[0, 7][..], b"x-token", &[0x7f, 0xa1, 0x9b, 1], &[b'q'; 20_000]].concat();
+    let block = [get("/abc"), token].concat();
+    let (first, rest) = block.split_at(16_384);
+    let front = [preface(), headers(END_STREAM, 1, &get("/a"))].concat();
+    let frames = [frame(HEADERS, END_STREAM, 3, first), frame(CONTINUATION, END_HEADERS, 3, rest)];
+    let next = headers(END_STREAM, 5, &get("/d"));
+    let stream = [&front[..], &frames[0], &frames[1], &next].concat();
+    let mut fragments = Vec::new();
+    let mut place = front.len();
+    for piece in [&frames[0], &frames[1], &next] {
+        fragments.extend_from_slice(&(place as u64 | (piece.len() as u64) << 32).to_ne_bytes());
+        fragments.extend_from_slice(piece);
+        fragments.resize(fragments.len().next_multiple_of(8), 0);
+        place += piece.len();
+    }
+    let mut conversation = ConnectionParser::new(false);
+    let mut events = Vec::new();
+    let at = Stamp { nanos: 1, pid: 1, tid: 1, reads: 0 };
+    let (head, len) = (&stream[..front.len() + 20], stream.len() as u64);
+    let asked = Chunk { dir: Direction::Rx, pos: 0, len, head, tail: &[], fragments: &fragments, at, arrived: 0 };
+    conversation.bytes(&asked, &Settings::default(), &mut events);
+    let reply = [1u32, 3, 5].map(|key| headers(END_STREAM, key, OK)).concat();
+    let (head, len) = (&reply[..], reply.len() as u64);
+    let answered = Chunk { dir: Direction::Tx, pos: 0, len, head, tail: &[], fragments: &[], at, arrived: 0 };
+    conversation.bytes(&answered, &Settings::default(), &mut events);
+    let names: Vec<String> =
+        summary(&events).iter().map(|line| line.split(" @").next().unwrap_or_default().into()).collect();
+    assert_eq!(names, ["GET /a", "GET /abc", "GET /d"]);
+    assert!(!events.iter().any(|event| matches!(event, ExchangeEvent::HeadsCut { .. })), "{events:?}");
+}
+
 proptest! {
     /// Interleaved bodies of several streams, whose frames begin anywhere in operations of any length.
     #[test]
