@@ -199,6 +199,9 @@ impl ConnectionParser {
                 self.take_back(out);
                 return Touched::default();
             }
+            if multiplexed.turns_to_tls() {
+                return self.tls_begins(chunk, out);
+            }
             return touched;
         }
         if self.verdict == Verdict::Ignore || chunk.len == 0 {

@@ -111,8 +111,8 @@ pub enum Front {
     Line,
     /// No frame.
     Invalid,
-    /// The connection continues in a form that cannot be read (TLS).
-    Leave,
+    /// The first message of TLS: the connection goes on encrypted.
+    Tls,
 }
 
 /// One frame, or several that belong together.

@@ -117,7 +117,7 @@ impl Framed for Packets {
         settings: &Settings,
     ) -> Front {
         if way == Way::Request && matches!(bytes, [0x16, 3, ..]) && self.version.is_none() {
-            return Front::Leave;
+            return Front::Tls;
         }
         let packet = match Packet::read(bytes, way) {
             Ok(packet) => packet,

@@ -149,6 +149,8 @@ pub(super) struct Multiplexed {
     settled: bool,
     /// The first reply is none of this protocol's.
     refuted: bool,
+    /// A client's first message of TLS was read.
+    turns_to_tls: bool,
 }
 
 impl Multiplexed {
@@ -171,6 +173,7 @@ impl Multiplexed {
             verdict: Verdict::Trace,
             settled: lost.0 || lost.1,
             refuted: false,
+            turns_to_tls: false,
         };
         for dir in [Direction::Rx, Direction::Tx] {
             if made.lane(dir).lost.is_some() {
@@ -236,6 +239,11 @@ impl Multiplexed {
     /// Whether the first reply shows that this is another protocol.
     pub(super) fn is_refuted(&self) -> bool {
         self.refuted
+    }
+
+    /// Whether the connection goes on encrypted, from the latest operation on.
+    pub(super) fn turns_to_tls(&self) -> bool {
+        self.turns_to_tls
     }
 
     /// Takes every open exchange back; returns the positions reached (received, sent), and the number of the next exchange.
@@ -463,7 +471,8 @@ impl Multiplexed {
                 lane.buffer = kept;
                 used
             }
-            Front::Leave => {
+            Front::Tls => {
+                self.turns_to_tls = true;
                 self.verdict = Verdict::Ignore;
                 left
             }

@@ -183,7 +183,7 @@ impl Framed for Lines {
         settings: &Settings,
     ) -> Front {
         if way == Way::Request && matches!(bytes, [0x16, 3, ..]) {
-            return Front::Leave;
+            return Front::Tls;
         }
         let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
             return if lines::may_begin(way, bytes) { Front::Line } else { Front::Invalid };

@@ -485,6 +485,20 @@ impl ConnectionParser {
         left
     }
 
+    /// The same for a connection of a protocol with frames; `chunk` is the client's first message of TLS.
+    pub(super) fn tls_begins(&mut self, chunk: &Chunk<'_>, out: &mut Vec<ExchangeEvent>) -> Touched {
+        let (Some(requests), Mode::Multiplexed(multiplexed)) = (self.requests, std::mem::take(&mut self.mode)) else {
+            return Touched::default();
+        };
+        let (positions, next) = multiplexed.withdraw(out);
+        (self.rx.pos, self.tx.pos) = positions;
+        self.stream(chunk.dir).pos = chunk.pos;
+        let mut round_trips = RoundTrips::new(&Tls, requests, (self.rx.pos, self.tx.pos), false);
+        round_trips.next = next;
+        self.become_timed(round_trips);
+        self.turn_bytes(chunk, out)
+    }
+
     fn become_timed(&mut self, round_trips: RoundTrips) {
         self.verdict = Verdict::Trace;
         self.protocol = Some(round_trips.protocol());

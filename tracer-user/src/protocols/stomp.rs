@@ -265,7 +265,7 @@ impl Framed for Frames {
             return self.more(way, key, bytes, cut);
         }
         if way == Way::Request && matches!(bytes, [0x16, 3, ..]) {
-            return Front::Leave;
+            return Front::Tls;
         }
         let pause = frames::pause(bytes);
         if pause > 0 {

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::model::Direction;
 use crate::protocols::connection_parser::tests::{Op, cap, play, summary, survive};
-use crate::protocols::{Closed, ConnectionParser, ExchangeEvent, Stamp, Verdict};
+use crate::protocols::{Closed, ConnectionParser, ExchangeEvent, Stamp};
 
 const INFO: &[u8] = b"INFO {\"server_id\":\"NA\",\"version\":\"2.9.10\",\"headers\":true} \r\n";
 const QUIET: &[u8] = b"CONNECT {\"verbose\": false,\"user\":\"planted\",\"pass\":\"planted\"}\r\nPING\r\n";
@@ -140,14 +140,6 @@ fn a_connection_is_refused() {
 }
 
 #[test]
-fn what_follows_a_secure_greeting_is_left_alone() {
-    let mut conversation = ConnectionParser::new(false);
-    let events = play(&mut conversation, &[tx(INFO), rx(b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03"), tx(&[7; 300])]);
-    assert_eq!(summary(&events), Vec::<String>::new());
-    assert_eq!(conversation.want().verdict, Verdict::Ignore);
-}
-
-#[test]
 fn a_message_says_who_produced_it() {
     let head = "NATS/1.0\r\nTraceParent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n\r\n";
     let line = format!("HMSG a.b 7 {} {}\r\n{head}hello\r\n", head.len(), head.len() + 5);
@@ -264,4 +256,18 @@ proptest! {
         let (conversation, begun, done) = survive(fragments, midstream);
         prop_assert!(begun == done || conversation.want().verdict == Verdict::Ignore && begun >= done);
     }
+}
+
+/// The server's first line is in the clear; a client that the server asks for TLS, or that wants it, shakes hands behind it.
+#[test]
+fn a_connection_goes_on_inside_tls() {
+    let hello = [&[0x16, 3, 1, 0, 64, 1, 0, 0, 60, 3, 3][..], &[7; 32], &[0, 0, 2, 0x13, 1, 1, 0], &[0; 24]].concat();
+    let mut conversation = ConnectionParser::new(false);
+    let mut events = play(&mut conversation, &[tx(INFO), rx(&hello)]);
+    assert!(conversation.is_timed_tls(), "{:?}", conversation.protocol());
+    assert_eq!(conversation.encrypted(), Some(false), "its text comes from the first byte on");
+    let mut text = conversation.begin_text(false, &mut events);
+    let inside = play(text.awake(), &[rx(QUIET), tx(b"PONG\r\n"), rx(b"PUB orders.17 5\r\nhello\r\n")]);
+    let found = summary(&inside);
+    assert!(found.iter().any(|line| line.starts_with("publish orders.17")), "{found:#?}");
 }
