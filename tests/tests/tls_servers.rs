@@ -168,14 +168,20 @@ fn redis_over_tls() {
         text += &format!("HSET planted-hash:{session} a b\nINCR planted-hash:{session}\n");
         run(&mut client(), &input, &text);
     }
+    // In one write each way: longer than a record of TLS, and than what one record of the agent holds.
+    let piped = 3000;
+    run(client().arg("--pipe"), &input, &"*3\r\n$6\r\nAPPEND\r\n$11\r\nplanted-key\r\n$5\r\nvalue\r\n".repeat(piped));
     let output = run(client().args(["INFO", "commandstats"]), &input, "");
     let calls = |name: &str| {
         let line = output.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{name}:calls=")));
         line.and_then(|line| line.split(',').next()?.parse::<usize>().ok()).unwrap_or(0)
     };
+    assert_eq!(calls("append"), piped);
     let truth = ["set", "get", "hset", "incr"].map(calls);
     let mut tail = Tail::new(&agent.transactions);
     let named = |span: &Span, name: &str| span.protocol == "redis" && span.class.split(' ').next() == Some(name);
+    let is_piped = |span: &Span| named(span, "APPEND");
+    tail.until(2 * piped, Duration::from_secs(20), is_piped);
     let ours = |span: &Span| ["SET", "GET", "HSET", "INCR"].iter().any(|name| named(span, name));
     tail.until(2 * truth.iter().sum::<usize>(), Duration::from_secs(20), ours);
     let lost = agent.metrics().lost();
@@ -186,6 +192,8 @@ fn redis_over_tls() {
         let found = ["SET", "GET", "HSET", "INCR"]
             .map(|name| tail.spans.iter().filter(|span| span.server == server && named(span, name)).count());
         assert_eq!(found, truth, "server {server}; lost {lost:?}");
+        let counted = tail.spans.iter().filter(|span| span.server == server && is_piped(span)).count();
+        assert_eq!(counted, piped, "of a pipeline, server {server}; lost {lost:?}");
         let errors = tail.spans.iter().filter(|span| span.server == server && !span.error.is_empty()).count();
         assert_eq!(errors, sessions, "WRONGTYPE, server {server}");
     }

@@ -273,9 +273,10 @@ wire! {
         pub sent_cookie: u64,
         /// Position of their first byte. Datagrams: the first half of the address. [`Kind::Text`]: the socket that `path` is of.
         pub sent_pos: u64,
-        /// Position after their last byte. Datagrams: the second half of the address.
+        /// Position after their last byte. Datagrams: the second half of the address. [`Kind::Text`]: length of the text that
+        /// this record is of.
         pub sent_end: u64,
-        /// When the last of them was sent. Datagrams: the port, and above 16 bits the family.
+        /// When the last of them was sent. Datagrams: the port, and above 16 bits the family. [`Kind::Text`]: offset in that text.
         pub sent_at: u64,
         /// Task of the runtime that did this: 0 = its process has no runtime with known tasks, or the thread is not one
         /// of the runtime's. Otherwise the runtime's kind above [`ENTITY_BITS`] bits that name the task, 0 = task

@@ -23,7 +23,7 @@ pub(crate) mod frames;
 mod functions;
 mod names;
 pub(crate) mod payload;
-mod pieces;
+pub(crate) mod pieces;
 pub(crate) use payload::user;
 pub(crate) mod sent;
 mod uring;

@@ -29,8 +29,8 @@ use crate::{
 /// Steps of a walk: a record takes one, and an element of an array of I/O vectors another.
 const STEPS: u32 = 192;
 /// Bytes of a connection's operations that are carried whole until user space has said what it wants of it: a pipeline of
-/// some twenty thousand commands.
-const UNDECIDED: u32 = 1 << 20;
+/// some twenty thousand commands. The same of a TLS library's text.
+pub(crate) const UNDECIDED: u32 = 1 << 20;
 /// First bytes of protocols whose long operations are bodies: what begins in them are no messages. A hint, until user
 /// space has determined the protocol: HTTP's replies and methods, and FastCGI.
 const BODIES: [[u8; 4]; 9] =
@@ -42,7 +42,7 @@ const TLS_MINOR: u32 = 4;
 
 /// Whether a connection whose first bytes in a direction are `first` transfers bodies.
 #[inline(always)]
-pub(super) fn are_bodies(first: u32) -> bool {
+pub(crate) fn are_bodies(first: u32) -> bool {
     // Without jumps, so that the verifier follows one path.
     let later = TLS_MINOR.wrapping_sub(first >> 16 & 0xff) >> 31;
     let mut others = differs(first & TLS_BITS, TLS) | later;
@@ -102,7 +102,7 @@ struct Copying {
 /// Copies the bytes beyond the record of `slot` into records of their own, and completes that record last: so the reader
 /// finds all of them, or none.
 #[inline(always)]
-pub(super) fn copy(walk: *mut FrameWalk, ops: *mut u32, slot: Slot) {
+pub(crate) fn copy(walk: *mut FrameWalk, ops: *mut u32, slot: Slot) {
     let first = slot.record;
     let (head, end) = (field!(first, head), field!(first, bytes));
     set!(walk, 0, element);
@@ -234,6 +234,8 @@ fn finish(copying: &Copying, slot: Slot, end: u64) {
         op.frames = 0;
         op.nth = ops;
         op.sent_cookie = 0;
+        // Of a text: where in it this record begins.
+        op.sent_at = place;
         op.header.flags &= !OP_UNSEEN;
         let len = size_of::<Op>() as u64 + head + tail;
         op.header.len = len as u32;

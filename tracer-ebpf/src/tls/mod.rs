@@ -34,7 +34,7 @@ use crate::{
     offsets::OFF_SK_COOKIE,
     own_stack, policy, ring, runtime,
     sched::counters,
-    socket::{PREFACE, frames, payload, user},
+    socket::{PREFACE, frames, payload, pieces, user},
     storage::{Frames, NOT_REPORTED, SOCK_PASSIVE, THREADS, Thread},
 };
 
@@ -61,13 +61,14 @@ struct Object {
     accepted: u32,
     /// 1: text may have passed before it was bound, and none was reported since.
     joined: u32,
-    /// 1: its text consists of HTTP/2 frames.
-    framed: u32,
+    /// `CONTENT_…`.
+    content: u32,
     /// `BIO_…`.
     bio: u32,
     /// Sequence number of the first byte that it wrote, if that is known; else 0.
     begins: u32,
-    reserved: u32,
+    /// Bytes of its texts, up to [`pieces::UNDECIDED`] and the text with which they reach it.
+    carried: u32,
     /// What it wrote of late.
     wrote: tls::UnsentRecords,
     /// Where frames begin in what it reads and writes.
@@ -84,10 +85,10 @@ impl Object {
             pos: [0; 2],
             accepted: accepted as u32,
             joined: joined as u32,
-            framed: 0,
+            content: CONTENT_UNKNOWN,
             bio: BIO_UNKNOWN,
             begins: 0,
-            reserved: 0,
+            carried: 0,
             wrote: tls::UnsentRecords::NOTHING,
             frames: [frames; 2],
         }
@@ -116,6 +117,12 @@ impl Object {
     }
 }
 
+/// [`Object::content`]: neither of the others.
+const CONTENT_UNKNOWN: u32 = 0;
+/// [`Object::content`]: messages with long bodies, in which none begins: whole only if user space asks for it.
+const CONTENT_BODIES: u32 = 1;
+/// [`Object::content`]: HTTP/2 frames, of which the beginnings are wanted, and never all.
+const CONTENT_FRAMES: u32 = 2;
 /// [`Object::bio`]: not looked at yet, or it is not known where the object has it.
 const BIO_UNKNOWN: u32 = 0;
 /// [`Object::bio`]: what is written moves on the socket at once, and nothing is read ahead.
@@ -542,17 +549,20 @@ fn report_by<const TX: bool, const OWN: bool>(
     let now = unsafe { bpf_ktime_get_ns() };
     // Who replies sends what it accepted.
     let is_reply = (object.accepted != 0) == TX;
-    let wanted = if is_reply && bytes > HEAD_REPLY_WHOLE as u32 { HEAD_REPLY } else { HEAD_REQUEST } as u32;
-    let wanted = match policy::text(object.cookie) {
-        None => return,
-        Some(0) => wanted,
-        Some(asked) => asked,
-    };
+    let front = if is_reply && bytes > HEAD_REPLY_WHOLE as u32 { HEAD_REPLY } else { HEAD_REQUEST } as u32;
+    let Some(wished) = policy::text(object.cookie) else { return };
+    let wanted = if wished == 0 { front } else { wished };
+    // In memory, so that the verifier forgets which it is: it would walk what follows once per answer.
+    // SAFETY: the thread's own record.
+    unsafe { (&raw mut thread.walk.whole).write_volatile(is_wanted_whole(object, control, wished, bytes)) };
     thread.ops = thread.ops.wrapping_add(1);
     let least = if wanted < control.head_max { wanted } else { control.head_max };
     let carried = bytes.min(least + TAIL_MAX as u32) as u64;
     let room = carried + FRAMES_ROOM as u64;
-    let Some(slot) = ring::reserve(size_of::<Op>() as u64 + room, Lost::RingText) else { return };
+    let Some(slot) = ring::reserve(size_of::<Op>() as u64 + room, Lost::RingText) else {
+        thread.walk.whole = 0;
+        return;
+    };
     let op = slot.record.cast::<Op>();
     // Through memory, so that the verifier forgets which value it holds.
     // SAFETY: the record is written last; until then its place is free.
@@ -585,8 +595,11 @@ fn report_by<const TX: bool, const OWN: bool>(
     if pos == 0 && head >= PREFACE.len() as u64 {
         // SAFETY: behind the record, which the slot has room for.
         let first = unsafe { op.add(1).cast::<u32>().read_volatile() };
-        if first == u32::from_ne_bytes(PREFACE) {
-            object.framed = 1;
+        let is_framed = first == u32::from_ne_bytes(PREFACE);
+        if is_framed || pieces::are_bodies(first) {
+            object.content = if is_framed { CONTENT_FRAMES } else { CONTENT_BODIES };
+            // SAFETY: as above.
+            unsafe { (&raw mut thread.walk.whole).write_volatile(0) };
         }
     }
     let len = size_of::<Op>() as u64 + head + tail;
@@ -612,7 +625,7 @@ fn report_by<const TX: bool, const OWN: bool>(
             nth: thread.ops,
             sent_cookie: 0,
             sent_pos: thread.io_path_of,
-            sent_end: 0,
+            sent_end: bytes as u64,
             sent_at: 0,
             entity: thread.entity,
             edge_seq: thread.edge_seq,
@@ -621,16 +634,30 @@ fn report_by<const TX: bool, const OWN: bool>(
             counters: counters(task, thread, now),
         };
     }
-    if object.framed != 0 && !found.fault {
+    // SAFETY: as above.
+    let is_whole = unsafe { (&raw const thread.walk.whole).read_volatile() } != 0 && bytes as u64 > head;
+    if (object.content == CONTENT_FRAMES || is_whole) && !found.fault {
         thread.tls.framed = address;
         thread.walk.slot = slot.park();
         // SAFETY: the caller's promise.
         unsafe { frames.tail_call(ctx, 0) };
     }
+    thread.walk.whole = 0;
     slot.complete_short(len);
 }
 
-/// Tail-called by the others: copies the starts of frames behind the text's front.
+/// 1 if all of a text of `bytes` bytes is wanted, of whose front user space has asked for `wished` bytes (0: it has not asked).
+#[inline(always)]
+fn is_wanted_whole(object: &mut Object, control: &Control, wished: u32, bytes: u32) -> u64 {
+    // Without jumps, so that the verifier follows one path.
+    let is_undecided = bound::less(wished as u64, 1) & bound::less(object.carried as u64, pieces::UNDECIDED as u64);
+    object.carried += bytes * is_undecided as u32;
+    let is_asked_for = bound::less(HEAD_MAX as u64, wished as u64);
+    let beyond = is_undecided * CONTENT_BODIES as u64 | is_asked_for * CONTENT_FRAMES as u64;
+    bound::less(object.content as u64, beyond) & bound::less(HEAD_MAX as u64 - 1, control.head_max as u64)
+}
+
+/// Tail-called by the others: copies what is behind the text's front, all of it or the starts of frames.
 #[uprobe]
 pub(crate) fn frames_text(ctx: ProbeContext) -> u32 {
     own_stack::keep(&ctx, &FRAMES_TEXT);
@@ -642,6 +669,11 @@ pub(crate) fn frames_text(ctx: ProbeContext) -> u32 {
     // SAFETY: not null, and only this thread's programs touch it while it runs.
     let thread = unsafe { &mut *thread };
     let Some(slot) = ring::Slot::unpark(&thread.walk.slot) else { return 0 };
+    if thread.walk.whole != 0 {
+        thread.walk.whole = 0;
+        pieces::copy(&raw mut thread.walk, &raw mut thread.ops, slot);
+        return 0;
+    }
     // SAFETY: the record was written there.
     let sends = unsafe { (*slot.record.cast::<Op>()).header.flags } & OP_TX != 0;
     let mut fragments = 0;

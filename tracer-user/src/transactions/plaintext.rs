@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use tracer_common::event::{OP_TX, Op};
+use tracer_common::event::{Kind, OP_TX, Op};
 use tracer_common::policy::{CapturePolicy, TEXT_UNWANTED, VERDICT_TRACE};
 use tracer_common::runtime::tls::WHOLE_RECORD;
 
@@ -59,7 +59,8 @@ impl Plaintext {
     /// Where a text was received: sequence number of its record's header, plus its offset there. Unknown for one that is
     /// reported late, and for those behind one that is missing until more is received: sizes alone do not tell them apart.
     pub(super) fn received_at(&mut self, op: &Op) -> Option<u32> {
-        let (begin, end) = (op.pos, op.pos.saturating_add(u64::from(op.bytes)));
+        let bytes = text_bytes(op);
+        let (begin, end) = (op.pos, op.pos.saturating_add(u64::from(bytes)));
         let expected = self.read_up_to.replace(self.read_up_to.unwrap_or(0).max(end)).unwrap_or(begin);
         if begin < expected {
             return None;
@@ -68,13 +69,13 @@ impl Plaintext {
             self.records.forget_waiting();
         }
         let asked = u32::try_from(op.arrived).unwrap_or(0);
-        self.records.text(op.bytes, asked, op.header.nanos).map(|(seq, into)| seq.wrapping_add(into))
+        self.records.text(bytes, asked, op.header.nanos).map(|(seq, into)| seq.wrapping_add(into))
     }
 
     /// Whether a received text that is all of a record's is that of no record of this connection, although some wait for theirs.
     pub(super) fn is_elsewhere(&self, op: &Op) -> bool {
         let is_whole = direction(op) == Direction::Rx && op.arrived == WHOLE_RECORD;
-        is_whole && !self.records.may_have(op.bytes, op.header.nanos)
+        is_whole && !self.records.may_have(text_bytes(op), op.header.nanos)
     }
 
     pub(super) fn note(&mut self, dir: Direction, text: Text) {
@@ -133,6 +134,17 @@ impl Plaintext {
         let verdict = VERDICT_TRACE;
         CapturePolicy { rx_skip, tx_skip, head_rx, head_tx: LITTLE, verdict, text, ..CapturePolicy::default() }
     }
+}
+
+/// Length of the text of which `op` is a record.
+pub(super) fn text_bytes(op: &Op) -> u32 {
+    // Recordings of earlier versions do not have it: there, a text is one record.
+    op.bytes.max(u32::try_from(op.sent_end).unwrap_or(0))
+}
+
+/// Whether this record of a text goes on with the one before it.
+pub(super) fn is_further_text(op: &Op) -> bool {
+    op.header.kind == Kind::Text as u8 && op.sent_at != 0
 }
 
 pub(super) fn direction(op: &Op) -> Direction {

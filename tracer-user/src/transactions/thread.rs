@@ -11,6 +11,7 @@ use super::detached_calls::DetachedCalls;
 use super::event_loop::EventLoop;
 use super::open_span::Slab;
 use super::pending_reads::PendingReads;
+use super::plaintext::is_further_text;
 use super::pools::ThreadKind;
 use super::slot::Slot;
 use super::thread_affinity::RequestUse;
@@ -248,8 +249,11 @@ impl Thread {
     /// Whether the record goes on with the thread's last receive.
     pub fn is_further_piece(&self, op: &Op) -> bool {
         let Op { header, cookie, pos: end, .. } = *op;
+        if header.kind == Kind::Text as u8 {
+            return is_further_text(op) && header.flags & OP_TX == 0;
+        }
         let before = Received { cookie, end, nanos: header.nanos, reads: op.counters.reads };
-        header.kind != Kind::Text as u8 && header.flags & (OP_TX | OP_EOF | OP_DATAGRAM) == 0 && self.received == before
+        header.flags & (OP_TX | OP_EOF | OP_DATAGRAM) == 0 && self.received == before
     }
 
     /// Notes where a receive ended.

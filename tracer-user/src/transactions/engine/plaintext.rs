@@ -11,7 +11,7 @@ use crate::model::{Direction, Nanos, Side};
 use crate::protocols::{Chunk, Closed, Stamp};
 use crate::transactions::engine::Engine;
 use crate::transactions::output::Output;
-use crate::transactions::plaintext::{EVENTS, Text, direction};
+use crate::transactions::plaintext::{EVENTS, Text, direction, is_further_text, text_bytes};
 use crate::transactions::slot::Slot;
 use crate::transactions::strategies::tasks;
 use crate::transactions::thread::Thread;
@@ -33,7 +33,7 @@ impl Engine {
         let arrived = if header.flags & OP_TX == 0 { arrived } else { 0 };
         // Its thread may have used another socket since.
         let path = if op.sent_pos == op.cookie { op.path } else { NetworkPath::default() };
-        self.on_io(&Op { header, seq: 0, arrived, path, sent_pos: 0, ..*op }, carried, out);
+        self.on_io(&Op { header, seq: 0, arrived, path, sent_pos: 0, sent_end: 0, ..*op }, carried, out);
         self.judge_text(op.cookie, out);
     }
 
@@ -41,6 +41,10 @@ impl Engine {
     fn take_text(&mut self, op: &Op, out: &mut Vec<Output>) -> Option<Nanos> {
         let nanos = op.header.nanos;
         let joined = op.header.flags & OP_JOINED != 0;
+        if is_further_text(op) {
+            // Its first record has prepared the connection.
+            return self.world.connections.get(&op.cookie)?.plain.as_ref().map(|plain| plain.arrived);
+        }
         let connection = self.world.connections.get_mut(&op.cookie).filter(|connection| !connection.no_text)?;
         let known = connection.plain.as_deref().or(connection.before_text.as_deref());
         if connection.side() != Some(Side::Client) && known.is_some_and(|known| known.is_elsewhere(op)) {
@@ -80,7 +84,7 @@ impl Engine {
         let side = connection.side();
         let plain = connection.plain.as_mut()?;
         plain.records.keep(op.header.flags & OP_AHEAD != 0);
-        let (dir, bytes) = (direction(op), u64::from(op.bytes));
+        let (dir, bytes) = (direction(op), u64::from(text_bytes(op)));
         let seq = match dir {
             // A library that gathers texts writes several at one place.
             Direction::Tx => {
@@ -211,7 +215,7 @@ mod tests {
     use crate::protocols::Settings;
     use crate::transactions::engine::Limits;
     use crate::transactions::plaintext::{Plaintext, TEXTS};
-    use tracer_common::event::{FAMILY_INET, Open, ROLE_ACTIVE, ROLE_PASSIVE};
+    use tracer_common::event::{FAMILY_INET, Kind, Open, ROLE_ACTIVE, ROLE_PASSIVE};
 
     /// A server's connection, fed record by record.
     struct Server {
@@ -336,6 +340,35 @@ mod tests {
         server.record(true, 23, &[], 200);
         server.record(false, 23, &[], request.len() + 24);
         assert_ne!(calls_for_it_alone(&mut server, 4), Some(true));
+    }
+
+    /// The kernel side carries a long text in several records; what is behind the first has its place in the first's record.
+    #[test]
+    fn every_request_of_a_long_text_counts() {
+        let mut server = Server::new();
+        server.handshake();
+        let request = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$5\r\nvalue\r\n";
+        let text = request.repeat(400);
+        let at = server.pos[0][0];
+        server.record(false, 23, &[], text.len() + 24);
+        server.nanos += 1000;
+        let mut place = 0;
+        for head in text.chunks(4096) {
+            server.nth += 1;
+            let header = Header { kind: Kind::Text as u8, nanos: server.nanos, tgid: 7, tid: 7, ..Header::default() };
+            let (bytes, sent_end) = (head.len() as u32, text.len() as u64);
+            let op =
+                Op { header, cookie: 1, pos: place, bytes, sent_end, sent_at: place, nth: server.nth, ..Op::default() };
+            server.engine.record(&Record::Text { op, head, tail: &[], fragments: &[] }, &mut server.out);
+            place += u64::from(bytes);
+        }
+        let seq = |at| server.engine.world.connections.get(&1).and_then(|known| known.seq(Direction::Rx, at));
+        assert_eq!(seq(0), Some(5000 + at as u32));
+        assert_eq!(seq(9000), Some(5000 + at as u32 + 9000));
+        assert_eq!(server.engine.world.counters.text_unplaced, 0);
+        server.pos[1][0] = place;
+        server.moves(true, true, &b"+OK\r\n".repeat(400));
+        assert_eq!(server.spans().iter().filter(|(protocol, _)| *protocol == ProtocolId::Redis).count(), 400);
     }
 
     #[test]
