@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::model::Direction;
 use crate::protocols::connection_parser::tests::{Op, cap, play, summary, survive};
-use crate::protocols::{Closed, ConnectionParser, ExchangeEvent, Stamp};
+use crate::protocols::{Closed, ConnectionParser, ExchangeEvent, Stamp, Verdict};
 
 const INFO: &[u8] = b"INFO {\"server_id\":\"NA\",\"version\":\"2.9.10\",\"headers\":true} \r\n";
 const QUIET: &[u8] = b"CONNECT {\"verbose\": false,\"user\":\"planted\",\"pass\":\"planted\"}\r\nPING\r\n";

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::model::Direction;
 use crate::protocols::connection_parser::tests::{Op, cap, play, summary, survive};
-use crate::protocols::{Closed, ConnectionParser, ExchangeEvent, Stamp, Verdict};
+use crate::protocols::{Closed, ConnectionParser, ExchangeEvent, Stamp};
 
 const CONNECT_FRAME: &str = "CONNECT\naccept-version:1.2\nlogin:planted\npasscode:planted\n\n\0";
 const CONNECTED: &str = "CONNECTED\nversion:1.2\n\n\0\n";
