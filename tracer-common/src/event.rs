@@ -4,6 +4,7 @@
 //! All integers are in the byte order of the machine: records never leave the host, and a record file says its
 //! byte order. Times are nanoseconds of `CLOCK_MONOTONIC` (`bpf_ktime_get_ns`).
 
+use crate::exchange_books::Booked;
 use crate::wire::wire;
 
 /// Declares [`Kind`]. A line a kind: its number (from 1, without gaps), its word in metrics and messages, and the struct that its
@@ -77,6 +78,9 @@ kinds! {
     WaitEnd = 14, "wait_end", WaitEnd;
     /// A thread began to send on a connection that it opened, as it does when it makes a call: [`CallStack`].
     CallStack = 15, "call_stack", CallStack;
+    /// Operations before this thread's next one, and exchanges of that one's connection, were counted in the kernel and not
+    /// reported: [`Booked`].
+    Booked = 16, "booked", Booked;
 }
 
 /// [`Op`]: bytes were sent (set) or received (clear).

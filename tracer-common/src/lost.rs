@@ -54,11 +54,13 @@ pub enum Lost {
     CallStack = 22,
     /// The sample ring was full: the stack of a call was not reported.
     RingCallStack = 23,
+    /// The table of counted exchanges was full: one was not counted.
+    Books = 24,
 }
 
 impl Lost {
     /// Every reason.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::RingOp,
         Self::RingConnection,
         Self::RingThread,
@@ -83,6 +85,7 @@ impl Lost {
         Self::Smc,
         Self::CallStack,
         Self::RingCallStack,
+        Self::Books,
     ];
 
     /// Whether an event of a request, or of its cost, is missing; other reasons only cost a reported event a part.
@@ -133,6 +136,7 @@ impl Lost {
             Self::Smc => "smc",
             Self::CallStack => "call_stack_limit",
             Self::RingCallStack => "ring_full_call_stack",
+            Self::Books => "books_full",
         }
     }
 }

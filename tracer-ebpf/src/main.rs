@@ -11,6 +11,7 @@ mod bound;
 mod call_stack;
 mod declared;
 mod emit;
+mod exchange_books;
 mod header;
 mod hello;
 mod inband;

@@ -96,7 +96,7 @@ pub(crate) fn process_traced(control: &Control, thread: &mut Thread, tgid: u32) 
         };
         runtime::refresh(thread, tgid);
     }
-    thread.policy == PROCESS_TRACE
+    thread.policy & 0xff == PROCESS_TRACE
 }
 
 /// Whether sockets of the process `tgid` are traced, without a thread's record.
@@ -107,7 +107,7 @@ pub(crate) fn traced(control: &Control, tgid: u32) -> bool {
     }
     // SAFETY: the value is copied out at once.
     match unsafe { PROCESSES.get(tgid) } {
-        Some(policy) => *policy == PROCESS_TRACE,
+        Some(policy) => *policy & 0xff == PROCESS_TRACE,
         None => control.flags & CONTROL_DEFAULT_IGNORE == 0,
     }
 }

@@ -96,6 +96,19 @@ pub(crate) fn reserve_of<const PART: u32>(len: u64, lost: Option<Lost>) -> Optio
     None
 }
 
+/// Whether this CPU's ring is more than half full.
+#[inline(always)]
+pub(crate) fn is_crowded() -> bool {
+    // SAFETY: no argument.
+    let cpu = unsafe { bpf_get_smp_processor_id() };
+    let Some(ring) = RINGS.get_ptr_mut(cpu & RING_LAST.load()) else { return true };
+    let ring = ring.cast::<u8>();
+    // SAFETY: two words at the ring's beginning.
+    let (reserved, consumed) =
+        unsafe { (ring.add(RESERVED).cast::<u64>().read_volatile(), ring.add(CONSUMED).cast::<u64>().read_volatile()) };
+    reserved.wrapping_sub(consumed) > RING_MASK.load() >> 1
+}
+
 impl Slot {
     /// What [`Slot::unpark`] needs.
     #[inline(always)]

@@ -6,7 +6,7 @@
 use core::{ffi::c_void, ptr};
 
 use aya_ebpf::{helpers::generated, macros::btf_map};
-use tracer_common::event::NetworkPath;
+use tracer_common::{event::NetworkPath, exchange_books::RequestPrefix};
 
 use crate::ring::Parked;
 
@@ -162,6 +162,25 @@ pub(crate) struct Thread {
     pub(crate) tls: TlsCall,
     /// The operation whose frames are being searched.
     pub(crate) walk: FrameWalk,
+    /// What it used by its last operation or report, which class that operation was counted for (0: it was reported), and
+    /// [`Thread::idles`] then.
+    pub(crate) booked: BookedThread,
+}
+
+/// See [`Thread::booked`].
+#[repr(C)]
+pub(crate) struct BookedThread {
+    pub(crate) cpu: u64,
+    pub(crate) runq: u64,
+    pub(crate) blocked: u64,
+    pub(crate) class: u32,
+    pub(crate) idles: u32,
+    /// 1: operations were counted since the last one that was reported.
+    pub(crate) unreported: u32,
+    /// 1: the program that counts operations has passed on the one under way, to be reported.
+    pub(crate) passed: u32,
+    /// The request that is looked up.
+    pub(crate) key: RequestPrefix,
 }
 
 /// Text between the call of rustls that encrypts it and the send.
@@ -264,6 +283,30 @@ pub(crate) struct Sock {
     pub(crate) grown_at: u32,
     /// Where frames begin, for receives and for sends.
     pub(crate) frames: [Frames; 2],
+    /// The exchange under way, if it is counted.
+    pub(crate) exchange: BookedExchange,
+}
+
+/// An exchange that is counted and not reported.
+#[repr(C)]
+pub(crate) struct BookedExchange {
+    /// Its class; 0: none is under way.
+    pub(crate) class: u64,
+    /// When its request began, and how long its first byte had waited to be read.
+    pub(crate) start: u64,
+    pub(crate) queue: u64,
+    /// The reply's outcome; 0: no reply yet.
+    pub(crate) outcome: u64,
+    /// Bytes of the connection before it: received and sent.
+    pub(crate) rx: u64,
+    pub(crate) tx: u64,
+    /// Bytes received and sent when its reply had ended last.
+    pub(crate) rx_end: u64,
+    pub(crate) tx_end: u64,
+    /// When its last byte was received, or sent.
+    pub(crate) end: u64,
+    /// Exchanges counted since the connection's last record.
+    pub(crate) unreported: u64,
 }
 
 /// Where frames begin in one direction of a socket.

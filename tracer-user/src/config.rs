@@ -175,6 +175,8 @@ pub struct Config {
     pub hertz: u32,
     /// Share of the host's CPU that profiling may take.
     pub overhead_budget: f64,
+    /// Share of the requests to see whole where the kernel side can count them by itself.
+    pub detail: f64,
     /// Most bytes of unwind tables; 0 = stacks are followed by frame pointers only. `None` = in proportion to what the
     /// agent may take.
     pub unwind_tables: Option<u64>,
@@ -275,6 +277,7 @@ impl Default for Config {
             all_hooks: false,
             hertz: 99,
             overhead_budget: overhead_budget::DEFAULT,
+            detail: 1.0,
             unwind_tables: None,
             off_cpu_micros: 100,
             call_stacks: true,

@@ -58,6 +58,13 @@ pub fn share(text: &str) -> Result<f64, String> {
     if (0.01..=100.0).contains(&percent) { Ok(percent / 100.0) } else { Err(expected()) }
 }
 
+/// Reads `0%` to `100%`; 0 to 1.
+pub fn part(text: &str) -> Result<f64, String> {
+    let expected = || format!("'{text}' is no part of a whole: expected 0% to 100%, such as 5%");
+    let percent: f64 = text.strip_suffix('%').and_then(|number| number.parse().ok()).ok_or_else(expected)?;
+    if (0.0..=100.0).contains(&percent) { Ok(percent / 100.0) } else { Err(expected()) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

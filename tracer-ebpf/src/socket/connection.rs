@@ -17,7 +17,7 @@ use tracer_common::{
 
 use super::{names, sent};
 use crate::{
-    emit,
+    emit, exchange_books,
     kernel::{
         mptcp::Mptcp,
         sock::{SockPtr, Tcp, What},
@@ -195,6 +195,11 @@ fn changed(sk: SockPtr, old: i32, new: i32) {
             }
         }
         _ => return,
+    }
+    // A half-closed connection's last exchange may go on.
+    if new != CLOSE_WAIT || sock.exchange.outcome != 0 {
+        exchange_books::end(sock);
+        exchange_books::catch_up(None, 0, false, sock, now);
     }
     let mut record = State {
         header: Header {

@@ -47,7 +47,7 @@ use tracer_common::{
 };
 
 use crate::{
-    arch, bound, call_stack, emit, hello,
+    arch, bound, call_stack, emit, exchange_books, hello,
     kernel::{
         mptcp::Mptcp,
         regs::Regs,
@@ -191,6 +191,9 @@ fn seen<const TX: bool, const WHICH: u8>(sk: SockPtr) -> Option<Seen> {
 #[inline(always)]
 fn moved<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, bytes: u32) {
     let Some(seen) = seen::<TX, WHICH>(sk) else { return };
+    if WHICH == FIRST || WHICH == SECOND {
+        exchange_books::go_on::<TX>(ctx, seen.control, seen.thread, seen.sock);
+    }
     let (unsent, thread) = (&raw const seen.thread.unsent.len, &raw const *seen.thread);
     report::<TX, WHICH>(ctx, sk, bytes, seen);
     // SAFETY: the current thread's own record.
@@ -401,6 +404,8 @@ fn report<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, 
             counters: counters(task, thread, now),
         };
     }
+    // SAFETY: the record, which is written.
+    exchange_books::reported(thread, unsafe { &(*op).counters });
     // Also on a connection whose protocol is known: TLS can begin behind an agreement, or in a proxy's tunnel.
     if head >= hello::HELLO as u64 {
         // SAFETY: behind the record, aligned as it is.
@@ -424,7 +429,7 @@ pub(crate) const NO_PATH: NetworkPath = NetworkPath { rtt: 0, rtt_min: 0, retran
 /// Sequence number of the first byte, the number of unseen bytes before it (splice, zero-copy receive, an operation for
 /// which the kernel skipped the program), and whether unread bytes remain. Notes in `path` what TCP has measured.
 #[inline(always)]
-fn sequence<const TX: bool>(
+pub(crate) fn sequence<const TX: bool>(
     sk: SockPtr,
     what: What,
     sock: &mut Sock,

@@ -6,6 +6,7 @@ mod agent;
 mod agent_tables;
 mod call_limits;
 mod clock;
+mod counting;
 mod database_figures;
 pub mod declare;
 mod declaring;

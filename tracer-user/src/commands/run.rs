@@ -14,6 +14,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 
 use super::agent::Agent;
+use super::counting;
 use super::database_figures::DatabaseFigures;
 use super::declaring::Declaring;
 use super::decrypting::Decrypting;
@@ -39,6 +40,7 @@ use crate::debuginfod::Debuginfod;
 use crate::guard::loss_log::LossLog;
 use crate::guard::self_process;
 use crate::guard::service_manager::ServiceManager;
+use crate::guard::shed::Level;
 use crate::guard::status::Status;
 use crate::guard::tables::scaled;
 use crate::guard::watchdog::{self, Watchdog};
@@ -200,6 +202,8 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     })?;
     if kernel.trace_contexts.is_some() {
         pipeline.publish_contexts();
+    } else if counting::is_possible(&config) {
+        pipeline.count_in_kernel();
     }
     enforcing::check_network(&kernel.attached)?;
     let at_start = kernel.since;
@@ -291,6 +295,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         unwinder,
         interpreters,
     };
+    agent.limit_detail(Level::Full);
     agent.open_up()?;
 
     let metrics = pipeline.metrics.exposition();
@@ -518,6 +523,9 @@ fn configure(options: &AgentOptions) -> Result<(Config, Sections), Failure> {
     }
     if let Some(hertz) = options.hertz {
         config.hertz = hertz;
+    }
+    if let Some(detail) = options.detail {
+        config.detail = detail;
     }
     if let Some(budget) = options.overhead_budget {
         config.overhead_budget = budget;

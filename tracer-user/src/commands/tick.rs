@@ -77,6 +77,7 @@ impl Agent {
             recorder.frame(FrameKind::Shed, &[level as u8]);
         }
         pipeline.shed(level);
+        self.limit_detail(level);
         let limits = level.detail_limits();
         if let Err(error) = self.kernel.policy.head_max(limits.head_max) {
             log::warn!("{error}");
@@ -103,6 +104,7 @@ impl Agent {
             recorder.flush();
             pipeline.metrics.set_lost("records_not_written", recorder.dropped());
         }
+        self.read_books(pipeline);
         pipeline.tick(now);
         self.watch_wakes(pipeline);
         look_at_processes(pipeline, now, self.ticks, self.database_figures.as_ref());

@@ -12,6 +12,7 @@ use crate::profiles::Lines;
 pub(super) struct SamplingFile {
     hertz: Option<Spanned<i64>>,
     overhead_budget: Option<Spanned<String>>,
+    detail: Option<Spanned<String>>,
     unwind_tables: Option<Spanned<String>>,
     off_cpu_microseconds: Option<Spanned<i64>>,
     call_stacks: Option<bool>,
@@ -32,6 +33,10 @@ impl SamplingFile {
         if let Some(budget) = &self.overhead_budget {
             config.overhead_budget =
                 crate::quantity::share(budget.get_ref()).map_err(|what| source.wrong(&budget.span(), what))?;
+        }
+        if let Some(detail) = &self.detail {
+            config.detail =
+                crate::quantity::part(detail.get_ref()).map_err(|what| source.wrong(&detail.span(), what))?;
         }
         if let Some(size) = &self.unwind_tables {
             let bytes = crate::quantity::size(size.get_ref()).map_err(|what| source.wrong(&size.span(), what))?;

@@ -101,6 +101,12 @@ table_use! {
         jobs_waiting,
         /// Processes of which it is remembered whether their requests stay on the threads that read them.
         thread_affinity,
+        /// Processes of which it is known whether the kernel side may count their exchanges.
+        counted_processes,
+        /// Classes of exchanges that it counts; reached: requests of others, which it reports.
+        counted_classes,
+        /// Beginnings of requests by which it knows them; reached: times that those not seen lately made room.
+        request_prefixes,
         /// Request classes with activity profiles.
         activity_classes,
         /// CPU by process and class, of one second.

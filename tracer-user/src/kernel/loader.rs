@@ -15,6 +15,7 @@ use tracer_common::ring::{Shape, WORD};
 use super::attachments::{Attachments, DetachOnDrop};
 use super::btf::{Btf, BtfError};
 use super::declared_calls::DeclaredCalls;
+use super::exchange_books::KernelBooks;
 use super::header::{self, Headers};
 use super::inband::{self, InBand};
 use super::load_retry;
@@ -22,7 +23,7 @@ use super::loading::{Calls, attach, built_of, load_all};
 use super::object::{OBJECT, with_kind, with_value_size};
 use super::offsets;
 use super::policy::Policy;
-use super::probes::{Hook, Plan, SAMPLER, Until, plan};
+use super::probes::{CALLED, Hook, Plan, SAMPLER, Until, plan};
 use super::ring::Events;
 use super::rings::Rings;
 use super::sampler::{Sampler, SamplerError};
@@ -151,6 +152,8 @@ pub struct Kernel {
     pub(super) ebpf: Ebpf,
     /// Writes policy to the kernel.
     pub policy: Policy,
+    /// Exchanges that it counts itself.
+    pub exchange_books: KernelBooks,
     /// The attached programs.
     pub attached: Vec<Attached>,
     _calls: Calls,
@@ -210,6 +213,10 @@ pod!(
     tracer_common::policy::CapturePolicy,
     tracer_common::policy::Control,
     tracer_common::policy::SendPriority,
+    tracer_common::exchange_books::Book,
+    tracer_common::exchange_books::BookKey,
+    tracer_common::exchange_books::ClassCosts,
+    tracer_common::exchange_books::RequestPrefix,
     ProfilerCost,
     tracer_common::policy::Statics,
     tracer_common::unwind::FileEntry,
@@ -348,6 +355,12 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
         take(&mut ebpf, "RUNTIMES")?,
     )?;
 
+    let exchange_books = KernelBooks::new(
+        take(&mut ebpf, "REQUEST_PREFIXES")?,
+        take(&mut ebpf, "BOOKS")?,
+        take(&mut ebpf, "BOOK_COSTS")?,
+    )?;
+
     let mut calls = Calls::take(&mut ebpf)?;
     let mut attached = Vec::new();
     let mut deferred = Vec::new();
@@ -398,6 +411,11 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
                 if wait == Some(Until::Called) {
                     entry.missing = calls.put(&ebpf, probe.program).err();
                 } else {
+                    if CALLED.iter().any(|(called, _)| *called == probe.program)
+                        && let Err(why) = calls.put(&ebpf, probe.program)
+                    {
+                        log::warn!("{} is not called by other programs: {why}", probe.program);
+                    }
                     deferred.extend(wait.map(|until| (until, probe.program)));
                 }
             }
@@ -437,6 +455,7 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
             held,
             ebpf,
             policy,
+            exchange_books,
             _calls: calls,
             attached,
             deferred,

@@ -1,6 +1,7 @@
 //! Writes policy to the kernel. After start, this is the only file that writes kernel maps.
 
 use aya::maps::{Array, HashMap, Map, MapData};
+use tracer_common::exchange_books::BookRule;
 use tracer_common::limits::ASKS_MAX;
 use tracer_common::policy::{
     CONTROL_DEFAULT_IGNORE, CONTROL_HANDOVERS, CONTROL_OWN, CONTROL_PORTS, CONTROL_SOCKETS, CONTROL_UDP,
@@ -71,6 +72,8 @@ impl Policy {
                 names_too: 0,
                 off_cpu_share: u32::MAX,
                 call_share: 0,
+                detail: u32::MAX,
+                reserved: 0,
             },
             listed: 0,
             processes_refused: 0,
@@ -121,6 +124,22 @@ impl Policy {
         written.map_err(|error| refused("the process policy could not be written (16384 at most)", &error))?;
         self.listed += usize::from(!known);
         self.write()
+    }
+
+    /// Exchanges of a process may be counted by this rule, or not any more.
+    pub fn count_exchanges(&mut self, tgid: u32, rule: Option<BookRule>) -> Result<(), LoadError> {
+        let known = self.processes.get(&tgid, 0).is_ok();
+        let written = self.processes.insert(tgid, PROCESS_TRACE | rule.map_or(0, BookRule::encode), 0);
+        self.processes_refused += u64::from(written.is_err());
+        written.map_err(|error| refused("the process policy could not be written (16384 at most)", &error))?;
+        self.listed += usize::from(!known);
+        self.write()
+    }
+
+    /// Sets the share of the exchanges that could be counted which are reported all the same, 0 to 1.
+    pub fn detail(&mut self, share: f64) -> Result<(), LoadError> {
+        self.current.detail = (share * f64::from(u32::MAX)) as u32;
+        self.write_switches()
     }
 
     /// Forgets a process that is gone: its id may be reused.

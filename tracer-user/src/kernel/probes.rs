@@ -105,6 +105,8 @@ const RUSTLS: &str = "what programs send by rustls shows round trips only";
 
 const CALLS: &str = "which lines make calls is not seen";
 
+const COUNTING: &str = "where user space cannot keep up, requests are lost instead of only counted";
+
 const fn called(program: &'static str, hooks: &'static [Hook]) -> Probe {
     let without = "of several long bodies at once on one HTTP/2 connection the ends are not seen";
     Probe { until: Some(Until::Called), ..at(program, hooks, false, without) }
@@ -180,6 +182,8 @@ pub const PROBES: &[Probe] = &[
     called_instead("frames_rx", "frames_unix_received", &[Hook::Exit("unix_stream_recvmsg")]),
     Probe { without: RUSTLS, ..called("text_sent", &[Hook::Tracepoint("sock_send_length")]) },
     Probe { without: RUSTLS, ..called_instead("text_sent", "text_sent_exit", &[Hook::Exit("inet_sendmsg")]) },
+    Probe { without: COUNTING, ..called("count_tx", &[Hook::Tracepoint("sock_send_length")]) },
+    Probe { without: COUNTING, ..called("count_rx", &[Hook::Tracepoint("sock_recv_length")]) },
     Probe { without: CALLS, ..called("call_stack", &[Hook::Tracepoint("sock_send_length")]) },
     Probe { without: CALLS, ..called_instead("call_stack", "call_stack_sent", &[Hook::Exit("inet_sendmsg")]) },
     Probe {
@@ -189,7 +193,7 @@ pub const PROBES: &[Probe] = &[
 ];
 
 /// Tail-called programs and their program arrays.
-pub const CALLED: [(&str, &str); 14] = [
+pub const CALLED: [(&str, &str); 18] = [
     (FRAMES_TEXT, "FRAMES_TEXT"),
     ("frames_tx", "FRAMES_TX"),
     ("frames_sent", "FRAMES_TX"),
@@ -204,6 +208,11 @@ pub const CALLED: [(&str, &str); 14] = [
     ("call_stack_unix_sent", "CALL_STACK_UNIX"),
     ("off_cpu", "OFF_CPU"),
     ("off_cpu_waking", "OFF_CPU_WAKING"),
+    ("count_tx", "COUNT_TX"),
+    ("count_rx", "COUNT_RX"),
+    // Attached, and tail-called besides.
+    ("tx", "REPORT_TX"),
+    ("rx", "REPORT_RX"),
 ];
 
 /// The program that user-space probes tail-call; not in [`PROBES`], because it has no hook.

@@ -16,7 +16,7 @@ use super::foldable::{Series, SeriesVec, Visibility};
 use super::histograms::Exemplar;
 use super::request_time::RequestTime;
 use super::series_budget::SeriesBudget;
-use crate::model::{ClassId, ClassInfo, Cost, Names, Nanos, Outcome, ProtocolId, ServiceId, Side, Span};
+use crate::model::{ClassId, ClassInfo, Cost, Names, Nanos, Outcome, ProtocolId, ServiceId, Side, Span, SpanId};
 
 /// Value of `service_name` for the CPU of services that have no requests.
 pub(super) const NO_REQUESTS: &str = "_no_requests";
@@ -267,18 +267,23 @@ impl Classes {
         let info = names.class(span.class)?;
         self.now = self.now.max(span.end);
         self.admit(info, span.class);
-        let exemplar =
-            Exemplar { trace: span.trace, span: span.id, value: span.duration() as f64 / 1e9, at: self.wall(span.end) };
+        let seconds = span.duration() as f64 / 1e9;
+        // A span without an id stands for several, of which none can be shown.
+        let exemplar = (span.id != SpanId(0)).then(|| Exemplar {
+            trace: span.trace,
+            span: span.id,
+            value: seconds,
+            at: self.wall(span.end),
+        });
         let class = self.classes.get_mut(span.class.0 as usize)?.as_mut()?;
         let had_series = class.series.is_some();
         let shown = class.shown();
         let visibility = &class.visibility;
-        let seconds = exemplar.value;
         let mut counted = if had_series { Counted::Returning } else { Counted::Folded };
         if let Some(series) = class.series.as_mut().filter(|_| shown) {
             let observation = Observation {
                 seconds,
-                exemplar: Some(exemplar),
+                exemplar,
                 visibility: Some(visibility),
                 budget: &mut self.budget,
                 size: &mut series.size,
@@ -299,8 +304,7 @@ impl Classes {
             }
         }
         let folded = self.folded.entry((info.protocol, info.side)).or_default();
-        let observation =
-            Observation { seconds, exemplar: Some(exemplar), visibility: None, budget: &mut self.budget, size: &mut 0 };
+        let observation = Observation { seconds, exemplar, visibility: None, budget: &mut self.budget, size: &mut 0 };
         folded.durations.observe(&self.families.durations, [OTHER, OTHER], info, span, observation);
         if counted != Counted::Common && info.side == Side::Server {
             let labels = [OTHER, OTHER, info.protocol.name()];

@@ -187,6 +187,15 @@ impl Metrics {
     }
 }
 
+impl Metrics {
+    /// Counts a span that stands for `count` requests of which nothing more is known.
+    pub fn counted(&mut self, names: &Names, span: &Span, count: u64) {
+        for _ in 0..count {
+            self.classes.span(names, span);
+        }
+    }
+}
+
 impl Default for Metrics {
     fn default() -> Self {
         Self::new()

@@ -22,6 +22,8 @@ impl Pipeline {
             }
             return;
         }
+        // A class that the end could still change says nothing of other requests that begin alike.
+        let beginning = live.class.and(live.beginning.take());
         let class = match live.class {
             Some(class) => class,
             None => classify_late(&mut self.classifier, &mut self.names, &mut live),
@@ -43,6 +45,7 @@ impl Pipeline {
         let (root, charged) = (self.root_link(&live, &verdicts), charged(&live));
         let mut span = Self::span(&mut live, class, &verdicts);
         self.engine.give_back(live);
+        self.seen_whole(&span, beginning);
         if span.side == Side::Client {
             span.called_from = self.profiles.call_ended(&span);
             self.wake_demand.call(span.pid, matches!(span.grade, Grade::Certain | Grade::Confirmed));
@@ -140,7 +143,7 @@ impl Pipeline {
 
 /// Whether a span failed: by its status, by a failure its reply names, or because its connection ended before the reply
 /// did. Losses of the agent are not failures of the application.
-fn is_error(
+pub(super) fn is_error(
     protocol: ProtocolId,
     side: Side,
     status: Option<u16>,

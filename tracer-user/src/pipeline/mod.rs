@@ -46,6 +46,7 @@ mod activity;
 mod classes;
 mod declared;
 mod dimensions;
+mod exchange_books;
 mod finished;
 mod relay;
 mod reload;
@@ -58,6 +59,7 @@ mod slow_requests;
 mod trace_contexts;
 
 use self::classes::{classify_early, classify_late, provisional};
+pub use self::exchange_books::{BookOrder, ExchangeBooks};
 use self::service_classes::Policies;
 pub use self::service_classes::Unserved;
 use self::slow_requests::Slow;
@@ -159,6 +161,8 @@ pub struct Pipeline {
     pub debug_requests: Option<DebugRequests>,
     /// How well service classes reach their goals.
     pub attainment: Attainment,
+    /// Exchanges that the kernel side counts.
+    pub exchange_books: ExchangeBooks,
     wall_offset: i64,
     reported: Nanos,
     /// CPU charged so far to requests and to overhead, nanoseconds.
@@ -249,6 +253,7 @@ impl Pipeline {
             open_requests: OpenRequests::default(),
             debug_requests,
             attainment: Attainment::new(&config.service_classes),
+            exchange_books: ExchangeBooks::default(),
             wall_offset,
             reported: 0,
             charged: (0, 0),
@@ -480,6 +485,7 @@ impl Pipeline {
             self.profiles.process_gone(tgid);
             self.containers.forget(tgid);
             self.workloads.gone(tgid);
+            self.uncounted(tgid);
             self.subsystems.gone(tgid);
             for writer in &mut self.writers {
                 writer.process_gone(tgid);

@@ -181,6 +181,23 @@ impl ConnectionParser {
         stream.head_wanted = stream.head_wanted.max(wanted);
     }
 
+    /// Whole exchanges passed that were counted elsewhere: the next byte, of which `positions` bytes were received and sent
+    /// before, begins a message.
+    pub fn pass_over(&mut self, positions: (u64, u64), at: Stamp, out: &mut Vec<ExchangeEvent>) {
+        // Its reply was not reported, or it was given up already.
+        self.give_up_all(at, out);
+        self.held.clear();
+        (self.orphan, self.unsure) = (false, false);
+        for (dir, pos) in [(Direction::Rx, positions.0), (Direction::Tx, positions.1)] {
+            let stream = self.stream(dir);
+            if stream.pos < pos || stream.state == StreamState::Lost {
+                stream.restart();
+                stream.pos = stream.pos.max(pos);
+            }
+        }
+        self.last_dir = self.requests.map(Direction::flip);
+    }
+
     /// Gives up all waiting requests: which of them the next reply answers is unknown.
     pub(super) fn give_up_all(&mut self, at: Stamp, out: &mut Vec<ExchangeEvent>) {
         while let Some(waiting) = self.pair.end() {

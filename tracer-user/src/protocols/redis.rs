@@ -13,6 +13,11 @@ mod read;
 
 use std::sync::Arc;
 
+/// The kind of the error whose text begins with these bytes.
+pub fn failure_by_front(front: &[u8]) -> &'static str {
+    read::error_by_front(front)
+}
+
 use memchr::memchr;
 
 use self::commands::{COMMANDS, RedisCommand};

@@ -119,6 +119,26 @@ impl Roots {
         self.place();
     }
 
+    /// Requests of a class were counted that nothing more is known of than `span`, the same for each.
+    pub fn counted(&mut self, span: &Span, count: u64) {
+        let one = Sums { cost: Cost::default(), ..Sums::of(span) };
+        let sums = Sums {
+            count,
+            errors: one.errors * count,
+            unfinished: one.unfinished * count,
+            duration: one.duration * count,
+            queue: one.queue * count,
+            ..Sums::default()
+        };
+        self.book.count(span.class, &sums);
+        self.book.place(RootId::UNKNOWN, &Charge { class: span.class, sums });
+    }
+
+    /// Such requests cost this, which was charged to their class.
+    pub fn counted_cost(&mut self, class: ClassId, cost: Cost) {
+        self.book.place(RootId::UNKNOWN, &Charge { class, sums: Sums { cost, ..Sums::default() } });
+    }
+
     /// Work was charged to a class for a span that is reported already.
     pub fn late(&mut self, span: Option<SpanId>, class: ClassId, cost: Cost) {
         let charge = Charge { class, sums: Sums { cost, ..Sums::default() } };

@@ -1,6 +1,7 @@
 //! The engine: records in, spans out. Charging is in `charge.rs`, reporting in `report.rs`.
 
 mod begin;
+mod booked;
 mod capture_policy;
 mod charge;
 mod closing;
@@ -40,6 +41,7 @@ use super::open_span::OpenSpan;
 use super::output::Output;
 use super::relayed::Relays;
 use super::report_queue::ReportQueue;
+use super::request_prefixes::RequestPrefixes;
 use super::slot::Slot;
 use super::strategies::child_processes::ChildProcesses;
 use super::strategies::declared::DeclaredCalls;
@@ -102,6 +104,8 @@ pub struct Engine {
     pub(super) encryption: Encryption,
     /// Connections that were not made.
     pub(super) network: FailedConnects,
+    /// How requests begin that the kernel side can count itself.
+    pub(super) prefixes: RequestPrefixes,
 }
 
 impl Engine {
@@ -146,6 +150,7 @@ impl Engine {
             jobs,
             encryption: Encryption::default(),
             network: FailedConnects::default(),
+            prefixes: RequestPrefixes::default(),
         }
     }
 
@@ -187,6 +192,7 @@ impl Engine {
             Record::WaitEnd { end, user, interpreted } => self.wait_end(end, user, interpreted),
             // The pipeline passes them to the profiles.
             Record::CallStack { .. } => {}
+            Record::Booked(booked) => self.booked(booked, out),
             Record::Wake(wake) => self.woken(wake, out),
             Record::TaskEdge(task_edge) if task_edge.relation == TASK_EDGE_TURNED => {
                 event_loop::turned(&mut self.world, task_edge);

@@ -48,6 +48,7 @@ pub mod queue_workers;
 pub mod relayed;
 mod report_queue;
 mod request_mobility;
+pub mod request_prefixes;
 pub mod slot;
 mod strategies;
 mod task_identity;

@@ -12,6 +12,7 @@ use super::inband_context::InbandIds;
 use super::jobs::JobTies;
 use super::network::NetworkSoFar;
 use super::relayed::Relayed;
+use super::request_prefixes::Beginning;
 use super::slot::{Slot, SpanRef};
 use super::task_table::AnsweredRequest;
 use super::trace_ids::Bound;
@@ -171,6 +172,8 @@ pub struct OpenSpan {
     pub cause: Cause,
     /// Hash of what a proxy leaves unchanged; 0: unknown.
     pub fingerprint: u64,
+    /// How its request begins, if the kernel side could know its class by that.
+    pub beginning: Option<Beginning>,
     /// Server side: whether it is listed by its fingerprint or only counted; none: neither.
     pub in_forwarding: Option<bool>,
     /// Server side: the first few calls that match it and no other open request.
@@ -246,6 +249,7 @@ pub(super) struct NewSpan {
     pub(super) accepted: Accepted,
     pub(super) start: Nanos,
     pub(super) fingerprint: u64,
+    pub(super) beginning: Option<Beginning>,
     pub(super) read_as: u64,
     pub(super) multiplexed: bool,
 }
@@ -274,6 +278,7 @@ impl From<NewSpan> for OpenSpan {
             accepted: begins.accepted,
             start: begins.start,
             fingerprint: begins.fingerprint,
+            beginning: begins.beginning,
             read_as: begins.read_as,
             multiplexed: begins.multiplexed,
             reported_as: None,

@@ -18,6 +18,7 @@ pub(super) struct OwnLimits {
     level: Gauge,
     shed: Vec<(Level, IntCounter)>,
     detached: GaugeVec,
+    detailed: Gauge,
 }
 
 impl OwnLimits {
@@ -31,6 +32,8 @@ impl OwnLimits {
         for reason in REASONS {
             detached.with_label_values(&[reason]).set(0.0);
         }
+        let detailed = "Of the requests and calls that ended in the last second, the share that was seen whole; the others were \
+                        only counted, by class, outcome, duration and cost.";
         let memory = "Memory that the agent may use, without pages of mapped files, in bytes.";
         let used = "Usage of the agent divided by its limit: memory (without pages of mapped files), CPU over the last \
                     seconds.";
@@ -45,11 +48,17 @@ impl OwnLimits {
                 .map(|level| (level, shed.with_label_values(&[level.name()])))
                 .collect(),
             detached,
+            detailed: vec(r, Gauge::new("tracer_requests_detailed_ratio", detailed)),
         }
     }
 }
 
 impl Metrics {
+    /// The share of requests and calls that were seen whole in the last second.
+    pub fn set_detailed(&self, ratio: f64) {
+        self.own_limits.detailed.set(ratio);
+    }
+
     /// The agent's limits and its usage: memory in bytes, CPU in cores.
     pub fn set_usage(&self, ceilings: &Ceilings, memory: u64, cpu: f64) {
         let limits = &self.own_limits;

@@ -143,6 +143,15 @@ pub(super) fn error(bytes: &[u8]) -> Read<&'static str> {
     Read::Got(ERRORS.iter().copied().find(|known| known.as_bytes() == word).unwrap_or(OTHER_ERROR))
 }
 
+/// The kind of the error whose text begins with these seven bytes, of which the rest is not known.
+pub(super) fn error_by_front(front: &[u8]) -> &'static str {
+    let fits = |known: &&&str| {
+        let word = front.split(|byte| matches!(byte, b' ' | b'\r' | b'\n')).next().unwrap_or_default();
+        known.as_bytes() == word || (word.len() == front.len() && known.as_bytes().starts_with(word))
+    };
+    ERRORS.iter().find(fits).copied().unwrap_or(OTHER_ERROR)
+}
+
 /// The kind of the first error among the available elements of the array at the front of `bytes`, which has this many
 /// more than it says.
 pub(super) fn inner_error(bytes: &[u8], uncounted: u64) -> Option<&'static str> {

@@ -62,6 +62,7 @@ impl Engine {
             _ => (ids::trace(self.world.seed, cookie, exchange, first.nanos), None),
         };
         let multiplexed = connection.talk.interleaves();
+        let beginning = op.and_then(|during| self.prefixes.beginning(during.op, pos, side, protocol));
         let fingerprint = fingerprint(&request, protocol);
         let mut live = self.world.spans.boxed(OpenSpan::from(NewSpan {
             id: ids::span(self.world.seed, cookie, exchange, first.nanos, side),
@@ -85,6 +86,7 @@ impl Engine {
             fingerprint,
             read_as: op.map_or(0, |during| during.op.entity),
             multiplexed,
+            beginning,
         }));
         let timed = live.request.expected.timed;
         live.alone &= !timed;

@@ -33,10 +33,27 @@ impl Engine {
         }
     }
 
+    /// The thread's operations up to number `nth` were counted in the kernel: nothing is lost, but less is known of it.
+    pub(super) fn follow_booked(&mut self, header: &Header, nth: u32) {
+        let doubted = self.world.thread(header.tid, header.tgid, header.nanos).map(|thread| {
+            thread.follow(nth);
+            thread.lose()
+        });
+        self.tasks.lose(header.tgid, header.nanos);
+        if let Some(doubted) = doubted {
+            self.doubt_requests(header.tid, doubted);
+        }
+    }
+
     /// Records of thread `tid` are missing: `doubted` may not be its only requests.
     pub(super) fn doubt(&mut self, tid: u32, doubted: SmallVec<[Slot; 2]>) {
-        thread_pool::release(&mut self.world, tid);
         self.world.counters.threads_doubted += 1;
+        self.doubt_requests(tid, doubted);
+    }
+
+    /// `doubted` may not be the only requests of thread `tid`.
+    fn doubt_requests(&mut self, tid: u32, doubted: SmallVec<[Slot; 2]>) {
+        thread_pool::release(&mut self.world, tid);
         let now = self.world.now;
         if let Some(thread) = self.world.threads.get_mut(&tid) {
             thread.lost_at = now;

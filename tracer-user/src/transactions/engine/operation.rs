@@ -87,6 +87,7 @@ impl Engine {
         self.world.caught_up = self.world.caught_up.max(op.header.nanos);
         self.world.unseen |= op.header.flags & OP_UNSEEN != 0;
         let mut parsed = self.parse(op, carried, out);
+        self.prefixes.note(op, carried.0);
         let before = self.before_events(op, &parsed);
         for event in parsed.events.drain(..) {
             self.on_exchange_event(cookie, event, Some(before.during), out);

@@ -1,0 +1,186 @@
+//! Exchanges that the kernel side counts itself, without a record, when user space cannot keep up or was asked for less
+//! detail.
+//!
+//! The kernel side parses nothing. User space tells it that requests of a process which begin with these bytes are of
+//! this class ([`RequestPrefix`]), and where replies show their outcome ([`BookRule`]); a message begins where a
+//! connection's direction turns. What it does not know, it reports as always.
+
+use crate::event::Header;
+use crate::wire::wire;
+
+/// Most bytes of a request that its class is known by.
+pub const WINDOW_MAX: usize = 64;
+/// Steps of a [`Book`]'s durations.
+pub const DURATION_STEPS: usize = 128;
+/// Steps per doubling.
+const STEPS_PER_DOUBLING: u32 = 4;
+/// Lower bound of the first step, as a power of two of nanoseconds.
+const LOWEST: u32 = 10;
+
+/// [`BookKey::outcome`]: the connection ended before a reply began.
+pub const OUTCOME_NONE: u64 = 0;
+/// [`BookKey::outcome`]: the reply's first bytes could not be read.
+pub const OUTCOME_UNREAD: u64 = u64::MAX;
+
+/// The step that a duration counts in; each is a quarter of a doubling, from 2^10 ns on, and the last has no end.
+pub const fn duration_step(nanos: u64) -> usize {
+    if nanos < 1 << LOWEST {
+        return 0;
+    }
+    let doublings = u64::BITS - 1 - nanos.leading_zeros();
+    // In 2^31 to 2^32, whatever the magnitude.
+    let mantissa = ((nanos << (u64::BITS - 1 - doublings)) >> 32) as u32;
+    // 2^31.25, 2^31.5 and 2^31.75.
+    let quarter =
+        (mantissa >= 2_553_802_834) as u32 + (mantissa >= 3_037_000_500) as u32 + (mantissa >= 3_611_622_603) as u32;
+    let step = ((doublings - LOWEST) * STEPS_PER_DOUBLING + quarter) as usize;
+    if step < DURATION_STEPS { step } else { DURATION_STEPS - 1 }
+}
+
+/// How exchanges of one process are counted; the upper three bytes of its process policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BookRule {
+    /// Bytes of a request that its class is known by, [`WINDOW_MAX`] at most; not 0.
+    pub window: u8,
+    /// Where the outcome is among a reply's first bytes, 15 at most.
+    pub outcome_at: u8,
+    /// Its bytes, 1 to 8.
+    pub outcome_len: u8,
+    /// Outcomes that begin with this byte have eight bytes; 0 = none does.
+    pub long_after: u8,
+}
+
+impl BookRule {
+    /// As part of a process policy.
+    pub const fn encode(self) -> u32 {
+        (self.window as u32) << 8
+            | ((self.outcome_at & 15) as u32) << 16
+            | ((self.outcome_len & 15) as u32) << 20
+            | (self.long_after as u32) << 24
+    }
+
+    /// From a process policy; `None` if exchanges of the process are not counted.
+    #[inline(always)]
+    pub const fn of(policy: u32) -> Option<Self> {
+        let window = (policy >> 8) as u8;
+        if window == 0 {
+            return None;
+        }
+        let (outcome_at, outcome_len) = ((policy >> 16) as u8 & 15, (policy >> 20) as u8 & 15);
+        Some(Self { window, outcome_at, outcome_len, long_after: (policy >> 24) as u8 })
+    }
+
+    /// The outcome in `word`, eight bytes of a reply from [`BookRule::outcome_at`] on.
+    #[inline(always)]
+    pub const fn outcome(self, word: u64) -> u64 {
+        if self.outcome_len >= 8 || (self.long_after != 0 && word as u8 == self.long_after) {
+            return word;
+        }
+        word & ((1 << (self.outcome_len as u32 * 8)) - 1)
+    }
+}
+
+wire! {
+    /// How a request begins: the key by which its class is found. Compared whole, so that no other request has it.
+    pub struct RequestPrefix {
+        /// The process that reads it, or that sends it.
+        pub tgid: u32,
+        /// Bytes of the operation that carries it: two requests in one operation are no request of this class.
+        pub bytes: u32,
+        /// Its first [`BookRule::window`] bytes, then zeros.
+        pub head: [u64; 8],
+    }
+}
+
+wire! {
+    /// Which exchanges a [`Book`] counts.
+    pub struct BookKey {
+        /// Their class, as the [`RequestPrefix`]'s value says; from 1.
+        pub class: u32,
+        /// Zero.
+        pub reserved: u32,
+        /// Their reply's bytes by [`BookRule::outcome`]; `OUTCOME_…`.
+        pub outcome: u64,
+    }
+}
+
+/// Sums of exchanges of one class with one outcome, since the class is known. Times in nanoseconds.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Book {
+    /// Exchanges.
+    pub count: u64,
+    /// From the operation that began the request to the last of the reply.
+    pub duration: u64,
+    /// From the arrival of the first byte until it was read.
+    pub queue: u64,
+    /// Bytes of requests.
+    pub request_bytes: u64,
+    /// Bytes of replies.
+    pub reply_bytes: u64,
+    /// Exchanges by duration ([`duration_step`]).
+    pub steps: [u64; DURATION_STEPS],
+}
+
+wire! {
+    /// What the threads of a server used for exchanges of one class, nanoseconds.
+    pub struct ClassCosts {
+        /// On the CPU.
+        pub cpu: u64,
+        /// Runnable, waiting for a CPU.
+        pub runq: u64,
+        /// Blocked while the thread had the request.
+        pub blocked: u64,
+        /// Zero.
+        pub reserved: u64,
+    }
+}
+
+wire! {
+    /// Where a connection stands behind exchanges that were counted and not reported. Its next record begins a message.
+    pub struct Booked {
+        /// Common fields; no thread (0) if a packet ended the connection.
+        pub header: Header,
+        /// The socket.
+        pub cookie: u64,
+        /// Bytes received so far.
+        pub rx: u64,
+        /// Bytes sent so far.
+        pub tx: u64,
+        /// Exchanges since the connection's last record.
+        pub exchanges: u32,
+        /// [`crate::event::Op::nth`] of the thread's last operation.
+        pub nth: u32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use super::*;
+
+    #[test]
+    fn steps_are_quarters_of_doublings() {
+        for step in 1..DURATION_STEPS - 1 {
+            let bound = (step as f64 / 4.0 + 10.0).exp2();
+            // A few parts in 2^31 are not told apart.
+            assert_eq!(duration_step((bound * 1.000_001) as u64 + 1), step);
+            assert_eq!(duration_step((bound * 0.999_999) as u64 - 1), step - 1);
+        }
+        assert_eq!(duration_step(0), 0);
+        assert_eq!(duration_step(u64::MAX), DURATION_STEPS - 1);
+    }
+
+    #[test]
+    fn a_rule_survives_the_policy_and_reads_outcomes() {
+        let http = BookRule { window: 64, outcome_at: 9, outcome_len: 3, long_after: 0 };
+        assert_eq!(BookRule::of(http.encode() | 1), Some(http));
+        assert_eq!(http.outcome(u64::from_le_bytes(*b"404 Not ")), u64::from_le_bytes(*b"404\0\0\0\0\0"));
+        let redis = BookRule { window: 16, outcome_at: 0, outcome_len: 1, long_after: b'-' };
+        assert_eq!(BookRule::of(redis.encode() | 1), Some(redis));
+        assert_eq!(redis.outcome(u64::from_le_bytes(*b"$5\r\nhell")), u64::from(b'$'));
+        assert_eq!(redis.outcome(u64::from_le_bytes(*b"-WRONGTY")), u64::from_le_bytes(*b"-WRONGTY"));
+        assert_eq!(BookRule::of(1), None);
+    }
+}

@@ -1,0 +1,440 @@
+//! Exchanges that are counted here, by class and outcome, instead of reported operation by operation: when a ring fills up
+//! because user space cannot keep up, or when it asked for less detail. See [`tracer_common::exchange_books`].
+//!
+//! Only in processes with a [`BookRule`], on TCP connections whose side is known. A request whose beginning user space
+//! has not named is reported as always, so new classes are learnt. The choice falls by the request's TCP sequence
+//! number, which both ends of a connection see.
+//!
+//! What a thread used is charged like user space does it (`transactions/engine/charge.rs`): up to its last wait to the
+//! class of the operation before, from then on to that of the operation after. What is charged here is taken out of the
+//! thread's counters, so that the next record does not show it again.
+
+use core::ffi::c_void;
+
+use aya_ebpf::{
+    EbpfContext,
+    bindings::BPF_NOEXIST,
+    helpers::generated::{bpf_get_smp_processor_id, bpf_ktime_get_ns, bpf_probe_read_user},
+    macros::{btf_tracepoint, map},
+    maps::{Array, HashMap, ProgramArray},
+    programs::BtfTracePointContext,
+};
+use tracer_common::{
+    arch::Shape,
+    event::{Header, Kind, ThreadCounters},
+    exchange_books::{
+        Book, BookKey, BookRule, Booked, ClassCosts, DURATION_STEPS, OUTCOME_NONE, OUTCOME_UNREAD, RequestPrefix,
+        WINDOW_MAX, duration_step,
+    },
+    limits::{BOOKED_CLASSES_MAX, BOOKS_MAX, REQUEST_PREFIXES_MAX},
+    lost::Lost,
+    policy::Control,
+};
+
+use crate::{
+    arch, bound, emit,
+    kernel::{
+        regs::Regs,
+        sock::{SockPtr, What},
+        task::Task,
+    },
+    policy, ring, runtime,
+    sched::counters,
+    socket::{sequence, user},
+    storage::{
+        SOCK_ACTIVE, SOCK_IGNORED, SOCK_OPENED, SOCK_PASSIVE, SOCK_ROUND_TRIPS, SOCK_SENDING, SOCKS, Sock, THREADS,
+        Thread,
+    },
+    thread_pool,
+};
+
+/// Classes by how requests begin; only user space writes it.
+#[map]
+static REQUEST_PREFIXES: HashMap<RequestPrefix, u32> = HashMap::with_max_entries(REQUEST_PREFIXES_MAX, 0);
+
+/// Sums by class and outcome.
+#[map]
+static BOOKS: HashMap<BookKey, Book> = HashMap::with_max_entries(BOOKS_MAX, 0);
+
+/// Costs by class.
+#[map]
+static BOOK_COSTS: Array<ClassCosts> = Array::with_max_entries(BOOKED_CLASSES_MAX, 0);
+
+/// A new book.
+#[map]
+static BLANK_BOOK: Array<Book> = Array::with_max_entries(1, 0);
+
+/// Of 2^32 exchanges, how many are reported while this CPU's ring is more than half full.
+const DETAIL_CROWDED: u32 = u32::MAX / 64;
+
+/// Tail-called before an operation is reported, where it may be counted instead.
+#[map]
+static COUNT_TX: ProgramArray = ProgramArray::with_max_entries(1, 0);
+#[map]
+static COUNT_RX: ProgramArray = ProgramArray::with_max_entries(1, 0);
+/// Tail-called by those programs when it is not.
+#[map]
+static REPORT_TX: ProgramArray = ProgramArray::with_max_entries(1, 0);
+#[map]
+static REPORT_RX: ProgramArray = ProgramArray::with_max_entries(1, 0);
+
+/// Whether an exchange that begins at sequence number `seq` is to be reported.
+#[inline(always)]
+fn is_chosen(control: &Control, seq: u32) -> bool {
+    let mut detail = control.detail;
+    if ring::is_crowded() && detail > DETAIL_CROWDED {
+        detail = DETAIL_CROWDED;
+    }
+    // Multiplicative hashing (Knuth): near sequence numbers are not chosen together.
+    seq.wrapping_mul(0x9e37_79b1) <= detail
+}
+
+/// Whether operations of the thread and socket are counted now, or were since the last record.
+#[inline(always)]
+fn concerns(control: &Control, thread: &Thread, sock: &Sock) -> bool {
+    if sock.exchange.class | sock.exchange.unreported | thread.booked.unreported as u64 != 0 {
+        return true;
+    }
+    BookRule::of(thread.policy).is_some() && (control.detail != u32::MAX || ring::is_crowded())
+}
+
+/// Hands the operation under way to the program that counts it, if it may be counted; returns if there is none.
+#[inline(always)]
+pub(crate) fn go_on<const TX: bool>(ctx: &impl EbpfContext, control: &Control, thread: &mut Thread, sock: &Sock) {
+    if thread.booked.passed != 0 {
+        thread.booked.passed = 0;
+    } else if concerns(control, thread, sock) {
+        let array = if TX { &COUNT_TX } else { &COUNT_RX };
+        // SAFETY: the array holds only programs of this hook.
+        unsafe { array.tail_call(ctx, 0) };
+    }
+}
+
+/// hook: tp_btf sock_send_length(sk, ret, flags), tail-called by the programs there. Counts the operation, or has it
+/// reported.
+#[btf_tracepoint(function = "sock_send_length")]
+pub(crate) fn count_tx(ctx: BtfTracePointContext) -> i32 {
+    let ret: i32 = ctx.arg(1);
+    if !count::<true>(SockPtr(ctx.arg(0)), ret as u32) {
+        // SAFETY: the array holds only programs of this hook.
+        unsafe { REPORT_TX.tail_call(&ctx, 0) };
+    }
+    0
+}
+
+/// hook: tp_btf sock_recv_length(sk, ret, flags); as [`count_tx`].
+#[btf_tracepoint(function = "sock_recv_length")]
+pub(crate) fn count_rx(ctx: BtfTracePointContext) -> i32 {
+    let ret: i32 = ctx.arg(1);
+    if !count::<false>(SockPtr(ctx.arg(0)), ret as u32) {
+        // SAFETY: the array holds only programs of this hook.
+        unsafe { REPORT_RX.tail_call(&ctx, 0) };
+    }
+    0
+}
+
+/// An operation moved `bytes` bytes. Returns false if it is to be reported.
+#[inline(always)]
+fn count<const TX: bool>(sk: SockPtr, bytes: u32) -> bool {
+    let task = Task::current();
+    let (Some(control), thread, sock) = (policy::control(), THREADS.get(task.0, false), SOCKS.get(sk.0, false)) else {
+        return true;
+    };
+    if thread.is_null() || sock.is_null() {
+        // They were there when this program was called.
+        return true;
+    }
+    // SAFETY: not null; the current thread's own record, and words of the socket's that other threads may change.
+    let (thread, sock) = unsafe { (&mut *thread, &mut *sock) };
+    // SAFETY: no argument.
+    let now = unsafe { bpf_ktime_get_ns() };
+    if bytes == 0 || !is_counted::<TX>(control, task, thread, sk, sock, now, bytes) {
+        if bytes == 0 {
+            end(sock);
+        }
+        let unreported = thread.booked.unreported != 0;
+        catch_up(Some(task), thread.ops, unreported, sock, now);
+        (thread.booked.unreported, thread.booked.passed) = (0, 1);
+        if !TX {
+            // The program that reports it adds it again.
+            thread.reads = thread.reads.wrapping_sub(1);
+        }
+        return false;
+    }
+    // From here on as it would be reported, without a record.
+    thread_pool::noted::<TX>(thread, sock.flags);
+    runtime::counted(thread, task.tgid());
+    let _ = sequence::<TX>(sk, What::Tcp, sock, &mut thread.io_path, task, bytes);
+    thread.io_path_of = sock.cookie;
+    if (sock.flags & SOCK_SENDING != 0) == TX {
+        sock.run += 1;
+    } else {
+        (sock.run_before, sock.run) = (sock.run, 0);
+    }
+    sock.ops += 1;
+    if TX {
+        sock.flags |= SOCK_SENDING;
+        sock.tx += bytes as u64;
+        sock.last_tx = now;
+    } else {
+        sock.flags &= !SOCK_SENDING;
+        sock.rx += bytes as u64;
+        sock.last_rx = now;
+        sock.arrived = 0;
+    }
+    thread.ops = thread.ops.wrapping_add(1);
+    thread.booked.unreported = 1;
+    let is_server = sock.flags & SOCK_PASSIVE != 0;
+    if is_server == TX {
+        (sock.exchange.rx_end, sock.exchange.tx_end) = (sock.rx, sock.tx);
+        sock.exchange.end = now;
+    }
+    if is_server {
+        charge::<TX>(task, thread, sock, now);
+    }
+    true
+}
+
+/// Whether the operation belongs to an exchange that is counted; begins one, and ends the one before.
+#[inline(always)]
+fn is_counted<const TX: bool>(
+    control: &Control,
+    task: Task,
+    thread: &mut Thread,
+    sk: SockPtr,
+    sock: &mut Sock,
+    now: u64,
+    bytes: u32,
+) -> bool {
+    let is_server = sock.flags & SOCK_PASSIVE != 0;
+    let is_request = is_server != TX;
+    let turned = (sock.flags & SOCK_SENDING != 0) != TX || sock.rx | sock.tx == 0;
+    if !is_request || !turned {
+        if sock.exchange.class == 0 {
+            return false;
+        }
+        if !is_request && sock.exchange.outcome == OUTCOME_NONE {
+            sock.exchange.outcome = match BookRule::of(thread.policy) {
+                Some(rule) => outcome(task, rule, bytes as u64),
+                None => OUTCOME_UNREAD,
+            };
+        }
+        return true;
+    }
+    end(sock);
+    let Some(rule) = BookRule::of(thread.policy) else { return false };
+    let is_tcp = sk.what() == What::Tcp && sock.flags & (SOCK_PASSIVE | SOCK_ACTIVE) != 0;
+    if !is_tcp || sock.flags & (SOCK_OPENED | SOCK_IGNORED | SOCK_ROUND_TRIPS) != SOCK_OPENED || sock.grown != 0 {
+        return false;
+    }
+    let Some(tcp) = sk.tcp() else { return false };
+    // Nothing was missed before it, and it is all that was to be read.
+    let (first, is_whole) = if TX {
+        let first = tcp.write_seq().wrapping_sub(bytes);
+        (first, first == sock.tx_next || sock.tx_tid != task.tid())
+    } else {
+        let first = tcp.copied_seq().wrapping_sub(bytes);
+        (first, first == sock.rx_next && tcp.copied_seq() == tcp.rcv_nxt())
+    };
+    if !is_whole || is_chosen(control, first) {
+        return false;
+    }
+    let class = class(task, thread, rule, bytes as u64);
+    if class == 0 {
+        return false;
+    }
+    let exchange = &mut sock.exchange;
+    exchange.class = class as u64;
+    (exchange.start, exchange.end) = (now, now);
+    exchange.queue = if TX || sock.arrived == 0 { 0 } else { now.saturating_sub(sock.arrived) };
+    exchange.outcome = OUTCOME_NONE;
+    (exchange.rx, exchange.tx) = (sock.rx, sock.tx);
+    (exchange.rx_end, exchange.tx_end) = (sock.rx, sock.tx);
+    exchange.unreported += 1;
+    true
+}
+
+/// Address of the operation's first bytes and how many are there in a row; zero if they are not in user memory.
+#[inline(always)]
+fn first_bytes(task: Task) -> (u64, u64) {
+    let regs = Regs::of(task);
+    match arch::shape(regs.nr() as _) {
+        Shape::Buffer => (regs.arg1(), u64::MAX),
+        Shape::Vectors => {
+            let [at, len] = user::<[u64; 2]>(regs.arg1());
+            (at, len)
+        }
+        Shape::Message => {
+            let vectors: u64 = user(regs.arg1() + MSG_IOV);
+            let [at, len] = user::<[u64; 2]>(vectors);
+            (at, len)
+        }
+        Shape::Messages | Shape::Pages | Shape::Other => (0, 0),
+    }
+}
+
+/// Offset of `msg_iov` in the user's `struct msghdr` (64-bit).
+const MSG_IOV: u64 = 16;
+
+/// The class of the request of `bytes` bytes that the current operation carries; 0 if it is not known.
+#[inline(always)]
+fn class(task: Task, thread: &mut Thread, rule: BookRule, bytes: u64) -> u32 {
+    let (at, row) = first_bytes(task);
+    let window =
+        bound::at_most::<{ WINDOW_MAX as u64 }>(if bytes < rule.window as u64 { bytes } else { rule.window as u64 });
+    if at == 0 || row < window {
+        return 0;
+    }
+    let key = &mut thread.booked.key;
+    key.tgid = task.tgid();
+    key.bytes = bytes as u32;
+    key.head = [0; 8];
+    // SAFETY: the window is at most the head's size.
+    if unsafe { bpf_probe_read_user((&raw mut key.head).cast(), window as u32, at as *const c_void) } != 0 {
+        return 0;
+    }
+    // SAFETY: copied at once.
+    unsafe { REQUEST_PREFIXES.get(&*key) }.copied().unwrap_or(0)
+}
+
+/// The outcome that the first bytes of a reply show.
+#[inline(always)]
+fn outcome(task: Task, rule: BookRule, bytes: u64) -> u64 {
+    let (at, row) = first_bytes(task);
+    let from = rule.outcome_at as u64;
+    if at == 0 || bytes < from + rule.outcome_len as u64 || row < from + rule.outcome_len as u64 {
+        return OUTCOME_UNREAD;
+    }
+    match rule.outcome(user(at + from)) {
+        OUTCOME_NONE => OUTCOME_UNREAD,
+        known => known,
+    }
+}
+
+/// Counts the connection's exchange, if one is under way.
+#[inline(always)]
+pub(crate) fn end(sock: &mut Sock) {
+    let exchange = &mut sock.exchange;
+    let class = exchange.class;
+    // A packet may end the connection while its process reads: only one of both counts.
+    if class == 0 || ring::swap(&raw mut exchange.class, class, 0) != class {
+        return;
+    }
+    let key = BookKey { class: class as u32, reserved: 0, outcome: exchange.outcome };
+    let mut book = BOOKS.get_ptr_mut(&key);
+    if book.is_none() {
+        if let Some(blank) = BLANK_BOOK.get(0) {
+            // Refused if another CPU was quicker, or if the table is full.
+            let _ = BOOKS.insert(&key, blank, BPF_NOEXIST as u64);
+        }
+        book = BOOKS.get_ptr_mut(&key);
+    }
+    let Some(book) = book else {
+        emit::count(Lost::Books);
+        return;
+    };
+    let nanos = exchange.end.saturating_sub(exchange.start);
+    let received = exchange.rx_end.saturating_sub(exchange.rx);
+    let sent = exchange.tx_end.saturating_sub(exchange.tx);
+    let is_server = sock.flags & SOCK_PASSIVE != 0;
+    let (request, reply) = if is_server { (received, sent) } else { (sent, received) };
+    let step = bound::masked::<{ DURATION_STEPS as i32 - 1 }>(duration_step(nanos) as u64);
+    // SAFETY: an element of the map.
+    unsafe {
+        emit::increment(&raw mut (*book).count);
+        emit::add(&raw mut (*book).duration, nanos);
+        emit::add(&raw mut (*book).queue, exchange.queue);
+        emit::add(&raw mut (*book).request_bytes, request);
+        emit::add(&raw mut (*book).reply_bytes, reply);
+        emit::increment((&raw mut (*book).steps).cast::<u64>().add(step as usize));
+    }
+}
+
+/// Charges what the thread used since its last operation.
+#[inline(always)]
+fn charge<const TX: bool>(task: Task, thread: &mut Thread, sock: &Sock, now: u64) {
+    let used = counters(task, thread, now);
+    let class = sock.exchange.class as u32;
+    let (last, waited) = (thread.booked.class, thread.idles != thread.booked.idles);
+    let cpu = used.cpu.saturating_sub(thread.booked.cpu);
+    let before = if waited {
+        let until_wait = used.idle_cpu.saturating_sub(thread.booked.cpu);
+        if until_wait < cpu { until_wait } else { cpu }
+    } else if TX {
+        0
+    } else {
+        cpu
+    };
+    let mut taken = cpu - before;
+    let (mut runq, mut blocked) = (0, 0);
+    if last != 0 {
+        taken += before;
+        (runq, blocked) =
+            (used.runq.saturating_sub(thread.booked.runq), used.blocked.saturating_sub(thread.booked.blocked));
+        add(last, before, 0, 0);
+    }
+    let own = TX && !waited && last == class;
+    add(class, cpu - before, if own { runq } else { 0 }, if own { blocked } else { 0 });
+    // Out of the counters: they count from `base_…` on.
+    thread.base_exec += taken;
+    thread.base_runq += runq;
+    thread.base_at += taken + runq + blocked;
+    thread.booked.cpu = used.cpu - taken;
+    thread.booked.runq = used.runq - runq;
+    thread.booked.blocked = used.blocked - blocked;
+    if thread.idle_cpu > thread.booked.cpu {
+        thread.idle_cpu = thread.booked.cpu;
+    }
+    thread.booked.class = class;
+    thread.booked.idles = thread.idles;
+}
+
+/// Adds to the costs of `class`.
+#[inline(always)]
+fn add(class: u32, cpu: u64, runq: u64, blocked: u64) {
+    let Some(costs) = BOOK_COSTS.get_ptr_mut(class) else { return };
+    // SAFETY: an element of the map.
+    unsafe {
+        emit::add(&raw mut (*costs).cpu, cpu);
+        emit::add(&raw mut (*costs).runq, runq);
+        emit::add(&raw mut (*costs).blocked, blocked);
+    }
+}
+
+/// A record showed these counters of the thread.
+#[inline(always)]
+pub(crate) fn reported(thread: &mut Thread, counters: &ThreadCounters) {
+    thread.booked.cpu = counters.cpu;
+    thread.booked.runq = counters.runq;
+    thread.booked.blocked = counters.blocked;
+    thread.booked.idles = thread.idles;
+    thread.booked.class = 0;
+}
+
+/// Reports where the connection stands if exchanges were counted since its last record, or operations of the thread were
+/// (`thread_unreported`), the last of which had the number `nth`.
+#[inline(always)]
+pub(crate) fn catch_up(task: Option<Task>, nth: u32, thread_unreported: bool, sock: &mut Sock, now: u64) {
+    if sock.exchange.unreported == 0 && !thread_unreported {
+        return;
+    }
+    let record = Booked {
+        header: Header {
+            kind: Kind::Booked as u8,
+            flags: 0,
+            // SAFETY: no argument.
+            cpu: unsafe { bpf_get_smp_processor_id() } as u16,
+            len: size_of::<Booked>() as u32,
+            nanos: now,
+            tgid: task.map_or(0, Task::tgid),
+            tid: task.map_or(0, Task::tid),
+        },
+        cookie: sock.cookie,
+        rx: sock.rx,
+        tx: sock.tx,
+        exchanges: sock.exchange.unreported as u32,
+        nth,
+    };
+    sock.exchange.unreported = 0;
+    emit::event(&record, Lost::RingOp);
+}

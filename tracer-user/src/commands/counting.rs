@@ -1,0 +1,59 @@
+//! Has the kernel side count exchanges itself where user space cannot keep up.
+
+use super::agent::Agent;
+use crate::config::Config;
+use crate::guard::shed::Level;
+use crate::kernel::loader::monotonic;
+use crate::pipeline::{BookOrder, Pipeline};
+
+/// Share of the exchanges that are seen whole while load is shed.
+const DETAIL_SHED: f64 = 1.0 / 16.0;
+
+/// Whether exchanges may be counted without being seen whole: nothing that is configured needs every request's headers or
+/// passes its context on.
+pub(super) fn is_possible(config: &Config) -> bool {
+    let relay = &config.relay;
+    let relays = relay.listen.is_some() || !relay.peers.is_empty() || relay.nats.is_some();
+    let passes_on = relays || relay.tcp_option || !relay.headers.is_empty();
+    let looks = !config.header_names().is_empty() || config.wants_host() || !config.dimensions.is_empty();
+    !passes_on && !looks && config.service_classes.is_empty()
+}
+
+impl Agent {
+    /// Carries out what the pipeline decided since.
+    pub(super) fn follow_books(&mut self, pipeline: &mut Pipeline) {
+        for order in pipeline.exchange_books.take_orders() {
+            match order {
+                BookOrder::Process(pid, rule) => {
+                    if let Err(error) = self.kernel.policy.count_exchanges(pid, rule) {
+                        log::warn!("{error}");
+                    }
+                }
+                BookOrder::Learn(prefix, class) => self.kernel.exchange_books.learn(*prefix, class),
+                BookOrder::Forget(prefix) => self.kernel.exchange_books.forget(*prefix),
+                BookOrder::Clear(class) => self.kernel.exchange_books.clear(class),
+            }
+        }
+    }
+
+    /// Reads what the kernel side has counted, once a second.
+    pub(super) fn read_books(&mut self, pipeline: &mut Pipeline) {
+        if pipeline.exchange_books.is_in_use() {
+            let books = self.kernel.exchange_books.books();
+            let numbers: Vec<u32> = pipeline.exchange_books.numbers().collect();
+            let kernel = &self.kernel.exchange_books;
+            let costs: Vec<_> =
+                numbers.into_iter().filter_map(|number| Some((number, kernel.costs(number)?))).collect();
+            pipeline.counted(monotonic(), &books, &costs);
+        }
+        pipeline.metrics.set_detailed(pipeline.exchange_books.detailed_ratio());
+    }
+
+    /// Sets how many exchanges are seen whole: as configured, less while load is shed.
+    pub(super) fn limit_detail(&mut self, level: Level) {
+        let most = if level == Level::Full { 1.0 } else { DETAIL_SHED };
+        if let Err(error) = self.kernel.policy.detail(self.config.detail.min(most)) {
+            log::warn!("{error}");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! The maps of exchanges that the kernel side counts: beginnings of requests down, sums up.
+
+use aya::maps::{Array, HashMap, Map, MapData};
+use tracer_common::exchange_books::{Book, BookKey, ClassCosts, RequestPrefix};
+
+use super::loader::{LoadError, Pod, refused};
+
+/// The maps.
+pub struct KernelBooks {
+    prefixes: HashMap<MapData, Pod<RequestPrefix>, u32>,
+    books: HashMap<MapData, Pod<BookKey>, Pod<Book>>,
+    costs: Array<MapData, Pod<ClassCosts>>,
+    /// Beginnings that could not be written.
+    pub refused: u64,
+}
+
+impl KernelBooks {
+    pub(super) fn new(prefixes: Map, books: Map, costs: Map) -> Result<Self, LoadError> {
+        let bad = |name: &str, error: &dyn std::fmt::Display| refused(&format!("map {name}"), error);
+        Ok(Self {
+            prefixes: HashMap::try_from(prefixes).map_err(|error| bad("REQUEST_PREFIXES", &error))?,
+            books: HashMap::try_from(books).map_err(|error| bad("BOOKS", &error))?,
+            costs: Array::try_from(costs).map_err(|error| bad("BOOK_COSTS", &error))?,
+            refused: 0,
+        })
+    }
+
+    /// Requests that begin so are of this class.
+    pub fn learn(&mut self, prefix: RequestPrefix, class: u32) {
+        self.refused += u64::from(self.prefixes.insert(Pod(prefix), class, 0).is_err());
+    }
+
+    /// Requests that begin so are reported again.
+    pub fn forget(&mut self, prefix: RequestPrefix) {
+        // Fails if it was refused, which is fine.
+        let _ = self.prefixes.remove(&Pod(prefix));
+    }
+
+    /// What was counted so far.
+    pub fn books(&self) -> Vec<(BookKey, Book)> {
+        self.books.iter().flatten().map(|(key, book)| (key.0, book.0)).collect()
+    }
+
+    /// What exchanges of a class cost so far.
+    pub fn costs(&self, class: u32) -> Option<ClassCosts> {
+        self.costs.get(&class, 0).ok().map(|costs| costs.0)
+    }
+
+    /// Deletes what was counted of a class, whose number may become another's.
+    pub fn clear(&mut self, class: u32) {
+        let keys: Vec<_> = self.books.keys().flatten().filter(|key| key.0.class == class).collect();
+        for key in keys {
+            // Nothing else deletes it.
+            let _ = self.books.remove(&key);
+        }
+        // An element of an array is always there.
+        let _ = self.costs.set(class, Pod(ClassCosts::default()), 0);
+    }
+}

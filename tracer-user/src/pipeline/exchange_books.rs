@@ -1,0 +1,438 @@
+//! Exchanges that the kernel side counts itself (`tracer_common::exchange_books`): in which processes it may, which requests it
+//! knows, and what it counted.
+//!
+//! A process qualifies by what is seen of it while everything is reported: it only serves or only calls, in one protocol
+//! whose exchanges follow each other, and no call of it is for a request. What else it may do later ends that at once.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tracer_common::exchange_books::{
+    Book, BookKey, BookRule, ClassCosts, DURATION_STEPS, OUTCOME_NONE, OUTCOME_UNREAD, RequestPrefix,
+};
+use tracer_common::limits::BOOKED_CLASSES_MAX;
+
+use super::Pipeline;
+use super::finished::is_error;
+use crate::guard::tables::TableUse;
+use crate::history::duration_counts::lower_bound_s;
+use crate::model::{ClassId, Cost, Nanos, Outcome, Owner, ProtocolId, Side, Sink, Span, SpanId};
+use crate::protocols::redis;
+use crate::transactions::process_costs::ProcessWork;
+use crate::transactions::request_prefixes::{Beginning, RequestPrefixes, rule};
+
+/// Exchanges of a process that are seen whole before it qualifies.
+const SEEN_BEFORE: u32 = 64;
+/// Most processes that are looked at.
+const PROCESSES: usize = 4096;
+/// HTTP: the connection speaks another protocol from here on (RFC 9110 §15.2.2).
+const SWITCHING: u16 = 101;
+/// Requests after which replies belong to others: of HTTP, a tunnel's; of Redis, transactions and subscriptions.
+const CHANGES_THE_CONNECTION: [&str; 7] =
+    ["CONNECT", "MULTI", "EXEC", "SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE", "MONITOR"];
+
+/// What the kernel side is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BookOrder {
+    /// Exchanges of this process may be counted by this rule, or not any more.
+    Process(u32, Option<BookRule>),
+    /// Requests that begin so are of this class of its numbering.
+    Learn(Box<RequestPrefix>, u32),
+    /// It does not know this beginning any more.
+    Forget(Box<RequestPrefix>),
+    /// The number of this class may become another's.
+    Clear(u32),
+}
+
+/// Which requests share a class of the kernel's numbering.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    pid: u32,
+    class: ClassId,
+    method: Arc<str>,
+    version: &'static str,
+    peer_port: u16,
+}
+
+#[derive(Debug)]
+struct BookedClass {
+    key: Key,
+    /// A request that was seen whole.
+    example: Span,
+    /// What was read last, by outcome.
+    books: HashMap<u64, Book>,
+    costs: ClassCosts,
+}
+
+/// What a process was seen to do.
+#[derive(Debug)]
+enum Process {
+    /// It may qualify: its side, its protocol, and exchanges seen so far.
+    Seen(Side, ProtocolId, u32),
+    Qualified(Side, ProtocolId),
+    /// It does something that must be seen whole.
+    Refused,
+}
+
+/// The books of the kernel side, as this side knows them.
+#[derive(Debug, Default)]
+pub struct ExchangeBooks {
+    on: bool,
+    processes: HashMap<u32, Process>,
+    /// By the kernel's number; 0 is none.
+    classes: Vec<Option<BookedClass>>,
+    numbers: HashMap<Key, u32>,
+    free: Vec<u32>,
+    orders: Vec<BookOrder>,
+    /// Exchanges that were reported, and that were counted, since the last reading; the ratio then.
+    reported: u64,
+    counted: u64,
+    ratio: f64,
+    refused: u64,
+    crowded: u64,
+}
+
+impl ExchangeBooks {
+    /// Begins to look for processes that qualify.
+    pub fn start(&mut self) {
+        self.on = true;
+        self.ratio = 1.0;
+        self.classes.push(None);
+    }
+
+    /// What the kernel side is to do, since last taken.
+    pub fn take_orders(&mut self) -> std::vec::Drain<'_, BookOrder> {
+        self.orders.drain(..)
+    }
+
+    /// Of the exchanges of the last second, the share that was seen whole; 1 if there were none.
+    pub fn detailed_ratio(&self) -> f64 {
+        self.ratio
+    }
+
+    /// A span ended that was seen whole.
+    fn seen(&mut self, prefixes: &mut RequestPrefixes, span: &Span, beginning: Option<Beginning>) {
+        self.reported += 1;
+        if self.processes.len() >= PROCESSES && !self.processes.contains_key(&span.pid) {
+            self.crowded += 1;
+            return;
+        }
+        let now = Process::Seen(span.side, span.protocol, 0);
+        let process = self.processes.entry(span.pid).or_insert(now);
+        let (side, protocol) = match process {
+            Process::Seen(side, protocol, _) | Process::Qualified(side, protocol) => (*side, *protocol),
+            Process::Refused => return,
+        };
+        let fits = side == span.side
+            && protocol == span.protocol
+            && rule(protocol).is_some()
+            && !span.encrypted
+            && span.calls == 0
+            && (side == Side::Server || span.parent.is_none())
+            && span.status != Some(SWITCHING)
+            && !CHANGES_THE_CONNECTION.contains(&&*span.method);
+        if !fits {
+            if matches!(process, Process::Qualified(..)) {
+                self.orders.push(BookOrder::Process(span.pid, None));
+                forget(prefixes, &mut self.orders, |tgid, _| tgid == span.pid);
+            }
+            *process = Process::Refused;
+            return;
+        }
+        if let Process::Seen(_, _, seen) = process {
+            *seen += 1;
+            if *seen < SEEN_BEFORE {
+                return;
+            }
+            *process = Process::Qualified(side, protocol);
+            self.orders.push(BookOrder::Process(span.pid, rule(protocol)));
+        }
+        match beginning {
+            Some(Beginning::Known(class)) => {
+                // Classes merge as more paths are seen.
+                let known = self.classes.get(class as usize).and_then(Option::as_ref);
+                if known.is_none_or(|known| known.key.class != span.class) {
+                    forget(prefixes, &mut self.orders, |_, other| other == class);
+                }
+            }
+            Some(Beginning::New(prefix))
+                if span.outcome == Outcome::Complete && span.request_bytes == u64::from(prefix.bytes) =>
+            {
+                let Some(class) = self.class_of(span) else { return };
+                let dropped = prefixes.learn(*prefix, class);
+                self.orders.extend(dropped.into_iter().map(|prefix| BookOrder::Forget(Box::new(prefix))));
+                self.orders.push(BookOrder::Learn(prefix, class));
+            }
+            _ => {}
+        }
+    }
+
+    /// The kernel's number of a span's class; `None` if there are too many.
+    fn class_of(&mut self, span: &Span) -> Option<u32> {
+        let peer_port = if span.side == Side::Client { span.peer_port } else { 0 };
+        let (class, method, version) = (span.class, Arc::clone(&span.method), span.version);
+        let key = Key { pid: span.pid, class, method, version, peer_port };
+        if let Some(number) = self.numbers.get(&key) {
+            return Some(*number);
+        }
+        let number = match self.free.pop() {
+            Some(number) => number,
+            None if self.classes.len() < BOOKED_CLASSES_MAX as usize => {
+                self.classes.push(None);
+                self.classes.len() as u32 - 1
+            }
+            None => {
+                self.refused += 1;
+                return None;
+            }
+        };
+        let example = Span {
+            // It stands for many: none of them is a part of a transaction that can be shown.
+            id: SpanId(0),
+            parent: None,
+            linked: None,
+            carried: None,
+            opening: None,
+            called_from: None,
+            request_id: None,
+            pool_queue: None,
+            ..span.clone()
+        };
+        *self.classes.get_mut(number as usize)? =
+            Some(BookedClass { key: key.clone(), example, books: HashMap::new(), costs: ClassCosts::default() });
+        self.numbers.insert(key, number);
+        Some(number)
+    }
+
+    /// A process is gone.
+    fn gone(&mut self, prefixes: &mut RequestPrefixes, pid: u32) {
+        if !matches!(self.processes.remove(&pid), Some(Process::Qualified(..) | Process::Refused)) {
+            return;
+        }
+        forget(prefixes, &mut self.orders, |tgid, _| tgid == pid);
+        for (number, class) in self.classes.iter_mut().enumerate() {
+            if class.as_ref().is_some_and(|class| class.key.pid == pid) {
+                if let Some(class) = class.take() {
+                    self.numbers.remove(&class.key);
+                }
+                self.orders.push(BookOrder::Clear(number as u32));
+                self.free.push(number as u32);
+            }
+        }
+    }
+
+    /// What was counted since the last reading: spans to be counted so many times, and costs.
+    fn read(&mut self, now: Nanos, books: &[(BookKey, Book)], costs: &[(u32, ClassCosts)]) -> Counted {
+        let mut counted = Counted::default();
+        for (key, book) in books {
+            let Some(class) = self.classes.get_mut(key.class as usize).and_then(Option::as_mut) else { continue };
+            let before = class.books.insert(key.outcome, *book);
+            let more = since(book, before.as_ref());
+            if more.count == 0 && more.steps.iter().all(|count| *count == 0) {
+                continue;
+            }
+            self.counted += more.count;
+            spans(&class.example, key.outcome, &more, now, &mut counted.spans);
+        }
+        for (number, used) in costs {
+            let Some(class) = self.classes.get_mut(*number as usize).and_then(Option::as_mut) else { continue };
+            let before = std::mem::replace(&mut class.costs, *used);
+            let cost = Cost {
+                cpu: used.cpu.saturating_sub(before.cpu),
+                runq: used.runq.saturating_sub(before.runq),
+                blocked: used.blocked.saturating_sub(before.blocked),
+                switches: 0,
+            };
+            if cost != Cost::default() {
+                counted.costs.push((class.key.pid, class.key.class, cost));
+            }
+        }
+        let all = self.reported + self.counted;
+        self.ratio = if all == 0 { 1.0 } else { self.reported as f64 / all as f64 };
+        (self.reported, self.counted) = (0, 0);
+        counted
+    }
+
+    /// Numbers in use, for which costs are read.
+    pub fn numbers(&self) -> impl Iterator<Item = u32> + '_ {
+        self.numbers.values().copied()
+    }
+
+    /// Whether anything can have been counted.
+    pub fn is_in_use(&self) -> bool {
+        !self.numbers.is_empty()
+    }
+
+    /// Processes looked at, and classes.
+    pub(super) fn table_use(&self) -> [TableUse; 2] {
+        [
+            TableUse::new(self.processes.len(), PROCESSES, self.crowded),
+            TableUse::new(self.numbers.len(), BOOKED_CLASSES_MAX as usize, self.refused),
+        ]
+    }
+}
+
+/// What the kernel side counted: spans, each with how many exchanges it stands for, and costs by process and class.
+#[derive(Debug, Default)]
+struct Counted {
+    spans: Vec<(Span, u64)>,
+    costs: Vec<(u32, ClassId, Cost)>,
+}
+
+fn forget(prefixes: &mut RequestPrefixes, orders: &mut Vec<BookOrder>, is_over: impl Fn(u32, u32) -> bool) {
+    orders.extend(prefixes.forget(is_over).into_iter().map(|prefix| BookOrder::Forget(Box::new(prefix))));
+}
+
+/// What a book has more than before. Its words are read one by one while they grow: none is less than before.
+fn since(book: &Book, before: Option<&Book>) -> Book {
+    let Some(before) = before else { return *book };
+    let mut steps = book.steps;
+    for (step, before) in steps.iter_mut().zip(&before.steps) {
+        *step = step.saturating_sub(*before);
+    }
+    Book {
+        count: book.count.saturating_sub(before.count),
+        duration: book.duration.saturating_sub(before.duration),
+        queue: book.queue.saturating_sub(before.queue),
+        request_bytes: book.request_bytes.saturating_sub(before.request_bytes),
+        reply_bytes: book.reply_bytes.saturating_sub(before.reply_bytes),
+        steps,
+    }
+}
+
+/// Spans like `example` for what a book counted: one for each step of durations. Together they have the book's sums, as far
+/// as whole numbers and the steps' bounds allow.
+fn spans(example: &Span, outcome: u64, book: &Book, now: Nanos, out: &mut Vec<(Span, u64)>) {
+    let count: u64 = book.steps.iter().sum();
+    let middle = |step: usize| (lower_bound_s(step) * lower_bound_s(step + 1)).sqrt() * 1e9;
+    let guessed: f64 = (0..DURATION_STEPS).zip(&book.steps).map(|(step, n)| middle(step) * *n as f64).sum();
+    let correction = if guessed > 0.0 { book.duration as f64 / guessed } else { 1.0 };
+    let (status, failure, end) = decode(example.protocol, outcome);
+    let error = is_error(example.protocol, example.side, status, failure, end);
+    let each = |sum: u64| sum.checked_div(count).unwrap_or(0);
+    for (step, n) in book.steps.iter().enumerate().filter(|(_, n)| **n > 0) {
+        let (least, most) = (lower_bound_s(step) * 1e9, lower_bound_s(step + 1) * 1e9);
+        let nanos =
+            if step == 0 { (middle(0) * correction).min(most) } else { (middle(step) * correction).clamp(least, most) };
+        let start = now.saturating_sub(nanos as u64);
+        let queue = each(book.queue);
+        let span = Span {
+            arrived: if example.arrived == 0 { 0 } else { start.saturating_sub(queue) },
+            start,
+            first_reply: now,
+            end: now,
+            request_bytes: each(book.request_bytes),
+            reply_bytes: each(book.reply_bytes),
+            reply_body_bytes: None,
+            status: status.filter(|status| *status != 0),
+            failure,
+            error,
+            outcome: end,
+            cost: Cost::default(),
+            ..example.clone()
+        };
+        out.push((span, *n));
+    }
+}
+
+/// Status, failure and end of an exchange by what the kernel side kept of its reply.
+fn decode(protocol: ProtocolId, outcome: u64) -> (Option<u16>, Option<&'static str>, Outcome) {
+    match outcome {
+        OUTCOME_NONE => return (None, None, Outcome::Aborted),
+        OUTCOME_UNREAD => return (None, None, Outcome::Unfinished),
+        _ => {}
+    }
+    let bytes = outcome.to_ne_bytes();
+    match protocol {
+        ProtocolId::Redis => {
+            let failure = (bytes[0] == b'-').then(|| redis::failure_by_front(&bytes[1..]));
+            (Some(0), failure, Outcome::Complete)
+        }
+        _ => {
+            let digits = bytes.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+            (digits.and_then(|digits| digits.parse().ok()), None, Outcome::Complete)
+        }
+    }
+}
+
+impl Pipeline {
+    /// Has exchanges counted in the kernel where user space cannot keep up.
+    pub fn count_in_kernel(&mut self) {
+        self.exchange_books.start();
+        self.engine.prefixes().start();
+    }
+
+    /// A span ended that was seen whole.
+    pub(super) fn seen_whole(&mut self, span: &Span, beginning: Option<Beginning>) {
+        if self.exchange_books.on {
+            self.exchange_books.seen(self.engine.prefixes(), span, beginning);
+        }
+    }
+
+    /// A process is gone.
+    pub(super) fn uncounted(&mut self, pid: u32) {
+        self.exchange_books.gone(self.engine.prefixes(), pid);
+    }
+
+    /// Takes what the kernel side has counted by `now`.
+    pub fn counted(&mut self, now: Nanos, books: &[(BookKey, Book)], costs: &[(u32, ClassCosts)]) {
+        let Counted { spans, costs } = self.exchange_books.read(now, books, costs);
+        for (span, count) in spans {
+            self.metrics.counted(&self.names, &span, count);
+            self.roots.counted(&span, count);
+            for _ in 0..count {
+                self.stats.span(&self.names, &span);
+                self.history.span(&self.names, &span);
+            }
+        }
+        for (pid, class, cost) in costs {
+            self.charged.0 += cost.cpu;
+            self.spend(Owner::Class(class), cost);
+            self.roots.counted_cost(class, cost);
+            self.workloads.spend(pid, ProcessWork::Request(Some(class)), cost.cpu);
+            self.subsystems.spend(pid, ProcessWork::Request(Some(class)), cost.cpu);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::sample_span;
+
+    #[test]
+    fn outcomes_are_statuses_and_errors() {
+        let word = |bytes: &[u8]| {
+            let mut all = [0; 8];
+            all[..bytes.len()].copy_from_slice(bytes);
+            u64::from_ne_bytes(all)
+        };
+        assert_eq!(decode(ProtocolId::Http, word(b"404")), (Some(404), None, Outcome::Complete));
+        assert_eq!(decode(ProtocolId::Http, OUTCOME_NONE), (None, None, Outcome::Aborted));
+        assert_eq!(decode(ProtocolId::Redis, word(b"$")), (Some(0), None, Outcome::Complete));
+        assert_eq!(decode(ProtocolId::Redis, word(b"-WRONGTY")), (Some(0), Some("WRONGTYPE"), Outcome::Complete));
+        assert_eq!(decode(ProtocolId::Redis, word(b"-ERR unk")), (Some(0), Some("ERR"), Outcome::Complete));
+        assert_eq!(decode(ProtocolId::Redis, OUTCOME_UNREAD), (None, None, Outcome::Unfinished));
+    }
+
+    #[test]
+    fn spans_of_a_book_have_its_sums_and_stay_in_their_steps() {
+        let mut book =
+            Book { count: 10, duration: 0, queue: 500, request_bytes: 1000, reply_bytes: 20_000, steps: [0; 128] };
+        for nanos in [20_000u64, 21_000, 22_000, 100_000, 110_000, 120_000, 500_000, 520_000, 2_000_000, 2_100_000] {
+            book.steps[tracer_common::exchange_books::duration_step(nanos)] += 1;
+            book.duration += nanos;
+        }
+        let mut out = Vec::new();
+        let example = Span { protocol: ProtocolId::Http, ..sample_span::span(1, 5, 10, false) };
+        spans(&example, u64::from(u32::from_ne_bytes(*b"200\0")), &book, 1 << 40, &mut out);
+        let sum: u64 = out.iter().map(|(span, n)| span.duration() * n).sum();
+        assert!(sum.abs_diff(book.duration) * 20 < book.duration, "{sum} of {}", book.duration);
+        assert_eq!(out.iter().map(|(_, n)| n).sum::<u64>(), 10);
+        for (span, _) in &out {
+            assert_eq!((span.status, span.error, span.request_bytes), (Some(200), false, 100));
+            let step = tracer_common::exchange_books::duration_step(span.duration());
+            assert!((0..2).any(|off| book.steps.get(step + off).is_some_and(|n| *n > 0)), "{}", span.duration());
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Exchanges that the kernel side counted and did not report.
+
+use tracer_common::exchange_books::Booked;
+
+use crate::guard::tables::TableUse;
+use crate::model::Side;
+use crate::protocols::Stamp;
+use crate::transactions::engine::Engine;
+use crate::transactions::output::Output;
+use crate::transactions::request_prefixes::RequestPrefixes;
+
+impl Engine {
+    /// How requests begin, for what is counted in the kernel.
+    pub fn prefixes(&mut self) -> &mut RequestPrefixes {
+        &mut self.prefixes
+    }
+
+    /// How full the table of known beginnings is.
+    pub fn prefixes_use(&self) -> TableUse {
+        self.prefixes.table_use()
+    }
+
+    /// Exchanges of a connection passed unreported; its next record begins a message. Its thread may hold, or have answered,
+    /// requests that nothing here knows: that is doubted as if their records were lost.
+    pub(super) fn booked(&mut self, booked: &Booked, out: &mut Vec<Output>) {
+        let header = &booked.header;
+        self.world.advance(header.nanos);
+        if header.tid != 0 {
+            self.follow_booked(header, booked.nth);
+        }
+        let Some(connection) = self.world.connections.get_mut(&booked.cookie) else { return };
+        connection.last = connection.last.max(header.nanos);
+        let is_server = connection.side() == Some(Side::Server);
+        let at = Stamp { nanos: header.nanos, pid: header.tgid, tid: header.tid, reads: 0 };
+        let mut events = std::mem::take(&mut self.events);
+        connection.talk.awake().pass_over((booked.rx, booked.tx), at, &mut events);
+        for event in events.drain(..) {
+            self.on_exchange_event(booked.cookie, event, None, out);
+        }
+        self.events = events;
+        if is_server && header.tgid != 0 {
+            self.world.serves(header.tgid, header.nanos);
+        }
+    }
+}
