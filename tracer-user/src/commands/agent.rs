@@ -49,7 +49,7 @@ use crate::unwind::{Interpreters, Unwinder};
 use crate::webhook::Webhook;
 
 /// Records taken from a ring before the other one and everything else (shedding among it) get their turn.
-const BATCH: usize = 16_384;
+const BATCH: usize = 4096;
 
 /// Everything but the pipeline.
 pub(super) struct Agent {

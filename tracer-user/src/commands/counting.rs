@@ -46,7 +46,7 @@ impl Agent {
                 numbers.into_iter().filter_map(|number| Some((number, kernel.costs(number)?))).collect();
             pipeline.counted(monotonic(), &books, &costs);
         }
-        pipeline.metrics.set_detailed(pipeline.exchange_books.detailed_ratio());
+        pipeline.metrics.set_detailed(pipeline.exchange_books.detail());
     }
 
     /// Sets how many exchanges are seen whole: as configured, less while load is shed.

@@ -84,10 +84,11 @@ pub struct ExchangeBooks {
     numbers: HashMap<Key, u32>,
     free: Vec<u32>,
     orders: Vec<BookOrder>,
-    /// Exchanges that were reported, and that were counted, since the last reading; the ratio then.
+    /// Exchanges that were seen whole since the last reading, and the share of these then.
     reported: u64,
-    counted: u64,
     ratio: f64,
+    /// Exchanges that were only counted.
+    counted: u64,
     refused: u64,
     crowded: u64,
 }
@@ -105,9 +106,10 @@ impl ExchangeBooks {
         self.orders.drain(..)
     }
 
-    /// Of the exchanges of the last second, the share that was seen whole; 1 if there were none.
-    pub fn detailed_ratio(&self) -> f64 {
-        self.ratio
+    /// Of the exchanges between the last two readings, the share that was seen whole (1 if there were none), and how many were
+    /// not since the start.
+    pub fn detail(&self) -> (f64, u64) {
+        (self.ratio, self.counted)
     }
 
     /// A span ended that was seen whole.
@@ -224,6 +226,7 @@ impl ExchangeBooks {
     /// What was counted since the last reading: spans to be counted so many times, and costs.
     fn read(&mut self, now: Nanos, books: &[(BookKey, Book)], costs: &[(u32, ClassCosts)]) -> Counted {
         let mut counted = Counted::default();
+        let before_this = self.counted;
         for (key, book) in books {
             let Some(class) = self.classes.get_mut(key.class as usize).and_then(Option::as_mut) else { continue };
             let before = class.books.insert(key.outcome, *book);
@@ -247,9 +250,9 @@ impl ExchangeBooks {
                 counted.costs.push((class.key.pid, class.key.class, cost));
             }
         }
-        let all = self.reported + self.counted;
+        let all = self.reported + self.counted - before_this;
         self.ratio = if all == 0 { 1.0 } else { self.reported as f64 / all as f64 };
-        (self.reported, self.counted) = (0, 0);
+        self.reported = 0;
         counted
     }
 

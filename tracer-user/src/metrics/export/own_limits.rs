@@ -19,6 +19,7 @@ pub(super) struct OwnLimits {
     shed: Vec<(Level, IntCounter)>,
     detached: GaugeVec,
     detailed: Gauge,
+    counted: IntCounter,
 }
 
 impl OwnLimits {
@@ -34,6 +35,7 @@ impl OwnLimits {
         }
         let detailed = "Of the requests and calls that ended in the last second, the share that was seen whole; the others were \
                         only counted, by class, outcome, duration and cost.";
+        let counted = "Requests and calls that were not seen whole, only counted by the kernel side.";
         let memory = "Memory that the agent may use, without pages of mapped files, in bytes.";
         let used = "Usage of the agent divided by its limit: memory (without pages of mapped files), CPU over the last \
                     seconds.";
@@ -49,14 +51,16 @@ impl OwnLimits {
                 .collect(),
             detached,
             detailed: vec(r, Gauge::new("tracer_requests_detailed_ratio", detailed)),
+            counted: vec(r, IntCounter::new("tracer_requests_counted_only_total", counted)),
         }
     }
 }
 
 impl Metrics {
-    /// The share of requests and calls that were seen whole in the last second.
-    pub fn set_detailed(&self, ratio: f64) {
+    /// The share of requests and calls that were seen whole in the last second, and how many were not since the start.
+    pub fn set_detailed(&self, (ratio, counted): (f64, u64)) {
         self.own_limits.detailed.set(ratio);
+        self.own_limits.counted.inc_by(counted.saturating_sub(self.own_limits.counted.get()));
     }
 
     /// The agent's limits and its usage: memory in bytes, CPU in cores.

@@ -28,7 +28,10 @@ impl Engine {
         if header.tid != 0 {
             self.follow_booked(header, booked.nth);
         }
-        let Some(connection) = self.world.connections.get_mut(&booked.cookie) else { return };
+        // The thread's operations may have been on other connections only.
+        let Some(connection) = self.world.connections.get_mut(&booked.cookie).filter(|_| booked.exchanges > 0) else {
+            return;
+        };
         connection.last = connection.last.max(header.nanos);
         let is_server = connection.side() == Some(Side::Server);
         let at = Stamp { nanos: header.nanos, pid: header.tgid, tid: header.tid, reads: 0 };

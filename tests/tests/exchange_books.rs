@@ -1,0 +1,177 @@
+//! Requests that the kernel side only counts: every one of them is in the metrics, with its class, status and cost, by the
+//! servers' own accounts.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use tracer_tests::agent::{Agent, outcome};
+use tracer_tests::load::{self, Request};
+use tracer_tests::metrics::Metrics;
+use tracer_tests::nginx::Nginx;
+use tracer_tests::process::{cpu_s, descendants};
+use tracer_tests::redis::{Redis, Value};
+use tracer_tests::{begin, figure, find, http, say, scale, scratch, wait};
+
+/// Answers some requests with 503, at the same address.
+const SOME_FAIL: &str = "split_clients $request_id $answer { 20% 503; * 200; }";
+const PLACES: &str =
+    "location /ok { return 200 ok; } location /some { if ($answer = 503) { return 503; } return 200 some; }";
+
+/// An agent that sees one request in a hundred whole.
+fn start(dir: &Path, port: u16) -> Agent {
+    let port = port.to_string();
+    Agent::start(dir, &["--port", &port, "--detail", "1%", "--nice=-10", "--max-cpu", "400%"])
+}
+
+fn counted_only(metrics: &Metrics) -> f64 {
+    metrics.sum("tracer_requests_counted_only_total", &[])
+}
+
+/// Waits until the kernel side knows this many beginnings of requests.
+fn known(agent: &Agent, beginnings: f64) {
+    wait("beginnings of requests that the kernel side knows", Duration::from_secs(20), || {
+        (agent.metrics().sum("tracer_table_entries", &[("table", "request_prefixes")]) >= beginnings).then_some(())
+    });
+}
+
+/// Requests by path and status.
+type Counts = BTreeMap<(String, u16), u64>;
+
+fn found(metrics: &Metrics, family: &str) -> Counts {
+    let mut counts = Counts::new();
+    for series in metrics.of(family, &[]).filter(|series| series.value > 0.0) {
+        let label = |name: &str| series.labels.get(name).cloned().unwrap_or_default();
+        let path = label("request_class").trim_start_matches("GET ").to_owned();
+        *counts.entry((path, label("http_response_status_code").parse().unwrap_or(0))).or_default() +=
+            series.value as u64;
+    }
+    counts
+}
+
+fn rounds(plans: usize, requests: usize, target: &str) -> Vec<Vec<Request>> {
+    (0..plans).map(|_| (0..requests).map(|_| Request::get(target.to_owned())).collect()).collect()
+}
+
+#[test]
+fn every_request_of_nginx_is_counted_though_few_are_seen_whole() {
+    let Some(_turn) = begin("exchange_books", &["nginx"]) else { return };
+    let dir = scratch();
+    std::fs::create_dir(dir.path().join("www")).expect("a directory");
+    std::fs::write(dir.path().join("www/file"), vec![b'x'; 100_000]).expect("a file");
+    let server = Nginx::start(dir.path(), SOME_FAIL, PLACES);
+    let workers = descendants(server.process.pid());
+    let before = cpu_s(&workers);
+    let agent = start(dir.path(), server.address.port());
+    let targets = ["/ok", "/some", "/file"];
+    for target in targets {
+        load::run(server.address, rounds(2, 150, target));
+    }
+    known(&agent, 3.0);
+    let requests = (2_000.0 * scale()) as usize;
+    for target in targets {
+        load::run(server.address, rounds(4, requests, target));
+    }
+    // One request a connection.
+    for _ in 0..requests / 4 {
+        http::get(server.address, "/ok").expect("an answer");
+    }
+    let mut expected = Counts::new();
+    for line in server.logged() {
+        *expected.entry((line.path().to_owned(), line.status)).or_default() += 1;
+    }
+    let wanted: u64 = expected.values().sum();
+    let metrics = wait("all requests of the log", Duration::from_secs(20), || {
+        let metrics = agent.metrics();
+        let served = found(&metrics, "http_server_request_duration_seconds_count");
+        let called = found(&metrics, "http_client_request_duration_seconds_count");
+        say(&format!("{wanted} logged; {:?} lost; served {served:?}, called {called:?}", metrics.lost()));
+        (served == expected && called == expected).then_some(metrics)
+    });
+    let only = counted_only(&metrics);
+    figure("requests of nginx", &format!("{wanted} of {wanted} at both ends, {only} only counted"));
+    // At both ends; some were seen whole before the process was known, and one in a hundred after.
+    assert!(only > wanted as f64 * 1.5, "{only} only counted of {wanted} at both ends");
+    assert_eq!(metrics.sum("tracer_requests_total", &[("status", "unfinished")]), 0.0);
+
+    let own = [("service_name", "nginx"), ("kind", "requests")];
+    let (used, charged) = wait("the CPU of the last requests", Duration::from_secs(20), || {
+        let (used, charged) = (cpu_s(&workers) - before, agent.metrics().sum("tracer_service_cpu_seconds_total", &own));
+        say(&format!("CPU of nginx: {used:.3} s used, {charged:.3} s charged"));
+        ((charged / used - 1.0).abs() < 0.03).then_some((used, charged))
+    });
+    figure("CPU of nginx", &format!("{charged:.3} of {used:.3} s"));
+}
+
+#[test]
+fn every_command_of_redis_is_counted_though_few_are_seen_whole() {
+    let Some(_turn) = begin("exchange_books", &["redis-server", "redis-benchmark"]) else { return };
+    let dir = scratch();
+    let server = Redis::start(dir.path());
+    let agent = start(dir.path(), server.address.port());
+    let mut client = server.client();
+    let kinds: [&[&str]; 6] = [
+        &["SET", "key:text", "text"],
+        &["GET", "key:text"],
+        &["INCR", "key:number"],
+        &["LPUSH", "key:list", "element"],
+        &["LPOP", "key:list"],
+        // A failure each time.
+        &["INCR", "key:text"],
+    ];
+    for _ in 0..100 {
+        for words in kinds {
+            client.ask(words);
+        }
+    }
+    known(&agent, 10.0);
+    let rounds = (1_000.0 * scale()) as usize;
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut client = server.client();
+                for _ in 0..rounds {
+                    for words in kinds {
+                        client.ask(words);
+                    }
+                }
+            });
+        }
+    });
+    // Keys of other lengths, and another kind of failure.
+    for i in 0..rounds {
+        client.ask(&["SET", &format!("k{}", i * 7), "text"]);
+        assert!(matches!(client.ask(&["LPUSH", "key:text", "x"]), Value::Error(_)));
+    }
+    // Several in one operation: seen whole.
+    let mut run = Command::new(find("redis-benchmark").expect("redis-benchmark"));
+    run.args(["-p", &server.address.port().to_string(), "-q", "-n", "2000", "-t", "set,get", "-c", "1", "-P", "16"]);
+    let done = outcome(&mut run, "redis-benchmark");
+    assert_eq!(done.code, Some(0), "{}{}", done.out, done.err);
+    let refused = client.errorstats();
+    let mut expected = client.commandstats();
+    // The INFO that returned these.
+    *expected.entry("INFO".into()).or_default() += 1;
+    let wanted: u64 = expected.values().sum();
+    let metrics = wait("all commands of the server", Duration::from_secs(30), || {
+        let metrics = agent.metrics();
+        let mut served = BTreeMap::<String, u64>::new();
+        for series in metrics.of("tracer_requests_total", &[("service_name", "redis-server")]) {
+            let class = series.labels.get("request_class").cloned().unwrap_or_default();
+            *served.entry(class).or_default() += series.value as u64;
+        }
+        served.retain(|_, count| *count > 0);
+        let mut errors = BTreeMap::<String, u64>::new();
+        for series in metrics.of("db_server_operation_duration_seconds_count", &[("service_name", "redis-server")]) {
+            let kind = series.labels.get("db_response_status_code").cloned().unwrap_or_default();
+            *errors.entry(kind).or_default() += series.value as u64;
+        }
+        errors.retain(|kind, count| *count > 0 && !kind.is_empty());
+        say(&format!("{expected:?} {refused:?}\n{served:?} {errors:?}; lost {:?}", metrics.lost()));
+        (served == expected && errors == refused).then_some(metrics)
+    });
+    let only = counted_only(&metrics);
+    figure("commands of redis", &format!("{wanted} of {wanted}, {only} only counted at both ends"));
+    assert!(only > wanted as f64 * 0.5, "{only} only counted of {wanted}");
+}
