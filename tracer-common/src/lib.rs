@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod arch;
+mod declared_call;
 pub mod event;
 pub mod exchange_books;
 pub mod header;
