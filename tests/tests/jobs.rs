@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use tracer_tests::agent::Agent;
+use tracer_tests::go::unpacked;
 use tracer_tests::http::Connection;
 use tracer_tests::process::Process;
 use tracer_tests::redis::{Client, Redis, Value};
@@ -27,6 +28,12 @@ struct Library {
     worker: fn(&Redis) -> Command,
     /// What the library says of the jobs that were done, by class; `log`: of the worker.
     done: fn(&mut Client, &str) -> Counts,
+    /// Whether a job is put into the queue only when the one before it is done.
+    singly: bool,
+    /// At least so many of its jobs are seen, so many of their calls are below them, and so many of those are linked.
+    jobs_seen: usize,
+    calls_right: usize,
+    linked: usize,
 }
 
 const RQ: Library = Library {
@@ -56,6 +63,10 @@ const RQ: Library = Library {
         }
         counts
     },
+    singly: false,
+    jobs_seen: JOBS,
+    calls_right: JOBS * 9 / 10,
+    linked: JOBS * 8 / 10,
 };
 
 const SIDEKIQ: Library = Library {
@@ -79,6 +90,48 @@ const SIDEKIQ: Library = Library {
         }
         counts
     },
+    singly: false,
+    jobs_seen: JOBS,
+    calls_right: JOBS * 9 / 10,
+    linked: JOBS * 8 / 10,
+};
+
+/// Where the library of Node.js is that `cargo xtask test` unpacks.
+fn bullmq() -> &'static str {
+    unpacked("bullmq-", "node_modules/bullmq/package.json")
+}
+
+fn with_bullmq(what: &str) -> Command {
+    let mut command = Command::new(find("node").expect("node"));
+    let modules = Path::new(bullmq()).ancestors().nth(2).map(Path::to_path_buf).unwrap_or_default();
+    command.arg(source("jobs_bullmq.js")).arg(what).env("NODE_PATH", modules);
+    command
+}
+
+const BULLMQ: Library = Library {
+    name: "bullmq",
+    producer: || with_bullmq("serve"),
+    worker: |_| with_bullmq("work"),
+    done: |client, _| {
+        let mut counts = Counts::new();
+        let Value::Array(Some(ids)) = client.ask(&["ZRANGE", "bull:reports:completed", "0", "-1"]) else {
+            return counts;
+        };
+        for id in ids {
+            let Value::Text(Some(id)) = id else { panic!("{id:?}") };
+            let Value::Text(Some(name)) = client.ask(&["HGET", &format!("bull:reports:{id}"), "name"]) else {
+                panic!("no name of {id}");
+            };
+            *counts.entry(format!("process reports {name}")).or_default() += 1;
+        }
+        counts
+    },
+    // Where the next one waits already, it comes with the end of the one before: their calls are ambiguous.
+    singly: true,
+    // The replies of the two scripts that take a job are not read where the scripts are sent whole, once each.
+    jobs_seen: JOBS - 2,
+    calls_right: JOBS / 4,
+    linked: JOBS / 4,
 };
 
 /// What became of a library's jobs.
@@ -152,11 +205,17 @@ fn judge(library: &Library) {
     let mut worker = prepare((library.worker)(&redis));
     let mut worker = Process::start("worker", worker.env("OTEL_SERVICE_NAME", &service).current_dir(dir.path()), &log);
     let mut connection = Connection::open(producer.address).expect("the producer");
+    let mut client = redis.client();
     for number in 0..JOBS {
         let reply = connection.ask("GET", &format!("/push/{number}")).expect("a reply");
         assert_eq!(reply.status, 200);
+        if library.singly {
+            wait("a job to be done", Duration::from_secs(30), || {
+                let done = (library.done)(&mut client, &worker.output());
+                (done.values().sum::<usize>() > number).then_some(())
+            });
+        }
     }
-    let mut client = redis.client();
     let done = wait("the library to have done all jobs", Duration::from_secs(60), || {
         let counts = (library.done)(&mut client, &worker.output());
         (counts.values().sum::<usize>() == JOBS).then_some(counts)
@@ -164,15 +223,22 @@ fn judge(library: &Library) {
     worker.signal(libc::SIGTERM);
     worker.wait(Duration::from_secs(30));
     let is_job = |span: &Span| span.protocol == "job";
-    assert_eq!(tail.until(JOBS, Duration::from_secs(30), is_job), JOBS, "lost: {:?}", agent.metrics().lost());
+    let seen = tail.until(library.jobs_seen, Duration::from_secs(30), is_job);
+    let classes = compare(&tail.spans, &service).0;
+    assert!(seen >= library.jobs_seen, "{classes:?} of {done:?}; lost: {:?}", agent.metrics().lost());
     let is_call = |span: &Span| !span.server && span.path.starts_with("/b/");
     assert_eq!(tail.until(JOBS, Duration::from_secs(30), is_call), JOBS);
     let (counts, found) = compare(&tail.spans, &service);
     say(&format!("{}: {counts:?}, {found:?}", library.name));
     figure(&format!("jobs_{}", library.name), &format!("{} of {JOBS} calls, {} linked", found.right, found.linked));
-    assert_eq!(counts, done, "as the library counts them");
+    let seen = counts.values().sum::<usize>();
+    assert!(
+        counts.iter().all(|(class, count)| done.get(class).is_some_and(|jobs| jobs >= count)),
+        "{counts:?} of {done:?}"
+    );
+    assert!((library.jobs_seen..=JOBS).contains(&seen), "{counts:?} of {done:?}");
     assert_eq!((found.wrong, found.mislinked), (0, 0));
-    assert!(found.right * 10 >= JOBS * 9 && found.linked * 10 >= found.right * 9, "{found:?}");
+    assert!(found.right >= library.calls_right && found.linked >= library.linked, "{found:?}");
     let text = std::fs::read_to_string(&agent.transactions).expect("spans");
     assert!(!text.contains("planted-value"), "arguments show");
     agent.stop();
@@ -188,4 +254,10 @@ fn jobs_of_rq() {
 fn jobs_of_sidekiq() {
     let Some(_turn) = begin("jobs_sidekiq", &["ruby", "sidekiq", "cc", "redis-server"]) else { return };
     judge(&SIDEKIQ);
+}
+
+#[test]
+fn jobs_of_bullmq() {
+    let Some(_turn) = begin("jobs_bullmq", &["node", bullmq(), "cc", "redis-server"]) else { return };
+    judge(&BULLMQ);
 }

@@ -1,5 +1,5 @@
 //! Runtimes newer than the distribution's, for the full tier: the Pythons and Javas that Debian's unstable release has today, and
-//! Node.js of the npm registry. Unpacked below `target/tools`, not installed.
+//! Node.js of the npm registry; and libraries of that registry. Unpacked below `target/tools`, not installed.
 
 use std::env;
 use std::ffi::OsString;
@@ -33,8 +33,16 @@ const NODE: NpmProgram = NpmProgram {
     file: "package/bin/node",
 };
 
+/// The test of job queues, and the library that it needs from the npm registry: `tests/workloads/bullmq/` says its version and the sums of its
+/// files.
+const JOBS: &str = "jobs";
+const JOBS_LIBRARY: (&str, &str) = ("bullmq", "6.7.0");
+
 /// Unpacks what is missing, if a program that needs it is going to run.
 pub(crate) fn install(runs: impl Fn(&str) -> bool) -> Result<()> {
+    if runs(JOBS) {
+        library(JOBS_LIBRARY)?;
+    }
     if !TESTS.into_iter().any(runs) {
         return Ok(());
     }
@@ -61,6 +69,23 @@ fn npm(program: &NpmProgram) -> Result<()> {
     let mut tar = Command::new("tar");
     tar.arg("-xzf").arg(&archive).arg("-C").arg(&into).arg(program.file);
     shell::run(&mut tar, "")
+}
+
+/// Unpacks a library of Node.js with what it needs, unless that has been done; runs none of its scripts.
+fn library((name, version): (&str, &str)) -> Result<()> {
+    let into = wheels::all()?.join(format!("{name}-{version}"));
+    if into.join("node_modules").join(name).is_dir() {
+        return Ok(());
+    }
+    shell::progress(format!("installing {name} {version} below target/tools"));
+    fs::create_dir_all(&into).with_context(|| format!("cannot create {}", into.display()))?;
+    for file in ["package.json", "package-lock.json"] {
+        let from = shell::root().join("tests/workloads").join(name).join(file);
+        fs::copy(&from, into.join(file)).with_context(|| format!("cannot copy {}", from.display()))?;
+    }
+    let mut npm = Command::new("npm");
+    npm.args(["ci", "--silent", "--ignore-scripts", "--omit=optional", "--no-audit", "--no-fund"]).current_dir(&into);
+    shell::run(&mut npm, "")
 }
 
 /// Runtimes of one kind in the unstable release, each of which is a package.
