@@ -74,18 +74,25 @@ local_storage!(
 
 /// The record of a thread. Times in nanoseconds.
 ///
-/// What every switch of the thread needs comes first, and what every operation needs next: two cache lines, as the kernel puts
-/// eight bytes of its own before the record.
+/// What every switch and wake-up of the thread needs comes first, and what every operation needs next. The kernel puts eight bytes of
+/// its own before the record: cache lines end after 56, 120 and 184 bytes.
 #[repr(C)]
 pub(crate) struct Thread {
-    /// When the thread was first seen, and its CPU and run-queue time by then; 0 = not seen yet.
-    pub(crate) base_at: u64,
-    pub(crate) base_exec: u64,
-    pub(crate) base_runq: u64,
+    /// When the thread left the CPU with a request, if that wait is reported (`off_cpu`); 0 = it runs, or its wait is not.
+    pub(crate) left: u64,
+    /// When it was last woken with a request or in such a wait since it ran; 0 = not yet. Before `left` where another CPU woke it
+    /// while it was leaving this one.
+    pub(crate) woken: u64,
     /// What the scheduler had charged the thread when it last left a CPU; 0 = never seen to.
     pub(crate) exec: u64,
+    /// When the thread was first seen, and its CPU by then; 0 = not seen yet.
+    pub(crate) base_at: u64,
+    pub(crate) base_exec: u64,
     /// CPU and time of the last report.
     pub(crate) reported_cpu: u64,
+    /// 1: the thread read from an accepted socket, and has not sent on one since: it holds a request.
+    pub(crate) holds: u32,
+    pub(crate) switches: u32,
     pub(crate) reported_at: u64,
     /// When the thread last fell asleep waiting for work.
     pub(crate) slept_at: u64,
@@ -94,19 +101,18 @@ pub(crate) struct Thread {
     pub(crate) idle_end: u64,
     /// Bytes without payload the thread sent and has not reported: by which socket (0 = none); see [`Thread::sent_pos`].
     pub(crate) sent_cookie: u64,
-    pub(crate) switches: u32,
     pub(crate) idles: u32,
     pub(crate) polls: u32,
-    pub(crate) reads: u32,
     /// The thread left the CPU to wait for work, and has not been seen since.
     pub(crate) waiting: u32,
-    /// 1: the thread read from an accepted socket, and has not sent on one since: it holds a request.
-    pub(crate) holds: u32,
     /// Cached policy of its process and the generation it was looked up in.
     pub(crate) policy: u32,
     pub(crate) generation: u32,
     /// Socket operations reported, or that should have been.
     pub(crate) ops: u32,
+    /// Its time in run queues by `base_at`.
+    pub(crate) base_runq: u64,
+    pub(crate) reads: u32,
     /// The first of two programs on a hook has seen the operation under way: bit 0 for receives, bit 1 for sends.
     pub(crate) handled: u32,
     /// The runtime task that did the thread's last operation, as in a record.

@@ -43,12 +43,8 @@ const UNINTERRUPTIBLE: u32 = 2;
 /// A thread's current wait.
 #[repr(C)]
 pub(crate) struct Wait {
-    /// When the thread left the CPU; 0 = it runs, or its wait is not reported.
-    left: u64,
-    /// Whether it sleeps; 0 = others run in its place.
+    /// Whether the thread sleeps; 0 = others run in its place.
     sleeps: u64,
-    /// When it was last woken since it ran; 0 = not yet. Before `left` where another CPU woke it while it was leaving this one.
-    woken: u64,
     /// What becomes the record, except for the times.
     record: OffCpu,
     frames: [u64; FRAMES_MAX + 1],
@@ -79,20 +75,21 @@ static OFF_CPU_TAKEN: PerCpuArray<StacksTaken> = PerCpuArray::with_max_entries(1
 /// Whether `next`, which is about to run, has a wait to report: one of `threshold` nanoseconds. Forgets a shorter one.
 #[inline(always)]
 pub(crate) fn is_back(next: Task, threshold: u64, now: u64) -> bool {
-    let wait = WAITS.get(next.0, false);
-    if wait.is_null() {
+    let thread = THREADS.get(next.0, false);
+    if thread.is_null() {
         return false;
     }
     // SAFETY: not null; `next` is about to run here and nowhere else.
-    unsafe {
-        let left = (*wait).left;
-        let is_reported = left != 0 && now.saturating_sub(left) >= threshold;
-        if !is_reported {
-            (*wait).left = 0;
-            (*wait).woken = 0;
-        }
-        is_reported
+    let thread = unsafe { &mut *thread };
+    if thread.left | thread.woken == 0 {
+        return false;
     }
+    let is_reported = thread.left != 0 && now.saturating_sub(thread.left) >= threshold;
+    if !is_reported {
+        thread.left = 0;
+        thread.woken = 0;
+    }
+    is_reported
 }
 
 /// Hands the switch under way to the program here; returns if there is none.
@@ -139,12 +136,15 @@ fn went(ctx: &BtfTracePointContext, now: u64) -> bool {
         return false;
     }
     let sleeps = preempt & 1 == 0 && state != 0;
-    left(prev, sleeps, state, now).is_some_and(|wait| stack(ctx, prev, wait, now))
+    let Some(wait) = left(prev, sleeps, state) else { return false };
+    // SAFETY: as above.
+    unsafe { (*thread).left = now };
+    stack(ctx, prev, wait, now)
 }
 
-/// `prev` leaves the CPU: notes when and why.
+/// `prev` leaves the CPU: notes why.
 #[inline(always)]
-fn left(prev: Task, sleeps: bool, state: u32, now: u64) -> Option<*mut Wait> {
+fn left(prev: Task, sleeps: bool, state: u32) -> Option<*mut Wait> {
     let wait = WAITS.get(prev.0, true);
     if wait.is_null() {
         emit::count(Lost::ThreadStorage);
@@ -159,7 +159,6 @@ fn left(prev: Task, sleeps: bool, state: u32, now: u64) -> Option<*mut Wait> {
     let socket = if file == SOCKET { peek(prev.socket_of(descriptor), OFF_SK_COOKIE.load()) } else { 0 };
     // SAFETY: not null; `prev` is leaving this CPU and runs nowhere else.
     unsafe {
-        (*wait).left = now;
         (*wait).sleeps = sleeps as u64;
         (*wait).record.syscall = if in_call { nr as u16 } else { NO_SYSTEM_CALL };
         (*wait).record.file = file;
@@ -234,15 +233,15 @@ fn interpreted(prev: Task, wait: *mut Wait) {
 /// `next` runs again: reports its wait if it took `threshold` nanoseconds; whether it did.
 #[inline(always)]
 fn came(next: Task, threshold: u64, now: u64) -> bool {
-    let wait = WAITS.get(next.0, false);
-    if wait.is_null() {
+    let (thread, wait) = (THREADS.get(next.0, false), WAITS.get(next.0, false));
+    if thread.is_null() || wait.is_null() {
         return false;
     }
     // SAFETY: not null; `next` is about to run here and nowhere else.
     unsafe {
-        let (left, woken) = ((*wait).left, (*wait).woken);
-        (*wait).left = 0;
-        (*wait).woken = 0;
+        let (left, woken) = ((*thread).left, (*thread).woken);
+        (*thread).left = 0;
+        (*thread).woken = 0;
         if left == 0 || now.saturating_sub(left) < threshold {
             return false;
         }

@@ -25,6 +25,7 @@ use crate::{
     kernel::task::Task,
     own_stack, policy, profiler_cost,
     scratch::{ATOMIC, SAMPLE_SCRATCH},
+    storage::THREADS,
     unwind,
 };
 
@@ -45,19 +46,25 @@ pub(crate) fn note(wakee: Task) -> bool {
     if threshold == 0 {
         return false;
     }
-    let wait = WAITS.get(wakee.0, false);
-    if wait.is_null() {
+    let thread = THREADS.get(wakee.0, false);
+    if thread.is_null() {
+        return false;
+    }
+    // SAFETY: not null; the thread is about to run, but does not yet.
+    let thread = unsafe { &mut *thread };
+    // One that holds a request may be leaving the CPU of another thread right now.
+    if thread.left == 0 && thread.holds == 0 {
         return false;
     }
     // SAFETY: no argument.
     let now = unsafe { bpf_ktime_get_ns() };
-    // SAFETY: not null; the thread is about to run, but does not yet.
-    let (left, flags) = unsafe {
-        (*wait).woken = now;
-        ((*wait).left, (*wait).record.flags)
-    };
-    let is_reported = left != 0 && now.saturating_sub(left) >= threshold;
-    is_reported && flags & OFF_CPU_NO_STACK == 0 && unwind::possible() && policy::unwind()
+    thread.woken = now;
+    if thread.left == 0 || now.saturating_sub(thread.left) < threshold || !unwind::possible() || !policy::unwind() {
+        return false;
+    }
+    let wait = WAITS.get(wakee.0, false);
+    // SAFETY: looked at only if not null.
+    !wait.is_null() && unsafe { (*wait).record.flags } & OFF_CPU_NO_STACK == 0
 }
 
 /// Hands the wake-up under way to the program here; returns if there is none.
@@ -72,12 +79,12 @@ pub(crate) fn go_on(ctx: &BtfTracePointContext) {
 pub(crate) fn off_cpu_waking(ctx: BtfTracePointContext) -> i32 {
     own_stack::keep(&ctx, &OFF_CPU_WAKING);
     let wakee = Task(ctx.arg(0));
-    let wait = WAITS.get(wakee.0, false);
-    if wait.is_null() || !unwind::possible() {
+    let thread = THREADS.get(wakee.0, false);
+    if thread.is_null() || !unwind::possible() {
         return 0;
     }
     // SAFETY: not null; `note` wrote it just now.
-    let (left, now) = unsafe { ((*wait).left, (*wait).woken) };
+    let (left, now) = unsafe { ((*thread).left, (*thread).woken) };
     stack(Task::current(), wakee, left, now);
     0
 }

@@ -25,15 +25,14 @@ use crate::{
     socket::user,
 };
 
-/// In `net/http.persistConn`: the connection (the second word of an interface), and the TLS state, if negotiated.
+/// In `net/http.persistConn`: the connection (the second word of an interface), and behind it the TLS state, if negotiated.
 const CONNECTION: u64 = 88;
-const TLS: u64 = 96;
 /// In `crypto/tls.Conn`: the connection below it.
 const BELOW: u64 = 8;
-/// In `net.netFD`: the descriptor, the family and the type of its socket.
+/// In `net.netFD`: the descriptor, and behind it, in words, the family and the type of its socket.
 const DESCRIPTOR: u64 = 16;
-const FAMILY: u64 = 56;
-const TYPE: u64 = 64;
+const FAMILY: usize = 5;
+const TYPE: usize = 6;
 /// `AF_UNIX`, `AF_INET`, `AF_INET6`; `SOCK_STREAM`.
 const FAMILIES: [u64; 3] = [1, 2, 10];
 const STREAM: u64 = 1;
@@ -80,7 +79,7 @@ pub(crate) fn go_created(ctx: ProbeContext) -> u32 {
     let child: u64 = user(made + (offsets >> 32 & 0xffff));
     let parent: u64 = user(made + (offsets >> 48 & 0xffff));
     if child != 0 {
-        task_edge(task, tgid, TASK_EDGE_CREATED, named(runtime, child), named(runtime, parent));
+        task_edge(task, tgid, runtime, TASK_EDGE_CREATED, named(runtime, child), named(runtime, parent));
     }
     0
 }
@@ -96,8 +95,9 @@ pub(crate) fn go_round_trip(ctx: ProbeContext) -> u32 {
         return 0;
     }
     let (connection, _) = words(&ctx);
-    let mut stream: u64 = user(connection + CONNECTION);
-    let encrypted = user::<u64>(connection + TLS) != 0;
+    // Each read of the process's memory costs as much as ten other steps.
+    let [mut stream, tls] = user::<[u64; 2]>(connection + CONNECTION);
+    let encrypted = tls != 0;
     if encrypted {
         stream = user(stream + BELOW);
     }
@@ -108,7 +108,9 @@ pub(crate) fn go_round_trip(ctx: ProbeContext) -> u32 {
     };
     // Its plaintext is seen before the send.
     let cookie = if encrypted { peek(task.socket_of(fd), OFF_SK_COOKIE.load()) } else { 0 };
-    uses::note(tgid, fd, goroutine(runtime, running(&ctx)), cookie);
+    // This function runs on a goroutine's own stack, so the register names it.
+    let number: u64 = user(running(&ctx) + (runtime.at[0] >> 32 & 0xffff));
+    uses::note(tgid, fd, named(runtime, number), cookie);
     0
 }
 
@@ -116,8 +118,8 @@ pub(crate) fn go_round_trip(ctx: ProbeContext) -> u32 {
 #[inline(always)]
 fn descriptor(stream: u64) -> Option<u32> {
     let net: u64 = user(stream);
-    let (family, kind): (u64, u64) = (user(net + FAMILY), user(net + TYPE));
-    (FAMILIES.contains(&family) && kind == STREAM).then(|| user::<u64>(net + DESCRIPTOR) as u32)
+    let socket: [u64; TYPE + 1] = user(net + DESCRIPTOR);
+    (FAMILIES.contains(&socket[FAMILY]) && socket[TYPE] == STREAM).then_some(socket[0] as u32)
 }
 
 /// The descriptor below the `crypto/tls.Conn` at `at`.
@@ -158,7 +160,7 @@ pub(crate) fn go_ready(ctx: ProbeContext) -> u32 {
     // A blocked sender gives; its waker takes.
     let gives = waits as u64 == (runtime.at[1] >> 32 & 0xff);
     let (from, to) = if gives { (to, from) } else { (from, to) };
-    task_edge(task, tgid, TASK_EDGE_WOKE, named(runtime, to), named(runtime, from));
+    task_edge(task, tgid, runtime, TASK_EDGE_WOKE, named(runtime, to), named(runtime, from));
     0
 }
 

@@ -53,6 +53,6 @@ pub(crate) fn python_greenlet(ctx: ProbeContext) -> u32 {
     if runtime.kind != KIND_GREENLET || runtime.at[0] == AT_UNKNOWN || made == 0 {
         return 0;
     }
-    task_edge(task, tgid, TASK_EDGE_CREATED, named(runtime, made), entity(task, runtime));
+    task_edge(task, tgid, runtime, TASK_EDGE_CREATED, named(runtime, made), entity(task, runtime));
     0
 }

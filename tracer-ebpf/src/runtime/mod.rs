@@ -209,17 +209,15 @@ fn edge_seq(runtime: &Runtime) -> u64 {
     unsafe { (&raw const runtime.edge_seq).read_volatile() }
 }
 
-/// Reports that `child` and `parent` have `relation`; both as `tracer_common::event::Op::entity`.
+/// Reports that `child` and `parent` of a process with this `runtime` have `relation`; both as `tracer_common::event::Op::entity`.
 #[inline(always)]
-fn task_edge(task: Task, tgid: u32, relation: u8, child: u64, parent: u64) {
-    let Some(runtime) = RUNTIMES.get_ptr_mut(tgid) else { return };
+fn task_edge(task: Task, tgid: u32, runtime: &'static Runtime, relation: u8, child: u64, parent: u64) {
     // Read the time before counting: anyone who sees the count sees a later time.
     // SAFETY: no argument.
     let now = unsafe { bpf_ktime_get_ns() };
     // SAFETY: one word of map memory.
-    let nth = unsafe { next(&raw mut (*runtime).edge_seq) } as u32;
-    // SAFETY: user space replaces it as a whole, and only when the program was replaced.
-    let watched = unsafe { (*runtime).kind == KIND_TOKIO && (*runtime).at[1] == TOKIO_WATCHED };
+    let nth = unsafe { next((&raw const runtime.edge_seq).cast_mut()) } as u32;
+    let watched = runtime.kind == KIND_TOKIO && runtime.at[1] == TOKIO_WATCHED;
     let record = TaskEdge {
         header: Header {
             kind: Kind::TaskEdge as u8,

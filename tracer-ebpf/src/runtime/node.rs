@@ -78,7 +78,7 @@ fn turned(ctx: &ProbeContext, probe: UserProbe) {
     let Some(runtime) = of(tgid) else { return };
     let [_, _, counter, _] = ids(task, runtime);
     let counter = named(runtime, NODE_SURE | (counter & (NODE_SURE - 1)));
-    task_edge(task, tgid, TASK_EDGE_TURNED, counter, named(runtime, 0));
+    task_edge(task, tgid, runtime, TASK_EDGE_TURNED, counter, named(runtime, 0));
 }
 
 /// hook: uprobe `node::Environment::RunTimers`.

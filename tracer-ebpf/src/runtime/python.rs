@@ -64,7 +64,7 @@ pub(crate) fn python_context(ctx: RetProbeContext) -> u32 {
     if runtime.kind != KIND_PYTHON || made == 0 {
         return 0;
     }
-    task_edge(task, tgid, TASK_EDGE_CREATED, named(runtime, made), entity(task, runtime));
+    task_edge(task, tgid, runtime, TASK_EDGE_CREATED, named(runtime, made), entity(task, runtime));
     0
 }
 

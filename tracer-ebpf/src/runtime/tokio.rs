@@ -4,6 +4,7 @@
 //! ([`tracer_common::runtime::TOKIO_WATCHED`], [`tracer_common::runtime::TOKIO_WATCHABLE`]), or 0.
 
 use aya_ebpf::{
+    helpers::generated::bpf_ktime_get_ns,
     macros::{map, uprobe},
     maps::LruHashMap,
     programs::ProbeContext,
@@ -12,7 +13,7 @@ use tracer_common::{
     event::{TASK_EDGE_CREATED, TASK_EDGE_WOKE},
     limits::WOKEN_MAX,
     lost::Lost,
-    runtime::{AT_UNKNOWN, KIND_TOKIO, Runtime, UserProbe},
+    runtime::{AT_UNKNOWN, KIND_TOKIO, Runtime, TOKIO_WATCHABLE, TOKIO_WATCHED, UserProbe},
 };
 
 use super::{hit, named, of, task_edge};
@@ -21,6 +22,9 @@ use crate::{emit, kernel::task::Task, socket::user};
 /// In a task's data (`runtime::task::core::Cell`, since 1.22; `repr(C)`): its number, behind the header and the
 /// scheduler.
 const NUMBER: u64 = 0x28;
+/// In [`Runtime::at`], written here: when a wake-up was seen last, nanoseconds, give or take an eighth of how long that counts.
+const WOKE_AT: usize = 2;
+const WATCHED_FOR: u64 = 10_000_000_000;
 /// Numbers count from 1 and never get this far; addresses are beyond.
 const NUMBERS_END: u64 = 1 << 40;
 
@@ -49,6 +53,32 @@ fn is_task(key: &TokioTaskKey) -> bool {
 fn remember(key: &TokioTaskKey) {
     if !is_task(key) {
         let _ = WOKEN.insert(key, &1, 0);
+    }
+}
+
+/// Whether wake-ups are watched now: always, or one was seen lately. Otherwise nothing asks which numbers are those of tasks, and a
+/// task that was spawned meanwhile is remembered when it is woken.
+#[inline(always)]
+fn is_watched(runtime: &'static Runtime) -> bool {
+    match runtime.at[1] {
+        TOKIO_WATCHED => true,
+        // SAFETY: no argument; one word of map memory, which other threads write.
+        TOKIO_WATCHABLE => unsafe {
+            bpf_ktime_get_ns().saturating_sub((&raw const runtime.at[WOKE_AT]).read_volatile()) < WATCHED_FOR
+        },
+        _ => false,
+    }
+}
+
+/// Notes that a wake-up was seen.
+#[inline(always)]
+fn watched(runtime: &'static Runtime) {
+    // SAFETY: no argument; one word of map memory. Not at each wake-up: all threads of the process read that cache line.
+    unsafe {
+        let (at, now) = ((&raw const runtime.at[WOKE_AT]).cast_mut(), bpf_ktime_get_ns());
+        if now.saturating_sub(at.read_volatile()) > WATCHED_FOR / 8 {
+            at.write_volatile(now);
+        }
     }
 }
 
@@ -86,7 +116,7 @@ pub(crate) fn tokio_spawned(ctx: ProbeContext) -> u32 {
     let parent = polled(task, runtime);
     let made: u64 = ctx.arg(1).unwrap_or(0);
     let child: u64 = user(made.wrapping_add(NUMBER));
-    if runtime.at[1] != 0 && child < NUMBERS_END {
+    if is_watched(runtime) && child < NUMBERS_END {
         remember(&TokioTaskKey { tgid: tgid as u64, number: child });
     }
     if parent == 0 {
@@ -98,7 +128,7 @@ pub(crate) fn tokio_spawned(ctx: ProbeContext) -> u32 {
         emit::count(Lost::Runtime);
         return 0;
     }
-    task_edge(task, tgid, TASK_EDGE_CREATED, named(runtime, child), named(runtime, parent));
+    task_edge(task, tgid, runtime, TASK_EDGE_CREATED, named(runtime, child), named(runtime, parent));
     0
 }
 
@@ -113,6 +143,7 @@ pub(crate) fn tokio_woken(ctx: ProbeContext) -> u32 {
     if runtime.kind != KIND_TOKIO || runtime.at[0] == AT_UNKNOWN {
         return 0;
     }
+    watched(runtime);
     let header: u64 = ctx.arg(0).unwrap_or(0);
     let child: u64 = user(header.wrapping_add(NUMBER));
     let parent = polled(task, runtime);
@@ -125,6 +156,6 @@ pub(crate) fn tokio_woken(ctx: ProbeContext) -> u32 {
     if parent == 0 || parent == child || !is_task(&TokioTaskKey { tgid: tgid as u64, number: parent }) {
         return 0;
     }
-    task_edge(task, tgid, TASK_EDGE_WOKE, named(runtime, child), named(runtime, parent));
+    task_edge(task, tgid, runtime, TASK_EDGE_WOKE, named(runtime, child), named(runtime, parent));
     0
 }
