@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
 use super::agent::Agent;
+use super::counting;
 use super::declaring::Declaring;
 use super::enforcing;
 use crate::config::{Config, Sections};
@@ -205,6 +206,9 @@ impl Agent {
         let with_hotspots = self.with_hotspots(&config.declared);
         let configured = std::mem::replace(&mut config.declared, with_hotspots);
         let changes = pipeline.reload(&config);
+        if !counting::is_possible(&config) {
+            pipeline.see_all_whole();
+        }
         self.enforcing.reload(&config, self.kernel.send_priorities.as_mut());
         self.attach_declared(pipeline);
         let mut what = format!(

@@ -101,6 +101,14 @@ impl ExchangeBooks {
         self.classes.push(None);
     }
 
+    /// Every request is to be seen whole from now on.
+    fn stop(&mut self, prefixes: &mut RequestPrefixes) {
+        self.on = false;
+        let qualified = self.processes.drain().filter(|(_, process)| matches!(process, Process::Qualified(..)));
+        self.orders.extend(qualified.map(|(pid, _)| BookOrder::Process(pid, None)));
+        forget(prefixes, &mut self.orders, |_, _| true);
+    }
+
     /// What the kernel side is to do, since last taken.
     pub fn take_orders(&mut self) -> std::vec::Drain<'_, BookOrder> {
         self.orders.drain(..)
@@ -365,6 +373,11 @@ impl Pipeline {
         self.engine.prefixes().start();
     }
 
+    /// Has every request seen whole from now on: a new configuration looks at more than its beginning.
+    pub fn see_all_whole(&mut self) {
+        self.exchange_books.stop(self.engine.prefixes());
+    }
+
     /// A span ended that was seen whole.
     pub(super) fn seen_whole(&mut self, span: &Span, beginning: Option<Beginning>) {
         if self.exchange_books.on {
@@ -416,6 +429,74 @@ mod tests {
         assert_eq!(decode(ProtocolId::Redis, word(b"-WRONGTY")), (Some(0), Some("WRONGTYPE"), Outcome::Complete));
         assert_eq!(decode(ProtocolId::Redis, word(b"-ERR unk")), (Some(0), Some("ERR"), Outcome::Complete));
         assert_eq!(decode(ProtocolId::Redis, OUTCOME_UNREAD), (None, None, Outcome::Unfinished));
+    }
+
+    fn exchange(pid: u32, calls: u32) -> Span {
+        Span {
+            pid,
+            calls,
+            protocol: ProtocolId::Http,
+            outcome: Outcome::Complete,
+            ..sample_span::span(1, 5, 10, false)
+        }
+    }
+
+    fn qualified(prefixes: &mut RequestPrefixes) -> ExchangeBooks {
+        let mut books = ExchangeBooks::default();
+        books.start();
+        let span = exchange(7, 0);
+        let prefix = RequestPrefix { tgid: 7, bytes: span.request_bytes as u32, ..RequestPrefix::default() };
+        for _ in 0..SEEN_BEFORE {
+            assert!(books.orders.is_empty());
+            books.seen(prefixes, &span, Some(Beginning::New(Box::new(prefix))));
+        }
+        books
+    }
+
+    #[test]
+    fn a_process_that_only_serves_qualifies_and_one_that_calls_does_not_any_more() {
+        let mut prefixes = RequestPrefixes::default();
+        let mut books = qualified(&mut prefixes);
+        let orders: Vec<_> = books.take_orders().collect();
+        assert!(matches!(&orders[..], [BookOrder::Process(7, Some(_)), BookOrder::Learn(_, 1)]), "{orders:?}");
+        books.seen(&mut prefixes, &exchange(7, 1), None);
+        let orders: Vec<_> = books.take_orders().collect();
+        assert!(matches!(&orders[..], [BookOrder::Process(7, None), BookOrder::Forget(_)]), "{orders:?}");
+        // For good.
+        for _ in 0..SEEN_BEFORE * 2 {
+            books.seen(&mut prefixes, &exchange(7, 0), None);
+        }
+        assert!(books.orders.is_empty());
+        books.gone(&mut prefixes, 7);
+        assert_eq!(books.take_orders().collect::<Vec<_>>(), [BookOrder::Clear(1)]);
+    }
+
+    #[test]
+    fn a_class_that_merged_into_another_is_learnt_anew() {
+        let mut prefixes = RequestPrefixes::default();
+        let mut books = qualified(&mut prefixes);
+        books.orders.clear();
+        let other = ClassId(exchange(7, 0).class.0 + 1);
+        books.seen(&mut prefixes, &Span { class: other, ..exchange(7, 0) }, Some(Beginning::Known(1)));
+        assert!(matches!(&books.orders[..], [BookOrder::Forget(_)]));
+        assert_eq!(prefixes.table_use().entries, 0);
+    }
+
+    #[test]
+    fn only_what_is_new_is_taken_from_sums() {
+        let mut prefixes = RequestPrefixes::default();
+        let mut books = qualified(&mut prefixes);
+        let key = BookKey { class: 1, reserved: 0, outcome: u64::from(u32::from_ne_bytes(*b"200\0")) };
+        let mut book = Book { count: 3, duration: 90_000, queue: 0, request_bytes: 0, reply_bytes: 0, steps: [0; 128] };
+        book.steps[20] = 3;
+        let sum = |counted: &Counted| counted.spans.iter().map(|(_, n)| n).sum::<u64>();
+        assert_eq!(sum(&books.read(1 << 40, &[(key, book)], &[])), 3);
+        (book.count, book.duration, book.steps[20]) = (5, 150_000, 5);
+        let costs = ClassCosts { cpu: 700, ..ClassCosts::default() };
+        let counted = books.read(1 << 41, &[(key, book)], &[(1, costs)]);
+        assert_eq!((sum(&counted), counted.costs[0].2.cpu), (2, 700));
+        assert!(books.read(1 << 42, &[(key, book)], &[(1, costs)]).costs.is_empty());
+        assert_eq!(books.detail(), (1.0, 5));
     }
 
     #[test]

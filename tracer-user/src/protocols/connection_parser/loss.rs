@@ -108,6 +108,50 @@ fn without_losses_nothing_is_missing() {
     }
 }
 
+proptest! {
+    /// Whole exchanges that were counted elsewhere leave the others as they are.
+    #[test]
+    fn exchanges_that_were_counted_elsewhere_leave_no_trace(
+        server in any::<bool>(),
+        counted in proptest::collection::vec(any::<bool>(), 1..40),
+    ) {
+        let side = if server { Side::Server } else { Side::Client };
+        let settings = Settings::default();
+        let mut conversation = ConnectionParser::new(false);
+        let (mut events, mut pos, mut pending) = (Vec::new(), [0_u64; 2], false);
+        for (i, is_counted) in counted.iter().enumerate() {
+            for is_request in [true, false] {
+                let dir = if is_request == (side == Side::Server) { Direction::Rx } else { Direction::Tx };
+                let bytes = if is_request {
+                    format!("GET /{i} HTTP/1.1\r\nHost: h\r\n\r\n")
+                } else {
+                    format!("HTTP/1.1 {} x\r\nContent-Length: 2\r\n\r\nok", 400 + i)
+                };
+                let at = Stamp { nanos: i as u64 * 2 + u64::from(!is_request) + 1, pid: 1, tid: 1, reads: i as u32 };
+                if !is_counted {
+                    if std::mem::take(&mut pending) {
+                        conversation.pass_over((pos[0], pos[1]), at, &mut events);
+                    }
+                    let at_byte = pos[usize::from(dir == Direction::Tx)];
+                    let (head, tail, fragments) = (bytes.as_bytes(), &[][..], &[][..]);
+                    let chunk =
+                        Chunk { dir, pos: at_byte, len: bytes.len() as u64, head, tail, fragments, at, arrived: 0 };
+                    conversation.bytes(&chunk, &settings, &mut events);
+                }
+                pos[usize::from(dir == Direction::Tx)] += bytes.len() as u64;
+                pending |= is_counted;
+            }
+        }
+        let complete =
+            events.iter().filter(|event| matches!(event, ExchangeEvent::Done { outcome: Outcome::Complete, .. })).count();
+        prop_assert_eq!(complete, counted.iter().filter(|is_counted| !**is_counted).count());
+        let is_missing = events.iter().any(|event| {
+            matches!(event, ExchangeEvent::Lost { .. } | ExchangeEvent::Unpaired { .. } | ExchangeEvent::Unnamed)
+        });
+        prop_assert!(!is_missing, "{:?}", events);
+    }
+}
+
 /// PostgreSQL's server notifies an idle client of more than is captured; the client's next request, by the same thread,
 /// is answered as ever.
 #[test]
