@@ -248,7 +248,11 @@ fn calls_within_requests(programs: &[&str]) {
                 .map(|span| &span.path)
                 .collect();
             let both: Vec<_> = all.iter().filter(|span| alone.contains(&&span.path)).collect();
-            assert_eq!((wrong, right), (0, count), "served requests have the call of the other end; not: {both:#?}");
+            assert_eq!(
+                (wrong, right),
+                (0, count),
+                "served requests have the call of the other end; lost {lost:?}; not: {both:#?}"
+            );
         }
         let found = callers(&all, all.iter().filter(|span| at(span, back, false)));
         for (kind, tally) in &found {
