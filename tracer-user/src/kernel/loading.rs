@@ -63,27 +63,34 @@ pub(super) fn load_all(ebpf: &mut Ebpf, plan: &[Plan], btf: &aya::Btf) -> FxHash
             wanted.push((probe.program, hook, program));
         }
     }
+    let each = |(name, hook, program): (&'static str, Hook, &mut Program)| {
+        let begin = Instant::now();
+        let loaded = load_one(program, hook, btf);
+        (name, (loaded, begin.elapsed()))
+    };
+    side_by_side(wanted, each).into_iter().collect()
+}
+
+/// Does `work` for every item, several at once; the results in the order of the items.
+pub(super) fn side_by_side<T: Send, R: Send>(items: Vec<T>, work: impl Fn(T) -> R + Sync) -> Vec<R> {
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(LOADERS);
-    let (queue, done) = (Mutex::new(wanted), Mutex::new(FxHashMap::default()));
-    let work = || {
-        while let Some((name, hook, program)) = pop(&queue) {
-            let begin = Instant::now();
-            let loaded = load_one(program, hook, btf);
-            let took = begin.elapsed();
-            done.lock().unwrap_or_else(PoisonError::into_inner).insert(name, (loaded, took));
+    let mut results: Vec<Option<R>> = Vec::new();
+    results.resize_with(items.len(), || None);
+    let queue = Mutex::new(items.into_iter().zip(&mut results));
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let worker = || {
+        while let Some((item, result)) = next() {
+            *result = Some(work(item));
         }
     };
     std::thread::scope(|scope| {
         for _ in 1..threads {
-            scope.spawn(work);
+            scope.spawn(worker);
         }
-        work();
+        worker();
     });
-    done.into_inner().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn pop<T>(queue: &Mutex<Vec<T>>) -> Option<T> {
-    queue.lock().unwrap_or_else(PoisonError::into_inner).pop()
+    drop(queue);
+    results.into_iter().flatten().collect()
 }
 
 fn load_one(program: &mut Program, hook: Hook, btf: &aya::Btf) -> Result<(), String> {

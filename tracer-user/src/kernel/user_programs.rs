@@ -20,7 +20,7 @@ use super::bpf_call::{self, bpf, bpf_open};
 use super::btf::Btf;
 use super::load_retry;
 use super::loader::{Attached, Built, When, chain};
-use super::loading::built;
+use super::loading::{built, side_by_side};
 use super::private_stack;
 use super::probes::{CALLED, FRAMES_TEXT};
 
@@ -121,7 +121,6 @@ pub(super) fn multi(btf: &Btf) -> bool {
 
 /// Loads the program of each probe, for `multi` or not; missing ones say why.
 pub(super) fn load(object: &[u8], maps: &ObjectMaps, multi: bool) -> (UserPrograms, Vec<Attached>) {
-    let mut programs = FxHashMap::default();
     let linked = Linked::of(object, maps);
     let probes = UserProbe::ALL.map(|probe| (probe.name(), probe.place(), When::Needed, probe.without()));
     let called = (FRAMES_TEXT, "called by probes of TLS libraries", When::Called, FRAMES_LOST);
@@ -136,13 +135,19 @@ pub(super) fn load(object: &[u8], maps: &ObjectMaps, multi: bool) -> (UserProgra
             if when == When::Called {
                 put(maps, program, loaded.fd.as_fd())?;
             }
-            programs.insert(program, loaded);
-            Ok(())
+            Ok(loaded)
         });
-        entry.missing = done.err();
-        entry
+        match done {
+            Ok(loaded) => (entry, Some(loaded)),
+            Err(why) => (Attached { missing: Some(why), ..entry }, None),
+        }
     };
-    let attached = probes.into_iter().chain([called]).map(each).collect();
+    let mut programs = FxHashMap::default();
+    let mut attached = Vec::new();
+    for (entry, loaded) in side_by_side(probes.into_iter().chain([called]).collect(), each) {
+        programs.extend(loaded.map(|loaded| (entry.program, loaded)));
+        attached.push(entry);
+    }
     (UserPrograms { programs, multi }, attached)
 }
 
