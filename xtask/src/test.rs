@@ -75,6 +75,7 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     let guests = if options.guests.is_empty() {
         None
     } else {
+        times.of("build of all tests", || build_all(options.full))?;
         let wanted = vm::Options::smoke_of(options.guests.clone());
         let ready = times.of("guests: their build and files", || vm::Guests::prepare(way, wanted))?;
         Some(thread::spawn(move || {
@@ -114,6 +115,19 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Builds every test of the tier at once: the agent's crate and its unit tests are compiled side by side, each of which keeps
+/// one core busy for a minute.
+fn build_all(full: bool) -> Result<()> {
+    let mut command = shell::cargo();
+    command.args(["test", "--locked"]).args(shell::TEST_PROFILE).args(["--workspace", "--no-run", "--lib", "--bins"]);
+    if full {
+        command.arg("--tests");
+    } else {
+        command.args(tiers::quick_programs().iter().flat_map(|program| ["--test", program]));
+    }
+    shell::run(&mut command, "the compiler's own words are above")
 }
 
 /// Tests that need neither root nor a kernel feature.
