@@ -14,7 +14,7 @@ use tracer_tests::workload::Server;
 use tracer_tests::{Numbers, begin, figure, say, scale, scratch, wait};
 
 const CONNECTIONS: usize = 64;
-const EACH: usize = 330;
+const EACH: usize = 220;
 
 /// Files of www, by name and size.
 const FILES: [(&str, u64); 5] =

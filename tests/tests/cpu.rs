@@ -10,7 +10,7 @@ use tracer_tests::workload::{Server, compile};
 use tracer_tests::{begin, explained, figure, http, load, say, scale, scratch, wait};
 
 /// Seconds of load.
-const LOAD: u64 = 15;
+const LOAD: u64 = 9;
 const ROUTES: [&str; 3] = ["/light", "/medium", "/heavy"];
 
 fn truth(server: &Server) -> Value {

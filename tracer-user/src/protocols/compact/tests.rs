@@ -5,6 +5,7 @@ use crate::protocols::connection_parser::tests::{Op, play};
 use crate::protocols::fixtures_tests::connections;
 use crate::protocols::{Chunk, Closed, ExchangeEvent, Settings};
 use proptest::prelude::*;
+use std::sync::LazyLock;
 
 /// Plays operations; between any two of them the connection may go compact. Returns the events, and how often it did.
 fn play_resting(ops: &[Op], midstream: bool) -> (Vec<ExchangeEvent>, usize) {
@@ -75,6 +76,9 @@ fn captured_connections_say_the_same_when_they_rest() {
     assert!(rests.values().all(|rested| *rested > 0), "{rests:?}");
 }
 
+/// Read once for all cases.
+static CAPTURED: LazyLock<Vec<(String, Vec<Op>)>> = LazyLock::new(connections);
+
 proptest! {
     #[test]
     fn so_do_connections_of_which_parts_are_missing(
@@ -82,8 +86,7 @@ proptest! {
         captured in proptest::collection::vec(prop_oneof![Just(usize::MAX), 0usize..64], 40),
         midstream in any::<bool>(),
     ) {
-        let all = connections();
-        let (_, ops) = &all[which.index(all.len())];
+        let (_, ops) = &CAPTURED[which.index(CAPTURED.len())];
         let ops: Vec<Op> = ops.iter().enumerate().map(|(i, op)| {
             Op { captured: captured[i % captured.len()], ..op.clone() }
         }).collect();
