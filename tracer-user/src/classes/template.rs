@@ -110,7 +110,14 @@ pub fn segments(path: &str) -> Segments<'_> {
     let mut out = Segments::new();
     // Most paths have neither.
     let (has_parameters, has_dots) = (path.contains(';'), path.contains('.'));
-    for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
+    let mut rest = path;
+    while !rest.is_empty() {
+        // Segments are too short for a search by words of the processor, as `split` has it.
+        let (part, more) = rest.split_at(rest.bytes().position(|byte| byte == b'/').unwrap_or(rest.len()));
+        rest = more.get(1..).unwrap_or_default();
+        if part.is_empty() || part == "." {
+            continue;
+        }
         if out.len() == DEPTH {
             out.push("{…}".into());
             break;

@@ -185,17 +185,17 @@ pub(super) fn is_token(segment: &str, kinds: ByteKinds) -> bool {
     has_known_prefix(segment)
         || !kinds.is_of_words()
         // Letters and digits take turns only where there are two digits, and only many letters have an order.
-        || (kinds.digits >= 2 && runs(segment, u8::is_ascii_alphanumeric).any(is_mixed))
+        || (kinds.digits >= 2 && has_mixed_run(segment.as_bytes()))
         || (kinds.letters() >= TOKEN_LETTERS
             && runs(segment, u8::is_ascii_alphabetic).any(|run| run.len() >= TOKEN_LETTERS && likeliness(run) < TOKEN))
 }
 
-/// Whether a byte is the first of any of [`PREFIXES`].
-const BEGINS: [bool; 256] = {
-    let mut begins = [false; 256];
+/// Which of [`PREFIXES`] begin with a byte: a bit for each.
+const BEGINS: [u64; 256] = {
+    let mut begins = [0; 256];
     let mut at = 0;
     while at < PREFIXES.len() {
-        begins[PREFIXES[at].0.as_bytes()[0] as usize] = true;
+        begins[PREFIXES[at].0.as_bytes()[0] as usize] |= 1 << at;
         at += 1;
     }
     begins
@@ -204,12 +204,17 @@ const BEGINS: [bool; 256] = {
 /// Whether a segment begins as the credentials of well-known services do.
 pub(super) fn has_known_prefix(segment: &str) -> bool {
     let [first, second, ..] = segment.as_bytes() else { return false };
-    // Most segments are ruled out by their first bytes.
-    BEGINS[usize::from(*first)]
-        && PREFIXES
-            .iter()
-            .filter(|(prefix, _)| prefix.as_bytes().starts_with(&[*first, *second]))
-            .any(|(prefix, more)| segment.strip_prefix(prefix).is_some_and(|rest| rest.len() >= *more))
+    let mut possible = BEGINS[usize::from(*first)];
+    while let Some((prefix, more)) = PREFIXES.get(possible.trailing_zeros() as usize) {
+        possible &= possible - 1;
+        // Most segments are ruled out by their first bytes.
+        if prefix.as_bytes().get(1) == Some(second)
+            && segment.strip_prefix(prefix).is_some_and(|rest| rest.len() >= *more)
+        {
+            return true;
+        }
+    }
+    false
 }
 
 /// Whether a segment looks like words.
@@ -227,9 +232,30 @@ fn runs(text: &str, kind: impl Fn(&u8) -> bool) -> impl Iterator<Item = &[u8]> {
     text.as_bytes().split(move |byte| !kind(byte)).filter(|run| !run.is_empty())
 }
 
-/// Whether letters and digits take turns as in no word.
-fn is_mixed(run: &[u8]) -> bool {
-    run.len() >= 6 && digit_groups(run) >= 2 && !is_version(run)
+/// Whether letters and digits take turns as in no word in any of the longest fragments of letters and digits.
+fn has_mixed_run(segment: &[u8]) -> bool {
+    let is_mixed = |begin: usize, end: usize, groups: usize| {
+        end - begin >= 6 && groups >= 2 && !segment.get(begin..end).is_some_and(is_version)
+    };
+    // As `digit_groups` counts, of all fragments in one pass.
+    let (mut begin, mut groups, mut letter_before, mut open) = (0, 0, false, false);
+    for (at, byte) in segment.iter().enumerate() {
+        let kinds = ByteKinds::OF[usize::from(*byte)];
+        if kinds & ByteKinds::DIGIT != 0 {
+            open |= letter_before;
+            letter_before = false;
+        } else if kinds & (ByteKinds::UPPER | ByteKinds::LOWER) != 0 {
+            groups += usize::from(open);
+            open = false;
+            letter_before = true;
+        } else {
+            if is_mixed(begin, at, groups) {
+                return true;
+            }
+            (begin, groups, letter_before, open) = (at + 1, 0, false, false);
+        }
+    }
+    is_mixed(begin, segment.len(), groups)
 }
 
 /// `v1beta1`, `v1p1beta1`.
@@ -363,6 +389,13 @@ mod tests {
             prop_assert!(kinds.may_have_at() || !text.contains('@') && !text.contains("%40"));
             let of_number = |byte: &u8| byte.is_ascii_digit() || b"-.,:+_".contains(byte);
             prop_assert_eq!(kinds.is_number(), bytes.iter().all(of_number));
+        }
+
+        #[test]
+        fn one_pass_finds_mixed_runs_as_one_by_one(text in "[a-z0-9é-]{0,24}|v[0-9]{1,3}(alpha|beta|rc|p)?[0-9]{1,2}[a-z]?[0-9]?") {
+            let mixed = |run: &[u8]| run.len() >= 6 && digit_groups(run) >= 2 && !is_version(run);
+            let expected = runs(&text, u8::is_ascii_alphanumeric).any(mixed);
+            prop_assert_eq!(has_mixed_run(text.as_bytes()), expected, "{}", text);
         }
 
         #[test]
