@@ -6,6 +6,7 @@
 
 use tracer_common::runtime::{KIND_GREENLET, NUMBERS, Runtime, UserProbe};
 
+use super::cheap_places::{CODE, place};
 use super::elf::Program;
 use super::maps::{Maps, name};
 use super::{DetectionState, Found, Place, python};
@@ -60,7 +61,10 @@ pub(super) fn recognise(_pid: u32, maps: &Maps) -> Option<Found> {
     let mut places = Vec::new();
     for address in [user, main] {
         let Some(offset) = program.offset(address) else { return less(DetectionState::Unreadable) };
-        places.push(Place { probe: UserProbe::PythonGreenlet, file: file.clone(), offset });
+        // The program reads the second argument.
+        let code = maps.memory::<CODE>(bias.wrapping_add(address)).unwrap_or([0; CODE]);
+        let cheap = place(&code, 2).map_or(0, |(at, _)| at as u64);
+        places.push(Place { probe: UserProbe::PythonGreenlet, file: file.clone(), offset: offset + cheap });
     }
     let mut at = [0; NUMBERS];
     at[0] = EACH * module;

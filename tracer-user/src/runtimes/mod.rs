@@ -5,6 +5,7 @@
 //! checks. For an unknown runtime version it reports a [`DetectionState`] and counts it; tasks of that process are not
 //! distinguished.
 
+mod cheap_places;
 pub mod declared;
 pub mod elf;
 pub mod file_identity;

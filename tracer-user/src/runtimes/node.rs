@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use tracer_common::runtime::{KIND_NODE, NUMBERS, Runtime, UserProbe};
 
+use super::cheap_places::{CODE, place};
 use super::elf::Program;
 use super::maps::{Maps, name};
 use super::{DetectionState, Found, Place};
@@ -51,9 +52,6 @@ const MOST: u64 = 256 << 20;
 const PIECE: u64 = 1 << 20;
 /// Most bytes read of `/proc/PID/maps`.
 const READ_LIMIT: u64 = 4 << 20;
-/// `endbr64`, and `push %rbp`, which the kernel emulates under a probe: a sixth of the cost of a single step.
-const ENDBR: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
-const PUSH: u8 = 0x55;
 /// Doubles represent all whole numbers up to this one.
 const WHOLE: f64 = 9_007_199_254_740_992.0;
 
@@ -96,7 +94,7 @@ pub(super) fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
     ] {
         let Some(address) = address else { continue };
         let Some(offset) = program.offset(address) else { return less(DetectionState::Unreadable) };
-        let cheap = maps.memory::<5>(bias.wrapping_add(address)).map_or(0, cheapest);
+        let cheap = maps.memory::<CODE>(bias.wrapping_add(address)).map_or(0, |code| cheapest(&code));
         places.push(Place { probe, file: file.clone(), offset: offset + cheap });
     }
     let mut at = [0; NUMBERS];
@@ -112,7 +110,8 @@ fn messages(maps: &Maps, path: &str, program: &Program, watcher: u64) -> Option<
     let of_libuv = |name: &str| name.starts_with("libuv.so");
     let shows = maps.files.iter().find(|mapping| (mapping.from..mapping.until).contains(&watcher));
     if let Some(shows) = shows.filter(|shown| shown.path == path || of_libuv(name(&shown.path))) {
-        return Some(place(maps.open_by(&shows.path), watcher - shows.from + shows.offset));
+        let cheap = maps.memory::<CODE>(watcher).map_or(0, |code| cheapest(&code));
+        return Some(place(maps.open_by(&shows.path), watcher - shows.from + shows.offset + cheap));
     }
     let Some(library) = maps.named(of_libuv) else {
         let file = maps.open_by(path);
@@ -129,9 +128,9 @@ fn messages(maps: &Maps, path: &str, program: &Program, watcher: u64) -> Option<
 fn messages_in(file: &Path, libuv: &Program) -> Option<u64> {
     let open = File::open(file).ok()?;
     if let Some(offset) = libuv.address(MESSAGES).and_then(|address| libuv.offset(address)) {
-        let mut code = [0; 5];
+        let mut code = [0; CODE];
         open.read_exact_at(&mut code, offset).ok()?;
-        return Some(offset + cheapest(code));
+        return Some(offset + cheapest(&code));
     }
     let beside = libuv.offset(libuv.address(BESIDE_MESSAGES)?)?;
     let from = beside.saturating_sub(BESIDE);
@@ -161,12 +160,9 @@ pub(super) fn is_node(name: &str) -> bool {
     rest.is_some_and(|rest| rest.trim_start_matches(['-', '.']).bytes().all(|b| b.is_ascii_digit() || b == b'.'))
 }
 
-/// The cheapest offset for a probe in a function that starts with `code`.
-fn cheapest(code: [u8; 5]) -> u64 {
-    match code {
-        [a, b, c, d, PUSH] if [a, b, c, d] == ENDBR => 4,
-        _ => 0,
-    }
+/// The cheapest offset for a probe in a function that starts with `code`. The programs there read no argument.
+fn cheapest(code: &[u8]) -> u64 {
+    place(code, 0).map_or(0, |(at, _)| at as u64)
 }
 
 /// The facts found in an environment.
@@ -381,7 +377,10 @@ mod tests {
 
     #[test]
     fn functions_are_probed_where_it_costs_least() {
-        assert_eq!(cheapest([0xf3, 0x0f, 0x1e, 0xfa, PUSH]), 4);
-        assert_eq!(cheapest([PUSH, 0x48, 0x89, 0xe5, 0x41]), 0);
+        assert_eq!(cheapest(&[0xf3, 0x0f, 0x1e, 0xfa, 0x55]), 4);
+        assert_eq!(cheapest(&[0x55, 0x48, 0x89, 0xe5, 0x41]), 0);
+        // `uv__async_io` of Node.js 20: `lea 0x1c8(%rdi),%rax; cmp %rax,%rsi; jne`.
+        assert_eq!(cheapest(b"\x48\x8d\x87\xc8\x01\x00\x00\x48\x39\xc6\x75\x05\xe9\xdf\xfe\xff"), 10);
+        assert_eq!(cheapest(b"\x0f\x05\x55"), 0);
     }
 }

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use tracer_common::runtime::{KIND_PYTHON, NUMBERS, Runtime, UserProbe};
 
+use super::cheap_places::{CODE, place, return_place};
 use super::elf::Program;
 use super::maps::{Maps, name};
 use super::{DetectionState, Found, Place};
@@ -107,13 +108,18 @@ pub fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
     let (Some(bias), Some(offset)) = (program.bias(maps.of(path)), program.offset(copy)) else {
         return less(DetectionState::Unreadable);
     };
-    let mut places = vec![Place { probe: UserProbe::PythonContext, file: file.clone(), offset }];
+    let code = |address: u64| maps.memory::<CODE>(bias.wrapping_add(address)).unwrap_or([0; CODE]);
+    let at_return = |address: u64| return_place(&code(address)) as u64;
+    let mut places =
+        vec![Place { probe: UserProbe::PythonContext, file: file.clone(), offset: offset + at_return(copy) }];
     if layout.minor >= COPIES_BY_METHOD {
         let kind = program.address(CONTEXT).map(|at| bias.wrapping_add(at));
-        let code = kind.and_then(|kind| method(kind, b"copy\0", |at| maps.memory(at), |at| maps.memory(at)));
-        let Some(offset) = code.and_then(|code| program.offset(code.wrapping_sub(bias))) else {
+        let copies = kind.and_then(|kind| method(kind, b"copy\0", |at| maps.memory(at), |at| maps.memory(at)));
+        let method = copies.map(|at| at.wrapping_sub(bias));
+        let Some((address, offset)) = method.and_then(|address| Some((address, program.offset(address)?))) else {
             return less(DetectionState::Unreadable);
         };
+        let offset = offset + at_return(address);
         places.push(Place { probe: UserProbe::PythonContext, file: file.clone(), offset });
     }
     // uvloop may buffer writes and send them at the end of a loop iteration, in whatever context runs then. A probe
@@ -122,7 +128,9 @@ pub fn recognise(pid: u32, maps: &Maps) -> Option<Found> {
     if uvloop {
         let Some(add) = program.address(ADD) else { return less(DetectionState::NoSymbols) };
         let Some(offset) = program.offset(add) else { return less(DetectionState::Unreadable) };
-        places.push(Place { probe: UserProbe::PythonWrites, file, offset });
+        // It reads the second argument.
+        let cheap = place(&code(add), 2).map_or(0, |(at, _)| at as u64);
+        places.push(Place { probe: UserProbe::PythonWrites, file, offset: offset + cheap });
     }
     let Some(state) = layout.state_pointer(maps, &program, bias, runtime) else {
         return less(if layout.is_variable() { DetectionState::Unsupported } else { DetectionState::Unreadable });

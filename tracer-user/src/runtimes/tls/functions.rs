@@ -5,9 +5,9 @@ use std::path::Path;
 
 use tracer_common::runtime::UserProbe;
 
+use super::super::cheap_places::{CODE, begins_with_push, landing, place};
 use super::super::elf::Program;
 use super::super::go::image::{Image, X86_64};
-use super::code::{CODE, begins_with_push, landing, place};
 use super::{Refusal, Site, Sites};
 
 /// A library's file, and the places found in it so far.

@@ -3,7 +3,6 @@
 //! Only files are read here, and keys never are. Everything is total: a file may be any bytes, and where nothing can be
 //! attached the reason is kept.
 
-mod code;
 mod flow;
 mod functions;
 mod gnutls;

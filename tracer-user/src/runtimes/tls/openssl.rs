@@ -12,8 +12,8 @@ use std::path::Path;
 
 use tracer_common::runtime::tls;
 
+use super::super::cheap_places::{begins_with_push, callee};
 use super::super::go::image::Image;
-use super::code::{begins_with_push, callee};
 use super::flow::{Value, follow};
 use super::functions::LibraryReader;
 use super::{CONSTANTS, Refusal, Sites, inside};

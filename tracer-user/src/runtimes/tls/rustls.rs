@@ -8,9 +8,9 @@ use std::fs::File;
 
 use tracer_common::runtime::UserProbe;
 
+use super::super::cheap_places::{CODE, place};
 use super::super::go::image::{Image, X86_64};
 use super::super::rust_functions::{self, FoundFunction, WantedName};
-use super::code::{CODE, place};
 use super::{CONSTANTS, Refusal, Site, Sites};
 
 /// Where the package's sources were when the program was built: panics name them, in stripped programs, too.

@@ -1,8 +1,9 @@
-//! Finds the instruction of a C function at which a probe is cheap and the function's arguments are still in their
+//! Finds the instruction of a function at which a probe is cheap and the function's arguments are still in their
 //! registers. x86-64.
 //!
-//! The kernel emulates `push`, relative calls and relative jumps, which costs about a microsecond a hit; it single-steps
-//! other instructions, which costs some fifteen. Only instructions that are known to leave the argument registers alone
+//! The kernel emulates `push`, relative calls and relative jumps, which costs about half a microsecond a hit; it single-steps
+//! other instructions (`endbr64`, with which each function of many distributions begins, among them), which costs some twenty on a
+//! virtual machine, because the hypervisor takes part. Only instructions that are known to leave the argument registers alone
 //! are stepped over; anything else ends the search.
 
 /// Most bytes of a function that are searched.
@@ -30,6 +31,12 @@ pub(super) fn landing(code: &[u8]) -> usize {
 /// Whether a function begins with `push`, an `endbr64` before it aside.
 pub(super) fn begins_with_push(code: &[u8]) -> bool {
     code.get(landing(code)..).is_some_and(|rest| is_push(rest).is_some())
+}
+
+/// Where the probe at a function's return goes, which takes the return address from the top of the stack: behind an `endbr64`, if a
+/// `push` follows.
+pub(super) fn return_place(code: &[u8]) -> usize {
+    if begins_with_push(code) { landing(code) } else { 0 }
 }
 
 /// The first cheap instruction: its offset, and what it is. `arguments`: how many must still be in their registers.
@@ -145,7 +152,7 @@ fn harmless(code: &[u8]) -> Option<(usize, Option<u8>)> {
 
 /// Bytes of the ModR/M byte, the SIB byte and the displacement.
 fn operand(code: &[u8]) -> Option<usize> {
-    super::super::return_instructions::operand(code)
+    super::return_instructions::operand(code)
 }
 
 #[cfg(test)]
@@ -182,6 +189,8 @@ mod tests {
             }
         }
         assert_eq!(callee(&bytes(read_ex), 4), Some(9 - 0x239));
+        assert_eq!(return_place(&bytes("f3 0f 1e fa 41 57")), 4);
+        assert_eq!(["56 e8 1a 00", "f3 0f 1e fa 48 83", "48 83 ec 18"].map(|code| return_place(&bytes(code))), [0; 3]);
         assert!(begins_with_push(&bytes("f3 0f 1e fa 41 57")) && !begins_with_push(&bytes(read)));
     }
 
