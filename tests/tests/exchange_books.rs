@@ -93,7 +93,7 @@ fn every_request_of_nginx_is_counted_though_few_are_seen_whole() {
     figure("requests of nginx", &format!("{wanted} of {wanted} at both ends, {only} only counted"));
     // At both ends; some were seen whole before the process was known, and one in a hundred after.
     assert!(only > wanted as f64 * 1.5, "{only} only counted of {wanted} at both ends");
-    assert_eq!(metrics.sum("tracer_requests_total", &[("status", "unfinished")]), 0.0);
+    assert!(metrics.sum("tracer_requests_total", &[("status", "unfinished")]) < 1.0);
 
     let own = [("service_name", "nginx"), ("kind", "requests")];
     let (used, charged) = wait("the CPU of the last requests", Duration::from_secs(20), || {

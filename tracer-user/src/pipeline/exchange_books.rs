@@ -354,16 +354,12 @@ fn decode(protocol: ProtocolId, outcome: u64) -> (Option<u16>, Option<&'static s
         _ => {}
     }
     let bytes = outcome.to_ne_bytes();
-    match protocol {
-        ProtocolId::Redis => {
-            let failure = (bytes[0] == b'-').then(|| redis::failure_by_front(&bytes[1..]));
-            (Some(0), failure, Outcome::Complete)
-        }
-        _ => {
-            let digits = bytes.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
-            (digits.and_then(|digits| digits.parse().ok()), None, Outcome::Complete)
-        }
+    if protocol == ProtocolId::Redis {
+        let failure = (bytes[0] == b'-').then(|| redis::failure_by_front(&bytes[1..]));
+        return (Some(0), failure, Outcome::Complete);
     }
+    let digits = bytes.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+    (digits.and_then(|digits| digits.parse().ok()), None, Outcome::Complete)
 }
 
 impl Pipeline {

@@ -21,7 +21,7 @@ fn pieces_of(stream: &[u8], frames: &[usize], (from, to): (usize, usize)) -> Vec
 #[test]
 fn a_head_of_several_frames_behind_the_front_is_read_whole() {
     // A literal that enters no table; its length as RFC 7541 §5.1 writes 20,000.
-    let token = [&[0, 7][..], b"x-token", &[0x7f, 0xa1, 0x9b, 1], &[b'q'; 20_000]].concat();
+    let token = [&[0, 7][..], b"x-token", &[0x7f, 0xa1, 0x9b, 1], &vec![b'q'; 20_000]].concat();
     let block = [get("/abc"), token].concat();
     let (first, rest) = block.split_at(16_384);
     let front = [preface(), headers(END_STREAM, 1, &get("/a"))].concat();
