@@ -65,10 +65,12 @@ fn every_request_of_nginx_is_counted_though_few_are_seen_whole() {
     let before = cpu_s(&workers);
     let agent = start(dir.path(), server.address.port());
     let targets = ["/ok", "/some", "/file"];
-    for target in targets {
-        load::run(server.address, rounds(2, 150, target));
-    }
-    known(&agent, 3.0);
+    // By each of two workers, and by this process.
+    known(&agent, 9.0, || {
+        for target in targets {
+            load::run(server.address, rounds(8, 20, target));
+        }
+    });
     let requests = (2_000.0 * scale()) as usize;
     for target in targets {
         load::run(server.address, rounds(4, requests, target));
@@ -120,12 +122,12 @@ fn every_command_of_redis_is_counted_though_few_are_seen_whole() {
         // A failure each time.
         &["INCR", "key:text"],
     ];
-    for _ in 0..100 {
+    // By the server, and by this process.
+    known(&agent, 12.0, || {
         for words in kinds {
             client.ask(words);
         }
-    }
-    known(&agent, 10.0);
+    });
     let rounds = (1_000.0 * scale()) as usize;
     std::thread::scope(|scope| {
         for _ in 0..4 {
@@ -143,6 +145,12 @@ fn every_command_of_redis_is_counted_though_few_are_seen_whole() {
     for i in 0..rounds {
         client.ask(&["SET", &format!("k{}", i * 7), "text"]);
         assert!(matches!(client.ask(&["LPUSH", "key:text", "x"]), Value::Error(_)));
+    }
+    // The next before the one before is answered.
+    let ask = tracer_tests::redis::command(&["GET", "key:text"]);
+    for _ in 0..rounds {
+        (0..3).for_each(|_| client.send(&ask));
+        (0..3).for_each(|_| assert!(matches!(client.reply(), Value::Text(Some(_)))));
     }
     // Several in one operation: seen whole.
     let mut run = Command::new(find("redis-benchmark").expect("redis-benchmark"));

@@ -22,6 +22,10 @@ pub const OUTCOME_NONE: u64 = 0;
 /// [`BookKey::outcome`]: the reply's first bytes could not be read.
 pub const OUTCOME_UNREAD: u64 = u64::MAX;
 
+/// [`Booked`]: requests of the connection were sent before earlier ones were answered. They were counted, but as of the
+/// earlier one's class and outcome.
+pub const BOOKED_SEVERAL: u8 = 1 << 0;
+
 /// The step that a duration counts in; each is a quarter of a doubling, from 2^10 ns on, and the last has no end.
 pub const fn duration_step(nanos: u64) -> usize {
     if nanos < 1 << LOWEST {
@@ -139,7 +143,7 @@ wire! {
 wire! {
     /// Where a connection stands behind exchanges that were counted and not reported. Its next record begins a message.
     pub struct Booked {
-        /// Common fields; no thread (0) if a packet ended the connection.
+        /// Common fields; [`BOOKED_SEVERAL`]; no thread (0) if a packet ended the connection.
         pub header: Header,
         /// The socket.
         pub cookie: u64,

@@ -23,8 +23,8 @@ use tracer_common::{
     arch::Shape,
     event::{Header, Kind, ThreadCounters},
     exchange_books::{
-        Book, BookKey, BookRule, Booked, ClassCosts, DURATION_STEPS, OUTCOME_NONE, OUTCOME_UNREAD, RequestPrefix,
-        WINDOW_MAX, duration_step,
+        BOOKED_SEVERAL, Book, BookKey, BookRule, Booked, ClassCosts, DURATION_STEPS, OUTCOME_NONE, OUTCOME_UNREAD,
+        RequestPrefix, WINDOW_MAX, duration_step,
     },
     limits::{BOOKED_CLASSES_MAX, BOOKS_MAX, REQUEST_PREFIXES_MAX},
     lost::Lost,
@@ -149,7 +149,8 @@ fn count<const TX: bool>(sk: SockPtr, bytes: u32) -> bool {
     // SAFETY: no argument.
     let now = unsafe { bpf_ktime_get_ns() };
     if bytes == 0 || !is_counted::<TX>(control, task, thread, sk, sock, now, bytes) {
-        if bytes == 0 {
+        // Its reply may still come.
+        if bytes == 0 && sock.exchange.outcome != OUTCOME_NONE {
             end(sock);
         }
         let unreported = thread.booked.unreported != 0;
@@ -213,6 +214,10 @@ fn is_counted<const TX: bool>(
         if sock.exchange.class == 0 {
             return false;
         }
+        if is_request && sock.exchange.outcome == OUTCOME_NONE {
+            // Requests that are known come whole in one operation: this is another one, before the first is answered.
+            sock.exchange.further += 1;
+        }
         if !is_request && sock.exchange.outcome == OUTCOME_NONE {
             sock.exchange.outcome = match BookRule::of(thread.policy) {
                 Some(rule) => outcome(task, rule, bytes as u64),
@@ -248,6 +253,7 @@ fn is_counted<const TX: bool>(
     (exchange.start, exchange.end) = (now, now);
     exchange.queue = if TX || sock.arrived == 0 { 0 } else { now.saturating_sub(sock.arrived) };
     exchange.outcome = OUTCOME_NONE;
+    exchange.further = 0;
     (exchange.rx, exchange.tx) = (sock.rx, sock.tx);
     (exchange.rx_end, exchange.tx_end) = (sock.rx, sock.tx);
     exchange.unreported += 1;
@@ -339,14 +345,17 @@ pub(crate) fn end(sock: &mut Sock) {
     let is_server = sock.flags & SOCK_PASSIVE != 0;
     let (request, reply) = if is_server { (received, sent) } else { (sent, received) };
     let step = bound::masked::<{ DURATION_STEPS as i32 - 1 }>(duration_step(nanos) as u64);
+    // Several that were sent at once count alike: user space will have the process reported whole.
+    let count = exchange.further + 1;
+    exchange.several |= exchange.further;
     // SAFETY: an element of the map.
     unsafe {
-        emit::increment(&raw mut (*book).count);
-        emit::add(&raw mut (*book).duration, nanos);
+        emit::add(&raw mut (*book).count, count);
+        emit::add(&raw mut (*book).duration, nanos.wrapping_mul(count));
         emit::add(&raw mut (*book).queue, exchange.queue);
         emit::add(&raw mut (*book).request_bytes, request);
         emit::add(&raw mut (*book).reply_bytes, reply);
-        emit::increment((&raw mut (*book).steps).cast::<u64>().add(step as usize));
+        emit::add((&raw mut (*book).steps).cast::<u64>().add(step as usize), count);
     }
 }
 
@@ -421,7 +430,7 @@ pub(crate) fn catch_up(task: Option<Task>, nth: u32, thread_unreported: bool, so
     let record = Booked {
         header: Header {
             kind: Kind::Booked as u8,
-            flags: 0,
+            flags: if sock.exchange.several != 0 { BOOKED_SEVERAL } else { 0 },
             // SAFETY: no argument.
             cpu: unsafe { bpf_get_smp_processor_id() } as u16,
             len: size_of::<Booked>() as u32,
@@ -435,6 +444,6 @@ pub(crate) fn catch_up(task: Option<Task>, nth: u32, thread_unreported: bool, so
         exchanges: sock.exchange.unreported as u32,
         nth,
     };
-    sock.exchange.unreported = 0;
+    (sock.exchange.unreported, sock.exchange.several) = (0, 0);
     emit::event(&record, Lost::RingOp);
 }

@@ -311,8 +311,11 @@ pub(crate) struct BookedExchange {
     pub(crate) tx_end: u64,
     /// When its last byte was received, or sent.
     pub(crate) end: u64,
-    /// Exchanges counted since the connection's last record.
+    /// Requests that came after its own before its reply began.
+    pub(crate) further: u64,
+    /// Exchanges counted since the connection's last record; not 0: some had further requests.
     pub(crate) unreported: u64,
+    pub(crate) several: u64,
 }
 
 /// Where frames begin in one direction of a socket.

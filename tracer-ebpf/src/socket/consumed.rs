@@ -10,7 +10,7 @@ use tracer_common::{
     lost::Lost,
 };
 
-use super::{ALONE, Seen, connection, seen};
+use super::{ALONE, Seen, seen};
 use crate::{
     arch, emit,
     kernel::{
@@ -35,7 +35,7 @@ pub(crate) fn consumed(ctx: BtfTracePointContext) -> i32 {
 
 #[inline(always)]
 fn spliced(sk: SockPtr) {
-    let Some(Seen { control, task, tgid, thread, sock, what }) = seen::<false, ALONE>(sk) else { return };
+    let Some(Seen { task, tgid, thread, sock, what, .. }) = seen::<false, ALONE>(sk) else { return };
     if what != What::Tcp {
         return;
     }
@@ -44,9 +44,9 @@ fn spliced(sk: SockPtr) {
     // SAFETY: no argument.
     let now = unsafe { bpf_ktime_get_ns() };
     if sock.flags & SOCK_OPENED == 0 {
-        // First seen here: the bytes this call took precede the beginning.
+        // First seen here: the bytes this call took precede the beginning, which the next operation reports. Not here, where
+        // 6.1 finds no stack for one more record.
         sock.rx_next = copied;
-        connection::open(sk, what, control, sock, now, task, tgid, false, 0);
         return;
     }
     let bytes = copied.wrapping_sub(sock.rx_next);

@@ -142,11 +142,7 @@ impl ExchangeBooks {
             && span.status != Some(SWITCHING)
             && !CHANGES_THE_CONNECTION.contains(&&*span.method);
         if !fits {
-            if matches!(process, Process::Qualified(..)) {
-                self.orders.push(BookOrder::Process(span.pid, None));
-                forget(prefixes, &mut self.orders, |tgid, _| tgid == span.pid);
-            }
-            *process = Process::Refused;
+            self.refuse(prefixes, span.pid);
             return;
         }
         if let Process::Seen(_, _, seen) = process {
@@ -174,6 +170,14 @@ impl ExchangeBooks {
                 self.orders.push(BookOrder::Learn(prefix, class));
             }
             _ => {}
+        }
+    }
+
+    /// Requests of a process are to be seen whole from now on.
+    fn refuse(&mut self, prefixes: &mut RequestPrefixes, pid: u32) {
+        if let Some(Process::Qualified(..)) = self.processes.insert(pid, Process::Refused) {
+            self.orders.push(BookOrder::Process(pid, None));
+            forget(prefixes, &mut self.orders, |tgid, _| tgid == pid);
         }
     }
 
@@ -377,6 +381,9 @@ impl Pipeline {
     /// A span ended that was seen whole.
     pub(super) fn seen_whole(&mut self, span: &Span, beginning: Option<Beginning>) {
         if self.exchange_books.on {
+            for pid in self.engine.prefixes().take_pipelining() {
+                self.exchange_books.refuse(self.engine.prefixes(), pid);
+            }
             self.exchange_books.seen(self.engine.prefixes(), span, beginning);
         }
     }

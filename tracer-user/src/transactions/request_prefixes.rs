@@ -15,6 +15,9 @@ const HTTP: BookRule = BookRule { window: WINDOW_MAX as u8, outcome_at: 9, outco
 /// follows.
 const REDIS: BookRule = BookRule { window: 16, outcome_at: 0, outcome_len: 1, long_after: b'-' };
 
+/// Most processes noted between two spans.
+const PIPELINING: usize = 64;
+
 /// How exchanges of a protocol are counted; `None`: they are always reported.
 pub fn rule(protocol: ProtocolId) -> Option<BookRule> {
     match protocol {
@@ -45,6 +48,8 @@ pub struct RequestPrefixes {
     known: FxHashMap<RequestPrefix, (u32, u32)>,
     sweep: u32,
     full: u64,
+    /// Processes that send requests before earlier ones are answered, since last taken.
+    pipelining: Vec<u32>,
 }
 
 impl RequestPrefixes {
@@ -97,6 +102,19 @@ impl RequestPrefixes {
             _ => memchr::memchr(b'\n', shown).is_some(),
         };
         is_named.then(|| Beginning::New(Box::new(prefix)))
+    }
+
+    /// A process sends requests, or gets them, before earlier ones are answered.
+    pub fn pipelines(&mut self, tgid: u32) {
+        // One that finds no place comes again.
+        if self.pipelining.len() < PIPELINING {
+            self.pipelining.push(tgid);
+        }
+    }
+
+    /// Such processes, since last taken.
+    pub fn take_pipelining(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.pipelining)
     }
 
     /// The kernel side knows this beginning from now on. Returns those that make room for it.

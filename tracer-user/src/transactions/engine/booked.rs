@@ -1,6 +1,6 @@
 //! Exchanges that the kernel side counted and did not report.
 
-use tracer_common::exchange_books::Booked;
+use tracer_common::exchange_books::{BOOKED_SEVERAL, Booked};
 
 use crate::guard::tables::TableUse;
 use crate::model::Side;
@@ -32,6 +32,9 @@ impl Engine {
         let Some(connection) = self.world.connections.get_mut(&booked.cookie).filter(|_| booked.exchanges > 0) else {
             return;
         };
+        if header.flags & BOOKED_SEVERAL != 0 {
+            self.prefixes.pipelines(connection.tgid);
+        }
         connection.last = connection.last.max(header.nanos);
         let is_server = connection.side() == Some(Side::Server);
         let at = Stamp { nanos: header.nanos, pid: header.tgid, tid: header.tid, reads: 0 };
