@@ -29,9 +29,10 @@ fn counted_only(metrics: &Metrics) -> f64 {
     metrics.sum("tracer_requests_counted_only_total", &[])
 }
 
-/// Waits until the kernel side knows this many beginnings of requests.
-fn known(agent: &Agent, beginnings: f64) {
-    wait("beginnings of requests that the kernel side knows", Duration::from_secs(20), || {
+/// Asks until the kernel side knows this many beginnings.
+fn known(agent: &Agent, beginnings: f64, mut ask: impl FnMut()) {
+    wait("beginnings of requests that the kernel side knows", Duration::from_secs(30), || {
+        ask();
         (agent.metrics().sum("tracer_table_entries", &[("table", "request_prefixes")]) >= beginnings).then_some(())
     });
 }
