@@ -74,7 +74,8 @@ for n in (60, 1000):
 try:
     with c.pipeline():
         c.execute("/*=INSERT audit=*/ INSERT INTO audit (what) VALUES (%s)", ("planted-parameter",))
-        c.execute("/*=INSERT accounts=*/ INSERT INTO accounts VALUES (1, %s, 0)", ("planted-parameter",))
+        # Fails once the others are sent: an error that comes sooner keeps psycopg from sending them.
+        c.execute("/*=INSERT accounts=*/ INSERT INTO accounts VALUES (1 + length(pg_sleep(0.2)::text), %s, 0)", ("planted-parameter",))
         c.execute("/*=DELETE accounts=*/ DELETE FROM accounts WHERE owner = %s", ("planted-parameter",))
         c.execute("/*=DELETE accounts=*/ DELETE FROM accounts WHERE owner = %s", ("planted-parameter",))
 except psycopg.Error:
