@@ -14,7 +14,7 @@ impl Pipeline {
         let Some(live) = self.engine.span(slot) else { return };
         if live.side == Side::Client {
             // The other end may have been read first.
-            if let Some(callee) = live.callee {
+            if let Some(callee) = live.client.callee {
                 self.decide_dimensions(callee, false);
             }
             return;

@@ -107,7 +107,7 @@ pub struct Cause {
 
 impl Cause {
     /// No candidate.
-    pub fn none(evidence: Evidence) -> Self {
+    pub const fn none(evidence: Evidence) -> Self {
         Self {
             candidate: None,
             evidence,
@@ -120,7 +120,7 @@ impl Cause {
             passed: Passed::No,
             task: 0,
             others_open: false,
-            one_pending_read: OnePendingRead::default(),
+            one_pending_read: OnePendingRead::unknown(),
         }
     }
 

@@ -1,27 +1,28 @@
 //! Spans not yet reported, in a slab of bounded size.
 
+mod client_side;
+mod on_demand;
+
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tracer_common::event::NetworkPath;
 
 use super::callback_groups::CallbackGroup;
-use super::cause::Cause;
-use super::evidence::Evidence;
 use super::inband_context::InbandIds;
 use super::jobs::JobTies;
 use super::network::NetworkSoFar;
 use super::relayed::Relayed;
 use super::request_prefixes::Beginning;
 use super::slot::{Slot, SpanRef};
-use super::task_table::AnsweredRequest;
 use super::trace_ids::Bound;
-use super::wakeup_candidates::WakeupCandidates;
 use crate::model::{
-    Accepted, AfterReply, ClassId, Cost, DimensionValues, Linked, Nanos, Opening, Outcome, PropagatedContext,
-    ProtocolId, ServiceId, Side, SpanId, StackSample, TraceFlags, TraceId,
+    Accepted, AfterReply, ClassId, Cost, DimensionValues, Linked, Nanos, Outcome, PropagatedContext, ProtocolId,
+    ServiceId, Side, SpanId, StackSample, TraceFlags, TraceId,
 };
 use crate::protocols::{Conventions, Request};
+pub use client_side::ClientSide;
+pub use on_demand::OnDemand;
 
 /// CPU time after a reply below this is not reported, nanoseconds.
 const LITTLE: u64 = 1_000_000;
@@ -80,6 +81,8 @@ const CALLS: usize = 1024;
 /// An open span, or an ended one in its grace time.
 #[derive(Debug)]
 pub struct OpenSpan {
+    /// Client side: what only a call has.
+    pub client: OnDemand<ClientSide>,
     /// Span id.
     pub id: SpanId,
     /// Trace id, generated or from a `traceparent`; a parent on this host overrides it.
@@ -90,14 +93,8 @@ pub struct OpenSpan {
     pub remote_parent: Option<SpanId>,
     /// The call on this host that is this request's other end (server side).
     pub caller: Option<(Slot, SpanId)>,
-    /// The request on this host that is this call's other end (client side).
-    pub callee: Option<Slot>,
-    /// Client side: the service of that request.
-    pub callee_service: Option<ServiceId>,
     /// What TCP measured meanwhile.
     pub network: NetworkSoFar,
-    /// Client side: how its connection was opened, if it is the first call there.
-    pub opening: Option<Box<Opening>>,
     /// Entry or exit port.
     pub side: Side,
     /// Protocol name.
@@ -168,8 +165,6 @@ pub struct OpenSpan {
     pub children: SmallVec<[u32; 2]>,
     /// Calls it may have caused.
     pub calls: Vec<CallTime>,
-    /// Client side: the cause.
-    pub cause: Cause,
     /// Hash of what a proxy leaves unchanged; 0: unknown.
     pub fingerprint: u64,
     /// How its request begins, if the kernel side could know its class by that.
@@ -180,20 +175,12 @@ pub struct OpenSpan {
     pub forwards: SmallVec<[Slot; 1]>,
     /// Server side: a call matched both this and another open request.
     pub looks_shared: bool,
-    /// Client side: provisional parent, the request answered by the spawning task.
-    pub provisional_parent: Option<Box<AnsweredRequest>>,
-    /// Client side: another task has since sent on its connection, so its own task does not serve a connection.
-    pub passed_on: bool,
     /// The task that began it, as the records name it; 0: none, or unknown.
     pub read_as: u64,
     /// Its ties, if an event loop with distinguishable callbacks ran it.
     pub group_membership: Option<GroupMembership>,
     /// Server side: calls of other threads that it may have caused.
     pub candidate_calls: SmallVec<[Slot; 1]>,
-    /// Client side, HTTP/2: when its reply came, no other thread had made a call on its connection.
-    pub sole: bool,
-    /// Client side: the threads woken after its reply, until it is known which of them took the result.
-    pub wakeup_candidates: Option<Box<WakeupCandidates>>,
     /// Server side: how often threads of its process that work for others woke its thread, plus the calls it made.
     pub wakeups_or_calls: u32,
     /// `wakeups_or_calls` when its answer began.
@@ -281,12 +268,10 @@ impl From<NewSpan> for OpenSpan {
             beginning: begins.beginning,
             read_as: begins.read_as,
             multiplexed: begins.multiplexed,
+            client: OnDemand::default(),
             reported_as: None,
             caller: None,
-            callee: None,
-            callee_service: None,
             network: NetworkSoFar::default(),
-            opening: None,
             class: None,
             pool_queue: PoolQueue::default(),
             first_reply: 0,
@@ -306,17 +291,12 @@ impl From<NewSpan> for OpenSpan {
             forks: false,
             children: SmallVec::new(),
             calls: Vec::new(),
-            cause: Cause::none(Evidence::NoRequest),
             in_forwarding: None,
             forwards: SmallVec::new(),
             looks_shared: false,
-            provisional_parent: None,
-            passed_on: false,
             group_membership: None,
             candidate_calls: SmallVec::new(),
             declared: Vec::new(),
-            sole: false,
-            wakeup_candidates: None,
             wakeups_or_calls: 0,
             answered_after: None,
             answered_by: 0,
@@ -403,7 +383,7 @@ pub(super) fn is_stream(live: &OpenSpan) -> bool {
     live.side == Side::Client && live.multiplexed && by_http
 }
 
-/// Most reported spans whose memory is kept for others: as many as are reported at once under load.
+/// Most reported requests and most calls whose memory is kept for others: as many as are reported at once under load.
 const SPARE: usize = 512;
 
 /// Open spans by slot. A span takes a kilobyte and lives for some milliseconds: a table of pointers stays small
@@ -415,7 +395,10 @@ pub struct Slab {
     used: usize,
     /// Reported spans, the last one on top: their memory is in the processor's caches, unlike what the allocator would give.
     #[expect(clippy::vec_box, reason = "the boxes are what is kept")]
-    spare: Vec<Box<OpenSpan>>,
+    spare_requests: Vec<Box<OpenSpan>>,
+    /// The same of calls, with the memory of their client sides.
+    #[expect(clippy::vec_box, reason = "the boxes are what is kept")]
+    spare_calls: Vec<Box<OpenSpan>>,
 }
 
 impl Slab {
@@ -430,26 +413,38 @@ impl Slab {
     }
 
     /// A span in memory of its own, or in that of one that was given back.
-    pub fn boxed(&mut self, live: OpenSpan) -> Box<OpenSpan> {
-        match self.spare.pop() {
+    pub(super) fn begin(&mut self, begins: NewSpan) -> Box<OpenSpan> {
+        match self.spare_of(begins.side).pop() {
             Some(mut spare) => {
-                *spare = live;
+                let client = std::mem::take(&mut spare.client).cleared();
+                *spare = OpenSpan { client, ..OpenSpan::from(begins) };
                 spare
             }
-            None => Box::new(live),
+            None => Box::new(OpenSpan::from(begins)),
+        }
+    }
+
+    #[expect(clippy::vec_box, reason = "the boxes are what is kept")]
+    fn spare_of(&mut self, side: Side) -> &mut Vec<Box<OpenSpan>> {
+        match side {
+            Side::Server => &mut self.spare_requests,
+            Side::Client => &mut self.spare_calls,
         }
     }
 
     /// The span was reported: others may have its memory.
     pub fn give_back(&mut self, live: Box<OpenSpan>) {
-        if self.spare.len() < SPARE {
-            self.spare.push(live);
+        let spare = self.spare_of(live.side);
+        if spare.len() < SPARE {
+            spare.push(live);
         }
     }
 
     /// Frees half of the memory that is kept for others.
     pub fn shrink(&mut self) {
-        self.spare.truncate(self.spare.len() / 2);
+        for spare in [&mut self.spare_requests, &mut self.spare_calls] {
+            spare.truncate(spare.len() / 2);
+        }
     }
 
     /// Adds a span.

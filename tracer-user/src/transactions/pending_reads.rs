@@ -32,7 +32,7 @@ impl PendingReads {
 }
 
 /// Whether a call's thread had exactly one pending read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OnePendingRead {
     /// When it sent the call.
     pub at_call: bool,
@@ -41,6 +41,11 @@ pub struct OnePendingRead {
 }
 
 impl OnePendingRead {
+    /// It is not known to have had one at either.
+    pub const fn unknown() -> Self {
+        Self { at_call: false, at_answer: None }
+    }
+
     /// An answer begins in the group of the call's reply. Of several, each must have been the only one possible.
     pub fn answered(&mut self, one: bool) {
         self.at_answer = Some(one && self.at_answer != Some(false));
@@ -98,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_second_answer_for_one_reply_is_no_evidence() {
-        let mut one = OnePendingRead { at_call: true, ..OnePendingRead::default() };
+        let mut one = OnePendingRead { at_call: true, ..OnePendingRead::unknown() };
         assert!(!one.at_both());
         one.answered(true);
         assert!(one.at_both());

@@ -68,14 +68,14 @@ impl QueueWorkers {
 
     /// A call is about to be sent of which only its process is known.
     pub(super) fn note(&mut self, call: &mut OpenSpan, limit: usize) {
-        if call.cause.evidence != Evidence::Begins {
+        if call.client.cause.evidence != Evidence::Begins {
             return;
         }
         if takes_job(call) {
             self.add(call.pid, limit);
-            call.cause = Cause::none(Evidence::AsksForJob);
+            call.client.cause = Cause::none(Evidence::AsksForJob);
         } else if self.contains(call.pid) {
-            call.cause = Cause { shown_by: ShownBy::Process, ..Cause::none(Evidence::OfJob) };
+            call.client.cause = Cause { shown_by: ShownBy::Process, ..Cause::none(Evidence::OfJob) };
         }
     }
 }

@@ -96,20 +96,20 @@ impl World {
     pub(super) fn request_of(&self, entity: IntervalOwner) -> Option<Slot> {
         match entity {
             IntervalOwner::Request(slot) => Some(slot),
-            IntervalOwner::Call(slot) => self.spans.get(slot).and_then(|live| live.cause.request()),
+            IntervalOwner::Call(slot) => self.spans.get(slot).and_then(|live| live.client.cause.request()),
         }
     }
 
     /// Links the two ends of a request on this host.
     pub(super) fn link(&mut self, call: Slot, request: Slot) {
         let Some(caller) = self.spans.get_mut(call) else { return };
-        caller.callee = Some(request);
+        caller.client.callee = Some(request);
         let id = caller.id;
         let Some(live) = self.spans.get_mut(request) else { return };
         live.caller = Some((call, id));
         let service = live.service;
         if let Some(caller) = self.spans.get_mut(call) {
-            caller.callee_service = Some(service);
+            caller.client.callee_service = Some(service);
         }
     }
 

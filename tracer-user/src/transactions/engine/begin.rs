@@ -64,7 +64,7 @@ impl Engine {
         let multiplexed = connection.talk.interleaves();
         let beginning = op.and_then(|during| self.prefixes.beginning(during.op, pos, side, protocol));
         let fingerprint = fingerprint(&request, protocol);
-        let mut live = self.world.spans.boxed(OpenSpan::from(NewSpan {
+        let mut live = self.world.spans.begin(NewSpan {
             id: ids::span(self.world.seed, cookie, exchange, first.nanos, side),
             trace,
             remote_parent: remote_parent.map(crate::model::SpanId),
@@ -87,7 +87,7 @@ impl Engine {
             read_as: op.map_or(0, |during| during.op.entity),
             multiplexed,
             beginning,
-        }));
+        });
         let timed = live.request.expected.timed;
         live.alone &= !timed;
         let round_trip = if timed { connection.take_round_trip() } else { None };
@@ -95,7 +95,7 @@ impl Engine {
         // The opener caused only the first bytes of the connection.
         let opener = connection.opener().filter(|_| first_use && pos == 0);
         if first_use && side == Side::Client {
-            live.opening = connection.opening();
+            live.client.opening = connection.opening();
         }
         let received = op.map(|during| during.op).filter(|op| op.header.nanos == first.nanos).map(|op| op.path);
         // The protocol of a call may be known by its reply only.
@@ -113,7 +113,7 @@ impl Engine {
         }
         let is_job = protocol == ProtocolId::Job;
         if side == Side::Client {
-            live.cause = match round_trip {
+            live.client.cause = match round_trip {
                 _ if asks_for_job => Cause::none(Evidence::AsksForJob),
                 _ if role == Some(Side::Server) => Cause::none(Evidence::Delivery),
                 Some(cause) if timed => *cause,
@@ -123,7 +123,7 @@ impl Engine {
                 _ => self.cause_of(opener, op),
             };
             self.world.processes.queue_workers.note(&mut live, self.world.limits.processes);
-            live.cause.one_pending_read.at_call = op.is_some_and(|during| during.one_pending_read);
+            live.client.cause.one_pending_read.at_call = op.is_some_and(|during| during.one_pending_read);
         }
         // A message carries its producer's context itself.
         if protocol.conventions() != Conventions::Messaging {
@@ -194,7 +194,9 @@ impl Engine {
         tasks::passed_on(&mut self.world, cookie, slot, op.entity);
         // Wake-ups by a thread that runs goroutines or tasks prove nothing: it wakes threads to run whatever is queued.
         let is_open = |live: &OpenSpan| {
-            live.cause.candidate.is_none() && !live.cause.is_certain() && live.cause.shown_by != ShownBy::Process
+            live.client.cause.candidate.is_none()
+                && !live.client.cause.is_certain()
+                && live.client.cause.shown_by != ShownBy::Process
         };
         if !made && !is_unique(op.entity) && self.world.spans.get(slot).is_some_and(is_open) {
             self.thread_pools.sent(&mut self.world, slot, op);
@@ -478,12 +480,13 @@ impl Engine {
         }
         if let Some(OperationContext { group: Some(IntervalOwner::Call(call)), .. }) = op
             && let Some(call) = self.world.spans.get_mut(call)
-            && !call.cause.is_certain()
-            && call.cause.forwarded.is_none()
-            && (!call.cause.is_tasked()
-                || (call.cause.shown_by == ShownBy::TaskOrGroup && call.cause.state != CallState::DecidedByTask))
+            && !call.client.cause.is_certain()
+            && call.client.cause.forwarded.is_none()
+            && (!call.client.cause.is_tasked()
+                || (call.client.cause.shown_by == ShownBy::TaskOrGroup
+                    && call.client.cause.state != CallState::DecidedByTask))
         {
-            call.cause.vote = call.cause.vote.and(slot);
+            call.client.cause.vote = call.client.cause.vote.and(slot);
         }
         if op.is_some() {
             self.forwarding.answered(&mut self.world, slot);

@@ -52,8 +52,8 @@ impl Engine {
             Some(live) if live.side == Side::Client => match verdicts::charged_at_once(&self.world, live) {
                 Some(parent) => Target::of(&self.world.spans, parent),
                 // Follows the call once its parent is known.
-                None if live.cause.candidate.is_some()
-                    || live.cause.awaits_others()
+                None if live.client.cause.candidate.is_some()
+                    || live.client.cause.awaits_others()
                     || live.group_membership.is_some() =>
                 {
                     Target::Span { slot, class: None, service: live.service }

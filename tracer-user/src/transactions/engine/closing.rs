@@ -22,7 +22,7 @@ impl Engine {
             self.loops.over(group_membership);
         }
         let (tid, start, end, side) = (live.tid, live.start, live.end, live.side);
-        let parent = live.cause.request().filter(|_| !live.withdrawn);
+        let parent = live.client.cause.request().filter(|_| !live.withdrawn);
         match side {
             Side::Server => {
                 self.answer_later(slot);
@@ -197,7 +197,7 @@ impl Engine {
     /// The server's end of a UNIX socket, if it serves this call.
     pub(super) fn behind(&self, cookie: u64, call: Option<Slot>) -> Option<u64> {
         self.world.connections.get(&cookie).filter(|connection| connection.unix().is_some())?;
-        let request = self.world.spans.get(call?)?.callee?;
+        let request = self.world.spans.get(call?)?.client.callee?;
         self.world.spans.get(request).map(|live| live.cookie)
     }
 

@@ -114,13 +114,13 @@ impl Engine {
         let Some(live) = self.world.spans.get_mut(slot).filter(|live| live.side == Side::Client) else { return };
         let served =
             || serving.get(&live.pid).is_some_and(|since| *since <= live.start).then_some(Evidence::ServesLater);
-        if live.cause.evidence == Evidence::Begins
+        if live.client.cause.evidence == Evidence::Begins
             && let Some(why) = losses.cover(live.start).or_else(served)
         {
-            live.cause.evidence = why;
+            live.client.cause.evidence = why;
         }
-        if live.cause.evidence == Evidence::AfterPoll && losses.cover(live.start) == Some(Evidence::EventsLost) {
-            live.cause.evidence = Evidence::MaybeOver;
+        if live.client.cause.evidence == Evidence::AfterPoll && losses.cover(live.start) == Some(Evidence::EventsLost) {
+            live.client.cause.evidence = Evidence::MaybeOver;
         }
     }
 }

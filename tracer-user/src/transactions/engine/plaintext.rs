@@ -320,7 +320,7 @@ mod tests {
         let op = Op { header, cookie, bytes: head.len() as u32, nth: server.nth, ..Op::default() };
         server.engine.record(&Record::Op { op, head, tail: &[], fragments: &[] }, &mut server.out);
         let slot = server.engine.world.connections.get(&cookie)?.spans().next()?;
-        let cause = &server.engine.span(slot)?.cause;
+        let cause = &server.engine.span(slot)?.client.cause;
         cause.candidate.map(|_| cause.is_certain())
     }
 

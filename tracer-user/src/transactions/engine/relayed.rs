@@ -202,7 +202,8 @@ impl Engine {
         if !self.settled(live, DEPTH) {
             return true;
         }
-        let Some(relay) = live.relay.as_ref().filter(|_| live.side == Side::Client && live.callee.is_none()) else {
+        let Some(relay) = live.relay.as_ref().filter(|_| live.side == Side::Client && live.client.callee.is_none())
+        else {
             return false;
         };
         let contact = self.contact(live);
@@ -262,7 +263,7 @@ impl Engine {
     /// The context to send to a call's other end, unless it was sent already.
     pub fn context(&mut self, slot: Slot) -> Option<CallContext> {
         let live = self.world.spans.get(slot)?;
-        let relay = live.relay.as_ref().filter(|_| live.side == Side::Client && live.callee.is_none())?;
+        let relay = live.relay.as_ref().filter(|_| live.side == Side::Client && live.client.callee.is_none())?;
         let (key, remote, sent) = (relay.key, relay.remote, relay.sent);
         let trace = self.relays.name(self.trace_so_far(live));
         let (settled, cookie) = (self.settled(live, DEPTH), live.cookie);

@@ -88,7 +88,7 @@ impl Engine {
         {
             return true;
         }
-        let is_open = |call: &Slot| self.world.spans.get(*call).is_some_and(|call| call.cause.is_open());
+        let is_open = |call: &Slot| self.world.spans.get(*call).is_some_and(|call| call.client.cause.is_open());
         if live.candidate_calls.iter().any(is_open) || self.awaits_word(live) || self.awaits_producer(live) {
             return true;
         }
@@ -106,17 +106,17 @@ impl Engine {
         for level in 0..DEPTH {
             let Some(live) = call else { return false };
             // Spans below take their trace id from spans above: a request from the call that is its other end.
-            if live.cause.is_open() || ((level > 0 || serves) && self.may_change(live)) {
+            if live.client.cause.is_open() || ((level > 0 || serves) && self.may_change(live)) {
                 return true;
             }
-            call = live.cause.request().and_then(|parent| self.world.spans.get(parent)).and_then(above);
+            call = live.client.cause.request().and_then(|parent| self.world.spans.get(parent)).and_then(above);
         }
         false
     }
 
     /// Decides a call's parent once no more evidence is expected.
     fn settle_due(&mut self, slot: Slot, now: Nanos) {
-        let is_open = self.world.spans.get(slot).is_some_and(|live| live.cause.awaits_others());
+        let is_open = self.world.spans.get(slot).is_some_and(|live| live.client.cause.awaits_others());
         if is_open
             && !self.thread_pools.has_undecided(&mut self.world, slot, now)
             && !self.tasks.still_waits(&mut self.world, slot, now)
@@ -134,7 +134,9 @@ impl Engine {
         let Some(live) = self.world.spans.get(slot) else { return };
         let (moves, doubt) = (self.world.processes.affinity.moves(live.pid), self.doubt_by_now(live));
         if let Some(live) = self.world.spans.get_mut(slot) {
-            live.cause.doubt = doubt.or(live.cause.doubt);
+            if doubt.is_some() {
+                live.client.cause.doubt = doubt;
+            }
             live.alone &= !moves;
         }
         streams::judge(&mut self.world, slot);
@@ -198,7 +200,7 @@ impl Engine {
         self.child_processes.reported(slot, &live);
         self.leave(slot, &mut live, parent, out);
         // The other end can outlive it and must find the transaction.
-        if let Some(callee) = live.callee.and_then(|callee| self.world.spans.get_mut(callee))
+        if let Some(callee) = live.client.callee.and_then(|callee| self.world.spans.get_mut(callee))
             && callee.remote_parent.is_none()
         {
             callee.trace = trace;
@@ -239,14 +241,15 @@ impl Engine {
         }
         // Spans below it would name a parent that is never reported. This looks at all spans, once for a connection that was
         // taken for another protocol's.
-        let is_below =
-            |live: &OpenSpan| live.cause.request() == Some(slot) || live.caller.is_some_and(|(call, _)| call == slot);
+        let is_below = |live: &OpenSpan| {
+            live.client.cause.request() == Some(slot) || live.caller.is_some_and(|(call, _)| call == slot)
+        };
         let below: Vec<Slot> =
             self.world.spans.slots().filter(|slot| self.world.spans.get(*slot).is_some_and(is_below)).collect();
         for span in below {
             let Some(live) = self.world.spans.get_mut(span) else { continue };
-            if live.cause.request() == Some(slot) {
-                live.cause = Cause::none(Evidence::WasNoRequest);
+            if live.client.cause.request() == Some(slot) {
+                live.client.cause = Cause::none(Evidence::WasNoRequest);
             }
             live.caller = live.caller.filter(|(call, _)| *call != slot);
         }

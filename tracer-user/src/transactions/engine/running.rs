@@ -52,7 +52,7 @@ impl Engine {
         let mut others = Vec::new();
         for (_, span) in open().filter(|(_, span)| span.side == Side::Client) {
             let certain = verdicts::charged_at_once(&self.world, span).is_some();
-            match span.cause.request().and_then(|request| rows.get_mut(&request)) {
+            match span.client.cause.request().and_then(|request| rows.get_mut(&request)) {
                 Some(request) => request.calls.push(RunningCall { span, certain }),
                 None => others.push(RunningSpan {
                     span,

@@ -38,7 +38,7 @@ impl Engine {
         if live.side != Side::Client {
             return;
         }
-        if let Some(other) = live.cause.request().filter(|other| Some(*other) != parent)
+        if let Some(other) = live.client.cause.request().filter(|other| Some(*other) != parent)
             && let Some(other) = self.world.spans.get_mut(other)
         {
             other.calls.retain(|time| time.call != Some(slot));

@@ -12,7 +12,7 @@ use crate::transactions::world::World;
 
 /// The request to charge the call's work to at once, because no later evidence can change its parent.
 pub(super) fn charged_at_once(world: &World, call: &OpenSpan) -> Option<Slot> {
-    let parent = call.cause.request().filter(|_| call.cause.is_certain() && !is_stream(call))?;
+    let parent = call.client.cause.request().filter(|_| call.client.cause.is_certain() && !is_stream(call))?;
     let may_change = tasks::may_be_tasked(world, call, world.now) || thread_affinity::may_be_moved(world, call);
     (world.spans.get(parent).is_some() && !may_change && thread_affinity::doubt(world, call).is_none())
         .then_some(parent)
@@ -20,16 +20,16 @@ pub(super) fn charged_at_once(world: &World, call: &OpenSpan) -> Option<Slot> {
 
 /// Whether the answer of a call's supposed parent, which may confirm it, is still to come.
 pub(super) fn awaits_answer(world: &World, call: &OpenSpan) -> bool {
-    let parent = call.cause.request().and_then(|parent| world.spans.get(parent));
+    let parent = call.client.cause.request().and_then(|parent| world.spans.get(parent));
     // Answers of other requests do not settle this earlier.
-    !call.cause.is_certain() && parent.is_some_and(|parent| parent.end == 0 && parent.first_reply == 0)
+    !call.client.cause.is_certain() && parent.is_some_and(|parent| parent.end == 0 && parent.first_reply == 0)
 }
 
 impl Engine {
     /// The verdict on a call's parent by the evidence so far.
     pub(super) fn verdict(&self, live: &OpenSpan) -> Verdict {
         let verdict = live.group_membership.map_or_else(
-            || combine(&live.cause.proposal()),
+            || combine(&live.client.cause.proposal()),
             |group_membership| self.loops.verdict(&self.world, live, group_membership),
         );
         if verdict.grade != Grade::Confirmed {
@@ -52,9 +52,11 @@ impl Engine {
 
     /// What remains of that parent once it is reported.
     pub(super) fn kept(&self, live: &OpenSpan) -> Option<SpanRef> {
-        live.group_membership
-            .and_then(|group_membership| self.loops.kept(group_membership))
-            .or(live.cause.candidate.map(|candidate| candidate.kept))
+        live.group_membership.and_then(|group_membership| self.loops.kept(group_membership)).or(live
+            .client
+            .cause
+            .candidate
+            .map(|candidate| candidate.kept))
     }
 
     pub(super) fn id_of(&self, parent: Slot, call: &OpenSpan) -> Option<SpanId> {
@@ -73,7 +75,7 @@ impl Engine {
     pub(super) fn may_change(&self, call: &OpenSpan) -> bool {
         !self.world.finishing
             && call.deferred < DEFERRALS
-            && (call.cause.is_open()
+            && (call.client.cause.is_open()
                 || tasks::may_be_tasked(&self.world, call, self.world.now)
                 || thread_affinity::may_be_moved(&self.world, call)
                 || call.group_membership.map_or_else(

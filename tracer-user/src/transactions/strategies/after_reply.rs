@@ -55,7 +55,7 @@ pub(crate) fn still_after(
     let used = connection.is_some_and(|connection| connection.used);
     let dialled = connection.is_some_and(|connection| connection.talk.dialled_or_asks());
     let calls_for = awaited.and_then(|slot| world.spans.get(slot)).filter(|live| live.side == Side::Client);
-    let calls_for = calls_for.and_then(|call| call.cause.request());
+    let calls_for = calls_for.and_then(|call| call.client.cause.request());
     let thread = world.threads.get_mut(&op.header.tid)?;
     if dir == Direction::Rx && !dialled {
         thread.serving.polls |= thread.counters.polls != op.counters.polls;

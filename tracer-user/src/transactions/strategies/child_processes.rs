@@ -254,13 +254,14 @@ impl ChildProcesses {
 
     /// A call was sent: remembers it if the end of its process decides, and keeps the request until then.
     pub(crate) fn sent(&mut self, world: &mut World, slot: Slot) {
-        let Some(live) = world.spans.get_mut(slot).filter(|live| live.cause.state == CallState::AwaitsProcess) else {
+        let Some(live) = world.spans.get_mut(slot).filter(|live| live.client.cause.state == CallState::AwaitsProcess)
+        else {
             return;
         };
-        let request = live.cause.request();
+        let request = live.client.cause.request();
         if self.calls.len() >= WAITING {
             self.reached += 1;
-            live.cause.state = CallState::Settled;
+            live.client.cause.state = CallState::Settled;
             return;
         }
         self.calls.push(slot);
@@ -284,7 +285,7 @@ impl ChildProcesses {
             let verdict = self.verdict_on_child(world, live, now);
             let (start, end) = (live.start, live.end);
             let Some(live) = world.spans.get_mut(slot) else { continue };
-            let cause = &mut live.cause;
+            let cause = &mut live.client.cause;
             if let Some(forking) = found.filter(|_| cause.candidate.is_none()) {
                 cause.candidate = Some(Candidate { slot: forking.request, kept: forking.kept });
                 if end != 0 && matches!(verdict, Verdict::Confirmed) {
@@ -295,7 +296,7 @@ impl ChildProcesses {
                 }
             }
             let Some(live) = world.spans.get_mut(slot) else { continue };
-            let cause = &mut live.cause;
+            let cause = &mut live.client.cause;
             match (verdict, cause.request()) {
                 (Verdict::Wait, _) => {
                     self.calls.push(slot);

@@ -167,7 +167,7 @@ impl EventLoops {
         let candidate = match (whose, live.side) {
             (GroupOwner::One(asker), _) => Some(Candidate { slot: asker.slot, kept: asker.kept }),
             (GroupOwner::Several, Side::Server) => own.map(|slot| Candidate { slot, kept: live.kept() }),
-            (GroupOwner::Several, Side::Client) => live.cause.candidate,
+            (GroupOwner::Several, Side::Client) => live.client.cause.candidate,
             (GroupOwner::Untied, _) => None,
         };
         Cause { candidate, ..Cause::none(Evidence::NoCallback) }
@@ -242,10 +242,10 @@ impl EventLoops {
         // Work still to be done for the call belongs to the request.
         if let Some(call) = world.spans.get_mut(own)
             && call.side == Side::Client
-            && call.cause.candidate.is_none()
+            && call.client.cause.candidate.is_none()
             && !met
         {
-            call.cause.candidate = Some(Candidate { slot: request, kept });
+            call.client.cause.candidate = Some(Candidate { slot: request, kept });
         }
     }
 
@@ -287,10 +287,10 @@ impl EventLoops {
     pub(crate) fn verdict(&self, world: &World, live: &OpenSpan, group_membership: GroupMembership) -> Verdict {
         let since = |slot: Slot, otherwise: Nanos| world.spans.get(slot).map_or(otherwise, |live| live.start);
         combine(&match self.groups.whose(group_membership.callback_group) {
-            GroupOwner::Untied if live.cause.is_certain() => Proposal::none(live.cause.evidence),
+            GroupOwner::Untied if live.client.cause.is_certain() => Proposal::none(live.client.cause.evidence),
             GroupOwner::Untied => Proposal::none(Evidence::Untied),
             GroupOwner::Several => Proposal {
-                parent: live.cause.request(),
+                parent: live.client.cause.request(),
                 ..Proposal::none(Evidence::NoCallback).doubted(Some(Doubt::CallbacksMeet))
             },
             GroupOwner::One(Asker { slot, since: read, .. }) => {
@@ -342,7 +342,7 @@ impl EventLoops {
         let goes_on = live.deferred < PATIENCE && self.groups.is_open(group_membership.callback_group);
         match self.groups.whose(group_membership.callback_group) {
             GroupOwner::Several => false,
-            GroupOwner::Untied => goes_on && !live.cause.is_certain(),
+            GroupOwner::Untied => goes_on && !live.client.cause.is_certain(),
             GroupOwner::One(asker) => {
                 let request = world.spans.get(asker.slot);
                 goes_on || request.is_some_and(|request| request.end == 0 && request.first_reply == 0)

@@ -203,7 +203,7 @@ impl Forwarding {
         else {
             return;
         };
-        let (fingerprint, tgid, candidate) = (call.fingerprint, call.pid, call.cause.request());
+        let (fingerprint, tgid, candidate) = (call.fingerprint, call.pid, call.client.cause.request());
         let Some(thread) = world.threads.get(&tid).filter(|thread| !thread.open.is_empty()) else { return };
         let multiplexer = thread.several();
         let several = thread.open.len() > 1;
@@ -242,13 +242,13 @@ impl Forwarding {
             && let Some(call) = world.spans.get_mut(slot)
         {
             let (since, kept) = first;
-            call.cause.candidate = Some(Candidate { slot: request, kept });
-            (call.cause.vote, call.cause.evidence) = (Vote::None, Evidence::Forwards);
-            call.cause.forwarded = Some(Forwarded { since, by_group: false });
+            call.client.cause.candidate = Some(Candidate { slot: request, kept });
+            (call.client.cause.vote, call.client.cause.evidence) = (Vote::None, Evidence::Forwards);
+            call.client.cause.forwarded = Some(Forwarded { since, by_group: false });
         }
         if calls.len() > 1 {
             for call in calls {
-                if world.spans.get(call).is_some_and(|call| call.cause.forwarded.is_some()) {
+                if world.spans.get(call).is_some_and(|call| call.client.cause.forwarded.is_some()) {
                     doubt_call(world, call, Doubt::ForwardedTwice);
                 }
             }
@@ -262,23 +262,23 @@ impl Forwarding {
         let (since, status, tgid) = (live.start, live.status, live.pid);
         let trusted = self.is_proxy(tgid);
         let several = world.threads.get(&live.tid).is_some_and(Thread::several);
-        let Some(call) = world.spans.get_mut(slot).filter(|call| !call.cause.is_certain()) else { return };
-        if call.cause.request() != Some(request) || !trusted || !several {
+        let Some(call) = world.spans.get_mut(slot).filter(|call| !call.client.cause.is_certain()) else { return };
+        if call.client.cause.request() != Some(request) || !trusted || !several {
             return;
         }
         if call.first_reply != 0 && call.status == status {
-            let before = call.cause.forwarded.is_some_and(|forwarded| forwarded.by_group);
-            let by_group = before || call.cause.vote == Vote::For(request);
-            call.cause.forwarded = Some(Forwarded { since, by_group });
-            (call.cause.vote, call.cause.evidence) = (Vote::For(request), Evidence::Forwards);
-        } else if call.cause.forwarded.is_some() {
+            let before = call.client.cause.forwarded.is_some_and(|forwarded| forwarded.by_group);
+            let by_group = before || call.client.cause.vote == Vote::For(request);
+            call.client.cause.forwarded = Some(Forwarded { since, by_group });
+            (call.client.cause.vote, call.client.cause.evidence) = (Vote::For(request), Evidence::Forwards);
+        } else if call.client.cause.forwarded.is_some() {
             doubt_call(world, slot, Doubt::OtherReply);
         }
     }
 
     /// Why a call is doubtful whose parent was found by forwarding or by its callback group.
     pub(crate) fn doubt(&self, world: &World, call: &OpenSpan) -> Option<Doubt> {
-        let cause = &call.cause;
+        let cause = &call.client.cause;
         let Some(Forwarded { since, by_group }) = cause.forwarded else {
             let grouped = call.group_membership.is_none() && cause.taken.is_none() && !cause.is_tasked();
             let grouped = grouped && cause.evidence != Evidence::OnlySender;
@@ -306,7 +306,7 @@ impl Forwarding {
     /// several calls have shown that its threads go on with what they read.
     fn doubt_of_group(&self, world: &World, call: &OpenSpan) -> Option<Doubt> {
         let sides = self.sides.get(&call.pid);
-        let at_both = call.cause.one_pending_read.at_both();
+        let at_both = call.client.cause.one_pending_read.at_both();
         if world.processes.affinity.moves(call.pid) || request_mobility::may_move_unseen(world, call) {
             let sure =
                 at_both && sides.is_some_and(|sides| sides.one_pending_read.is_usual() && sides.all.is_consistent());
@@ -321,17 +321,17 @@ impl Forwarding {
     /// the same request. `one_pending_read`: the thread had read nothing else when it answered.
     pub(crate) fn sides_met(&mut self, world: &mut World, call: Slot, request: Slot, one_pending_read: bool) {
         let Some(live) =
-            world.spans.get_mut(call).filter(|live| live.group_membership.is_none() && !live.cause.is_tasked())
+            world.spans.get_mut(call).filter(|live| live.group_membership.is_none() && !live.client.cause.is_tasked())
         else {
             return;
         };
-        live.cause.one_pending_read.answered(one_pending_read);
-        let Some(candidate) = live.cause.request().filter(|_| !live.cause.is_certain()) else { return };
+        live.client.cause.one_pending_read.answered(one_pending_read);
+        let Some(candidate) = live.client.cause.request().filter(|_| !live.client.cause.is_certain()) else { return };
         let (sides, tgid) = (&mut self.sides, live.pid);
         if sides.len() < world.limits.processes || sides.contains_key(&tgid) {
             let sides = sides.entry(tgid).or_default();
             sides.all.count(candidate == request);
-            if live.cause.one_pending_read.at_both() {
+            if live.client.cause.one_pending_read.at_both() {
                 sides.one_pending_read.count(candidate == request);
             }
         }
@@ -343,7 +343,7 @@ impl Forwarding {
 }
 
 fn doubt_call(world: &mut World, call: Slot, why: Doubt) {
-    if let Some(live) = world.spans.get_mut(call).filter(|live| !live.cause.is_certain()) {
-        live.cause.doubt = Some(why);
+    if let Some(live) = world.spans.get_mut(call).filter(|live| !live.client.cause.is_certain()) {
+        live.client.cause.doubt = Some(why);
     }
 }

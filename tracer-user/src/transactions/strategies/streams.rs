@@ -26,15 +26,16 @@ pub(crate) fn asked(world: &mut World, slot: Slot, tid: u32) {
 /// The call's reply came: records whether one thread made all calls on its connection until then.
 pub(crate) fn replied(world: &mut World, slot: Slot) {
     let Some(live) = world.spans.get_mut(slot).filter(|live| is_stream(live)) else { return };
-    live.sole = world.connections.get(&live.cookie).is_some_and(|connection| connection.asker == live.tid);
+    live.client.sole = world.connections.get(&live.cookie).is_some_and(|connection| connection.asker == live.tid);
 }
 
 /// Whether only the sending thread links the call to a request while others send on its connection, too.
 fn is_shared_stream(world: &World, live: &OpenSpan) -> bool {
-    if !is_stream(live) || live.cause.state == CallState::DecidedByTask || live.cause.candidate.is_none() {
+    if !is_stream(live) || live.client.cause.state == CallState::DecidedByTask || live.client.cause.candidate.is_none()
+    {
         return false;
     }
-    !world.connections.get(&live.cookie).map_or(live.sole, |connection| connection.asker == live.tid)
+    !world.connections.get(&live.cookie).map_or(live.client.sole, |connection| connection.asker == live.tid)
 }
 
 /// Why such a call is ambiguous, if it is.
@@ -45,8 +46,8 @@ pub(crate) fn doubt(world: &World, live: &OpenSpan) -> Option<Doubt> {
 /// Such a call is reported, and its thread is the only evidence: notes that no other thread could have sent it.
 pub(crate) fn judge(world: &mut World, slot: Slot) {
     let Some(live) = world.spans.get_mut(slot).filter(|live| is_stream(live)) else { return };
-    let by_thread = live.cause.candidate.is_some() && live.cause.is_certain();
-    if by_thread && live.cause.doubt.is_none() && live.cause.state != CallState::DecidedByTask {
-        live.cause.evidence = Evidence::OnlySender;
+    let by_thread = live.client.cause.candidate.is_some() && live.client.cause.is_certain();
+    if by_thread && live.client.cause.doubt.is_none() && live.client.cause.state != CallState::DecidedByTask {
+        live.client.cause.evidence = Evidence::OnlySender;
     }
 }

@@ -83,7 +83,7 @@ pub(crate) fn note(world: &mut World, op: &Op) {
 /// that is settled.
 pub(crate) fn may_be_tasked(world: &World, live: &OpenSpan, now: Nanos) -> bool {
     let may_matter = match live.side {
-        Side::Client => live.cause.shown_by == ShownBy::Thread && live.cause.candidate.is_some(),
+        Side::Client => live.client.cause.shown_by == ShownBy::Thread && live.client.cause.candidate.is_some(),
         // A request waits for the calls it may have caused: they carry its trace id.
         Side::Server => !live.calls.is_empty(),
     };
@@ -94,8 +94,8 @@ pub(crate) fn may_be_tasked(world: &World, live: &OpenSpan, now: Nanos) -> bool 
 
 /// Why a call is doubtful that was made before the process was known to be task-based.
 pub(crate) fn doubt(world: &World, live: &OpenSpan) -> Option<Doubt> {
-    let by_thread = live.cause.shown_by == ShownBy::Thread;
-    let early = live.side == Side::Client && by_thread && live.cause.candidate.is_some();
+    let by_thread = live.client.cause.shown_by == ShownBy::Thread;
+    let early = live.side == Side::Client && by_thread && live.client.cause.candidate.is_some();
     (early && world.processes.interleaving.contains(&live.pid)).then_some(Doubt::BeforeTasks)
 }
 
@@ -125,8 +125,8 @@ pub(crate) fn passed_on(world: &mut World, cookie: u64, call: Slot, entity: u64)
     let Some(connection) = world.connections.get_mut(&cookie) else { return };
     for before in connection.sends(entity, call) {
         let Some(live) = world.spans.get_mut(before) else { continue };
-        live.passed_on = true;
-        if let Some(answer) = live.provisional_parent.take() {
+        live.client.passed_on = true;
+        if let Some(answer) = live.client.provisional_parent.take() {
             decide_by_task(world, before, &answer, Some(Doubt::SharedConnection));
         }
     }
@@ -145,12 +145,12 @@ impl Tasks {
 
     /// A call was sent: finds the request its task works for. Returns whether another task spawned that task.
     pub(crate) fn sent(&mut self, world: &mut World, slot: Slot, op: &Op) -> bool {
-        let Some(live) = world.spans.get(slot).filter(|live| live.cause.is_tasked()) else { return false };
-        if live.cause.is_certain() && live.cause.candidate.is_none() {
+        let Some(live) = world.spans.get(slot).filter(|live| live.client.cause.is_tasked()) else { return false };
+        if live.client.cause.is_certain() && live.client.cause.candidate.is_none() {
             // Its process serves no requests.
             return false;
         }
-        if live.cause.evidence == Evidence::AfterReply {
+        if live.client.cause.evidence == Evidence::AfterReply {
             // The task has answered that request and will answer others: answers divide its time.
             return false;
         }
@@ -167,18 +167,18 @@ impl Tasks {
             Works::Undecided(id) => {
                 if self.table.waits(id, slot)
                     && let Some(live) = world.spans.get_mut(slot)
-                    && !live.cause.is_certain()
+                    && !live.client.cause.is_certain()
                 {
-                    live.cause.state = CallState::AwaitsTask;
-                    live.cause.evidence = Evidence::TaskWithoutRequest;
+                    live.client.cause.state = CallState::AwaitsTask;
+                    live.client.cause.evidence = Evidence::TaskWithoutRequest;
                 }
                 return self.table.is_made(id);
             }
             Works::Unknown(why) => {
                 if let Some(live) = world.spans.get_mut(slot)
-                    && live.cause.candidate.is_none()
+                    && live.client.cause.candidate.is_none()
                 {
-                    live.cause.evidence = why;
+                    live.client.cause.evidence = why;
                 }
             }
         }
@@ -189,11 +189,11 @@ impl Tasks {
     pub(crate) fn read(&mut self, world: &mut World, cookie: u64, op: &Op) {
         for (call, doubt) in self.table.reads(op, cookie) {
             let Some(live) = world.spans.get_mut(call) else { continue };
-            match live.cause.state {
-                CallState::DecidedByTask => live.cause.doubt = doubt,
+            match live.client.cause.state {
+                CallState::DecidedByTask => live.client.cause.doubt = doubt,
                 CallState::AwaitsTask => {
-                    live.cause.state = CallState::Settled;
-                    live.cause.evidence = doubt.map_or(Evidence::TaskWithoutRequest, Evidence::Doubtful);
+                    live.client.cause.state = CallState::Settled;
+                    live.client.cause.evidence = doubt.map_or(Evidence::TaskWithoutRequest, Evidence::Doubtful);
                 }
                 _ => {}
             }
@@ -224,24 +224,25 @@ impl Tasks {
     pub(crate) fn still_waits(&mut self, world: &mut World, slot: Slot, now: Nanos) -> bool {
         // Under pressure, calls of tasks that answer no request must not crowd out other spans.
         let crowded = world.spans.len() > world.limits.spans / 2;
-        let Some(live) = world.spans.get_mut(slot).filter(|live| live.cause.state == CallState::AwaitsTask) else {
+        let Some(live) = world.spans.get_mut(slot).filter(|live| live.client.cause.state == CallState::AwaitsTask)
+        else {
             return false;
         };
-        let patience = if live.provisional_parent.is_some() { LENT_PATIENCE } else { PATIENCE };
-        let seen = live.cause.shown_by == ShownBy::TaskOrGroup
-            && matches!(live.cause.vote, Vote::For(slot) if live.cause.request() == Some(slot));
+        let patience = if live.client.provisional_parent.is_some() { LENT_PATIENCE } else { PATIENCE };
+        let seen = live.client.cause.shown_by == ShownBy::TaskOrGroup
+            && matches!(live.client.cause.vote, Vote::For(slot) if live.client.cause.request() == Some(slot));
         if now != Nanos::MAX && !crowded && live.deferred < patience && !seen {
             return true;
         }
-        live.cause.state = CallState::AwaitsResult;
-        let (tgid, task, passed) = (live.pid, live.cause.task, live.cause.passed != Passed::No);
+        live.client.cause.state = CallState::AwaitsResult;
+        let (tgid, task, passed) = (live.pid, live.client.cause.task, live.client.cause.passed != Passed::No);
         // A task that sends for others would have shown for which request by now.
         if task != 0
             && live.first_reply != 0
             && self.wakers.is_own(tgid, task, passed)
-            && let Some(answer) = live.provisional_parent.take()
+            && let Some(answer) = live.client.provisional_parent.take()
         {
-            live.passed_on = true;
+            live.client.passed_on = true;
             decide_by_task(world, slot, &answer, Some(Doubt::SharedConnection));
         }
         false

@@ -83,7 +83,7 @@ pub(crate) fn sent(world: &mut World, slot: Slot, op: &Op) {
         return;
     }
     let (tid, tgid) = (op.header.tid, op.header.tgid);
-    let Some(cause) = world.spans.get(slot).map(|live| live.cause) else { return };
+    let Some(cause) = world.spans.get(slot).map(|live| live.client.cause) else { return };
     let claims = is_by_thread(&cause);
     let Some(thread) = world.threads.get_mut(&tid) else { return };
     thread.requests.calls |= cause.candidate.is_some();
@@ -98,7 +98,7 @@ pub(crate) fn sent(world: &mut World, slot: Slot, op: &Op) {
     }
     let others = may_be_of_others(world, tid, tgid);
     if let Some(live) = world.spans.get_mut(slot) {
-        live.cause.others_open = others;
+        live.client.cause.others_open = others;
     }
 }
 
@@ -133,7 +133,7 @@ pub(crate) fn answered(world: &mut World, slot: Slot, by: u32, op: &Op) {
     let (reader, tgid, since) = (live.tid, live.pid, live.start);
     let others_open = |slot: Option<Slot>| {
         let call = slot.and_then(|slot| world.spans.get(slot));
-        call.is_some_and(|call| call.cause.is_certain() && call.cause.others_open)
+        call.is_some_and(|call| call.client.cause.is_certain() && call.client.cause.others_open)
     };
     let stays = reader == by && (live.forks || live.calls.iter().any(|time| others_open(time.call)));
     if world.threads.get_mut(&by).is_some_and(|thread| thread.requests.sent()) {
@@ -222,28 +222,28 @@ pub(crate) fn may_be_moved(world: &World, live: &OpenSpan) -> bool {
 }
 
 fn call_may_be_moved(world: &World, live: &OpenSpan) -> bool {
-    let claims = live.side == Side::Client && is_by_thread(&live.cause);
-    let unseen = || live.cause.others_open || world.losses.cover(live.start).is_some();
+    let claims = live.side == Side::Client && is_by_thread(&live.client.cause);
+    let unseen = || live.client.cause.others_open || world.losses.cover(live.start).is_some();
     !world.finishing && claims && live.deferred < PATIENCE && unseen() && is_unknown(world, live.pid)
 }
 
 /// Why the thread that sent the call does not show its request.
 pub(crate) fn doubt(world: &World, live: &OpenSpan) -> Option<Doubt> {
-    if live.side != Side::Client || !is_by_thread(&live.cause) {
+    if live.side != Side::Client || !is_by_thread(&live.client.cause) {
         return None;
     }
     if world.processes.affinity.moves(live.pid) {
         return Some(Doubt::Moves);
     }
     let lost = world.losses.cover(live.start);
-    if !is_unknown(world, live.pid) || !(live.cause.others_open || lost.is_some()) {
+    if !is_unknown(world, live.pid) || !(live.client.cause.others_open || lost.is_some()) {
         return None;
     }
     // What is missing may have shown that they move.
     let unseen = lost == Some(Evidence::EventsLost)
         || world.threads.get(&live.tid).is_some_and(|thread| thread.lost_at >= live.start);
     let crossed = world.processes.affinity.processes.get(&live.pid).is_none_or(|process| process.crossed);
-    (crossed || (live.cause.others_open && unseen)).then_some(Doubt::MayMove)
+    (crossed || (live.client.cause.others_open && unseen)).then_some(Doubt::MayMove)
 }
 
 /// Whether the thread that sent a call is the evidence for its parent.

@@ -86,19 +86,20 @@ fn hand(world: &mut World, call: Slot, back: &ResultWakeup, doubt: Option<Doubt>
     let asked_at = world.spans.get(call).map_or(0, |live| live.start);
     let answered = world.spans.get(back.request).filter(|live| live.first_reply > asked_at);
     let answered = answered.map(|live| live.answered_by);
-    let Some(live) = world.spans.get_mut(call).filter(|live| live.cause.state != CallState::DecidedByTask) else {
+    let Some(live) = world.spans.get_mut(call).filter(|live| live.client.cause.state != CallState::DecidedByTask)
+    else {
         return;
     };
     if let Some(thread) = world.threads.get_mut(&live.tid) {
         thread.works = true;
     }
-    live.cause.state = CallState::Settled;
-    live.cause.candidate = Some(Candidate { slot: back.request, kept: back.kept });
-    live.cause.taken = Some(Taken { by: back.by, futex: back.futex, calls });
-    live.cause.doubt = doubt;
-    live.cause.evidence = if back.by == live.tid { Evidence::TookReply } else { Evidence::AwaitedResult };
+    live.client.cause.state = CallState::Settled;
+    live.client.cause.candidate = Some(Candidate { slot: back.request, kept: back.kept });
+    live.client.cause.taken = Some(Taken { by: back.by, futex: back.futex, calls });
+    live.client.cause.doubt = doubt;
+    live.client.cause.evidence = if back.by == live.tid { Evidence::TookReply } else { Evidence::AwaitedResult };
     if let Some(tid) = answered {
-        live.cause.vote = if tid == back.by { Vote::For(back.request) } else { Vote::Split };
+        live.client.cause.vote = if tid == back.by { Vote::For(back.request) } else { Vote::Split };
     }
     // Its cost is charged when it is reported: a doubt may still come.
     let time = CallTime { call: Some(call), start: live.start, end: live.end };
@@ -117,18 +118,18 @@ pub(crate) fn confirm(world: &mut World, request: Slot, tid: u32) {
     let candidate_calls = live.candidate_calls.clone();
     for call in candidate_calls {
         let Some(live) = world.spans.get_mut(call) else { continue };
-        if let Some(taken) = live.cause.taken.filter(|_| live.cause.request() == Some(request)) {
-            live.cause.vote = if taken.by == tid { Vote::For(request) } else { Vote::Split };
+        if let Some(taken) = live.client.cause.taken.filter(|_| live.client.cause.request() == Some(request)) {
+            live.client.cause.vote = if taken.by == tid { Vote::For(request) } else { Vote::Split };
         }
     }
 }
 
 pub(crate) fn dismiss(world: &mut World, call: Slot) {
     if let Some(live) = world.spans.get_mut(call) {
-        if live.cause.state == CallState::AwaitsResult {
-            live.cause.state = CallState::Settled;
+        if live.client.cause.state == CallState::AwaitsResult {
+            live.client.cause.state = CallState::Settled;
         }
-        live.wakeup_candidates = None;
+        live.client.wakeup_candidates = None;
     }
 }
 
@@ -168,8 +169,8 @@ impl ThreadPools {
         let given_up =
             (thread.detached_calls.calls.len() >= MAX_DETACHED_CALLS).then(|| thread.detached_calls.calls.remove(0));
         thread.detached_calls.calls.push(slot);
-        if let Some(live) = world.spans.get_mut(slot).filter(|live| live.cause.state == CallState::Settled) {
-            live.cause.state = CallState::AwaitsResult;
+        if let Some(live) = world.spans.get_mut(slot).filter(|live| live.client.cause.state == CallState::Settled) {
+            live.client.cause.state = CallState::AwaitsResult;
         }
         if let Some(call) = given_up {
             world.counters.detached_calls_given_up += 1;
@@ -379,10 +380,12 @@ impl ThreadPools {
             let last = index + 1 == count;
             let alone = last || (back.paired && !unreturned);
             hand(world, call, &back, doubt, if alone { 1 } else { count });
-            if let Some(live) = world.spans.get_mut(call).filter(|live| live.cause.state != CallState::DecidedByTask) {
-                live.wakeup_candidates.clone_from(&wakeup_candidates);
+            if let Some(live) =
+                world.spans.get_mut(call).filter(|live| live.client.cause.state != CallState::DecidedByTask)
+            {
+                live.client.wakeup_candidates.clone_from(&wakeup_candidates);
                 if wakeup_candidates.is_some() {
-                    live.cause.state = CallState::AwaitsResult;
+                    live.client.cause.state = CallState::AwaitsResult;
                 }
             }
         }
@@ -418,7 +421,7 @@ impl ThreadPools {
 
     /// Why it is doubtful, by now, that the thread that took the result caused the call.
     pub(crate) fn doubt(&self, world: &World, live: &OpenSpan) -> Option<Doubt> {
-        let taken = live.cause.taken.filter(|_| live.cause.doubt.is_none())?;
+        let taken = live.client.cause.taken.filter(|_| live.client.cause.doubt.is_none())?;
         // That thread may have read another request since, unseen.
         if world.threads.get(&taken.by).is_some_and(|thread| thread.lost_at >= live.start) {
             return Some(Doubt::ThreadUnseen);

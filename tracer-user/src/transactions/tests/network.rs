@@ -36,7 +36,7 @@ fn a_call_has_its_connect_and_the_retransmits_during_it() {
     host.sends(1, 5, GET).reads(1, 5, OK);
     let spans = host.finish();
     let figures: Vec<_> =
-        spans.iter().map(|(live, _)| (live.network.latest(), live.opening.as_deref().copied())).collect();
+        spans.iter().map(|(live, _)| (live.network.latest(), live.client.opening.as_deref().copied())).collect();
     let network = |retransmits| Some(Network { rtt_us: 120, rtt_min_us: 90, retransmits: Some(retransmits) });
     let opening = Opening { connect: 1_000, established: 1_700, ..Opening::default() };
     assert_eq!(figures, [(network(5), Some(opening)), (network(0), None)]);

@@ -12,39 +12,39 @@ use crate::transactions::world::World;
 /// The task's evidence: the call was made for the request of `answer`.
 pub(crate) fn decide_by_task(world: &mut World, call: Slot, answer: &AnsweredRequest, doubt: Option<Doubt>) {
     let Some(live) = world.spans.get_mut(call).filter(|live| live.side == Side::Client) else { return };
-    let is_decided = live.cause.state == CallState::DecidedByTask;
-    let several = (live.cause.passed == Passed::ToSeveral).then_some(Doubt::SeveralTasks);
+    let is_decided = live.client.cause.state == CallState::DecidedByTask;
+    let several = (live.client.cause.passed == Passed::ToSeveral).then_some(Doubt::SeveralTasks);
     let mut doubt = several.or(doubt);
-    if doubt == Some(Doubt::SharedConnection) && !is_decided && !live.cause.is_certain() {
-        if !live.passed_on {
-            live.provisional_parent = Some(Box::new(*answer));
-            live.cause.state = CallState::AwaitsTask;
+    if doubt == Some(Doubt::SharedConnection) && !is_decided && !live.client.cause.is_certain() {
+        if !live.client.passed_on {
+            live.client.provisional_parent = Some(Box::new(*answer));
+            live.client.cause.state = CallState::AwaitsTask;
             return;
         }
         doubt = None;
     }
     if is_decided {
         // Only a doubt can still change the decision.
-        live.cause.doubt = doubt.or(live.cause.doubt);
+        live.client.cause.doubt = doubt.or(live.client.cause.doubt);
         return;
     }
-    if live.cause.is_certain() {
+    if live.client.cause.is_certain() {
         // The thread's evidence stands unless the task's contradicts it.
-        if live.cause.request() != Some(answer.request) {
-            (live.cause.evidence, live.cause.vote) = (Evidence::Contradicted, Vote::Split);
+        if live.client.cause.request() != Some(answer.request) {
+            (live.client.cause.evidence, live.client.cause.vote) = (Evidence::Contradicted, Vote::Split);
         }
         return;
     }
     if live.start < answer.start {
-        (live.cause.evidence, live.cause.state) = (Evidence::SentBeforeTask, CallState::Settled);
+        (live.client.cause.evidence, live.client.cause.state) = (Evidence::SentBeforeTask, CallState::Settled);
         return;
     }
-    let is_passed = live.cause.passed != Passed::No;
-    live.cause.state = CallState::DecidedByTask;
-    live.cause.candidate = Some(Candidate { slot: answer.request, kept: answer.kept });
-    live.cause.evidence = if is_passed { Evidence::TaskPassed } else { Evidence::TaskAnswered };
-    (live.cause.doubt, live.cause.vote) = (doubt, Vote::For(answer.request));
-    live.cause.taken = None;
+    let is_passed = live.client.cause.passed != Passed::No;
+    live.client.cause.state = CallState::DecidedByTask;
+    live.client.cause.candidate = Some(Candidate { slot: answer.request, kept: answer.kept });
+    live.client.cause.evidence = if is_passed { Evidence::TaskPassed } else { Evidence::TaskAnswered };
+    (live.client.cause.doubt, live.client.cause.vote) = (doubt, Vote::For(answer.request));
+    live.client.cause.taken = None;
     let time = CallTime { call: Some(call), start: live.start, end: live.end };
     if time.end != 0
         && let Some(request) = world.spans.get_mut(answer.request)

@@ -190,9 +190,9 @@ impl Wakers {
 /// Another task took the call's result as well.
 fn doubt_passed(world: &mut World, call: Slot) {
     let Some(live) = world.spans.get_mut(call) else { return };
-    live.cause.passed = Passed::ToSeveral;
-    if live.cause.state == CallState::DecidedByTask {
-        live.cause.doubt = Some(Doubt::SeveralTasks);
+    live.client.cause.passed = Passed::ToSeveral;
+    if live.client.cause.state == CallState::DecidedByTask {
+        live.client.cause.doubt = Some(Doubt::SeveralTasks);
     }
 }
 
@@ -204,7 +204,7 @@ impl Wakers {
             return;
         }
         if let Some(live) = world.spans.get_mut(call) {
-            live.cause.task = entity;
+            live.client.cause.task = entity;
         }
         let spans = &world.spans;
         let relay = self.relay(tgid, entity, start);
@@ -352,16 +352,16 @@ fn pass(world: &mut World, tasks: &mut TaskTable, detached_call: DetachedCall, b
     let Some(live) = world
         .spans
         .get_mut(call)
-        .filter(|live| live.side == Side::Client && live.cause.state != CallState::DecidedByTask)
+        .filter(|live| live.side == Side::Client && live.client.cause.state != CallState::DecidedByTask)
     else {
         return 0;
     };
     tasks.waits_no_more(waits, call);
-    live.provisional_parent = None;
-    if live.cause.passed == Passed::No {
-        live.cause.passed = Passed::ToOne;
+    live.client.provisional_parent = None;
+    if live.client.cause.passed == Passed::No {
+        live.client.cause.passed = Passed::ToOne;
     }
-    live.cause.task = by;
+    live.client.cause.task = by;
     let spans = &world.spans;
     let over = |slot: Slot| spans.get(slot).is_none_or(|live| live.end != 0);
     match tasks.works_in(to, &over) {
@@ -371,7 +371,7 @@ fn pass(world: &mut World, tasks: &mut TaskTable, detached_call: DetachedCall, b
         }
         Works::Undecided(_) if tasks.waits(to, call) => {
             if let Some(live) = world.spans.get_mut(call) {
-                live.cause.state = CallState::AwaitsTask;
+                live.client.cause.state = CallState::AwaitsTask;
             }
             to
         }

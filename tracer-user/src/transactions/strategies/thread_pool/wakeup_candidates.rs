@@ -35,17 +35,17 @@ pub(crate) fn has_wakeup_candidates(world: &mut World, call: Slot, now: Nanos) -
     if known == Taker::Later && now != Nanos::MAX {
         return true;
     }
-    live.wakeup_candidates = None;
-    if known == Taker::First && live.cause.doubt == Some(Doubt::SeveralWoken) {
-        live.cause.doubt = None;
+    live.client.wakeup_candidates = None;
+    if known == Taker::First && live.client.cause.doubt == Some(Doubt::SeveralWoken) {
+        live.client.cause.doubt = None;
     }
     false
 }
 
 fn known(world: &World, call: Slot) -> Taker {
     let Some(live) = world.spans.get(call) else { return Taker::Never };
-    let Some(wakeup_candidates) = live.wakeup_candidates.as_deref() else { return Taker::Never };
-    let first = live.cause.request().and_then(|slot| world.spans.get(slot));
+    let Some(wakeup_candidates) = live.client.wakeup_candidates.as_deref() else { return Taker::Never };
+    let first = live.client.cause.request().and_then(|slot| world.spans.get(slot));
     match first.map(|first| first.answered_after) {
         Some(Some(wakeups_or_calls)) if wakeups_or_calls == wakeup_candidates.own => {}
         Some(None) => return Taker::Later,
