@@ -80,7 +80,7 @@ impl Pipeline {
 
     fn span(live: &mut OpenSpan, class: ClassId, verdicts: &Verdicts) -> Span {
         let (downstream, after_reply) = (live.downstream(), live.after_reply());
-        let calls = live.calls.len() as u32;
+        let calls = live.server.calls.len() as u32;
         let outcome = live.outcome.unwrap_or(Outcome::Unfinished);
         let error = is_error(live.protocol, live.side, live.status, live.failure, outcome);
         // A message's context names its producer: a link, not a parent.
@@ -112,7 +112,7 @@ impl Pipeline {
             encrypted: live.encrypted,
             arrived: live.arrived,
             accepted: live.accepted,
-            pool_queue: live.pool_queue.sum(),
+            pool_queue: live.server.pool_queue.sum(),
             after_reply,
             start: live.start,
             first_reply: live.first_reply,

@@ -156,7 +156,7 @@ pub(super) fn carrier(context: Option<TraceParent>, parent: Option<SpanId>, live
     }
     match (parent, live.side) {
         (None, _) | (_, Side::Client) => "",
-        (Some(_), Side::Server) if live.caller.is_some() => "connection",
+        (Some(_), Side::Server) if live.server.caller.is_some() => "connection",
         (Some(_), Side::Server) if live.relayed_parent().is_some() => "relay",
         (Some(_), Side::Server) => "tcp_option",
     }

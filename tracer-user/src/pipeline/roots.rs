@@ -42,7 +42,7 @@ impl Pipeline {
                 _ => RootLink::Unknown,
             };
         }
-        if let Some((_, call)) = live.caller {
+        if let Some((_, call)) = live.server.caller {
             return RootLink::Below(call);
         }
         match self.engine.root_above(live) {

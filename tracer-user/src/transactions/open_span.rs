@@ -2,10 +2,10 @@
 
 mod client_side;
 mod on_demand;
+mod server_side;
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
 use tracer_common::event::NetworkPath;
 
 use super::callback_groups::CallbackGroup;
@@ -23,6 +23,7 @@ use crate::model::{
 use crate::protocols::{Conventions, Request};
 pub use client_side::ClientSide;
 pub use on_demand::OnDemand;
+pub use server_side::{CallTime, PoolQueue, ServerSide};
 
 /// CPU time after a reply below this is not reported, nanoseconds.
 const LITTLE: u64 = 1_000_000;
@@ -38,49 +39,14 @@ pub struct GroupMembership {
     pub sure: bool,
 }
 
-/// How long jobs of a request waited for pool threads.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PoolQueue {
-    /// Sum of the known waits, nanoseconds.
-    known: u64,
-    /// Number of jobs, and of jobs with a known wait.
-    jobs: u32,
-    sure: u32,
-}
-
-impl PoolQueue {
-    /// Adds a job, and how long it waited if that is certain.
-    pub fn job(&mut self, waited: Option<u64>) {
-        self.jobs = self.jobs.saturating_add(1);
-        if let Some(waited) = waited {
-            self.known = self.known.saturating_add(waited);
-            self.sure += 1;
-        }
-    }
-
-    /// Sum of all waits, nanoseconds; `None` without jobs or if any wait is uncertain.
-    pub fn sum(&self) -> Option<u64> {
-        (self.jobs != 0 && self.jobs == self.sure).then_some(self.known)
-    }
-}
-
-/// The time a call was open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CallTime {
-    /// The call; stale once it is reported.
-    pub call: Option<Slot>,
-    /// First byte sent.
-    pub start: Nanos,
-    /// Last byte received.
-    pub end: Nanos,
-}
-
 /// Calls counted per request; further ones are ignored.
 const CALLS: usize = 1024;
 
 /// An open span, or an ended one in its grace time.
 #[derive(Debug)]
 pub struct OpenSpan {
+    /// Server side: what only a request has that has to do with calls, threads and processes.
+    pub server: OnDemand<ServerSide>,
     /// Client side: what only a call has.
     pub client: OnDemand<ClientSide>,
     /// Span id.
@@ -91,8 +57,6 @@ pub struct OpenSpan {
     pub reported_as: Option<Bound>,
     /// Parent named by a `traceparent` header.
     pub remote_parent: Option<SpanId>,
-    /// The call on this host that is this request's other end (server side).
-    pub caller: Option<(Slot, SpanId)>,
     /// What TCP measured meanwhile.
     pub network: NetworkSoFar,
     /// Entry or exit port.
@@ -125,16 +89,12 @@ pub struct OpenSpan {
     pub arrived: Nanos,
     /// Whether the connection was accepted by then.
     pub accepted: Accepted,
-    /// How long its jobs waited for pool threads.
-    pub pool_queue: PoolQueue,
     /// First byte read or sent.
     pub start: Nanos,
     /// First byte of the reply; 0: none.
     pub first_reply: Nanos,
     /// End; 0 while open.
     pub end: Nanos,
-    /// Server side: the last operation its thread did for it after its reply; 0: none.
-    pub after_reply_until: Nanos,
     /// Part of `cost.cpu` used after its reply, nanoseconds.
     pub after_reply_cpu: u64,
     /// Request bytes.
@@ -159,32 +119,18 @@ pub struct OpenSpan {
     pub declared: Vec<Box<crate::model::Span>>,
     /// Samples that wait for a class.
     pub samples: Vec<StackSample>,
-    /// Server side: its thread forked a process.
-    pub forks: bool,
-    /// The processes that it forked, and these in turn, up to a limit.
-    pub children: SmallVec<[u32; 2]>,
-    /// Calls it may have caused.
-    pub calls: Vec<CallTime>,
     /// Hash of what a proxy leaves unchanged; 0: unknown.
     pub fingerprint: u64,
     /// How its request begins, if the kernel side could know its class by that.
     pub beginning: Option<Beginning>,
     /// Server side: whether it is listed by its fingerprint or only counted; none: neither.
     pub in_forwarding: Option<bool>,
-    /// Server side: the first few calls that match it and no other open request.
-    pub forwards: SmallVec<[Slot; 1]>,
-    /// Server side: a call matched both this and another open request.
-    pub looks_shared: bool,
     /// The task that began it, as the records name it; 0: none, or unknown.
     pub read_as: u64,
     /// Its ties, if an event loop with distinguishable callbacks ran it.
     pub group_membership: Option<GroupMembership>,
-    /// Server side: calls of other threads that it may have caused.
-    pub candidate_calls: SmallVec<[Slot; 1]>,
-    /// Server side: how often threads of its process that work for others woke its thread, plus the calls it made.
-    pub wakeups_or_calls: u32,
-    /// `wakeups_or_calls` when its answer began.
-    pub answered_after: Option<u32>,
+    /// Server side: whether a thread is known to have begun its answer.
+    answer_begun: bool,
     /// Server side: the thread that answered it; 0: none yet.
     pub answered_by: u32,
     /// Server side: whether its thread ran one request at a time throughout.
@@ -269,14 +215,12 @@ impl From<NewSpan> for OpenSpan {
             read_as: begins.read_as,
             multiplexed: begins.multiplexed,
             client: OnDemand::default(),
+            server: OnDemand::default(),
             reported_as: None,
-            caller: None,
             network: NetworkSoFar::default(),
             class: None,
-            pool_queue: PoolQueue::default(),
             first_reply: 0,
             end: 0,
-            after_reply_until: 0,
             after_reply_cpu: 0,
             request_bytes: 0,
             reply_bytes: 0,
@@ -288,17 +232,10 @@ impl From<NewSpan> for OpenSpan {
             cost: Cost::default(),
             posted: Cost::default(),
             samples: Vec::new(),
-            forks: false,
-            children: SmallVec::new(),
-            calls: Vec::new(),
             in_forwarding: None,
-            forwards: SmallVec::new(),
-            looks_shared: false,
             group_membership: None,
-            candidate_calls: SmallVec::new(),
             declared: Vec::new(),
-            wakeups_or_calls: 0,
-            answered_after: None,
+            answer_begun: false,
             answered_by: 0,
             alone: true,
             batch: false,
@@ -341,28 +278,43 @@ impl OpenSpan {
     /// Server side: the parent, by the strongest carrier that names one: its own header, the other end on this host,
     /// another agent, its in-band context.
     pub fn named_parent(&self) -> Option<SpanId> {
-        let here = || self.caller.map(|(_, id)| id);
+        let here = || self.server.caller.map(|(_, id)| id);
         let came = || self.inband.and_then(|inband| inband.parent);
         self.remote_parent.or_else(here).or_else(|| self.relayed_parent()).or_else(came)
     }
 
     /// Adds a call that it may have caused.
     pub fn add_call(&mut self, time: CallTime) {
-        if self.calls.len() < CALLS {
-            self.calls.push(time);
+        if self.server.calls.len() < CALLS {
+            self.server.calls.push(time);
         }
+    }
+
+    /// Server side: thread `tid` begins its answer.
+    pub fn answer_begins(&mut self, tid: u32) {
+        self.answered_by = tid;
+        if !std::mem::replace(&mut self.answer_begun, true)
+            && let Some(server) = self.server.get_mut()
+        {
+            server.answered_after = server.wakeups_or_calls;
+        }
+    }
+
+    /// Server side: how often its thread had been woken or had called when its answer began, if it has.
+    pub fn answered_after(&self) -> Option<u32> {
+        self.answer_begun.then_some(self.server.answered_after)
     }
 
     /// Work done for it after its reply. Every server does a little: closing, logging.
     pub fn after_reply(&self) -> Option<AfterReply> {
-        let time = self.after_reply_until.saturating_sub(self.end);
-        let worked = self.after_reply_until != 0 || self.after_reply_cpu >= LITTLE;
+        let time = self.server.after_reply_until.saturating_sub(self.end);
+        let worked = self.server.after_reply_until != 0 || self.after_reply_cpu >= LITTLE;
         worked.then(|| AfterReply { time, cpu: self.after_reply_cpu.min(self.cost.cpu) })
     }
 
     /// Time before its end in which at least one call was open.
     pub fn downstream(&self) -> u64 {
-        let mut calls: Vec<(Nanos, Nanos)> = self.calls.iter().map(|time| (time.start, time.end)).collect();
+        let mut calls: Vec<(Nanos, Nanos)> = self.server.calls.iter().map(|time| (time.start, time.end)).collect();
         calls.sort_unstable();
         let (mut total, mut until) = (0, 0);
         let over = if self.end == 0 { Nanos::MAX } else { self.end };

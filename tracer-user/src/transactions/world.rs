@@ -106,7 +106,7 @@ impl World {
         caller.client.callee = Some(request);
         let id = caller.id;
         let Some(live) = self.spans.get_mut(request) else { return };
-        live.caller = Some((call, id));
+        live.server.caller = Some((call, id));
         let service = live.service;
         if let Some(caller) = self.spans.get_mut(call) {
             caller.client.callee_service = Some(service);

@@ -454,7 +454,7 @@ impl Engine {
             }
             return;
         }
-        let (reader, tgid, calls) = (live.tid, live.pid, live.calls.len());
+        let (reader, tgid, calls) = (live.tid, live.pid, live.server.calls.len());
         if live.group_membership.is_some() {
             self.loops.answered_in(&mut self.world, slot, op.and_then(|during| during.own));
             return;

@@ -21,7 +21,7 @@ impl Engine {
             // It named another parent, which is unknown here.
             Side::Server if live.remote_parent.is_some() => None,
             Side::Server => {
-                let here = live.caller.and_then(|(call, _)| self.world.spans.get(call)).map(of);
+                let here = live.server.caller.and_then(|(call, _)| self.world.spans.get(call)).map(of);
                 here.or_else(|| {
                     let given = &live.relay.as_ref()?.given.as_ref()?.context;
                     Some((given.trace_flags, given.carried.clone()))
@@ -52,7 +52,7 @@ impl Engine {
     /// Who calls, as far as known by now.
     pub fn caller_of(&self, slot: Slot) -> Option<Caller> {
         let live = self.world.spans.get(slot)?;
-        if let Some(call) = live.caller.and_then(|(call, _)| self.world.spans.get(call)) {
+        if let Some(call) = live.server.caller.and_then(|(call, _)| self.world.spans.get(call)) {
             let request = self.verdict(call).sure().and_then(|parent| self.world.spans.get(parent));
             let class = request.and_then(|request| request.class);
             return Some(Caller { service: Some(call.service), remote: Arc::clone(&self.world.empty), class });
@@ -71,7 +71,7 @@ impl Engine {
     /// What the request has that serves with the call that caused this one, on this host.
     pub fn dimensions_of_caller(&self, slot: Slot) -> DimensionValues {
         let live = self.world.spans.get(slot);
-        let call = live.and_then(|live| self.world.spans.get(live.caller?.0));
+        let call = live.and_then(|live| self.world.spans.get(live.server.caller?.0));
         let request = call.and_then(|call| self.world.spans.get(self.verdict(call).sure()?));
         request.map(|request| request.dimensions).unwrap_or_default()
     }

@@ -109,7 +109,7 @@ impl Engine {
         let trace = given.context.trace;
         relay.given = Some(given);
         let (cookie, ended, answered) = (live.cookie, live.end != 0, relay.answered);
-        if live.remote_parent.is_none() && live.caller.is_none() {
+        if live.remote_parent.is_none() && live.server.caller.is_none() {
             let was = std::mem::replace(&mut live.trace, trace);
             self.relays.rename(now, was, trace);
         }
@@ -183,7 +183,7 @@ impl Engine {
         let above = |slot| self.world.spans.get(slot).is_none_or(|above| self.settled(above, depth - 1));
         match live.side {
             Side::Server if live.remote_parent.is_some() => true,
-            Side::Server => match (live.caller, &live.relay) {
+            Side::Server => match (live.server.caller, &live.relay) {
                 (Some((call, _)), _) => above(call),
                 (None, Some(relay)) => {
                     relay.given.as_ref().is_some_and(|given| given.context.settled) || self.world.now >= relay.until

@@ -32,7 +32,7 @@ fn is_preceded(world: &World, slot: Slot, now: Nanos) -> bool {
 /// The call at the other end of a request, which has ended and is not reported.
 fn call_before(world: &World, slot: Slot) -> Option<&OpenSpan> {
     let live = world.spans.get(slot).filter(|live| live.side == Side::Server && live.remote_parent.is_none())?;
-    world.spans.get(live.caller?.0).filter(|call| call.end != 0)
+    world.spans.get(live.server.caller?.0).filter(|call| call.end != 0)
 }
 
 impl Engine {
@@ -89,10 +89,10 @@ impl Engine {
             return true;
         }
         let is_open = |call: &Slot| self.world.spans.get(*call).is_some_and(|call| call.client.cause.is_open());
-        if live.candidate_calls.iter().any(is_open) || self.awaits_word(live) || self.awaits_producer(live) {
+        if live.server.candidate_calls.iter().any(is_open) || self.awaits_word(live) || self.awaits_producer(live) {
             return true;
         }
-        let above = |live: &OpenSpan| live.caller.and_then(|(call, _)| self.world.spans.get(call));
+        let above = |live: &OpenSpan| live.server.caller.and_then(|(call, _)| self.world.spans.get(call));
         let serves = live.side == Side::Server;
         let mut call = if serves { above(live) } else { Some(live) };
         if let Some((live, group_membership)) = call.and_then(|call| Some((call, call.group_membership?)))
@@ -242,7 +242,7 @@ impl Engine {
         // Spans below it would name a parent that is never reported. This looks at all spans, once for a connection that was
         // taken for another protocol's.
         let is_below = |live: &OpenSpan| {
-            live.client.cause.request() == Some(slot) || live.caller.is_some_and(|(call, _)| call == slot)
+            live.client.cause.request() == Some(slot) || live.server.caller.is_some_and(|(call, _)| call == slot)
         };
         let below: Vec<Slot> =
             self.world.spans.slots().filter(|slot| self.world.spans.get(*slot).is_some_and(is_below)).collect();
@@ -251,7 +251,9 @@ impl Engine {
             if live.client.cause.request() == Some(slot) {
                 live.client.cause = Cause::none(Evidence::WasNoRequest);
             }
-            live.caller = live.caller.filter(|(call, _)| *call != slot);
+            if let Some(server) = live.server.get_mut() {
+                server.caller = server.caller.filter(|(call, _)| *call != slot);
+            }
         }
         self.ended(slot, Outcome::Unfinished, self.world.now);
     }

@@ -50,7 +50,7 @@ impl Engine {
             let Some(request) = self.world.spans.get(parent) else {
                 return self.kept(call).map_or_else(unknown, |(id, ..)| OpenRoot::Reported(id, None));
             };
-            if let Some((above, id)) = request.caller {
+            if let Some((above, id)) = request.server.caller {
                 let Some(above) = self.world.spans.get(above) else { return OpenRoot::Reported(id, Some(parent)) };
                 (call, below) = (above, Some(parent));
                 continue;

@@ -17,7 +17,7 @@ impl Engine {
     /// request.
     pub(super) fn collect_calls(&mut self, slot: Slot, out: &mut Vec<Output>) {
         let Some(live) = self.world.spans.get_mut(slot).filter(|live| live.side == Side::Server) else { return };
-        let mut calls = std::mem::take(&mut live.calls);
+        let mut calls = live.server.take(|server| &mut server.calls);
         calls.retain(|time| {
             // A reported call has settled this itself.
             let Some(call) = time.call.and_then(|call| self.world.spans.get(call)) else { return true };
@@ -28,8 +28,8 @@ impl Engine {
             let (cost, samples) = (std::mem::take(&mut call.cost), std::mem::take(&mut call.samples));
             self.take_over(slot, cost, samples, out);
         }
-        if let Some(live) = self.world.spans.get_mut(slot) {
-            live.calls = calls;
+        if let Some(live) = self.world.spans.get_mut(slot).filter(|_| !calls.is_empty()) {
+            live.server.calls = calls;
         }
     }
 
@@ -39,13 +39,13 @@ impl Engine {
             return;
         }
         if let Some(other) = live.client.cause.request().filter(|other| Some(*other) != parent)
-            && let Some(other) = self.world.spans.get_mut(other)
+            && let Some(other) = self.world.spans.get_mut(other).and_then(|other| other.server.get_mut())
         {
             other.calls.retain(|time| time.call != Some(slot));
         }
         if let Some(request) = parent.and_then(|parent| self.world.spans.get_mut(parent))
             && live.end != 0
-            && !request.calls.iter().any(|time| time.call == Some(slot))
+            && !request.server.calls.iter().any(|time| time.call == Some(slot))
         {
             request.add_call(CallTime { call: Some(slot), start: live.start, end: live.end });
         }

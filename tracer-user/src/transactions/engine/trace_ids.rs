@@ -25,7 +25,7 @@ impl Engine {
         match live.side {
             // A session's upgrade is its parent at either end.
             _ if live.remote_parent.is_some() => None,
-            Side::Server => live.caller.map(|(call, _)| call),
+            Side::Server => live.server.caller.map(|(call, _)| call),
             Side::Client => self.sure_parent(live),
         }
     }

@@ -83,7 +83,7 @@ pub(crate) fn still_after(
     if op.cookie != after.cookie {
         after.uses(op.cookie);
         if let Some(live) = world.spans.get_mut(request) {
-            live.after_reply_until = op.header.nanos;
+            live.server.after_reply_until = op.header.nanos;
         }
     }
     thread.after_reply = Some(after);
@@ -142,6 +142,6 @@ pub(crate) fn reported(world: &mut World, tid: u32, request: Slot, kept: SpanRef
 /// Whether a thread worked for the request after its reply, within the last grace period.
 pub(crate) fn is_worked_for(world: &World, slot: Slot, now: Nanos) -> bool {
     world.spans.get(slot).is_some_and(|live| {
-        live.after_reply_until != 0 && live.after_reply_until.saturating_add(world.limits.grace) > now
+        live.server.after_reply_until != 0 && live.server.after_reply_until.saturating_add(world.limits.grace) > now
     })
 }

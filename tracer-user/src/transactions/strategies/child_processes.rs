@@ -239,10 +239,10 @@ impl ChildProcesses {
 
     /// A request is reported: processes that it forked may still make calls.
     pub(crate) fn reported(&mut self, request: Slot, live: &OpenSpan) {
-        if !live.forks {
+        if !live.server.forks {
             return;
         }
-        for child in &live.children {
+        for child in &live.server.children {
             let forking = self.processes.get_mut(child).and_then(|child| child.request.as_mut());
             // The id may have become another process's.
             let Some(forking) = forking.filter(|forking| forking.request == request) else { continue };
@@ -266,9 +266,9 @@ impl ChildProcesses {
         }
         self.calls.push(slot);
         if let Some(request) = request.and_then(|request| world.spans.get_mut(request))
-            && request.candidate_calls.len() < WAITING
+            && request.server.candidate_calls.len() < WAITING
         {
-            request.candidate_calls.push(slot);
+            request.server.candidate_calls.push(slot);
         }
     }
 
@@ -383,10 +383,10 @@ impl ChildProcesses {
 
 /// A request forked a process; whether there was room to remember that.
 fn has_child(live: &mut OpenSpan, child: u32) -> bool {
-    live.forks = true;
-    let has_room = live.children.len() < CHILDREN;
+    live.server.forks = true;
+    let has_room = live.server.children.len() < CHILDREN;
     if has_room {
-        live.children.push(child);
+        live.server.children.push(child);
     }
     has_room
 }

@@ -220,7 +220,7 @@ impl Forwarding {
         let Some(request) = one else {
             for request in &alike {
                 if let Some(live) = world.spans.get_mut(*request) {
-                    live.looks_shared = true;
+                    live.server.looks_shared = true;
                 }
             }
             let other = candidate.is_some_and(|candidate| !alike.contains(&candidate));
@@ -230,9 +230,9 @@ impl Forwarding {
             return;
         };
         let (first, calls) = match world.spans.get_mut(request) {
-            Some(live) if live.forwards.len() < FORWARDS && !live.looks_shared => {
-                live.forwards.push(slot);
-                ((live.start, live.kept()), live.forwards.clone())
+            Some(live) if live.server.forwards.len() < FORWARDS && !live.server.looks_shared => {
+                live.server.forwards.push(slot);
+                ((live.start, live.kept()), live.server.forwards.clone())
             }
             _ => return,
         };
@@ -257,8 +257,8 @@ impl Forwarding {
 
     /// The first byte of a request's answer was sent: checks whether it is the reply of the forwarding call.
     pub(crate) fn answered(&mut self, world: &mut World, request: Slot) {
-        let Some(live) = world.spans.get(request).filter(|live| !live.looks_shared) else { return };
-        let &[slot] = &live.forwards[..] else { return };
+        let Some(live) = world.spans.get(request).filter(|live| !live.server.looks_shared) else { return };
+        let &[slot] = &live.server.forwards[..] else { return };
         let (since, status, tgid) = (live.start, live.status, live.pid);
         let trusted = self.is_proxy(tgid);
         let several = world.threads.get(&live.tid).is_some_and(Thread::several);

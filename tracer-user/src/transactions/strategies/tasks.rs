@@ -85,7 +85,7 @@ pub(crate) fn may_be_tasked(world: &World, live: &OpenSpan, now: Nanos) -> bool 
     let may_matter = match live.side {
         Side::Client => live.client.cause.shown_by == ShownBy::Thread && live.client.cause.candidate.is_some(),
         // A request waits for the calls it may have caused: they carry its trace id.
-        Side::Server => !live.calls.is_empty(),
+        Side::Server => !live.server.calls.is_empty(),
     };
     let since = world.processes.serving.get(&live.pid).filter(|_| may_matter);
     since

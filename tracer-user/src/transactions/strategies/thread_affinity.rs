@@ -135,7 +135,7 @@ pub(crate) fn answered(world: &mut World, slot: Slot, by: u32, op: &Op) {
         let call = slot.and_then(|slot| world.spans.get(slot));
         call.is_some_and(|call| call.client.cause.is_certain() && call.client.cause.others_open)
     };
-    let stays = reader == by && (live.forks || live.calls.iter().any(|time| others_open(time.call)));
+    let stays = reader == by && (live.server.forks || live.server.calls.iter().any(|time| others_open(time.call)));
     if world.threads.get_mut(&by).is_some_and(|thread| thread.requests.sent()) {
         crosses(world, by, tgid);
     }
@@ -216,7 +216,7 @@ pub(crate) fn may_be_moved(world: &World, live: &OpenSpan) -> bool {
     if live.side == Side::Server {
         // A request waits for the calls it may have caused.
         let call = |slot: Slot| world.spans.get(slot).is_some_and(|call| call_may_be_moved(world, call));
-        return live.calls.iter().filter_map(|time| time.call).any(call);
+        return live.server.calls.iter().filter_map(|time| time.call).any(call);
     }
     call_may_be_moved(world, live)
 }

@@ -113,9 +113,8 @@ fn hand(world: &mut World, call: Slot, back: &ResultWakeup, doubt: Option<Doubt>
 /// Thread `tid` answered the request: calls handed to that thread were made for it.
 pub(crate) fn confirm(world: &mut World, request: Slot, tid: u32) {
     let Some(live) = world.spans.get_mut(request) else { return };
-    live.answered_by = tid;
-    live.answered_after.get_or_insert(live.wakeups_or_calls);
-    let candidate_calls = live.candidate_calls.clone();
+    live.answer_begins(tid);
+    let candidate_calls = live.server.candidate_calls.clone();
     for call in candidate_calls {
         let Some(live) = world.spans.get_mut(call) else { continue };
         if let Some(taken) = live.client.cause.taken.filter(|_| live.client.cause.request() == Some(request)) {
@@ -230,7 +229,7 @@ impl ThreadPools {
             pools.bare(JobEnd::HandedBack, 1);
         }
         if given && let Some(live) = world.spans.get_mut(request) {
-            live.pool_queue.job(waited);
+            live.server.pool_queue.job(waited);
         }
         // Threads not known to do jobs may belong to a virtual machine and wake others for their own reasons.
         let owner = if works && job(wake, before) { Target::of(&world.spans, request) } else { Target::Overhead };
@@ -358,7 +357,7 @@ impl ThreadPools {
             && !own.is_empty()
             && self.doubt_of(world, tgid, end).is_none();
         if let Some(request) = world.spans.get_mut(back.request) {
-            request.pool_queue.job(pool_queue.filter(|_| certain));
+            request.server.pool_queue.job(pool_queue.filter(|_| certain));
         }
         if let Some(thread) = world.threads.get_mut(&tid) {
             thread.detached_calls.settled_idles = certain.then_some(back_idles);
@@ -483,8 +482,8 @@ fn may_be_result(
     let calls = world.threads.get(&tid).map(|thread| thread.detached_calls.calls.clone()).unwrap_or_default();
     if let Some(live) = world.spans.get_mut(request) {
         for call in calls {
-            if live.candidate_calls.len() < MAX_DETACHED_CALLS && !live.candidate_calls.contains(&call) {
-                live.candidate_calls.push(call);
+            if live.server.candidate_calls.len() < MAX_DETACHED_CALLS && !live.server.candidate_calls.contains(&call) {
+                live.server.candidate_calls.push(call);
             }
         }
     }

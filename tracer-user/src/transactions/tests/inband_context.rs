@@ -100,7 +100,7 @@ fn another_parent_on_this_host_contradicts() {
     host.moves(2, 6, 2, true, 701, OK).moves(1, 5, 1, false, 701, OK);
     let spans = host.finish();
     let (request, verdicts) = spans.iter().find(|(live, _)| live.cookie == 2).expect("a request");
-    assert_eq!(verdicts.parent, request.caller.map(|(_, id)| id));
+    assert_eq!(verdicts.parent, request.server.caller.map(|(_, id)| id));
     assert_eq!(host.inband_ids().contradicted, 1);
 }
 

@@ -27,12 +27,12 @@ fn a_reported_span_leaves_its_memory_to_the_next_one_and_nothing_else() {
     let mut host = Host::new(Limits::default());
     host.reads(10, 1, GET).works(10, 500).sends(10, 3, GET).reads(10, 3, OK).sends(10, 1, OK);
     let (first, _) = host.finish().remove(0);
-    assert!(first.cost.cpu > 0 && first.calls.len() == 1);
+    assert!(first.cost.cpu > 0 && first.server.calls.len() == 1);
     let memory = &raw const *first;
     host.engine.give_back(first);
     host.reads(11, 5, "PUT /other HTTP/1.1\r\nHost: h\r\n\r\n").sends(11, 5, OK);
     let (second, verdicts) = host.finish().remove(0);
     assert_eq!(&raw const *second, memory);
     assert_eq!((&*second.request.method, &*second.request.path, second.cookie), ("PUT", "/other", 5));
-    assert_eq!((second.cost.cpu, second.calls.len(), verdicts.parent), (0, 0, None));
+    assert_eq!((second.cost.cpu, second.server.calls.len(), verdicts.parent), (0, 0, None));
 }

@@ -87,7 +87,7 @@ fn what_a_worker_used_is_charged_to_whom_it_worked_for() {
     let spans = host.finish();
     let cost = |path: &str, side| {
         let found = spans.iter().find(|(live, _)| &*live.request.path == path && live.side == side);
-        found.map(|(live, _)| (live.cost.cpu, live.calls.len()))
+        found.map(|(live, _)| (live.cost.cpu, live.server.calls.len()))
     };
     assert_eq!(cost("/c", Side::Client), Some((0, 0)));
     // Its own nanosecond, and the worker's 100 before the call and 30 after it; the 5 after the hand-back are overhead.
@@ -251,9 +251,9 @@ fn a_job_waited_until_its_thread_had_done_the_one_before_or_was_woken_for_it() {
         host.calls("/d").wakes(WORKER, SECOND, slept_at, given).both_answer();
         let spans = host.finish();
         let found = |path: &str| spans.iter().find(|(live, _)| &*live.request.path == path).map(|(live, _)| live);
-        let pool_queue = found("/2").and_then(|live| live.pool_queue.sum());
+        let pool_queue = found("/2").and_then(|live| live.server.pool_queue.sum());
         assert_eq!(pool_queue, certain.then_some(begins - slept_at), "{waits} waits, given {gives}");
-        assert_eq!(found("/1").and_then(|live| live.pool_queue.sum()), None, "what was before it is not known");
+        assert_eq!(found("/1").and_then(|live| live.server.pool_queue.sum()), None, "what was before it is not known");
     }
 }
 

@@ -24,8 +24,8 @@ enum Taker {
 /// Another thread woke the thread of `request`, or that thread made a call: counts it and returns the count.
 pub(crate) fn stirred(world: &mut World, request: Slot) -> u32 {
     let Some(live) = world.spans.get_mut(request) else { return 0 };
-    live.wakeups_or_calls = live.wakeups_or_calls.saturating_add(1);
-    live.wakeups_or_calls
+    live.server.wakeups_or_calls = live.server.wakeups_or_calls.saturating_add(1);
+    live.server.wakeups_or_calls
 }
 
 /// Checks whether it is known which thread took the result of `call`; returns whether it may become known later.
@@ -46,7 +46,7 @@ fn known(world: &World, call: Slot) -> Taker {
     let Some(live) = world.spans.get(call) else { return Taker::Never };
     let Some(wakeup_candidates) = live.client.wakeup_candidates.as_deref() else { return Taker::Never };
     let first = live.client.cause.request().and_then(|slot| world.spans.get(slot));
-    match first.map(|first| first.answered_after) {
+    match first.map(|first| first.answered_after()) {
         Some(Some(wakeups_or_calls)) if wakeups_or_calls == wakeup_candidates.own => {}
         Some(None) => return Taker::Later,
         _ => return Taker::Never,
@@ -54,8 +54,8 @@ fn known(world: &World, call: Slot) -> Taker {
     let mut known = Taker::First;
     for (slot, wakeups_or_calls) in &wakeup_candidates.others {
         match world.spans.get(*slot) {
-            Some(other) if other.wakeups_or_calls > *wakeups_or_calls => {}
-            Some(other) if other.answered_after.is_none() => known = Taker::Later,
+            Some(other) if other.server.wakeups_or_calls > *wakeups_or_calls => {}
+            Some(other) if other.answered_after().is_none() => known = Taker::Later,
             _ => return Taker::Never,
         }
     }
