@@ -168,6 +168,15 @@ pub fn cpu_s(pids: &[u32]) -> f64 {
     pids.iter().map(of).sum::<u64>() as f64 / 100.0
 }
 
+/// Seconds that the main threads of these processes were on the CPU, exactly, as the scheduler counts.
+pub fn scheduled_s(pids: &[u32]) -> f64 {
+    let of = |pid: &u32| {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
+        text.split(' ').next().and_then(|nanos| nanos.parse::<u64>().ok()).unwrap_or(0)
+    };
+    pids.iter().map(of).sum::<u64>() as f64 / 1e9
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,7 +5,7 @@
 //! byte order. Times are nanoseconds of `CLOCK_MONOTONIC` (`bpf_ktime_get_ns`).
 
 pub use crate::declared_call::*;
-use crate::exchange_books::Booked;
+use crate::exchange_counts::CountedExchanges;
 use crate::wire::wire;
 
 /// Declares [`Kind`]. A line a kind: its number (from 1, without gaps), its word in metrics and messages, and the struct that its
@@ -80,8 +80,8 @@ kinds! {
     /// A thread began to send on a connection that it opened, as it does when it makes a call: [`CallStack`].
     CallStack = 15, "call_stack", CallStack;
     /// Operations before this thread's next one, and exchanges of that one's connection, were counted in the kernel and not
-    /// reported: [`Booked`].
-    Booked = 16, "booked", Booked;
+    /// reported: [`CountedExchanges`].
+    CountedExchanges = 16, "counted_exchanges", CountedExchanges;
 }
 
 /// [`Op`]: bytes were sent (set) or received (clear).

@@ -3,7 +3,7 @@
 //! Lives here: the records that cross the boundary ([`event`]), what user space tells the kernel ([`policy`]), the list of
 //! kernel struct members both need ([`members`]), the ways data can be lost ([`lost`]), the rings' layout ([`ring`]), what
 //! runtimes there are ([`runtime`]), the TCP option that carries a context ([`inband_context`]), the header that does
-//! ([`header`]), exchanges that the kernel side counts itself ([`exchange_books`]), how stacks are walked ([`unwind`]), interpreters' frames in them ([`interpreter`]), limits ([`limits`]) and
+//! ([`header`]), exchanges that the kernel side counts itself ([`exchange_counts`]), how stacks are walked ([`unwind`]), interpreters' frames in them ([`interpreter`]), limits ([`limits`]) and
 //! the numbers of one processor architecture ([`arch`]).
 //!
 //! Invariant: nothing here calls the kernel, allocates or depends on another crate, so all of it is tested on the
@@ -14,7 +14,7 @@
 pub mod arch;
 mod declared_call;
 pub mod event;
-pub mod exchange_books;
+pub mod exchange_counts;
 pub mod header;
 pub mod inband_context;
 pub mod interpreter;

@@ -70,12 +70,12 @@ pub const USES_MAX: u32 = 16 * 1024;
 pub const WOKEN_MAX: u32 = 16 * 1024;
 /// Processes whose runtime is known.
 pub const RUNTIMES_MAX: u32 = 4096;
-/// Beginnings of requests that the kernel side knows the class of ([`crate::exchange_books::RequestPrefix`]).
+/// Beginnings of requests that the kernel side knows the class of ([`crate::exchange_counts::RequestPrefix`]).
 pub const REQUEST_PREFIXES_MAX: u32 = 4096;
-/// Classes of such requests, and of their exchanges by outcome ([`crate::exchange_books::Book`]).
-pub const BOOKED_CLASSES_MAX: u32 = 512;
-/// See [`BOOKED_CLASSES_MAX`].
-pub const BOOKS_MAX: u32 = 2048;
+/// Classes of such requests, and of their exchanges by outcome ([`crate::exchange_counts::Book`]).
+pub const COUNTED_CLASSES_MAX: u32 = 512;
+/// See [`COUNTED_CLASSES_MAX`].
+pub const EXCHANGE_SUMS_MAX: u32 = 2048;
 /// Processes with a policy of their own.
 pub const PROCESSES_MAX: u32 = 16 * 1024;
 /// A thread that used CPU reports it when it leaves the CPU at least this long after its last report, nanoseconds.

@@ -55,7 +55,7 @@ pub enum Lost {
     /// The sample ring was full: the stack of a call was not reported.
     RingCallStack = 23,
     /// The table of counted exchanges was full: one was not counted.
-    Books = 24,
+    ExchangeSums = 24,
 }
 
 impl Lost {
@@ -85,7 +85,7 @@ impl Lost {
         Self::Smc,
         Self::CallStack,
         Self::RingCallStack,
-        Self::Books,
+        Self::ExchangeSums,
     ];
 
     /// Whether an event of a request, or of its cost, is missing; other reasons only cost a reported event a part.
@@ -136,7 +136,7 @@ impl Lost {
             Self::Smc => "smc",
             Self::CallStack => "call_stack_limit",
             Self::RingCallStack => "ring_full_call_stack",
-            Self::Books => "books_full",
+            Self::ExchangeSums => "exchange_sums_full",
         }
     }
 }

@@ -29,7 +29,7 @@ pub const CONTROL_UNWIND: u32 = 1 << 5;
 pub const CONTROL_HANDOVERS: u32 = 1 << 6;
 
 /// Process policy, lowest byte: trace it. The bytes above say how its exchanges are counted in the kernel
-/// ([`crate::exchange_books::BookRule`]); zero = not at all.
+/// ([`crate::exchange_counts::CountingRule`]); zero = not at all.
 pub const PROCESS_TRACE: u32 = 1;
 /// Process policy: its sockets are left alone.
 pub const PROCESS_IGNORE: u32 = 2;
@@ -114,7 +114,7 @@ wire! {
         pub off_cpu_share: u32,
         /// Of 2^32 calls that threads make, of how many the stack is taken, chosen at random; 0 = of none.
         pub call_share: u32,
-        /// Of 2^32 exchanges that could be counted in the kernel ([`crate::exchange_books`]), how many are reported
+        /// Of 2^32 exchanges that could be counted in the kernel ([`crate::exchange_counts`]), how many are reported
         /// operation by operation all the same; [`u32::MAX`] = all of them, until a ring fills up.
         pub detail: u32,
         /// Zero.

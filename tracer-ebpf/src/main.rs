@@ -11,7 +11,7 @@ mod bound;
 mod call_stack;
 mod declared;
 mod emit;
-mod exchange_books;
+mod exchange_counts;
 mod header;
 mod hello;
 mod inband;

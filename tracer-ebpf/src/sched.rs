@@ -15,7 +15,7 @@ use tracer_common::{
 };
 
 use crate::{
-    arch, emit, exchange_books,
+    arch, emit, exchange_counts,
     kernel::{
         regs::Regs,
         task::{TASK_DEAD, Task},
@@ -288,7 +288,7 @@ pub(crate) fn running(task: Task, thread: &mut Thread, now: u64) -> ThreadCounte
 fn tick(task: Task, thread: &mut Thread, counters: ThreadCounters, now: u64, flags: u8) {
     thread.reported_cpu = counters.cpu;
     thread.reported_at = now;
-    exchange_books::reported(thread, &counters);
+    exchange_counts::reported(thread, &counters);
     let record = ThreadStats {
         header: Header {
             kind: Kind::ThreadStats as u8,

@@ -6,7 +6,7 @@
 use core::{ffi::c_void, ptr};
 
 use aya_ebpf::{helpers::generated, macros::btf_map};
-use tracer_common::{event::NetworkPath, exchange_books::RequestPrefix};
+use tracer_common::{event::NetworkPath, exchange_counts::RequestPrefix};
 
 use crate::ring::Parked;
 
@@ -170,12 +170,12 @@ pub(crate) struct Thread {
     pub(crate) walk: FrameWalk,
     /// What it used by its last operation or report, which class that operation was counted for (0: it was reported), and
     /// [`Thread::idles`] then.
-    pub(crate) booked: BookedThread,
+    pub(crate) counted: CountedThread,
 }
 
-/// See [`Thread::booked`].
+/// See [`Thread::counted`].
 #[repr(C)]
-pub(crate) struct BookedThread {
+pub(crate) struct CountedThread {
     pub(crate) cpu: u64,
     pub(crate) runq: u64,
     pub(crate) blocked: u64,
@@ -290,12 +290,12 @@ pub(crate) struct Sock {
     /// Where frames begin, for receives and for sends.
     pub(crate) frames: [Frames; 2],
     /// The exchange under way, if it is counted.
-    pub(crate) exchange: BookedExchange,
+    pub(crate) exchange: CountedExchange,
 }
 
 /// An exchange that is counted and not reported.
 #[repr(C)]
-pub(crate) struct BookedExchange {
+pub(crate) struct CountedExchange {
     /// Its class; 0: none is under way.
     pub(crate) class: u64,
     /// When its request began, and how long its first byte had waited to be read.

@@ -544,6 +544,12 @@ pub trait Sink {
     fn span(&mut self, names: &Names, span: &Span) {
         let _ = (names, span);
     }
+    /// `count` spans are finished that are alike.
+    fn spans(&mut self, names: &Names, span: &Span, count: u64) {
+        for _ in 0..count {
+            self.span(names, span);
+        }
+    }
     /// CPU or waiting was charged. Also called for work after a span was reported, so sums of these calls are exact,
     /// while a span's own `cost` is as of its report.
     fn cost(&mut self, names: &Names, owner: Owner, cost: Cost) {

@@ -17,7 +17,7 @@ use tracer_common::{
 
 use super::{names, sent};
 use crate::{
-    emit, exchange_books,
+    emit, exchange_counts,
     kernel::{
         mptcp::Mptcp,
         sock::{SockPtr, Tcp, What},
@@ -198,8 +198,8 @@ fn changed(sk: SockPtr, old: i32, new: i32) {
     }
     // A half-closed connection's last exchange may go on.
     if new != CLOSE_WAIT || sock.exchange.outcome != 0 {
-        exchange_books::end(sock);
-        exchange_books::catch_up(None, 0, false, sock, now);
+        exchange_counts::end(sock);
+        exchange_counts::catch_up(None, 0, false, sock, now);
     }
     let mut record = State {
         header: Header {

@@ -47,7 +47,7 @@ use tracer_common::{
 };
 
 use crate::{
-    arch, bound, call_stack, emit, exchange_books, hello,
+    arch, bound, call_stack, emit, exchange_counts, hello,
     kernel::{
         mptcp::Mptcp,
         regs::Regs,
@@ -192,7 +192,7 @@ fn seen<const TX: bool, const WHICH: u8>(sk: SockPtr) -> Option<Seen> {
 fn moved<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, bytes: u32) {
     let Some(seen) = seen::<TX, WHICH>(sk) else { return };
     if WHICH == FIRST || WHICH == SECOND {
-        exchange_books::go_on::<TX>(ctx, seen.control, seen.thread, seen.sock);
+        exchange_counts::go_on::<TX>(ctx, seen.control, seen.thread, seen.sock);
     }
     let (unsent, thread) = (&raw const seen.thread.unsent.len, &raw const *seen.thread);
     report::<TX, WHICH>(ctx, sk, bytes, seen);
@@ -405,7 +405,7 @@ fn report<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, 
         };
     }
     // SAFETY: the record, which is written.
-    exchange_books::reported(thread, unsafe { &(*op).counters });
+    exchange_counts::reported(thread, unsafe { &(*op).counters });
     // Also on a connection whose protocol is known: TLS can begin behind an agreement, or in a proxy's tunnel.
     if head >= hello::HELLO as u64 {
         // SAFETY: behind the record, aligned as it is.

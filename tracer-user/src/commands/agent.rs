@@ -220,7 +220,7 @@ impl Agent {
             // Until its policy is set, its messages are cut.
             stirred |= ask.head_rx > 0 || ask.head_tx > 0;
         }
-        self.follow_books(pipeline);
+        self.follow_counting(pipeline);
         let filled = self.rings.events_filled().max(samples_filled);
         Found { at: now, records: samples + events, filled, drained: self.drained, stirred }
     }

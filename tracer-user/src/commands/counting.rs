@@ -4,7 +4,7 @@ use super::agent::Agent;
 use crate::config::Config;
 use crate::guard::shed::Level;
 use crate::kernel::loader::monotonic;
-use crate::pipeline::{BookOrder, Pipeline};
+use crate::pipeline::{CountingOrder, Pipeline};
 
 /// Share of the exchanges that are seen whole while load is shed.
 const DETAIL_SHED: f64 = 1.0 / 16.0;
@@ -21,32 +21,33 @@ pub(super) fn is_possible(config: &Config) -> bool {
 
 impl Agent {
     /// Carries out what the pipeline decided since.
-    pub(super) fn follow_books(&mut self, pipeline: &mut Pipeline) {
-        for order in pipeline.exchange_books.take_orders() {
+    pub(super) fn follow_counting(&mut self, pipeline: &mut Pipeline) {
+        for order in pipeline.exchange_counts.take_orders() {
             match order {
-                BookOrder::Process(pid, rule) => {
+                CountingOrder::Process(pid, rule) => {
                     if let Err(error) = self.kernel.policy.count_exchanges(pid, rule) {
                         log::warn!("{error}");
                     }
                 }
-                BookOrder::Learn(prefix, class) => self.kernel.exchange_books.learn(*prefix, class),
-                BookOrder::Forget(prefix) => self.kernel.exchange_books.forget(*prefix),
-                BookOrder::Clear(class) => self.kernel.exchange_books.clear(class),
+                CountingOrder::Learn(prefix, class) => self.kernel.exchange_counts.learn(*prefix, class),
+                CountingOrder::Forget(prefix) => self.kernel.exchange_counts.forget(*prefix),
+                CountingOrder::Clear(class) => self.kernel.exchange_counts.clear(class),
             }
         }
     }
 
     /// Reads what the kernel side has counted, once a second.
-    pub(super) fn read_books(&mut self, pipeline: &mut Pipeline) {
-        if pipeline.exchange_books.is_in_use() {
-            let books = self.kernel.exchange_books.books();
-            let numbers: Vec<u32> = pipeline.exchange_books.numbers().collect();
-            let kernel = &self.kernel.exchange_books;
+    pub(super) fn read_counts(&mut self, pipeline: &mut Pipeline) {
+        if pipeline.exchange_counts.is_in_use() {
+            let sums = self.kernel.exchange_counts.sums();
+            let numbers: Vec<u32> = pipeline.exchange_counts.numbers().collect();
+            let kernel = &self.kernel.exchange_counts;
             let costs: Vec<_> =
                 numbers.into_iter().filter_map(|number| Some((number, kernel.costs(number)?))).collect();
-            pipeline.counted(monotonic(), &books, &costs);
+            pipeline.counted(monotonic(), &sums, &costs);
         }
-        pipeline.metrics.set_detailed(pipeline.exchange_books.detail());
+        let counts = &pipeline.exchange_counts;
+        pipeline.metrics.set_detailed(counts.detail(), &counts.states());
     }
 
     /// Sets how many exchanges are seen whole: as configured, less while load is shed.

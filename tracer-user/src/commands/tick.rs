@@ -104,7 +104,7 @@ impl Agent {
             recorder.flush();
             pipeline.metrics.set_lost("records_not_written", recorder.dropped());
         }
-        self.read_books(pipeline);
+        self.read_counts(pipeline);
         pipeline.tick(now);
         self.watch_wakes(pipeline);
         look_at_processes(pipeline, now, self.ticks, self.database_figures.as_ref());

@@ -4,7 +4,7 @@ use tracer_common::event::{
     CallStack, DECLARED_VALUES, DeclaredCall, DeclaredValues, Exec, Fork, Header, InbandContext, Kind, OffCpu, Op,
     Open, Sample, State, TaskEdge, ThreadStats, WaitEnd, Wake,
 };
-use tracer_common::exchange_books::Booked;
+use tracer_common::exchange_counts::CountedExchanges;
 use tracer_common::interpreter::{InterpretedFrame, InterpreterOutcome};
 
 use crate::model::Interpreted;
@@ -83,7 +83,7 @@ pub enum Record<'a> {
         interpreted: Interpreted,
     },
     /// Exchanges were counted in the kernel and not reported.
-    Booked(Booked),
+    CountedExchanges(CountedExchanges),
     /// A thread woke another.
     Wake(Wake),
     /// A relation between two tasks of a runtime.
@@ -165,7 +165,9 @@ pub fn content(kind: Kind, bytes: &[u8]) -> Result<Record<'_>, Malformed> {
         Kind::ThreadStats => fixed(Record::ThreadStats(ThreadStats::decode(bytes).ok_or(Malformed::Short)?)),
         Kind::Fork => fixed(Record::Fork(Fork::decode(bytes).ok_or(Malformed::Short)?)),
         Kind::Exec => fixed(Record::Exec(Exec::decode(bytes).ok_or(Malformed::Short)?)),
-        Kind::Booked => fixed(Record::Booked(Booked::decode(bytes).ok_or(Malformed::Short)?)),
+        Kind::CountedExchanges => {
+            fixed(Record::CountedExchanges(CountedExchanges::decode(bytes).ok_or(Malformed::Short)?))
+        }
         Kind::Wake => fixed(Record::Wake(Wake::decode(bytes).ok_or(Malformed::Short)?)),
         Kind::TaskEdge => fixed(Record::TaskEdge(TaskEdge::decode(bytes).ok_or(Malformed::Short)?)),
         Kind::InbandContext => fixed(Record::InbandContext(InbandContext::decode(bytes).ok_or(Malformed::Short)?)),

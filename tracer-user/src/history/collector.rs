@@ -342,10 +342,14 @@ impl Collector {
 }
 
 impl Sink for Collector {
-    fn span(&mut self, _: &Names, span: &Span) {
+    fn span(&mut self, names: &Names, span: &Span) {
+        self.spans(names, span, 1);
+    }
+
+    fn spans(&mut self, _: &Names, span: &Span, count: u64) {
         let full = self.classes.len() >= CLASSES;
         if full && !self.classes.contains_key(&span.class) {
-            self.left_out += 1;
+            self.left_out += count;
             return;
         }
         if self.serving.len() < SERVING || self.serving.contains_key(&span.service) {
@@ -361,20 +365,22 @@ impl Sink for Collector {
         let stratum = sizes.map_or(1, |sizes| sizes.stratum(size));
         let totals = self.classes.entry(span.class).or_default();
         let Cost { cpu, runq, blocked, .. } = span.cost;
-        totals.count[stratum] = totals.count[stratum].saturating_add(1);
-        totals.cpu[stratum] += cpu;
-        totals.cpu_squared += seconds(cpu) * seconds(cpu);
-        totals.errors += u32::from(span.error);
-        totals.roots += u32::from(span.parent.is_none());
-        totals.ambiguous += u32::from(matches!(span.grade, Grade::Ambiguous | Grade::Orphan));
-        totals.duration += span.duration();
-        totals.queue += span.queue();
-        totals.runqueue += runq;
-        totals.blocked += blocked;
-        totals.blocked_own += blocked.saturating_sub(span.downstream);
-        totals.downstream += span.downstream;
-        totals.calls += u64::from(span.calls);
-        totals.durations.add(span.duration());
+        let times = u32::try_from(count).unwrap_or(u32::MAX);
+        let only_if = |it_is: bool| if it_is { times } else { 0 };
+        totals.count[stratum] = totals.count[stratum].saturating_add(times);
+        totals.cpu[stratum] += cpu * count;
+        totals.cpu_squared += seconds(cpu) * seconds(cpu) * count as f64;
+        totals.errors += only_if(span.error);
+        totals.roots += only_if(span.parent.is_none());
+        totals.ambiguous += only_if(matches!(span.grade, Grade::Ambiguous | Grade::Orphan));
+        totals.duration += span.duration() * count;
+        totals.queue += span.queue() * count;
+        totals.runqueue += runq * count;
+        totals.blocked += blocked * count;
+        totals.blocked_own += blocked.saturating_sub(span.downstream) * count;
+        totals.downstream += span.downstream * count;
+        totals.calls += u64::from(span.calls) * count;
+        totals.durations.add(span.duration(), times);
     }
 
     fn cost(&mut self, _: &Names, owner: Owner, cost: Cost) {

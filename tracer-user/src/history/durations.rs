@@ -23,10 +23,10 @@ impl Default for Durations {
 
 impl Durations {
     /// Counts a duration in nanoseconds.
-    pub(super) fn add(&mut self, nanos: u64) {
+    pub(super) fn add(&mut self, nanos: u64, times: u32) {
         let place = (nanos.max(1) as f64).log2() - f64::from(LOWEST);
         let bucket = (place * f64::from(STEPS)).clamp(0.0, (BUCKETS - 1) as f64) as usize;
-        self.0[bucket] = self.0[bucket].saturating_add(1);
+        self.0[bucket] = self.0[bucket].saturating_add(times);
     }
 
     /// The same in the coarser steps that files have.
@@ -73,13 +73,13 @@ mod tests {
         let mut durations = Durations::default();
         assert!(durations.quantile(0.5).abs() < 1e-12);
         for millis in 1..=1000u64 {
-            durations.add(millis * 1_000_000);
+            durations.add(millis * 1_000_000, 1);
         }
         for (share, expected) in [(0.5, 0.5), (0.95, 0.95), (0.99, 0.99), (0.0, 0.001)] {
             let found = durations.quantile(share);
             assert!((found / expected - 1.0).abs() < 0.06, "{share}: {found}");
         }
-        durations.add(u64::MAX);
-        durations.add(0);
+        durations.add(u64::MAX, 1);
+        durations.add(0, 1);
     }
 }

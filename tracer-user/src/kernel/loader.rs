@@ -15,7 +15,7 @@ use tracer_common::ring::{Shape, WORD};
 use super::attachments::{Attachments, DetachOnDrop};
 use super::btf::{Btf, BtfError};
 use super::declared_calls::DeclaredCalls;
-use super::exchange_books::KernelBooks;
+use super::exchange_counts::KernelCounts;
 use super::header::{self, Headers};
 use super::inband::{self, InBand};
 use super::load_retry;
@@ -153,7 +153,7 @@ pub struct Kernel {
     /// Writes policy to the kernel.
     pub policy: Policy,
     /// Exchanges that it counts itself.
-    pub exchange_books: KernelBooks,
+    pub exchange_counts: KernelCounts,
     /// The attached programs.
     pub attached: Vec<Attached>,
     _calls: Calls,
@@ -213,10 +213,10 @@ pod!(
     tracer_common::policy::CapturePolicy,
     tracer_common::policy::Control,
     tracer_common::policy::SendPriority,
-    tracer_common::exchange_books::Book,
-    tracer_common::exchange_books::BookKey,
-    tracer_common::exchange_books::ClassCosts,
-    tracer_common::exchange_books::RequestPrefix,
+    tracer_common::exchange_counts::ExchangeSums,
+    tracer_common::exchange_counts::SumsKey,
+    tracer_common::exchange_counts::ClassCosts,
+    tracer_common::exchange_counts::RequestPrefix,
     ProfilerCost,
     tracer_common::policy::Statics,
     tracer_common::unwind::FileEntry,
@@ -355,10 +355,10 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
         take(&mut ebpf, "RUNTIMES")?,
     )?;
 
-    let exchange_books = KernelBooks::new(
+    let exchange_counts = KernelCounts::new(
         take(&mut ebpf, "REQUEST_PREFIXES")?,
-        take(&mut ebpf, "BOOKS")?,
-        take(&mut ebpf, "BOOK_COSTS")?,
+        take(&mut ebpf, "EXCHANGE_SUMS")?,
+        take(&mut ebpf, "COUNTED_COSTS")?,
     )?;
 
     let mut calls = Calls::take(&mut ebpf)?;
@@ -455,7 +455,7 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
             held,
             ebpf,
             policy,
-            exchange_books,
+            exchange_counts,
             _calls: calls,
             attached,
             deferred,

@@ -13,7 +13,7 @@ mod bpf_call;
 pub mod btf;
 pub mod clock_cost;
 pub mod declared_calls;
-pub mod exchange_books;
+pub mod exchange_counts;
 pub mod features;
 pub mod header;
 mod header_selftest;

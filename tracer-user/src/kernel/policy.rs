@@ -1,7 +1,7 @@
 //! Writes policy to the kernel. After start, this is the only file that writes kernel maps.
 
 use aya::maps::{Array, HashMap, Map, MapData};
-use tracer_common::exchange_books::BookRule;
+use tracer_common::exchange_counts::CountingRule;
 use tracer_common::limits::ASKS_MAX;
 use tracer_common::policy::{
     CONTROL_DEFAULT_IGNORE, CONTROL_HANDOVERS, CONTROL_OWN, CONTROL_PORTS, CONTROL_SOCKETS, CONTROL_UDP,
@@ -127,9 +127,9 @@ impl Policy {
     }
 
     /// Exchanges of a process may be counted by this rule, or not any more.
-    pub fn count_exchanges(&mut self, tgid: u32, rule: Option<BookRule>) -> Result<(), LoadError> {
+    pub fn count_exchanges(&mut self, tgid: u32, rule: Option<CountingRule>) -> Result<(), LoadError> {
         let known = self.processes.get(&tgid, 0).is_ok();
-        let written = self.processes.insert(tgid, PROCESS_TRACE | rule.map_or(0, BookRule::encode), 0);
+        let written = self.processes.insert(tgid, PROCESS_TRACE | rule.map_or(0, CountingRule::encode), 0);
         self.processes_refused += u64::from(written.is_err());
         written.map_err(|error| refused("the process policy could not be written (16384 at most)", &error))?;
         self.listed += usize::from(!known);

@@ -257,7 +257,7 @@ impl Sink for Attainment {
             return;
         }
         let time = span.queue() + span.duration();
-        slice.times.times.add(time);
+        slice.times.times.add(time, 1);
         slice.times.sum += time;
         slice.times.count += 1;
         slice.parts.add(&Parts { time, queue: span.queue(), cost: span.cost });

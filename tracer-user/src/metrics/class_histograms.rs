@@ -24,6 +24,8 @@ pub(super) enum SeriesSlot {
 pub(super) struct Observation<'a> {
     /// Duration, seconds.
     pub(super) seconds: f64,
+    /// How many requests took so long.
+    pub(super) times: u64,
     /// The span it comes from.
     pub(super) exemplar: Option<Exemplar>,
     /// Of the class; without one, this is the series of everything that is folded: it has no keys and needs no budget.
@@ -57,16 +59,16 @@ impl<K: PartialEq> ClassHistograms<K> {
         labels: impl Fn(Option<&K>) -> Vec<String>,
         observation: Observation<'_>,
     ) -> SeriesSlot {
-        let Observation { seconds, exemplar, visibility, budget, size } = observation;
+        let Observation { seconds, times, exemplar, visibility, budget, size } = observation;
         if let Some((_, histogram)) = self.series.iter().find(|(known, _)| *known == key) {
-            histogram.observe(seconds, exemplar);
+            histogram.observe(seconds, times, exemplar);
             return SeriesSlot::Own;
         }
         let samples = family.samples();
         if visibility.is_some() && self.series.len() < SERIES && budget.take_histogram(samples) {
             *size += samples;
             let histogram = family.series(labels(Some(&key)), visibility);
-            histogram.observe(seconds, exemplar);
+            histogram.observe(seconds, times, exemplar);
             self.series.push((key, histogram));
             return SeriesSlot::Own;
         }
@@ -80,7 +82,7 @@ impl<K: PartialEq> ClassHistograms<K> {
             self.common = Some(family.series(labels(None), visibility));
         }
         if let Some(common) = &self.common {
-            common.observe(seconds, exemplar);
+            common.observe(seconds, times, exemplar);
         }
         SeriesSlot::Common
     }

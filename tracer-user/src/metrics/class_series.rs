@@ -49,13 +49,14 @@ struct OutcomeSeries {
 }
 
 impl OutcomeSeries {
-    fn count(&self, span: &Span) {
-        match span.outcome {
-            Outcome::Aborted => self.aborted.inc(),
-            _ if span.error => self.failed.inc(),
-            Outcome::Unfinished => self.unfinished.inc(),
-            _ => self.ok.inc(),
-        }
+    fn count(&self, span: &Span, times: u64) {
+        let series = match span.outcome {
+            Outcome::Aborted => &self.aborted,
+            _ if span.error => &self.failed,
+            Outcome::Unfinished => &self.unfinished,
+            _ => &self.ok,
+        };
+        series.inc_by(times as f64);
     }
 }
 
@@ -262,8 +263,8 @@ impl Classes {
         class.series = Some(series);
     }
 
-    /// Counts a finished span.
-    pub(super) fn span(&mut self, names: &Names, span: &Span) -> Option<Counted> {
+    /// Counts so many finished spans that are alike.
+    pub(super) fn spans(&mut self, names: &Names, span: &Span, times: u64) -> Option<Counted> {
         let info = names.class(span.class)?;
         self.now = self.now.max(span.end);
         self.admit(info, span.class);
@@ -283,6 +284,7 @@ impl Classes {
         if let Some(series) = class.series.as_mut().filter(|_| shown) {
             let observation = Observation {
                 seconds,
+                times,
                 exemplar,
                 visibility: Some(visibility),
                 budget: &mut self.budget,
@@ -291,9 +293,9 @@ impl Classes {
             let labels = [&*info.service_name, &*info.name];
             let slot = series.durations.observe(&self.families.durations, labels, info, span, observation);
             if let Some(work) = &series.work {
-                work.count(span);
+                work.count(span, times);
                 if let Some(time) = &series.time {
-                    time.waits(span);
+                    time.waits(span, times);
                 }
             }
             match slot {
@@ -304,12 +306,13 @@ impl Classes {
             }
         }
         let folded = self.folded.entry((info.protocol, info.side)).or_default();
-        let observation = Observation { seconds, exemplar, visibility: None, budget: &mut self.budget, size: &mut 0 };
+        let observation =
+            Observation { seconds, times, exemplar, visibility: None, budget: &mut self.budget, size: &mut 0 };
         folded.durations.observe(&self.families.durations, [OTHER, OTHER], info, span, observation);
         if counted != Counted::Common && info.side == Side::Server {
             let labels = [OTHER, OTHER, info.protocol.name()];
-            folded.work(&self.families, labels, None).count(span);
-            folded.time.get_or_insert_with(|| self.families.time.series(labels, None)).waits(span);
+            folded.work(&self.families, labels, None).count(span, times);
+            folded.time.get_or_insert_with(|| self.families.time.series(labels, None)).waits(span, times);
         }
         Some(counted)
     }

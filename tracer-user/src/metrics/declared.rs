@@ -161,7 +161,7 @@ impl DeclaredReports {
         let (sums, times) = self.totals.entry(key).or_default();
         sums.add(call, values, failed);
         sums.user_unread += u64::from(user.is_err());
-        times.add(call.end.saturating_sub(call.start));
+        times.add(call.end.saturating_sub(call.start), 1);
         let Ok(Some(user)) = user else { return };
         let users = self.users.entry(key).or_default();
         let sums = match users.get_mut(user) {

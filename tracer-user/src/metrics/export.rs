@@ -188,10 +188,12 @@ impl Metrics {
 }
 
 impl Metrics {
-    /// Counts a span that stands for `count` requests of which nothing more is known.
-    pub fn counted(&mut self, names: &Names, span: &Span, count: u64) {
-        for _ in 0..count {
-            self.classes.span(names, span);
+    fn count(&mut self, names: &Names, span: &Span, times: u64) {
+        match self.classes.spans(names, span, times) {
+            Some(Counted::Own) | None => {}
+            Some(Counted::Common) => self.folded_series.inc_by(times),
+            Some(Counted::Folded) => self.folded_classes.inc_by(times),
+            Some(Counted::Returning) => self.folded_idle.inc_by(times),
         }
     }
 }
@@ -206,12 +208,11 @@ impl Sink for Metrics {
     fn span(&mut self, names: &Names, span: &Span) {
         self.attribution.span(span);
         self.network.span(names, span, &mut self.classes.budget);
-        match self.classes.span(names, span) {
-            Some(Counted::Own) | None => {}
-            Some(Counted::Common) => self.folded_series.inc(),
-            Some(Counted::Folded) => self.folded_classes.inc(),
-            Some(Counted::Returning) => self.folded_idle.inc(),
-        }
+        self.count(names, span, 1);
+    }
+
+    fn spans(&mut self, names: &Names, span: &Span, count: u64) {
+        self.count(names, span, count);
     }
 
     fn cost(&mut self, names: &Names, owner: Owner, cost: Cost) {

@@ -119,9 +119,9 @@ pub(super) fn expired(labels: &[LabelPair], stamp: u64, others: Option<&str>) ->
     labels
 }
 
-/// Adds one to a counter that one thread writes and others read: without the cost of locking the memory bus.
-pub(super) fn count_one(counter: &AtomicU64) {
-    counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+/// Adds to a counter that one thread writes and others read: without the cost of locking the memory bus.
+pub(super) fn add(counter: &AtomicU64, more: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
 }
 
 /// A number that one thread adds to and others read.

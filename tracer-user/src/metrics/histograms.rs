@@ -10,7 +10,7 @@ use prometheus::core::{Collector, Desc, Describer};
 use prometheus::proto::{self, Bucket, LabelPair, Metric, MetricFamily, MetricType};
 
 use super::durations::OTHER;
-use super::foldable::{Number, Place, Visibility, count_one, expired, key};
+use super::foldable::{Number, Place, Visibility, add, expired, key};
 use super::native::{NativeBuckets, NativeCounts};
 use crate::model::{SpanId, TraceId};
 
@@ -45,14 +45,14 @@ struct Child {
 pub(super) struct Histogram(Arc<Child>);
 
 impl Histogram {
-    /// Counts an observation; the exemplar of its bucket is replaced.
-    pub(super) fn observe(&self, seconds: f64, exemplar: Option<Exemplar>) {
+    /// Counts an observation that was made so many times; the exemplar of its bucket is replaced.
+    pub(super) fn observe(&self, seconds: f64, times: u64, exemplar: Option<Exemplar>) {
         let child = &*self.0;
         let bucket = child.bounds.partition_point(|bound| *bound < seconds);
         let Some(count) = child.counts.get(bucket) else { return };
-        count_one(count);
-        child.native.observe(seconds);
-        child.sum.add(seconds);
+        add(count, times);
+        child.native.observe(seconds, times);
+        child.sum.add(seconds * times as f64);
         if let (Some(exemplar), Ok(mut kept)) = (exemplar, child.exemplars.try_lock()) {
             if kept.is_empty() {
                 kept.resize(child.counts.len(), None);
@@ -239,7 +239,7 @@ mod tests {
         let family = family();
         let series = family.series(vec!["a".into(), "200".into()], None);
         for seconds in [0.05, 0.1, 0.100_001, 1.0, 7.0] {
-            series.observe(seconds, None);
+            series.observe(seconds, 1, None);
         }
         let families = family.collect();
         let histogram = families[0].get_metric()[0].get_histogram();
@@ -254,7 +254,7 @@ mod tests {
         let stamp = Arc::new(AtomicU64::new(5));
         let visibility = Visibility::new(&stamp);
         for (status, seconds) in [("200", 0.05), ("200", 0.5), ("500", 5.0)] {
-            family.series(vec!["a".into(), status.into()], Some(&visibility)).observe(seconds, None);
+            family.series(vec!["a".into(), status.into()], Some(&visibility)).observe(seconds, 1, None);
         }
         visibility.show(false);
         let families = family.collect();
@@ -272,7 +272,7 @@ mod tests {
         let series = family.series(vec!["a".into(), "200".into()], None);
         let of = |trace, value| Exemplar { trace: TraceId(trace), span: SpanId(1), value, at: 2.0 };
         for exemplar in [of(1, 0.05), of(2, 0.06), of(3, 3.0)] {
-            series.observe(exemplar.value, Some(exemplar));
+            series.observe(exemplar.value, 1, Some(exemplar));
         }
         let found = family.exemplars();
         assert_eq!(found.get("a\u{1}200"), Some(&vec![Some(of(2, 0.06)), None, Some(of(3, 3.0))]));

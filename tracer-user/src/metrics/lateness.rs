@@ -197,7 +197,7 @@ mod tests {
         let times = |count: u64, milli: u64| {
             let mut all = Times { count, sum: count * milli * 1_000_000, ..Times::default() };
             for _ in 0..count {
-                all.times.add(milli * 1_000_000);
+                all.times.add(milli * 1_000_000, 1);
             }
             all
         };

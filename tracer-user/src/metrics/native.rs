@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::foldable::count_one;
+use super::foldable::add;
 
 /// Resolution: 2 to the power of this many buckets for each doubling.
 pub(super) const SCHEMA: i32 = 3;
@@ -51,9 +51,9 @@ impl Default for NativeBuckets {
 
 impl NativeBuckets {
     /// Counts an observation.
-    pub(super) fn observe(&self, seconds: f64) {
+    pub(super) fn observe(&self, seconds: f64, times: u64) {
         let Some(index) = index(seconds) else {
-            count_one(&self.zero);
+            add(&self.zero, times);
             return;
         };
         let place = (index - FIRST) as usize;
@@ -61,7 +61,7 @@ impl NativeBuckets {
         if let Some(group) = self.groups.get(group) {
             let group = group.get_or_init(|| Box::new([const { AtomicU64::new(0) }; STEPS as usize]));
             if let Some(count) = group.get(step) {
-                count_one(count);
+                add(count, times);
             }
         }
     }
@@ -157,7 +157,7 @@ mod tests {
         fn spans_and_differences_give_the_counts_again(seconds in proptest::collection::vec(0.0_f64..10.0, 0..200)) {
             let buckets = NativeBuckets::default();
             for seconds in &seconds {
-                buckets.observe(*seconds);
+                buckets.observe(*seconds, 1);
             }
             let counts = buckets.counts();
             let (spans, deltas) = counts.spans();
@@ -196,7 +196,7 @@ mod tests {
         }
         let buckets = NativeBuckets::default();
         for seconds in [ZERO * 1.001, f64::INFINITY] {
-            buckets.observe(seconds);
+            buckets.observe(seconds, 1);
         }
         assert_eq!(buckets.counts().total(), 2);
     }

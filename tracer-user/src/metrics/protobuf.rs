@@ -220,7 +220,7 @@ mod tests {
         let exemplar = histograms::Exemplar { trace: TraceId(5), span: SpanId(6), value: 0.5, at: 12.25 };
         let native = super::super::native::NativeBuckets::default();
         for seconds in [0.5, 0.5, 1.5] {
-            native.observe(seconds);
+            native.observe(seconds, 1);
         }
         let made = histogram(&classic, &[Some(exemplar)], Some(&native.counts()));
         assert_eq!((made.sample_count, made.schema, made.zero_count), (3, 3, 0));

@@ -20,11 +20,11 @@ pub struct Quantiles {
 
 impl Quantiles {
     /// Adds a duration in nanoseconds.
-    pub fn add(&mut self, nanos: u64) {
+    pub fn add(&mut self, nanos: u64, times: u64) {
         let ratio = (nanos as f64 / FLOOR).max(1.0);
         let index = ((ratio.ln() / GAMMA.ln()).ceil() as usize).min(BUCKETS - 1);
-        self.add_to(index as u16, 1);
-        self.total += 1;
+        self.add_to(index as u16, u32::try_from(times).unwrap_or(u32::MAX));
+        self.total += times;
     }
 
     /// Adds another distribution.
@@ -80,7 +80,7 @@ mod tests {
         fn quantiles_are_within_two_and_a_half_percent(mut values in proptest::collection::vec(1_000u64..10_000_000_000_000, 1..300), q in 0.0f64..1.0) {
             let mut sketch = Quantiles::default();
             for value in &values {
-                sketch.add(*value);
+                sketch.add(*value, 1);
             }
             values.sort_unstable();
             let rank = (q * (values.len() - 1) as f64).round() as usize;
@@ -95,8 +95,8 @@ mod tests {
         let (mut both, mut one, mut other) = (Quantiles::default(), Quantiles::default(), Quantiles::default());
         for n in 0..5000u64 {
             let value = n * n * 977 % 3_000_000_000;
-            both.add(value);
-            if n % 3 == 0 { one.add(value) } else { other.add(value) }
+            both.add(value, 1);
+            if n % 3 == 0 { one.add(value, 1) } else { other.add(value, 1) }
         }
         one.merge(&other);
         assert!(one.counts.is_sorted() && one.counts == both.counts && one.total == both.total);

@@ -74,13 +74,14 @@ fn seconds(nanos: u64) -> f64 {
 
 impl RequestTime<Series> {
     /// Counts the waits of a finished request.
-    pub(super) fn waits(&self, span: &Span) {
-        self.queue.inc_by(seconds(span.queue()));
-        self.downstream.inc_by(seconds(span.downstream));
+    pub(super) fn waits(&self, span: &Span, times: u64) {
+        let all = |nanos: u64| seconds(nanos) * times as f64;
+        self.queue.inc_by(all(span.queue()));
+        self.downstream.inc_by(all(span.downstream));
         let queues = span.queues().unwrap_or_default();
-        self.accept_queue.inc_by(seconds(queues.accept));
-        self.socket_queue.inc_by(seconds(queues.socket));
-        self.pool_queue.inc_by(seconds(span.pool_queue.unwrap_or_default()));
+        self.accept_queue.inc_by(all(queues.accept));
+        self.socket_queue.inc_by(all(queues.socket));
+        self.pool_queue.inc_by(all(span.pool_queue.unwrap_or_default()));
     }
 
     /// Counts what was charged to the class.

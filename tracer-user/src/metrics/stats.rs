@@ -260,28 +260,33 @@ impl ClassStats {
 }
 
 impl Sink for ClassStats {
-    fn span(&mut self, _: &Names, span: &Span) {
+    fn span(&mut self, names: &Names, span: &Span) {
+        self.spans(names, span, 1);
+    }
+
+    fn spans(&mut self, _: &Names, span: &Span, times: u64) {
         if self.begun == 0 {
             self.begun = span.start.max(1);
         }
         self.see(span.end);
         let now = self.now;
         let Some(class) = self.class(span.class) else { return };
-        class.count += 1;
-        class.rate.add(now, 1);
+        class.count += times;
+        class.rate.add(now, times);
         if span.error {
-            class.errors += 1;
-            class.error_rate.add(now, 1);
+            class.errors += times;
+            class.error_rate.add(now, times);
         } else if span.outcome == Outcome::Unfinished {
-            class.unfinished += 1;
+            class.unfinished += times;
         }
         let Some(window) = class.window(now) else { return };
-        window.count += 1;
-        window.durations.add(span.duration());
-        window.duration += span.duration();
-        window.queue += span.queue();
-        window.queues.add(span.queues().unwrap_or_default());
-        window.downstream += span.downstream;
+        window.count += times;
+        window.durations.add(span.duration(), times);
+        window.duration += span.duration() * times;
+        window.queue += span.queue() * times;
+        let Queues { accept, socket } = span.queues().unwrap_or_default();
+        window.queues.add(Queues { accept: accept * times, socket: socket * times });
+        window.downstream += span.downstream * times;
     }
 
     fn cost(&mut self, names: &Names, owner: Owner, cost: Cost) {

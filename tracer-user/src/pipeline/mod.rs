@@ -46,7 +46,7 @@ mod activity;
 mod classes;
 mod declared;
 mod dimensions;
-mod exchange_books;
+mod exchange_counts;
 mod finished;
 mod relay;
 mod reload;
@@ -59,7 +59,7 @@ mod slow_requests;
 mod trace_contexts;
 
 use self::classes::{classify_early, classify_late, provisional};
-pub use self::exchange_books::{BookOrder, ExchangeBooks};
+pub use self::exchange_counts::{CountingOrder, ExchangeCounts};
 use self::service_classes::Policies;
 pub use self::service_classes::Unserved;
 use self::slow_requests::Slow;
@@ -162,7 +162,7 @@ pub struct Pipeline {
     /// How well service classes reach their goals.
     pub attainment: Attainment,
     /// Exchanges that the kernel side counts.
-    pub exchange_books: ExchangeBooks,
+    pub exchange_counts: ExchangeCounts,
     wall_offset: i64,
     reported: Nanos,
     /// CPU charged so far to requests and to overhead, nanoseconds.
@@ -253,7 +253,7 @@ impl Pipeline {
             open_requests: OpenRequests::default(),
             debug_requests,
             attainment: Attainment::new(&config.service_classes),
-            exchange_books: ExchangeBooks::default(),
+            exchange_counts: ExchangeCounts::default(),
             wall_offset,
             reported: 0,
             charged: (0, 0),

@@ -112,7 +112,7 @@ impl Pipeline {
         } = self.profiles.table_use();
         let [store_spans, store_wanted, store_listed] = self.store.table_use();
         let [processes_forked, processes_executed] = self.short_lived.table_use();
-        let [counted_processes, counted_classes] = self.exchange_books.table_use();
+        let [counted_processes, counted_classes] = self.exchange_counts.table_use();
         let [root_names, root_rows, root_reported, root_waiting] = self.roots.table_use();
         PipelineTables {
             connections,

@@ -1,10 +1,10 @@
 //! The engine: records in, spans out. Charging is in `charge.rs`, reporting in `report.rs`.
 
 mod begin;
-mod booked;
 mod capture_policy;
 mod charge;
 mod closing;
+mod counted;
 mod declared;
 pub mod held;
 pub mod jobs;
@@ -192,7 +192,7 @@ impl Engine {
             Record::WaitEnd { end, user, interpreted } => self.wait_end(end, user, interpreted),
             // The pipeline passes them to the profiles.
             Record::CallStack { .. } => {}
-            Record::Booked(booked) => self.booked(booked, out),
+            Record::CountedExchanges(counted) => self.counted(counted, out),
             Record::Wake(wake) => self.woken(wake, out),
             Record::TaskEdge(task_edge) if task_edge.relation == TASK_EDGE_TURNED => {
                 event_loop::turned(&mut self.world, task_edge);

@@ -1,25 +1,25 @@
 //! How requests begin, as the kernel side compares it: by these bytes it knows the class of a request that it counts
-//! instead of reporting its operations (`tracer_common::exchange_books`).
+//! instead of reporting its operations (`tracer_common::exchange_counts`).
 
 use rustc_hash::FxHashMap;
 use tracer_common::event::{OP_TX, Op};
-use tracer_common::exchange_books::{BookRule, RequestPrefix, WINDOW_MAX};
+use tracer_common::exchange_counts::{CountingRule, RequestPrefix, WINDOW_MAX};
 use tracer_common::limits::REQUEST_PREFIXES_MAX;
 
 use crate::guard::tables::TableUse;
 use crate::model::{ProtocolId, Side};
 
 /// HTTP/1: the request line; the status is behind `HTTP/1.1 ` (RFC 9112 §4).
-const HTTP: BookRule = BookRule { window: WINDOW_MAX as u8, outcome_at: 9, outcome_len: 3, long_after: 0 };
+const HTTP: CountingRule = CountingRule { window: WINDOW_MAX as u8, outcome_at: 9, outcome_len: 3, long_after: 0 };
 /// RESP: an array's length and its first element, the command; a reply's first byte is its type, and an error's kind
 /// follows.
-const REDIS: BookRule = BookRule { window: 16, outcome_at: 0, outcome_len: 1, long_after: b'-' };
+const REDIS: CountingRule = CountingRule { window: 16, outcome_at: 0, outcome_len: 1, long_after: b'-' };
 
 /// Most processes noted between two spans.
 const PIPELINING: usize = 64;
 
 /// How exchanges of a protocol are counted; `None`: they are always reported.
-pub fn rule(protocol: ProtocolId) -> Option<BookRule> {
+pub fn rule(protocol: ProtocolId) -> Option<CountingRule> {
     match protocol {
         ProtocolId::Http => Some(HTTP),
         ProtocolId::Redis => Some(REDIS),

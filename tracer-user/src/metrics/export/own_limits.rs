@@ -1,5 +1,7 @@
 //! The agent's limits, load shedding near them, and the watchdog that detaches above them.
 
+use std::collections::BTreeMap;
+
 use prometheus::{Gauge, GaugeVec, IntCounter, IntCounterVec, Opts};
 
 use super::Metrics;
@@ -20,6 +22,7 @@ pub(super) struct OwnLimits {
     detached: GaugeVec,
     detailed: Gauge,
     counted: IntCounter,
+    counting: GaugeVec,
 }
 
 impl OwnLimits {
@@ -36,6 +39,9 @@ impl OwnLimits {
         let detailed = "Of the requests and calls that ended in the last second, the share that was seen whole; the others were \
                         only counted, by class, outcome, duration and cost.";
         let counted = "Requests and calls that were not seen whole, only counted by the kernel side.";
+        let counting = "Processes by whether the kernel side may count their requests and calls instead of reporting them: \
+                        counted, too_few_seen so far, or why not (protocol, serves_and_calls, tls, makes_calls, has_parents, \
+                        connection_changes, pipelines).";
         let memory = "Memory that the agent may use, without pages of mapped files, in bytes.";
         let used = "Usage of the agent divided by its limit: memory (without pages of mapped files), CPU over the last \
                     seconds.";
@@ -52,15 +58,20 @@ impl OwnLimits {
             detached,
             detailed: vec(r, Gauge::new("tracer_requests_detailed_ratio", detailed)),
             counted: vec(r, IntCounter::new("tracer_requests_counted_only_total", counted)),
+            counting: vec(r, GaugeVec::new(Opts::new("tracer_counting_processes", counting), &["state"])),
         }
     }
 }
 
 impl Metrics {
     /// The share of requests and calls that were seen whole in the last second, and how many were not since the start.
-    pub fn set_detailed(&self, (ratio, counted): (f64, u64)) {
+    /// `states`: processes by whether theirs may be counted unseen.
+    pub fn set_detailed(&self, (ratio, counted): (f64, u64), states: &BTreeMap<&'static str, u64>) {
         self.own_limits.detailed.set(ratio);
         self.own_limits.counted.inc_by(counted.saturating_sub(self.own_limits.counted.get()));
+        for (state, processes) in states {
+            self.own_limits.counting.with_label_values(&[state]).set(*processes as f64);
+        }
     }
 
     /// The agent's limits and its usage: memory in bytes, CPU in cores.

@@ -34,7 +34,7 @@ impl Engine {
     }
 
     /// The thread's operations up to number `nth` were counted in the kernel: nothing is lost, but less is known of it.
-    pub(super) fn follow_booked(&mut self, header: &Header, nth: u32) {
+    pub(super) fn follow_counted(&mut self, header: &Header, nth: u32) {
         let doubted = self.world.thread(header.tid, header.tgid, header.nanos).map(|thread| {
             thread.follow(nth);
             thread.lose()

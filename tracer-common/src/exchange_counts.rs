@@ -2,7 +2,7 @@
 //! detail.
 //!
 //! The kernel side parses nothing. User space tells it that requests of a process which begin with these bytes are of
-//! this class ([`RequestPrefix`]), and where replies show their outcome ([`BookRule`]); a message begins where a
+//! this class ([`RequestPrefix`]), and where replies show their outcome ([`CountingRule`]); a message begins where a
 //! connection's direction turns. What it does not know, it reports as always.
 
 use crate::event::Header;
@@ -10,21 +10,21 @@ use crate::wire::wire;
 
 /// Most bytes of a request that its class is known by.
 pub const WINDOW_MAX: usize = 64;
-/// Steps of a [`Book`]'s durations.
+/// Steps of an [`ExchangeSums`]'s durations.
 pub const DURATION_STEPS: usize = 128;
 /// Steps per doubling.
 const STEPS_PER_DOUBLING: u32 = 4;
 /// Lower bound of the first step, as a power of two of nanoseconds.
 const LOWEST: u32 = 10;
 
-/// [`BookKey::outcome`]: the connection ended before a reply began.
+/// [`SumsKey::outcome`]: the connection ended before a reply began.
 pub const OUTCOME_NONE: u64 = 0;
-/// [`BookKey::outcome`]: the reply's first bytes could not be read.
+/// [`SumsKey::outcome`]: the reply's first bytes could not be read.
 pub const OUTCOME_UNREAD: u64 = u64::MAX;
 
-/// [`Booked`]: requests of the connection were sent before earlier ones were answered. They were counted, but as of the
+/// [`CountedExchanges`]: requests of the connection were sent before earlier ones were answered. They were counted, but as of the
 /// earlier one's class and outcome.
-pub const BOOKED_SEVERAL: u8 = 1 << 0;
+pub const COUNTED_SEVERAL: u8 = 1 << 0;
 
 /// The step that a duration counts in; each is a quarter of a doubling, from 2^10 ns on, and the last has no end.
 pub const fn duration_step(nanos: u64) -> usize {
@@ -43,7 +43,7 @@ pub const fn duration_step(nanos: u64) -> usize {
 
 /// How exchanges of one process are counted; the upper three bytes of its process policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BookRule {
+pub struct CountingRule {
     /// Bytes of a request that its class is known by, [`WINDOW_MAX`] at most; not 0.
     pub window: u8,
     /// Where the outcome is among a reply's first bytes, 15 at most.
@@ -54,7 +54,7 @@ pub struct BookRule {
     pub long_after: u8,
 }
 
-impl BookRule {
+impl CountingRule {
     /// As part of a process policy.
     pub const fn encode(self) -> u32 {
         (self.window as u32) << 8
@@ -74,7 +74,7 @@ impl BookRule {
         Some(Self { window, outcome_at, outcome_len, long_after: (policy >> 24) as u8 })
     }
 
-    /// The outcome in `word`, eight bytes of a reply from [`BookRule::outcome_at`] on.
+    /// The outcome in `word`, eight bytes of a reply from [`CountingRule::outcome_at`] on.
     #[inline(always)]
     pub const fn outcome(self, word: u64) -> u64 {
         if self.outcome_len >= 8 || (self.long_after != 0 && word as u8 == self.long_after) {
@@ -91,19 +91,19 @@ wire! {
         pub tgid: u32,
         /// Bytes of the operation that carries it: two requests in one operation are no request of this class.
         pub bytes: u32,
-        /// Its first [`BookRule::window`] bytes, then zeros.
+        /// Its first [`CountingRule::window`] bytes, then zeros.
         pub head: [u64; 8],
     }
 }
 
 wire! {
-    /// Which exchanges a [`Book`] counts.
-    pub struct BookKey {
+    /// Which exchanges an [`ExchangeSums`] counts.
+    pub struct SumsKey {
         /// Their class, as the [`RequestPrefix`]'s value says; from 1.
         pub class: u32,
         /// Zero.
         pub reserved: u32,
-        /// Their reply's bytes by [`BookRule::outcome`]; `OUTCOME_…`.
+        /// Their reply's bytes by [`CountingRule::outcome`]; `OUTCOME_…`.
         pub outcome: u64,
     }
 }
@@ -111,7 +111,7 @@ wire! {
 /// Sums of exchanges of one class with one outcome, since the class is known. Times in nanoseconds.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Book {
+pub struct ExchangeSums {
     /// Exchanges.
     pub count: u64,
     /// From the operation that began the request to the last of the reply.
@@ -142,8 +142,8 @@ wire! {
 
 wire! {
     /// Where a connection stands behind exchanges that were counted and not reported. Its next record begins a message.
-    pub struct Booked {
-        /// Common fields; [`BOOKED_SEVERAL`]; no thread (0) if a packet ended the connection.
+    pub struct CountedExchanges {
+        /// Common fields; [`COUNTED_SEVERAL`]; no thread (0) if a packet ended the connection.
         pub header: Header,
         /// The socket.
         pub cookie: u64,
@@ -178,13 +178,13 @@ mod tests {
 
     #[test]
     fn a_rule_survives_the_policy_and_reads_outcomes() {
-        let http = BookRule { window: 64, outcome_at: 9, outcome_len: 3, long_after: 0 };
-        assert_eq!(BookRule::of(http.encode() | 1), Some(http));
+        let http = CountingRule { window: 64, outcome_at: 9, outcome_len: 3, long_after: 0 };
+        assert_eq!(CountingRule::of(http.encode() | 1), Some(http));
         assert_eq!(http.outcome(u64::from_le_bytes(*b"404 Not ")), u64::from_le_bytes(*b"404\0\0\0\0\0"));
-        let redis = BookRule { window: 16, outcome_at: 0, outcome_len: 1, long_after: b'-' };
-        assert_eq!(BookRule::of(redis.encode() | 1), Some(redis));
+        let redis = CountingRule { window: 16, outcome_at: 0, outcome_len: 1, long_after: b'-' };
+        assert_eq!(CountingRule::of(redis.encode() | 1), Some(redis));
         assert_eq!(redis.outcome(u64::from_le_bytes(*b"$5\r\nhell")), u64::from(b'$'));
         assert_eq!(redis.outcome(u64::from_le_bytes(*b"-WRONGTY")), u64::from_le_bytes(*b"-WRONGTY"));
-        assert_eq!(BookRule::of(1), None);
+        assert_eq!(CountingRule::of(1), None);
     }
 }

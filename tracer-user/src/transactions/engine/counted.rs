@@ -1,6 +1,6 @@
 //! Exchanges that the kernel side counted and did not report.
 
-use tracer_common::exchange_books::{BOOKED_SEVERAL, Booked};
+use tracer_common::exchange_counts::{COUNTED_SEVERAL, CountedExchanges};
 
 use crate::guard::tables::TableUse;
 use crate::model::Side;
@@ -22,26 +22,26 @@ impl Engine {
 
     /// Exchanges of a connection passed unreported; its next record begins a message. Its thread may hold, or have answered,
     /// requests that nothing here knows: that is doubted as if their records were lost.
-    pub(super) fn booked(&mut self, booked: &Booked, out: &mut Vec<Output>) {
-        let header = &booked.header;
+    pub(super) fn counted(&mut self, counted: &CountedExchanges, out: &mut Vec<Output>) {
+        let header = &counted.header;
         self.world.advance(header.nanos);
         if header.tid != 0 {
-            self.follow_booked(header, booked.nth);
+            self.follow_counted(header, counted.nth);
         }
         // The thread's operations may have been on other connections only.
-        let Some(connection) = self.world.connections.get_mut(&booked.cookie).filter(|_| booked.exchanges > 0) else {
+        let Some(connection) = self.world.connections.get_mut(&counted.cookie).filter(|_| counted.exchanges > 0) else {
             return;
         };
-        if header.flags & BOOKED_SEVERAL != 0 {
+        if header.flags & COUNTED_SEVERAL != 0 {
             self.prefixes.pipelines(connection.tgid);
         }
         connection.last = connection.last.max(header.nanos);
         let is_server = connection.side() == Some(Side::Server);
         let at = Stamp { nanos: header.nanos, pid: header.tgid, tid: header.tid, reads: 0 };
         let mut events = std::mem::take(&mut self.events);
-        connection.talk.awake().pass_over((booked.rx, booked.tx), at, &mut events);
+        connection.talk.awake().pass_over((counted.rx, counted.tx), at, &mut events);
         for event in events.drain(..) {
-            self.on_exchange_event(booked.cookie, event, None, out);
+            self.on_exchange_event(counted.cookie, event, None, out);
         }
         self.events = events;
         if is_server && header.tgid != 0 {

@@ -1,7 +1,7 @@
 //! Exchanges that are counted here, by class and outcome, instead of reported operation by operation: when a ring fills up
-//! because user space cannot keep up, or when it asked for less detail. See [`tracer_common::exchange_books`].
+//! because user space cannot keep up, or when it asked for less detail. See [`tracer_common::exchange_counts`].
 //!
-//! Only in processes with a [`BookRule`], on TCP connections whose side is known. A request whose beginning user space
+//! Only in processes with a [`CountingRule`], on TCP connections whose side is known. A request whose beginning user space
 //! has not named is reported as always, so new classes are learnt. The choice falls by the request's TCP sequence
 //! number, which both ends of a connection see.
 //!
@@ -22,11 +22,11 @@ use aya_ebpf::{
 use tracer_common::{
     arch::Shape,
     event::{Header, Kind, ThreadCounters},
-    exchange_books::{
-        BOOKED_SEVERAL, Book, BookKey, BookRule, Booked, ClassCosts, DURATION_STEPS, OUTCOME_NONE, OUTCOME_UNREAD,
-        RequestPrefix, WINDOW_MAX, duration_step,
+    exchange_counts::{
+        COUNTED_SEVERAL, ClassCosts, CountedExchanges, CountingRule, DURATION_STEPS, ExchangeSums, OUTCOME_NONE,
+        OUTCOME_UNREAD, RequestPrefix, SumsKey, WINDOW_MAX, duration_step,
     },
-    limits::{BOOKED_CLASSES_MAX, BOOKS_MAX, REQUEST_PREFIXES_MAX},
+    limits::{COUNTED_CLASSES_MAX, EXCHANGE_SUMS_MAX, REQUEST_PREFIXES_MAX},
     lost::Lost,
     policy::Control,
 };
@@ -54,15 +54,15 @@ static REQUEST_PREFIXES: HashMap<RequestPrefix, u32> = HashMap::with_max_entries
 
 /// Sums by class and outcome.
 #[map]
-static BOOKS: HashMap<BookKey, Book> = HashMap::with_max_entries(BOOKS_MAX, 0);
+static EXCHANGE_SUMS: HashMap<SumsKey, ExchangeSums> = HashMap::with_max_entries(EXCHANGE_SUMS_MAX, 0);
 
 /// Costs by class.
 #[map]
-static BOOK_COSTS: Array<ClassCosts> = Array::with_max_entries(BOOKED_CLASSES_MAX, 0);
+static COUNTED_COSTS: Array<ClassCosts> = Array::with_max_entries(COUNTED_CLASSES_MAX, 0);
 
-/// A new book.
+/// Sums of nothing yet.
 #[map]
-static BLANK_BOOK: Array<Book> = Array::with_max_entries(1, 0);
+static BLANK_SUMS: Array<ExchangeSums> = Array::with_max_entries(1, 0);
 
 /// Of 2^32 exchanges, how many are reported while this CPU's ring is more than half full.
 const DETAIL_CROWDED: u32 = u32::MAX / 64;
@@ -92,17 +92,17 @@ fn is_chosen(control: &Control, seq: u32) -> bool {
 /// Whether operations of the thread and socket are counted now, or were since the last record.
 #[inline(always)]
 fn concerns(control: &Control, thread: &Thread, sock: &Sock) -> bool {
-    if sock.exchange.class | sock.exchange.unreported | thread.booked.unreported as u64 != 0 {
+    if sock.exchange.class | sock.exchange.unreported | thread.counted.unreported as u64 != 0 {
         return true;
     }
-    BookRule::of(thread.policy).is_some() && (control.detail != u32::MAX || ring::is_crowded())
+    CountingRule::of(thread.policy).is_some() && (control.detail != u32::MAX || ring::is_crowded())
 }
 
 /// Hands the operation under way to the program that counts it, if it may be counted; returns if there is none.
 #[inline(always)]
 pub(crate) fn go_on<const TX: bool>(ctx: &impl EbpfContext, control: &Control, thread: &mut Thread, sock: &Sock) {
-    if thread.booked.passed != 0 {
-        thread.booked.passed = 0;
+    if thread.counted.passed != 0 {
+        thread.counted.passed = 0;
     } else if concerns(control, thread, sock) {
         let array = if TX { &COUNT_TX } else { &COUNT_RX };
         // SAFETY: the array holds only programs of this hook.
@@ -153,9 +153,9 @@ fn count<const TX: bool>(sk: SockPtr, bytes: u32) -> bool {
         if bytes == 0 && sock.exchange.outcome != OUTCOME_NONE {
             end(sock);
         }
-        let unreported = thread.booked.unreported != 0;
+        let unreported = thread.counted.unreported != 0;
         catch_up(Some(task), thread.ops, unreported, sock, now);
-        (thread.booked.unreported, thread.booked.passed) = (0, 1);
+        (thread.counted.unreported, thread.counted.passed) = (0, 1);
         if !TX {
             // The program that reports it adds it again.
             thread.reads = thread.reads.wrapping_sub(1);
@@ -184,7 +184,7 @@ fn count<const TX: bool>(sk: SockPtr, bytes: u32) -> bool {
         sock.arrived = 0;
     }
     thread.ops = thread.ops.wrapping_add(1);
-    thread.booked.unreported = 1;
+    thread.counted.unreported = 1;
     let is_server = sock.flags & SOCK_PASSIVE != 0;
     if is_server == TX {
         (sock.exchange.rx_end, sock.exchange.tx_end) = (sock.rx, sock.tx);
@@ -219,7 +219,7 @@ fn is_counted<const TX: bool>(
             sock.exchange.further += 1;
         }
         if !is_request && sock.exchange.outcome == OUTCOME_NONE {
-            sock.exchange.outcome = match BookRule::of(thread.policy) {
+            sock.exchange.outcome = match CountingRule::of(thread.policy) {
                 Some(rule) => outcome(task, rule, bytes as u64),
                 None => OUTCOME_UNREAD,
             };
@@ -227,7 +227,7 @@ fn is_counted<const TX: bool>(
         return true;
     }
     end(sock);
-    let Some(rule) = BookRule::of(thread.policy) else { return false };
+    let Some(rule) = CountingRule::of(thread.policy) else { return false };
     let is_tcp = sk.what() == What::Tcp && sock.flags & (SOCK_PASSIVE | SOCK_ACTIVE) != 0;
     if !is_tcp || sock.flags & (SOCK_OPENED | SOCK_IGNORED | SOCK_ROUND_TRIPS) != SOCK_OPENED || sock.grown != 0 {
         return false;
@@ -284,14 +284,14 @@ const MSG_IOV: u64 = 16;
 
 /// The class of the request of `bytes` bytes that the current operation carries; 0 if it is not known.
 #[inline(always)]
-fn class(task: Task, thread: &mut Thread, rule: BookRule, bytes: u64) -> u32 {
+fn class(task: Task, thread: &mut Thread, rule: CountingRule, bytes: u64) -> u32 {
     let (at, row) = first_bytes(task);
     let window =
         bound::at_most::<{ WINDOW_MAX as u64 }>(if bytes < rule.window as u64 { bytes } else { rule.window as u64 });
     if at == 0 || row < window {
         return 0;
     }
-    let key = &mut thread.booked.key;
+    let key = &mut thread.counted.key;
     key.tgid = task.tgid();
     key.bytes = bytes as u32;
     key.head = [0; 8];
@@ -305,7 +305,7 @@ fn class(task: Task, thread: &mut Thread, rule: BookRule, bytes: u64) -> u32 {
 
 /// The outcome that the first bytes of a reply show.
 #[inline(always)]
-fn outcome(task: Task, rule: BookRule, bytes: u64) -> u64 {
+fn outcome(task: Task, rule: CountingRule, bytes: u64) -> u64 {
     let (at, row) = first_bytes(task);
     let from = rule.outcome_at as u64;
     if at == 0 || bytes < from + rule.outcome_len as u64 || row < from + rule.outcome_len as u64 {
@@ -326,17 +326,17 @@ pub(crate) fn end(sock: &mut Sock) {
     if class == 0 || ring::swap(&raw mut exchange.class, class, 0) != class {
         return;
     }
-    let key = BookKey { class: class as u32, reserved: 0, outcome: exchange.outcome };
-    let mut book = BOOKS.get_ptr_mut(&key);
-    if book.is_none() {
-        if let Some(blank) = BLANK_BOOK.get(0) {
+    let key = SumsKey { class: class as u32, reserved: 0, outcome: exchange.outcome };
+    let mut sums = EXCHANGE_SUMS.get_ptr_mut(&key);
+    if sums.is_none() {
+        if let Some(blank) = BLANK_SUMS.get(0) {
             // Refused if another CPU was quicker, or if the table is full.
-            let _ = BOOKS.insert(&key, blank, BPF_NOEXIST as u64);
+            let _ = EXCHANGE_SUMS.insert(&key, blank, BPF_NOEXIST as u64);
         }
-        book = BOOKS.get_ptr_mut(&key);
+        sums = EXCHANGE_SUMS.get_ptr_mut(&key);
     }
-    let Some(book) = book else {
-        emit::count(Lost::Books);
+    let Some(sums) = sums else {
+        emit::count(Lost::ExchangeSums);
         return;
     };
     let nanos = exchange.end.saturating_sub(exchange.start);
@@ -350,12 +350,12 @@ pub(crate) fn end(sock: &mut Sock) {
     exchange.several |= exchange.further;
     // SAFETY: an element of the map.
     unsafe {
-        emit::add(&raw mut (*book).count, count);
-        emit::add(&raw mut (*book).duration, nanos.wrapping_mul(count));
-        emit::add(&raw mut (*book).queue, exchange.queue);
-        emit::add(&raw mut (*book).request_bytes, request);
-        emit::add(&raw mut (*book).reply_bytes, reply);
-        emit::add((&raw mut (*book).steps).cast::<u64>().add(step as usize), count);
+        emit::add(&raw mut (*sums).count, count);
+        emit::add(&raw mut (*sums).duration, nanos.wrapping_mul(count));
+        emit::add(&raw mut (*sums).queue, exchange.queue);
+        emit::add(&raw mut (*sums).request_bytes, request);
+        emit::add(&raw mut (*sums).reply_bytes, reply);
+        emit::add((&raw mut (*sums).steps).cast::<u64>().add(step as usize), count);
     }
 }
 
@@ -364,10 +364,10 @@ pub(crate) fn end(sock: &mut Sock) {
 fn charge<const TX: bool>(task: Task, thread: &mut Thread, sock: &Sock, now: u64) {
     let used = counters(task, thread, now);
     let class = sock.exchange.class as u32;
-    let (last, waited) = (thread.booked.class, thread.idles != thread.booked.idles);
-    let cpu = used.cpu.saturating_sub(thread.booked.cpu);
+    let (last, waited) = (thread.counted.class, thread.idles != thread.counted.idles);
+    let cpu = used.cpu.saturating_sub(thread.counted.cpu);
     let before = if waited {
-        let until_wait = used.idle_cpu.saturating_sub(thread.booked.cpu);
+        let until_wait = used.idle_cpu.saturating_sub(thread.counted.cpu);
         if until_wait < cpu { until_wait } else { cpu }
     } else if TX {
         0
@@ -379,7 +379,7 @@ fn charge<const TX: bool>(task: Task, thread: &mut Thread, sock: &Sock, now: u64
     if last != 0 {
         taken += before;
         (runq, blocked) =
-            (used.runq.saturating_sub(thread.booked.runq), used.blocked.saturating_sub(thread.booked.blocked));
+            (used.runq.saturating_sub(thread.counted.runq), used.blocked.saturating_sub(thread.counted.blocked));
         add(last, before, 0, 0);
     }
     let own = TX && !waited && last == class;
@@ -388,20 +388,20 @@ fn charge<const TX: bool>(task: Task, thread: &mut Thread, sock: &Sock, now: u64
     thread.base_exec += taken;
     thread.base_runq += runq;
     thread.base_at += taken + runq + blocked;
-    thread.booked.cpu = used.cpu - taken;
-    thread.booked.runq = used.runq - runq;
-    thread.booked.blocked = used.blocked - blocked;
-    if thread.idle_cpu > thread.booked.cpu {
-        thread.idle_cpu = thread.booked.cpu;
+    thread.counted.cpu = used.cpu - taken;
+    thread.counted.runq = used.runq - runq;
+    thread.counted.blocked = used.blocked - blocked;
+    if thread.idle_cpu > thread.counted.cpu {
+        thread.idle_cpu = thread.counted.cpu;
     }
-    thread.booked.class = class;
-    thread.booked.idles = thread.idles;
+    thread.counted.class = class;
+    thread.counted.idles = thread.idles;
 }
 
 /// Adds to the costs of `class`.
 #[inline(always)]
 fn add(class: u32, cpu: u64, runq: u64, blocked: u64) {
-    let Some(costs) = BOOK_COSTS.get_ptr_mut(class) else { return };
+    let Some(costs) = COUNTED_COSTS.get_ptr_mut(class) else { return };
     // SAFETY: an element of the map.
     unsafe {
         emit::add(&raw mut (*costs).cpu, cpu);
@@ -413,11 +413,11 @@ fn add(class: u32, cpu: u64, runq: u64, blocked: u64) {
 /// A record showed these counters of the thread.
 #[inline(always)]
 pub(crate) fn reported(thread: &mut Thread, counters: &ThreadCounters) {
-    thread.booked.cpu = counters.cpu;
-    thread.booked.runq = counters.runq;
-    thread.booked.blocked = counters.blocked;
-    thread.booked.idles = thread.idles;
-    thread.booked.class = 0;
+    thread.counted.cpu = counters.cpu;
+    thread.counted.runq = counters.runq;
+    thread.counted.blocked = counters.blocked;
+    thread.counted.idles = thread.idles;
+    thread.counted.class = 0;
 }
 
 /// Reports where the connection stands if exchanges were counted since its last record, or operations of the thread were
@@ -427,13 +427,13 @@ pub(crate) fn catch_up(task: Option<Task>, nth: u32, thread_unreported: bool, so
     if sock.exchange.unreported == 0 && !thread_unreported {
         return;
     }
-    let record = Booked {
+    let record = CountedExchanges {
         header: Header {
-            kind: Kind::Booked as u8,
-            flags: if sock.exchange.several != 0 { BOOKED_SEVERAL } else { 0 },
+            kind: Kind::CountedExchanges as u8,
+            flags: if sock.exchange.several != 0 { COUNTED_SEVERAL } else { 0 },
             // SAFETY: no argument.
             cpu: unsafe { bpf_get_smp_processor_id() } as u16,
-            len: size_of::<Booked>() as u32,
+            len: size_of::<CountedExchanges>() as u32,
             nanos: now,
             tgid: task.map_or(0, Task::tgid),
             tid: task.map_or(0, Task::tid),

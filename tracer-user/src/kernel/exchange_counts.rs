@@ -1,26 +1,26 @@
 //! The maps of exchanges that the kernel side counts: beginnings of requests down, sums up.
 
 use aya::maps::{Array, HashMap, Map, MapData};
-use tracer_common::exchange_books::{Book, BookKey, ClassCosts, RequestPrefix};
+use tracer_common::exchange_counts::{ClassCosts, ExchangeSums, RequestPrefix, SumsKey};
 
 use super::loader::{LoadError, Pod, refused};
 
 /// The maps.
-pub struct KernelBooks {
+pub struct KernelCounts {
     prefixes: HashMap<MapData, Pod<RequestPrefix>, u32>,
-    books: HashMap<MapData, Pod<BookKey>, Pod<Book>>,
+    sums: HashMap<MapData, Pod<SumsKey>, Pod<ExchangeSums>>,
     costs: Array<MapData, Pod<ClassCosts>>,
     /// Beginnings that could not be written.
     pub refused: u64,
 }
 
-impl KernelBooks {
-    pub(super) fn new(prefixes: Map, books: Map, costs: Map) -> Result<Self, LoadError> {
+impl KernelCounts {
+    pub(super) fn new(prefixes: Map, sums: Map, costs: Map) -> Result<Self, LoadError> {
         let bad = |name: &str, error: &dyn std::fmt::Display| refused(&format!("map {name}"), error);
         Ok(Self {
             prefixes: HashMap::try_from(prefixes).map_err(|error| bad("REQUEST_PREFIXES", &error))?,
-            books: HashMap::try_from(books).map_err(|error| bad("BOOKS", &error))?,
-            costs: Array::try_from(costs).map_err(|error| bad("BOOK_COSTS", &error))?,
+            sums: HashMap::try_from(sums).map_err(|error| bad("EXCHANGE_SUMS", &error))?,
+            costs: Array::try_from(costs).map_err(|error| bad("COUNTED_COSTS", &error))?,
             refused: 0,
         })
     }
@@ -37,8 +37,8 @@ impl KernelBooks {
     }
 
     /// What was counted so far.
-    pub fn books(&self) -> Vec<(BookKey, Book)> {
-        self.books.iter().flatten().map(|(key, book)| (key.0, book.0)).collect()
+    pub fn sums(&self) -> Vec<(SumsKey, ExchangeSums)> {
+        self.sums.iter().flatten().map(|(key, sums)| (key.0, sums.0)).collect()
     }
 
     /// What exchanges of a class cost so far.
@@ -48,10 +48,10 @@ impl KernelBooks {
 
     /// Deletes what was counted of a class, whose number may become another's.
     pub fn clear(&mut self, class: u32) {
-        let keys: Vec<_> = self.books.keys().flatten().filter(|key| key.0.class == class).collect();
+        let keys: Vec<_> = self.sums.keys().flatten().filter(|key| key.0.class == class).collect();
         for key in keys {
             // Nothing else deletes it.
-            let _ = self.books.remove(&key);
+            let _ = self.sums.remove(&key);
         }
         // An element of an array is always there.
         let _ = self.costs.set(class, Pod(ClassCosts::default()), 0);

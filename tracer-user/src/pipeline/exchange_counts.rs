@@ -1,16 +1,16 @@
-//! Exchanges that the kernel side counts itself (`tracer_common::exchange_books`): in which processes it may, which requests it
+//! Exchanges that the kernel side counts itself (`tracer_common::exchange_counts`): in which processes it may, which requests it
 //! knows, and what it counted.
 //!
 //! A process qualifies by what is seen of it while everything is reported: it only serves or only calls, in one protocol
 //! whose exchanges follow each other, and no call of it is for a request. What else it may do later ends that at once.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use tracer_common::exchange_books::{
-    Book, BookKey, BookRule, ClassCosts, DURATION_STEPS, OUTCOME_NONE, OUTCOME_UNREAD, RequestPrefix,
+use tracer_common::exchange_counts::{
+    ClassCosts, CountingRule, DURATION_STEPS, ExchangeSums, OUTCOME_NONE, OUTCOME_UNREAD, RequestPrefix, SumsKey,
 };
-use tracer_common::limits::BOOKED_CLASSES_MAX;
+use tracer_common::limits::COUNTED_CLASSES_MAX;
 
 use super::Pipeline;
 use super::finished::is_error;
@@ -31,11 +31,24 @@ const SWITCHING: u16 = 101;
 const CHANGES_THE_CONNECTION: [&str; 7] =
     ["CONNECT", "MULTI", "EXEC", "SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE", "MONITOR"];
 
+/// Names of [`Process::state`].
+const STATES: [&str; 9] = [
+    "counted",
+    "too_few_seen",
+    "protocol",
+    "serves_and_calls",
+    "tls",
+    "makes_calls",
+    "has_parents",
+    "connection_changes",
+    "pipelines",
+];
+
 /// What the kernel side is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum BookOrder {
+pub enum CountingOrder {
     /// Exchanges of this process may be counted by this rule, or not any more.
-    Process(u32, Option<BookRule>),
+    Process(u32, Option<CountingRule>),
     /// Requests that begin so are of this class of its numbering.
     Learn(Box<RequestPrefix>, u32),
     /// It does not know this beginning any more.
@@ -55,12 +68,12 @@ struct Key {
 }
 
 #[derive(Debug)]
-struct BookedClass {
+struct CountedClass {
     key: Key,
     /// A request that was seen whole.
     example: Span,
     /// What was read last, by outcome.
-    books: HashMap<u64, Book>,
+    sums: HashMap<u64, ExchangeSums>,
     costs: ClassCosts,
 }
 
@@ -71,19 +84,61 @@ enum Process {
     Seen(Side, ProtocolId, u32),
     Qualified(Side, ProtocolId),
     /// It does something that must be seen whole.
-    Refused,
+    Refused(Refusal),
 }
 
-/// The books of the kernel side, as this side knows them.
+/// Why every exchange of a process is seen whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Refusal {
+    /// Its protocol, or one of its protocols, is not counted so.
+    Protocol,
+    ServesAndCalls,
+    Tls,
+    /// Its requests cause calls.
+    MakesCalls,
+    /// Its calls are made for requests.
+    HasParents,
+    /// Requests change what follows on their connections.
+    ConnectionChanges,
+    /// Requests are sent before earlier ones are answered.
+    Pipelines,
+}
+
+impl Refusal {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Protocol => "protocol",
+            Self::ServesAndCalls => "serves_and_calls",
+            Self::Tls => "tls",
+            Self::MakesCalls => "makes_calls",
+            Self::HasParents => "has_parents",
+            Self::ConnectionChanges => "connection_changes",
+            Self::Pipelines => "pipelines",
+        }
+    }
+}
+
+impl Process {
+    /// For a metric.
+    fn state(&self) -> &'static str {
+        match self {
+            Self::Seen(..) => "too_few_seen",
+            Self::Qualified(..) => "counted",
+            Self::Refused(why) => why.name(),
+        }
+    }
+}
+
+/// What the kernel side counts, as this side knows it.
 #[derive(Debug, Default)]
-pub struct ExchangeBooks {
+pub struct ExchangeCounts {
     on: bool,
     processes: HashMap<u32, Process>,
     /// By the kernel's number; 0 is none.
-    classes: Vec<Option<BookedClass>>,
+    classes: Vec<Option<CountedClass>>,
     numbers: HashMap<Key, u32>,
     free: Vec<u32>,
-    orders: Vec<BookOrder>,
+    orders: Vec<CountingOrder>,
     /// Exchanges that were seen whole since the last reading, and the share of these then.
     reported: u64,
     ratio: f64,
@@ -93,7 +148,7 @@ pub struct ExchangeBooks {
     crowded: u64,
 }
 
-impl ExchangeBooks {
+impl ExchangeCounts {
     /// Begins to look for processes that qualify.
     pub fn start(&mut self) {
         self.on = true;
@@ -105,12 +160,12 @@ impl ExchangeBooks {
     fn stop(&mut self, prefixes: &mut RequestPrefixes) {
         self.on = false;
         let qualified = self.processes.drain().filter(|(_, process)| matches!(process, Process::Qualified(..)));
-        self.orders.extend(qualified.map(|(pid, _)| BookOrder::Process(pid, None)));
+        self.orders.extend(qualified.map(|(pid, _)| CountingOrder::Process(pid, None)));
         forget(prefixes, &mut self.orders, |_, _| true);
     }
 
     /// What the kernel side is to do, since last taken.
-    pub fn take_orders(&mut self) -> std::vec::Drain<'_, BookOrder> {
+    pub fn take_orders(&mut self) -> std::vec::Drain<'_, CountingOrder> {
         self.orders.drain(..)
     }
 
@@ -131,18 +186,10 @@ impl ExchangeBooks {
         let process = self.processes.entry(span.pid).or_insert(now);
         let (side, protocol) = match process {
             Process::Seen(side, protocol, _) | Process::Qualified(side, protocol) => (*side, *protocol),
-            Process::Refused => return,
+            Process::Refused(_) => return,
         };
-        let fits = side == span.side
-            && protocol == span.protocol
-            && rule(protocol).is_some()
-            && !span.encrypted
-            && span.calls == 0
-            && (side == Side::Server || span.parent.is_none())
-            && span.status != Some(SWITCHING)
-            && !CHANGES_THE_CONNECTION.contains(&&*span.method);
-        if !fits {
-            self.refuse(prefixes, span.pid);
+        if let Some(why) = refusal(side, protocol, span) {
+            self.refuse(prefixes, span.pid, why);
             return;
         }
         if let Process::Seen(_, _, seen) = process {
@@ -151,7 +198,7 @@ impl ExchangeBooks {
                 return;
             }
             *process = Process::Qualified(side, protocol);
-            self.orders.push(BookOrder::Process(span.pid, rule(protocol)));
+            self.orders.push(CountingOrder::Process(span.pid, rule(protocol)));
         }
         match beginning {
             Some(Beginning::Known(class)) => {
@@ -166,17 +213,17 @@ impl ExchangeBooks {
             {
                 let Some(class) = self.class_of(span) else { return };
                 let dropped = prefixes.learn(*prefix, class);
-                self.orders.extend(dropped.into_iter().map(|prefix| BookOrder::Forget(Box::new(prefix))));
-                self.orders.push(BookOrder::Learn(prefix, class));
+                self.orders.extend(dropped.into_iter().map(|prefix| CountingOrder::Forget(Box::new(prefix))));
+                self.orders.push(CountingOrder::Learn(prefix, class));
             }
             _ => {}
         }
     }
 
     /// Requests of a process are to be seen whole from now on.
-    fn refuse(&mut self, prefixes: &mut RequestPrefixes, pid: u32) {
-        if let Some(Process::Qualified(..)) = self.processes.insert(pid, Process::Refused) {
-            self.orders.push(BookOrder::Process(pid, None));
+    fn refuse(&mut self, prefixes: &mut RequestPrefixes, pid: u32, why: Refusal) {
+        if let Some(Process::Qualified(..)) = self.processes.insert(pid, Process::Refused(why)) {
+            self.orders.push(CountingOrder::Process(pid, None));
             forget(prefixes, &mut self.orders, |tgid, _| tgid == pid);
         }
     }
@@ -191,7 +238,7 @@ impl ExchangeBooks {
         }
         let number = match self.free.pop() {
             Some(number) => number,
-            None if self.classes.len() < BOOKED_CLASSES_MAX as usize => {
+            None if self.classes.len() < COUNTED_CLASSES_MAX as usize => {
                 self.classes.push(None);
                 self.classes.len() as u32 - 1
             }
@@ -213,14 +260,14 @@ impl ExchangeBooks {
             ..span.clone()
         };
         *self.classes.get_mut(number as usize)? =
-            Some(BookedClass { key: key.clone(), example, books: HashMap::new(), costs: ClassCosts::default() });
+            Some(CountedClass { key: key.clone(), example, sums: HashMap::new(), costs: ClassCosts::default() });
         self.numbers.insert(key, number);
         Some(number)
     }
 
     /// A process is gone.
     fn gone(&mut self, prefixes: &mut RequestPrefixes, pid: u32) {
-        if !matches!(self.processes.remove(&pid), Some(Process::Qualified(..) | Process::Refused)) {
+        if !matches!(self.processes.remove(&pid), Some(Process::Qualified(..) | Process::Refused(_))) {
             return;
         }
         forget(prefixes, &mut self.orders, |tgid, _| tgid == pid);
@@ -229,20 +276,20 @@ impl ExchangeBooks {
                 if let Some(class) = class.take() {
                     self.numbers.remove(&class.key);
                 }
-                self.orders.push(BookOrder::Clear(number as u32));
+                self.orders.push(CountingOrder::Clear(number as u32));
                 self.free.push(number as u32);
             }
         }
     }
 
     /// What was counted since the last reading: spans to be counted so many times, and costs.
-    fn read(&mut self, now: Nanos, books: &[(BookKey, Book)], costs: &[(u32, ClassCosts)]) -> Counted {
+    fn read(&mut self, now: Nanos, sums: &[(SumsKey, ExchangeSums)], costs: &[(u32, ClassCosts)]) -> Counted {
         let mut counted = Counted::default();
         let before_this = self.counted;
-        for (key, book) in books {
+        for (key, sums) in sums {
             let Some(class) = self.classes.get_mut(key.class as usize).and_then(Option::as_mut) else { continue };
-            let before = class.books.insert(key.outcome, *book);
-            let more = since(book, before.as_ref());
+            let before = class.sums.insert(key.outcome, *sums);
+            let more = since(sums, before.as_ref());
             if more.count == 0 && more.steps.iter().all(|count| *count == 0) {
                 continue;
             }
@@ -268,6 +315,15 @@ impl ExchangeBooks {
         counted
     }
 
+    /// Processes by whether their exchanges may be counted unseen, or why not.
+    pub fn states(&self) -> BTreeMap<&'static str, u64> {
+        let mut states: BTreeMap<_, _> = STATES.map(|state| (state, 0)).into();
+        for process in self.processes.values() {
+            *states.entry(process.state()).or_default() += 1;
+        }
+        states
+    }
+
     /// Numbers in use, for which costs are read.
     pub fn numbers(&self) -> impl Iterator<Item = u32> + '_ {
         self.numbers.values().copied()
@@ -282,9 +338,31 @@ impl ExchangeBooks {
     pub(super) fn table_use(&self) -> [TableUse; 2] {
         [
             TableUse::new(self.processes.len(), PROCESSES, self.crowded),
-            TableUse::new(self.numbers.len(), BOOKED_CLASSES_MAX as usize, self.refused),
+            TableUse::new(self.numbers.len(), COUNTED_CLASSES_MAX as usize, self.refused),
         ]
     }
+}
+
+/// Why exchanges of the process that a span belongs to are not to be counted unseen; `side` and `protocol` are those of its
+/// first one.
+fn refusal(side: Side, protocol: ProtocolId, span: &Span) -> Option<Refusal> {
+    if rule(protocol).is_none() || protocol != span.protocol {
+        return Some(Refusal::Protocol);
+    }
+    if side != span.side {
+        return Some(Refusal::ServesAndCalls);
+    }
+    if span.encrypted {
+        return Some(Refusal::Tls);
+    }
+    if span.calls > 0 {
+        return Some(Refusal::MakesCalls);
+    }
+    if side == Side::Client && span.parent.is_some() {
+        return Some(Refusal::HasParents);
+    }
+    let changes = span.status == Some(SWITCHING) || CHANGES_THE_CONNECTION.contains(&&*span.method);
+    changes.then_some(Refusal::ConnectionChanges)
 }
 
 /// What the kernel side counted: spans, each with how many exchanges it stands for, and costs by process and class.
@@ -294,50 +372,50 @@ struct Counted {
     costs: Vec<(u32, ClassId, Cost)>,
 }
 
-fn forget(prefixes: &mut RequestPrefixes, orders: &mut Vec<BookOrder>, is_over: impl Fn(u32, u32) -> bool) {
-    orders.extend(prefixes.forget(is_over).into_iter().map(|prefix| BookOrder::Forget(Box::new(prefix))));
+fn forget(prefixes: &mut RequestPrefixes, orders: &mut Vec<CountingOrder>, is_over: impl Fn(u32, u32) -> bool) {
+    orders.extend(prefixes.forget(is_over).into_iter().map(|prefix| CountingOrder::Forget(Box::new(prefix))));
 }
 
-/// What a book has more than before. Its words are read one by one while they grow: none is less than before.
-fn since(book: &Book, before: Option<&Book>) -> Book {
-    let Some(before) = before else { return *book };
-    let mut steps = book.steps;
+/// What was counted since `before`. Its words are read one by one while they grow: none is less than before.
+fn since(sums: &ExchangeSums, before: Option<&ExchangeSums>) -> ExchangeSums {
+    let Some(before) = before else { return *sums };
+    let mut steps = sums.steps;
     for (step, before) in steps.iter_mut().zip(&before.steps) {
         *step = step.saturating_sub(*before);
     }
-    Book {
-        count: book.count.saturating_sub(before.count),
-        duration: book.duration.saturating_sub(before.duration),
-        queue: book.queue.saturating_sub(before.queue),
-        request_bytes: book.request_bytes.saturating_sub(before.request_bytes),
-        reply_bytes: book.reply_bytes.saturating_sub(before.reply_bytes),
+    ExchangeSums {
+        count: sums.count.saturating_sub(before.count),
+        duration: sums.duration.saturating_sub(before.duration),
+        queue: sums.queue.saturating_sub(before.queue),
+        request_bytes: sums.request_bytes.saturating_sub(before.request_bytes),
+        reply_bytes: sums.reply_bytes.saturating_sub(before.reply_bytes),
         steps,
     }
 }
 
-/// Spans like `example` for what a book counted: one for each step of durations. Together they have the book's sums, as far
-/// as whole numbers and the steps' bounds allow.
-fn spans(example: &Span, outcome: u64, book: &Book, now: Nanos, out: &mut Vec<(Span, u64)>) {
-    let count: u64 = book.steps.iter().sum();
+/// Spans like `example` for what was counted: one for each step of durations. Together they have these sums, as far as
+/// whole numbers and the steps' bounds allow.
+fn spans(example: &Span, outcome: u64, sums: &ExchangeSums, now: Nanos, out: &mut Vec<(Span, u64)>) {
+    let count: u64 = sums.steps.iter().sum();
     let middle = |step: usize| (lower_bound_s(step) * lower_bound_s(step + 1)).sqrt() * 1e9;
-    let guessed: f64 = (0..DURATION_STEPS).zip(&book.steps).map(|(step, n)| middle(step) * *n as f64).sum();
-    let correction = if guessed > 0.0 { book.duration as f64 / guessed } else { 1.0 };
+    let guessed: f64 = (0..DURATION_STEPS).zip(&sums.steps).map(|(step, n)| middle(step) * *n as f64).sum();
+    let correction = if guessed > 0.0 { sums.duration as f64 / guessed } else { 1.0 };
     let (status, failure, end) = decode(example.protocol, outcome);
     let error = is_error(example.protocol, example.side, status, failure, end);
     let each = |sum: u64| sum.checked_div(count).unwrap_or(0);
-    for (step, n) in book.steps.iter().enumerate().filter(|(_, n)| **n > 0) {
+    for (step, n) in sums.steps.iter().enumerate().filter(|(_, n)| **n > 0) {
         let (least, most) = (lower_bound_s(step) * 1e9, lower_bound_s(step + 1) * 1e9);
         let nanos =
             if step == 0 { (middle(0) * correction).min(most) } else { (middle(step) * correction).clamp(least, most) };
         let start = now.saturating_sub(nanos as u64);
-        let queue = each(book.queue);
+        let queue = each(sums.queue);
         let span = Span {
             arrived: if example.arrived == 0 { 0 } else { start.saturating_sub(queue) },
             start,
             first_reply: now,
             end: now,
-            request_bytes: each(book.request_bytes),
-            reply_bytes: each(book.reply_bytes),
+            request_bytes: each(sums.request_bytes),
+            reply_bytes: each(sums.reply_bytes),
             reply_body_bytes: None,
             status: status.filter(|status| *status != 0),
             failure,
@@ -369,40 +447,38 @@ fn decode(protocol: ProtocolId, outcome: u64) -> (Option<u16>, Option<&'static s
 impl Pipeline {
     /// Has exchanges counted in the kernel where user space cannot keep up.
     pub fn count_in_kernel(&mut self) {
-        self.exchange_books.start();
+        self.exchange_counts.start();
         self.engine.prefixes().start();
     }
 
     /// Has every request seen whole from now on: a new configuration looks at more than its beginning.
     pub fn see_all_whole(&mut self) {
-        self.exchange_books.stop(self.engine.prefixes());
+        self.exchange_counts.stop(self.engine.prefixes());
     }
 
     /// A span ended that was seen whole.
     pub(super) fn seen_whole(&mut self, span: &Span, beginning: Option<Beginning>) {
-        if self.exchange_books.on {
+        if self.exchange_counts.on {
             for pid in self.engine.prefixes().take_pipelining() {
-                self.exchange_books.refuse(self.engine.prefixes(), pid);
+                self.exchange_counts.refuse(self.engine.prefixes(), pid, Refusal::Pipelines);
             }
-            self.exchange_books.seen(self.engine.prefixes(), span, beginning);
+            self.exchange_counts.seen(self.engine.prefixes(), span, beginning);
         }
     }
 
     /// A process is gone.
     pub(super) fn uncounted(&mut self, pid: u32) {
-        self.exchange_books.gone(self.engine.prefixes(), pid);
+        self.exchange_counts.gone(self.engine.prefixes(), pid);
     }
 
     /// Takes what the kernel side has counted by `now`.
-    pub fn counted(&mut self, now: Nanos, books: &[(BookKey, Book)], costs: &[(u32, ClassCosts)]) {
-        let Counted { spans, costs } = self.exchange_books.read(now, books, costs);
+    pub fn counted(&mut self, now: Nanos, sums: &[(SumsKey, ExchangeSums)], costs: &[(u32, ClassCosts)]) {
+        let Counted { spans, costs } = self.exchange_counts.read(now, sums, costs);
         for (span, count) in spans {
-            self.metrics.counted(&self.names, &span, count);
+            self.metrics.spans(&self.names, &span, count);
             self.roots.counted(&span, count);
-            for _ in 0..count {
-                self.stats.span(&self.names, &span);
-                self.history.span(&self.names, &span);
-            }
+            self.stats.spans(&self.names, &span, count);
+            self.history.spans(&self.names, &span, count);
         }
         for (pid, class, cost) in costs {
             self.charged.0 += cost.cpu;
@@ -444,82 +520,90 @@ mod tests {
         }
     }
 
-    fn qualified(prefixes: &mut RequestPrefixes) -> ExchangeBooks {
-        let mut books = ExchangeBooks::default();
-        books.start();
+    fn qualified(prefixes: &mut RequestPrefixes) -> ExchangeCounts {
+        let mut counts = ExchangeCounts::default();
+        counts.start();
         let span = exchange(7, 0);
         let prefix = RequestPrefix { tgid: 7, bytes: span.request_bytes as u32, ..RequestPrefix::default() };
         for _ in 0..SEEN_BEFORE {
-            assert!(books.orders.is_empty());
-            books.seen(prefixes, &span, Some(Beginning::New(Box::new(prefix))));
+            assert!(counts.orders.is_empty());
+            counts.seen(prefixes, &span, Some(Beginning::New(Box::new(prefix))));
         }
-        books
+        counts
     }
 
     #[test]
     fn a_process_that_only_serves_qualifies_and_one_that_calls_does_not_any_more() {
         let mut prefixes = RequestPrefixes::default();
-        let mut books = qualified(&mut prefixes);
-        let orders: Vec<_> = books.take_orders().collect();
-        assert!(matches!(&orders[..], [BookOrder::Process(7, Some(_)), BookOrder::Learn(_, 1)]), "{orders:?}");
-        books.seen(&mut prefixes, &exchange(7, 1), None);
-        let orders: Vec<_> = books.take_orders().collect();
-        assert!(matches!(&orders[..], [BookOrder::Process(7, None), BookOrder::Forget(_)]), "{orders:?}");
+        let mut counts = qualified(&mut prefixes);
+        let orders: Vec<_> = counts.take_orders().collect();
+        assert!(matches!(&orders[..], [CountingOrder::Process(7, Some(_)), CountingOrder::Learn(_, 1)]), "{orders:?}");
+        counts.seen(&mut prefixes, &exchange(7, 1), None);
+        let orders: Vec<_> = counts.take_orders().collect();
+        assert!(matches!(&orders[..], [CountingOrder::Process(7, None), CountingOrder::Forget(_)]), "{orders:?}");
+        assert_eq!(counts.states().get("makes_calls"), Some(&1));
         // For good.
         for _ in 0..SEEN_BEFORE * 2 {
-            books.seen(&mut prefixes, &exchange(7, 0), None);
+            counts.seen(&mut prefixes, &exchange(7, 0), None);
         }
-        assert!(books.orders.is_empty());
-        books.gone(&mut prefixes, 7);
-        assert_eq!(books.take_orders().collect::<Vec<_>>(), [BookOrder::Clear(1)]);
+        assert!(counts.orders.is_empty());
+        counts.gone(&mut prefixes, 7);
+        assert_eq!(counts.take_orders().collect::<Vec<_>>(), [CountingOrder::Clear(1)]);
     }
 
     #[test]
     fn a_class_that_merged_into_another_is_learnt_anew() {
         let mut prefixes = RequestPrefixes::default();
-        let mut books = qualified(&mut prefixes);
-        books.orders.clear();
+        let mut counts = qualified(&mut prefixes);
+        counts.orders.clear();
         let other = ClassId(exchange(7, 0).class.0 + 1);
-        books.seen(&mut prefixes, &Span { class: other, ..exchange(7, 0) }, Some(Beginning::Known(1)));
-        assert!(matches!(&books.orders[..], [BookOrder::Forget(_)]));
+        counts.seen(&mut prefixes, &Span { class: other, ..exchange(7, 0) }, Some(Beginning::Known(1)));
+        assert!(matches!(&counts.orders[..], [CountingOrder::Forget(_)]));
         assert_eq!(prefixes.table_use().entries, 0);
     }
 
     #[test]
     fn only_what_is_new_is_taken_from_sums() {
         let mut prefixes = RequestPrefixes::default();
-        let mut books = qualified(&mut prefixes);
-        let key = BookKey { class: 1, reserved: 0, outcome: u64::from(u32::from_ne_bytes(*b"200\0")) };
-        let mut book = Book { count: 3, duration: 90_000, queue: 0, request_bytes: 0, reply_bytes: 0, steps: [0; 128] };
-        book.steps[20] = 3;
+        let mut counts = qualified(&mut prefixes);
+        let key = SumsKey { class: 1, reserved: 0, outcome: u64::from(u32::from_ne_bytes(*b"200\0")) };
+        let mut sums =
+            ExchangeSums { count: 3, duration: 90_000, queue: 0, request_bytes: 0, reply_bytes: 0, steps: [0; 128] };
+        sums.steps[20] = 3;
         let sum = |counted: &Counted| counted.spans.iter().map(|(_, n)| n).sum::<u64>();
-        assert_eq!(sum(&books.read(1 << 40, &[(key, book)], &[])), 3);
-        (book.count, book.duration, book.steps[20]) = (5, 150_000, 5);
+        assert_eq!(sum(&counts.read(1 << 40, &[(key, sums)], &[])), 3);
+        (sums.count, sums.duration, sums.steps[20]) = (5, 150_000, 5);
         let costs = ClassCosts { cpu: 700, ..ClassCosts::default() };
-        let counted = books.read(1 << 41, &[(key, book)], &[(1, costs)]);
+        let counted = counts.read(1 << 41, &[(key, sums)], &[(1, costs)]);
         assert_eq!((sum(&counted), counted.costs[0].2.cpu), (2, 700));
-        assert!(books.read(1 << 42, &[(key, book)], &[(1, costs)]).costs.is_empty());
-        assert_eq!(books.detail(), (1.0, 5));
+        assert!(counts.read(1 << 42, &[(key, sums)], &[(1, costs)]).costs.is_empty());
+        assert_eq!(counts.detail(), (1.0, 5));
     }
 
     #[test]
-    fn spans_of_a_book_have_its_sums_and_stay_in_their_steps() {
-        let mut book =
-            Book { count: 10, duration: 0, queue: 500, request_bytes: 1000, reply_bytes: 20_000, steps: [0; 128] };
+    fn spans_have_their_sums_and_stay_in_their_steps() {
+        let mut sums = ExchangeSums {
+            count: 10,
+            duration: 0,
+            queue: 500,
+            request_bytes: 1000,
+            reply_bytes: 20_000,
+            steps: [0; 128],
+        };
         for nanos in [20_000u64, 21_000, 22_000, 100_000, 110_000, 120_000, 500_000, 520_000, 2_000_000, 2_100_000] {
-            book.steps[tracer_common::exchange_books::duration_step(nanos)] += 1;
-            book.duration += nanos;
+            sums.steps[tracer_common::exchange_counts::duration_step(nanos)] += 1;
+            sums.duration += nanos;
         }
         let mut out = Vec::new();
         let example = Span { protocol: ProtocolId::Http, ..sample_span::span(1, 5, 10, false) };
-        spans(&example, u64::from(u32::from_ne_bytes(*b"200\0")), &book, 1 << 40, &mut out);
+        spans(&example, u64::from(u32::from_ne_bytes(*b"200\0")), &sums, 1 << 40, &mut out);
         let sum: u64 = out.iter().map(|(span, n)| span.duration() * n).sum();
-        assert!(sum.abs_diff(book.duration) * 20 < book.duration, "{sum} of {}", book.duration);
+        assert!(sum.abs_diff(sums.duration) * 20 < sums.duration, "{sum} of {}", sums.duration);
         assert_eq!(out.iter().map(|(_, n)| n).sum::<u64>(), 10);
         for (span, _) in &out {
             assert_eq!((span.status, span.error, span.request_bytes), (Some(200), false, 100));
-            let step = tracer_common::exchange_books::duration_step(span.duration());
-            assert!((0..2).any(|off| book.steps.get(step + off).is_some_and(|n| *n > 0)), "{}", span.duration());
+            let step = tracer_common::exchange_counts::duration_step(span.duration());
+            assert!((0..2).any(|off| sums.steps.get(step + off).is_some_and(|n| *n > 0)), "{}", span.duration());
         }
     }
 }
