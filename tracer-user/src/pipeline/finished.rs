@@ -16,25 +16,25 @@ impl Pipeline {
         if live.withdrawn {
             self.engine.disown(&live);
             self.disown_root(&live);
-            for mut sample in std::mem::take(&mut live.samples) {
+            for mut sample in live.rare.take(|rare| &mut rare.samples) {
                 sample.owner = Owner::Overhead(live.service);
                 self.profiles.sample(&self.names, &sample);
             }
             return;
         }
         // A class that the end could still change says nothing of other requests that begin alike.
-        let beginning = live.class.and(live.beginning.take());
+        let beginning = live.class.and(live.take_beginning());
         let class = match live.class {
             Some(class) => class,
             None => classify_late(&mut self.classifier, &mut self.names, &mut live),
         };
         self.engine.settle(&live, class);
         self.session_began(&live);
-        for mut sample in std::mem::take(&mut live.samples) {
-            (sample.owner, sample.dimensions) = (Owner::Class(class), live.dimensions);
+        for mut sample in live.rare.take(|rare| &mut rare.samples) {
+            (sample.owner, sample.dimensions) = (Owner::Class(class), live.rare.dimensions);
             self.profiles.sample(&self.names, &sample);
         }
-        let calls = std::mem::take(&mut live.declared);
+        let calls = live.rare.take(|rare| &mut rare.declared);
         for span in calls {
             self.write_declared(Span { trace: verdicts.trace, ..*span });
         }
@@ -72,7 +72,7 @@ impl Pipeline {
             && live.side == Side::Server
             && live.status.is_some()
             && outcome == Outcome::Complete
-            && !is_error(live.protocol, live.side, live.status, live.failure, outcome)
+            && !is_error(live.protocol, live.side, live.status, live.rare.failure, outcome)
         {
             self.subsystems.session(live.pid, live.cookie, &session.user, &session.database);
         }
@@ -82,7 +82,7 @@ impl Pipeline {
         let (downstream, after_reply) = (live.downstream(), live.after_reply());
         let calls = live.server.calls.len() as u32;
         let outcome = live.outcome.unwrap_or(Outcome::Unfinished);
-        let error = is_error(live.protocol, live.side, live.status, live.failure, outcome);
+        let error = is_error(live.protocol, live.side, live.status, live.rare.failure, outcome);
         // A message's context names its producer: a link, not a parent.
         let messaging = live.protocol.conventions() == Conventions::Messaging;
         let named = live.request.traceparent.filter(|_| live.side == Side::Server);
@@ -93,9 +93,9 @@ impl Pipeline {
             trace: verdicts.trace,
             parent: verdicts.parent,
             carrier: relay::carrier(context, verdicts.parent, live),
-            trace_flags: live.trace_flags,
-            linked: producer.map(|context| Box::new(context.into())).or(live.linked.take()),
-            carried: live.passed.take(),
+            trace_flags: live.rare.trace_flags,
+            linked: producer.map(|context| Box::new(context.into())).or(live.rare.take(|rare| &mut rare.linked)),
+            carried: live.rare.take(|rare| &mut rare.passed),
             side: live.side,
             protocol: live.protocol,
             service: live.service,
@@ -121,7 +121,7 @@ impl Pipeline {
             reply_bytes: live.reply_bytes,
             reply_body_bytes: live.reply_body_bytes,
             status: live.status.filter(|status| *status != 0 || live.protocol == ProtocolId::Grpc),
-            failure: live.failure,
+            failure: live.rare.failure,
             error,
             outcome,
             cost: live.cost,
@@ -132,7 +132,7 @@ impl Pipeline {
             network: live.network.latest(),
             opening: live.client.take(|client| &mut client.opening),
             callee: live.client.callee_service,
-            remote: relay::remote(live.relay.as_deref(), live.end.saturating_sub(live.start)),
+            remote: relay::remote(live.rare.relay.as_deref(), live.end.saturating_sub(live.start)),
             request_id: live.request.request_id.take(),
             namespace: live.request.namespace.take(),
             declared: None,

@@ -91,7 +91,7 @@ impl Pipeline {
 
     /// Sends what was not sent before a span was reported.
     pub(super) fn last_word(&mut self, live: &OpenSpan, class: ClassId, verdicts: &Verdicts) {
-        let Some(relay) = &live.relay else { return };
+        let Some(relay) = &live.rare.relay else { return };
         if live.side == Side::Server {
             if relay.given.is_some() {
                 self.metrics.relay_delay(relay.delay);
@@ -122,17 +122,17 @@ fn context(names: &Names, sent: CallContext, live: &OpenSpan, (class, root): (Ar
         parent: live.id,
         settled,
         broadcast: false,
-        trace_flags: live.trace_flags,
+        trace_flags: live.rare.trace_flags,
         service: names.service(live.service),
         class,
-        carried: live.passed.clone(),
+        carried: live.rare.passed.clone(),
         root,
     };
     Outgoing::Context { remote, context }
 }
 
 fn summary(live: &OpenSpan, wall_offset: i64) -> Option<Outgoing> {
-    let relay = live.relay.as_ref()?;
+    let relay = live.rare.relay.as_ref()?;
     let given = relay.given.as_ref()?;
     let summary = Summary {
         key: given.context.key,
@@ -143,7 +143,7 @@ fn summary(live: &OpenSpan, wall_offset: i64) -> Option<Outgoing> {
         start: (live.start as i64).saturating_add(wall_offset),
         status: live.status.unwrap_or(0),
         error: live.status.is_some_and(|status| status >= 500)
-            || live.failure.is_some()
+            || live.rare.failure.is_some()
             || live.outcome == Some(Outcome::Aborted),
     };
     Some(Outgoing::Summary { to: given.from.number, summary })

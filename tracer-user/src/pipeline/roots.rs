@@ -14,7 +14,7 @@ use crate::transactions::slot::Slot;
 
 /// What was charged to the class of a reported span for it: at least what was passed on already.
 pub(super) fn charged(live: &OpenSpan) -> Cost {
-    let OpenSpan { cost, posted, .. } = live;
+    let (cost, posted) = (live.cost, live.rare.posted);
     Cost {
         cpu: cost.cpu.max(posted.cpu),
         runq: cost.runq.max(posted.runq),
@@ -36,7 +36,7 @@ impl Pipeline {
     /// What a span that is being reported says of its root.
     pub(super) fn root_link(&mut self, live: &OpenSpan, verdicts: &Verdicts) -> RootLink {
         if live.side == Side::Client {
-            return match (live.remote_parent.or(verdicts.parent), verdicts.grade) {
+            return match (live.rare.remote_parent.or(verdicts.parent), verdicts.grade) {
                 (Some(parent), Grade::Certain | Grade::Confirmed) => RootLink::Below(parent),
                 (None, Grade::Certain) => RootLink::Begins,
                 _ => RootLink::Unknown,
@@ -80,7 +80,7 @@ impl Pipeline {
     /// What a span cost that turned out to be none stays charged to its class, if it had one.
     pub(super) fn disown_root(&mut self, live: &OpenSpan) {
         if let Some(class) = live.class {
-            self.roots.late(None, class, live.posted);
+            self.roots.late(None, class, live.rare.posted);
         }
     }
 

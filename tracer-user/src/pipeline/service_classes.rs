@@ -174,7 +174,7 @@ impl Pipeline {
             return;
         }
         let (since, cookie) = (live.start, live.cookie);
-        let named = live.passed.as_ref().map(|passed| Arc::clone(&passed.service_class));
+        let named = live.rare.passed.as_ref().map(|passed| Arc::clone(&passed.service_class));
         let class = match named.filter(|name| !name.is_empty()) {
             Some(name) => self.policies.classes.index(&name),
             None => self.by_rules(slot),
@@ -246,7 +246,7 @@ impl Pipeline {
         let Policies { classes, threads, packets, ends, watched, unserved, .. } = policies;
         watched.retain(|slot, Watched { seen, sending: one }| {
             let live = engine.span(*slot);
-            let name = live.and_then(|live| Some(&live.passed.as_ref()?.service_class));
+            let name = live.and_then(|live| Some(&live.rare.passed.as_ref()?.service_class));
             let class = name.and_then(|name| classes.index(name));
             let open = live.filter(|live| live.end == 0);
             if *packets {

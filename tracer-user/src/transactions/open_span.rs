@@ -2,42 +2,27 @@
 
 mod client_side;
 mod on_demand;
+mod rare;
 mod server_side;
 
 use std::sync::Arc;
 
 use tracer_common::event::NetworkPath;
 
-use super::callback_groups::CallbackGroup;
-use super::inband_context::InbandIds;
-use super::jobs::JobTies;
 use super::network::NetworkSoFar;
-use super::relayed::Relayed;
 use super::request_prefixes::Beginning;
 use super::slot::{Slot, SpanRef};
-use super::trace_ids::Bound;
 use crate::model::{
-    Accepted, AfterReply, ClassId, Cost, DimensionValues, Linked, Nanos, Outcome, PropagatedContext, ProtocolId,
-    ServiceId, Side, SpanId, StackSample, TraceFlags, TraceId,
+    Accepted, AfterReply, ClassId, Cost, DimensionValues, Nanos, Outcome, ProtocolId, ServiceId, Side, SpanId, TraceId,
 };
 use crate::protocols::{Conventions, Request};
 pub use client_side::ClientSide;
 pub use on_demand::OnDemand;
+pub use rare::{GroupMembership, Rare};
 pub use server_side::{CallTime, PoolQueue, ServerSide};
 
 /// CPU time after a reply below this is not reported, nanoseconds.
 const LITTLE: u64 = 1_000_000;
-
-/// How a span of an event loop is tied to other spans.
-#[derive(Clone, Copy, Debug)]
-pub struct GroupMembership {
-    /// Its node in the forest of tied spans.
-    pub callback_group: CallbackGroup,
-    /// Client side: sent in the very callback that read its request.
-    pub direct: bool,
-    /// Whether every way a callback can end was traced by then.
-    pub sure: bool,
-}
 
 /// Calls counted per request; further ones are ignored.
 const CALLS: usize = 1024;
@@ -49,14 +34,12 @@ pub struct OpenSpan {
     pub server: OnDemand<ServerSide>,
     /// Client side: what only a call has.
     pub client: OnDemand<ClientSide>,
+    /// What few spans have.
+    pub rare: OnDemand<Rare>,
     /// Span id.
     pub id: SpanId,
     /// Trace id, generated or from a `traceparent`; a parent on this host overrides it.
     pub trace: TraceId,
-    /// The trace id its child spans were reported with.
-    pub reported_as: Option<Bound>,
-    /// Parent named by a `traceparent` header.
-    pub remote_parent: Option<SpanId>,
     /// What TCP measured meanwhile.
     pub network: NetworkSoFar,
     /// Entry or exit port.
@@ -105,30 +88,18 @@ pub struct OpenSpan {
     pub reply_body_bytes: Option<u64>,
     /// Status, if there was a reply; 0 where the protocol has none.
     pub status: Option<u16>,
-    /// Kind of failure, if the reply names one.
-    pub failure: Option<&'static str>,
-    /// Links from the messages it carries.
-    pub linked: Option<Box<Linked>>,
     /// How it ended.
     pub outcome: Option<Outcome>,
     /// Cost charged so far.
     pub cost: Cost,
-    /// Part of `cost` already posted to the class.
-    pub posted: Cost,
-    /// Calls of declared functions in it, which are reported with it.
-    pub declared: Vec<Box<crate::model::Span>>,
-    /// Samples that wait for a class.
-    pub samples: Vec<StackSample>,
     /// Hash of what a proxy leaves unchanged; 0: unknown.
     pub fingerprint: u64,
-    /// How its request begins, if the kernel side could know its class by that.
-    pub beginning: Option<Beginning>,
     /// Server side: whether it is listed by its fingerprint or only counted; none: neither.
     pub in_forwarding: Option<bool>,
+    /// How its request begins, as the number of a class of the kernel side that begins so; 0: it knows none.
+    known_beginning: u32,
     /// The task that began it, as the records name it; 0: none, or unknown.
     pub read_as: u64,
-    /// Its ties, if an event loop with distinguishable callbacks ran it.
-    pub group_membership: Option<GroupMembership>,
     /// Server side: whether a thread is known to have begun its answer.
     answer_begun: bool,
     /// Server side: the thread that answered it; 0: none yet.
@@ -145,20 +116,6 @@ pub struct OpenSpan {
     pub multiplexed: bool,
     /// Times its report was deferred.
     pub deferred: u8,
-    /// Its relation to another host.
-    pub relay: Option<Box<Relayed>>,
-    /// Its in-band ids.
-    pub inband: Option<InbandIds>,
-    /// Trace flags of its transaction, if a carrier gives them; else its id was drawn by an agent.
-    pub trace_flags: Option<TraceFlags>,
-    /// What it has to do with jobs in queues.
-    pub job: Option<Box<JobTies>>,
-    /// The rest of its propagated context; see `propagation.rs`.
-    pub passed: Option<Arc<PropagatedContext>>,
-    /// A rule of this host fixes its service class, whatever its context says.
-    pub service_class_fixed: bool,
-    /// Server side: what it has of the declared dimensions.
-    pub dimensions: DimensionValues,
 }
 
 /// What is known of a span when it begins; each as in [`OpenSpan`].
@@ -191,10 +148,9 @@ impl From<NewSpan> for OpenSpan {
     /// A span of which nothing else is known yet.
     #[inline]
     fn from(begins: NewSpan) -> Self {
-        Self {
+        let mut live = Self {
             id: begins.id,
             trace: begins.trace,
-            remote_parent: begins.remote_parent,
             side: begins.side,
             protocol: begins.protocol,
             service: begins.service,
@@ -211,12 +167,12 @@ impl From<NewSpan> for OpenSpan {
             accepted: begins.accepted,
             start: begins.start,
             fingerprint: begins.fingerprint,
-            beginning: begins.beginning,
             read_as: begins.read_as,
             multiplexed: begins.multiplexed,
             client: OnDemand::default(),
             server: OnDemand::default(),
-            reported_as: None,
+            known_beginning: 0,
+            rare: OnDemand::default(),
             network: NetworkSoFar::default(),
             class: None,
             first_reply: 0,
@@ -226,15 +182,9 @@ impl From<NewSpan> for OpenSpan {
             reply_bytes: 0,
             reply_body_bytes: Some(0),
             status: None,
-            failure: None,
-            linked: None,
             outcome: None,
             cost: Cost::default(),
-            posted: Cost::default(),
-            samples: Vec::new(),
             in_forwarding: None,
-            group_membership: None,
-            declared: Vec::new(),
             answer_begun: false,
             answered_by: 0,
             alone: true,
@@ -242,14 +192,16 @@ impl From<NewSpan> for OpenSpan {
             shared: false,
             withdrawn: false,
             deferred: 0,
-            relay: None,
-            inband: None,
-            trace_flags: None,
-            job: None,
-            passed: None,
-            service_class_fixed: false,
-            dimensions: DimensionValues::default(),
+        };
+        if begins.remote_parent.is_some() {
+            live.rare.remote_parent = begins.remote_parent;
         }
+        match begins.beginning {
+            None => {}
+            Some(Beginning::Known(class)) => live.known_beginning = class,
+            Some(Beginning::New(prefix)) => live.rare.new_beginning = Some(prefix),
+        }
+        live
     }
 }
 
@@ -264,6 +216,26 @@ impl OpenSpan {
         self.network.measured(path, false);
     }
 
+    /// How its request begins, if the kernel side could know its class by that.
+    pub fn take_beginning(&mut self) -> Option<Beginning> {
+        let new = self.rare.take(|rare| &mut rare.new_beginning).map(Beginning::New);
+        new.or_else(|| (self.known_beginning != 0).then_some(Beginning::Known(self.known_beginning)))
+    }
+
+    /// Its reply names this kind of failure, or none.
+    pub(super) fn fails_with(&mut self, failure: Option<&'static str>) {
+        if self.rare.failure != failure {
+            self.rare.failure = failure;
+        }
+    }
+
+    /// Server side: it has these of the declared dimensions.
+    pub(super) fn has_dimensions(&mut self, dimensions: DimensionValues) {
+        if self.rare.dimensions != dimensions {
+            self.rare.dimensions = dimensions;
+        }
+    }
+
     /// What remains of it once it is reported.
     pub fn kept(&self) -> SpanRef {
         (self.id, self.trace, self.service, self.class)
@@ -271,7 +243,7 @@ impl OpenSpan {
 
     /// The call on another host that is this request's other end, as reported by that host's agent.
     pub fn relayed_parent(&self) -> Option<SpanId> {
-        let given = self.relay.as_ref()?.given.as_ref()?;
+        let given = self.rare.relay.as_ref()?.given.as_ref()?;
         Some(given.context.parent)
     }
 
@@ -279,8 +251,8 @@ impl OpenSpan {
     /// another agent, its in-band context.
     pub fn named_parent(&self) -> Option<SpanId> {
         let here = || self.server.caller.map(|(_, id)| id);
-        let came = || self.inband.and_then(|inband| inband.parent);
-        self.remote_parent.or_else(here).or_else(|| self.relayed_parent()).or_else(came)
+        let came = || self.rare.inband.and_then(|inband| inband.parent);
+        self.rare.remote_parent.or_else(here).or_else(|| self.relayed_parent()).or_else(came)
     }
 
     /// Adds a call that it may have caused.

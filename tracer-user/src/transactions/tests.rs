@@ -377,7 +377,7 @@ fn samples_that_come_before_their_operations_wait_for_them() {
         host.engine.record(&Record::Sample { sample, user, kernel, interpreted }, &mut host.out);
     }
     host.works(5, 200).sends(5, 1, OK).reads(5, 1, GET).works(5, 200).sends(5, 1, OK);
-    let found: Vec<usize> = host.finish().iter().map(|(live, _)| live.samples.len()).collect();
+    let found: Vec<usize> = host.finish().iter().map(|(live, _)| live.rare.samples.len()).collect();
     assert_eq!(found, [100, 60]);
 }
 
@@ -408,7 +408,7 @@ fn the_end_of_one_wait_is_not_that_of_the_next() {
     let spans = host.finish();
     let of = |sample: &StackSample| (sample.off_cpu.clone(), sample.waker.as_ref().map(|waker| waker.user.clone()));
     let [blocked, queued] = [Reason::Futex, Reason::RunQueue].map(|reason| Some(Wait::of(reason)));
-    let found: Vec<_> = spans[0].0.samples.iter().map(of).collect();
+    let found: Vec<_> = spans[0].0.rare.samples.iter().map(of).collect();
     let of = |wait: &Option<Wait>, waker: Option<Vec<u64>>| (wait.clone(), waker);
     let ended = [Some(vec![7]), None, None];
     let expected: Vec<_> = ended.into_iter().flat_map(|waker| [of(&blocked, waker), of(&queued, None)]).collect();
@@ -430,7 +430,7 @@ fn a_long_request_of_an_event_loop_keeps_the_samples_of_its_beginning() {
         host.engine.record(&Record::Sample { sample, user, kernel, interpreted }, &mut host.out);
     }
     host.works(5, 500).sends(5, 1, OK);
-    let found: Vec<usize> = host.finish().iter().map(|(live, _)| live.samples.len()).collect();
+    let found: Vec<usize> = host.finish().iter().map(|(live, _)| live.rare.samples.len()).collect();
     assert_eq!(found, [0, 0, 500]);
 }
 

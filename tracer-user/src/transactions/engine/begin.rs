@@ -246,7 +246,7 @@ impl Engine {
         let slot = self.world.connections.get(&cookie).and_then(|connection| connection.span(exchange));
         if let Some(live) = slot.and_then(|slot| self.world.spans.get_mut(slot)) {
             live.status = (status != NO_STATUS).then_some(status);
-            live.failure = failure;
+            live.fails_with(failure);
             live.protocol = protocol.unwrap_or(live.protocol);
         }
     }
@@ -439,7 +439,7 @@ impl Engine {
         let Some(live) = self.world.spans.get_mut(slot) else { return };
         live.first_reply = first.nanos;
         live.status = (status != NO_STATUS).then_some(status);
-        live.failure = failure;
+        live.fails_with(failure);
         if live.side == Side::Client {
             let asker = live.tid;
             // A thread that sends a call and leaves the reply to another thread does other work meanwhile.
@@ -455,7 +455,7 @@ impl Engine {
             return;
         }
         let (reader, tgid, calls) = (live.tid, live.pid, live.server.calls.len());
-        if live.group_membership.is_some() {
+        if live.rare.group_membership.is_some() {
             self.loops.answered_in(&mut self.world, slot, op.and_then(|during| during.own));
             return;
         }
@@ -496,7 +496,7 @@ impl Engine {
 
 /// The trace flags that an upgrade's session takes over.
 fn session_flags(upgrade: &OpenSpan) -> u8 {
-    upgrade.trace_flags.unwrap_or(TraceFlags::DRAWN).bits()
+    upgrade.rare.trace_flags.unwrap_or(TraceFlags::DRAWN).bits()
 }
 
 /// What both ends of a request know of it: on this host, and, with the address of the other end, between hosts. `pos`: where in

@@ -54,7 +54,7 @@ impl Engine {
                 // Follows the call once its parent is known.
                 None if live.client.cause.candidate.is_some()
                     || live.client.cause.awaits_others()
-                    || live.group_membership.is_some() =>
+                    || live.rare.group_membership.is_some() =>
                 {
                     Target::Span { slot, class: None, service: live.service }
                 }
@@ -197,7 +197,7 @@ impl Engine {
         let mut count = 0;
         for live in slots.iter().filter_map(|slot| self.world.spans.get(*slot)).filter(served) {
             // Costs already posted to a class stay there.
-            sum.add(less(live.cost, live.posted));
+            sum.add(less(live.cost, live.rare.posted));
             count += 1;
         }
         if count < 2 {
@@ -214,7 +214,7 @@ impl Engine {
             };
             sum = less(sum, cost);
             count = (count - 1).max(1);
-            live.cost = live.posted;
+            live.cost = live.rare.posted;
             live.cost.add(cost);
             live.batch = true;
         }
@@ -459,14 +459,14 @@ impl Engine {
             Target::Span { slot, class, service } => match self.world.spans.get_mut(self.works_for(slot)) {
                 Some(live) => {
                     if let Some(class) = live.class.filter(|_| live.side == Side::Server) {
-                        (Owner::Class(class), Some(live.id), live.dimensions)
+                        (Owner::Class(class), Some(live.id), live.rare.dimensions)
                     } else {
                         // Samples of its own must not keep those that count for its class from it.
                         let most = if sample.ad_hoc { SPAN_SAMPLES / 2 } else { SPAN_SAMPLES };
-                        if live.samples.len() < most {
+                        if live.rare.samples.len() < most {
                             let owner = Owner::Overhead(service);
-                            let sample = stack(sample, owner, (Some(live.id), live.dimensions), tgid, tid);
-                            live.samples.push(sample);
+                            let sample = stack(sample, owner, (Some(live.id), live.rare.dimensions), tgid, tid);
+                            live.rare.samples.push(sample);
                         } else {
                             self.world.counters.samples_dropped += 1;
                         }
@@ -487,8 +487,10 @@ impl Engine {
             let Some(live) = self.world.spans.get_mut(slot) else { continue };
             // Costs of a call wait until its parent is known.
             if let Some(class) = live.class.filter(|_| live.side == Side::Server) {
-                let rest = less(live.cost, live.posted);
-                live.posted = live.cost;
+                let rest = less(live.cost, live.rare.posted);
+                if live.rare.posted != live.cost {
+                    live.rare.posted = live.cost;
+                }
                 self.charges.charge_class(class, rest);
             }
         }

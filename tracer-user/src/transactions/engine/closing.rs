@@ -18,7 +18,7 @@ impl Engine {
         let Some(live) = self.world.spans.get_mut(slot) else { return };
         live.end = nanos.max(live.start);
         live.outcome = Some(outcome);
-        if let Some(group_membership) = live.group_membership {
+        if let Some(group_membership) = live.rare.group_membership {
             self.loops.over(group_membership);
         }
         let (tid, start, end, side) = (live.tid, live.start, live.end, live.side);

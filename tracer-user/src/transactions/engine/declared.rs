@@ -21,10 +21,10 @@ impl Engine {
     /// back if that request is reported already. `Ok(false)`: the request has enough of them.
     pub(crate) fn keep_declared(&mut self, slot: Slot, span: Box<Span>) -> Result<bool, Box<Span>> {
         let Some(live) = self.world.spans.get_mut(slot) else { return Err(span) };
-        if live.declared.len() >= KEPT {
+        if live.rare.declared.len() >= KEPT {
             return Ok(false);
         }
-        live.declared.push(span);
+        live.rare.declared.push(span);
         Ok(true)
     }
 }

@@ -70,7 +70,7 @@ impl Engine {
                 let Some(slot) = call.filter(|_| self.jobs.may_be_asked(queue)) else { return };
                 let Some(live) = self.world.spans.get_mut(slot) else { return };
                 let by = Producer { slot, id: live.id, trace: None };
-                let ties = live.job.get_or_insert_default();
+                let ties = live.rare.job.get_or_insert_default();
                 ties.pushes = elements.iter().map(|element| (queue, *element)).collect();
                 for element in elements {
                     self.jobs.push((queue, element), by);
@@ -78,7 +78,8 @@ impl Engine {
             }
             JobEvent::Taken(job) => {
                 let call = call.and_then(|slot| self.world.spans.get(slot));
-                let asked = call.filter(|call| call.job.as_ref().is_some_and(|ties| ties.asks)).map(|call| call.tid);
+                let asked =
+                    call.filter(|call| call.rare.job.as_ref().is_some_and(|ties| ties.asks)).map(|call| call.tid);
                 if let Some(asked) = asked {
                     let pushed_by = self.jobs.pop((of_server(job.queue), job.element));
                     self.job_taken((cookie, exchange), (&job, pushed_by), (during, asked), out);
@@ -161,7 +162,7 @@ impl Engine {
 
     /// A call that asks for a job begins.
     pub(super) fn asking(call: &mut OpenSpan) {
-        call.job.get_or_insert_default().asks = true;
+        call.rare.job.get_or_insert_default().asks = true;
     }
 
     /// Thread `asked` asked for a job, and `during` reads it.
@@ -195,7 +196,7 @@ impl Engine {
         let Some(Output::Begun(slot)) = out.last() else { return };
         let slot = *slot;
         if let Some(live) = self.world.spans.get_mut(slot) {
-            let ties = live.job.get_or_insert_default();
+            let ties = live.rare.job.get_or_insert_default();
             (ties.pushed_by, ties.once) = (pushed_by, !again);
             live.alone &= held && again;
         }
@@ -286,7 +287,7 @@ impl Engine {
         Some(match (live.alone, polled && !connected) {
             (true, false) => Evidence::OneJob,
             (true, true) => Evidence::JobAfterWait,
-            (false, _) if live.job.as_ref().is_some_and(|ties| ties.once) => Evidence::JobOnce,
+            (false, _) if live.rare.job.as_ref().is_some_and(|ties| ties.once) => Evidence::JobOnce,
             (false, _) => Evidence::JobMeanwhile,
         })
     }
@@ -315,26 +316,27 @@ impl Engine {
 
     /// Whether the trace id of the request that a job is linked to is still to come.
     pub(super) fn awaits_producer(&self, live: &OpenSpan) -> bool {
-        let producer = live.job.as_ref().and_then(|ties| ties.pushed_by).filter(|producer| producer.trace.is_none());
+        let producer =
+            live.rare.job.as_ref().and_then(|ties| ties.pushed_by).filter(|producer| producer.trace.is_none());
         live.deferred < DEFERRALS && producer.is_some_and(|producer| self.world.spans.get(producer.slot).is_some())
     }
 
     /// A job is reported: links it.
     pub(super) fn link_job(&mut self, slot: Slot) {
-        let producer = self.world.spans.get(slot).and_then(|live| live.job.as_ref()?.pushed_by);
+        let producer = self.world.spans.get(slot).and_then(|live| live.rare.job.as_ref()?.pushed_by);
         let Some(Producer { slot: call, id, trace }) = producer else { return };
         // A trace id that is not decided yet may name no transaction.
         let Some(trace) = trace.or_else(|| self.reported.get(call)) else { return };
         if let Some(live) = self.world.spans.get_mut(slot) {
             let mut linked = Linked::default();
             linked.add((trace, id));
-            live.linked = Some(Box::new(linked));
+            live.rare.linked = Some(Box::new(linked));
         }
     }
 
     /// A span was reported with `trace`: jobs that it put into queues may be taken later.
     pub(super) fn producer_reported(&mut self, slot: Slot, live: &OpenSpan, trace: TraceId) {
-        let Some(ties) = &live.job else { return };
+        let Some(ties) = &live.rare.job else { return };
         let Jobs { young, old, .. } = &mut self.jobs;
         for key in &ties.pushes {
             let push = young.get_mut(key).or_else(|| old.get_mut(key));

@@ -15,15 +15,15 @@ impl Engine {
     /// Fills in what the span's own headers do not say from its parent. Repeated whenever more may be known.
     pub fn inherit(&mut self, slot: Slot) {
         let Some(live) = self.world.spans.get(slot) else { return };
-        let of = |above: &OpenSpan| (above.trace_flags, above.passed.clone());
+        let of = |above: &OpenSpan| (above.rare.trace_flags, above.rare.passed.clone());
         let (trace_flags, passed) = match live.side {
             Side::Client => self.verdict(live).sure().and_then(|parent| self.world.spans.get(parent)).map(of),
             // It named another parent, which is unknown here.
-            Side::Server if live.remote_parent.is_some() => None,
+            Side::Server if live.rare.remote_parent.is_some() => None,
             Side::Server => {
                 let here = live.server.caller.and_then(|(call, _)| self.world.spans.get(call)).map(of);
                 here.or_else(|| {
-                    let given = &live.relay.as_ref()?.given.as_ref()?.context;
+                    let given = &live.rare.relay.as_ref()?.given.as_ref()?.context;
                     Some((given.trace_flags, given.carried.clone()))
                 })
             }
@@ -33,9 +33,9 @@ impl Engine {
             return;
         }
         let Some(live) = self.world.spans.get_mut(slot) else { return };
-        live.trace_flags = live.named_flags().or(trace_flags).or(live.trace_flags);
-        live.passed = match (live.passed.take(), passed) {
-            (Some(own), Some(above)) => Some(over(own, &above, live.service_class_fixed)),
+        live.rare.trace_flags = live.named_flags().or(trace_flags).or(live.rare.trace_flags);
+        live.rare.passed = match (live.rare.passed.take(), passed) {
+            (Some(own), Some(above)) => Some(over(own, &above, live.rare.service_class_fixed)),
             (own, above) => own.or(above),
         };
     }
@@ -43,7 +43,7 @@ impl Engine {
     /// The rules of this host give the request a service class, unless its context has one.
     pub fn set_ruled_class(&mut self, slot: Slot, service_class: &Arc<str>) {
         let Some(live) = self.world.spans.get_mut(slot) else { return };
-        let passed = live.passed.get_or_insert_default();
+        let passed = live.rare.passed.get_or_insert_default();
         if passed.service_class.is_empty() {
             Arc::make_mut(passed).service_class = Arc::clone(service_class);
         }
@@ -57,14 +57,14 @@ impl Engine {
             let class = request.and_then(|request| request.class);
             return Some(Caller { service: Some(call.service), remote: Arc::clone(&self.world.empty), class });
         }
-        let given = &live.relay.as_ref()?.given.as_ref()?.context;
+        let given = &live.rare.relay.as_ref()?.given.as_ref()?.context;
         Some(Caller { service: None, remote: Arc::clone(&given.service), class: None })
     }
 
     /// Sets what a request has of the declared dimensions.
     pub fn set_dimensions(&mut self, slot: Slot, dimensions: DimensionValues) {
         if let Some(live) = self.world.spans.get_mut(slot) {
-            live.dimensions = dimensions;
+            live.has_dimensions(dimensions);
         }
     }
 
@@ -73,7 +73,7 @@ impl Engine {
         let live = self.world.spans.get(slot);
         let call = live.and_then(|live| self.world.spans.get(live.server.caller?.0));
         let request = call.and_then(|call| self.world.spans.get(self.verdict(call).sure()?));
-        request.map(|request| request.dimensions).unwrap_or_default()
+        request.map(|request| request.rare.dimensions).unwrap_or_default()
     }
 
     /// Thread and process of an open request, if that thread certainly serves it and nothing else.
@@ -137,15 +137,20 @@ impl OpenSpan {
 
     /// Takes the span's own context when it begins.
     pub(super) fn begin_passing(&mut self) {
-        self.passed = self.request.carried.take().map(Arc::from);
-        let came = || self.inband.filter(|inband| self.side == Side::Server && inband.parent.is_some());
-        self.trace_flags = self.named_flags().or_else(|| came().map(|inband| TraceFlags::new(inband.flags)));
+        if let Some(carried) = self.request.carried.take() {
+            self.rare.passed = Some(Arc::from(carried));
+        }
+        let came = || self.rare.inband.filter(|inband| self.side == Side::Server && inband.parent.is_some());
+        let flags = self.named_flags().or_else(|| came().map(|inband| TraceFlags::new(inband.flags)));
+        if flags.is_some() {
+            self.rare.trace_flags = flags;
+        }
     }
 
     /// A rule of this host sets the service class, overriding the propagated one.
     pub fn set_service_class(&mut self, service_class: &Arc<str>) {
-        self.service_class_fixed = true;
-        let passed = self.passed.get_or_insert_default();
+        self.rare.service_class_fixed = true;
+        let passed = self.rare.passed.get_or_insert_default();
         if passed.service_class != *service_class {
             Arc::make_mut(passed).service_class = Arc::clone(service_class);
         }

@@ -83,10 +83,10 @@ impl Engine {
         let waits = live.side == Side::Server
             && self.relays.mode == Mode::Waits
             && contact != Contact::No
-            && live.remote_parent.is_none();
+            && live.rare.remote_parent.is_none();
         let wait = if contact == Contact::Yes { KNOWN_WAIT } else { WAIT };
         let until = if waits { now + wait } else { 0 };
-        live.relay = Some(Box::new(Relayed::new(key, remote, until)));
+        live.rare.relay = Some(Box::new(Relayed::new(key, remote, until)));
         if live.side == Side::Server {
             let served = Served { slot, cookie: live.cookie, id: live.id, trace: live.trace, remote };
             let Relays { bounds, matches, .. } = &mut self.relays;
@@ -101,7 +101,7 @@ impl Engine {
     pub(super) fn adopt(&mut self, slot: Slot, given: Given) {
         let now = self.world.now;
         let Some(live) = self.world.spans.get_mut(slot) else { return };
-        let Some(relay) = &mut live.relay else { return };
+        let Some(relay) = live.rare.get_mut().and_then(|rare| rare.relay.as_mut()) else { return };
         if relay.given.is_none() {
             relay.delay = now.saturating_sub(live.start);
         }
@@ -109,7 +109,7 @@ impl Engine {
         let trace = given.context.trace;
         relay.given = Some(given);
         let (cookie, ended, answered) = (live.cookie, live.end != 0, relay.answered);
-        if live.remote_parent.is_none() && live.server.caller.is_none() {
+        if live.rare.remote_parent.is_none() && live.server.caller.is_none() {
             let was = std::mem::replace(&mut live.trace, trace);
             self.relays.rename(now, was, trace);
         }
@@ -139,12 +139,17 @@ impl Engine {
             return;
         };
         let Some(live) = self.world.spans.get_mut(slot) else { return };
-        if live.relay.as_ref().is_some_and(|relay| !self.relays.bounds.may(self.world.now, from.number, relay.remote)) {
+        if live
+            .rare
+            .relay
+            .as_ref()
+            .is_some_and(|relay| !self.relays.bounds.may(self.world.now, from.number, relay.remote))
+        {
             self.relays.matches.outcomes.refused += 1;
             return;
         }
         self.relays.calls.answered(summary.key);
-        if let Some(relay) = &mut live.relay {
+        if let Some(relay) = live.rare.get_mut().and_then(|rare| rare.relay.as_mut()) {
             relay.summary = Some((summary, from.clone()));
         }
         if let Some(connection) = self.world.connections.get_mut(&live.cookie) {
@@ -154,8 +159,12 @@ impl Engine {
 
     /// A request ended: queues its summary if its caller is known.
     pub(super) fn answer_later(&mut self, slot: Slot) {
-        let known =
-            self.world.spans.get(slot).and_then(|live| live.relay.as_ref()).is_some_and(|relay| relay.given.is_some());
+        let known = self
+            .world
+            .spans
+            .get(slot)
+            .and_then(|live| live.rare.relay.as_ref())
+            .is_some_and(|relay| relay.given.is_some());
         if known && self.relays.answers.len() < self.world.limits.spans {
             self.relays.answers.push_back(slot);
         }
@@ -182,8 +191,8 @@ impl Engine {
         }
         let above = |slot| self.world.spans.get(slot).is_none_or(|above| self.settled(above, depth - 1));
         match live.side {
-            Side::Server if live.remote_parent.is_some() => true,
-            Side::Server => match (live.server.caller, &live.relay) {
+            Side::Server if live.rare.remote_parent.is_some() => true,
+            Side::Server => match (live.server.caller, &live.rare.relay) {
                 (Some((call, _)), _) => above(call),
                 (None, Some(relay)) => {
                     relay.given.as_ref().is_some_and(|given| given.context.settled) || self.world.now >= relay.until
@@ -202,7 +211,8 @@ impl Engine {
         if !self.settled(live, DEPTH) {
             return true;
         }
-        let Some(relay) = live.relay.as_ref().filter(|_| live.side == Side::Client && live.client.callee.is_none())
+        let Some(relay) =
+            live.rare.relay.as_ref().filter(|_| live.side == Side::Client && live.client.callee.is_none())
         else {
             return false;
         };
@@ -222,7 +232,7 @@ impl Engine {
     /// A span is reported: returns the current trace id of its transaction.
     pub(super) fn relay_over(&mut self, slot: Slot, trace: TraceId) -> TraceId {
         let Some(live) = self.world.spans.get(slot) else { return trace };
-        if let Some(relay) = &live.relay {
+        if let Some(relay) = &live.rare.relay {
             let (cookie, key, side) = (live.cookie, relay.key, live.side);
             let contact = self.contact(live);
             let in_vain = match side {
@@ -263,7 +273,7 @@ impl Engine {
     /// The context to send to a call's other end, unless it was sent already.
     pub fn context(&mut self, slot: Slot) -> Option<CallContext> {
         let live = self.world.spans.get(slot)?;
-        let relay = live.relay.as_ref().filter(|_| live.side == Side::Client && live.client.callee.is_none())?;
+        let relay = live.rare.relay.as_ref().filter(|_| live.side == Side::Client && live.client.callee.is_none())?;
         let (key, remote, sent) = (relay.key, relay.remote, relay.sent);
         let trace = self.relays.name(self.trace_so_far(live));
         let (settled, cookie) = (self.settled(live, DEPTH), live.cookie);
@@ -281,7 +291,8 @@ impl Engine {
         if !settled && self.relays.unsettled.len() < self.world.limits.spans {
             self.relays.unsettled.push_back(slot);
         }
-        if let Some(relay) = self.world.spans.get_mut(slot).and_then(|live| live.relay.as_mut()) {
+        let rare = self.world.spans.get_mut(slot).and_then(|live| live.rare.get_mut());
+        if let Some(relay) = rare.and_then(|rare| rare.relay.as_mut()) {
             relay.sent = Some((trace, settled));
         }
         Some(CallContext { key, remote, trace, settled })
@@ -290,7 +301,7 @@ impl Engine {
     /// Returns an ended request whose summary is due, once.
     pub fn answer(&mut self, slot: Slot) -> Option<&OpenSpan> {
         let live = self.world.spans.get_mut(slot)?;
-        let relay = live.relay.as_mut().filter(|relay| !relay.answered)?;
+        let relay = live.rare.get_mut()?.relay.as_mut().filter(|relay| !relay.answered)?;
         relay.answered = true;
         Some(live)
     }

@@ -31,7 +31,7 @@ fn is_preceded(world: &World, slot: Slot, now: Nanos) -> bool {
 
 /// The call at the other end of a request, which has ended and is not reported.
 fn call_before(world: &World, slot: Slot) -> Option<&OpenSpan> {
-    let live = world.spans.get(slot).filter(|live| live.side == Side::Server && live.remote_parent.is_none())?;
+    let live = world.spans.get(slot).filter(|live| live.side == Side::Server && live.rare.remote_parent.is_none())?;
     world.spans.get(live.server.caller?.0).filter(|call| call.end != 0)
 }
 
@@ -95,7 +95,7 @@ impl Engine {
         let above = |live: &OpenSpan| live.server.caller.and_then(|(call, _)| self.world.spans.get(call));
         let serves = live.side == Side::Server;
         let mut call = if serves { above(live) } else { Some(live) };
-        if let Some((live, group_membership)) = call.and_then(|call| Some((call, call.group_membership?)))
+        if let Some((live, group_membership)) = call.and_then(|call| Some((call, call.rare.group_membership?)))
             && self.loops.waits(&self.world, live, group_membership)
         {
             return true;
@@ -170,9 +170,9 @@ impl Engine {
                 };
                 Verdicts { trace, parent, grade, reason: Reason::For(evidence) }
             }
-            Side::Client if live.remote_parent.is_some() => {
+            Side::Client if live.rare.remote_parent.is_some() => {
                 let reason = Reason::For(Evidence::Session);
-                Verdicts { trace, parent: live.remote_parent, grade: Grade::Certain, reason }
+                Verdicts { trace, parent: live.rare.remote_parent, grade: Grade::Certain, reason }
             }
             Side::Client => {
                 let verdict = self.verdict(live);
@@ -190,7 +190,7 @@ impl Engine {
         self.reported_with(slot, trace);
         let Some(mut live) = self.world.spans.remove(slot) else { return };
         self.inband.reported(&live, verdicts.parent, verdicts.trace);
-        if let Some(group_membership) = live.group_membership {
+        if let Some(group_membership) = live.rare.group_membership {
             self.loops.untie(group_membership);
         }
         live.trace = trace;
@@ -201,7 +201,7 @@ impl Engine {
         self.leave(slot, &mut live, parent, out);
         // The other end can outlive it and must find the transaction.
         if let Some(callee) = live.client.callee.and_then(|callee| self.world.spans.get_mut(callee))
-            && callee.remote_parent.is_none()
+            && callee.rare.remote_parent.is_none()
         {
             callee.trace = trace;
         }
@@ -218,7 +218,7 @@ impl Engine {
         self.world.counters.links_dropped += u64::from(linked.dropped);
         let slot = self.world.connections.get(&cookie).and_then(|connection| connection.span(exchange));
         if let Some(live) = slot.and_then(|slot| self.world.spans.get_mut(slot)) {
-            live.linked = Some(linked);
+            live.rare.linked = Some(linked);
         }
     }
 
@@ -265,12 +265,12 @@ impl Engine {
 
     /// What a withdrawn span cost is its service's overhead.
     pub fn disown(&mut self, live: &OpenSpan) {
-        self.charges.charge_overhead(live.service, less(live.cost, live.posted));
+        self.charges.charge_overhead(live.service, less(live.cost, live.rare.posted));
     }
 
     /// Posts the unposted cost of a finished span to its final class.
     pub fn settle(&mut self, live: &OpenSpan, class: ClassId) {
-        let rest = less(live.cost, live.posted);
+        let rest = less(live.cost, live.rare.posted);
         self.charges.charge_class(class, rest);
     }
 }

@@ -35,7 +35,7 @@ impl Engine {
         let unknown = || OpenRoot::Said(ContextRoot::Unknown);
         let (mut call, mut below) = (call, None);
         for _ in 0..DEPTH {
-            if let Some(upgrade) = call.remote_parent {
+            if let Some(upgrade) = call.rare.remote_parent {
                 return OpenRoot::Reported(upgrade, below);
             }
             let Some(parent) = self.sure_parent(call) else {
@@ -68,8 +68,8 @@ impl Engine {
     /// a request whose header names a parent does not wait for that.
     pub fn root_above(&self, live: &OpenSpan) -> RootAbove {
         let above = live.root_above();
-        let Some(relay) = live.relay.as_ref().filter(|_| above == RootAbove::None) else { return above };
-        let has_agent = live.remote_parent.is_some() && self.contact(live) == Contact::Yes;
+        let Some(relay) = live.rare.relay.as_ref().filter(|_| above == RootAbove::None) else { return above };
+        let has_agent = live.rare.remote_parent.is_some() && self.contact(live) == Contact::Yes;
         if self.world.now < relay.until || has_agent { RootAbove::Said(ContextRoot::Unknown) } else { above }
     }
 }
@@ -89,13 +89,13 @@ impl OpenSpan {
     /// What came with a request of another host.
     fn root_above(&self) -> RootAbove {
         let session = self.request.traceparent.is_some_and(|context| context.carrier == Carrier::Session);
-        if let Some(upgrade) = self.remote_parent.filter(|_| session) {
+        if let Some(upgrade) = self.rare.remote_parent.filter(|_| session) {
             return RootAbove::Session(upgrade);
         }
-        if let Some(given) = self.relay.as_ref().and_then(|relay| relay.given.as_ref()) {
+        if let Some(given) = self.rare.relay.as_ref().and_then(|relay| relay.given.as_ref()) {
             return RootAbove::Said(given.context.root.clone());
         }
-        if self.side == Side::Server && self.inband.is_some_and(|inband| inband.parent.is_some()) {
+        if self.side == Side::Server && self.rare.inband.is_some_and(|inband| inband.parent.is_some()) {
             return RootAbove::Said(ContextRoot::Unknown);
         }
         RootAbove::None

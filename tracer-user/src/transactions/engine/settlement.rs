@@ -25,7 +25,7 @@ impl Engine {
         });
         for call in calls.iter().filter_map(|time| time.call) {
             let Some(call) = self.world.spans.get_mut(call) else { continue };
-            let (cost, samples) = (std::mem::take(&mut call.cost), std::mem::take(&mut call.samples));
+            let (cost, samples) = (std::mem::take(&mut call.cost), call.rare.take(|rare| &mut rare.samples));
             self.take_over(slot, cost, samples, out);
         }
         if let Some(live) = self.world.spans.get_mut(slot).filter(|_| !calls.is_empty()) {
@@ -49,11 +49,11 @@ impl Engine {
         {
             request.add_call(CallTime { call: Some(slot), start: live.start, end: live.end });
         }
-        if live.cost == Cost::default() && live.samples.is_empty() {
+        if live.cost == Cost::default() && live.rare.samples.is_empty() {
             return;
         }
-        let rest = less(std::mem::take(&mut live.cost), std::mem::take(&mut live.posted));
-        let samples = std::mem::take(&mut live.samples);
+        let rest = less(std::mem::take(&mut live.cost), live.rare.take(|rare| &mut rare.posted));
+        let samples = live.rare.take(|rare| &mut rare.samples);
         if let Some(parent) = parent.filter(|parent| self.world.spans.get(*parent).is_some()) {
             self.take_over(parent, rest, samples, out);
             return;
@@ -79,12 +79,12 @@ impl Engine {
         let Some(request) = self.world.spans.get_mut(request) else { return };
         request.cost.add(cost);
         for mut sample in samples {
-            (sample.span, sample.dimensions) = (Some(request.id), request.dimensions);
+            (sample.span, sample.dimensions) = (Some(request.id), request.rare.dimensions);
             if let Some(class) = request.class {
                 sample.owner = Owner::Class(class);
                 out.push(Output::Sample(sample));
-            } else if request.samples.len() < SPAN_SAMPLES {
-                request.samples.push(sample);
+            } else if request.rare.samples.len() < SPAN_SAMPLES {
+                request.rare.samples.push(sample);
             } else {
                 self.world.counters.samples_dropped += 1;
             }

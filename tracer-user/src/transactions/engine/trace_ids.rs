@@ -24,7 +24,7 @@ impl Engine {
     fn above(&self, live: &OpenSpan) -> Option<Slot> {
         match live.side {
             // A session's upgrade is its parent at either end.
-            _ if live.remote_parent.is_some() => None,
+            _ if live.rare.remote_parent.is_some() => None,
             Side::Server => live.server.caller.map(|(call, _)| call),
             Side::Client => self.sure_parent(live),
         }
@@ -36,8 +36,11 @@ impl Engine {
             return live.trace;
         }
         let Some(above) = self.above(live) else { return live.trace };
-        match self.world.spans.get(above) {
-            Some(OpenSpan { reported_as: Some(bound), .. }) => bound.trace,
+        let above_it = self.world.spans.get(above);
+        if let Some(bound) = above_it.and_then(|above| above.rare.reported_as) {
+            return bound.trace;
+        }
+        match above_it {
             Some(call) if call.side == Side::Client && self.may_change(call) => call.trace,
             Some(above) => self.trace(above, depth - 1),
             None => self.reported.get(above).unwrap_or_else(|| match live.side {
@@ -50,7 +53,7 @@ impl Engine {
     /// The same for use before the span is reported: its children may have been reported already, and a parent that may
     /// still change passes nothing on.
     pub fn trace_so_far(&self, live: &OpenSpan) -> TraceId {
-        match live.reported_as {
+        match live.rare.reported_as {
             Some(bound) => bound.trace,
             None if live.side == Side::Client && self.may_change(live) => live.trace,
             None => self.trace(live, DEPTH),
@@ -60,7 +63,9 @@ impl Engine {
     /// A span is reported whose transaction now has id `trace`: returns the id to report, and whether it is its
     /// parent's.
     pub(super) fn leaves_with(&mut self, slot: Slot, trace: TraceId, out: &mut Vec<Output>) -> (TraceId, bool) {
-        let Some(bound) = self.world.spans.get(slot).and_then(|live| live.reported_as) else { return (trace, true) };
+        let Some(bound) = self.world.spans.get(slot).and_then(|live| live.rare.reported_as) else {
+            return (trace, true);
+        };
         let now = self.relays.name(bound.trace);
         if now != trace {
             if !bound.own || now != bound.trace {
@@ -82,14 +87,14 @@ impl Engine {
             let Some((above, live)) = above.and_then(|above| Some((above, self.world.spans.get(above)?))) else {
                 return;
             };
-            if live.reported_as.is_some() {
+            if live.rare.reported_as.is_some() {
                 return;
             }
             let is_cut = live.side == Side::Client && self.may_change(live);
             let is_named = live.side == Side::Server && live.named_parent().is_some();
             let is_first = is_cut || (self.above(live).is_none() && !is_named);
             if let Some(live) = self.world.spans.get_mut(above) {
-                live.reported_as = Some(Bound { trace, own: is_first && live.trace == trace });
+                live.rare.reported_as = Some(Bound { trace, own: is_first && live.trace == trace });
             }
             if is_first {
                 return;

@@ -28,7 +28,7 @@ pub(super) fn awaits_answer(world: &World, call: &OpenSpan) -> bool {
 impl Engine {
     /// The verdict on a call's parent by the evidence so far.
     pub(super) fn verdict(&self, live: &OpenSpan) -> Verdict {
-        let verdict = live.group_membership.map_or_else(
+        let verdict = live.rare.group_membership.map_or_else(
             || combine(&live.client.cause.proposal()),
             |group_membership| self.loops.verdict(&self.world, live, group_membership),
         );
@@ -52,7 +52,7 @@ impl Engine {
 
     /// What remains of that parent once it is reported.
     pub(super) fn kept(&self, live: &OpenSpan) -> Option<SpanRef> {
-        live.group_membership.and_then(|group_membership| self.loops.kept(group_membership)).or(live
+        live.rare.group_membership.and_then(|group_membership| self.loops.kept(group_membership)).or(live
             .client
             .cause
             .candidate
@@ -78,7 +78,7 @@ impl Engine {
             && (call.client.cause.is_open()
                 || tasks::may_be_tasked(&self.world, call, self.world.now)
                 || thread_affinity::may_be_moved(&self.world, call)
-                || call.group_membership.map_or_else(
+                || call.rare.group_membership.map_or_else(
                     || awaits_answer(&self.world, call),
                     |group_membership| self.loops.waits(&self.world, call, group_membership),
                 ))

@@ -129,7 +129,7 @@ impl EventLoops {
             .filter(|connection| !connection.used && op.pos == 0 && asks)
             .map(|connection| connection.opener().map(|(slot, _)| slot));
         let lap = world.threads.get(&op.header.tid)?.lap.as_ref()?;
-        let known = |slot: &Slot| world.spans.get(*slot).is_some_and(|live| live.group_membership.is_some());
+        let known = |slot: &Slot| world.spans.get(*slot).is_some_and(|live| live.rare.group_membership.is_some());
         let mask = (1u64 << NODE_ID_BITS) - 1;
         let (execution, trigger) = ((op.entity >> NODE_ID_BITS) & mask, op.entity & mask);
         let tied = match (opener, group) {
@@ -162,6 +162,7 @@ impl EventLoops {
             return Cause::none(Evidence::CallbackUnknown);
         };
         let whose = live
+            .rare
             .group_membership
             .map_or(GroupOwner::Untied, |group_membership| self.groups.whose(group_membership.callback_group));
         let candidate = match (whose, live.side) {
@@ -198,7 +199,7 @@ impl EventLoops {
             GroupOwner::Untied
         });
         if let Some(live) = world.spans.get_mut(slot) {
-            live.group_membership = Some(GroupMembership { callback_group, direct, sure });
+            live.rare.group_membership = Some(GroupMembership { callback_group, direct, sure });
         }
         if let Some(own) = own {
             self.join(world, slot, own);
@@ -207,14 +208,14 @@ impl EventLoops {
 
     /// Ties two spans of one callback together.
     pub(crate) fn join(&mut self, world: &mut World, one: Slot, other: Slot) {
-        let group_membership = |slot| world.spans.get(slot).and_then(|live| live.group_membership);
+        let group_membership = |slot| world.spans.get(slot).and_then(|live| live.rare.group_membership);
         let (Some(one), Some(other)) = (group_membership(one), group_membership(other)) else { return };
         self.groups.join(one.callback_group, other.callback_group);
     }
 
     /// Whether the call is not tied to any request yet.
     fn is_untied(&self, world: &World, call: Slot) -> bool {
-        let group_membership = world.spans.get(call).and_then(|live| live.group_membership);
+        let group_membership = world.spans.get(call).and_then(|live| live.rare.group_membership);
         group_membership.is_none_or(|group_membership| {
             matches!(self.groups.whose(group_membership.callback_group), GroupOwner::Untied)
         })
@@ -222,7 +223,7 @@ impl EventLoops {
 
     /// Whether two spans are tied together.
     fn is_tied(&self, world: &World, one: Slot, other: Slot) -> bool {
-        let group_membership = |slot| world.spans.get(slot).and_then(|live| live.group_membership);
+        let group_membership = |slot| world.spans.get(slot).and_then(|live| live.rare.group_membership);
         group_membership(one)
             .zip(group_membership(other))
             .is_some_and(|(one, other)| self.groups.are_tied(one.callback_group, other.callback_group))
@@ -231,7 +232,7 @@ impl EventLoops {
     /// The answer of `request` began in the callback of `own`.
     pub(crate) fn answered_in(&mut self, world: &mut World, request: Slot, own: Option<Slot>) {
         let Some(live) = world.spans.get(request) else { return };
-        let (Some(group_membership), kept, tgid) = (live.group_membership, live.kept(), live.pid) else { return };
+        let (Some(group_membership), kept, tgid) = (live.rare.group_membership, live.kept(), live.pid) else { return };
         self.groups.keep(group_membership.callback_group, request, kept);
         let Some(own) = own.filter(|own| *own != request) else { return };
         self.join(world, request, own);

@@ -280,7 +280,7 @@ impl Forwarding {
     pub(crate) fn doubt(&self, world: &World, call: &OpenSpan) -> Option<Doubt> {
         let cause = &call.client.cause;
         let Some(Forwarded { since, by_group }) = cause.forwarded else {
-            let grouped = call.group_membership.is_none() && cause.taken.is_none() && !cause.is_tasked();
+            let grouped = call.rare.group_membership.is_none() && cause.taken.is_none() && !cause.is_tasked();
             let grouped = grouped && cause.evidence != Evidence::OnlySender;
             return if grouped { self.doubt_of_group(world, call) } else { None };
         };
@@ -320,8 +320,10 @@ impl Forwarding {
     /// The answer of `request` began in the group of `call`'s reply: counts whether the group that sent the call names
     /// the same request. `one_pending_read`: the thread had read nothing else when it answered.
     pub(crate) fn sides_met(&mut self, world: &mut World, call: Slot, request: Slot, one_pending_read: bool) {
-        let Some(live) =
-            world.spans.get_mut(call).filter(|live| live.group_membership.is_none() && !live.client.cause.is_tasked())
+        let Some(live) = world
+            .spans
+            .get_mut(call)
+            .filter(|live| live.rare.group_membership.is_none() && !live.client.cause.is_tasked())
         else {
             return;
         };

@@ -103,7 +103,7 @@ impl InbandContexts {
                     live.trace = inband_ids.trace;
                 }
             }
-            (Side::Server, parent) if live.remote_parent.is_none() => {
+            (Side::Server, parent) if live.rare.remote_parent.is_none() => {
                 live.trace = inband_ids.trace;
                 self.outcomes.matched += u64::from(parent.is_some());
             }
@@ -113,12 +113,12 @@ impl InbandContexts {
             }
             (_, None) => return,
         }
-        live.inband = Some(inband_ids);
+        live.rare.inband = Some(inband_ids);
     }
 
     /// A span is reported: compares its in-band ids with what is known now.
     pub(crate) fn reported(&mut self, live: &OpenSpan, parent: Option<SpanId>, trace: TraceId) {
-        let Some(inband_ids) = live.inband else { return };
+        let Some(inband_ids) = live.rare.inband else { return };
         let other = match live.side {
             Side::Server => inband_ids.parent.is_some() && parent != inband_ids.parent,
             Side::Client => false,

@@ -129,7 +129,7 @@ fn a_guess_is_no_parent_passes_no_id_on_and_adds_nothing() {
         ambiguous += 1;
         assert_eq!(verdicts.parent, None);
         assert!(spans.iter().all(|(live, other)| live.id == call.id || other.trace != verdicts.trace), "{verdicts:?}");
-        assert_eq!((call.cost.cpu, call.samples.len()), (0, 0), "it is overhead");
+        assert_eq!((call.cost.cpu, call.rare.samples.len()), (0, 0), "it is overhead");
     }
     assert!(ambiguous > 30, "{ambiguous}");
     let later = spans.iter().filter(|(live, _)| live.side == Side::Server).skip(8);

@@ -104,7 +104,7 @@ fn jobs_that_a_script_gives_are_spans_and_linked() {
     let push = spans.iter().find(|(live, _)| live.pid == PRODUCER).unwrap();
     let jobs = jobs(&spans);
     assert_eq!(jobs.iter().map(|(job, _)| &*job.request.path).collect::<Vec<_>>(), ["mails welcome"]);
-    assert_eq!(jobs[0].0.linked.as_ref().unwrap().to, [(push.1.trace, push.0.id)]);
+    assert_eq!(jobs[0].0.rare.linked.as_ref().unwrap().to, [(push.1.trace, push.0.id)]);
     // Which job a call belongs to is not known: it begins nothing.
     assert_eq!(parents(&spans), [(Grade::Ambiguous, None)]);
     let evidence = |method: &str| {
@@ -129,7 +129,7 @@ fn a_job_is_linked_to_the_request_that_put_it_there() {
         let push = spans.iter().find(|(live, _)| &*live.request.method == "LPUSH").unwrap();
         let request = spans.iter().find(|(live, _)| live.side == Side::Server && live.pid == PRODUCER).unwrap();
         let (job, verdicts) = jobs(&spans)[0];
-        let to = job.linked.as_ref().map(|linked| linked.to.clone());
+        let to = job.rare.linked.as_ref().map(|linked| linked.to.clone());
         assert_eq!(to, linked.then(|| vec![(request.1.trace, push.0.id)]));
         assert_ne!(verdicts.trace, request.1.trace);
     }
@@ -146,7 +146,7 @@ fn a_producer_that_was_reported_long_ago_is_linked() {
     host.reads(WORKER, REDIS, taken(7)).sends(WORKER, REDIS, asks());
     let spans = host.finish();
     let push = spans.iter().find(|(live, _)| &*live.request.method == "LPUSH").unwrap();
-    assert_eq!(jobs(&spans)[0].0.linked.as_ref().unwrap().to, [(push.1.trace, push.0.id)]);
+    assert_eq!(jobs(&spans)[0].0.rare.linked.as_ref().unwrap().to, [(push.1.trace, push.0.id)]);
 }
 
 #[test]
@@ -349,7 +349,7 @@ fn another_servers_list_has_other_elements() {
         host.moves(PRODUCER, 50, 12, false, 0, ":1\r\n");
         host.reads(WORKER, REDIS, taken(7)).sends(WORKER, REDIS, asks());
         let spans = host.finish();
-        assert_eq!(jobs(&spans)[0].0.linked.is_some(), linked, "{port}");
+        assert_eq!(jobs(&spans)[0].0.rare.linked.is_some(), linked, "{port}");
     }
 }
 
