@@ -143,7 +143,7 @@ impl<'a> Facts<'a> {
             path: &span.request.path,
             host: span.request.host.as_deref(),
             headers: &span.request.headers,
-            port: if span.side == Side::Server { span.local_port } else { span.peer_port },
+            port: if span.side == Side::Server { span.endpoints.local_port } else { span.endpoints.peer_port },
             status,
         }
     }

@@ -13,7 +13,7 @@ use crate::transactions::output::Verdicts;
 
 impl Pipeline {
     pub(super) fn finished(&mut self, mut live: Box<OpenSpan>, verdicts: Verdicts) {
-        if live.withdrawn {
+        if live.rare.withdrawn {
             self.engine.disown(&live);
             self.disown_root(&live);
             for mut sample in live.rare.take(|rare| &mut rare.samples) {
@@ -106,12 +106,12 @@ impl Pipeline {
             method: Arc::clone(&live.request.method),
             path: Arc::clone(&live.request.path),
             version: live.request.version,
-            local_port: live.local_port,
-            peer: Arc::clone(&live.peer),
-            peer_port: live.peer_port,
+            local_port: live.endpoints.local_port,
+            peer: Arc::clone(&live.endpoints.peer),
+            peer_port: live.endpoints.peer_port,
             encrypted: live.encrypted,
             arrived: live.arrived,
-            accepted: live.accepted,
+            accepted: live.accepted(),
             pool_queue: live.server.pool_queue.sum(),
             after_reply,
             start: live.start,
@@ -119,7 +119,7 @@ impl Pipeline {
             end: live.end,
             request_bytes: live.request_bytes,
             reply_bytes: live.reply_bytes,
-            reply_body_bytes: live.reply_body_bytes,
+            reply_body_bytes: live.reply_body_bytes(),
             status: live.status.filter(|status| *status != 0 || live.protocol == ProtocolId::Grpc),
             failure: live.rare.failure,
             error,

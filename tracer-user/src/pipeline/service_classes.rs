@@ -259,7 +259,7 @@ impl Pipeline {
                     connection: ConnectionId {
                         cookie: live.cookie,
                         pid: live.pid,
-                        ports: (live.local_port, live.peer_port),
+                        ports: (live.endpoints.local_port, live.endpoints.peer_port),
                     },
                     class,
                     service: live.service,

@@ -11,11 +11,12 @@ use tracer_common::event::{
 };
 
 use super::cause::Cause;
+use super::endpoints::Endpoints;
 use super::network::opening;
 use super::plaintext::Plaintext;
 use super::relayed::Contact;
 use super::slot::Slot;
-use crate::model::{Accepted, Direction, Nanos, Opening, Side};
+use crate::model::{Direction, Nanos, Opening, Side};
 use crate::protocols::ActiveState;
 
 /// Consecutive calls of one task remembered per connection.
@@ -101,8 +102,8 @@ struct Busy {
     spans: VecDeque<(u64, Slot)>,
     /// The span that began last.
     newest: Option<Slot>,
-    /// Remote address as text.
-    peer: Option<Arc<str>>,
+    /// What its spans share.
+    endpoints: Option<Arc<Endpoints>>,
     /// The request in whose group it was opened, for the connection's first call; and the thread, if it ran one request
     /// at a time.
     opener: Option<(Slot, Option<u32>)>,
@@ -181,7 +182,7 @@ impl Connection {
             self.family = 0;
         }
         if let Some(busy) = &mut self.busy {
-            busy.peer = None;
+            busy.endpoints = None;
         }
         if let Some(busy) = self.busy.as_deref_mut().filter(|busy| busy.connect.0 != 0) {
             busy.connect.1 = open.established;
@@ -196,15 +197,6 @@ impl Connection {
             datagrams.then(|| SocketDetails::Datagrams(Place { address: own(), netns: open.netns }))
         };
         self.kind = kind.map(Box::new);
-    }
-
-    /// Whether the connection was accepted by the time a request's first byte `arrived`.
-    pub fn accepted(&self, arrived: Nanos) -> Accepted {
-        match (arrived < self.queued_until, self.accept_seen) {
-            (false, _) => Accepted::Before,
-            (true, true) => Accepted::At(self.queued_until),
-            (true, false) => Accepted::Unseen,
-        }
     }
 
     /// TCP sequence number of stream position `pos`.
@@ -357,11 +349,21 @@ impl Connection {
         Some(SocketAddr::new(remote, self.peer_port).to_string().into())
     }
 
-    /// The remote address as text; `empty` if there is none.
-    pub fn peer(&mut self, empty: &Arc<str>) -> Arc<str> {
-        let (family, remote) = (self.family, self.remote);
-        let made = || address(family, remote).map_or_else(|| Arc::clone(empty), |remote| Arc::from(remote.to_string()));
-        Arc::clone(self.busy().peer.get_or_insert_with(made))
+    /// What its spans share; `empty` is the address of a peer that has none.
+    pub fn endpoints(&mut self, empty: &Arc<str>) -> Arc<Endpoints> {
+        if let Some(known) = self.busy().endpoints.as_ref() {
+            return Arc::clone(known);
+        }
+        let remote = address(self.family, self.remote);
+        let made = Arc::new(Endpoints {
+            local_port: self.local_port,
+            peer: remote.map_or_else(|| Arc::clone(empty), |remote| Arc::from(remote.to_string())),
+            peer_port: self.peer_port,
+            queued_until: self.queued_until,
+            accept_seen: self.accept_seen,
+        });
+        self.busy().endpoints = Some(Arc::clone(&made));
+        made
     }
 
     /// Compacts an idle connection.

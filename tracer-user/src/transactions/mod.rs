@@ -21,6 +21,7 @@ pub mod connection;
 pub mod counters;
 mod detached_calls;
 mod encryption;
+mod endpoints;
 pub mod engine;
 pub mod event_loop;
 pub mod evidence;

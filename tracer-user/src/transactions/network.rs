@@ -8,8 +8,13 @@ use crate::model::{Nanos, Network, Opening};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NetworkSoFar {
     /// Retransmits of the connection when the span began, if that was seen.
-    pub(super) before: Option<u32>,
-    pub(super) latest: Option<Network>,
+    before: Option<u32>,
+    /// The same by now.
+    retransmits: u32,
+    /// The connection's round trip, microseconds; 0: nothing was measured yet.
+    rtt_us: u32,
+    /// The shortest one.
+    rtt_min_us: u32,
 }
 
 impl NetworkSoFar {
@@ -22,13 +27,13 @@ impl NetworkSoFar {
         if begins {
             self.before = Some(path.retransmits);
         }
-        let retransmits = self.before.map(|before| path.retransmits.wrapping_sub(before));
-        self.latest = Some(Network { rtt_us: path.rtt, rtt_min_us: path.rtt_min, retransmits });
+        (self.rtt_us, self.rtt_min_us, self.retransmits) = (path.rtt, path.rtt_min, path.retransmits);
     }
 
     /// The newest figures.
     pub fn latest(&self) -> Option<Network> {
-        self.latest
+        let retransmits = self.before.map(|before| self.retransmits.wrapping_sub(before));
+        (self.rtt_us != 0).then_some(Network { rtt_us: self.rtt_us, rtt_min_us: self.rtt_min_us, retransmits })
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use tracer_common::event::NetworkPath;
 
+use super::endpoints::Endpoints;
 use super::network::NetworkSoFar;
 use super::request_prefixes::Beginning;
 use super::slot::{Slot, SpanRef};
@@ -28,20 +29,15 @@ const LITTLE: u64 = 1_000_000;
 const CALLS: usize = 1024;
 
 /// An open span, or an ended one in its grace time.
+///
+/// All that a plain exchange needs is in the struct itself: four lines of the processor's cache. What other spans have
+/// besides is in the three parts at its end, which have memory only where there is something to remember.
 #[derive(Debug)]
 pub struct OpenSpan {
-    /// Server side: what only a request has that has to do with calls, threads and processes.
-    pub server: OnDemand<ServerSide>,
-    /// Client side: what only a call has.
-    pub client: OnDemand<ClientSide>,
-    /// What few spans have.
-    pub rare: OnDemand<Rare>,
     /// Span id.
     pub id: SpanId,
     /// Trace id, generated or from a `traceparent`; a parent on this host overrides it.
     pub trace: TraceId,
-    /// What TCP measured meanwhile.
-    pub network: NetworkSoFar,
     /// Entry or exit port.
     pub side: Side,
     /// Protocol name.
@@ -52,70 +48,77 @@ pub struct OpenSpan {
     pub class: Option<ClassId>,
     /// The parsed request.
     pub request: Box<Request>,
+    /// Hash of what a proxy leaves unchanged; 0: unknown.
+    pub fingerprint: u64,
+    /// How its request begins, as the number of a class of the kernel side that begins so; 0: it knows none.
+    known_beginning: u32,
+
     /// Socket.
     pub cookie: u64,
     /// Exchange number on the socket.
     pub exchange: u64,
+    /// What it shares with the other spans of its connection.
+    pub endpoints: Arc<Endpoints>,
+    /// Its connection is encrypted.
+    pub encrypted: bool,
+    /// Its connection carries several exchanges at once.
+    pub multiplexed: bool,
+    /// What TCP measured meanwhile.
+    pub network: NetworkSoFar,
+
     /// Process that read or sent the request.
     pub pid: u32,
     /// Thread that read or sent the request.
     pub tid: u32,
-    /// Local port.
-    pub local_port: u16,
-    /// Remote address as text.
-    pub peer: Arc<str>,
-    /// Remote port.
-    pub peer_port: u16,
-    /// Its connection is encrypted.
-    pub encrypted: bool,
+    /// The task that began it, as the records name it; 0: none, or unknown.
+    pub read_as: u64,
+    /// Server side: whether its thread ran one request at a time throughout.
+    pub alone: bool,
+    /// Server side: whether it is listed by its fingerprint or only counted; none: neither.
+    pub in_forwarding: Option<bool>,
+
     /// First byte arrived in the socket; 0: unknown.
     pub arrived: Nanos,
-    /// Whether the connection was accepted by then.
-    pub accepted: Accepted,
     /// First byte read or sent.
     pub start: Nanos,
     /// First byte of the reply; 0: none.
     pub first_reply: Nanos,
     /// End; 0 while open.
     pub end: Nanos,
-    /// Part of `cost.cpu` used after its reply, nanoseconds.
-    pub after_reply_cpu: u64,
+    /// How it ended.
+    pub outcome: Option<Outcome>,
+    /// Times its report was deferred.
+    pub deferred: u8,
+
+    /// Status, if there was a reply; 0 where the protocol has none.
+    pub status: Option<u16>,
     /// Request bytes.
     pub request_bytes: u64,
     /// Reply bytes.
     pub reply_bytes: u64,
-    /// Reply bytes after the head.
-    pub reply_body_bytes: Option<u64>,
-    /// Status, if there was a reply; 0 where the protocol has none.
-    pub status: Option<u16>,
-    /// How it ended.
-    pub outcome: Option<Outcome>,
-    /// Cost charged so far.
-    pub cost: Cost,
-    /// Hash of what a proxy leaves unchanged; 0: unknown.
-    pub fingerprint: u64,
-    /// Server side: whether it is listed by its fingerprint or only counted; none: neither.
-    pub in_forwarding: Option<bool>,
-    /// How its request begins, as the number of a class of the kernel side that begins so; 0: it knows none.
-    known_beginning: u32,
-    /// The task that began it, as the records name it; 0: none, or unknown.
-    pub read_as: u64,
-    /// Server side: whether a thread is known to have begun its answer.
-    answer_begun: bool,
+    /// Reply bytes after the head, if that was not cut.
+    reply_body_bytes: u64,
+    reply_head_cut: bool,
     /// Server side: the thread that answered it; 0: none yet.
     pub answered_by: u32,
-    /// Server side: whether its thread ran one request at a time throughout.
-    pub alone: bool,
-    /// It was none: the connection's protocol is another one. It is not reported.
-    pub withdrawn: bool,
+    /// Server side: whether a thread is known to have begun its answer.
+    answer_begun: bool,
+
+    /// Cost charged so far.
+    pub cost: Cost,
+    /// Part of `cost.cpu` used after its reply, nanoseconds.
+    pub after_reply_cpu: u64,
     /// Server side: one operation answered it together with others, and they share the cost.
     pub batch: bool,
     /// Server side: its bytes were sent together with other streams', and they share the cost evenly.
     pub shared: bool,
-    /// Its connection carries several exchanges at once.
-    pub multiplexed: bool,
-    /// Times its report was deferred.
-    pub deferred: u8,
+
+    /// Server side: what only a request has that has to do with calls, threads and processes.
+    pub server: OnDemand<ServerSide>,
+    /// Client side: what only a call has.
+    pub client: OnDemand<ClientSide>,
+    /// What few spans have.
+    pub rare: OnDemand<Rare>,
 }
 
 /// What is known of a span when it begins; each as in [`OpenSpan`].
@@ -131,12 +134,9 @@ pub(super) struct NewSpan {
     pub(super) exchange: u64,
     pub(super) pid: u32,
     pub(super) tid: u32,
-    pub(super) local_port: u16,
-    pub(super) peer: Arc<str>,
-    pub(super) peer_port: u16,
+    pub(super) endpoints: Arc<Endpoints>,
     pub(super) encrypted: bool,
     pub(super) arrived: Nanos,
-    pub(super) accepted: Accepted,
     pub(super) start: Nanos,
     pub(super) fingerprint: u64,
     pub(super) beginning: Option<Beginning>,
@@ -159,12 +159,9 @@ impl From<NewSpan> for OpenSpan {
             exchange: begins.exchange,
             pid: begins.pid,
             tid: begins.tid,
-            local_port: begins.local_port,
-            peer: begins.peer,
-            peer_port: begins.peer_port,
+            endpoints: begins.endpoints,
             encrypted: begins.encrypted,
             arrived: begins.arrived,
-            accepted: begins.accepted,
             start: begins.start,
             fingerprint: begins.fingerprint,
             read_as: begins.read_as,
@@ -180,7 +177,8 @@ impl From<NewSpan> for OpenSpan {
             after_reply_cpu: 0,
             request_bytes: 0,
             reply_bytes: 0,
-            reply_body_bytes: Some(0),
+            reply_body_bytes: 0,
+            reply_head_cut: false,
             status: None,
             outcome: None,
             cost: Cost::default(),
@@ -190,7 +188,6 @@ impl From<NewSpan> for OpenSpan {
             alone: true,
             batch: false,
             shared: false,
-            withdrawn: false,
             deferred: 0,
         };
         if begins.remote_parent.is_some() {
@@ -214,6 +211,21 @@ impl OpenSpan {
     /// A later one.
     pub(super) fn goes_on(&mut self, path: NetworkPath) {
         self.network.measured(path, false);
+    }
+
+    /// Whether its connection was accepted by the time its first byte arrived.
+    pub fn accepted(&self) -> Accepted {
+        self.endpoints.accepted(self.arrived)
+    }
+
+    /// Bytes of the reply after its head; `None`: the head was cut.
+    pub fn reply_body_bytes(&self) -> Option<u64> {
+        (!self.reply_head_cut).then_some(self.reply_body_bytes)
+    }
+
+    /// The reply is over and has so many bytes after its head, unless that was cut.
+    pub(super) fn has_reply_body(&mut self, bytes: Option<u64>) {
+        (self.reply_body_bytes, self.reply_head_cut) = (bytes.unwrap_or(0), bytes.is_none());
     }
 
     /// How its request begins, if the kernel side could know its class by that.
@@ -310,7 +322,7 @@ pub(super) fn is_stream(live: &OpenSpan) -> bool {
 /// Most reported requests and most calls whose memory is kept for others: as many as are reported at once under load.
 const SPARE: usize = 512;
 
-/// Open spans by slot. A span takes a kilobyte and lives for some milliseconds: a table of pointers stays small
+/// Open spans by slot. A span takes a quarter to one kilobyte and lives for some milliseconds: a table of pointers stays small
 /// whatever the past peak, and a span's memory is free again once it is reported.
 #[derive(Debug, Default)]
 pub struct Slab {
@@ -426,6 +438,8 @@ mod tests {
     #[test]
     fn an_open_span_stays_within_its_size() {
         // It is written when a request begins and read when that is reported, mostly from memory that has left the caches.
-        assert!(size_of::<OpenSpan>() <= 880, "{}", size_of::<OpenSpan>());
+        assert!(size_of::<OpenSpan>() <= 256, "{}", size_of::<OpenSpan>());
+        let parts = [size_of::<ServerSide>(), size_of::<ClientSide>(), size_of::<Rare>()];
+        assert!(parts.iter().sum::<usize>() <= 800, "{parts:?}");
     }
 }

@@ -233,7 +233,7 @@ fn what_arrived_before_it_was_accepted_waited_for_that_first() {
             host.arrived = arrived;
             host.reads(5, 1, GET).sends(5, 1, OK);
         }
-        let accepted: Vec<Accepted> = host.finish().iter().map(|(live, _)| live.accepted).collect();
+        let accepted: Vec<Accepted> = host.finish().iter().map(|(live, _)| live.accepted()).collect();
         assert_eq!(accepted, [early, early, Accepted::Before], "accepted at {seen}");
     }
 }
@@ -352,7 +352,7 @@ fn a_reset_that_overtakes_an_operation_ends_nothing_early() {
     host.opens(1, (0, 0)).reads(5, 1, GET).sends(5, 1, head).state(1, tcp_state::CLOSE).sends(5, 1, "56789");
     let spans = host.finish();
     assert_eq!(spans.len(), 1);
-    assert_eq!((spans[0].0.outcome, spans[0].0.reply_body_bytes), (Some(Outcome::Complete), Some(9)));
+    assert_eq!((spans[0].0.outcome, spans[0].0.reply_body_bytes()), (Some(Outcome::Complete), Some(9)));
     assert_eq!(host.engine.world.counters.unpaired, 0);
 }
 

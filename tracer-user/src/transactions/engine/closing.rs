@@ -22,7 +22,7 @@ impl Engine {
             self.loops.over(group_membership);
         }
         let (tid, start, end, side) = (live.tid, live.start, live.end, live.side);
-        let parent = live.client.cause.request().filter(|_| !live.withdrawn);
+        let parent = live.client.cause.request().filter(|_| !live.rare.withdrawn);
         match side {
             Side::Server => {
                 self.answer_later(slot);
@@ -83,9 +83,8 @@ impl Engine {
         op: Option<OperationContext<'_>>,
     ) {
         if let Some(live) = self.world.spans.get_mut(slot) {
-            live.request_bytes = request_bytes;
-            live.reply_bytes = reply_bytes;
-            live.reply_body_bytes = reply_body_bytes;
+            (live.request_bytes, live.reply_bytes) = (request_bytes, reply_bytes);
+            live.has_reply_body(reply_body_bytes);
             if let Some(OperationContext { op, .. }) = op {
                 live.goes_on(op.path);
             }

@@ -237,7 +237,7 @@ impl Engine {
     pub(super) fn withdrawn(&mut self, cookie: u64, exchange: u64) {
         let Some(slot) = self.take_exchange(cookie, exchange) else { return };
         if let Some(live) = self.world.spans.get_mut(slot) {
-            live.withdrawn = true;
+            live.rare.withdrawn = true;
         }
         // Spans below it would name a parent that is never reported. This looks at all spans, once for a connection that was
         // taken for another protocol's.

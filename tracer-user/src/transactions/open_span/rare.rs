@@ -59,6 +59,8 @@ pub struct Rare {
     pub failure: Option<&'static str>,
     /// Server side: what it has of the declared dimensions.
     pub dimensions: DimensionValues,
+    /// It was none: the connection's protocol is another one. It is not reported.
+    pub withdrawn: bool,
     /// How its request begins, if the kernel side could know its class by that and does not yet.
     pub(super) new_beginning: Option<Box<RequestPrefix>>,
 }
@@ -81,6 +83,7 @@ impl Rare {
             posted: Cost { cpu: 0, runq: 0, blocked: 0, switches: 0 },
             failure: None,
             dimensions: DimensionValues([0; DIMENSIONS_MAX]),
+            withdrawn: false,
             new_beginning: None,
         }
     }

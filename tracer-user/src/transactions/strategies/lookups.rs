@@ -7,6 +7,7 @@
 //! is unknown, the two ends are not joined, and that is counted.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -15,6 +16,7 @@ use crate::guard::shrink::ShrinkExcess;
 use crate::model::{Direction, Nanos, Side};
 use crate::protocols::Stamp;
 use crate::transactions::connection::Place;
+use crate::transactions::endpoints::Endpoints;
 use crate::transactions::operation_context::OperationContext;
 use crate::transactions::slot::Slot;
 use crate::transactions::world::World;
@@ -237,7 +239,8 @@ impl Lookups {
         let Some((to, port)) = connection.sent_to(op) else { return };
         if connection.peer_port == 0 {
             // An unconnected socket has a peer per datagram.
-            (live.peer, live.peer_port) = (to.to_string().into(), port);
+            let its = Endpoints { peer: to.to_string().into(), peer_port: port, ..Endpoints::clone(&live.endpoints) };
+            live.endpoints = Arc::new(its);
         }
         let Some(own) = connection.place() else { return };
         let side = live.side;

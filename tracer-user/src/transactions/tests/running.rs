@@ -1,6 +1,9 @@
 //! Which requests and calls are open.
 
+use tracer_common::event::NetworkPath;
+
 use super::{GET, Host, Limits, OK};
+use crate::model::Side;
 
 #[test]
 fn open_requests_are_listed_with_their_open_calls_and_ended_ones_are_not() {
@@ -35,4 +38,42 @@ fn a_reported_span_leaves_its_memory_to_the_next_one_and_nothing_else() {
     assert_eq!(&raw const *second, memory);
     assert_eq!((&*second.request.method, &*second.request.path, second.cookie), ("PUT", "/other", 5));
     assert_eq!((second.cost.cpu, second.server.calls.len(), verdicts.parent), (0, 0, None));
+}
+
+#[test]
+fn a_reported_call_leaves_the_memory_of_its_client_side_to_the_next_one() {
+    let mut host = Host::new(Limits::default());
+    let call = |host: &mut Host, cookie| {
+        host.reads(10, 1, GET).sends(10, cookie, GET).reads(10, cookie, OK).sends(10, 1, OK);
+        let spans = host.finish();
+        spans.into_iter().map(|(live, _)| live).find(|live| live.side == Side::Client).expect("a call")
+    };
+    let first = call(&mut host, 3);
+    let (memory, client) = (&raw const *first, &raw const *first.client);
+    let cause = first.client.cause.request();
+    host.engine.give_back(first);
+    let second = call(&mut host, 4);
+    assert_eq!((&raw const *second, &raw const *second.client), (memory, client));
+    assert!(cause.is_some() && second.client.cause.request().is_some_and(|request| Some(request) != cause));
+}
+
+#[test]
+fn a_plain_exchange_needs_no_more_than_the_span_itself() {
+    let mut host = Host::new(Limits::default());
+    host.path = NetworkPath { rtt: 120, rtt_min: 90, ..NetworkPath::default() };
+    host.opens(1, (7, 9)).reads(10, 1, GET).works(10, 500).sends(10, 1, OK).works(10, 300);
+    host.reads(10, 2, "*1\r\n$4\r\nPING\r\n").works(10, 50).sends(10, 2, "+PONG\r\n").works(10, 20);
+    host.sends(11, 3, GET).reads(11, 3, OK);
+    let mut parts = Vec::new();
+    for (mut live, _) in host.finish() {
+        let has = [live.server.get_mut().is_some(), live.client.get_mut().is_some(), live.rare.get_mut().is_some()];
+        parts.push((live.side, live.protocol.to_string(), has));
+    }
+    let alone = [false; 3];
+    let expected = [
+        (Side::Server, "http".to_string(), alone),
+        (Side::Server, "redis".to_string(), alone),
+        (Side::Client, "http".to_string(), [false, true, false]),
+    ];
+    assert_eq!(parts, expected);
 }
