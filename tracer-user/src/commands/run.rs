@@ -14,6 +14,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 
 use super::agent::Agent;
+use super::configure::configure;
 use super::counting;
 use super::database_figures::DatabaseFigures;
 use super::declaring::Declaring;
@@ -24,18 +25,20 @@ use super::history_files::HistoryFiles;
 use super::instrumenting::Instrumenting;
 use super::loss_watch::Noticed;
 use super::netns::OwnNetns;
+use super::own_priority::{prioritize, prioritize_pipeline};
 use super::past_windows::PastWindows;
 use super::poll_interval::Pace;
 use super::relaying::Relaying;
 use super::reloading::{ReloadRequests, Reloading};
 use super::sampling::Sampling;
 use super::save::Saver;
+use super::self_check::check;
 use super::sweep::Sweep;
 use super::thread_clocks::ThreadClocks;
 use super::transactions_file::Lines;
 use super::{Failure, clock, descriptors, host_name, signals, summary};
 use crate::cli::AgentOptions;
-use crate::config::{Config, ConfigError, History, OOM_SCORE_ADJ, Sections};
+use crate::config::{Config, History};
 use crate::debuginfod::Debuginfod;
 use crate::guard::loss_log::LossLog;
 use crate::guard::self_process;
@@ -45,15 +48,13 @@ use crate::guard::status::Status;
 use crate::guard::tables::scaled;
 use crate::guard::watchdog::{self, Watchdog};
 use crate::history::place::HistoryPlace;
-use crate::host::process;
 use crate::http::token::Token;
-use crate::http::{self, ControlCommand, Health, Job, Shared};
+use crate::http::{self, ControlCommand, Job, Shared};
 use crate::kernel::admin_capability;
 use crate::kernel::inband::InBand;
 use crate::kernel::loader::{self, Kernel, Options, monotonic};
 use crate::kernel::policy::Scope;
 use crate::kernel::rings::Rings;
-use crate::kernel::selftest;
 use crate::kernel::skips::Skips;
 use crate::otlp::{self, FindingExport, ProfileExport, Signal};
 use crate::pipeline::Pipeline;
@@ -422,32 +423,6 @@ fn instrumenting(config: &Config, kernel: &Kernel, is_recorded: bool) -> Option<
     started.inspect_err(|error| log::error!("no thread for instrumentation, none is done: {error}")).ok().flatten()
 }
 
-/// Nice value of every thread but the pipeline's: reading symbols and drawing pages can wait.
-const HELPERS_NICE: i32 = 10;
-
-/// Makes the agent less important than what it traces; gives the nice value it was started with. The pipeline's thread
-/// gets its own by [`prioritize_pipeline`] once the others were started.
-fn prioritize(config: &Config) -> i32 {
-    let score = config.oom_score_adj.unwrap_or_else(|| self_process::oom_score_adj().unwrap_or(0).max(OOM_SCORE_ADJ));
-    if let Err(error) = self_process::set_oom_score_adj(score) {
-        log::warn!("{error}: the agent is not ended before others when memory is short");
-    }
-    self_process::set_nice(config.nice.max(HELPERS_NICE)).unwrap_or_else(|error| {
-        log::warn!("{error}: the agent's helper threads run at the priority they were started with");
-        0
-    })
-}
-
-/// The pipeline's thread: threads it starts from here on get the same.
-fn prioritize_pipeline(config: &Config) {
-    if let Err(error) = self_process::set_nice(config.nice) {
-        log::warn!("{error}: the pipeline runs at a lower priority and may lose events on a busy host");
-    }
-    if config.nice != 0 {
-        self_process::set_session_nice(config.nice);
-    }
-}
-
 /// Looks for new policies of the fleet, if the configuration names a place.
 fn follow_fleet(
     path: Option<&Path>,
@@ -457,93 +432,6 @@ fn follow_fleet(
     let (Some(settings), Some(path), Some(requests)) = (&config.fleet, path, requests) else { return Ok(None) };
     let started = FleetPolicies::start(settings, path, requests.clone());
     started.map(Some).map_err(|error| Failure::Running(format!("no thread for the fleet's policies: {error}")))
-}
-
-fn configure(options: &AgentOptions) -> Result<(Config, Sections), Failure> {
-    let (mut config, sections) = match &options.config {
-        Some(path) => Config::load_sections(path).or_else(|error| match error {
-            // Without what all hosts share, this one is still traced.
-            ConfigError::Policies(_) => {
-                eprintln!("tracer: {error}; starting without them");
-                Config::load_with(path, None)
-            }
-            error => Err(error),
-        })?,
-        None => (Config::default(), Sections::default()),
-    };
-    if let Some(listen) = options.listen {
-        config.listen = listen;
-    }
-    if let Some(libraries) = &options.tls {
-        config.tls = libraries.clone();
-    }
-    if let Some(file) = &options.token_file {
-        config.token_file = Some(file.clone());
-    }
-    if let Some(listen) = options.relay {
-        config.relay.listen = Some(listen);
-    }
-    if !options.relay_peer.is_empty() {
-        config.relay.peers.clone_from(&options.relay_peer);
-    }
-    let relay = &mut config.relay;
-    if options.relay_nats.is_some() {
-        relay.nats.clone_from(&options.relay_nats);
-    }
-    for (given, file) in [
-        (&options.relay_key, &mut relay.key_file),
-        (&options.relay_cert, &mut relay.cert_file),
-        (&options.relay_cert_key, &mut relay.cert_key_file),
-        (&options.relay_ca, &mut relay.ca_file),
-    ] {
-        if given.is_some() {
-            file.clone_from(given);
-        }
-    }
-    config.enforce = options.enforce;
-    config.own_netns |= options.own_netns;
-    config.relay.tcp_option |= options.inband_tcp_option;
-    if !options.inband_header.is_empty() {
-        config.relay.headers.clone_from(&options.inband_header);
-    }
-    if let Some(dir) = &options.save_transactions {
-        config.transactions.save = Some(dir.clone());
-    }
-    if options.history.is_some() {
-        config.history.place.clone_from(&options.history);
-    }
-    if let Some(memory) = options.max_memory {
-        config.ceilings.memory = memory;
-    }
-    if let Some(cpu) = options.max_cpu {
-        config.ceilings.cpu = cpu;
-    }
-    if let Some(nice) = options.nice {
-        config.nice = nice;
-    }
-    if let Some(hertz) = options.hertz {
-        config.hertz = hertz;
-    }
-    if let Some(detail) = options.detail {
-        config.detail = detail;
-    }
-    if let Some(budget) = options.overhead_budget {
-        config.overhead_budget = budget;
-    }
-    let narrow = &options.narrow;
-    if !narrow.service.is_empty() {
-        config.only_services.clone_from(&narrow.service);
-    }
-    if !narrow.pid.is_empty() {
-        config.only_pids.clone_from(&narrow.pid);
-    }
-    if !narrow.port.is_empty() {
-        config.only_ports.clone_from(&narrow.port);
-    }
-    for pid in &config.only_pids {
-        process::check(*pid).map_err(Failure::Usage)?;
-    }
-    Ok((config, sections))
 }
 
 /// Bytes of unwind tables at the default ceiling of memory.
@@ -584,33 +472,6 @@ fn interpreting(kernel: &mut Kernel, config: &Config) -> Option<Interpreters> {
             log::warn!("no thread that looks for interpreters, their functions are not shown: {error}");
         })
         .ok()
-}
-
-/// Runs the self-test and says what follows from it and from what could not be attached.
-fn check(kernel: &mut Kernel, rings: &mut Rings, host: String, dns_ports: &[u16]) -> Result<Health, Failure> {
-    let mut health = Health { host, ..Health::default() };
-    for attached in &kernel.attached {
-        if let Some(why) = &attached.missing {
-            health.degraded.push(format!("{}: {why}; {}", attached.hook, attached.without));
-        }
-    }
-    if let Some(why) = &kernel.no_unwind {
-        health.degraded.push(format!("stacks are followed by frame pointers only: {why}"));
-    }
-    if let Some(why) = &kernel.no_trace_contexts {
-        health.degraded.push(format!("trace contexts are not published: {why}"));
-    }
-    if kernel.headers.is_some() {
-        let line = |limit: &String| format!("traceparent headers, self-test: {limit}");
-        health.degraded.extend(kernel.header_limits.iter().map(line));
-    }
-    let findings = selftest::run(kernel, rings)?;
-    for finding in findings {
-        let Some((what, is_ready)) = finding.verdict(dns_ports) else { continue };
-        log::error!("{what}");
-        if is_ready { &mut health.degraded } else { &mut health.not_ready }.push(what);
-    }
-    Ok(health)
 }
 
 /// Says that the agent is up: to people, and to the service manager.
