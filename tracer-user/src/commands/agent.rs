@@ -9,21 +9,20 @@ use tracer_common::event::{Header, Kind as EventKind};
 use tracer_common::limits::SAMPLE_RING_BYTES;
 use tracer_common::policy::Statics;
 
+use super::agent_files::AgentFiles;
 use super::database_figures::DatabaseFigures;
 use super::declaring::Declaring;
 use super::decrypting::Decrypting;
 use super::enforcing::Enforcing;
+use super::exports::Exports;
 use super::fleet_policies::FleetPolicies;
-use super::history_files::HistoryFiles;
 use super::instrumenting::Instrumenting;
 use super::loss_watch::Noticed;
 use super::netns::OwnNetns;
-use super::past_windows::PastWindows;
 use super::poll_interval::Found;
 use super::relaying::Relaying;
 use super::reloading::Reloading;
 use super::sampling::{Sampling, timed};
-use super::save::Saver;
 use super::sweep::Sweep;
 use super::thread_clocks::ThreadClocks;
 use super::traced_processes::Introducer;
@@ -41,12 +40,10 @@ use crate::kernel::ring_occupancy::RingLevel;
 use crate::kernel::rings::Rings;
 use crate::kernel::skips::Skips;
 use crate::kernel::trace_contexts::ThreadContext;
-use crate::otlp::{Export, FindingExport, MetricExport, ProfileExport};
 use crate::pipeline::Pipeline;
-use crate::record::{FrameKind, Waiting, Writer};
+use crate::record::FrameKind;
 use crate::runtimes::{DetectionState, Finder};
 use crate::unwind::{Interpreters, Unwinder};
-use crate::webhook::Webhook;
 
 /// Records taken from a ring before the other one and everything else (shedding among it) get their turn.
 const BATCH: usize = 4096;
@@ -56,7 +53,6 @@ pub(super) struct Agent {
     pub(super) config: Config,
     pub(super) kernel: Kernel,
     pub(super) rings: Rings,
-    pub(super) recorder: Option<Writer>,
     pub(super) health: Health,
     pub(super) at_start: Option<HostCpuSource>,
     pub(super) asked: HashSet<u32>,
@@ -78,23 +74,12 @@ pub(super) struct Agent {
     /// Losses the pipeline knows of.
     pub(super) losses: Noticed,
     pub(super) loss_log: LossLog,
-    pub(super) export: Option<Export>,
-    pub(super) metric_export: Option<MetricExport>,
-    pub(super) finding_export: Option<FindingExport>,
-    pub(super) profile_export: Option<ProfileExport>,
+    pub(super) exports: Exports,
+    pub(super) files: AgentFiles,
     /// Fetches debug files.
     pub(super) debuginfod: Option<Debuginfod>,
-    /// Posts findings.
-    pub(super) webhook: Option<Webhook>,
-    pub(super) saver: Option<Saver>,
-    /// Writes the windows of cost to files.
-    pub(super) history: Option<HistoryFiles>,
-    /// Windows of earlier runs that are being read.
-    pub(super) past: Option<PastWindows>,
     /// What database servers say of themselves.
     pub(super) database_figures: Option<DatabaseFigures>,
-    /// What waits for the files that are written.
-    pub(super) files: Vec<Waiting>,
     /// Other hosts' agents.
     pub(super) relaying: Option<Relaying>,
     /// Tells own sockets from others where only those are traced.
@@ -142,7 +127,7 @@ impl Agent {
         self.notice_losses(pipeline);
         let samples_filled = self.level.as_mut().map_or(0.0, |level| level.look() as f64 / SAMPLE_RING_BYTES as f64);
         let mut allowed = Vec::new();
-        let mut recorder = self.recorder.as_mut();
+        let mut recorder = self.files.recorder.as_mut();
         let (only, rules, asked) = (&self.config.only_services, &self.config.services, &mut self.asked);
         let (status, mut records) = (&self.status, 0u32);
         let (netns, interpreters, clock) = (&mut self.netns, &mut self.interpreters, Instant::now());

@@ -9,8 +9,6 @@ use crate::guard::tables::{AgentTables, TableUse};
 use crate::kernel::header::Headers;
 use crate::kernel::ring_occupancy::RingLevel;
 use crate::kernel::trace_contexts::TraceContexts;
-use crate::otlp::Export;
-use crate::record::Waiting;
 use crate::runtimes::Finder;
 use crate::unwind::{Figures, Interpreters, Unwinder};
 
@@ -48,8 +46,8 @@ impl Agent {
             unwind_files: unwind.map_or_else(TableUse::default, Figures::files),
             unwind_rules: unwind.map_or_else(TableUse::default, Figures::rules),
             interpreter_processes: self.interpreters.as_ref().map_or_else(TableUse::default, Interpreters::table_use),
-            file_bytes: self.files(),
-            otlp_queue: self.export.as_ref().map_or_else(TableUse::default, Export::table_use),
+            file_bytes: self.files.table_use(),
+            otlp_queue: self.exports.table_use(),
             http_jobs: self.console.jobs(&self.jobs),
             http_connections: self.console.connections(),
             priority_threads: self.enforcing.table_use(),
@@ -62,14 +60,5 @@ impl Agent {
                 .as_ref()
                 .map_or_else(TableUse::default, TraceContexts::table_use),
         }
-    }
-
-    /// Bytes that wait for disks.
-    fn files(&self) -> TableUse {
-        let sum = |sum: TableUse, waiting: &Waiting| {
-            let TableUse { entries, limit, reached } = waiting.table_use();
-            TableUse { entries: sum.entries + entries, limit: sum.limit + limit, reached: sum.reached + reached }
-        };
-        self.files.iter().fold(TableUse::default(), sum)
     }
 }

@@ -45,10 +45,8 @@ impl Agent {
 
     /// Tells the pipeline, and the recording, that operations were lost.
     fn lost(&mut self, pipeline: &mut Pipeline, since: u64, until: u64) {
-        if let Some(recorder) = &mut self.recorder {
-            let times: Vec<u8> = [since, until].iter().flat_map(|time| time.to_ne_bytes()).collect();
-            recorder.frame(FrameKind::Lost, &times);
-        }
+        let times: Vec<u8> = [since, until].iter().flat_map(|time| time.to_ne_bytes()).collect();
+        self.files.record(FrameKind::Lost, &times);
         pipeline.lost(since, until);
     }
 

@@ -3,6 +3,7 @@
 #![expect(clippy::print_stdout, reason = "what subcommands print is their result")]
 
 mod agent;
+mod agent_files;
 mod agent_tables;
 mod call_limits;
 mod clock;
@@ -18,6 +19,7 @@ mod doctor_relay;
 mod doctor_runtimes;
 mod doctor_tls;
 mod enforcing;
+mod exports;
 pub mod fleet;
 mod fleet_policies;
 mod history_files;

@@ -121,7 +121,7 @@ impl Agent {
     /// Takes the messages of other agents.
     pub(super) fn take_messages(&mut self, pipeline: &mut Pipeline) {
         let Some(relaying) = &mut self.relaying else { return };
-        let recorder = &mut self.recorder;
+        let recorder = &mut self.files.recorder;
         let mut take = |event: Event| {
             let now = monotonic();
             // Before it is taken, so that a recording has it where it was.

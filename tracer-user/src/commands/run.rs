@@ -14,31 +14,29 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 
 use super::agent::Agent;
+use super::agent_files::AgentFiles;
 use super::configure::configure;
 use super::counting;
 use super::database_figures::DatabaseFigures;
 use super::declaring::Declaring;
 use super::decrypting::Decrypting;
 use super::enforcing::{self, Enforcing};
+use super::exports::Exports;
 use super::fleet_policies::FleetPolicies;
-use super::history_files::HistoryFiles;
 use super::instrumenting::Instrumenting;
 use super::loss_watch::Noticed;
 use super::netns::OwnNetns;
 use super::own_priority::{prioritize, prioritize_pipeline};
-use super::past_windows::PastWindows;
 use super::poll_interval::Pace;
 use super::relaying::Relaying;
 use super::reloading::{ReloadRequests, Reloading};
 use super::sampling::Sampling;
-use super::save::Saver;
 use super::self_check::check;
 use super::sweep::Sweep;
 use super::thread_clocks::ThreadClocks;
-use super::transactions_file::Lines;
 use super::{Failure, clock, descriptors, host_name, signals, summary};
 use crate::cli::AgentOptions;
-use crate::config::{Config, History};
+use crate::config::Config;
 use crate::debuginfod::Debuginfod;
 use crate::guard::loss_log::LossLog;
 use crate::guard::self_process;
@@ -47,7 +45,6 @@ use crate::guard::shed::Level;
 use crate::guard::status::Status;
 use crate::guard::tables::scaled;
 use crate::guard::watchdog::{self, Watchdog};
-use crate::history::place::HistoryPlace;
 use crate::http::token::Token;
 use crate::http::{self, ControlCommand, Job, Shared};
 use crate::kernel::admin_capability;
@@ -56,12 +53,10 @@ use crate::kernel::loader::{self, Kernel, Options, monotonic};
 use crate::kernel::policy::Scope;
 use crate::kernel::rings::Rings;
 use crate::kernel::skips::Skips;
-use crate::otlp::{self, FindingExport, ProfileExport, Signal};
 use crate::pipeline::Pipeline;
 use crate::record::{Origin, Writer};
 use crate::runtimes::{Finder, Place};
 use crate::unwind::{Bounds, Interpreters, Unwinder, WantedLanguages};
-use crate::webhook::Webhook;
 
 /// Time between ticks.
 const TICK: Duration = Duration::from_secs(1);
@@ -102,95 +97,32 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     let fleet_policies = follow_fleet(options.config.as_deref(), &config, requests.as_ref())?;
     signals::watch(&runtime, &status, &interrupted, requests);
 
-    let wall_offset = clock::wall_offset();
-    let seed = seed();
-    let host = host_name();
-    let mut pipeline = Pipeline::new(&config, seed, wall_offset, &host);
+    let origin = Origin { wall_offset: clock::wall_offset(), seed: seed(), host: host_name() };
+    let mut pipeline = Pipeline::new(&config, origin.seed, origin.wall_offset, &origin.host);
     if let Some(own) = crate::host::process::read(std::process::id()) {
         pipeline.history.identities.begin(own.start_time);
     }
-    let mut files = Vec::new();
+    let mut files = AgentFiles::default();
     if let Some(path) = &options.transactions {
-        let lines = Lines::create(path, config.transactions.max_size, wall_offset, &host)?;
-        files.push(lines.waiting());
-        pipeline.write_spans(Box::new(lines));
+        files.write_spans(path, &config, &origin, &mut pipeline)?;
     }
-    let wanted = |signal| {
-        let settings =
-            otlp::read(signal, options.otlp.as_deref(), &options.otlp_signals, |name| std::env::var(name).ok());
-        settings.map_err(Failure::Export)
-    };
-    let metric_export = match wanted(Signal::Metrics)? {
-        Some(settings) => {
-            let _inside = runtime.enter();
-            let exposition = pipeline.metrics.exposition();
-            let gather = Arc::new(move || exposition.families());
-            let started = otlp::metrics::start(settings, &host, gather, otlp::metrics::wall_clock);
-            Some(started.map_err(Failure::Export)?)
-        }
-        None => None,
-    };
-    let export = match wanted(Signal::Traces)? {
-        Some(settings) => {
-            let _inside = runtime.enter();
-            let (exporter, export) = otlp::start(settings, &host, wall_offset).map_err(Failure::Export)?;
-            pipeline.write_spans(Box::new(exporter));
-            Some(export)
-        }
-        None => None,
-    };
-    let finding_export = match wanted(Signal::Logs)? {
-        Some(settings) => {
-            let _inside = runtime.enter();
-            Some(FindingExport::start(settings, &host).map_err(Failure::Export)?)
-        }
-        None => None,
-    };
-    let profile_export = match wanted(Signal::Profiles)? {
-        Some(settings) => {
-            let _inside = runtime.enter();
-            let started = ProfileExport::start(settings, &host, &mut pipeline.profiles, monotonic());
-            Some(started.map_err(Failure::Export)?)
-        }
-        None => None,
-    };
-    let webhook = match config.webhook.clone() {
-        Some(settings) => {
-            let _inside = runtime.enter();
-            Some(Webhook::start(settings, &host)?)
-        }
-        None => None,
+    let exports = {
+        let _inside = runtime.enter();
+        Exports::start(options, &config, &origin, &mut pipeline)?
     };
     let debuginfod = debuginfod(&config, &pipeline)?;
-    let saver = config.transactions.save.as_ref().map(|dir| Saver::new(dir, &config.transactions)).transpose()?;
-    if saver.is_some() {
-        pipeline.store.hand_out();
-    }
-    let past = past_windows(&config.history, &host);
     let database_figures = DatabaseFigures::start(&config.database_logins)
         .map_err(|error| Failure::Running(format!("no thread for questions to databases: {error}")))?;
-    let history = {
+    {
         let _inside = runtime.enter();
-        HistoryFiles::start(&config.history, &config.analysis, &host)?
-    };
-    if history.is_some() {
-        pipeline.history.collect_rows(&host);
+        files.open(record, &config, &origin, &mut pipeline)?;
     }
-    let recorder = match record {
-        Some(path) => {
-            let origin = Origin { wall_offset, seed, host: host.clone() };
-            Some(Writer::create(path, &origin, config.max_recording)?)
-        }
-        None => None,
-    };
-    files.extend(saver.as_ref().map(Saver::waiting));
-    files.extend(recorder.as_ref().map(Writer::waiting));
 
     // The helpers run: the server's threads, and the one that names stacks.
     prioritize_pipeline(&config);
     // A context that comes late delays reports: what other agents say is read at the pipeline's priority.
     let enforcing = Enforcing::start(&config)?;
-    let relaying = Relaying::start(&config.relay, seed, &host)?;
+    let relaying = Relaying::start(&config.relay, origin.seed, &origin.host)?;
     let inband = InBand::wanted(config.relay.tcp_option, &config.relay.headers, config.own_netns);
     let (mut kernel, mut rings) = loader::load(&Options {
         // The budget decides when everything is ready.
@@ -217,7 +149,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     watchdog::end_on_panic(Arc::clone(&detach));
     let unwinder = unwinding(&mut kernel, &mut rings, &config);
     let interpreters = interpreting(&mut kernel, &config);
-    let mut health = check(&mut kernel, &mut rings, host, &config.dns_ports)?;
+    let mut health = check(&mut kernel, &mut rings, origin.host, &config.dns_ports)?;
     health.ceilings = Some(config.ceilings);
     let watchdog = Watchdog {
         status: Arc::clone(&status),
@@ -243,7 +175,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     let attach = move |look, place: &Place| prober.attach(place.probe, look, &place.file, place.offset);
     let declaring = Declaring::start(pipeline.declared(), &kernel, true)
         .map_err(|error| Failure::Running(format!("no thread for declared transactions: {error}")))?;
-    let instrumenting = instrumenting(&config, &kernel, recorder.is_some());
+    let instrumenting = instrumenting(&config, &kernel, record.is_some());
     let decrypting = Decrypting::start(&config.tls, kernel.prober())
         .map_err(|error| Failure::Running(format!("no thread for TLS libraries: {error}")))?;
     // A rate that nothing samples at would be shown.
@@ -254,12 +186,11 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         config,
         kernel,
         rings,
-        recorder,
         health,
         at_start,
         asked: HashSet::new(),
         sweep: Sweep::new(),
-        wall_offset,
+        wall_offset: origin.wall_offset,
         drained: false,
         status: Arc::clone(&status),
         level,
@@ -270,17 +201,10 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         skips: Skips::default(),
         losses: Noticed::default(),
         loss_log: LossLog::default(),
-        export,
-        metric_export,
-        finding_export,
-        profile_export,
-        debuginfod,
-        webhook,
-        saver,
-        history,
-        past,
-        database_figures,
+        exports,
         files,
+        debuginfod,
+        database_figures,
         relaying,
         netns: config_netns,
         finder: Finder::start(extras, attach)
@@ -348,39 +272,15 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     pipeline.report_open();
     pipeline.history.end();
     agent.tick(&mut pipeline);
-    if let Some(export) = &mut agent.profile_export {
-        export.last(&mut pipeline, monotonic(), agent.wall_offset);
-    }
-    let Agent { kernel, recorder, health, export, metric_export, finding_export, .. } = agent;
-    let Agent { profile_export, webhook, saver, history, files, .. } = agent;
+    agent.exports.end(&mut pipeline, agent.wall_offset);
+    let Agent { kernel, health, exports, files, .. } = agent;
     drop(kernel);
     // Counted from here: the kernel takes its own time to remove probes from running programs.
     let deadline = Instant::now() + ENDING;
-    for file in &files {
-        file.end_by(deadline);
-    }
-    pipeline.finish();
-    if let Some(saver) = saver {
-        saver.finish(&mut pipeline);
-    }
-    let uploader = history.and_then(|history| history.finish(deadline));
+    let (uploader, recorder) = files.finish(&mut pipeline, deadline);
     runtime.block_on(async {
         let _ = tokio::time::timeout_at(deadline.into(), server).await;
-        if let Some(export) = export {
-            export.finish(deadline).await;
-        }
-        if let Some(export) = metric_export {
-            export.finish(deadline).await;
-        }
-        if let Some(export) = finding_export {
-            export.finish(deadline).await;
-        }
-        if let Some(export) = profile_export {
-            export.finish(deadline).await;
-        }
-        if let Some(webhook) = webhook {
-            webhook.finish(deadline).await;
-        }
+        exports.finish(deadline).await;
         if let Some(uploader) = uploader {
             uploader.finish(deadline).await;
         }
@@ -392,16 +292,6 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         self_process::print(summary::table(&pipeline, Some(&health)));
     }
     Ok(recorded?)
-}
-
-/// Has windows of earlier runs read, if they are kept.
-fn past_windows(settings: &History, host: &str) -> Option<PastWindows> {
-    let dir = match settings.place.as_ref()? {
-        HistoryPlace::Directory(dir) => dir,
-        HistoryPlace::Bucket(_) => &settings.spool,
-    };
-    let past = PastWindows::start(dir, host);
-    past.inspect_err(|error| log::warn!("no thread for the windows of earlier runs: {error}")).ok()
 }
 
 /// Fetches debug files, if servers are configured.

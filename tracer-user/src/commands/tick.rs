@@ -1,7 +1,6 @@
 //! What the agent does once a second: what is known is made to expire, and everything is counted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 use tracer_common::interpreter::Language;
 use tracer_common::lost::Lost;
@@ -9,7 +8,6 @@ use tracer_common::lost::Lost;
 use super::agent::Agent;
 use super::clock;
 use super::decrypting::Decrypting;
-use super::past_windows::PastWindows;
 use super::process_looks::look_at_processes;
 use crate::guard::self_process;
 use crate::guard::shed::Level;
@@ -36,9 +34,7 @@ impl Agent {
     fn follow_clock(&mut self, pipeline: &mut Pipeline) {
         let Some(offset) = clock::moved(self.wall_offset) else { return };
         self.wall_offset = offset;
-        if let Some(recorder) = &mut self.recorder {
-            recorder.frame(FrameKind::Clock, &offset.to_ne_bytes());
-        }
+        self.files.record(FrameKind::Clock, &offset.to_ne_bytes());
         pipeline.clock(offset);
     }
 
@@ -49,9 +45,7 @@ impl Agent {
             return;
         }
         for record in self.sweep.tick(pipeline) {
-            if let Some(recorder) = &mut self.recorder {
-                recorder.frame(FrameKind::Record, &record);
-            }
+            self.files.record(FrameKind::Record, &record);
             pipeline.record(&record, &mut NoProcess);
         }
         pipeline.metrics.set_lost("thread_ends_unreported", self.sweep.found);
@@ -73,9 +67,7 @@ impl Agent {
             log::warn!("load is shed less ({usage}): {}", level.what());
         }
         self.health.level = level;
-        if let Some(recorder) = &mut self.recorder {
-            recorder.frame(FrameKind::Shed, &[level as u8]);
-        }
+        self.files.record(FrameKind::Shed, &[level as u8]);
         pipeline.shed(level);
         self.limit_detail(level);
         let limits = level.detail_limits();
@@ -99,18 +91,12 @@ impl Agent {
         self.kernel.forward_log();
         self.follow_clock(pipeline);
         self.expire_exited(pipeline);
-        if let Some(recorder) = &mut self.recorder {
-            recorder.frame(FrameKind::Tick, &now.to_ne_bytes());
-            recorder.flush();
-            pipeline.metrics.set_lost("records_not_written", recorder.dropped());
-        }
+        self.files.record_tick(now, &pipeline.metrics);
         self.read_counts(pipeline);
         pipeline.tick(now);
         self.watch_wakes(pipeline);
         look_at_processes(pipeline, now, self.ticks, self.database_figures.as_ref());
-        for row in self.past.as_ref().and_then(PastWindows::take).into_iter().flatten() {
-            pipeline.learn_past_activity(&row);
-        }
+        self.files.read_past(pipeline);
         self.count_relayed(pipeline);
         self.count_kernel_side(pipeline);
         self.show_sampling(pipeline);
@@ -190,37 +176,9 @@ impl Agent {
 
     /// What leaves the agent: files, exports and notifications.
     fn count_outputs(&mut self, pipeline: &mut Pipeline) {
-        if let Some(saver) = &mut self.saver {
-            saver.tick(pipeline);
-            pipeline.metrics.set_saved(&saver.counts().by_outcome());
-        }
-        if let Some(history) = &self.history {
-            if let Some(window) = pipeline.history.take_rows() {
-                history.window(window);
-            }
-            history.publish(&pipeline.metrics);
-            if let Some(past) = history.past_findings() {
-                pipeline.detector.remember(past);
-            }
-        }
-        if let Some(export) = &mut self.export {
-            pipeline.metrics.set_export(&export.counts.by_outcome(), export.counts.retries());
-            self.health.spans_dropped = export.counts.dropped();
-            if let Some(message) = export.drops(Instant::now()) {
-                log::warn!("{message}");
-            }
-        }
-        if let Some(export) = &self.metric_export {
-            pipeline.metrics.set_metric_export(&export.counts.points());
-        }
-        if let Some(export) = &mut self.finding_export {
-            export.notify(pipeline.detector.own_findings());
-            pipeline.metrics.set_finding_export(&export.counts.by_outcome(), export.counts.retries());
-        }
-        if let Some(export) = &mut self.profile_export {
-            export.offer(pipeline, monotonic(), self.wall_offset);
-            pipeline.metrics.set_profile_export(&export.counts.by_outcome(), export.counts.retries());
-        }
+        // Findings of earlier runs are known before those of this one are sent.
+        self.files.tick(pipeline);
+        self.exports.tick(pipeline, &mut self.health, self.wall_offset);
         if let Some(policies) = &self.fleet_policies {
             let (version, looks) = policies.status();
             pipeline.metrics.set_fleet_policies(version, &looks);
@@ -228,10 +186,6 @@ impl Agent {
         if let Some(debuginfod) = &self.debuginfod {
             let (outcomes, bytes) = debuginfod.counts();
             pipeline.metrics.set_debuginfod(&outcomes, bytes);
-        }
-        if let Some(webhook) = &mut self.webhook {
-            webhook.notify(pipeline.detector.own_findings());
-            pipeline.metrics.set_notifications(&webhook.counts().by_outcome());
         }
     }
 

@@ -1,0 +1,146 @@
+//! The files that the agent writes while it traces: finished spans, noteworthy transactions, windows of cost, the recording.
+
+use std::path::Path;
+use std::time::Instant;
+
+use super::Failure;
+use super::history_files::HistoryFiles;
+use super::past_windows::PastWindows;
+use super::save::Saver;
+use super::transactions_file::Lines;
+use crate::bucket::upload::Uploader;
+use crate::config::{Config, History};
+use crate::guard::tables::TableUse;
+use crate::history::place::HistoryPlace;
+use crate::metrics::Metrics;
+use crate::model::Nanos;
+use crate::pipeline::Pipeline;
+use crate::record::{FrameKind, Origin, Waiting, Writer};
+
+/// The files; `None`: not asked for.
+#[derive(Default)]
+pub(super) struct AgentFiles {
+    /// Of everything the pipeline is given.
+    pub(super) recorder: Option<Writer>,
+    saver: Option<Saver>,
+    /// Of windows of cost.
+    history: Option<HistoryFiles>,
+    /// Windows of earlier runs that are being read.
+    past: Option<PastWindows>,
+    /// What waits for a disk, of each file.
+    waiting: Vec<Waiting>,
+}
+
+impl AgentFiles {
+    /// Creates the file of finished spans.
+    pub(super) fn write_spans(
+        &mut self,
+        path: &Path,
+        config: &Config,
+        origin: &Origin,
+        pipeline: &mut Pipeline,
+    ) -> Result<(), Failure> {
+        let lines = Lines::create(path, config.transactions.max_size, origin.wall_offset, &origin.host)?;
+        self.waiting.push(lines.waiting());
+        pipeline.write_spans(Box::new(lines));
+        Ok(())
+    }
+
+    /// Opens the others; `record` is where everything is recorded. Must run inside a tokio runtime.
+    pub(super) fn open(
+        &mut self,
+        record: Option<&Path>,
+        config: &Config,
+        origin: &Origin,
+        pipeline: &mut Pipeline,
+    ) -> Result<(), Failure> {
+        let transactions = &config.transactions;
+        self.saver = transactions.save.as_ref().map(|dir| Saver::new(dir, transactions)).transpose()?;
+        if self.saver.is_some() {
+            pipeline.store.hand_out();
+        }
+        // Before this run writes any.
+        self.past = past_windows(&config.history, &origin.host);
+        self.history = HistoryFiles::start(&config.history, &config.analysis, &origin.host)?;
+        if self.history.is_some() {
+            pipeline.history.collect_rows(&origin.host);
+        }
+        // Last: a recording is never overwritten, so the next attempt after a mistake elsewhere would be refused.
+        self.recorder = record.map(|path| Writer::create(path, origin, config.max_recording)).transpose()?;
+        self.waiting.extend(self.saver.as_ref().map(Saver::waiting));
+        self.waiting.extend(self.recorder.as_ref().map(Writer::waiting));
+        Ok(())
+    }
+
+    /// Writes what the pipeline is given to the recording.
+    pub(super) fn record(&mut self, kind: FrameKind, bytes: &[u8]) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.frame(kind, bytes);
+        }
+    }
+
+    /// Writes to the recording that the pipeline ticks, and the recording to its file.
+    pub(super) fn record_tick(&mut self, now: Nanos, metrics: &Metrics) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.frame(FrameKind::Tick, &now.to_ne_bytes());
+            recorder.flush();
+            metrics.set_lost("records_not_written", recorder.dropped());
+        }
+    }
+
+    /// Passes windows of earlier runs on, as far as they were read.
+    pub(super) fn read_past(&self, pipeline: &mut Pipeline) {
+        for row in self.past.as_ref().and_then(PastWindows::take).into_iter().flatten() {
+            pipeline.learn_past_activity(&row);
+        }
+    }
+
+    /// Hands over what there is to write, and counts what became of it.
+    pub(super) fn tick(&mut self, pipeline: &mut Pipeline) {
+        if let Some(saver) = &mut self.saver {
+            saver.tick(pipeline);
+            pipeline.metrics.set_saved(&saver.counts().by_outcome());
+        }
+        if let Some(history) = &self.history {
+            if let Some(window) = pipeline.history.take_rows() {
+                history.window(window);
+            }
+            history.publish(&pipeline.metrics);
+            if let Some(past) = history.past_findings() {
+                pipeline.detector.remember(past);
+            }
+        }
+    }
+
+    /// Bytes that wait for disks.
+    pub(super) fn table_use(&self) -> TableUse {
+        let sum = |sum: TableUse, waiting: &Waiting| {
+            let TableUse { entries, limit, reached } = waiting.table_use();
+            TableUse { entries: sum.entries + entries, limit: sum.limit + limit, reached: sum.reached + reached }
+        };
+        self.waiting.iter().fold(TableUse::default(), sum)
+    }
+
+    /// Tracing is over: finishes the pipeline, whose last spans the files get, and writes what is left by `deadline`. What
+    /// remains is for the caller to finish: the upload waits for the network, and the recording is closed when all else is done.
+    pub(super) fn finish(self, pipeline: &mut Pipeline, deadline: Instant) -> (Option<Uploader>, Option<Writer>) {
+        for waiting in &self.waiting {
+            waiting.end_by(deadline);
+        }
+        pipeline.finish();
+        if let Some(saver) = self.saver {
+            saver.finish(pipeline);
+        }
+        (self.history.and_then(|history| history.finish(deadline)), self.recorder)
+    }
+}
+
+/// Has windows of earlier runs read, if they are kept.
+fn past_windows(settings: &History, host: &str) -> Option<PastWindows> {
+    let dir = match settings.place.as_ref()? {
+        HistoryPlace::Directory(dir) => dir,
+        HistoryPlace::Bucket(_) => &settings.spool,
+    };
+    let past = PastWindows::start(dir, host);
+    past.inspect_err(|error| log::warn!("no thread for the windows of earlier runs: {error}")).ok()
+}
