@@ -1,6 +1,5 @@
 //! What one turn of the agent's loop does: between the kernel, the pipeline and everything around them.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -10,27 +9,21 @@ use tracer_common::limits::SAMPLE_RING_BYTES;
 use tracer_common::policy::Statics;
 
 use super::agent_files::AgentFiles;
-use super::database_figures::DatabaseFigures;
-use super::declaring::Declaring;
-use super::decrypting::Decrypting;
 use super::enforcing::Enforcing;
 use super::exports::Exports;
 use super::fleet_policies::FleetPolicies;
-use super::instrumenting::Instrumenting;
 use super::loss_watch::Noticed;
 use super::netns::OwnNetns;
 use super::poll_interval::Found;
+use super::process_watchers::ProcessWatchers;
+use super::profiling::Profiling;
 use super::relaying::Relaying;
 use super::reloading::Reloading;
-use super::sampling::{Sampling, timed};
-use super::sweep::Sweep;
-use super::thread_clocks::ThreadClocks;
+use super::sampling::timed;
 use super::traced_processes::Introducer;
 use crate::config::Config;
-use crate::debuginfod::Debuginfod;
 use crate::guard::loss_log::LossLog;
 use crate::guard::status::Status;
-use crate::host::process_cpu;
 use crate::host::stat::HostCpuSource;
 use crate::host::statics;
 use crate::http::{self, ControlCommand, Health, Job};
@@ -42,8 +35,6 @@ use crate::kernel::skips::Skips;
 use crate::kernel::trace_contexts::ThreadContext;
 use crate::pipeline::Pipeline;
 use crate::record::FrameKind;
-use crate::runtimes::{DetectionState, Finder};
-use crate::unwind::{Interpreters, Unwinder};
 
 /// Records taken from a ring before the other one and everything else (shedding among it) get their turn.
 const BATCH: usize = 4096;
@@ -55,16 +46,10 @@ pub(super) struct Agent {
     pub(super) rings: Rings,
     pub(super) health: Health,
     pub(super) at_start: Option<HostCpuSource>,
-    pub(super) asked: HashSet<u32>,
-    pub(super) sweep: Sweep,
     /// Wall clock minus monotonic clock as times are shown, nanoseconds.
     pub(super) wall_offset: i64,
     /// Whether the last drain took all there was.
     pub(super) drained: bool,
-    /// Rate of stack samples.
-    pub(super) sampling: Sampling,
-    /// Threads that work for slow requests.
-    pub(super) thread_clocks: ThreadClocks,
     pub(super) status: Arc<Status>,
     /// Gauge of the ring of stacks.
     pub(super) level: Option<RingLevel>,
@@ -76,20 +61,12 @@ pub(super) struct Agent {
     pub(super) loss_log: LossLog,
     pub(super) exports: Exports,
     pub(super) files: AgentFiles,
-    /// Fetches debug files.
-    pub(super) debuginfod: Option<Debuginfod>,
-    /// What database servers say of themselves.
-    pub(super) database_figures: Option<DatabaseFigures>,
+    pub(super) profiling: Profiling,
+    pub(super) processes: ProcessWatchers,
     /// Other hosts' agents.
     pub(super) relaying: Option<Relaying>,
     /// Tells own sockets from others where only those are traced.
     pub(super) netns: Option<OwnNetns>,
-    /// Looks at what runs in processes.
-    pub(super) finder: Option<Finder>,
-    /// Attaches the probes of declared transactions.
-    pub(super) declaring: Option<Declaring>,
-    /// Has hotspots traced as functions.
-    pub(super) instrumenting: Option<Instrumenting>,
     /// Reads the configuration again.
     pub(super) reloading: Option<Reloading>,
     /// Looks for new policies of the fleet.
@@ -98,12 +75,6 @@ pub(super) struct Agent {
     pub(super) enforcing: Enforcing,
     /// Contexts of the requests that threads hold, if they are published; kept between drains for its memory.
     pub(super) thread_contexts: Vec<ThreadContext>,
-    /// Attaches the probes of TLS libraries.
-    pub(super) decrypting: Option<Decrypting>,
-    /// Makes unwind tables, where stacks are walked by them.
-    pub(super) unwinder: Option<Unwinder>,
-    /// Looks for interpreters in processes whose stacks are sampled.
-    pub(super) interpreters: Option<Interpreters>,
     /// Ticks so far, and wishes in the kernel as counted last: counting them takes milliseconds.
     pub(super) ticks: u64,
     pub(super) asks_waiting: usize,
@@ -128,9 +99,9 @@ impl Agent {
         let samples_filled = self.level.as_mut().map_or(0.0, |level| level.look() as f64 / SAMPLE_RING_BYTES as f64);
         let mut allowed = Vec::new();
         let mut recorder = self.files.recorder.as_mut();
-        let (only, rules, asked) = (&self.config.only_services, &self.config.services, &mut self.asked);
+        let (only, rules, asked) = (&self.config.only_services, &self.config.services, &mut self.processes.asked);
         let (status, mut records) = (&self.status, 0u32);
-        let (netns, interpreters, clock) = (&mut self.netns, &mut self.interpreters, Instant::now());
+        let (netns, interpreters, clock) = (&mut self.netns, &mut self.profiling.interpreters, Instant::now());
         let mut take = |bytes: &[u8]| {
             records += 1;
             if records.is_multiple_of(BEAT_EVERY) {
@@ -160,7 +131,7 @@ impl Agent {
         // Samples first, and events only of the time before that: what a sample was taken in is in the other ring by then, or
         // is known from before, and nothing that followed it is.
         let now = monotonic();
-        let samples = timed(&mut self.sampling.agent_nanos, || self.rings.samples(BATCH, &mut take));
+        let samples = timed(&mut self.profiling.sampling.agent_nanos, || self.rings.samples(BATCH, &mut take));
         let events = self.rings.events(now, BATCH, &mut take);
         self.drained = events < BATCH;
         if self.drained {
@@ -178,10 +149,10 @@ impl Agent {
         for pid in pipeline.take_gone().collect::<Vec<_>>() {
             // Its id may come back as another's.
             self.kernel.policy.forget_process(pid);
-            self.leave(pid, pipeline);
-            self.asked.remove(&pid);
+            self.processes.leave(pid, &mut self.kernel, &mut self.profiling, pipeline);
+            self.processes.asked.remove(&pid);
         }
-        stirred |= self.follow_runtimes(pipeline);
+        stirred |= self.processes.follow(&mut self.kernel, &mut self.profiling, pipeline);
         if pipeline.take_unseen() {
             self.kernel.attach_deferred(Until::Spliced);
         }
@@ -208,68 +179,6 @@ impl Agent {
         self.follow_counting(pipeline);
         let filled = self.rings.events_filled().max(samples_filled);
         Found { at: now, records: samples + events, filled, drained: self.drained, stirred }
-    }
-
-    /// Finds out what runs in processes that began to serve, and tells the kernel; whether there are processes that run another
-    /// program than before.
-    fn follow_runtimes(&mut self, pipeline: &mut Pipeline) -> bool {
-        let mut replaced = false;
-        for pid in pipeline.take_replaced().collect::<Vec<_>>() {
-            replaced = true;
-            self.kernel.policy.forget_runtime(pid);
-            self.leave(pid, pipeline);
-            if let Some(declaring) = &self.declaring {
-                declaring.look_at(pid);
-            }
-            if let Some(decrypting) = &self.decrypting {
-                decrypting.look_at(pid);
-            }
-        }
-        for pid in pipeline.take_encrypted() {
-            if let Some(decrypting) = &self.decrypting {
-                decrypting.look_at(pid);
-            }
-        }
-        let Some(finder) = &mut self.finder else {
-            pipeline.take_serving();
-            return replaced;
-        };
-        for pid in pipeline.take_serving() {
-            finder.ask(pid);
-        }
-        while let Some(((pid, look), found, there)) = finder.found() {
-            if !there {
-                self.kernel.detach_user(pid, Some(look));
-                continue;
-            }
-            let Some(found) = found else { continue };
-            if found.state == DetectionState::NoProbe {
-                self.kernel.detach_user(pid, Some(look));
-            }
-            log::debug!("process {pid} runs {} {}: {}", found.name, found.version, found.state.name());
-            // Probes first: from the first reported task on, none is made unseen.
-            let is_new = found.runtime.kind != 0 && !finder.is_watching((pid, look));
-            if is_new && let Err(error) = self.kernel.policy.runtime(pid, found.runtime) {
-                log::warn!("{error}");
-            }
-            if finder.note(pid, &found) {
-                pipeline.wake_demand.follow(pid, process_cpu::read(pid).map_or(0, |cpu| cpu.own));
-            }
-        }
-        pipeline.metrics.set_looks(finder.waiting(), finder.looked());
-        replaced
-    }
-
-    /// A process is gone, or runs another program.
-    fn leave(&mut self, pid: u32, pipeline: &mut Pipeline) {
-        pipeline.wake_demand.forget(pid);
-        self.kernel.detach_user(pid, None);
-        if let Some(finder) = &mut self.finder {
-            finder.forget(pid);
-        }
-        if let Some(interpreters) = &mut self.interpreters {
-            interpreters.forget(pid);
-        }
     }
 
     pub(super) fn apply_limits(&mut self, command: ControlCommand) {

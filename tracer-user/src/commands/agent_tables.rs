@@ -4,13 +4,10 @@ use tracer_common::limits::{ASKS_MAX, PROCESSES_MAX, SAMPLE_RING_BYTES};
 use tracer_common::lost::Lost;
 
 use super::agent::Agent;
-use super::instrumenting::Instrumenting;
 use crate::guard::tables::{AgentTables, TableUse};
 use crate::kernel::header::Headers;
 use crate::kernel::ring_occupancy::RingLevel;
 use crate::kernel::trace_contexts::TraceContexts;
-use crate::runtimes::Finder;
-use crate::unwind::{Figures, Interpreters, Unwinder};
 
 /// Ticks between two counts of what is in the kernel's maps.
 const COUNT_EVERY: u64 = 16;
@@ -24,7 +21,7 @@ impl Agent {
         }
         let lost = self.kernel.lost();
         let of = |reasons: &[Lost]| reasons.iter().filter_map(|reason| lost.get(*reason as usize)).sum();
-        let unwind = self.unwinder.as_ref().map(Unwinder::figures);
+        let unwind = self.profiling.unwind_tables();
         let ring = |entries, bytes, reached| TableUse { entries, limit: bytes as u64, reached };
         AgentTables {
             ring_event_bytes: ring(
@@ -39,13 +36,13 @@ impl Agent {
                 PROCESSES_MAX as usize,
                 self.kernel.policy.processes_refused,
             ),
-            runtimes: self.finder.as_ref().map_or_else(TableUse::default, Finder::table_use),
+            runtimes: self.processes.runtimes(),
             user_probes: self.kernel.user_fill(),
             header_connections: self.kernel.headers.as_ref().map_or_else(TableUse::default, Headers::table_use),
-            unwind_table_bytes: unwind.map_or_else(TableUse::default, Figures::bytes),
-            unwind_files: unwind.map_or_else(TableUse::default, Figures::files),
-            unwind_rules: unwind.map_or_else(TableUse::default, Figures::rules),
-            interpreter_processes: self.interpreters.as_ref().map_or_else(TableUse::default, Interpreters::table_use),
+            unwind_table_bytes: unwind.bytes,
+            unwind_files: unwind.files,
+            unwind_rules: unwind.rules,
+            interpreter_processes: self.profiling.interpreter_processes(),
             file_bytes: self.files.table_use(),
             otlp_queue: self.exports.table_use(),
             http_jobs: self.console.jobs(&self.jobs),
@@ -53,7 +50,7 @@ impl Agent {
             priority_threads: self.enforcing.table_use(),
             priority_connections: self.enforcing.connections(),
             ended_requests: self.enforcing.ended(),
-            hotspots: self.instrumenting.as_ref().map_or_else(TableUse::default, Instrumenting::table_use),
+            hotspots: self.processes.hotspots(),
             trace_contexts: self
                 .kernel
                 .trace_contexts

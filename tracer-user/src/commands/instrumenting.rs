@@ -177,7 +177,7 @@ pub(crate) fn class_name(id: &FunctionId) -> Arc<str> {
 impl Agent {
     /// The declarations of the configuration, and those of hotspots.
     pub(super) fn with_hotspots(&self, configured: &Arc<[Declared]>) -> Arc<[Declared]> {
-        match &self.instrumenting {
+        match &self.processes.instrumenting {
             Some(instrumenting) => instrumenting.with_hotspots(configured).into(),
             None => Arc::clone(configured),
         }
@@ -185,7 +185,7 @@ impl Agent {
 
     /// Once a second: what was called too often is given up, and hotspots are instrumented or not any more.
     pub(super) fn instrument(&mut self, pipeline: &mut Pipeline, now: Nanos) {
-        let withdrawn = self.declaring.as_ref().map(Declaring::take_withdrawn).unwrap_or_default();
+        let withdrawn = self.processes.declaring.as_ref().map(Declaring::take_withdrawn).unwrap_or_default();
         for (number, _) in &withdrawn {
             let Some(one) = pipeline.declared().get(*number).filter(|one| *one.place != *PLACE) else { continue };
             self.health.degraded.push(format!(
@@ -195,7 +195,7 @@ impl Agent {
                 one.max_rate.unwrap_or_default()
             ));
         }
-        let Some(instrumenting) = &mut self.instrumenting else { return };
+        let Some(instrumenting) = &mut self.processes.instrumenting else { return };
         for (number, rate) in withdrawn {
             let of = |(id, counted): (&FunctionId, &Counted)| (counted.number == number).then(|| id.clone());
             if let Some(id) = instrumenting.counted.iter().find_map(of) {
@@ -208,7 +208,7 @@ impl Agent {
             instrumenting.decided.look(now, hotspots);
         }
         instrumenting.ask(pipeline, &self.config, now);
-        let is_busy = self.declaring.as_ref().is_some_and(Declaring::is_busy);
+        let is_busy = self.processes.declaring.as_ref().is_some_and(Declaring::is_busy);
         // One change at a time: what is decided next counts with the probes of the last.
         if !is_busy {
             let readings = instrumenting.readings(pipeline, &self.kernel);
@@ -224,7 +224,7 @@ impl Agent {
             instrumenting.count(pipeline, &self.kernel);
             self.attach_declared(pipeline);
         }
-        let Some(instrumenting) = &self.instrumenting else { return };
+        let Some(instrumenting) = &self.processes.instrumenting else { return };
         let view = instrumenting.decided.view();
         pipeline.metrics.set_instrumentation(&view);
         self.health.instrumentation = view;

@@ -30,6 +30,8 @@ mod own_priority;
 mod past_windows;
 mod poll_interval;
 mod process_looks;
+mod process_watchers;
+mod profiling;
 mod relaying;
 mod reloading;
 pub mod replay;

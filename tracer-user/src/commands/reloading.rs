@@ -153,7 +153,7 @@ impl Agent {
     pub(super) fn follow_configuration(&mut self, pipeline: &mut Pipeline) {
         let Some(reloading) = &mut self.reloading else { return };
         let Some(read) = reloading.take() else { return };
-        if self.declaring.as_ref().is_some_and(Declaring::is_busy) {
+        if self.processes.declaring.as_ref().is_some_and(Declaring::is_busy) {
             reloading.waiting = Some(read);
             return;
         }
@@ -182,10 +182,10 @@ impl Agent {
 
     /// Has the probes of the declared transactions attached, and those of others detached.
     pub(super) fn attach_declared(&mut self, pipeline: &Pipeline) {
-        match &self.declaring {
+        match &self.processes.declaring {
             Some(declaring) => declaring.replace(pipeline.declared()),
             None => {
-                self.declaring = Declaring::start(pipeline.declared(), &self.kernel, false)
+                self.processes.declaring = Declaring::start(pipeline.declared(), &self.kernel, false)
                     .inspect_err(|error| log::error!("no thread for declared transactions, none is traced: {error}"))
                     .ok()
                     .flatten();

@@ -3,7 +3,6 @@
 //! This thread drains the kernel's rings into the pipeline; tokio's serve HTTP. They meet in two bounded channels, jobs
 //! and commands. The watchdog's needs neither: it reads a heartbeat and can detach everything (`guard/watchdog.rs`).
 
-use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -18,45 +17,36 @@ use super::agent_files::AgentFiles;
 use super::configure::configure;
 use super::counting;
 use super::database_figures::DatabaseFigures;
-use super::declaring::Declaring;
-use super::decrypting::Decrypting;
 use super::enforcing::{self, Enforcing};
 use super::exports::Exports;
 use super::fleet_policies::FleetPolicies;
-use super::instrumenting::Instrumenting;
 use super::loss_watch::Noticed;
 use super::netns::OwnNetns;
 use super::own_priority::{prioritize, prioritize_pipeline};
 use super::poll_interval::Pace;
+use super::process_watchers::ProcessWatchers;
+use super::profiling::{Profiling, fetch_debug_files};
 use super::relaying::Relaying;
 use super::reloading::{ReloadRequests, Reloading};
-use super::sampling::Sampling;
 use super::self_check::check;
-use super::sweep::Sweep;
-use super::thread_clocks::ThreadClocks;
 use super::{Failure, clock, descriptors, host_name, signals, summary};
 use crate::cli::AgentOptions;
 use crate::config::Config;
-use crate::debuginfod::Debuginfod;
 use crate::guard::loss_log::LossLog;
 use crate::guard::self_process;
 use crate::guard::service_manager::ServiceManager;
 use crate::guard::shed::Level;
 use crate::guard::status::Status;
-use crate::guard::tables::scaled;
 use crate::guard::watchdog::{self, Watchdog};
 use crate::http::token::Token;
 use crate::http::{self, ControlCommand, Job, Shared};
 use crate::kernel::admin_capability;
 use crate::kernel::inband::InBand;
-use crate::kernel::loader::{self, Kernel, Options, monotonic};
+use crate::kernel::loader::{self, Options, monotonic};
 use crate::kernel::policy::Scope;
-use crate::kernel::rings::Rings;
 use crate::kernel::skips::Skips;
 use crate::pipeline::Pipeline;
 use crate::record::{Origin, Writer};
-use crate::runtimes::{Finder, Place};
-use crate::unwind::{Bounds, Interpreters, Unwinder, WantedLanguages};
 
 /// Time between ticks.
 const TICK: Duration = Duration::from_secs(1);
@@ -110,8 +100,8 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         let _inside = runtime.enter();
         Exports::start(options, &config, &origin, &mut pipeline)?
     };
-    let debuginfod = debuginfod(&config, &pipeline)?;
-    let database_figures = DatabaseFigures::start(&config.database_logins)
+    let debuginfod = fetch_debug_files(&config, &pipeline)?;
+    let databases = DatabaseFigures::start(&config.database_logins)
         .map_err(|error| Failure::Running(format!("no thread for questions to databases: {error}")))?;
     {
         let _inside = runtime.enter();
@@ -147,8 +137,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         attachments.detach() && restored
     });
     watchdog::end_on_panic(Arc::clone(&detach));
-    let unwinder = unwinding(&mut kernel, &mut rings, &config);
-    let interpreters = interpreting(&mut kernel, &config);
+    let profiling = Profiling::start(&mut kernel, &mut rings, &config, debuginfod);
     let mut health = check(&mut kernel, &mut rings, origin.host, &config.dns_ports)?;
     health.ceilings = Some(config.ceilings);
     let watchdog = Watchdog {
@@ -170,26 +159,13 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     let (commands, mut command_queue) = mpsc::channel::<ControlCommand>(16);
     let console = Arc::new(http::Console::default());
     let config_netns = config.own_netns.then(OwnNetns::new).transpose().map_err(Failure::Running)?;
-    let extras = config.runtimes;
-    let mut prober = kernel.prober();
-    let attach = move |look, place: &Place| prober.attach(place.probe, look, &place.file, place.offset);
-    let declaring = Declaring::start(pipeline.declared(), &kernel, true)
-        .map_err(|error| Failure::Running(format!("no thread for declared transactions: {error}")))?;
-    let instrumenting = instrumenting(&config, &kernel, record.is_some());
-    let decrypting = Decrypting::start(&config.tls, kernel.prober())
-        .map_err(|error| Failure::Running(format!("no thread for TLS libraries: {error}")))?;
-    // A rate that nothing samples at would be shown.
-    let hertz = if kernel.sampler.forbidden().is_some() { 0 } else { config.hertz };
+    let processes = ProcessWatchers::start(&config, &kernel, &pipeline, databases, record.is_some())?;
     let mut agent = Agent {
-        thread_clocks: ThreadClocks::default(),
-        sampling: Sampling::new(hertz, config.overhead_budget, kernel.sampler.clocks()),
         config,
         kernel,
         rings,
         health,
         at_start,
-        asked: HashSet::new(),
-        sweep: Sweep::new(),
         wall_offset: origin.wall_offset,
         drained: false,
         status: Arc::clone(&status),
@@ -203,22 +179,14 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         loss_log: LossLog::default(),
         exports,
         files,
-        debuginfod,
-        database_figures,
+        profiling,
+        processes,
         relaying,
         netns: config_netns,
-        finder: Finder::start(extras, attach)
-            .inspect_err(|error| log::warn!("runtimes are not looked at: {error}"))
-            .ok(),
-        declaring,
-        instrumenting,
         reloading,
         fleet_policies,
         enforcing,
         thread_contexts: Vec::new(),
-        decrypting,
-        unwinder,
-        interpreters,
     };
     agent.limit_detail(Level::Full);
     agent.open_up()?;
@@ -294,25 +262,6 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     Ok(recorded?)
 }
 
-/// Fetches debug files, if servers are configured.
-fn debuginfod(config: &Config, pipeline: &Pipeline) -> Result<Option<Debuginfod>, Failure> {
-    let (Some(settings), Some(requests)) = (&config.debug_info.debuginfod, &pipeline.debug_requests) else {
-        return Ok(None);
-    };
-    let failed = |why| Failure::Running(format!("[profiles] debuginfod: {why}"));
-    Debuginfod::start(settings, requests.clone()).map(Some).map_err(failed)
-}
-
-/// Has hotspots traced as functions, if that is wanted.
-fn instrumenting(config: &Config, kernel: &Kernel, is_recorded: bool) -> Option<Instrumenting> {
-    if config.instrument.auto && is_recorded {
-        log::warn!("[instrument] auto: a recording has one configuration, so no hotspot is instrumented");
-        return None;
-    }
-    let started = Instrumenting::start(config, kernel);
-    started.inspect_err(|error| log::error!("no thread for instrumentation, none is done: {error}")).ok().flatten()
-}
-
 /// Looks for new policies of the fleet, if the configuration names a place.
 fn follow_fleet(
     path: Option<&Path>,
@@ -322,46 +271,6 @@ fn follow_fleet(
     let (Some(settings), Some(path), Some(requests)) = (&config.fleet, path, requests) else { return Ok(None) };
     let started = FleetPolicies::start(settings, path, requests.clone());
     started.map(Some).map_err(|error| Failure::Running(format!("no thread for the fleet's policies: {error}")))
-}
-
-/// Bytes of unwind tables at the default ceiling of memory.
-const UNWIND_BYTES: usize = 64 << 20;
-
-/// Has stacks walked by unwind tables, where the kernel and the settings allow it.
-fn unwinding(kernel: &mut Kernel, rings: &mut Rings, config: &Config) -> Option<Unwinder> {
-    let bytes = config.unwind_tables.unwrap_or_else(|| scaled(UNWIND_BYTES, config.ceilings.memory) as u64);
-    if bytes == 0 {
-        kernel.no_unwind = Some("unwind_tables is 0".into());
-        return None;
-    }
-    // `check` reports what follows.
-    kernel.try_unwinding(rings).ok()?;
-    let started = Unwinder::start(kernel.tables.take()?, Bounds { bytes }, config.nice, config.java);
-    if let Err(error) = &started {
-        kernel.no_unwind = Some(format!("no thread for unwind tables: {error}"));
-        if let Err(error) = kernel.policy.unwind(false) {
-            log::warn!("{error}");
-        }
-    }
-    started.ok()
-}
-
-/// Has interpreters' frames read, where the settings allow it.
-fn interpreting(kernel: &mut Kernel, config: &Config) -> Option<Interpreters> {
-    let wanted = WantedLanguages {
-        python: config.python.is_some(),
-        php: config.php.is_some(),
-        javascript: config.javascript,
-        java: config.java,
-    };
-    if !(wanted.python || wanted.php || wanted.javascript || wanted.java) {
-        return None;
-    }
-    Interpreters::start(kernel.interpreters.take()?, wanted)
-        .inspect_err(|error| {
-            log::warn!("no thread that looks for interpreters, their functions are not shown: {error}");
-        })
-        .ok()
 }
 
 /// Says that the agent is up: to people, and to the service manager.

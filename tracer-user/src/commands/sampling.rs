@@ -66,24 +66,28 @@ impl Sampling {
 impl Agent {
     /// Starts sampling: no more often than the budget allows for samples of unknown cost.
     pub(super) fn start_sampling(&mut self) -> Result<(), LoadError> {
-        let plan = self.sampling.budget.plan();
+        let plan = self.profiling.sampling.budget.plan();
         self.put_in_force(plan)?;
-        self.take_calls(self.sampling.wanted > 0)?;
-        self.take_off_cpu(self.sampling.wanted > 0)
+        self.take_calls(self.profiling.sampling.wanted > 0)?;
+        self.take_off_cpu(self.profiling.sampling.wanted > 0)
     }
 
     /// Sets the rate that is asked for.
     pub(super) fn ask_for_hertz(&mut self, hertz: u32) -> Result<(), String> {
-        self.sampling.wanted = hertz;
+        self.profiling.sampling.wanted = hertz;
         self.limit_sampling().map_err(|error| error.to_string())
     }
 
     /// Applies what is asked for and what load shedding leaves of it.
     pub(super) fn limit_sampling(&mut self) -> Result<(), LoadError> {
         let level = self.health.level;
-        let plan = self.sampling.budget.set_ceiling(self.sampling.wanted.min(level.detail_limits().hertz_max));
+        let plan = self
+            .profiling
+            .sampling
+            .budget
+            .set_ceiling(self.profiling.sampling.wanted.min(level.detail_limits().hertz_max));
         self.put_in_force(plan)?;
-        let is_wanted = self.sampling.wanted > 0 && level < Level::Sampling;
+        let is_wanted = self.profiling.sampling.wanted > 0 && level < Level::Sampling;
         self.take_calls(is_wanted)?;
         self.take_off_cpu(is_wanted)
     }
@@ -91,16 +95,16 @@ impl Agent {
     /// Keeps sampling within its budget; a few times a second.
     pub(super) fn follow_budget(&mut self) {
         let now = monotonic();
-        if !self.sampling.budget.is_due(now) {
+        if !self.profiling.sampling.budget.is_due(now) {
             return;
         }
-        let costs = self.sampling.costs(&self.kernel);
-        let plan = self.sampling.budget.observe(now, costs);
+        let costs = self.profiling.sampling.costs(&self.kernel);
+        let plan = self.profiling.sampling.budget.observe(now, costs);
         match self.put_in_force(plan) {
-            Ok(()) => self.sampling.refused = false,
-            Err(error) if !self.sampling.refused => {
+            Ok(()) => self.profiling.sampling.refused = false,
+            Err(error) if !self.profiling.sampling.refused => {
                 log::warn!("the sampling rate stays as it was: {error}");
-                self.sampling.refused = true;
+                self.profiling.sampling.refused = true;
             }
             Err(_) => {}
         }
@@ -108,20 +112,25 @@ impl Agent {
 
     /// Once a second: rate, cost and budget for whoever looks.
     pub(super) fn show_sampling(&mut self, pipeline: &Pipeline) {
-        self.health.profiler = self.sampling.view();
+        self.health.profiler = self.profiling.sampling.view();
         let Profiler { hertz, cost, budget, .. } = self.health.profiler;
         let slow = pipeline.profiles.slow_requests().counts();
         pipeline
             .metrics
-            .set_ad_hoc(slow.requests, [&slow.by_kind(), &slow.by_reason(), &self.thread_clocks.outcomes()]);
-        let calls = if self.sampling.calls { self.sampling.budget.call_share() } else { 0.0 };
-        let shares = (self.sampling.budget.off_cpu_share(), calls);
-        pipeline.metrics.set_profiler(hertz, shares, (cost, budget), &self.sampling.costs(&self.kernel).parts());
+            .set_ad_hoc(slow.requests, [&slow.by_kind(), &slow.by_reason(), &self.profiling.thread_clocks.outcomes()]);
+        let calls = if self.profiling.sampling.calls { self.profiling.sampling.budget.call_share() } else { 0.0 };
+        let shares = (self.profiling.sampling.budget.off_cpu_share(), calls);
+        pipeline.metrics.set_profiler(
+            hertz,
+            shares,
+            (cost, budget),
+            &self.profiling.sampling.costs(&self.kernel).parts(),
+        );
         pipeline.metrics.set_call_stacks(&pipeline.profiles.call_counts());
     }
 
     fn put_in_force(&mut self, plan: Plan) -> Result<(), LoadError> {
-        let before = self.sampling.in_force;
+        let before = self.profiling.sampling.in_force;
         if before == Some(plan) {
             return Ok(());
         }
@@ -132,19 +141,19 @@ impl Agent {
         if before.is_none_or(|before| before.off_cpu_share != plan.off_cpu_share) {
             self.kernel.policy.off_cpu_share(plan.off_cpu_share)?;
         }
-        if self.sampling.calls && before.is_none_or(|before| before.call_share != plan.call_share) {
+        if self.profiling.sampling.calls && before.is_none_or(|before| before.call_share != plan.call_share) {
             self.kernel.policy.call_share(plan.call_share)?;
         }
-        self.sampling.in_force = Some(plan);
+        self.profiling.sampling.in_force = Some(plan);
         Ok(())
     }
 
     /// Has stacks of calls taken, if the configuration wants them, or not.
     fn take_calls(&mut self, wanted: bool) -> Result<(), LoadError> {
         let wanted = wanted && self.config.call_stacks;
-        if wanted != self.sampling.calls {
-            self.kernel.policy.call_share(if wanted { self.sampling.budget.plan().call_share } else { 0 })?;
-            self.sampling.calls = wanted;
+        if wanted != self.profiling.sampling.calls {
+            self.kernel.policy.call_share(if wanted { self.profiling.sampling.budget.plan().call_share } else { 0 })?;
+            self.profiling.sampling.calls = wanted;
         }
         Ok(())
     }

@@ -90,31 +90,33 @@ impl Agent {
     /// Gives threads of slow requests clocks of their own, and takes them away when the requests have ended.
     pub(super) fn follow_slow_requests(&mut self, pipeline: &mut Pipeline) {
         let slow = pipeline.take_slow_threads();
-        if slow.is_empty() && self.thread_clocks.clocks.is_empty() {
+        if slow.is_empty() && self.profiling.thread_clocks.clocks.is_empty() {
             return;
         }
         let now = monotonic();
         let shedding = self.health.level >= Level::Sampling;
-        for tid in self.thread_clocks.take_over(now, |thread| !shedding && pipeline.is_slow_still(thread)) {
+        for tid in self.profiling.thread_clocks.take_over(now, |thread| !shedding && pipeline.is_slow_still(thread)) {
             self.kernel.sampler.leave_thread(tid);
         }
         if shedding {
             return;
         }
-        let most = self.sampling.ad_hoc();
+        let most = self.profiling.sampling.ad_hoc();
         for thread in slow {
             // It may have ended since it was sampled: records of that time were read only now.
             if !pipeline.is_slow_still(thread) {
                 continue;
             }
-            let Some(hertz) = self.thread_clocks.decide(thread, most, self.kernel.sampler.hertz()) else { continue };
+            let Some(hertz) = self.profiling.thread_clocks.decide(thread, most, self.kernel.sampler.hertz()) else {
+                continue;
+            };
             match self.kernel.sampler.sample_thread(thread.tid, hertz) {
                 Ok(()) => {
-                    self.thread_clocks.counts.opened += 1;
-                    self.thread_clocks.clocks.push(Clock { thread, hertz, until: now + LONGEST });
+                    self.profiling.thread_clocks.counts.opened += 1;
+                    self.profiling.thread_clocks.clocks.push(Clock { thread, hertz, until: now + LONGEST });
                 }
                 Err(error) => {
-                    self.thread_clocks.counts.refused += 1;
+                    self.profiling.thread_clocks.counts.refused += 1;
                     log::debug!("a slow request is not sampled more densely: {error}");
                 }
             }

@@ -1,14 +1,10 @@
 //! What the agent does once a second: what is known is made to expire, and everything is counted.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use tracer_common::interpreter::Language;
 use tracer_common::lost::Lost;
 
 use super::agent::Agent;
 use super::clock;
-use super::decrypting::Decrypting;
-use super::process_looks::look_at_processes;
 use crate::guard::self_process;
 use crate::guard::shed::Level;
 use crate::host::process::ProcessFacts;
@@ -18,7 +14,6 @@ use crate::kernel::probes::Until;
 use crate::model::HostCpu;
 use crate::pipeline::{Introduce, Pipeline};
 use crate::record::FrameKind;
-use crate::runtimes::status_view;
 
 /// Introduces no process: those that end need not be known.
 struct NoProcess;
@@ -44,11 +39,11 @@ impl Agent {
             // Their report may yet come.
             return;
         }
-        for record in self.sweep.tick(pipeline) {
+        for record in self.processes.sweep.tick(pipeline) {
             self.files.record(FrameKind::Record, &record);
             pipeline.record(&record, &mut NoProcess);
         }
-        pipeline.metrics.set_lost("thread_ends_unreported", self.sweep.found);
+        pipeline.metrics.set_lost("thread_ends_unreported", self.processes.sweep.found);
     }
 
     /// Gives up as much detail as the watchdog found necessary, or takes it back.
@@ -95,7 +90,7 @@ impl Agent {
         self.read_counts(pipeline);
         pipeline.tick(now);
         self.watch_wakes(pipeline);
-        look_at_processes(pipeline, now, self.ticks, self.database_figures.as_ref());
+        self.processes.look(pipeline, now, self.ticks);
         self.files.read_past(pipeline);
         self.count_relayed(pipeline);
         self.count_kernel_side(pipeline);
@@ -126,16 +121,8 @@ impl Agent {
             pipeline.metrics.set_headers(headers.counts());
         }
         pipeline.metrics.set_probes(&self.kernel.hits(), self.kernel.attempts());
-        if let Some(counts) = self.decrypting.as_ref().map(Decrypting::counts) {
-            let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-            pipeline.metrics.set_tls_files(read(&counts.files), read(&counts.refused));
-            pipeline.metrics.set_lost("tls_processes_skipped", read(&counts.skipped));
-        }
-        if let Some(finder) = &self.finder {
-            pipeline.metrics.set_runtimes(&finder.counts());
-            pipeline.metrics.set_wakes(&finder.wakes());
-            let service = |(pid, known)| Some((pipeline.service_of(pid)?, known));
-            self.health.runtimes = status_view::statuses(finder.known().filter_map(service));
+        if let Some(runtimes) = self.processes.count(pipeline) {
+            self.health.runtimes = runtimes;
         }
         pipeline.metrics.set_lost("asks_refused", self.kernel.policy.asks_refused);
         pipeline.metrics.set_lost("profile_stacks_refused", pipeline.profiles.refused);
@@ -183,10 +170,7 @@ impl Agent {
             let (version, looks) = policies.status();
             pipeline.metrics.set_fleet_policies(version, &looks);
         }
-        if let Some(debuginfod) = &self.debuginfod {
-            let (outcomes, bytes) = debuginfod.counts();
-            pipeline.metrics.set_debuginfod(&outcomes, bytes);
-        }
+        self.profiling.count(&pipeline.metrics);
     }
 
     fn host_cpu(&self, pipeline: &Pipeline) -> HostCpu {

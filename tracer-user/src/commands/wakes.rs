@@ -10,7 +10,7 @@ use crate::runtimes::wake_demand::WakeDecision;
 impl Agent {
     /// Once a second.
     pub(super) fn watch_wakes(&mut self, pipeline: &mut Pipeline) {
-        let Some(finder) = &mut self.finder else { return };
+        let Some(finder) = &mut self.processes.finder else { return };
         let hits = self.kernel.hits();
         let hits = hits.iter().find(|(probe, _)| *probe == UserProbe::TokioWoken.name()).map_or(0, |(_, hits)| *hits);
         for (pid, decision) in pipeline.wake_demand.tick(hits, |pid| process_cpu::read(pid).map(|cpu| cpu.own)) {

@@ -1,0 +1,137 @@
+//! Stack samples: how many are taken, how the kernel side walks stacks, and where debug files come from.
+
+use super::Failure;
+use super::sampling::Sampling;
+use super::thread_clocks::ThreadClocks;
+use crate::config::Config;
+use crate::debuginfod::Debuginfod;
+use crate::guard::tables::{TableUse, scaled};
+use crate::kernel::loader::Kernel;
+use crate::kernel::rings::Rings;
+use crate::metrics::Metrics;
+use crate::pipeline::Pipeline;
+use crate::unwind::{Bounds, Figures, Interpreters, Unwinder, WantedLanguages};
+
+/// Bytes of unwind tables at the default ceiling of memory.
+const UNWIND_BYTES: usize = 64 << 20;
+
+/// What profiling consists of; `None`: not wanted, or not possible here.
+pub(super) struct Profiling {
+    /// Rate of stack samples.
+    pub(super) sampling: Sampling,
+    /// Threads that work for slow requests.
+    pub(super) thread_clocks: ThreadClocks,
+    /// Makes unwind tables.
+    unwinder: Option<Unwinder>,
+    /// Looks for interpreters in processes whose stacks are sampled.
+    pub(super) interpreters: Option<Interpreters>,
+    /// Fetches debug files.
+    debuginfod: Option<Debuginfod>,
+}
+
+/// How full the tables of unwinding are.
+#[derive(Default)]
+pub(super) struct UnwindTableUse {
+    pub(super) bytes: TableUse,
+    pub(super) files: TableUse,
+    pub(super) rules: TableUse,
+}
+
+impl Profiling {
+    /// Has stacks walked as the settings and the kernel allow. Before the self-test, which reports what is not possible; nothing is
+    /// sampled before [`super::agent::Agent::open_up`].
+    pub(super) fn start(
+        kernel: &mut Kernel,
+        rings: &mut Rings,
+        config: &Config,
+        debuginfod: Option<Debuginfod>,
+    ) -> Self {
+        let unwinder = unwinding(kernel, rings, config);
+        let interpreters = interpreting(kernel, config);
+        // A rate that nothing samples at would be shown.
+        let hertz = if kernel.sampler.forbidden().is_some() { 0 } else { config.hertz };
+        Self {
+            sampling: Sampling::new(hertz, config.overhead_budget, kernel.sampler.clocks()),
+            thread_clocks: ThreadClocks::default(),
+            unwinder,
+            interpreters,
+            debuginfod,
+        }
+    }
+
+    /// A process is gone, or runs another program.
+    pub(super) fn forget(&mut self, pid: u32) {
+        if let Some(interpreters) = &mut self.interpreters {
+            interpreters.forget(pid);
+        }
+    }
+
+    /// Counts what was fetched.
+    pub(super) fn count(&self, metrics: &Metrics) {
+        if let Some(debuginfod) = &self.debuginfod {
+            let (outcomes, bytes) = debuginfod.counts();
+            metrics.set_debuginfod(&outcomes, bytes);
+        }
+    }
+
+    /// How full the tables of unwinding are.
+    pub(super) fn unwind_tables(&self) -> UnwindTableUse {
+        let of = |figures: &Figures| UnwindTableUse {
+            bytes: figures.bytes(),
+            files: figures.files(),
+            rules: figures.rules(),
+        };
+        self.unwinder.as_ref().map(Unwinder::figures).map_or_else(UnwindTableUse::default, of)
+    }
+
+    /// Processes with interpreters.
+    pub(super) fn interpreter_processes(&self) -> TableUse {
+        self.interpreters.as_ref().map_or_else(TableUse::default, Interpreters::table_use)
+    }
+}
+
+/// Fetches debug files, if servers are configured. Starts with the helpers: its thread has their priority.
+pub(super) fn fetch_debug_files(config: &Config, pipeline: &Pipeline) -> Result<Option<Debuginfod>, Failure> {
+    let (Some(settings), Some(requests)) = (&config.debug_info.debuginfod, &pipeline.debug_requests) else {
+        return Ok(None);
+    };
+    let failed = |why| Failure::Running(format!("[profiles] debuginfod: {why}"));
+    Debuginfod::start(settings, requests.clone()).map(Some).map_err(failed)
+}
+
+/// Has stacks walked by unwind tables, where the kernel and the settings allow it.
+fn unwinding(kernel: &mut Kernel, rings: &mut Rings, config: &Config) -> Option<Unwinder> {
+    let bytes = config.unwind_tables.unwrap_or_else(|| scaled(UNWIND_BYTES, config.ceilings.memory) as u64);
+    if bytes == 0 {
+        kernel.no_unwind = Some("unwind_tables is 0".into());
+        return None;
+    }
+    // `check` reports what follows.
+    kernel.try_unwinding(rings).ok()?;
+    let started = Unwinder::start(kernel.tables.take()?, Bounds { bytes }, config.nice, config.java);
+    if let Err(error) = &started {
+        kernel.no_unwind = Some(format!("no thread for unwind tables: {error}"));
+        if let Err(error) = kernel.policy.unwind(false) {
+            log::warn!("{error}");
+        }
+    }
+    started.ok()
+}
+
+/// Has interpreters' frames read, where the settings allow it.
+fn interpreting(kernel: &mut Kernel, config: &Config) -> Option<Interpreters> {
+    let wanted = WantedLanguages {
+        python: config.python.is_some(),
+        php: config.php.is_some(),
+        javascript: config.javascript,
+        java: config.java,
+    };
+    if !(wanted.python || wanted.php || wanted.javascript || wanted.java) {
+        return None;
+    }
+    Interpreters::start(kernel.interpreters.take()?, wanted)
+        .inspect_err(|error| {
+            log::warn!("no thread that looks for interpreters, their functions are not shown: {error}");
+        })
+        .ok()
+}
