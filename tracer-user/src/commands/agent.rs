@@ -3,16 +3,17 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use tokio::sync::mpsc;
 use tracer_common::event::{Header, Kind as EventKind};
 use tracer_common::limits::SAMPLE_RING_BYTES;
 use tracer_common::policy::Statics;
 
 use super::agent_files::AgentFiles;
+use super::agent_tables::Gauges;
+use super::clock::Clock;
 use super::enforcing::Enforcing;
 use super::exports::Exports;
-use super::fleet_policies::FleetPolicies;
-use super::loss_watch::Noticed;
+use super::intake::Intake;
+use super::loss_watch::Losses;
 use super::netns::OwnNetns;
 use super::poll_interval::Found;
 use super::process_watchers::ProcessWatchers;
@@ -22,62 +23,40 @@ use super::reloading::Reloading;
 use super::sampling::timed;
 use super::traced_processes::Introducer;
 use crate::config::Config;
-use crate::guard::loss_log::LossLog;
 use crate::guard::status::Status;
-use crate::host::stat::HostCpuSource;
 use crate::host::statics;
-use crate::http::{self, ControlCommand, Health, Job};
+use crate::http::{ControlCommand, Health};
 use crate::kernel::loader::{Kernel, monotonic};
 use crate::kernel::probes::Until;
-use crate::kernel::ring_occupancy::RingLevel;
-use crate::kernel::rings::Rings;
-use crate::kernel::skips::Skips;
-use crate::kernel::trace_contexts::ThreadContext;
 use crate::pipeline::Pipeline;
 use crate::record::FrameKind;
 
 /// Records taken from a ring before the other one and everything else (shedding among it) get their turn.
 const BATCH: usize = 4096;
 
-/// Everything but the pipeline.
+/// Everything but the pipeline, part by part. Each part is started by `run`, does its work in a turn of the loop or in
+/// [`Agent::tick`], and is ended by `run`.
 pub(super) struct Agent {
     pub(super) config: Config,
     pub(super) kernel: Kernel,
-    pub(super) rings: Rings,
+    pub(super) intake: Intake,
+    pub(super) clock: Clock,
+    /// What the agent says of itself.
     pub(super) health: Health,
-    pub(super) at_start: Option<HostCpuSource>,
-    /// Wall clock minus monotonic clock as times are shown, nanoseconds.
-    pub(super) wall_offset: i64,
-    /// Whether the last drain took all there was.
-    pub(super) drained: bool,
+    /// What it shares with the watchdog.
     pub(super) status: Arc<Status>,
-    /// Gauge of the ring of stacks.
-    pub(super) level: Option<RingLevel>,
-    pub(super) console: Arc<http::Console>,
-    pub(super) jobs: mpsc::Sender<Job>,
-    pub(super) skips: Skips,
-    /// Losses the pipeline knows of.
-    pub(super) losses: Noticed,
-    pub(super) loss_log: LossLog,
-    pub(super) exports: Exports,
-    pub(super) files: AgentFiles,
+    pub(super) losses: Losses,
+    pub(super) gauges: Gauges,
     pub(super) profiling: Profiling,
     pub(super) processes: ProcessWatchers,
+    pub(super) exports: Exports,
+    pub(super) files: AgentFiles,
     /// Other hosts' agents.
     pub(super) relaying: Option<Relaying>,
-    /// Tells own sockets from others where only those are traced.
-    pub(super) netns: Option<OwnNetns>,
-    /// Reads the configuration again.
+    /// Reads the configuration again, and the fleet's policies.
     pub(super) reloading: Option<Reloading>,
-    /// Looks for new policies of the fleet.
-    pub(super) fleet_policies: Option<FleetPolicies>,
     /// Enforces service classes.
     pub(super) enforcing: Enforcing,
-    /// Contexts of the requests that threads hold, if they are published; kept between drains for its memory.
-    pub(super) thread_contexts: Vec<ThreadContext>,
-    /// Ticks so far, and wishes in the kernel as counted last: counting them takes milliseconds.
-    pub(super) ticks: u64,
-    pub(super) asks_waiting: usize,
 }
 
 /// Records between two heartbeats: a full ring takes a while where CPU is short.
@@ -96,12 +75,13 @@ impl Agent {
     /// Empties the rings into the pipeline.
     pub(super) fn drain(&mut self, pipeline: &mut Pipeline) -> Found {
         self.notice_losses(pipeline);
-        let samples_filled = self.level.as_mut().map_or(0.0, |level| level.look() as f64 / SAMPLE_RING_BYTES as f64);
+        let samples_filled =
+            self.intake.level.as_mut().map_or(0.0, |level| level.look() as f64 / SAMPLE_RING_BYTES as f64);
         let mut allowed = Vec::new();
         let mut recorder = self.files.recorder.as_mut();
         let (only, rules, asked) = (&self.config.only_services, &self.config.services, &mut self.processes.asked);
         let (status, mut records) = (&self.status, 0u32);
-        let (netns, interpreters, clock) = (&mut self.netns, &mut self.profiling.interpreters, Instant::now());
+        let (netns, interpreters, clock) = (&mut self.intake.netns, &mut self.profiling.interpreters, Instant::now());
         let mut take = |bytes: &[u8]| {
             records += 1;
             if records.is_multiple_of(BEAT_EVERY) {
@@ -131,10 +111,10 @@ impl Agent {
         // Samples first, and events only of the time before that: what a sample was taken in is in the other ring by then, or
         // is known from before, and nothing that followed it is.
         let now = monotonic();
-        let samples = timed(&mut self.profiling.sampling.agent_nanos, || self.rings.samples(BATCH, &mut take));
-        let events = self.rings.events(now, BATCH, &mut take);
-        self.drained = events < BATCH;
-        if self.drained {
+        let samples = timed(&mut self.profiling.sampling.agent_nanos, || self.intake.rings.samples(BATCH, &mut take));
+        let events = self.intake.rings.events(now, BATCH, &mut take);
+        self.intake.drained = events < BATCH;
+        if self.intake.drained {
             pipeline.catch_up(now);
         }
         let mut stirred = self.publish_contexts(pipeline);
@@ -170,15 +150,15 @@ impl Agent {
             self.kernel.policy.handover(pid, statics);
             self.kernel.attach_deferred(Until::WakeUps);
         }
-        let others = self.netns.as_mut().map(OwnNetns::take_policies);
+        let others = self.intake.netns.as_mut().map(OwnNetns::take_policies);
         for (cookie, ask) in pipeline.take_policies().chain(others.into_iter().flatten()) {
             self.kernel.policy.ask(cookie, ask);
             // Until its policy is set, its messages are cut.
             stirred |= ask.head_rx > 0 || ask.head_tx > 0;
         }
         self.follow_counting(pipeline);
-        let filled = self.rings.events_filled().max(samples_filled);
-        Found { at: now, records: samples + events, filled, drained: self.drained, stirred }
+        let filled = self.intake.rings.events_filled().max(samples_filled);
+        Found { at: now, records: samples + events, filled, drained: self.intake.drained, stirred }
     }
 
     pub(super) fn apply_limits(&mut self, command: ControlCommand) {

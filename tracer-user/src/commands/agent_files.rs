@@ -32,17 +32,19 @@ pub(super) struct AgentFiles {
 }
 
 impl AgentFiles {
-    /// Creates the file of finished spans.
+    /// Creates the file of finished spans, if there is to be one.
     pub(super) fn write_spans(
         &mut self,
-        path: &Path,
+        path: Option<&Path>,
         config: &Config,
         origin: &Origin,
         pipeline: &mut Pipeline,
     ) -> Result<(), Failure> {
-        let lines = Lines::create(path, config.transactions.max_size, origin.wall_offset, &origin.host)?;
-        self.waiting.push(lines.waiting());
-        pipeline.write_spans(Box::new(lines));
+        if let Some(path) = path {
+            let lines = Lines::create(path, config.transactions.max_size, origin.wall_offset, &origin.host)?;
+            self.waiting.push(lines.waiting());
+            pipeline.write_spans(Box::new(lines));
+        }
         Ok(())
     }
 

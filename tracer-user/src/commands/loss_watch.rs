@@ -1,9 +1,13 @@
 //! Operations that were lost: when the pipeline learns of them, and what is logged.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use super::agent::Agent;
+use crate::guard::loss_log::LossLog;
 use crate::kernel::loader::monotonic;
+use crate::kernel::skips::Skips;
+use crate::kernel::usage::Usage;
 use crate::pipeline::Pipeline;
 use crate::record::FrameKind;
 use crate::transactions::losses;
@@ -15,12 +19,23 @@ const LOSSES_EVERY: u64 = 50_000_000;
 const KNOWN_LATE: u64 = 2_000_000_000;
 
 /// Operations known to be lost, and when that was looked at.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Noticed {
+#[derive(Debug, Default)]
+pub(super) struct Losses {
+    /// The pipeline knows of them.
     seen: u64,
     /// Of those, the ones a program was skipped for, which is only known by the second.
-    pub(super) skipped: u64,
+    skipped: u64,
     at: u64,
+    skips: Skips,
+    log: LossLog,
+}
+
+impl Losses {
+    /// Operations that no program saw, by the programs' usage so far; `seconds`: second programs are attached.
+    pub(super) fn count_skipped(&mut self, usage: &BTreeMap<String, Usage>, seconds: bool) -> u64 {
+        self.skipped = self.skips.lost(usage, seconds);
+        self.skipped
+    }
 }
 
 impl Agent {
@@ -40,7 +55,7 @@ impl Agent {
             // What was read before tracing began is as good as lost.
             self.lost(pipeline, 0, now.saturating_add(losses::BEGINNING));
         }
-        self.losses = Noticed { seen, at: now, ..self.losses };
+        (self.losses.seen, self.losses.at) = (seen, now);
     }
 
     /// Tells the pipeline, and the recording, that operations were lost.
@@ -54,7 +69,7 @@ impl Agent {
     pub(super) fn account_losses(&mut self, pipeline: &Pipeline) {
         self.health.lost = pipeline.metrics.events_lost();
         let total = self.health.events_lost();
-        if let Some(more) = self.loss_log.due(Instant::now(), total) {
+        if let Some(more) = self.losses.log.due(Instant::now(), total) {
             let reasons: Vec<String> = self.health.lost.iter().map(|(why, count)| format!("{why} {count}")).collect();
             log::warn!("{more} events were lost; since the start: {}", reasons.join(", "));
         }

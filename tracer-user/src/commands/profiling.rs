@@ -8,6 +8,7 @@ use crate::debuginfod::Debuginfod;
 use crate::guard::tables::{TableUse, scaled};
 use crate::kernel::loader::Kernel;
 use crate::kernel::rings::Rings;
+use crate::kernel::trace_contexts::ThreadContext;
 use crate::metrics::Metrics;
 use crate::pipeline::Pipeline;
 use crate::unwind::{Bounds, Figures, Interpreters, Unwinder, WantedLanguages};
@@ -27,6 +28,8 @@ pub(super) struct Profiling {
     pub(super) interpreters: Option<Interpreters>,
     /// Fetches debug files.
     debuginfod: Option<Debuginfod>,
+    /// Contexts of the requests that threads hold, if they are published; kept between drains for its memory.
+    pub(super) thread_contexts: Vec<ThreadContext>,
 }
 
 /// How full the tables of unwinding are.
@@ -56,6 +59,7 @@ impl Profiling {
             unwinder,
             interpreters,
             debuginfod,
+            thread_contexts: Vec::new(),
         }
     }
 

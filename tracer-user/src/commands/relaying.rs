@@ -179,7 +179,7 @@ impl Agent {
     /// of this one.
     pub(super) fn rest(&mut self, pipeline: &mut Pipeline, pace: &mut Pace, found: &Found, rested: bool) -> bool {
         let Some(Relaying { hub, outbox, called, woken_at, .. }) = &mut self.relaying else {
-            self.rings.wait(pace.after(found), None);
+            self.intake.rings.wait(pace.after(found), None);
             return true;
         };
         let wait = pace.after_for_others(found, rested);
@@ -190,7 +190,7 @@ impl Agent {
         if wait <= SHORTEST {
             // Under load it looks often enough.
             wakeup.arm();
-            let woken = !hub.is_quiet() || self.rings.wait(wait, Some(wakeup.fd()));
+            let woken = !hub.is_quiet() || self.intake.rings.wait(wait, Some(wakeup.fd()));
             wakeup.disarm();
             if woken {
                 // Requests that were read know their callers from here on; the rings get their turn as without it.
@@ -198,7 +198,7 @@ impl Agent {
                 let over = monotonic().saturating_sub(now) / MILLI;
                 let left = i32::try_from(over).map_or(0, |over| wait - over);
                 if left > 0 {
-                    self.rings.wait(left, None);
+                    self.intake.rings.wait(left, None);
                 }
             }
             return true;
@@ -206,13 +206,13 @@ impl Agent {
         let wait = if now.saturating_sub(*called) < CALLING { wait.min(CALLING_WAIT) } else { wait };
         pace.cut(wait);
         if now.saturating_sub(*woken_at) < DEAF {
-            self.rings.wait(wait.min(DEAF_WAIT), None);
+            self.intake.rings.wait(wait.min(DEAF_WAIT), None);
             return false;
         }
         let due = |due: Nanos| i32::try_from(due.saturating_sub(now) / MILLI + 1).unwrap_or(wait);
         let due = outbox.due().map_or(i32::MAX, due);
         wakeup.arm();
-        let woken = !hub.is_quiet() || self.rings.wait(wait.min(due), Some(wakeup.fd()));
+        let woken = !hub.is_quiet() || self.intake.rings.wait(wait.min(due), Some(wakeup.fd()));
         wakeup.disarm();
         if woken {
             *woken_at = monotonic();

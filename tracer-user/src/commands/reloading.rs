@@ -1,4 +1,4 @@
-//! Reads the configuration again: on SIGHUP and, if asked for, when the file changes.
+//! Reads the configuration again: on SIGHUP, when the fleet has new policies and, if asked for, when the file changes.
 //!
 //! A thread of its own reads and checks the file; the pipeline's takes it up between two drains, as a whole. A file with a
 //! mistake changes nothing: the log, a metric and the health page say where the mistake is.
@@ -9,13 +9,16 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
+use super::Failure;
 use super::agent::Agent;
 use super::counting;
 use super::declaring::Declaring;
 use super::enforcing;
+use super::fleet_policies::FleetPolicies;
 use crate::config::{Config, Sections};
 use crate::http::ConfigStatus;
 use crate::kernel::loader::monotonic;
+use crate::metrics::Metrics;
 use crate::pipeline::Pipeline;
 use crate::service_classes::Mode;
 
@@ -35,6 +38,8 @@ pub(super) struct Reloading {
     read: Receiver<Result<Box<Fresh>, String>>,
     /// What was read and waits until the probes of the time before are in place.
     waiting: Option<Result<Box<Fresh>, String>>,
+    /// Looks for new policies of the fleet, with which the file is read again.
+    fleet: Option<FleetPolicies>,
 }
 
 /// Requests to read the file again.
@@ -88,16 +93,30 @@ impl Changes {
 }
 
 impl Reloading {
-    /// Starts the thread for the file `path`, which was read as `config` and `sections`.
-    pub(super) fn start(path: &Path, config: &Config, sections: Sections) -> std::io::Result<(Self, ReloadRequests)> {
+    /// Starts the thread for the file `path`, which was read as `config` and `sections`, and the one that follows the fleet's
+    /// policies if the file names a place.
+    pub(super) fn start(path: &Path, config: &Config, sections: Sections) -> Result<(Self, ReloadRequests), Failure> {
         let (ask, asked) = sync_channel(1);
         let (answer, read) = sync_channel(1);
-        let path = path.to_owned();
-        let (mode, watched) = (config.enforce, config.reload_on_change);
+        let (file, mode, watched) = (path.to_owned(), config.enforce, config.reload_on_change);
         std::thread::Builder::new()
             .name("tracer-reload".into())
-            .spawn(move || follow(&path, mode, watched, &sections, &asked, &answer))?;
-        Ok((Self { read, waiting: None }, ReloadRequests(ask)))
+            .spawn(move || follow(&file, mode, watched, &sections, &asked, &answer))
+            .map_err(|error| Failure::Running(format!("no thread that reads the configuration again: {error}")))?;
+        let requests = ReloadRequests(ask);
+        let started = config.fleet.as_ref().map(|settings| FleetPolicies::start(settings, path, requests.clone()));
+        let fleet = started
+            .transpose()
+            .map_err(|error| Failure::Running(format!("no thread for the fleet's policies: {error}")))?;
+        Ok((Self { read, waiting: None, fleet }, requests))
+    }
+
+    /// Counts looks for the fleet's policies.
+    pub(super) fn count(&self, metrics: &Metrics) {
+        if let Some(policies) = &self.fleet {
+            let (version, looks) = policies.status();
+            metrics.set_fleet_policies(version, &looks);
+        }
     }
 
     /// What was read, if anything was.
@@ -159,7 +178,7 @@ impl Agent {
         }
         let done = read.and_then(|fresh| self.take_up(*fresh, pipeline));
         let status = &mut self.health.configuration;
-        status.last_ns = monotonic().saturating_add_signed(self.wall_offset);
+        status.last_ns = monotonic().saturating_add_signed(self.clock.wall_offset);
         let degraded = &mut self.health.degraded;
         if let Some(before) = &status.mistake {
             degraded.retain(|note| *note != note_of(before));

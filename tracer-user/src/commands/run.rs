@@ -9,42 +9,38 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot};
-
 use super::agent::Agent;
 use super::agent_files::AgentFiles;
+use super::clock::{self, Clock};
 use super::configure::configure;
-use super::counting;
 use super::database_figures::DatabaseFigures;
 use super::enforcing::{self, Enforcing};
 use super::exports::Exports;
-use super::fleet_policies::FleetPolicies;
-use super::loss_watch::Noticed;
-use super::netns::OwnNetns;
+use super::intake::Intake;
+use super::loss_watch::Losses;
 use super::own_priority::{prioritize, prioritize_pipeline};
 use super::poll_interval::Pace;
 use super::process_watchers::ProcessWatchers;
 use super::profiling::{Profiling, fetch_debug_files};
 use super::relaying::Relaying;
-use super::reloading::{ReloadRequests, Reloading};
+use super::reloading::Reloading;
 use super::self_check::check;
-use super::{Failure, clock, descriptors, host_name, signals, summary};
+use super::serving::{Listener, Server};
+use super::{Failure, counting, descriptors, host_name, signals, summary};
 use crate::cli::AgentOptions;
 use crate::config::Config;
-use crate::guard::loss_log::LossLog;
 use crate::guard::self_process;
 use crate::guard::service_manager::ServiceManager;
 use crate::guard::shed::Level;
 use crate::guard::status::Status;
 use crate::guard::watchdog::{self, Watchdog};
+use crate::http::Health;
 use crate::http::token::Token;
-use crate::http::{self, ControlCommand, Job, Shared};
 use crate::kernel::admin_capability;
 use crate::kernel::inband::InBand;
-use crate::kernel::loader::{self, Options, monotonic};
+use crate::kernel::loader::{self, Kernel, Options, monotonic};
 use crate::kernel::policy::Scope;
-use crate::kernel::skips::Skips;
+use crate::kernel::rings::Rings;
 use crate::pipeline::Pipeline;
 use crate::record::{Origin, Writer};
 
@@ -54,6 +50,9 @@ const TICK: Duration = Duration::from_secs(1);
 const ENDING: Duration = Duration::from_millis(600);
 
 /// Runs the agent until a signal or `--duration`; records to `record`.
+///
+/// The order of the starts matters where a comment says so. Whatever was started ends with its value, on the way out of a
+/// failure, too.
 pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure> {
     env_logger::Builder::new().filter_level(options.log).format_timestamp_millis().init();
     let (config, sections) = configure(options)?;
@@ -61,85 +60,43 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     admin_capability::give_up_if_unneeded(enforcing::why_admin_capability(&config));
     let token = config.token_file.as_deref().map(Token::of).transpose()?;
     self_process::keep_little_freed();
-    // Threads inherit it.
+    // Before any thread is started: threads inherit it.
     let nice_before = prioritize(&config);
     // Before anything touches the kernel: a port in use is reported at once.
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .thread_name("tracer-http")
-        .enable_all()
-        .build()
-        .map_err(|error| Failure::Running(format!("no threads for serving: {error}")))?;
-    let listener = runtime.block_on(TcpListener::bind(config.listen)).map_err(|error| {
-        Failure::Running(format!("cannot listen on {}: {error}; choose another with --listen", config.listen))
-    })?;
-    let listen = listener.local_addr().unwrap_or(config.listen);
+    let listener = Listener::bind(config.listen)?;
     let manager = ServiceManager::from_environment();
-    let status = Arc::new(Status::default());
-    let interrupted = Arc::new(AtomicBool::new(false));
-    let (reloading, requests) = options
-        .config
-        .as_deref()
-        .map(|file| Reloading::start(file, &config, sections))
-        .transpose()
-        .map_err(|error| Failure::Running(format!("no thread that reads the configuration again: {error}")))?
-        .unzip();
-    let fleet_policies = follow_fleet(options.config.as_deref(), &config, requests.as_ref())?;
-    signals::watch(&runtime, &status, &interrupted, requests);
+    let (status, interrupted) = (Arc::new(Status::default()), Arc::new(AtomicBool::new(false)));
+    let reloading = options.config.as_deref().map(|file| Reloading::start(file, &config, sections));
+    let (reloading, requests) = reloading.transpose()?.unzip();
+    signals::watch(&listener.runtime, &status, &interrupted, requests);
 
     let origin = Origin { wall_offset: clock::wall_offset(), seed: seed(), host: host_name() };
     let mut pipeline = Pipeline::new(&config, origin.seed, origin.wall_offset, &origin.host);
     if let Some(own) = crate::host::process::read(std::process::id()) {
         pipeline.history.identities.begin(own.start_time);
     }
+    let in_runtime = listener.runtime.enter();
     let mut files = AgentFiles::default();
-    if let Some(path) = &options.transactions {
-        files.write_spans(path, &config, &origin, &mut pipeline)?;
-    }
-    let exports = {
-        let _inside = runtime.enter();
-        Exports::start(options, &config, &origin, &mut pipeline)?
-    };
+    files.write_spans(options.transactions.as_deref(), &config, &origin, &mut pipeline)?;
+    let exports = Exports::start(options, &config, &origin, &mut pipeline)?;
     let debuginfod = fetch_debug_files(&config, &pipeline)?;
     let databases = DatabaseFigures::start(&config.database_logins)
         .map_err(|error| Failure::Running(format!("no thread for questions to databases: {error}")))?;
-    {
-        let _inside = runtime.enter();
-        files.open(record, &config, &origin, &mut pipeline)?;
-    }
+    files.open(record, &config, &origin, &mut pipeline)?;
+    drop(in_runtime);
 
-    // The helpers run: the server's threads, and the one that names stacks.
+    // The helpers run (the server's threads, and the one that names stacks). What starts from here on has the pipeline's
+    // priority: a context of another agent that comes late delays reports.
     prioritize_pipeline(&config);
-    // A context that comes late delays reports: what other agents say is read at the pipeline's priority.
     let enforcing = Enforcing::start(&config)?;
     let relaying = Relaying::start(&config.relay, origin.seed, &origin.host)?;
-    let inband = InBand::wanted(config.relay.tcp_option, &config.relay.headers, config.own_netns);
-    let (mut kernel, mut rings) = loader::load(&Options {
-        // The budget decides when everything is ready.
-        hertz: 0,
-        all: config.all_hooks,
-        log_level: options.bpf_log as u8,
-        inband,
-        send_priority: enforcing::send_priority_mode(&config),
-        trace_contexts: config.trace_contexts.clone(),
-    })?;
-    if kernel.trace_contexts.is_some() {
-        pipeline.publish_contexts();
-    } else if counting::is_possible(&config) {
-        pipeline.count_in_kernel();
-    }
-    enforcing::check_network(&kernel.attached)?;
-    let at_start = kernel.since;
-    let attachments = kernel.attachments();
-    let restore = enforcing.restorer();
-    let detach: Arc<dyn Fn() -> bool + Send + Sync> = Arc::new(move || {
-        let restored = restore();
-        attachments.detach() && restored
-    });
+    let (mut kernel, mut rings) = load(options, &config, &mut pipeline)?;
+    let detach = detacher(&kernel, &enforcing);
     watchdog::end_on_panic(Arc::clone(&detach));
+    // Before the check, which reports how stacks are walked.
     let profiling = Profiling::start(&mut kernel, &mut rings, &config, debuginfod);
-    let mut health = check(&mut kernel, &mut rings, origin.host, &config.dns_ports)?;
-    health.ceilings = Some(config.ceilings);
+    let health = check(&mut kernel, &mut rings, origin.host, &config)?;
+    let places = descriptors::connections()?;
     let watchdog = Watchdog {
         status: Arc::clone(&status),
         tid: self_process::thread_id(),
@@ -149,111 +106,39 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         detach,
         detached: Box::new(pipeline.metrics.on_detached()),
     };
-    let places = descriptors::connections()?;
     watchdog.start().map_err(|error| Failure::Running(format!("no thread for the watchdog: {error}")))?;
-    let level = rings
-        .sample_level()
-        .map_err(|error| log::warn!("the fill level of the stacks' ring is not known: {error}"))
-        .ok();
-    let (jobs, mut job_queue) = mpsc::channel::<Job>(256);
-    let (commands, mut command_queue) = mpsc::channel::<ControlCommand>(16);
-    let console = Arc::new(http::Console::default());
-    let config_netns = config.own_netns.then(OwnNetns::new).transpose().map_err(Failure::Running)?;
+    let intake = Intake::new(rings, config.own_netns)?;
+    // While nothing is reported yet: what runs has its probes before its first record.
     let processes = ProcessWatchers::start(&config, &kernel, &pipeline, databases, record.is_some())?;
     let mut agent = Agent {
         config,
         kernel,
-        rings,
+        intake,
+        clock: Clock::new(origin.wall_offset),
         health,
-        at_start,
-        wall_offset: origin.wall_offset,
-        drained: false,
         status: Arc::clone(&status),
-        level,
-        console: Arc::clone(&console),
-        jobs: jobs.clone(),
-        ticks: 0,
-        asks_waiting: 0,
-        skips: Skips::default(),
-        losses: Noticed::default(),
-        loss_log: LossLog::default(),
-        exports,
-        files,
+        losses: Losses::default(),
+        gauges: listener.gauges(),
         profiling,
         processes,
+        exports,
+        files,
         relaying,
-        netns: config_netns,
         reloading,
-        fleet_policies,
         enforcing,
-        thread_contexts: Vec::new(),
     };
     agent.limit_detail(Level::Full);
     agent.open_up()?;
 
-    let metrics = pipeline.metrics.exposition();
-    let shared = Shared { jobs, commands, metrics, listen, token, status: Arc::clone(&status), console };
-    let (ended, end) = oneshot::channel::<()>();
-    let server = runtime.spawn(http::serve(listener, shared, places, async move {
-        let _ = end.await;
-    }));
-    announce(listen, &agent, &manager);
+    let address = listener.address;
+    let mut server = listener.serve(pipeline.metrics.exposition(), token, status, places);
+    announce(address, &agent, &manager);
     // Loading took tens of megabytes: the kernel's types, the programs.
     self_process::release_memory();
 
-    let finish = options.duration.map(|duration| Instant::now() + duration);
-    let mut next_tick = Instant::now() + TICK;
-    let mut pace = Pace::new();
-    let mut rested = true;
-    while !status.is_stopping() && finish.is_none_or(|finish| Instant::now() < finish) {
-        status.beat();
-        agent.shed(&mut pipeline);
-        agent.take_messages(&mut pipeline);
-        let found = agent.drain(&mut pipeline);
-        agent.tell(&mut pipeline);
-        while let Ok(job) = job_queue.try_recv() {
-            job(&pipeline.view(&agent.health));
-        }
-        while let Ok(command) = command_queue.try_recv() {
-            agent.apply_limits(command);
-        }
-        agent.follow_configuration(&mut pipeline);
-        agent.follow_budget();
-        agent.follow_slow_requests(&mut pipeline);
-        if Instant::now() >= next_tick {
-            next_tick = Instant::now() + TICK;
-            agent.tick(&mut pipeline);
-            manager.alive();
-        }
-        rested = agent.rest(&mut pipeline, &mut pace, &found, rested);
-    }
-
-    // From here on the watchdog counts how long ending takes. The console's port is free at once, and the host is rid of the
-    // programs before anything is written: what follows may wait for a disk.
-    status.stop();
-    manager.stopping();
-    let _ = ended.send(());
-    agent.enforcing.end();
-    agent.kernel.policy.scope(Scope::Nothing)?;
-    agent.drain(&mut pipeline);
-    // Requests that waited for evidence belong to the last window, too.
-    pipeline.report_open();
-    pipeline.history.end();
-    agent.tick(&mut pipeline);
-    agent.exports.end(&mut pipeline, agent.wall_offset);
-    let Agent { kernel, health, exports, files, .. } = agent;
-    drop(kernel);
-    // Counted from here: the kernel takes its own time to remove probes from running programs.
-    let deadline = Instant::now() + ENDING;
-    let (uploader, recorder) = files.finish(&mut pipeline, deadline);
-    runtime.block_on(async {
-        let _ = tokio::time::timeout_at(deadline.into(), server).await;
-        exports.finish(deadline).await;
-        if let Some(uploader) = uploader {
-            uploader.finish(deadline).await;
-        }
-    });
-    runtime.shutdown_background();
+    let until = options.duration.map(|duration| Instant::now() + duration);
+    trace(&mut agent, &mut pipeline, &mut server, &manager, until);
+    let (health, recorder) = end(agent, &mut pipeline, server, &manager)?;
     // The summary is printed whatever became of the recording.
     let recorded = recorder.map_or(Ok(()), Writer::finish);
     if options.duration.is_some() || interrupted.load(Ordering::Relaxed) {
@@ -262,15 +147,104 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     Ok(recorded?)
 }
 
-/// Looks for new policies of the fleet, if the configuration names a place.
-fn follow_fleet(
-    path: Option<&Path>,
-    config: &Config,
-    requests: Option<&ReloadRequests>,
-) -> Result<Option<FleetPolicies>, Failure> {
-    let (Some(settings), Some(path), Some(requests)) = (&config.fleet, path, requests) else { return Ok(None) };
-    let started = FleetPolicies::start(settings, path, requests.clone());
-    started.map(Some).map_err(|error| Failure::Running(format!("no thread for the fleet's policies: {error}")))
+/// Loads the programs, and tells the pipeline what the kernel side does of its work.
+fn load(options: &AgentOptions, config: &Config, pipeline: &mut Pipeline) -> Result<(Kernel, Rings), Failure> {
+    let (kernel, rings) = loader::load(&Options {
+        // The budget decides when everything is ready.
+        hertz: 0,
+        all: config.all_hooks,
+        log_level: options.bpf_log as u8,
+        inband: InBand::wanted(config.relay.tcp_option, &config.relay.headers, config.own_netns),
+        send_priority: enforcing::send_priority_mode(config),
+        trace_contexts: config.trace_contexts.clone(),
+    })?;
+    if kernel.trace_contexts.is_some() {
+        pipeline.publish_contexts();
+    } else if counting::is_possible(config) {
+        pipeline.count_in_kernel();
+    }
+    enforcing::check_network(&kernel.attached)?;
+    Ok((kernel, rings))
+}
+
+/// Restores every priority and detaches every program, from whichever thread it is called.
+fn detacher(kernel: &Kernel, enforcing: &Enforcing) -> Arc<dyn Fn() -> bool + Send + Sync> {
+    let (attachments, restore) = (kernel.attachments(), enforcing.restorer());
+    Arc::new(move || {
+        let restored = restore();
+        attachments.detach() && restored
+    })
+}
+
+/// The loop: until the agent is asked to end, or `until`.
+fn trace(
+    agent: &mut Agent,
+    pipeline: &mut Pipeline,
+    server: &mut Server,
+    manager: &ServiceManager,
+    until: Option<Instant>,
+) {
+    let mut next_tick = Instant::now() + TICK;
+    let mut pace = Pace::new();
+    let mut rested = true;
+    while !agent.status.is_stopping() && until.is_none_or(|until| Instant::now() < until) {
+        agent.status.beat();
+        agent.shed(pipeline);
+        // What other agents said goes in before the records that it explains, and what they are told comes out after.
+        agent.take_messages(pipeline);
+        let found = agent.drain(pipeline);
+        agent.tell(pipeline);
+        while let Ok(job) = server.jobs.try_recv() {
+            job(&pipeline.view(&agent.health));
+        }
+        while let Ok(command) = server.commands.try_recv() {
+            agent.apply_limits(command);
+        }
+        agent.follow_configuration(pipeline);
+        agent.follow_budget();
+        agent.follow_slow_requests(pipeline);
+        if Instant::now() >= next_tick {
+            next_tick = Instant::now() + TICK;
+            agent.tick(pipeline);
+            manager.alive();
+        }
+        rested = agent.rest(pipeline, &mut pace, &found, rested);
+    }
+}
+
+/// Ends all but the recording; gives what the agent last said of itself, and the recording.
+///
+/// From here on the watchdog counts how long ending takes. The console's port is free at once, and the host is rid of the programs
+/// before anything is written: what follows may wait for a disk.
+fn end(
+    mut agent: Agent,
+    pipeline: &mut Pipeline,
+    mut server: Server,
+    manager: &ServiceManager,
+) -> Result<(Health, Option<Writer>), Failure> {
+    agent.status.stop();
+    manager.stopping();
+    server.stop();
+    agent.enforcing.end();
+    agent.kernel.policy.scope(Scope::Nothing)?;
+    agent.drain(pipeline);
+    // Requests that waited for evidence belong to the last window, too.
+    pipeline.report_open();
+    pipeline.history.end();
+    agent.tick(pipeline);
+    agent.exports.end(pipeline, agent.clock.wall_offset);
+    let Agent { kernel, health, exports, files, .. } = agent;
+    drop(kernel);
+    // Counted from here: the kernel takes its own time to remove probes from running programs.
+    let deadline = Instant::now() + ENDING;
+    let (uploader, recorder) = files.finish(pipeline, deadline);
+    server.finish(deadline, async {
+        exports.finish(deadline).await;
+        if let Some(uploader) = uploader {
+            uploader.finish(deadline).await;
+        }
+    });
+    Ok((health, recorder))
 }
 
 /// Says that the agent is up: to people, and to the service manager.

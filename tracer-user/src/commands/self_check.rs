@@ -1,19 +1,15 @@
 //! What the agent cannot do on this kernel: from what could not be attached, and from the self-test.
 
 use super::Failure;
+use crate::config::Config;
 use crate::http::Health;
 use crate::kernel::loader::Kernel;
 use crate::kernel::rings::Rings;
 use crate::kernel::selftest;
 
 /// Runs the self-test and says what follows from it and from what could not be attached.
-pub(super) fn check(
-    kernel: &mut Kernel,
-    rings: &mut Rings,
-    host: String,
-    dns_ports: &[u16],
-) -> Result<Health, Failure> {
-    let mut health = Health { host, ..Health::default() };
+pub(super) fn check(kernel: &mut Kernel, rings: &mut Rings, host: String, config: &Config) -> Result<Health, Failure> {
+    let mut health = Health { host, ceilings: Some(config.ceilings), ..Health::default() };
     for attached in &kernel.attached {
         if let Some(why) = &attached.missing {
             health.degraded.push(format!("{}: {why}; {}", attached.hook, attached.without));
@@ -31,7 +27,7 @@ pub(super) fn check(
     }
     let findings = selftest::run(kernel, rings)?;
     for finding in findings {
-        let Some((what, is_ready)) = finding.verdict(dns_ports) else { continue };
+        let Some((what, is_ready)) = finding.verdict(&config.dns_ports) else { continue };
         log::error!("{what}");
         if is_ready { &mut health.degraded } else { &mut health.not_ready }.push(what);
     }
