@@ -1,6 +1,5 @@
 //! Configuration in two stages: `File` mirrors the TOML file, [`Config`] holds the checked settings.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +26,7 @@ use crate::service_classes::network::PacketPriorities;
 use crate::service_classes::{Mode, ServiceClasses};
 use crate::subsystems::login::ServerLogin;
 
+mod agent;
 mod class_rules;
 mod declared;
 mod dimensions;
@@ -37,6 +37,7 @@ mod instrument;
 mod limits;
 pub mod policies;
 mod profiles;
+mod protocols;
 mod reload;
 mod sampling;
 mod service_class;
@@ -45,9 +46,11 @@ mod source;
 mod subsystems;
 mod transactions;
 
+pub use agent::Agent;
 pub use history::History;
 pub use hosts::Relay;
 pub use limits::OOM_SCORE_ADJ;
+pub use protocols::Protocols;
 pub use reload::Sections;
 pub use source::ConfigError;
 use source::Source;
@@ -57,13 +60,13 @@ pub use transactions::Transactions;
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct File {
-    agent: Agent,
+    agent: agent::AgentFile,
     sampling: sampling::SamplingFile,
     profiles: profiles::ProfilesFile,
     history: history::HistoryFile,
     analysis: findings::AnalysisFile,
     subsystems: subsystems::SubsystemsFile,
-    protocols: ProtocolsFile,
+    protocols: protocols::ProtocolsFile,
     transactions: transactions::TransactionsFile,
     runtimes: RuntimesFile,
     tls: TlsFile,
@@ -80,26 +83,6 @@ struct File {
     fleet: policies::FleetFile,
     enforcement: service_class::EnforcementFile,
     dimension: Vec<dimensions::DimensionFile>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct Agent {
-    listen: Option<Spanned<String>>,
-    token_file: Option<Spanned<String>>,
-    services: Vec<String>,
-    pids: Vec<u32>,
-    ports: Vec<u16>,
-    own_netns: bool,
-    all_hooks: bool,
-    reload_on_change: bool,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct ProtocolsFile {
-    timed_ports: Option<Spanned<Vec<u16>>>,
-    dns_ports: Option<Spanned<Vec<u16>>>,
 }
 
 /// `true`, `false` or `"auto"`.
@@ -149,28 +132,10 @@ struct ClassesFile {
 /// The checked configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Address of the console, metrics and the API.
-    pub listen: SocketAddr,
-    /// File of the token that changes need; without it nothing can be changed.
-    pub token_file: Option<PathBuf>,
-    /// Read the file again when it changes.
-    pub reload_on_change: bool,
-    /// Trace only these services, if not empty.
-    pub only_services: Vec<String>,
-    /// Trace only these processes, if not empty.
-    pub only_pids: Vec<u32>,
-    /// Trace only connections with these ports, if not empty.
-    pub only_ports: Vec<u16>,
-    /// Trace only sockets of the agent's own network namespace.
-    pub own_netns: bool,
+    /// The agent itself: its address, and what it traces.
+    pub agent: Agent,
     /// Exchange of contexts with the agents of other hosts.
     pub relay: Relay,
-    /// Round trips are timed on connections with one of these ports whose protocol is unknown.
-    pub timed_ports: Vec<u16>,
-    /// UDP ports of name servers; two at most.
-    pub dns_ports: Vec<u16>,
-    /// Attach at once the hooks that otherwise wait until they are needed.
-    pub all_hooks: bool,
     /// Most stack samples per second and CPU.
     pub hertz: u32,
     /// Share of the host's CPU that profiling may take.
@@ -212,6 +177,8 @@ pub struct Config {
     pub database_logins: Vec<ServerLogin>,
     /// Where findings are posted.
     pub webhook: Option<crate::webhook::Settings>,
+    /// Protocols that are recognised by port.
+    pub protocols: Protocols,
     /// Finished spans.
     pub transactions: Transactions,
     /// Costly opt-in probes of runtimes.
@@ -253,28 +220,14 @@ pub struct Config {
     pub stall: Duration,
 }
 
-/// Maximum number of `timed_ports`: every connection is looked up in the list.
-const TIMED_PORTS: usize = 16;
-/// Maximum number of `dns_ports`: the kernel side compares with each.
-const DNS_PORTS: usize = 2;
-
 /// Longest configuration file, bytes.
 const FILE: u64 = 1 << 20;
 
 impl Default for Config {
     fn default() -> Self {
         Self {
-            listen: SocketAddr::from(([127, 0, 0, 1], 9464)),
-            token_file: None,
-            reload_on_change: false,
-            only_services: Vec::new(),
-            only_pids: Vec::new(),
-            only_ports: Vec::new(),
-            own_netns: false,
+            agent: Agent::default(),
             relay: Relay::default(),
-            timed_ports: Vec::new(),
-            dns_ports: vec![53],
-            all_hooks: false,
             hertz: 99,
             overhead_budget: overhead_budget::DEFAULT,
             detail: 1.0,
@@ -295,6 +248,7 @@ impl Default for Config {
             subsystems: crate::subsystems::Settings::default(),
             database_logins: Vec::new(),
             webhook: None,
+            protocols: Protocols::default(),
             transactions: Transactions::default(),
             runtimes: Extras::default(),
             tls: Libraries::default(),
@@ -325,25 +279,9 @@ impl Config {
         let file: File = toml::from_str(text)
             .map_err(|error| source.wrong(&error.span().unwrap_or(0..0), error.message().to_owned()))?;
         let mut config = Self::default();
-        if let Some(listen) = &file.agent.listen {
-            config.listen = listen.get_ref().parse().map_err(|_| {
-                source.wrong(&listen.span(), "expected an address and a port, such as \"127.0.0.1:9464\"")
-            })?;
-        }
-        config.token_file = source.absolute(file.agent.token_file)?;
-        config.only_services = file.agent.services;
-        config.only_pids = file.agent.pids;
-        config.only_ports = file.agent.ports;
-        config.own_netns = file.agent.own_netns;
+        file.agent.apply(&source, &mut config.agent)?;
         config.relay = Relay::check(&source, file.relay)?;
-        if let Some(ports) = &file.protocols.timed_ports {
-            config.timed_ports = source.ports(ports, TIMED_PORTS)?;
-        }
-        if let Some(ports) = &file.protocols.dns_ports {
-            config.dns_ports = source.ports(ports, DNS_PORTS)?;
-        }
-        config.all_hooks = file.agent.all_hooks;
-        config.reload_on_change = file.agent.reload_on_change;
+        file.protocols.apply(&source, &mut config.protocols)?;
         file.sampling.apply(&source, &mut config)?;
         config.trace_contexts = profiles::trace_contexts(&source, &file.profiles)?;
         config.debug_info = profiles::debug_info(&source, &file.profiles)?;
@@ -395,11 +333,14 @@ mod tests {
     fn the_reference_is_valid() {
         let config = Config::parse("tracer.toml", include_str!("../../config/tracer.toml")).unwrap();
         let default = Config::default();
-        assert_eq!(config.listen, default.listen);
+        assert_eq!(config.agent.listen, default.agent.listen);
         assert_eq!((config.hertz, config.overhead_budget), (default.hertz, default.overhead_budget));
-        assert_eq!((&config.timed_ports, &config.dns_ports), (&default.timed_ports, &default.dns_ports));
+        assert_eq!(
+            (&config.protocols.timed_ports, &config.protocols.dns_ports),
+            (&default.protocols.timed_ports, &default.protocols.dns_ports)
+        );
         assert_eq!(config.transactions, default.transactions);
-        assert_eq!((&config.relay, config.own_netns), (&default.relay, default.own_netns));
+        assert_eq!((&config.relay, config.agent.own_netns), (&default.relay, default.agent.own_netns));
         assert_eq!(config.tls, default.tls);
         assert_eq!(config.classes.max_per_service, default.classes.max_per_service);
         assert_eq!(config.classes.learn_after, default.classes.learn_after);

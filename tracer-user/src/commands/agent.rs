@@ -79,7 +79,7 @@ impl Agent {
             self.intake.level.as_mut().map_or(0.0, |level| level.look() as f64 / SAMPLE_RING_BYTES as f64);
         let mut allowed = Vec::new();
         let mut recorder = self.files.recorder.as_mut();
-        let (only, rules, asked) = (&self.config.only_services, &self.config.services, &mut self.processes.asked);
+        let (only, rules, asked) = (&self.config.agent.only_services, &self.config.services, &mut self.processes.asked);
         let (status, mut records) = (&self.status, 0u32);
         let (netns, interpreters, clock) = (&mut self.intake.netns, &mut self.profiling.interpreters, Instant::now());
         let mut take = |bytes: &[u8]| {

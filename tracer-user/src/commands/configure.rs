@@ -19,13 +19,13 @@ pub(super) fn configure(options: &AgentOptions) -> Result<(Config, Sections), Fa
         None => (Config::default(), Sections::default()),
     };
     if let Some(listen) = options.listen {
-        config.listen = listen;
+        config.agent.listen = listen;
     }
     if let Some(libraries) = &options.tls {
         config.tls = libraries.clone();
     }
     if let Some(file) = &options.token_file {
-        config.token_file = Some(file.clone());
+        config.agent.token_file = Some(file.clone());
     }
     if let Some(listen) = options.relay {
         config.relay.listen = Some(listen);
@@ -48,7 +48,7 @@ pub(super) fn configure(options: &AgentOptions) -> Result<(Config, Sections), Fa
         }
     }
     config.enforce = options.enforce;
-    config.own_netns |= options.own_netns;
+    config.agent.own_netns |= options.own_netns;
     config.relay.tcp_option |= options.inband_tcp_option;
     if !options.inband_header.is_empty() {
         config.relay.headers.clone_from(&options.inband_header);
@@ -79,15 +79,15 @@ pub(super) fn configure(options: &AgentOptions) -> Result<(Config, Sections), Fa
     }
     let narrow = &options.narrow;
     if !narrow.service.is_empty() {
-        config.only_services.clone_from(&narrow.service);
+        config.agent.only_services.clone_from(&narrow.service);
     }
     if !narrow.pid.is_empty() {
-        config.only_pids.clone_from(&narrow.pid);
+        config.agent.only_pids.clone_from(&narrow.pid);
     }
     if !narrow.port.is_empty() {
-        config.only_ports.clone_from(&narrow.port);
+        config.agent.only_ports.clone_from(&narrow.port);
     }
-    for pid in &config.only_pids {
+    for pid in &config.agent.only_pids {
         process::check(*pid).map_err(Failure::Usage)?;
     }
     Ok((config, sections))

@@ -26,7 +26,7 @@ pub(super) fn relay(config: &Config) -> Option<Feature> {
     if let Err(why) = relay.settings() {
         return Some(less(why, "no agent starts with this configuration", "what the line says"));
     }
-    if let Some(answer) = running(config.listen) {
+    if let Some(answer) = running(config.agent.listen) {
         return Some(judge(relay, &answer));
     }
     let Some(listen) = relay.listen else { return Some(Feature::full(NAME, "settings are good; no agent runs")) };
@@ -101,6 +101,7 @@ fn judge(relay: &Relay, answer: &Value) -> Feature {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Agent;
     use serde_json::json;
 
     #[test]
@@ -123,8 +124,10 @@ mod tests {
 
     #[test]
     fn settings_that_no_agent_accepts_are_reported() {
-        let of =
-            |relay: Relay| super::relay(&Config { relay, listen: ([127, 0, 0, 1], 1).into(), ..Config::default() });
+        let of = |relay: Relay| {
+            let agent = Agent { listen: ([127, 0, 0, 1], 1).into(), ..Agent::default() };
+            super::relay(&Config { agent, relay, ..Config::default() })
+        };
         assert!(of(Relay::default()).is_none(), "nothing to say");
         let listen = Some(([0, 0, 0, 0], 0).into());
         let blind = of(Relay { listen, ..Relay::default() }).unwrap();

@@ -132,7 +132,7 @@ pub fn check_config(file: &Path) -> Result<(), Failure> {
         file.display(),
         config.classes.rules.len(),
         config.services.len(),
-        config.listen
+        config.agent.listen
     );
     Ok(())
 }

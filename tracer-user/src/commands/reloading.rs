@@ -98,7 +98,7 @@ impl Reloading {
     pub(super) fn start(path: &Path, config: &Config, sections: Sections) -> Result<(Self, ReloadRequests), Failure> {
         let (ask, asked) = sync_channel(1);
         let (answer, read) = sync_channel(1);
-        let (file, mode, watched) = (path.to_owned(), config.enforce, config.reload_on_change);
+        let (file, mode, watched) = (path.to_owned(), config.enforce, config.agent.reload_on_change);
         std::thread::Builder::new()
             .name("tracer-reload".into())
             .spawn(move || follow(&file, mode, watched, &sections, &asked, &answer))

@@ -58,12 +58,12 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     let (config, sections) = configure(options)?;
     enforcing::allow(&config, options.config.as_deref())?;
     admin_capability::give_up_if_unneeded(enforcing::why_admin_capability(&config));
-    let token = config.token_file.as_deref().map(Token::of).transpose()?;
+    let token = config.agent.token_file.as_deref().map(Token::of).transpose()?;
     self_process::keep_little_freed();
     // Before any thread is started: threads inherit it.
     let nice_before = prioritize(&config);
     // Before anything touches the kernel: a port in use is reported at once.
-    let listener = Listener::bind(config.listen)?;
+    let listener = Listener::bind(config.agent.listen)?;
     let manager = ServiceManager::from_environment();
     let (status, interrupted) = (Arc::new(Status::default()), Arc::new(AtomicBool::new(false)));
     let reloading = options.config.as_deref().map(|file| Reloading::start(file, &config, sections));
@@ -107,7 +107,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
         detached: Box::new(pipeline.metrics.on_detached()),
     };
     watchdog.start().map_err(|error| Failure::Running(format!("no thread for the watchdog: {error}")))?;
-    let intake = Intake::new(rings, config.own_netns)?;
+    let intake = Intake::new(rings, config.agent.own_netns)?;
     // While nothing is reported yet: what runs has its probes before its first record.
     let processes = ProcessWatchers::start(&config, &kernel, &pipeline, databases, record.is_some())?;
     let mut agent = Agent {
@@ -152,9 +152,9 @@ fn load(options: &AgentOptions, config: &Config, pipeline: &mut Pipeline) -> Res
     let (kernel, rings) = loader::load(&Options {
         // The budget decides when everything is ready.
         hertz: 0,
-        all: config.all_hooks,
+        all: config.agent.all_hooks,
         log_level: options.bpf_log as u8,
-        inband: InBand::wanted(config.relay.tcp_option, &config.relay.headers, config.own_netns),
+        inband: InBand::wanted(config.relay.tcp_option, &config.relay.headers, config.agent.own_netns),
         send_priority: enforcing::send_priority_mode(config),
         trace_contexts: config.trace_contexts.clone(),
     })?;

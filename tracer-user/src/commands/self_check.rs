@@ -27,7 +27,7 @@ pub(super) fn check(kernel: &mut Kernel, rings: &mut Rings, host: String, config
     }
     let findings = selftest::run(kernel, rings)?;
     for finding in findings {
-        let Some((what, is_ready)) = finding.verdict(&config.dns_ports) else { continue };
+        let Some((what, is_ready)) = finding.verdict(&config.protocols.dns_ports) else { continue };
         log::error!("{what}");
         if is_ready { &mut health.degraded } else { &mut health.not_ready }.push(what);
     }

@@ -50,21 +50,21 @@ impl Agent {
     /// Lets the kernel report what the configuration asks for.
     pub(super) fn open_up(&mut self) -> Result<(), Failure> {
         let policy = &mut self.kernel.policy;
-        policy.only_ports(&self.config.only_ports)?;
-        policy.names(&self.config.dns_ports)?;
+        policy.only_ports(&self.config.agent.only_ports)?;
+        policy.names(&self.config.protocols.dns_ports)?;
         self.start_sampling()?;
         let policy = &mut self.kernel.policy;
-        for pid in &self.config.only_pids {
+        for pid in &self.config.agent.only_pids {
             policy.process(*pid, true)?;
         }
-        if !self.config.only_services.is_empty() {
+        if !self.config.agent.only_services.is_empty() {
             // Those that run now; later ones when they are first heard of.
             let mut found = HashSet::new();
             for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
                 let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
                 let Some(facts) = process::read(pid) else { continue };
                 let identity = identify(&facts, &self.config.services);
-                let wanted = self.config.only_services.iter().filter(|wanted| identity.is_called(wanted));
+                let wanted = self.config.agent.only_services.iter().filter(|wanted| identity.is_called(wanted));
                 let mut is_wanted = false;
                 for name in wanted {
                     is_wanted = true;
@@ -74,14 +74,14 @@ impl Agent {
                     policy.process(pid, true)?;
                 }
             }
-            for name in unmatched(&self.config.only_services, &found) {
+            for name in unmatched(&self.config.agent.only_services, &found) {
                 log::warn!(
                     "no process is of service '{name}' so far: nothing of it is traced until one is (the console shows \
                      the names of services when all are traced)"
                 );
             }
         }
-        let listed = !self.config.only_pids.is_empty() || !self.config.only_services.is_empty();
+        let listed = !self.config.agent.only_pids.is_empty() || !self.config.agent.only_services.is_empty();
         policy.scope(if listed { Scope::Listed } else { Scope::Everything })?;
         Ok(())
     }

@@ -193,7 +193,7 @@ impl Pipeline {
         let settings = Settings {
             headers: config.header_names(),
             request_id: config.transactions.request_id,
-            timed_ports: config.timed_ports.clone(),
+            timed_ports: config.protocols.timed_ports.clone(),
             baggage: config.transactions.baggage.clone(),
             host: config.wants_host(),
             ..Settings::default()
