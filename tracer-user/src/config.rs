@@ -7,18 +7,14 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 
-pub use self::profiles::DebugInfo;
 use crate::analysis;
 use crate::classes::ClassConfig;
 use crate::dimensions::Dimension;
 use crate::guard::shed::Ceilings;
-use crate::guard::{overhead_budget, tables};
+use crate::guard::tables;
 use crate::host::services::NamingRules;
 use crate::instrumentation;
-use crate::kernel::trace_contexts::TraceContextMode;
 use crate::metrics::SeriesLimits;
-use crate::profiles::hotspots::CodeOwners;
-use crate::profiles::{Lines, SlowRequests};
 use crate::runtimes::declared::Declared;
 use crate::runtimes::tls::Libraries;
 use crate::runtimes::{Extras, WatchWakes};
@@ -50,8 +46,10 @@ pub use agent::Agent;
 pub use history::History;
 pub use hosts::Relay;
 pub use limits::OOM_SCORE_ADJ;
+pub use profiles::{DebugInfo, Profiles};
 pub use protocols::Protocols;
 pub use reload::Sections;
+pub use sampling::Sampling;
 pub use source::ConfigError;
 use source::Source;
 pub use transactions::Transactions;
@@ -136,35 +134,10 @@ pub struct Config {
     pub agent: Agent,
     /// Exchange of contexts with the agents of other hosts.
     pub relay: Relay,
-    /// Most stack samples per second and CPU.
-    pub hertz: u32,
-    /// Share of the host's CPU that profiling may take.
-    pub overhead_budget: f64,
-    /// Share of the requests to see whole where the kernel side can count them by itself.
-    pub detail: f64,
-    /// Most bytes of unwind tables; 0 = stacks are followed by frame pointers only. `None` = in proportion to what the
-    /// agent may take.
-    pub unwind_tables: Option<u64>,
-    /// Time off the CPU, microseconds, from which on stacks of threads that hold a request are taken; 0 = none.
-    pub off_cpu_micros: u32,
-    /// Whether stacks of calls are taken.
-    pub call_stacks: bool,
-    /// How functions of Python are shown in stacks; `None` = not at all.
-    pub python: Option<Lines>,
-    /// The same of PHP.
-    pub php: Option<Lines>,
-    /// Whether those of JavaScript are read.
-    pub javascript: bool,
-    /// Whether Java's frame sizes and method names are read from its virtual machine.
-    pub java: bool,
-    /// Which requests keep their own samples.
-    pub slow_requests: SlowRequests,
-    /// Whose code functions are.
-    pub code_owners: CodeOwners,
-    /// What is read of debug information.
-    pub debug_info: DebugInfo,
-    /// Whether other programs are shown which request a thread holds.
-    pub trace_contexts: TraceContextMode,
+    /// Stack samples, and how much detail requests have.
+    pub sampling: Sampling,
+    /// How stacks are shown.
+    pub profiles: Profiles,
     /// Length of a window of cost.
     pub window: Duration,
     /// Files of these windows.
@@ -228,20 +201,8 @@ impl Default for Config {
         Self {
             agent: Agent::default(),
             relay: Relay::default(),
-            hertz: 99,
-            overhead_budget: overhead_budget::DEFAULT,
-            detail: 1.0,
-            unwind_tables: None,
-            off_cpu_micros: 100,
-            call_stacks: true,
-            python: Some(Lines::Definition),
-            php: Some(Lines::Definition),
-            javascript: true,
-            java: true,
-            slow_requests: SlowRequests::default(),
-            code_owners: CodeOwners::default(),
-            debug_info: DebugInfo::default(),
-            trace_contexts: TraceContextMode::default(),
+            sampling: Sampling::default(),
+            profiles: Profiles::default(),
             window: Duration::from_secs(10),
             history: History::default(),
             analysis: analysis::detector::Settings::default(),
@@ -282,10 +243,8 @@ impl Config {
         file.agent.apply(&source, &mut config.agent)?;
         config.relay = Relay::check(&source, file.relay)?;
         file.protocols.apply(&source, &mut config.protocols)?;
-        file.sampling.apply(&source, &mut config)?;
-        config.trace_contexts = profiles::trace_contexts(&source, &file.profiles)?;
-        config.debug_info = profiles::debug_info(&source, &file.profiles)?;
-        config.code_owners = profiles::owners(&source, file.profiles)?;
+        file.sampling.apply(&source, &mut config.sampling)?;
+        config.profiles = file.profiles.check(&source)?;
         file.history.apply(&source, &mut config)?;
         file.analysis.apply(&source, &mut config.analysis)?;
         config.analysis.scale_to(config.window);
@@ -334,7 +293,10 @@ mod tests {
         let config = Config::parse("tracer.toml", include_str!("../../config/tracer.toml")).unwrap();
         let default = Config::default();
         assert_eq!(config.agent.listen, default.agent.listen);
-        assert_eq!((config.hertz, config.overhead_budget), (default.hertz, default.overhead_budget));
+        assert_eq!(
+            (config.sampling.hertz, config.sampling.overhead_budget),
+            (default.sampling.hertz, default.sampling.overhead_budget)
+        );
         assert_eq!(
             (&config.protocols.timed_ports, &config.protocols.dns_ports),
             (&default.protocols.timed_ports, &default.protocols.dns_ports)

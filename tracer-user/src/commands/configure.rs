@@ -69,13 +69,13 @@ pub(super) fn configure(options: &AgentOptions) -> Result<(Config, Sections), Fa
         config.nice = nice;
     }
     if let Some(hertz) = options.hertz {
-        config.hertz = hertz;
+        config.sampling.hertz = hertz;
     }
     if let Some(detail) = options.detail {
-        config.detail = detail;
+        config.sampling.detail = detail;
     }
     if let Some(budget) = options.overhead_budget {
-        config.overhead_budget = budget;
+        config.sampling.overhead_budget = budget;
     }
     let narrow = &options.narrow;
     if !narrow.service.is_empty() {

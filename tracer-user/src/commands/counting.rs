@@ -53,7 +53,7 @@ impl Agent {
     /// Sets how many exchanges are seen whole: as configured, less while load is shed.
     pub(super) fn limit_detail(&mut self, level: Level) {
         let most = if level == Level::Full { 1.0 } else { DETAIL_SHED };
-        if let Err(error) = self.kernel.policy.detail(self.config.detail.min(most)) {
+        if let Err(error) = self.kernel.policy.detail(self.config.sampling.detail.min(most)) {
             log::warn!("{error}");
         }
     }

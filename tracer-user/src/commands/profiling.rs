@@ -52,9 +52,9 @@ impl Profiling {
         let unwinder = unwinding(kernel, rings, config);
         let interpreters = interpreting(kernel, config);
         // A rate that nothing samples at would be shown.
-        let hertz = if kernel.sampler.forbidden().is_some() { 0 } else { config.hertz };
+        let hertz = if kernel.sampler.forbidden().is_some() { 0 } else { config.sampling.hertz };
         Self {
-            sampling: Sampling::new(hertz, config.overhead_budget, kernel.sampler.clocks()),
+            sampling: Sampling::new(hertz, config.sampling.overhead_budget, kernel.sampler.clocks()),
             thread_clocks: ThreadClocks::default(),
             unwinder,
             interpreters,
@@ -96,7 +96,7 @@ impl Profiling {
 
 /// Fetches debug files, if servers are configured. Starts with the helpers: its thread has their priority.
 pub(super) fn fetch_debug_files(config: &Config, pipeline: &Pipeline) -> Result<Option<Debuginfod>, Failure> {
-    let (Some(settings), Some(requests)) = (&config.debug_info.debuginfod, &pipeline.debug_requests) else {
+    let (Some(settings), Some(requests)) = (&config.profiles.debug_info.debuginfod, &pipeline.debug_requests) else {
         return Ok(None);
     };
     let failed = |why| Failure::Running(format!("[profiles] debuginfod: {why}"));
@@ -105,14 +105,14 @@ pub(super) fn fetch_debug_files(config: &Config, pipeline: &Pipeline) -> Result<
 
 /// Has stacks walked by unwind tables, where the kernel and the settings allow it.
 fn unwinding(kernel: &mut Kernel, rings: &mut Rings, config: &Config) -> Option<Unwinder> {
-    let bytes = config.unwind_tables.unwrap_or_else(|| scaled(UNWIND_BYTES, config.ceilings.memory) as u64);
+    let bytes = config.sampling.unwind_tables.unwrap_or_else(|| scaled(UNWIND_BYTES, config.ceilings.memory) as u64);
     if bytes == 0 {
         kernel.no_unwind = Some("unwind_tables is 0".into());
         return None;
     }
     // `check` reports what follows.
     kernel.try_unwinding(rings).ok()?;
-    let started = Unwinder::start(kernel.tables.take()?, Bounds { bytes }, config.nice, config.java);
+    let started = Unwinder::start(kernel.tables.take()?, Bounds { bytes }, config.nice, config.sampling.java);
     if let Err(error) = &started {
         kernel.no_unwind = Some(format!("no thread for unwind tables: {error}"));
         if let Err(error) = kernel.policy.unwind(false) {
@@ -125,10 +125,10 @@ fn unwinding(kernel: &mut Kernel, rings: &mut Rings, config: &Config) -> Option<
 /// Has interpreters' frames read, where the settings allow it.
 fn interpreting(kernel: &mut Kernel, config: &Config) -> Option<Interpreters> {
     let wanted = WantedLanguages {
-        python: config.python.is_some(),
-        php: config.php.is_some(),
-        javascript: config.javascript,
-        java: config.java,
+        python: config.sampling.python.is_some(),
+        php: config.sampling.php.is_some(),
+        javascript: config.sampling.javascript,
+        java: config.sampling.java,
     };
     if !(wanted.python || wanted.php || wanted.javascript || wanted.java) {
         return None;

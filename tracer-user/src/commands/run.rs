@@ -156,7 +156,7 @@ fn load(options: &AgentOptions, config: &Config, pipeline: &mut Pipeline) -> Res
         log_level: options.bpf_log as u8,
         inband: InBand::wanted(config.relay.tcp_option, &config.relay.headers, config.agent.own_netns),
         send_priority: enforcing::send_priority_mode(config),
-        trace_contexts: config.trace_contexts.clone(),
+        trace_contexts: config.profiles.trace_contexts.clone(),
     })?;
     if kernel.trace_contexts.is_some() {
         pipeline.publish_contexts();

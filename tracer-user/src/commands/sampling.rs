@@ -150,7 +150,7 @@ impl Agent {
 
     /// Has stacks of calls taken, if the configuration wants them, or not.
     fn take_calls(&mut self, wanted: bool) -> Result<(), LoadError> {
-        let wanted = wanted && self.config.call_stacks;
+        let wanted = wanted && self.config.sampling.call_stacks;
         if wanted != self.profiling.sampling.calls {
             self.kernel.policy.call_share(if wanted { self.profiling.sampling.budget.plan().call_share } else { 0 })?;
             self.profiling.sampling.calls = wanted;
@@ -160,7 +160,7 @@ impl Agent {
 
     /// Has stacks of threads off the CPU taken, if the configuration wants them, or not.
     fn take_off_cpu(&mut self, wanted: bool) -> Result<(), LoadError> {
-        let nanos = if wanted { u64::from(self.config.off_cpu_micros) * 1000 } else { 0 };
+        let nanos = if wanted { u64::from(self.config.sampling.off_cpu_micros) * 1000 } else { 0 };
         if nanos > 0 {
             self.kernel.attach_deferred(Until::WakeUps);
         }

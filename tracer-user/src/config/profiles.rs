@@ -41,12 +41,32 @@ pub(super) struct ProfilesFile {
 const BPFFS: &str = "/sys/fs/bpf";
 
 /// Whether other programs are shown which request a thread holds, and where.
-pub(super) fn trace_contexts(source: &Source<'_>, file: &ProfilesFile) -> Result<TraceContextMode, ConfigError> {
+fn trace_contexts(source: &Source<'_>, file: &ProfilesFile) -> Result<TraceContextMode, ConfigError> {
     let path = file.bpffs.as_ref().map_or(BPFFS, |path| path.get_ref());
     match &file.bpffs {
         Some(bpffs) if !path.starts_with('/') => Err(source.wrong(&bpffs.span(), "expected an absolute path")),
         _ if file.publish_trace_context => Ok(TraceContextMode::On(path.into())),
         _ => Ok(TraceContextMode::Off),
+    }
+}
+
+/// How stacks are shown, and to whom.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Profiles {
+    /// Whose code functions are.
+    pub code_owners: CodeOwners,
+    /// What is read of debug information.
+    pub debug_info: DebugInfo,
+    /// Whether other programs are shown which request a thread holds.
+    pub trace_contexts: TraceContextMode,
+}
+
+impl ProfilesFile {
+    /// Checks the section.
+    pub(super) fn check(self, source: &Source<'_>) -> Result<Profiles, ConfigError> {
+        let trace_contexts = trace_contexts(source, &self)?;
+        let debug_info = debug_info(source, &self)?;
+        Ok(Profiles { trace_contexts, debug_info, code_owners: owners(source, self)? })
     }
 }
 
@@ -104,7 +124,7 @@ fn debuginfod(
 }
 
 /// What is read of debug information.
-pub(super) fn debug_info(source: &Source<'_>, file: &ProfilesFile) -> Result<DebugInfo, ConfigError> {
+fn debug_info(source: &Source<'_>, file: &ProfilesFile) -> Result<DebugInfo, ConfigError> {
     let mut info = DebugInfo { lines: file.lines, ..DebugInfo::default() };
     for (nth, directory) in file.debug_dirs.iter().flatten().enumerate() {
         let path = PathBuf::from(directory.get_ref());
@@ -118,7 +138,7 @@ pub(super) fn debug_info(source: &Source<'_>, file: &ProfilesFile) -> Result<Deb
 }
 
 /// Whose code functions are.
-pub(super) fn owners(source: &Source<'_>, file: ProfilesFile) -> Result<CodeOwners, ConfigError> {
+fn owners(source: &Source<'_>, file: ProfilesFile) -> Result<CodeOwners, ConfigError> {
     let check = |prefixes: Vec<Spanned<String>>| {
         if let Some(last) = prefixes.get(PREFIXES) {
             return Err(source.wrong(&last.span(), format!("expected {PREFIXES} prefixes at most")));
@@ -176,25 +196,28 @@ mod tests {
     fn prefixes_and_thresholds_are_checked() {
         let text = "[sampling]\nslow_factor = 3\nslow_after = \"250ms\"\n[profiles]\napplication = [\"/srv/\"]\nthird_party = [\"tokio::\"]\n";
         let config = Config::parse("t.toml", text).unwrap();
-        assert_eq!(config.slow_requests, SlowRequests { factor: 3.0, after: Some(Duration::from_millis(250)) });
+        assert_eq!(
+            config.sampling.slow_requests,
+            SlowRequests { factor: 3.0, after: Some(Duration::from_millis(250)) }
+        );
         let owners = CodeOwners { application: vec!["/srv/".into()], third_party: vec!["tokio::".into()] };
-        assert_eq!(config.code_owners, owners);
+        assert_eq!(config.profiles.code_owners, owners);
         let text = "[profiles]\nlines = true\ndebug_dirs = [\"/srv/debug\"]\n";
         let info = DebugInfo { lines: true, directories: vec!["/srv/debug".into()], debuginfod: None };
-        assert_eq!(Config::parse("t.toml", text).unwrap().debug_info, info);
+        assert_eq!(Config::parse("t.toml", text).unwrap().profiles.debug_info, info);
         let text = "[profiles]\ndebuginfod = [\"https://debug.example/\"]\ndebuginfod_max_size = \"10M\"\n";
-        let info = Config::parse("t.toml", text).unwrap().debug_info.debuginfod.unwrap();
+        let info = Config::parse("t.toml", text).unwrap().profiles.debug_info.debuginfod.unwrap();
         assert_eq!((info.servers[0].host(), info.max_size, info.max_age), (Some("debug.example"), 10 << 20, CACHE_AGE));
         assert_eq!(info.cache, PathBuf::from(CACHE));
         let text = "[profiles]\npublish_trace_context = true\n";
         let on = |path: &str| TraceContextMode::On(path.into());
-        assert_eq!(Config::parse("t.toml", text).unwrap().trace_contexts, on("/sys/fs/bpf"));
+        assert_eq!(Config::parse("t.toml", text).unwrap().profiles.trace_contexts, on("/sys/fs/bpf"));
         let text = format!("{text}bpffs = \"/run/bpf\"\n");
-        assert_eq!(Config::parse("t.toml", &text).unwrap().trace_contexts, on("/run/bpf"));
+        assert_eq!(Config::parse("t.toml", &text).unwrap().profiles.trace_contexts, on("/run/bpf"));
         let text = "[profiles]\nbpffs = \"/run/bpf\"\n";
-        assert_eq!(Config::parse("t.toml", text).unwrap().trace_contexts, TraceContextMode::Off);
+        assert_eq!(Config::parse("t.toml", text).unwrap().profiles.trace_contexts, TraceContextMode::Off);
         let off = Config::parse("t.toml", "[sampling]\nslow_factor = 0\nslow_after = \"\"\n").unwrap();
-        assert!(off.slow_requests.is_off());
+        assert!(off.sampling.slow_requests.is_off());
         let many = format!("[profiles]\napplication = [{}]\n", "\"a\",".repeat(65));
         for (text, why) in [
             ("[sampling]\nslow_factor = 0.5\n", "expected a factor from 1 to 1000, or 0"),

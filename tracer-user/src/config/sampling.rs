@@ -3,9 +3,56 @@
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{Config, ConfigError, Source, profiles};
+use super::{ConfigError, Source, profiles};
+use crate::guard::overhead_budget;
 use crate::kernel::sampler::MAX_HERTZ;
-use crate::profiles::Lines;
+use crate::profiles::{Lines, SlowRequests};
+
+/// Stack samples, and what they may cost.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampling {
+    /// Most stack samples per second and CPU.
+    pub hertz: u32,
+    /// Share of the host's CPU that profiling may take.
+    pub overhead_budget: f64,
+    /// Share of the requests to see whole where the kernel side can count them by itself.
+    pub detail: f64,
+    /// Most bytes of unwind tables; 0 = stacks are followed by frame pointers only. `None` = in proportion to what the
+    /// agent may take.
+    pub unwind_tables: Option<u64>,
+    /// Time off the CPU, microseconds, from which on stacks of threads that hold a request are taken; 0 = none.
+    pub off_cpu_micros: u32,
+    /// Whether stacks of calls are taken.
+    pub call_stacks: bool,
+    /// How functions of Python are shown in stacks; `None` = not at all.
+    pub python: Option<Lines>,
+    /// The same of PHP.
+    pub php: Option<Lines>,
+    /// Whether those of JavaScript are read.
+    pub javascript: bool,
+    /// Whether Java's frame sizes and method names are read from its virtual machine.
+    pub java: bool,
+    /// Which requests keep their own samples.
+    pub slow_requests: SlowRequests,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Self {
+            hertz: 99,
+            overhead_budget: overhead_budget::DEFAULT,
+            detail: 1.0,
+            unwind_tables: None,
+            off_cpu_micros: 100,
+            call_stacks: true,
+            python: Some(Lines::Definition),
+            php: Some(Lines::Definition),
+            javascript: true,
+            java: true,
+            slow_requests: SlowRequests::default(),
+        }
+    }
+}
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -26,27 +73,27 @@ pub(super) struct SamplingFile {
 
 impl SamplingFile {
     /// Puts what is given in the place of defaults.
-    pub(super) fn apply(&self, source: &Source<'_>, config: &mut Config) -> Result<(), ConfigError> {
+    pub(super) fn apply(&self, source: &Source<'_>, settings: &mut Sampling) -> Result<(), ConfigError> {
         if let Some(hertz) = &self.hertz {
-            config.hertz = source.number(hertz, 0..i64::from(MAX_HERTZ) + 1)?;
+            settings.hertz = source.number(hertz, 0..i64::from(MAX_HERTZ) + 1)?;
         }
         if let Some(budget) = &self.overhead_budget {
-            config.overhead_budget =
+            settings.overhead_budget =
                 crate::quantity::share(budget.get_ref()).map_err(|what| source.wrong(&budget.span(), what))?;
         }
         if let Some(detail) = &self.detail {
-            config.detail =
+            settings.detail =
                 crate::quantity::part(detail.get_ref()).map_err(|what| source.wrong(&detail.span(), what))?;
         }
         if let Some(size) = &self.unwind_tables {
             let bytes = crate::quantity::size(size.get_ref()).map_err(|what| source.wrong(&size.span(), what))?;
-            config.unwind_tables = Some(bytes);
+            settings.unwind_tables = Some(bytes);
         }
         if let Some(micros) = &self.off_cpu_microseconds {
-            config.off_cpu_micros = source.number(micros, 0..10_000_001)?;
+            settings.off_cpu_micros = source.number(micros, 0..10_000_001)?;
         }
-        config.call_stacks = self.call_stacks.unwrap_or(config.call_stacks);
-        for (given, shown) in [(&self.python, &mut config.python), (&self.php, &mut config.php)] {
+        settings.call_stacks = self.call_stacks.unwrap_or(settings.call_stacks);
+        for (given, shown) in [(&self.python, &mut settings.python), (&self.php, &mut settings.php)] {
             let Some(given) = given else { continue };
             *shown = match given.get_ref().as_str() {
                 "functions" => Some(Lines::Definition),
@@ -56,7 +103,7 @@ impl SamplingFile {
             };
         }
         let switches =
-            [(&self.javascript, &mut config.javascript, "functions"), (&self.java, &mut config.java, "methods")];
+            [(&self.javascript, &mut settings.javascript, "functions"), (&self.java, &mut settings.java, "methods")];
         for (given, read, on) in switches {
             let Some(given) = given else { continue };
             *read = match given.get_ref().as_str() {
@@ -65,7 +112,7 @@ impl SamplingFile {
                 _ => return Err(source.wrong(&given.span(), format!("expected \"{on}\" or \"off\""))),
             };
         }
-        config.slow_requests = profiles::slow_requests(source, self)?;
+        settings.slow_requests = profiles::slow_requests(source, self)?;
         Ok(())
     }
 }

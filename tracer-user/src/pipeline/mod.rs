@@ -205,7 +205,7 @@ impl Pipeline {
             ..Limits::for_memory(memory)
         };
         let mut engine = Engine::new(settings, limits, seed);
-        let debug_requests = config.debug_info.debuginfod.as_ref().map(|settings| settings.cache.clone());
+        let debug_requests = config.profiles.debug_info.debuginfod.as_ref().map(|settings| settings.cache.clone());
         let debug_requests = debug_requests.map(DebugRequests::into_directory);
         let declared = DeclaredTable::new(&config.declared);
         engine.expect_declared(declared.pairings());
@@ -224,15 +224,15 @@ impl Pipeline {
             metrics: Metrics::new().for_memory(memory).with_series(config.series).at(wall_offset),
             stats: ClassStats::new(),
             store: Store::new(wall_offset, host, config.transactions.keep).for_memory(memory),
-            profiles: Profiles::with_debug_files(&config.debug_info.directories, debug_requests.clone())
+            profiles: Profiles::with_debug_files(&config.profiles.debug_info.directories, debug_requests.clone())
                 .within(profiles::Bounds::for_memory(memory))
                 .with_lines(ShownLines {
-                    python: config.python.unwrap_or_default(),
-                    php: config.php.unwrap_or_default(),
+                    python: config.sampling.python.unwrap_or_default(),
+                    php: config.sampling.php.unwrap_or_default(),
                 })
-                .with_native_lines(config.debug_info.lines)
-                .with_java(config.java)
-                .with_owners(config.code_owners.clone()),
+                .with_native_lines(config.profiles.debug_info.lines)
+                .with_java(config.sampling.java)
+                .with_owners(config.profiles.code_owners.clone()),
             history: Collector::new(config.window.as_nanos() as u64, memory),
             activity: Activity::for_memory(memory),
             workloads: Workloads::for_memory(memory),
@@ -249,7 +249,7 @@ impl Pipeline {
             declared_not_kept: 0,
             policies: Policies::new(&config.service_classes, config.enforce),
             dimensions: Dimensions::new(&config.dimensions),
-            slow: Slow::new(config.slow_requests),
+            slow: Slow::new(config.sampling.slow_requests),
             open_requests: OpenRequests::default(),
             debug_requests,
             attainment: Attainment::new(&config.service_classes),
