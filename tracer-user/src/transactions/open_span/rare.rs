@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tracer_common::exchange_books::RequestPrefix;
+use tracer_common::exchange_counts::RequestPrefix;
 
 use super::on_demand::Blank;
 use crate::model::{
