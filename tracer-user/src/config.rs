@@ -7,7 +7,6 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::analysis;
 use crate::classes::ClassConfig;
 use crate::dimensions::Dimension;
 use crate::guard::shed::Ceilings;
@@ -20,7 +19,6 @@ use crate::runtimes::tls::Libraries;
 use crate::runtimes::{Extras, WatchWakes};
 use crate::service_classes::network::PacketPriorities;
 use crate::service_classes::{Mode, ServiceClasses};
-use crate::subsystems::login::ServerLogin;
 
 mod agent;
 mod class_rules;
@@ -43,6 +41,7 @@ mod subsystems;
 mod transactions;
 
 pub use agent::Agent;
+pub use findings::Analysis;
 pub use history::History;
 pub use hosts::Relay;
 pub use limits::OOM_SCORE_ADJ;
@@ -52,6 +51,7 @@ pub use reload::Sections;
 pub use sampling::Sampling;
 pub use source::ConfigError;
 use source::Source;
+pub use subsystems::Subsystems;
 pub use transactions::Transactions;
 
 /// The TOML file.
@@ -138,18 +138,12 @@ pub struct Config {
     pub sampling: Sampling,
     /// How stacks are shown.
     pub profiles: Profiles,
-    /// Length of a window of cost.
-    pub window: Duration,
-    /// Files of these windows.
+    /// Windows of cost, and their files.
     pub history: History,
-    /// When a change between windows is a finding.
-    pub analysis: analysis::detector::Settings,
-    /// Whose names books of databases show.
-    pub subsystems: crate::subsystems::Settings,
-    /// Database servers that are asked for their own figures.
-    pub database_logins: Vec<ServerLogin>,
-    /// Where findings are posted.
-    pub webhook: Option<crate::webhook::Settings>,
+    /// When a change between windows is a finding, and where findings are posted.
+    pub analysis: Analysis,
+    /// Books of databases.
+    pub subsystems: Subsystems,
     /// Protocols that are recognised by port.
     pub protocols: Protocols,
     /// Finished spans.
@@ -203,12 +197,9 @@ impl Default for Config {
             relay: Relay::default(),
             sampling: Sampling::default(),
             profiles: Profiles::default(),
-            window: Duration::from_secs(10),
             history: History::default(),
-            analysis: analysis::detector::Settings::default(),
-            subsystems: crate::subsystems::Settings::default(),
-            database_logins: Vec::new(),
-            webhook: None,
+            analysis: Analysis::default(),
+            subsystems: Subsystems::default(),
             protocols: Protocols::default(),
             transactions: Transactions::default(),
             runtimes: Extras::default(),
@@ -245,11 +236,9 @@ impl Config {
         file.protocols.apply(&source, &mut config.protocols)?;
         file.sampling.apply(&source, &mut config.sampling)?;
         config.profiles = file.profiles.check(&source)?;
-        file.history.apply(&source, &mut config)?;
-        file.analysis.apply(&source, &mut config.analysis)?;
-        config.analysis.scale_to(config.window);
-        file.subsystems.apply(&source, &mut config)?;
-        config.webhook = file.analysis.webhook(&source)?;
+        file.history.apply(&source, &mut config.history)?;
+        config.analysis = file.analysis.check(&source, config.history.window)?;
+        config.subsystems = file.subsystems.check(&source)?;
         file.transactions.apply(&source, &mut config.transactions)?;
         let RuntimesFile { tokio_wakers, go_ready } = file.runtimes;
         config.runtimes = Extras { tokio_wakers: tokio_wakers.into(), go_ready };

@@ -63,7 +63,7 @@ impl AgentFiles {
         }
         // Before this run writes any.
         self.past = past_windows(&config.history, &origin.host);
-        self.history = HistoryFiles::start(&config.history, &config.analysis, &origin.host)?;
+        self.history = HistoryFiles::start(&config.history, &config.analysis.detector, &origin.host)?;
         if self.history.is_some() {
             pipeline.history.collect_rows(&origin.host);
         }

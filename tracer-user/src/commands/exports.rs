@@ -59,7 +59,7 @@ impl Exports {
             Some(settings) => Some(ProfileExport::start(settings, host, &mut pipeline.profiles, monotonic())?),
             None => None,
         };
-        let webhook = match config.webhook.clone() {
+        let webhook = match config.analysis.webhook.clone() {
             Some(settings) => Some(Webhook::start(settings, host)?),
             None => None,
         };

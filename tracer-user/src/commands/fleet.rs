@@ -98,7 +98,7 @@ impl HistoryReader {
 /// Serves until it is interrupted.
 pub fn run(options: &FleetOptions) -> Result<(), Failure> {
     env_logger::Builder::new().filter_level(log::LevelFilter::Info).format_timestamp_millis().init();
-    let settings = options.config.as_deref().map(Config::load).transpose()?.map(|config| config.analysis);
+    let settings = options.config.as_deref().map(Config::load).transpose()?.map(|config| config.analysis.detector);
     let source = HistorySource::open(&options.history)
         .map_err(|error| Failure::Running(format!("{}: {error}", options.history)))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()

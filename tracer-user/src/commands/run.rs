@@ -80,7 +80,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     files.write_spans(options.transactions.as_deref(), &config, &origin, &mut pipeline)?;
     let exports = Exports::start(options, &config, &origin, &mut pipeline)?;
     let debuginfod = fetch_debug_files(&config, &pipeline)?;
-    let databases = DatabaseFigures::start(&config.database_logins)
+    let databases = DatabaseFigures::start(&config.subsystems.servers)
         .map_err(|error| Failure::Running(format!("no thread for questions to databases: {error}")))?;
     files.open(record, &config, &origin, &mut pipeline)?;
     drop(in_runtime);

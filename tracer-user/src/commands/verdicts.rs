@@ -63,7 +63,7 @@ pub async fn judge<'a>(
 /// Prints the findings of all hosts, oldest first within a host.
 pub fn run(options: &VerdictsOptions) -> Result<(), Failure> {
     env_logger::Builder::new().filter_level(log::LevelFilter::Warn).format_timestamp_millis().init();
-    let settings = options.config.as_deref().map(Config::load).transpose()?.map(|config| config.analysis);
+    let settings = options.config.as_deref().map(Config::load).transpose()?.map(|config| config.analysis.detector);
     let failed = |error: BucketError| Failure::Running(format!("{}: {error}", options.history));
     let source = HistorySource::open(&options.history).map_err(failed)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -1,5 +1,7 @@
 //! `[analysis]`: when a deviation is a finding, and where findings are posted.
 
+use std::time::Duration;
+
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -7,6 +9,15 @@ use super::{ConfigError, Source};
 use crate::analysis::detector::Settings;
 use crate::analysis::finding::FindingKind;
 use crate::webhook;
+
+/// Findings.
+#[derive(Clone, Debug, Default)]
+pub struct Analysis {
+    /// When a change between windows is one.
+    pub detector: Settings,
+    /// Where they are posted.
+    pub webhook: Option<webhook::Settings>,
+}
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -24,8 +35,16 @@ pub(super) struct AnalysisFile {
 }
 
 impl AnalysisFile {
+    /// Checks the section; `window` is how long windows are.
+    pub(super) fn check(&self, source: &Source<'_>, window: Duration) -> Result<Analysis, ConfigError> {
+        let mut detector = Settings::default();
+        self.apply(source, &mut detector)?;
+        detector.scale_to(window);
+        Ok(Analysis { detector, webhook: self.webhook(source)? })
+    }
+
     /// Puts what is given in the place of defaults.
-    pub(super) fn apply(&self, source: &Source<'_>, settings: &mut Settings) -> Result<(), ConfigError> {
+    fn apply(&self, source: &Source<'_>, settings: &mut Settings) -> Result<(), ConfigError> {
         if let Some(windows) = &self.warmup_windows {
             settings.warmup = source.number(windows, 12..361)?;
         }
@@ -58,7 +77,7 @@ impl AnalysisFile {
     }
 
     /// Where findings are posted, if anywhere.
-    pub(super) fn webhook(&self, source: &Source<'_>) -> Result<Option<webhook::Settings>, ConfigError> {
+    fn webhook(&self, source: &Source<'_>) -> Result<Option<webhook::Settings>, ConfigError> {
         let Some(given) = self.webhook.as_ref().filter(|given| !given.get_ref().is_empty()) else { return Ok(None) };
         let uri = given.get_ref().parse::<hyper::Uri>().ok().filter(|uri| {
             let scheme = uri.scheme_str().is_some_and(|scheme| matches!(scheme, "http" | "https"));

@@ -6,13 +6,15 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{Config, ConfigError, Source};
+use super::{ConfigError, Source};
 use crate::history::place::HistoryPlace;
 
-/// Settings of the history's files.
+/// Windows of cost, and their files.
 #[derive(Clone, Debug, PartialEq)]
 pub struct History {
-    /// Where they are kept; `None` = none are written.
+    /// Length of a window of cost.
+    pub window: Duration,
+    /// Where their files are kept; `None` = none are written.
     pub place: Option<HistoryPlace>,
     /// Their directory where `place` is a bucket: they are written there, and uploaded from there.
     pub spool: PathBuf,
@@ -31,7 +33,15 @@ impl Default for History {
         let spool = PathBuf::from("/var/lib/tracer/history");
         let days = |days: u64| Duration::from_secs(days * 24 * 3600);
         let (max_age, hourly_max_age, daily_max_age) = (days(90), days(366), days(5 * 366));
-        Self { place: None, spool, max_size: 1 << 30, max_age, hourly_max_age, daily_max_age }
+        Self {
+            window: Duration::from_secs(10),
+            place: None,
+            spool,
+            max_size: 1 << 30,
+            max_age,
+            hourly_max_age,
+            daily_max_age,
+        }
     }
 }
 
@@ -49,11 +59,10 @@ pub(super) struct HistoryFile {
 
 impl HistoryFile {
     /// Puts what is given in the place of defaults.
-    pub(super) fn apply(self, source: &Source<'_>, config: &mut Config) -> Result<(), ConfigError> {
+    pub(super) fn apply(self, source: &Source<'_>, settings: &mut History) -> Result<(), ConfigError> {
         if let Some(window) = &self.window {
-            config.window = source.time(window, Duration::from_secs(1)..=Duration::from_secs(60))?;
+            settings.window = source.time(window, Duration::from_secs(1)..=Duration::from_secs(60))?;
         }
-        let settings = &mut config.history;
         if let Some(dir) = self.dir.filter(|dir| !dir.get_ref().is_empty()) {
             let place = HistoryPlace::parse(dir.get_ref()).map_err(|what| source.wrong(&dir.span(), what))?;
             if matches!(&place, HistoryPlace::Directory(path) if path.is_relative()) {
@@ -85,6 +94,7 @@ impl HistoryFile {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Config;
     use super::*;
 
     #[test]

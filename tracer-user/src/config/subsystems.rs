@@ -3,12 +3,21 @@
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{Config, ConfigError, Source};
+use super::{ConfigError, Source};
 use crate::subsystems::login::{Address, ServerLogin};
 use crate::subsystems::{DatabaseSystem, Settings};
 
 /// Most servers that are asked.
 const SERVERS: usize = 16;
+
+/// Books of databases.
+#[derive(Clone, Debug, Default)]
+pub struct Subsystems {
+    /// Whose names they show.
+    pub names: Settings,
+    /// Database servers that are asked for their own figures.
+    pub servers: Vec<ServerLogin>,
+}
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -36,8 +45,10 @@ struct ServerFile {
 }
 
 impl SubsystemsFile {
-    pub(super) fn apply(self, source: &Source<'_>, config: &mut Config) -> Result<(), ConfigError> {
-        config.subsystems = Settings { users: self.users, user_metrics: self.user_metrics };
+    /// Checks the section.
+    pub(super) fn check(self, source: &Source<'_>) -> Result<Subsystems, ConfigError> {
+        let names = Settings { users: self.users, user_metrics: self.user_metrics };
+        let mut servers = Vec::new();
         if let Some(more) = self.server.get(SERVERS) {
             return Err(source.wrong(&more.span(), format!("expected at most {SERVERS} servers")));
         }
@@ -65,8 +76,8 @@ impl SubsystemsFile {
             })?;
             let password_file = source.absolute(server.password_file)?;
             let database = server.database.map(Spanned::into_inner);
-            config.database_logins.push(ServerLogin { system, address, user: server.user, database, password_file });
+            servers.push(ServerLogin { system, address, user: server.user, database, password_file });
         }
-        Ok(())
+        Ok(Subsystems { names, servers })
     }
 }

@@ -233,13 +233,13 @@ impl Pipeline {
                 .with_native_lines(config.profiles.debug_info.lines)
                 .with_java(config.sampling.java)
                 .with_owners(config.profiles.code_owners.clone()),
-            history: Collector::new(config.window.as_nanos() as u64, memory),
+            history: Collector::new(config.history.window.as_nanos() as u64, memory),
             activity: Activity::for_memory(memory),
             workloads: Workloads::for_memory(memory),
-            subsystems: Subsystems::new(config.subsystems),
+            subsystems: Subsystems::new(config.subsystems.names),
             wake_demand: WakeDemand::default(),
             roots: Roots::for_memory(memory),
-            detector: Detector::new(config.analysis.clone()),
+            detector: Detector::new(config.analysis.detector.clone()),
             writers: Vec::new(),
             not_written: 0,
             outputs: Vec::new(),
