@@ -1,29 +1,24 @@
 //! Configuration in two stages: `File` mirrors the TOML file, [`Config`] holds the checked settings.
 
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde::Deserialize;
 use toml::Spanned;
 
 use crate::classes::ClassConfig;
 use crate::dimensions::Dimension;
-use crate::guard::shed::Ceilings;
-use crate::guard::tables;
 use crate::host::services::NamingRules;
 use crate::instrumentation;
-use crate::metrics::SeriesLimits;
 use crate::runtimes::declared::Declared;
 use crate::runtimes::tls::Libraries;
 use crate::runtimes::{Extras, WatchWakes};
-use crate::service_classes::network::PacketPriorities;
-use crate::service_classes::{Mode, ServiceClasses};
+use crate::service_classes::ServiceClasses;
 
 mod agent;
 mod class_rules;
 mod declared;
 mod dimensions;
+mod enforcement;
 mod findings;
 mod history;
 mod hosts;
@@ -41,10 +36,11 @@ mod subsystems;
 mod transactions;
 
 pub use agent::Agent;
+pub use enforcement::Enforcement;
 pub use findings::Analysis;
 pub use history::History;
 pub use hosts::Relay;
-pub use limits::OOM_SCORE_ADJ;
+pub use limits::{Limits, OOM_SCORE_ADJ, Priority, Watchdog};
 pub use profiles::{DebugInfo, Profiles};
 pub use protocols::Protocols;
 pub use reload::Sections;
@@ -79,7 +75,7 @@ struct File {
     instrument: instrument::InstrumentFile,
     service_class: Vec<service_class::ServiceClassFile>,
     fleet: policies::FleetFile,
-    enforcement: service_class::EnforcementFile,
+    enforcement: enforcement::EnforcementFile,
     dimension: Vec<dimensions::DimensionFile>,
 }
 
@@ -127,102 +123,57 @@ struct ClassesFile {
     learn_after: Option<Spanned<i64>>,
 }
 
-/// The checked configuration.
-#[derive(Clone, Debug)]
+/// The checked configuration, in the order of `config/tracer.toml`.
+#[derive(Clone, Debug, Default)]
 pub struct Config {
     /// The agent itself: its address, and what it traces.
     pub agent: Agent,
-    /// Exchange of contexts with the agents of other hosts.
-    pub relay: Relay,
     /// Stack samples, and how much detail requests have.
     pub sampling: Sampling,
+    /// Hotspots that are traced as functions without being declared.
+    pub instrument: instrumentation::Settings,
     /// How stacks are shown.
     pub profiles: Profiles,
-    /// Windows of cost, and their files.
-    pub history: History,
-    /// When a change between windows is a finding, and where findings are posted.
-    pub analysis: Analysis,
     /// Books of databases.
     pub subsystems: Subsystems,
     /// Protocols that are recognised by port.
     pub protocols: Protocols,
     /// Finished spans.
     pub transactions: Transactions,
+    /// Windows of cost, and their files.
+    pub history: History,
+    /// When a change between windows is a finding, and where findings are posted.
+    pub analysis: Analysis,
     /// Costly opt-in probes of runtimes.
     pub runtimes: Extras,
     /// TLS libraries whose text is traced.
     pub tls: Libraries,
+    /// Exchange of contexts with the agents of other hosts.
+    pub relay: Relay,
     /// Request classes.
     pub classes: ClassConfig,
-    /// Rules that name services.
-    pub services: NamingRules,
-    /// Declared transactions, in the order of the file.
-    pub declared: Arc<[Declared]>,
-    /// Hotspots that are traced as functions without being declared.
-    pub instrument: instrumentation::Settings,
-    /// Declared dimensions of requests, in the order of the file.
-    pub dimensions: Arc<[Dimension]>,
-    /// Service classes.
-    pub service_classes: Arc<ServiceClasses>,
-    /// Whether their priorities are enforced.
-    pub enforce: Mode,
-    /// Directory of the state file of changed priorities.
-    pub state_dir: PathBuf,
-    /// Priorities of packets of high and of low network priority.
-    pub packets: PacketPriorities,
+    /// What the agent may take.
+    pub limits: Limits,
+    /// When it comes before others.
+    pub priority: Priority,
+    /// Whether service classes are enforced, and with what.
+    pub enforcement: Enforcement,
+    /// When it is given up.
+    pub watchdog: Watchdog,
     /// Policies that all hosts of a fleet take from one place.
     pub fleet: Option<policies::FleetSettings>,
-    /// Limits of the agent itself.
-    pub ceilings: Ceilings,
-    /// Series of `/metrics`.
-    pub series: SeriesLimits,
-    /// Most bytes of a recording.
-    pub max_recording: u64,
-    /// Nice value of its pipeline; its other threads are at 10 at least.
-    pub nice: i32,
-    /// How soon the kernel kills the agent when memory is short; `None` = [`OOM_SCORE_ADJ`], or the value it was
-    /// started with if that is higher.
-    pub oom_score_adj: Option<i32>,
-    /// How long the pipeline may stall before the watchdog detaches everything; zero = for ever.
-    pub stall: Duration,
+    /// Rules that name services.
+    pub services: NamingRules,
+    /// Declared dimensions of requests, in the order of the file.
+    pub dimensions: Arc<[Dimension]>,
+    /// Declared transactions, in the order of the file.
+    pub declared: Arc<[Declared]>,
+    /// Service classes.
+    pub service_classes: Arc<ServiceClasses>,
 }
 
 /// Longest configuration file, bytes.
 const FILE: u64 = 1 << 20;
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            agent: Agent::default(),
-            relay: Relay::default(),
-            sampling: Sampling::default(),
-            profiles: Profiles::default(),
-            history: History::default(),
-            analysis: Analysis::default(),
-            subsystems: Subsystems::default(),
-            protocols: Protocols::default(),
-            transactions: Transactions::default(),
-            runtimes: Extras::default(),
-            tls: Libraries::default(),
-            classes: ClassConfig::default(),
-            services: Vec::new(),
-            declared: Arc::from([]),
-            instrument: instrumentation::Settings::default(),
-            dimensions: Arc::from([]),
-            service_classes: Arc::default(),
-            enforce: Mode::default(),
-            state_dir: service_class::state_dir(),
-            packets: PacketPriorities::default(),
-            fleet: None,
-            ceilings: Ceilings { memory: tables::MEMORY, cpu: 1.0, calm: 30_000_000_000 },
-            series: SeriesLimits::default(),
-            max_recording: 8 << 30,
-            nice: 0,
-            oom_score_adj: None,
-            stall: Duration::from_secs(10),
-        }
-    }
-}
 
 impl Config {
     /// Checks `text`; `path` is for messages.
@@ -251,9 +202,9 @@ impl Config {
         if let Some(learn) = &file.classes.learn_after {
             config.classes.learn_after = source.number(learn, 2..10_001)?;
         }
-        file.limits.apply(&source, &mut config)?;
-        file.priority.apply(&source, &mut config)?;
-        file.watchdog.apply(&source, &mut config)?;
+        file.limits.apply(&source, &mut config.limits)?;
+        file.priority.apply(&source, &mut config.priority)?;
+        file.watchdog.apply(&source, &mut config.watchdog)?;
         for rule in &file.class {
             config.classes.rules.push(class_rules::check(&source, rule)?);
         }
@@ -261,12 +212,9 @@ impl Config {
         config.dimensions = dimensions::check(&source, &file.dimension)?;
         config.instrument = file.instrument.check(&source)?;
         config.service_classes = Arc::new(service_class::check(&source, file.service_class, &file.class)?);
-        if let Some(dir) = source.absolute(file.enforcement.state_dir)? {
-            config.state_dir = dir;
-        }
         file.fleet.apply(&source, &mut config)?;
         config.services = services::check(&source, file.service)?;
-        config.packets = service_class::packets(&source, file.enforcement.packets.as_ref())?;
+        file.enforcement.apply(&source, &mut config.enforcement)?;
         Ok(config)
     }
 }
@@ -295,9 +243,9 @@ mod tests {
         assert_eq!(config.tls, default.tls);
         assert_eq!(config.classes.max_per_service, default.classes.max_per_service);
         assert_eq!(config.classes.learn_after, default.classes.learn_after);
-        assert_eq!((config.ceilings, config.stall), (default.ceilings, default.stall));
-        assert_eq!(config.max_recording, default.max_recording);
-        assert_eq!((config.nice, config.oom_score_adj), (default.nice, Some(OOM_SCORE_ADJ)));
+        assert_eq!((config.limits.ceilings, config.watchdog.stall), (default.limits.ceilings, default.watchdog.stall));
+        assert_eq!(config.limits.max_recording, default.limits.max_recording);
+        assert_eq!((config.priority.nice, config.priority.oom_score_adj), (default.priority.nice, Some(OOM_SCORE_ADJ)));
     }
 
     #[test]

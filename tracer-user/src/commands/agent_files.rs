@@ -68,7 +68,7 @@ impl AgentFiles {
             pipeline.history.collect_rows(&origin.host);
         }
         // Last: a recording is never overwritten, so the next attempt after a mistake elsewhere would be refused.
-        self.recorder = record.map(|path| Writer::create(path, origin, config.max_recording)).transpose()?;
+        self.recorder = record.map(|path| Writer::create(path, origin, config.limits.max_recording)).transpose()?;
         self.waiting.extend(self.saver.as_ref().map(Saver::waiting));
         self.waiting.extend(self.recorder.as_ref().map(Writer::waiting));
         Ok(())

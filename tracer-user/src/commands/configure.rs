@@ -47,7 +47,7 @@ pub(super) fn configure(options: &AgentOptions) -> Result<(Config, Sections), Fa
             file.clone_from(given);
         }
     }
-    config.enforce = options.enforce;
+    config.enforcement.mode = options.enforce;
     config.agent.own_netns |= options.own_netns;
     config.relay.tcp_option |= options.inband_tcp_option;
     if !options.inband_header.is_empty() {
@@ -60,13 +60,13 @@ pub(super) fn configure(options: &AgentOptions) -> Result<(Config, Sections), Fa
         config.history.place.clone_from(&options.history);
     }
     if let Some(memory) = options.max_memory {
-        config.ceilings.memory = memory;
+        config.limits.ceilings.memory = memory;
     }
     if let Some(cpu) = options.max_cpu {
-        config.ceilings.cpu = cpu;
+        config.limits.ceilings.cpu = cpu;
     }
     if let Some(nice) = options.nice {
-        config.nice = nice;
+        config.priority.nice = nice;
     }
     if let Some(hertz) = options.hertz {
         config.sampling.hertz = hertz;

@@ -96,7 +96,7 @@ struct Ending {
 
 impl Ending {
     fn start(config: &Config) -> Result<Self, Failure> {
-        let resetter = if config.enforce == Mode::On && config.service_classes.ends_requests() {
+        let resetter = if config.enforcement.mode == Mode::On && config.service_classes.ends_requests() {
             let failed = |why| {
                 Failure::SelfTest(format!(
                     "--enforce on: a service class ends requests, and connections cannot be reset: {why}; see \
@@ -146,7 +146,7 @@ struct FeedbackLoop {
 
 impl FeedbackLoop {
     fn new(config: &Config) -> Self {
-        let controller = Feedback::new(&config.service_classes.classes, config.enforce == Mode::On);
+        let controller = Feedback::new(&config.service_classes.classes, config.enforcement.mode == Mode::On);
         Self { controller, slice: 0, counts: vec![FeedbackActions::default(); NAMES] }
     }
 
@@ -184,7 +184,7 @@ impl Network {
     fn new(config: &Config) -> Self {
         Self {
             decision: NetworkDecision::new(network_priorities(config)),
-            packets: config.packets,
+            packets: config.enforcement.packets,
             sending: Vec::new(),
             counts: vec![NetworkActions::default(); NAMES],
             attached: send_priority_mode(config) == SendPriorityMode::On,
@@ -222,7 +222,7 @@ fn network_priorities(config: &Config) -> Vec<crate::service_classes::Priority> 
 
 /// Whether packets are given priorities: only where a class asks for it.
 pub(super) fn send_priority_mode(config: &Config) -> SendPriorityMode {
-    if config.enforce == Mode::On && config.service_classes.changes_network() {
+    if config.enforcement.mode == Mode::On && config.service_classes.changes_network() {
         SendPriorityMode::On
     } else {
         SendPriorityMode::Off
@@ -231,7 +231,7 @@ pub(super) fn send_priority_mode(config: &Config) -> SendPriorityMode {
 
 /// Checks that enforcement is allowed: by root, in a file that only root can change, with the privilege to undo it.
 pub(super) fn allow(config: &Config, file: Option<&std::path::Path>) -> Result<(), Failure> {
-    if config.enforce != Mode::On {
+    if config.enforcement.mode != Mode::On {
         return Ok(());
     }
     let Some(file) = file else {
@@ -253,7 +253,7 @@ pub(super) fn allow(config: &Config, file: Option<&std::path::Path>) -> Result<(
 
 /// Why enforcement needs `CAP_SYS_ADMIN`; `None`: it does not.
 pub(super) fn why_admin_capability(config: &Config) -> Option<&'static str> {
-    (config.enforce == Mode::On)
+    (config.enforcement.mode == Mode::On)
         .then_some("--enforce on may end requests of services in network namespaces of their own")
 }
 
@@ -273,27 +273,30 @@ impl Enforcing {
     /// Restores what an earlier agent left, whatever the mode, and starts the lever if priorities are enforced.
     pub(super) fn start(config: &Config) -> Result<Self, Failure> {
         let classes = &config.service_classes.classes;
-        let lever = if config.enforce == Mode::On {
+        let lever = if config.enforcement.mode == Mode::On {
             let failed = |error: io::Error| {
                 let why = if error.kind() == io::ErrorKind::WouldBlock {
                     "another agent enforces service classes with it".to_owned()
                 } else {
                     error.to_string()
                 };
-                Failure::Running(format!("--enforce on: state directory {}: {why}", config.state_dir.display()))
+                Failure::Running(format!(
+                    "--enforce on: state directory {}: {why}",
+                    config.enforcement.state_dir.display()
+                ))
             };
-            let (lever, recovered) = Lever::start(&config.state_dir, NAMES).map_err(failed)?;
+            let (lever, recovered) = Lever::start(&config.enforcement.state_dir, NAMES).map_err(failed)?;
             report(&recovered);
             Some(lever)
         } else {
-            match lever::recover_left(&config.state_dir) {
+            match lever::recover_left(&config.enforcement.state_dir) {
                 Ok(Some(recovered)) => report(&recovered),
                 Ok(None) => {}
                 // Another agent works with it: what it says is no leftover.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => log::warn!(
                     "{}: {error}: priorities that a killed agent may have left are not restored",
-                    config.state_dir.display()
+                    config.enforcement.state_dir.display()
                 ),
             }
             None
@@ -301,7 +304,7 @@ impl Enforcing {
         let mut numbers = Numbers::default();
         numbers.set(classes);
         Ok(Self {
-            mode: config.enforce,
+            mode: config.enforcement.mode,
             numbers,
             decision: Decision::new(classes.iter().map(|class| class.cpu).collect()),
             lever,

@@ -105,14 +105,15 @@ pub(super) fn fetch_debug_files(config: &Config, pipeline: &Pipeline) -> Result<
 
 /// Has stacks walked by unwind tables, where the kernel and the settings allow it.
 fn unwinding(kernel: &mut Kernel, rings: &mut Rings, config: &Config) -> Option<Unwinder> {
-    let bytes = config.sampling.unwind_tables.unwrap_or_else(|| scaled(UNWIND_BYTES, config.ceilings.memory) as u64);
+    let bytes =
+        config.sampling.unwind_tables.unwrap_or_else(|| scaled(UNWIND_BYTES, config.limits.ceilings.memory) as u64);
     if bytes == 0 {
         kernel.no_unwind = Some("unwind_tables is 0".into());
         return None;
     }
     // `check` reports what follows.
     kernel.try_unwinding(rings).ok()?;
-    let started = Unwinder::start(kernel.tables.take()?, Bounds { bytes }, config.nice, config.sampling.java);
+    let started = Unwinder::start(kernel.tables.take()?, Bounds { bytes }, config.priority.nice, config.sampling.java);
     if let Err(error) = &started {
         kernel.no_unwind = Some(format!("no thread for unwind tables: {error}"));
         if let Err(error) = kernel.policy.unwind(false) {

@@ -98,7 +98,7 @@ impl Reloading {
     pub(super) fn start(path: &Path, config: &Config, sections: Sections) -> Result<(Self, ReloadRequests), Failure> {
         let (ask, asked) = sync_channel(1);
         let (answer, read) = sync_channel(1);
-        let (file, mode, watched) = (path.to_owned(), config.enforce, config.agent.reload_on_change);
+        let (file, mode, watched) = (path.to_owned(), config.enforcement.mode, config.agent.reload_on_change);
         std::thread::Builder::new()
             .name("tracer-reload".into())
             .spawn(move || follow(&file, mode, watched, &sections, &asked, &answer))
@@ -157,7 +157,7 @@ fn follow(
 
 fn read(path: &Path, mode: Mode, started_with: &Sections) -> Result<Box<Fresh>, String> {
     let (mut config, sections) = Config::load_sections(path).map_err(|error| error.to_string())?;
-    config.enforce = mode;
+    config.enforcement.mode = mode;
     enforcing::allow(&config, Some(path)).map_err(|failure| failure.to_string())?;
     Ok(Box::new(Fresh { config, need_restart: sections.need_restart(started_with) }))
 }

@@ -100,8 +100,8 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     let watchdog = Watchdog {
         status: Arc::clone(&status),
         tid: self_process::thread_id(),
-        stall: config.stall,
-        ceilings: config.ceilings,
+        stall: config.watchdog.stall,
+        ceilings: config.limits.ceilings,
         nice: nice_before,
         detach,
         detached: Box::new(pipeline.metrics.on_detached()),

@@ -9,7 +9,7 @@ use crate::kernel::selftest;
 
 /// Runs the self-test and says what follows from it and from what could not be attached.
 pub(super) fn check(kernel: &mut Kernel, rings: &mut Rings, host: String, config: &Config) -> Result<Health, Failure> {
-    let mut health = Health { host, ceilings: Some(config.ceilings), ..Health::default() };
+    let mut health = Health { host, ceilings: Some(config.limits.ceilings), ..Health::default() };
     for attached in &kernel.attached {
         if let Some(why) = &attached.missing {
             health.degraded.push(format!("{}: {why}; {}", attached.hook, attached.without));

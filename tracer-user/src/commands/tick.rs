@@ -97,6 +97,6 @@ impl Agent {
         pipeline.metrics.set_own(cpu, rss);
         let (_, cores) = self.status.usage();
         self.health.own_cores = cores;
-        pipeline.metrics.set_usage(&self.config.ceilings, memory, cores);
+        pipeline.metrics.set_usage(&self.config.limits.ceilings, memory, cores);
     }
 }

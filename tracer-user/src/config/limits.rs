@@ -5,13 +5,36 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{Config, ConfigError, Source};
+use super::{ConfigError, Source};
+use crate::guard::shed::Ceilings;
+use crate::guard::tables;
 use crate::metrics::SeriesLimits;
 
 /// Default `oom_score_adj` of the agent: the kernel kills it before the programs it traces.
 pub const OOM_SCORE_ADJ: i32 = 500;
 /// Longest `restore_after` and `stall`.
 const HOUR: Duration = Duration::from_secs(3600);
+
+/// What the agent may take.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limits {
+    /// Most memory and CPU.
+    pub ceilings: Ceilings,
+    /// Series of `/metrics`.
+    pub series: SeriesLimits,
+    /// Most bytes of a recording.
+    pub max_recording: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            ceilings: Ceilings { memory: tables::MEMORY, cpu: 1.0, calm: 30_000_000_000 },
+            series: SeriesLimits::default(),
+            max_recording: 8 << 30,
+        }
+    }
+}
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -26,29 +49,39 @@ pub(super) struct LimitsFile {
 
 impl LimitsFile {
     /// Puts what is given in the place of defaults.
-    pub(super) fn apply(&self, source: &Source<'_>, config: &mut Config) -> Result<(), ConfigError> {
+    pub(super) fn apply(&self, source: &Source<'_>, settings: &mut Limits) -> Result<(), ConfigError> {
         if let Some(memory) = &self.max_memory {
-            config.ceilings.memory =
+            settings.ceilings.memory =
                 crate::quantity::memory(memory.get_ref()).map_err(|what| source.wrong(&memory.span(), what))?;
         }
         if let Some(cpu) = &self.max_cpu {
-            config.ceilings.cpu =
+            settings.ceilings.cpu =
                 crate::quantity::cores(cpu.get_ref()).map_err(|what| source.wrong(&cpu.span(), what))?;
         }
         if let Some(most) = &self.max_series {
-            config.series.max_series = source.number(most, SeriesLimits::LEAST as i64..1_000_001)?;
+            settings.series.max_series = source.number(most, SeriesLimits::LEAST as i64..1_000_001)?;
         }
         if let Some(idle) = &self.series_idle {
-            config.series.idle = source.time(idle, Duration::from_secs(10)..=Duration::from_secs(30 * 24 * 3600))?;
+            settings.series.idle = source.time(idle, Duration::from_secs(10)..=Duration::from_secs(30 * 24 * 3600))?;
         }
         if let Some(calm) = &self.restore_after {
-            config.ceilings.calm = source.time(calm, Duration::from_secs(1)..=HOUR)?.as_nanos() as u64;
+            settings.ceilings.calm = source.time(calm, Duration::from_secs(1)..=HOUR)?.as_nanos() as u64;
         }
         if let Some(most) = &self.max_recording {
-            config.max_recording = source.size(most)?;
+            settings.max_recording = source.size(most)?;
         }
         Ok(())
     }
+}
+
+/// When the agent comes before others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Priority {
+    /// Nice value of the pipeline; the other threads are at 10 at least.
+    pub nice: i32,
+    /// How soon the kernel kills the agent when memory is short; `None` = [`OOM_SCORE_ADJ`], or the value it was
+    /// started with if that is higher.
+    pub oom_score_adj: Option<i32>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -60,14 +93,27 @@ pub(super) struct PriorityFile {
 
 impl PriorityFile {
     /// Puts what is given in the place of defaults.
-    pub(super) fn apply(&self, source: &Source<'_>, config: &mut Config) -> Result<(), ConfigError> {
+    pub(super) fn apply(&self, source: &Source<'_>, settings: &mut Priority) -> Result<(), ConfigError> {
         if let Some(nice) = &self.nice {
-            config.nice = source.number(nice, -20..20)?;
+            settings.nice = source.number(nice, -20..20)?;
         }
         if let Some(score) = &self.oom_score_adj {
-            config.oom_score_adj = Some(source.number(score, -1000..1001)?);
+            settings.oom_score_adj = Some(source.number(score, -1000..1001)?);
         }
         Ok(())
+    }
+}
+
+/// When the agent is given up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Watchdog {
+    /// How long the pipeline may stall before the watchdog detaches everything; zero = for ever.
+    pub stall: Duration,
+}
+
+impl Default for Watchdog {
+    fn default() -> Self {
+        Self { stall: Duration::from_secs(10) }
     }
 }
 
@@ -79,10 +125,10 @@ pub(super) struct WatchdogFile {
 
 impl WatchdogFile {
     /// Puts what is given in the place of defaults.
-    pub(super) fn apply(&self, source: &Source<'_>, config: &mut Config) -> Result<(), ConfigError> {
+    pub(super) fn apply(&self, source: &Source<'_>, settings: &mut Watchdog) -> Result<(), ConfigError> {
         if let Some(stall) = &self.stall {
             let off = crate::quantity::duration(stall.get_ref()).is_ok_and(|stall| stall.is_zero());
-            config.stall = if off { Duration::ZERO } else { source.time(stall, Duration::from_secs(2)..=HOUR)? };
+            settings.stall = if off { Duration::ZERO } else { source.time(stall, Duration::from_secs(2)..=HOUR)? };
         }
         Ok(())
     }

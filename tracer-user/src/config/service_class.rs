@@ -1,6 +1,5 @@
-//! `[[service_class]]` and `[enforcement]`: service classes.
+//! `[[service_class]]`: service classes.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +11,6 @@ use super::{ConfigError, Source};
 use crate::classes::rules::Glob;
 use crate::service_classes::hours::WeeklyHours;
 use crate::service_classes::limits::{END_AFTER, OPEN_MAX, RequestLimits};
-use crate::service_classes::network::PacketPriorities;
 use crate::service_classes::{CLASSES_MAX, Goal, Priority, RULES_MAX, Rule, ServiceClass, ServiceClasses};
 
 /// Longest name, and longest condition, bytes.
@@ -58,29 +56,6 @@ struct RuleFile {
     user: Option<Spanned<String>>,
     header: Option<Spanned<HeaderFile>>,
     time: Option<Spanned<String>>,
-}
-
-/// Settings of enforcement, as in the file.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct EnforcementFile {
-    pub(super) state_dir: Option<Spanned<String>>,
-    pub(super) packets: Option<PacketsFile>,
-}
-
-/// Priorities of packets, as in the file.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(super) struct PacketsFile {
-    high: Option<Spanned<String>>,
-    low: Option<Spanned<String>>,
-}
-
-/// Where the state file is without a setting: the service manager's directory, or one that is gone with the boot, like
-/// the priorities.
-pub(super) fn state_dir() -> PathBuf {
-    let given = std::env::var_os("STATE_DIRECTORY").filter(|dir| std::path::Path::new(dir).is_absolute());
-    given.map_or_else(|| PathBuf::from("/run/tracer"), PathBuf::from)
 }
 
 /// Checks them, and the names that rules for request classes use.
@@ -191,21 +166,6 @@ fn request_limits(source: &Source<'_>, file: &ServiceClassFile) -> Result<Reques
         end_after: file.end_after.as_ref().map(time).transpose()?,
         max_open: file.max_open.as_ref().map(|most| source.number(most, 1..OPEN_MAX + 1)).transpose()?,
     })
-}
-
-/// Checks the packets' priorities.
-pub(super) fn packets(source: &Source<'_>, file: Option<&PacketsFile>) -> Result<PacketPriorities, ConfigError> {
-    let mut all = PacketPriorities::default();
-    let Some(file) = file else { return Ok(all) };
-    for (given, place) in [(&file.high, &mut all.high), (&file.low, &mut all.low)] {
-        let Some(given) = given else { continue };
-        *place = PacketPriorities::parse(given.get_ref()).ok_or_else(|| {
-            let what = "expected a packet priority from 0 to 15, such as \"6\", or the handle of a class of a queueing \
-                        discipline as tc writes it, such as \"1:10\"";
-            source.wrong(&given.span(), what)
-        })?;
-    }
-    Ok(all)
 }
 
 fn check_goal(source: &Source<'_>, goal: &Spanned<GoalFile>) -> Result<Goal, ConfigError> {

@@ -198,7 +198,7 @@ impl Pipeline {
             host: config.wants_host(),
             ..Settings::default()
         };
-        let memory = config.ceilings.memory;
+        let memory = config.limits.ceilings.memory;
         let limits = Limits {
             grace: config.transactions.grace.as_nanos() as u64,
             handover: config.transactions.handover.as_nanos() as u64,
@@ -221,7 +221,7 @@ impl Pipeline {
             gone: Vec::new(),
             replaced: Vec::new(),
             short_lived: short_lived::ShortLived::default(),
-            metrics: Metrics::new().for_memory(memory).with_series(config.series).at(wall_offset),
+            metrics: Metrics::new().for_memory(memory).with_series(config.limits.series).at(wall_offset),
             stats: ClassStats::new(),
             store: Store::new(wall_offset, host, config.transactions.keep).for_memory(memory),
             profiles: Profiles::with_debug_files(&config.profiles.debug_info.directories, debug_requests.clone())
@@ -247,7 +247,7 @@ impl Pipeline {
             declared_reports: DeclaredReports::new(&declared).for_memory(memory),
             declared,
             declared_not_kept: 0,
-            policies: Policies::new(&config.service_classes, config.enforce),
+            policies: Policies::new(&config.service_classes, config.enforcement.mode),
             dimensions: Dimensions::new(&config.dimensions),
             slow: Slow::new(config.sampling.slow_requests),
             open_requests: OpenRequests::default(),

@@ -50,7 +50,7 @@ impl Pipeline {
         });
         self.metrics.forget_service_classes(&old, &config.service_classes, &services.collect::<Vec<_>>());
         self.attainment.replace(&config.service_classes);
-        self.policies.replace(&config.service_classes, config.enforce);
+        self.policies.replace(&config.service_classes, config.enforcement.mode);
         changes
     }
 
