@@ -161,7 +161,8 @@ impl ConnectionParser {
             parser.broken(is_request);
         }
         if let Some(protocol) = self.protocol.filter(|protocol| is_request && protocol.pipelines()) {
-            if let Some(next) = protocol.next_request(captured) {
+            let shown = self.parser.as_ref().and_then(|parser| parser.next_request(captured));
+            if let Some(next) = shown.or_else(|| protocol.next_request(captured)) {
                 out.push(ExchangeEvent::Lost { dir: chunk.dir, bytes: next as u64 });
                 self.pair.overflow(chunk.at, chunk.arrived);
                 return next as u64;

@@ -251,6 +251,11 @@ pub trait Parser: Send + fmt::Debug {
         let _ = bytes;
         None
     }
+    /// As [`Protocol::next_request`], by what this connection has shown.
+    fn next_request(&self, bytes: &[u8]) -> Option<usize> {
+        let _ = bytes;
+        None
+    }
     /// The message being read (a request if `requests`, else a reply) is cut off.
     fn broken(&mut self, requests: bool) {
         let _ = requests;

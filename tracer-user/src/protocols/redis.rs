@@ -191,7 +191,7 @@ struct Values {
     awaited: (u16, Awaited),
     /// What the latest message shows of a job.
     job: Option<JobEvent>,
-    /// Arrays came one after the other, with nothing missed between them.
+    /// Commands came one after the other, with nothing missed between them.
     in_step: bool,
     /// Number of the database that was selected.
     namespace: Option<Arc<str>>,
@@ -330,6 +330,11 @@ impl Values {
                     return Step::Invalid;
                 }
                 self.inline = true;
+                if command.is_none() && !self.in_step {
+                    // What is left of a command whose beginning was missed.
+                    message = Request::unnamed();
+                }
+                self.in_step = true;
                 if message.expected.note == NOTE_SELECT {
                     self.namespace = None;
                 }
@@ -338,6 +343,8 @@ impl Values {
                 Step::Head { used, message, body: Body::Length(0) }
             }
             Read::Short if !cut => Step::NeedMore,
+            // Among others, as an array whose end was not captured.
+            Read::Short if self.inline => unnamed(bytes),
             Read::Short | Read::Bad => Step::Invalid,
         }
     }
@@ -473,6 +480,18 @@ impl Parser for Values {
         }
         let body = if expected.tunnel && failure.is_none() { Body::Switch } else { body };
         Step::Head { used, message: Reply { status: 0, failure, interim }, body }
+    }
+
+    fn next_request(&self, bytes: &[u8]) -> Option<usize> {
+        if !self.inline {
+            return None;
+        }
+        let begins = |at: &usize| {
+            let rest = bytes.get(*at..).unwrap_or_default();
+            let end = rest.iter().position(|byte| matches!(byte, b' ' | b'\r' | b'\n'));
+            rest.first() == Some(&b'*') || end.and_then(|end| COMMANDS.find(rest.get(..end)?)).is_some()
+        };
+        memchr::memchr_iter(b'\n', bytes).map(|at| at + 1).find(begins)
     }
 
     fn take_job(&mut self) -> Option<JobEvent> {

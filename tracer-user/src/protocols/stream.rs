@@ -102,6 +102,8 @@ pub(super) struct Stream {
     pub(super) state: StreamState,
     /// Head collected so far; empty while none is.
     pub(super) buffer: Vec<u8>,
+    /// The protocol is unknown, and more of what came in this direction passed than was collected.
+    pub(super) begins_cut: bool,
     /// First byte of the current message: operation, arrival, position.
     pub(super) start: Option<(Stamp, Nanos, u64)>,
     /// Last operation.
@@ -132,6 +134,7 @@ impl Stream {
             pos: 0,
             state: StreamState::Start,
             buffer: Vec::new(),
+            begins_cut: false,
             start: None,
             last: Stamp::default(),
             bytes: 0,
@@ -149,6 +152,7 @@ impl Stream {
     pub(super) fn restart(&mut self) {
         self.state = StreamState::Start;
         self.buffer = Vec::new();
+        self.begins_cut = false;
         self.start = None;
         self.bytes = 0;
         self.head_bytes = 0;

@@ -12,6 +12,10 @@ const MISSES: u8 = 2;
 /// The same for a connection joined in mid-stream, where most operations carry bodies.
 const MISSES_MIDSTREAM: u8 = 32;
 
+/// Bytes that are collected until a protocol shows: of one message, and where many requests may have been sent at once.
+const UNDECIDED_MESSAGE: usize = 64;
+const UNDECIDED_PIPELINE: usize = 32 << 10;
+
 impl ConnectionParser {
     /// Detects the protocol; true when that protocol's parser can take `chunk`.
     pub(super) fn detect(
@@ -31,6 +35,11 @@ impl ConnectionParser {
             self.misses = self.misses.saturating_add(u8::from(!stream.buffer.is_empty()));
             stream.buffer = Vec::new();
             stream.start = None;
+            stream.begins_cut = false;
+        }
+        if stream.begins_cut {
+            // Within messages of which only the first bytes were captured.
+            return false;
         }
         // The first bytes may arrive one by one.
         let gathered;
@@ -46,7 +55,7 @@ impl ConnectionParser {
             self.go_on_inside(chunk, *inside);
             return true;
         }
-        let (mut more, mut either) = (false, false);
+        let (mut more, mut pipelined, mut either) = (false, false, false);
         for protocol in self.standing.candidates() {
             let requests = match protocol.detect(bytes) {
                 Detected::Request => chunk.dir,
@@ -61,6 +70,7 @@ impl ConnectionParser {
                 }
                 Detected::NeedMore => {
                     more = true;
+                    pipelined |= protocol.pipelines();
                     continue;
                 }
                 Detected::Either => {
@@ -118,9 +128,15 @@ impl ConnectionParser {
             }
             return true;
         }
-        if more && self.misses < limit && chunk.head.len() as u64 == chunk.len && stream.buffer.len() < 64 {
+        let most = if pipelined { UNDECIDED_PIPELINE } else { UNDECIDED_MESSAGE };
+        let room = chunk.head.len() as u64 == chunk.len && stream.buffer.len() < most;
+        if more && self.misses < limit && (room || pipelined) {
             stream.begin(chunk, 0);
-            stream.buffer.extend_from_slice(chunk.head);
+            // Many requests may have been sent at once: their replies, and the first ones, are enough.
+            stream.begins_cut = !room;
+            if room || stream.buffer.is_empty() {
+                stream.buffer.extend_from_slice(chunk.head);
+            }
             return false;
         }
         stream.buffer = Vec::new();
@@ -157,10 +173,12 @@ impl ConnectionParser {
         let stream = self.stream(dir);
         let Some((at, arrived, pos)) = stream.start else { return false };
         let asked = std::mem::take(&mut stream.buffer);
+        let cut = std::mem::take(&mut stream.begins_cut);
+        let len = if cut { stream.pos.saturating_sub(pos) } else { asked.len() as u64 };
         let found = self.standing.candidates().find(|protocol| protocol.answers(&asked, chunk.head));
-        let request = Chunk { dir, pos, len: asked.len() as u64, head: &asked, tail: &[], fragments: &[], at, arrived };
+        let request = Chunk { dir, pos, len, head: &asked, tail: &[], fragments: &[], at, arrived };
         let Some(protocol) = found else {
-            let may_be = self.standing.candidates().any(|protocol| protocol.may_answer(&asked, chunk.head));
+            let may_be = !cut && self.standing.candidates().any(|protocol| protocol.may_answer(&asked, chunk.head));
             if may_be && self.standing.keep(&request, chunk) {
                 self.stream(dir).restart();
                 (self.misses, self.verdict) = (0, Verdict::Unknown);

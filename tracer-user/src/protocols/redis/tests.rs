@@ -257,6 +257,79 @@ fn inline_commands_need_their_reply_to_be_believed() {
     assert_eq!(conversation.protocol(), Some("memcached"));
 }
 
+/// What `redis-cli --pipe` sends of a file of lines, and what Redis 7.0 answers; sent in operations of 16 KiB, answered as it reads.
+fn piped_lines(captured: usize) -> (Vec<Op>, usize) {
+    let mut asked: String = (0..2000).map(|number| format!("SET key{number} value{number}\r\n")).collect();
+    asked += "PING\r\nNOSUCH a b\r\nget key1\r\n\r\n*2\r\n$4\r\nECHO\r\n$20\r\n01234567890123456789\r\n";
+    let last = "+PONG\r\n-ERR unknown command 'NOSUCH', with args beginning with: 'a' 'b' \r\n$6\r\nvalue1\r\n$20\r\n01234567890123456789\r\n";
+    let mut ops = Vec::new();
+    let mut answered = 0;
+    let mut sent = 0;
+    for piece in asked.as_bytes().chunks(16384) {
+        let piece = std::str::from_utf8(piece).expect("ASCII");
+        ops.push(cap(rx(piece), captured));
+        // The first two arrive before the first answer.
+        sent += piece.len();
+        let whole = asked[..sent].matches('\n').count().min(2000);
+        if sent > 16384 && whole > answered {
+            ops.push(tx(&"+OK\r\n".repeat(whole - answered)));
+            answered = whole;
+        }
+    }
+    ops.push(tx(last));
+    (ops, 2004)
+}
+
+#[test]
+fn every_line_of_a_pipe_counts() {
+    // How much of an operation is captured, and how many of the first operation's commands are named by that.
+    for (captured, named) in [(usize::MAX, 724), (4096, 189), (256, 13), (128, 6), (20, 1)] {
+        let (ops, expected) = piped_lines(captured);
+        let mut conversation = ConnectionParser::new(false);
+        let lines = summary(&play(&mut conversation, &ops));
+        assert_eq!(conversation.protocol(), Some("redis"), "{captured}");
+        let answered: Vec<&String> = lines.iter().filter(|line| line.contains(" -> ")).collect();
+        let count = |name: &str| answered.iter().filter(|line| line.starts_with(name)).count();
+        assert_eq!(answered.len(), expected, "{captured}");
+        assert!(count("SET  ") >= named, "{captured}: {} SET", count("SET  "));
+        // The only unknown command; no piece of another one has its name.
+        assert!(count("_OTHER") <= 1, "{captured}: {} _OTHER", count("_OTHER"));
+        let names = ["SET", "_UNNAMED", "PING", "GET", "ECHO", "_OTHER"].map(count);
+        assert_eq!(names.iter().sum::<usize>(), expected, "{captured}: {names:?}");
+        if captured == usize::MAX {
+            assert_eq!(names[2..], [1, 1, 1, 1], "what was captured is named");
+        }
+    }
+}
+
+#[test]
+fn lines_of_other_protocols_are_not_taken_for_commands() {
+    let lines: String = (0..2000).map(|number| format!("get key{number}\r\n")).collect();
+    for (answer, expected) in
+        [("200 ok\r\n", None), ("END\r\n", Some("memcached")), ("hello\r\n", None), ("$-1\r\n", Some("redis"))]
+    {
+        let mut ops: Vec<Op> = lines
+            .as_bytes()
+            .chunks(16384)
+            .map(|piece| cap(rx(std::str::from_utf8(piece).expect("ASCII")), 256))
+            .collect();
+        ops.push(tx(&answer.repeat(2000)));
+        let mut conversation = ConnectionParser::new(false);
+        let events = play(&mut conversation, &ops);
+        assert_eq!(conversation.protocol(), expected, "{answer}");
+        let answered = summary(&events).iter().filter(|line| line.contains(" -> ")).count();
+        assert_eq!(answered, if expected.is_some() { 2000 } else { 0 }, "{answer}");
+    }
+    // A connection that begins so and is another protocol's from its second message on.
+    let mut conversation = ConnectionParser::new(false);
+    let http = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    play(
+        &mut conversation,
+        &[cap(rx(&lines), 256), tx("what?\r\n"), rx(http), tx("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")],
+    );
+    assert_eq!(conversation.protocol(), Some("http"));
+}
+
 #[test]
 fn values_need_not_be_captured() {
     let big = "x".repeat(100_000);
