@@ -13,7 +13,16 @@ pub type Stacks = HashMap<String, f64>;
 /// the agent is busy.
 pub fn stacks(agent: &Agent, service: &str, path: &str, kind: &str, hertz: f64) -> Stacks {
     let class = path.trim_matches('/');
-    let target = format!("/profile.folded?service={service}&class=GET%20%2F{class}&kind={kind}");
+    read(agent, &format!("service={service}&class=GET%20%2F{class}"), kind, hertz)
+}
+
+/// The same of all that a service does.
+pub fn of_service(agent: &Agent, service: &str, kind: &str, hertz: f64) -> Stacks {
+    read(agent, &format!("service={service}"), kind, hertz)
+}
+
+fn read(agent: &Agent, which: &str, kind: &str, hertz: f64) -> Stacks {
+    let target = format!("/profile.folded?{which}&kind={kind}");
     let reply = http::get(agent.listen, &target).ok().filter(|reply| reply.status == 200);
     let text = reply.map_or_else(String::new, |reply| reply.text());
     let line = |line: &str| {

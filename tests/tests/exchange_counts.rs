@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tracer_tests::agent::{Agent, outcome};
 use tracer_tests::load::{self, Request};
@@ -12,17 +12,20 @@ use tracer_tests::metrics::Metrics;
 use tracer_tests::nginx::Nginx;
 use tracer_tests::process::{descendants, scheduled_s};
 use tracer_tests::redis::{Redis, Value};
-use tracer_tests::{begin, figure, find, http, say, scale, scratch, wait};
+use tracer_tests::{begin, figure, find, folded, http, say, scale, scratch, wait};
 
 /// Answers some requests with 503, at the same address.
 const SOME_FAIL: &str = "split_clients $request_id $answer { 20% 503; * 200; }";
 const PLACES: &str =
     "location /ok { return 200 ok; } location /some { if ($answer = 503) { return 503; } return 200 some; }";
 
-/// An agent that sees one request in a hundred whole.
-fn start(dir: &Path, port: u16) -> Agent {
-    let port = port.to_string();
-    Agent::start(dir, &["--port", &port, "--detail", "1%", "--nice=-10", "--max-cpu", "400%"])
+/// Samples a second.
+const HERTZ: f64 = 499.0;
+
+fn start(dir: &Path, port: u16, detail: &str) -> Agent {
+    let (port, hertz) = (port.to_string(), format!("--hertz={HERTZ}"));
+    let options = ["--port", &port, "--detail", detail, "--nice=-10", "--max-cpu", "400%", &hertz];
+    Agent::start(dir, &[&options[..], &["--overhead-budget", "100%"]].concat())
 }
 
 fn counted_only(metrics: &Metrics) -> f64 {
@@ -64,7 +67,7 @@ fn every_request_of_nginx_is_counted_though_few_are_seen_whole() {
     let server = Nginx::start(dir.path(), SOME_FAIL, PLACES);
     let workers = descendants(server.process.pid());
     let before = scheduled_s(&workers);
-    let agent = start(dir.path(), server.address.port());
+    let agent = start(dir.path(), server.address.port(), "1%");
     let targets = ["/ok", "/some", "/file"];
     // By each of two workers, and by this process.
     known(&agent, 9.0, || {
@@ -107,6 +110,46 @@ fn every_request_of_nginx_is_counted_though_few_are_seen_whole() {
         ((charged / used - 1.0).abs() < 0.03).then_some((used, charged))
     });
     figure("CPU of nginx", &format!("{charged:.3} of {used:.3} s"));
+
+    // Stacks of requests that nobody saw stand under their class, too.
+    let seconds = |stacks: folded::Stacks| stacks.values().sum::<f64>() / HERTZ;
+    let (own, all) = wait("stacks of requests", Duration::from_secs(20), || {
+        let of = |path: &str| seconds(folded::stacks(&agent, "nginx", path, "cpu", HERTZ));
+        let own = targets.map(of).iter().sum::<f64>();
+        let all = seconds(folded::of_service(&agent, "nginx", "cpu", HERTZ));
+        say(&format!(
+            "samples of {own:.3} s stand under classes, of {all:.3} s all in all; {charged:.3} s are charged"
+        ));
+        (all > 0.5 * charged && own > 0.9 * all).then_some((own, all))
+    });
+    figure("stacks of nginx", &format!("{own:.3} of {all:.3} s"));
+}
+
+/// A server with few requests a second is seen whole; one with many in part, without being asked for.
+#[test]
+fn of_a_busy_server_some_requests_are_seen_whole() {
+    let Some(_turn) = begin("exchange_counts_auto", &["nginx"]) else { return };
+    let dir = scratch();
+    let server = Nginx::start(dir.path(), SOME_FAIL, PLACES);
+    let agent = start(dir.path(), server.address.port(), "auto");
+    known(&agent, 3.0, || drop(load::run(server.address, rounds(8, 20, "/ok"))));
+    assert!(counted_only(&agent.metrics()) < 1.0, "few requests a second are seen whole");
+    let end = Instant::now() + Duration::from_secs(4);
+    let (answered, unanswered) = load::until(server.address, 4, &["/ok"], end);
+    assert_eq!(unanswered, 0);
+    let expected = server.logged().len() as f64;
+    let metrics = wait("all requests of the log", Duration::from_secs(20), || {
+        let metrics = agent.metrics();
+        let served = metrics.sum("tracer_requests_total", &[("service_name", "nginx")]);
+        say(&format!("{expected} logged, {served} served; {:?} lost", metrics.lost()));
+        (served == expected).then_some(metrics)
+    });
+    let only = counted_only(&metrics);
+    figure("requests of a busy nginx", &format!("{answered} in 4 s, {only} only counted at both ends"));
+    // About a thousand a second are seen whole at either end, once the first second has shown how many there are.
+    assert!(answered > 16_000, "{answered} requests in 4 s are not many");
+    assert!(only > answered as f64, "{only} only counted of {answered} at both ends");
+    assert!(only < 2.0 * answered as f64 - 1000.0, "{only} only counted of {answered} at both ends");
 }
 
 #[test]
@@ -114,7 +157,7 @@ fn every_command_of_redis_is_counted_though_few_are_seen_whole() {
     let Some(_turn) = begin("exchange_counts", &["redis-server", "redis-benchmark"]) else { return };
     let dir = scratch();
     let server = Redis::start(dir.path());
-    let agent = start(dir.path(), server.address.port());
+    let agent = start(dir.path(), server.address.port(), "1%");
     let mut client = server.client();
     let kinds: [&[&str]; 6] = [
         &["SET", "key:text", "text"],
@@ -165,7 +208,7 @@ fn every_command_of_redis_is_counted_though_few_are_seen_whole() {
     // The INFO that returned these.
     *expected.entry("INFO".into()).or_default() += 1;
     let wanted: u64 = expected.values().sum();
-    let metrics = wait("all commands of the server", Duration::from_secs(30), || {
+    wait("all commands of the server", Duration::from_secs(30), || {
         let metrics = agent.metrics();
         let mut served = BTreeMap::<String, u64>::new();
         for series in metrics.of("tracer_requests_total", &[("service_name", "redis-server")]) {
@@ -180,7 +223,7 @@ fn every_command_of_redis_is_counted_though_few_are_seen_whole() {
         }
         errors.retain(|kind, count| *count > 0 && !kind.is_empty());
         say(&format!("{expected:?} {refused:?}\n{served:?} {errors:?}; lost {:?}", metrics.lost()));
-        (served == expected && errors == refused).then_some(metrics)
+        (served == expected && errors == refused).then_some(())
     });
     // Written behind the counts.
     let only = counted_only(&agent.metrics());

@@ -453,6 +453,9 @@ pub const SAMPLE_KERNEL_THREAD: u8 = 1 << 0;
 /// Flag of a [`Sample`]: taken by a clock of its thread alone, while the thread worked for a slow request. Its period is CPU time
 /// of the thread, and the clock of the CPU samples the same time once more.
 pub const SAMPLE_AD_HOC: u8 = 1 << 1;
+/// Flag of a [`Sample`]: the thread's last operation was counted and not reported. `cpu_nanos` is the class that it was counted
+/// for ([`crate::exchange_counts::SumsKey::class`]).
+pub const SAMPLE_COUNTED: u8 = 1 << 2;
 
 wire! {
     /// A stack sample. Followed by `user` then `kernel` addresses of 8 bytes each, then `interpreted` frames
@@ -460,7 +463,7 @@ wire! {
     pub struct Sample {
         /// Common part: the running thread.
         pub header: Header,
-        /// Its CPU time at this moment.
+        /// Its CPU time at this moment; see also [`SAMPLE_COUNTED`].
         pub cpu_nanos: u64,
         /// Time that the sample stands for, nanoseconds: since the sampling clock of this CPU last ran. The rate may change
         /// at any time, so that is not what the rate in force says.

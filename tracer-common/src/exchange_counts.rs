@@ -44,8 +44,10 @@ pub const fn duration_step(nanos: u64) -> usize {
 /// How exchanges of one process are counted; the upper three bytes of its process policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CountingRule {
-    /// Bytes of a request that its class is known by, [`WINDOW_MAX`] at most; not 0.
+    /// Bytes of a request that its class is known by, a multiple of 8, [`WINDOW_MAX`] at most; not 0.
     pub window: u8,
+    /// One in 2 to the power of this many exchanges is reported all the same; 15 at most.
+    pub reported: u8,
     /// Where the outcome is among a reply's first bytes, 15 at most.
     pub outcome_at: u8,
     /// Its bytes, 1 to 8.
@@ -57,7 +59,8 @@ pub struct CountingRule {
 impl CountingRule {
     /// As part of a process policy.
     pub const fn encode(self) -> u32 {
-        (self.window as u32) << 8
+        (self.window as u32 / 8) << 8
+            | ((self.reported & 15) as u32) << 12
             | ((self.outcome_at & 15) as u32) << 16
             | ((self.outcome_len & 15) as u32) << 20
             | (self.long_after as u32) << 24
@@ -66,12 +69,13 @@ impl CountingRule {
     /// From a process policy; `None` if exchanges of the process are not counted.
     #[inline(always)]
     pub const fn of(policy: u32) -> Option<Self> {
-        let window = (policy >> 8) as u8;
+        let window = ((policy >> 8) as u8 & 15) * 8;
         if window == 0 {
             return None;
         }
         let (outcome_at, outcome_len) = ((policy >> 16) as u8 & 15, (policy >> 20) as u8 & 15);
-        Some(Self { window, outcome_at, outcome_len, long_after: (policy >> 24) as u8 })
+        let reported = (policy >> 12) as u8 & 15;
+        Some(Self { window, reported, outcome_at, outcome_len, long_after: (policy >> 24) as u8 })
     }
 
     /// The outcome in `word`, eight bytes of a reply from [`CountingRule::outcome_at`] on.
@@ -178,10 +182,10 @@ mod tests {
 
     #[test]
     fn a_rule_survives_the_policy_and_reads_outcomes() {
-        let http = CountingRule { window: 64, outcome_at: 9, outcome_len: 3, long_after: 0 };
+        let http = CountingRule { window: 64, reported: 0, outcome_at: 9, outcome_len: 3, long_after: 0 };
         assert_eq!(CountingRule::of(http.encode() | 1), Some(http));
         assert_eq!(http.outcome(u64::from_le_bytes(*b"404 Not ")), u64::from_le_bytes(*b"404\0\0\0\0\0"));
-        let redis = CountingRule { window: 16, outcome_at: 0, outcome_len: 1, long_after: b'-' };
+        let redis = CountingRule { window: 16, reported: 15, outcome_at: 0, outcome_len: 1, long_after: b'-' };
         assert_eq!(CountingRule::of(redis.encode() | 1), Some(redis));
         assert_eq!(redis.outcome(u64::from_le_bytes(*b"$5\r\nhell")), u64::from(b'$'));
         assert_eq!(redis.outcome(u64::from_le_bytes(*b"-WRONGTY")), u64::from_le_bytes(*b"-WRONGTY"));

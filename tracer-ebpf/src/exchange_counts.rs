@@ -80,8 +80,11 @@ static REPORT_RX: ProgramArray = ProgramArray::with_max_entries(1, 0);
 
 /// Whether an exchange that begins at sequence number `seq` is to be reported.
 #[inline(always)]
-fn is_chosen(control: &Control, seq: u32) -> bool {
-    let mut detail = control.detail;
+fn is_chosen(control: &Control, rule: CountingRule, seq: u32) -> bool {
+    let mut detail = u32::MAX >> (rule.reported & 15);
+    if control.detail < detail {
+        detail = control.detail;
+    }
     if ring::is_crowded() && detail > DETAIL_CROWDED {
         detail = DETAIL_CROWDED;
     }
@@ -95,7 +98,8 @@ fn concerns(control: &Control, thread: &Thread, sock: &Sock) -> bool {
     if sock.exchange.class | sock.exchange.unreported | thread.counted.unreported as u64 != 0 {
         return true;
     }
-    CountingRule::of(thread.policy).is_some() && (control.detail != u32::MAX || ring::is_crowded())
+    let Some(rule) = CountingRule::of(thread.policy) else { return false };
+    rule.reported != 0 || control.detail != u32::MAX || ring::is_crowded()
 }
 
 /// Hands the operation under way to the program that counts it, if it may be counted; returns if there is none.
@@ -241,7 +245,7 @@ fn is_counted<const TX: bool>(
         let first = tcp.copied_seq().wrapping_sub(bytes);
         (first, first == sock.rx_next && tcp.copied_seq() == tcp.rcv_nxt())
     };
-    if !is_whole || is_chosen(control, first) {
+    if !is_whole || is_chosen(control, rule, first) {
         return false;
     }
     let class = class(task, thread, rule, bytes as u64);

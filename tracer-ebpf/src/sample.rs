@@ -12,7 +12,7 @@ use aya_ebpf::{
     programs::PerfEventContext,
 };
 use tracer_common::{
-    event::{Header, Kind, SAMPLE_AD_HOC, SAMPLE_KERNEL_THREAD, Sample},
+    event::{Header, Kind, SAMPLE_AD_HOC, SAMPLE_COUNTED, SAMPLE_KERNEL_THREAD, Sample},
     interpreter::{INTERPRETED_FRAMES_MAX, InterpretedFrame},
     limits::FRAMES_MAX,
     lost::Lost,
@@ -56,8 +56,9 @@ pub(crate) fn sample(ctx: PerfEventContext) -> u32 {
     // SAFETY: a per-CPU area of this program with room for both stacks.
     unsafe {
         (*scratch).sample.period = since;
-        (*scratch).sample.header.flags =
-            (if of_thread == 0 { 0 } else { SAMPLE_AD_HOC }) | (if kernel_thread { SAMPLE_KERNEL_THREAD } else { 0 });
+        (*scratch).sample.header.flags = (if of_thread == 0 { 0 } else { SAMPLE_AD_HOC })
+            | (if kernel_thread { SAMPLE_KERNEL_THREAD } else { 0 })
+            | (if cpu_nanos & COUNTED != 0 { SAMPLE_COUNTED } else { 0 });
         let frames = (&raw mut (*scratch).frames).cast::<u8>();
         let (mut user, mut outcome) = (0, Outcome::FramePointers as u64);
         if !kernel_thread {
@@ -77,7 +78,7 @@ pub(crate) fn sample(ctx: PerfEventContext) -> u32 {
         let at = bound::at_most::<STACK_BYTES>(user);
         let got = bpf_get_stack(ctx.as_ptr(), frames.add(at as usize).cast(), STACK_BYTES as u32, 0);
         let kernel = if got < 0 { 0 } else { bound::at_most::<STACK_BYTES>(got as u64) };
-        (*scratch).sample.cpu_nanos = cpu_nanos;
+        (*scratch).sample.cpu_nanos = cpu_nanos & !COUNTED;
         (*scratch).sample.outcome = outcome as u16;
         let found = if kernel_thread { 0 } else { interpreter::walk(task, ATOMIC) };
         (*scratch).sample.interpreter_outcome = (found >> 32) as u8;
@@ -92,7 +93,11 @@ pub(crate) fn sample(ctx: PerfEventContext) -> u32 {
     0
 }
 
-/// Charges the running thread up to `now`; its CPU so far, nanoseconds. A function of its own, as [`send`] is: what either
+/// See [`charge`].
+const COUNTED: u64 = 1 << 63;
+
+/// Charges the running thread up to `now`; its CPU so far, nanoseconds, or [`COUNTED`] and the class that its last operation
+/// was counted for instead of reported. A function of its own, as [`send`] is: what either
 /// keeps on the stack must not count beside the walk's, and kernels before 6.13 allow 512 bytes for all that call each other.
 #[inline(never)]
 fn charge(task: Task, now: u64) -> u64 {
@@ -102,7 +107,9 @@ fn charge(task: Task, now: u64) -> u64 {
         return 0;
     }
     // SAFETY: not null; it runs on this CPU, interrupted.
-    sched::running(task, unsafe { &mut *thread }, now).cpu
+    let thread = unsafe { &mut *thread };
+    let cpu = sched::running(task, thread, now).cpu;
+    if thread.counted.unreported != 0 && thread.counted.class != 0 { COUNTED | thread.counted.class as u64 } else { cpu }
 }
 
 /// Completes the sample in the scratch area, which has `user` and `kernel` bytes of stack, with the `interpreted` frames that were

@@ -8,7 +8,7 @@ use crate::history::place::HistoryPlace;
 use crate::kernel::header::Destination;
 use crate::kernel::sampler::MAX_HERTZ;
 use crate::otlp::Signal;
-use crate::quantity::{cores, duration, memory, part, share};
+use crate::quantity::{Detail, cores, duration, memory, share};
 use crate::runtimes::tls::Libraries;
 use crate::service_classes::Mode;
 use clap::{Args, Parser, Subcommand};
@@ -172,10 +172,11 @@ pub struct AgentOptions {
     /// changes the sampling rate. [default: 1%]
     #[arg(long, value_name = "PERCENT", value_parser = share)]
     pub overhead_budget: Option<f64>,
-    /// Share of the requests to see whole, 0% to 100%, in processes whose requests the kernel side can count by itself
-    /// (see "Less detail, no fewer requests" in docs/limits.md). Whatever it is, every request is counted. [default: 100%]
-    #[arg(long, value_name = "PERCENT", value_parser = part)]
-    pub detail: Option<f64>,
+    /// How many requests to see whole in processes whose requests the kernel side can count by itself: a share, 0% to 100%,
+    /// or auto: about 1000 a second of each process, and all if spans are written or exported (see "Less detail, no fewer
+    /// requests" in docs/limits.md). Whatever it is, every request is counted. [default: auto]
+    #[arg(long, value_name = "PERCENT")]
+    pub detail: Option<Detail>,
     /// Write finished spans to this file, one JSON object a line; mode 0600, no link. When it is full it is renamed to
     /// FILE.1 and begun anew (`max_size` in the configuration, 1 GB for both). Also a FIFO that is read, or /dev/stdout.
     #[arg(long, value_name = "FILE")]

@@ -1,5 +1,6 @@
 //! Spans of time, amounts of memory and shares of CPU as people write them.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 /// Reads `250ms`, `30s`, `5m`, `1h`.
@@ -58,11 +59,27 @@ pub fn share(text: &str) -> Result<f64, String> {
     if (0.01..=100.0).contains(&percent) { Ok(percent / 100.0) } else { Err(expected()) }
 }
 
-/// Reads `0%` to `100%`; 0 to 1.
-pub fn part(text: &str) -> Result<f64, String> {
-    let expected = || format!("'{text}' is no part of a whole: expected 0% to 100%, such as 5%");
-    let percent: f64 = text.strip_suffix('%').and_then(|number| number.parse().ok()).ok_or_else(expected)?;
-    if (0.0..=100.0).contains(&percent) { Ok(percent / 100.0) } else { Err(expected()) }
+/// How many requests are seen whole of those that the kernel side can count by itself.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Detail {
+    /// All of a process with few, and about a thousand a second of one with many; all if spans are written or exported.
+    Auto,
+    /// This share, 0 to 1.
+    Share(f64),
+}
+
+impl FromStr for Detail {
+    type Err = String;
+
+    /// Reads `auto`, or `0%` to `100%`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "auto" {
+            return Ok(Self::Auto);
+        }
+        let expected = || format!("'{text}' is no share of requests: expected auto, or 0% to 100%, such as 5%");
+        let percent: f64 = text.strip_suffix('%').and_then(|number| number.parse().ok()).ok_or_else(expected)?;
+        if (0.0..=100.0).contains(&percent) { Ok(Self::Share(percent / 100.0)) } else { Err(expected()) }
+    }
 }
 
 #[cfg(test)]

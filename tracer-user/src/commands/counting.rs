@@ -5,6 +5,7 @@ use crate::config::Config;
 use crate::guard::shed::Level;
 use crate::kernel::loader::monotonic;
 use crate::pipeline::{CountingOrder, Pipeline};
+use crate::quantity::Detail;
 
 /// Share of the exchanges that are seen whole while load is shed.
 const DETAIL_SHED: f64 = 1.0 / 16.0;
@@ -52,8 +53,9 @@ impl Agent {
 
     /// Sets how many exchanges are seen whole: as configured, less while load is shed.
     pub(super) fn limit_detail(&mut self, level: Level) {
+        let share = if let Detail::Share(share) = self.config.sampling.detail { share } else { 1.0 };
         let most = if level == Level::Full { 1.0 } else { DETAIL_SHED };
-        if let Err(error) = self.kernel.policy.detail(self.config.sampling.detail.min(most)) {
+        if let Err(error) = self.kernel.policy.detail(share.min(most)) {
             log::warn!("{error}");
         }
     }

@@ -42,6 +42,7 @@ use crate::kernel::loader::{self, Kernel, Options, monotonic};
 use crate::kernel::policy::Scope;
 use crate::kernel::rings::Rings;
 use crate::pipeline::Pipeline;
+use crate::quantity::Detail;
 use crate::record::{Origin, Writer};
 
 /// Time between ticks.
@@ -90,7 +91,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     prioritize_pipeline(&config);
     let enforcing = Enforcing::start(&config)?;
     let relaying = Relaying::start(&config.relay, origin.seed, &origin.host)?;
-    let (mut kernel, mut rings) = load(options, &config, &mut pipeline)?;
+    let (mut kernel, mut rings) = load(options, &config, record.is_some(), &mut pipeline)?;
     let detach = detacher(&kernel, &enforcing);
     watchdog::end_on_panic(Arc::clone(&detach));
     // Before the check, which reports how stacks are walked.
@@ -148,7 +149,12 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
 }
 
 /// Loads the programs, and tells the pipeline what the kernel side does of its work.
-fn load(options: &AgentOptions, config: &Config, pipeline: &mut Pipeline) -> Result<(Kernel, Rings), Failure> {
+fn load(
+    options: &AgentOptions,
+    config: &Config,
+    is_recorded: bool,
+    pipeline: &mut Pipeline,
+) -> Result<(Kernel, Rings), Failure> {
     let (kernel, rings) = loader::load(&Options {
         // The budget decides when everything is ready.
         hertz: 0,
@@ -161,7 +167,8 @@ fn load(options: &AgentOptions, config: &Config, pipeline: &mut Pipeline) -> Res
     if kernel.trace_contexts.is_some() {
         pipeline.publish_contexts();
     } else if counting::is_possible(config) {
-        pipeline.count_in_kernel();
+        let takes_all = pipeline.writes_spans() || is_recorded || config.transactions.save.is_some();
+        pipeline.count_in_kernel(config.sampling.detail == Detail::Auto && !takes_all);
     }
     enforcing::check_network(&kernel.attached)?;
     Ok((kernel, rings))

@@ -7,6 +7,7 @@ use super::{ConfigError, Source, profiles};
 use crate::guard::overhead_budget;
 use crate::kernel::sampler::MAX_HERTZ;
 use crate::profiles::{Lines, SlowRequests};
+use crate::quantity::Detail;
 
 /// Stack samples, and what they may cost.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,8 +16,8 @@ pub struct Sampling {
     pub hertz: u32,
     /// Share of the host's CPU that profiling may take.
     pub overhead_budget: f64,
-    /// Share of the requests to see whole where the kernel side can count them by itself.
-    pub detail: f64,
+    /// How many of the requests to see whole that the kernel side can count by itself.
+    pub detail: Detail,
     /// Most bytes of unwind tables; 0 = stacks are followed by frame pointers only. `None` = in proportion to what the
     /// agent may take.
     pub unwind_tables: Option<u64>,
@@ -41,7 +42,7 @@ impl Default for Sampling {
         Self {
             hertz: 99,
             overhead_budget: overhead_budget::DEFAULT,
-            detail: 1.0,
+            detail: Detail::Auto,
             unwind_tables: None,
             off_cpu_micros: 100,
             call_stacks: true,
@@ -82,8 +83,7 @@ impl SamplingFile {
                 crate::quantity::share(budget.get_ref()).map_err(|what| source.wrong(&budget.span(), what))?;
         }
         if let Some(detail) = &self.detail {
-            settings.detail =
-                crate::quantity::part(detail.get_ref()).map_err(|what| source.wrong(&detail.span(), what))?;
+            settings.detail = detail.get_ref().parse().map_err(|what| source.wrong(&detail.span(), what))?;
         }
         if let Some(size) = &self.unwind_tables {
             let bytes = crate::quantity::size(size.get_ref()).map_err(|what| source.wrong(&size.span(), what))?;

@@ -157,11 +157,6 @@ struct Child {
 pub(super) struct Series(Arc<Child>);
 
 impl Series {
-    /// Adds one.
-    pub(super) fn inc(&self) {
-        self.0.value.add(1.0);
-    }
-
     /// Adds; what is negative or no number changes nothing.
     pub(super) fn inc_by(&self, more: f64) {
         self.0.value.add(more);
@@ -289,8 +284,8 @@ mod tests {
         let first = family.series(&["a", "x"], Some(&a));
         first.inc_by(3.0);
         family.series(&["b", "x"], Some(&b)).inc_by(4.0);
-        family.series(&["b", "y"], Some(&b)).inc();
-        family.series(&["_other", "x"], None).inc();
+        family.series(&["b", "y"], Some(&b)).inc_by(1.0);
+        family.series(&["_other", "x"], None).inc_by(1.0);
         a.show(false);
         b.show(false);
         let of = |key: &str, value: f64| (key.to_owned(), value);
@@ -298,7 +293,7 @@ mod tests {
         let expected = [of("x\u{1}_expired-7", 7.0), of("x\u{1}_other", 1.0), of("y\u{1}_expired-7", 1.0)];
         assert_eq!(values(&family), expected);
         a.show(true);
-        first.inc();
+        first.inc_by(1.0);
         stamp.store(8, Ordering::Relaxed);
         let expected =
             [of("x\u{1}_expired-8", 4.0), of("x\u{1}_other", 1.0), of("x\u{1}a", 4.0), of("y\u{1}_expired-8", 1.0)];
@@ -310,8 +305,8 @@ mod tests {
         let family = SeriesVec::counters("a_total", "Help.", &["service_name"]).unwrap();
         let stamp = Arc::new(AtomicU64::new(7));
         let (a, b) = (Visibility::new(&stamp), Visibility::new(&stamp));
-        family.series(&["a"], Some(&a)).inc();
-        family.series(&["a"], Some(&b)).inc();
+        family.series(&["a"], Some(&a)).inc_by(1.0);
+        family.series(&["a"], Some(&b)).inc_by(1.0);
         a.show(false);
         assert_eq!(values(&family), [("a".to_owned(), 2.0)]);
     }

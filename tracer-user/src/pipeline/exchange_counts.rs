@@ -23,6 +23,10 @@ use crate::transactions::request_prefixes::{Beginning, RequestPrefixes, rule};
 
 /// Exchanges of a process that are seen whole before it qualifies.
 const SEEN_BEFORE: u32 = 64;
+/// With [`ExchangeCounts::adapts`], about how many exchanges of a process are seen whole a second, if it has more.
+const WHOLE_A_SECOND: u64 = 1000;
+/// One in 2 to the power of this many is the least.
+const REPORTED_LEAST: u8 = 10;
 /// Most processes that are looked at.
 const PROCESSES: usize = 4096;
 /// HTTP: the connection speaks another protocol from here on (RFC 9110 §15.2.2).
@@ -82,9 +86,31 @@ struct CountedClass {
 enum Process {
     /// It may qualify: its side, its protocol, and exchanges seen so far.
     Seen(Side, ProtocolId, u32),
-    Qualified(Side, ProtocolId),
+    Qualified(Side, ProtocolId, Load),
     /// It does something that must be seen whole.
     Refused(Refusal),
+}
+
+/// How many exchanges of a process there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Load {
+    /// Since the last reading.
+    seen: u64,
+    /// [`CountingRule::reported`].
+    reported: u8,
+}
+
+impl Load {
+    /// What [`CountingRule::reported`] is to be if a process has `second` exchanges in a second. It changes only where they have
+    /// clearly become more or fewer, because each change has every thread look up its policy.
+    fn reported_of(self, second: u64) -> u8 {
+        let whole = |power: u8| second >> power;
+        let few = self.reported > 0 && whole(self.reported) < WHOLE_A_SECOND / 4;
+        if whole(self.reported) <= WHOLE_A_SECOND && !few {
+            return self.reported;
+        }
+        (0..REPORTED_LEAST).find(|power| whole(*power) <= WHOLE_A_SECOND).unwrap_or(REPORTED_LEAST)
+    }
 }
 
 /// Why every exchange of a process is seen whole.
@@ -133,6 +159,8 @@ impl Process {
 #[derive(Debug, Default)]
 pub struct ExchangeCounts {
     on: bool,
+    /// Of a process with many exchanges only some are seen whole, though there is room for all.
+    adapts: bool,
     processes: HashMap<u32, Process>,
     /// By the kernel's number; 0 is none.
     classes: Vec<Option<CountedClass>>,
@@ -150,8 +178,8 @@ pub struct ExchangeCounts {
 
 impl ExchangeCounts {
     /// Begins to look for processes that qualify.
-    pub fn start(&mut self) {
-        self.on = true;
+    pub fn start(&mut self, adapts: bool) {
+        (self.on, self.adapts) = (true, adapts);
         self.ratio = 1.0;
         self.classes.push(None);
     }
@@ -185,7 +213,11 @@ impl ExchangeCounts {
         let now = Process::Seen(span.side, span.protocol, 0);
         let process = self.processes.entry(span.pid).or_insert(now);
         let (side, protocol) = match process {
-            Process::Seen(side, protocol, _) | Process::Qualified(side, protocol) => (*side, *protocol),
+            Process::Seen(side, protocol, _) => (*side, *protocol),
+            Process::Qualified(side, protocol, load) => {
+                load.seen += 1;
+                (*side, *protocol)
+            }
             Process::Refused(_) => return,
         };
         if let Some(why) = refusal(side, protocol, span) {
@@ -197,7 +229,7 @@ impl ExchangeCounts {
             if *seen < SEEN_BEFORE {
                 return;
             }
-            *process = Process::Qualified(side, protocol);
+            *process = Process::Qualified(side, protocol, Load::default());
             self.orders.push(CountingOrder::Process(span.pid, rule(protocol)));
         }
         match beginning {
@@ -211,7 +243,7 @@ impl ExchangeCounts {
             Some(Beginning::New(prefix))
                 if span.outcome == Outcome::Complete && span.request_bytes == u64::from(prefix.bytes) =>
             {
-                let Some(class) = self.class_of(span) else { return };
+                let Some(class) = self.class_of(prefixes, span) else { return };
                 let dropped = prefixes.learn(*prefix, class);
                 self.orders.extend(dropped.into_iter().map(|prefix| CountingOrder::Forget(Box::new(prefix))));
                 self.orders.push(CountingOrder::Learn(prefix, class));
@@ -229,7 +261,7 @@ impl ExchangeCounts {
     }
 
     /// The kernel's number of a span's class; `None` if there are too many.
-    fn class_of(&mut self, span: &Span) -> Option<u32> {
+    fn class_of(&mut self, prefixes: &mut RequestPrefixes, span: &Span) -> Option<u32> {
         let peer_port = if span.side == Side::Client { span.peer_port } else { 0 };
         let (class, method, version) = (span.class, Arc::clone(&span.method), span.version);
         let key = Key { pid: span.pid, class, method, version, peer_port };
@@ -261,6 +293,7 @@ impl ExchangeCounts {
         };
         *self.classes.get_mut(number as usize)? =
             Some(CountedClass { key: key.clone(), example, sums: HashMap::new(), costs: ClassCosts::default() });
+        prefixes.number(number, span.class);
         self.numbers.insert(key, number);
         Some(number)
     }
@@ -276,6 +309,7 @@ impl ExchangeCounts {
                 if let Some(class) = class.take() {
                     self.numbers.remove(&class.key);
                 }
+                prefixes.free(number as u32);
                 self.orders.push(CountingOrder::Clear(number as u32));
                 self.free.push(number as u32);
             }
@@ -294,6 +328,9 @@ impl ExchangeCounts {
                 continue;
             }
             self.counted += more.count;
+            if let Some(Process::Qualified(_, _, load)) = self.processes.get_mut(&class.key.pid) {
+                load.seen += more.count;
+            }
             spans(&class.example, key.outcome, &more, now, &mut counted.spans);
         }
         for (number, used) in costs {
@@ -312,7 +349,22 @@ impl ExchangeCounts {
         let all = self.reported + self.counted - before_this;
         self.ratio = if all == 0 { 1.0 } else { self.reported as f64 / all as f64 };
         self.reported = 0;
+        self.adapt();
         counted
+    }
+
+    /// A second has passed: decides how many exchanges of each process are seen whole.
+    fn adapt(&mut self) {
+        for (pid, process) in &mut self.processes {
+            let Process::Qualified(_, protocol, load) = process else { continue };
+            let second = std::mem::take(&mut load.seen);
+            let reported = load.reported_of(second);
+            if self.adapts && reported != load.reported {
+                load.reported = reported;
+                let rule = rule(*protocol).map(|rule| CountingRule { reported, ..rule });
+                self.orders.push(CountingOrder::Process(*pid, rule));
+            }
+        }
     }
 
     /// Processes by whether their exchanges may be counted unseen, or why not.
@@ -446,8 +498,9 @@ fn decode(protocol: ProtocolId, outcome: u64) -> (Option<u16>, Option<&'static s
 
 impl Pipeline {
     /// Has exchanges counted in the kernel where user space cannot keep up.
-    pub fn count_in_kernel(&mut self) {
-        self.exchange_counts.start();
+    /// `adapts`: also where it can, of processes with many exchanges.
+    pub fn count_in_kernel(&mut self, adapts: bool) {
+        self.exchange_counts.start(adapts);
         self.engine.prefixes().start();
     }
 
@@ -522,7 +575,7 @@ mod tests {
 
     fn qualified(prefixes: &mut RequestPrefixes) -> ExchangeCounts {
         let mut counts = ExchangeCounts::default();
-        counts.start();
+        counts.start(false);
         let span = exchange(7, 0);
         let prefix = RequestPrefix { tgid: 7, bytes: span.request_bytes as u32, ..RequestPrefix::default() };
         for _ in 0..SEEN_BEFORE {
@@ -560,6 +613,14 @@ mod tests {
         counts.seen(&mut prefixes, &Span { class: other, ..exchange(7, 0) }, Some(Beginning::Known(1)));
         assert!(matches!(&counts.orders[..], [CountingOrder::Forget(_)]));
         assert_eq!(prefixes.table_use().entries, 0);
+    }
+
+    #[test]
+    fn of_many_exchanges_about_a_thousand_a_second_are_seen_whole() {
+        let of = |reported, second| Load { seen: 0, reported }.reported_of(second);
+        assert_eq!([of(0, 900), of(0, 1_100), of(0, 30_000), of(0, u64::MAX)], [0, 1, 5, REPORTED_LEAST]);
+        // It stays while as many as that are left, and follows when they are clearly more or fewer.
+        assert_eq!([of(5, 16_000), of(5, 32_000), of(5, 33_000), of(5, 7_000), of(5, 10)], [5, 5, 6, 3, 0]);
     }
 
     #[test]

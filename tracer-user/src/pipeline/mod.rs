@@ -271,6 +271,11 @@ impl Pipeline {
         self.writers.push(writer);
     }
 
+    /// Whether finished spans are written anywhere.
+    pub fn writes_spans(&self) -> bool {
+        !self.writers.is_empty()
+    }
+
     /// The wall clock was set: `wall_offset` is wall clock minus `CLOCK_MONOTONIC` from now on, nanoseconds.
     pub fn clock(&mut self, wall_offset: i64) {
         self.wall_offset = wall_offset;

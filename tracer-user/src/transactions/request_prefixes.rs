@@ -7,13 +7,14 @@ use tracer_common::exchange_counts::{CountingRule, RequestPrefix, WINDOW_MAX};
 use tracer_common::limits::REQUEST_PREFIXES_MAX;
 
 use crate::guard::tables::TableUse;
-use crate::model::{ProtocolId, Side};
+use crate::model::{ClassId, ProtocolId, Side};
 
 /// HTTP/1: the request line; the status is behind `HTTP/1.1 ` (RFC 9112 §4).
-const HTTP: CountingRule = CountingRule { window: WINDOW_MAX as u8, outcome_at: 9, outcome_len: 3, long_after: 0 };
+const HTTP: CountingRule =
+    CountingRule { window: WINDOW_MAX as u8, reported: 0, outcome_at: 9, outcome_len: 3, long_after: 0 };
 /// RESP: an array's length and its first element, the command; a reply's first byte is its type, and an error's kind
 /// follows.
-const REDIS: CountingRule = CountingRule { window: 16, outcome_at: 0, outcome_len: 1, long_after: b'-' };
+const REDIS: CountingRule = CountingRule { window: 16, reported: 0, outcome_at: 0, outcome_len: 1, long_after: b'-' };
 
 /// Most processes noted between two spans.
 const PIPELINING: usize = 64;
@@ -48,6 +49,8 @@ pub struct RequestPrefixes {
     known: FxHashMap<RequestPrefix, (u32, u32)>,
     sweep: u32,
     full: u64,
+    /// Classes by the kernel side's numbers.
+    classes: FxHashMap<u32, ClassId>,
     /// Processes that send requests before earlier ones are answered, since last taken.
     pipelining: Vec<u32>,
 }
@@ -115,6 +118,21 @@ impl RequestPrefixes {
     /// Such processes, since last taken.
     pub fn take_pipelining(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.pipelining)
+    }
+
+    /// The kernel side counts this class by this number from now on.
+    pub fn number(&mut self, number: u32, class: ClassId) {
+        self.classes.insert(number, class);
+    }
+
+    /// The number may become another class's.
+    pub fn free(&mut self, number: u32) {
+        self.classes.remove(&number);
+    }
+
+    /// The class of a number.
+    pub fn class(&self, number: u32) -> Option<ClassId> {
+        self.classes.get(&number).copied()
     }
 
     /// The kernel side knows this beginning from now on. Returns those that make room for it.

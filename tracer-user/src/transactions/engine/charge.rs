@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use tracer_common::event::{
-    Header, OFF_CPU_UNINTERRUPTIBLE, OffCpu, Op, SAMPLE_AD_HOC, SAMPLE_KERNEL_THREAD, Sample, ThreadStats, WaitEnd,
-    Wake,
+    Header, OFF_CPU_UNINTERRUPTIBLE, OffCpu, Op, SAMPLE_AD_HOC, SAMPLE_COUNTED, SAMPLE_KERNEL_THREAD, Sample,
+    ThreadStats, WaitEnd, Wake,
 };
 use tracer_common::off_cpu::{self, Reason};
 use tracer_common::unwind::Outcome;
@@ -367,6 +367,14 @@ impl Engine {
         if header.flags & SAMPLE_KERNEL_THREAD != 0 {
             let nothing = (None, DimensionValues::default());
             out.push(Output::Sample(self::stack(pending, Owner::Kernel, nothing, header.tgid, header.tid)));
+            return;
+        }
+        if header.flags & SAMPLE_COUNTED != 0 {
+            // Its thread works for requests that nothing here knows.
+            let class = self.prefixes.class(sample.cpu_nanos as u32);
+            let owner = class.map_or_else(|| Owner::Overhead(self.world.processes.service(header.tgid)), Owner::Class);
+            let nothing = (None, DimensionValues::default());
+            out.push(Output::Sample(self::stack(pending, owner, nothing, header.tgid, header.tid)));
             return;
         }
         self.assign(pending, header, out);
