@@ -431,14 +431,28 @@ pub mod tls {
         bytes.saturating_sub(1) / LONGEST + 1
     }
 
-    /// Where text begins in what a call wrote: `written` bytes, the last of them `bytes` bytes of text. Before them it may
-    /// have shaken hands; then that is known under TLS 1.3 only, which adds the same to each record by any cipher.
+    /// What ends the client's part of a session that it resumes under TLS 1.2 (RFC 5246, 7.1 and 7.4.9), but for what encryption
+    /// adds: the record that changes to it, and the 16 bytes of its first encrypted message.
+    const FINISHED_12: u32 = 6 + 16;
+
+    /// Where text begins in what a call wrote: `written` bytes, the last of them `bytes` bytes of text, the connection's `first` or
+    /// later ones. Before them it may have shaken hands. Under TLS 1.3, which adds the same to each record by any cipher, that
+    /// may be any message; under TLS 1.2 the end of a resumed session's, by ciphers that authenticate.
     #[inline(always)]
-    pub const fn text_begins(bytes: u32, written: u32, version: u32) -> Option<u32> {
+    pub const fn text_begins(bytes: u32, written: u32, version: u32, first: bool) -> Option<u32> {
         let records = records_of(bytes);
         let added = written.wrapping_sub(bytes);
         if added >= records.wrapping_mul(ADDED[0]) && added <= records.wrapping_mul(ADDED[1]) {
             return Some(0);
+        }
+        if version == TLS_12 && first {
+            let begun = added.wrapping_sub(FINISHED_12);
+            if begun == (records + 1).wrapping_mul(ADDED[0]) {
+                return Some(FINISHED_12 + ADDED[0]);
+            }
+            if begun == (records + 1).wrapping_mul(ADDED[1]) {
+                return Some(FINISHED_12 + ADDED[1]);
+            }
         }
         let least = records.wrapping_mul(ADDED_13);
         if version == TLS_13 && added >= least && added < 1 << 20 { Some(added - least) } else { None }
@@ -466,6 +480,8 @@ pub mod tls {
 
     /// TLS 1.3, as OpenSSL numbers it, and what it adds to a record, its header included.
     const TLS_13: u32 = 0x304;
+    /// TLS 1.2, likewise.
+    const TLS_12: u32 = 0x303;
     const ADDED_13: u32 = 5 + 17;
 
     /// What an object wrote to a BIO that may keep it for a while, since all of it was last known to have left.
@@ -570,13 +586,23 @@ mod tests {
     fn text_follows_what_else_a_call_wrote() {
         for (bytes, records) in [(1, 1), (16_384, 1), (16_385, 2), (300_000, 19)] {
             for added in [21, 22, 29] {
-                assert_eq!(tls::text_begins(bytes, bytes + records * added, 0x303), Some(0), "{bytes} {added}");
+                assert_eq!(tls::text_begins(bytes, bytes + records * added, 0x303, true), Some(0), "{bytes} {added}");
             }
-            // The end of a handshake.
+            // The end of a resumed session's handshake, as Node.js 26 sends it with its first request: to change, 6 bytes; to
+            // finish, 16; and what GCM and ChaCha20 add to that.
+            let ends = [(29, 6 + 16 + 29), (21, 6 + 16 + 21)];
+            // Of many records, what other ciphers add may be as much.
+            for (added, before) in ends.into_iter().filter(|_| records < 5) {
+                let written = before + bytes + records * added;
+                assert_eq!(tls::text_begins(bytes, written, 0x303, true), Some(before), "{bytes} {added}");
+                assert_eq!(tls::text_begins(bytes, written, 0x303, false), None, "that comes first");
+                assert_eq!(tls::text_begins(bytes, written + 1, 0x303, true), None);
+            }
+            // That of another one.
             let written = bytes + records * 22 + 180;
-            assert_eq!(tls::text_begins(bytes, written, 0x303), None);
-            assert_eq!(tls::text_begins(bytes, written, 0x304), Some(180));
-            assert_eq!(tls::text_begins(bytes, bytes - 1, 0x304), None);
+            assert_eq!(tls::text_begins(bytes, written, 0x303, true), None);
+            assert_eq!(tls::text_begins(bytes, written, 0x304, true), Some(180));
+            assert_eq!(tls::text_begins(bytes, bytes - 1, 0x304, true), None);
         }
     }
 

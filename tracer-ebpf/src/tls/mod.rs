@@ -255,7 +255,7 @@ pub(crate) fn tls_return(ctx: RetProbeContext) -> u32 {
                 0 => 0,
                 to_version => user(object + to_version),
             };
-            if next == 0 { None } else { tls::text_begins(moved as u32, next.wrapping_sub(began), version) }
+            if next == 0 { None } else { tls::text_begins(moved as u32, next.wrapping_sub(began), version, pos == 0) }
         } else if found.wrote.is_placed(moved as u32, began) {
             Some(0)
         } else {
