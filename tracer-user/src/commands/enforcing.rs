@@ -1,23 +1,26 @@
 //! Enforcement of service classes: between the pipeline, the decision and the lever.
 
+mod ending;
+mod feedback_loop;
+mod network;
+
 use std::io;
 use std::sync::Arc;
 
+use self::ending::Ending;
+use self::feedback_loop::FeedbackLoop;
+use self::network::{Network, network_priorities};
+pub(super) use self::network::{check_network, send_priority_mode};
 use super::Failure;
 use crate::config::Config;
 use crate::files;
 use crate::guard::tables::TableUse;
-use crate::kernel::loader::Attached;
-use crate::kernel::send_priority::{self, SendPriorities, SendPriorityMode};
+use crate::kernel::send_priority::{SendPriorities, SendPriorityMode};
 use crate::pipeline::Pipeline;
 use crate::service_classes::decision::{Decision, Order};
-use crate::service_classes::feedback::{self, Feedback, FeedbackActions, FeedbackDecision, LevelChange};
+use crate::service_classes::feedback::{self, Feedback, FeedbackActions};
 use crate::service_classes::lever::{self, Actions, Lever, Recovered, Refusal};
-use crate::service_classes::limits::{LimitDecision, OpenRequest, RequestToEnd};
-use crate::service_classes::network::{
-    NetworkActions, NetworkDecision, NetworkOrder, PacketPriorities, SendingRequest,
-};
-use crate::service_classes::reset::{EndActions, Resetter, endable};
+use crate::service_classes::network::NetworkDecision;
 use crate::service_classes::{Enforcement, Mode, ServiceClass, thread_priority};
 
 /// Most orders that wait for the lever's thread.
@@ -84,151 +87,6 @@ pub(super) struct Enforcing {
     ending: Ending,
 }
 
-/// Ends requests beyond the limits of their classes.
-struct Ending {
-    decision: LimitDecision,
-    /// Resets connections; `None` unless the mode is `on` and a class had limits at the start.
-    resetter: Option<Resetter>,
-    open: Vec<OpenRequest>,
-    /// Of a dry run, by number of the class.
-    dry: Vec<EndActions>,
-}
-
-impl Ending {
-    fn start(config: &Config) -> Result<Self, Failure> {
-        let resetter = if config.enforcement.mode == Mode::On && config.service_classes.ends_requests() {
-            let failed = |why| {
-                Failure::SelfTest(format!(
-                    "--enforce on: a service class ends requests, and connections cannot be reset: {why}; see \
-                     docs/service-classes.md"
-                ))
-            };
-            Some(Resetter::start(NAMES).map_err(failed)?)
-        } else {
-            None
-        };
-        let dry = vec![EndActions::default(); NAMES];
-        Ok(Self { decision: Self::decision(config), resetter, open: Vec::new(), dry })
-    }
-
-    fn decision(config: &Config) -> LimitDecision {
-        LimitDecision::new(config.service_classes.classes.iter().map(|class| class.limits).collect())
-    }
-
-    fn decide(&mut self, now: u64, numbers: &Numbers) {
-        for end in self.decision.decide(now, &self.open) {
-            let end = RequestToEnd { class: numbers.number_of(end.class), ..end };
-            let Some(resetter) = &self.resetter else {
-                let Some(actions) = self.dry.get_mut(end.class) else { continue };
-                match endable(&end) {
-                    Ok(()) => actions.would_end[end.reason as usize] += 1,
-                    Err(why) => *actions.refused.entry(why.name()).or_default() += 1,
-                }
-                continue;
-            };
-            resetter.end(end);
-        }
-    }
-
-    fn actions(&self) -> Vec<EndActions> {
-        self.resetter.as_ref().map_or_else(|| self.dry.clone(), Resetter::actions)
-    }
-}
-
-/// Lowers classes so that more important ones reach their goals.
-struct FeedbackLoop {
-    controller: Feedback,
-    /// The last slice that it has seen.
-    slice: u64,
-    /// By number of the class.
-    counts: Vec<FeedbackActions>,
-}
-
-impl FeedbackLoop {
-    fn new(config: &Config) -> Self {
-        let controller = Feedback::new(&config.service_classes.classes, config.enforcement.mode == Mode::On);
-        Self { controller, slice: 0, counts: vec![FeedbackActions::default(); NAMES] }
-    }
-
-    fn record(&mut self, change: &LevelChange, classes: &[ServiceClass], numbers: &Numbers, now: u64) {
-        let name = |class: usize| classes.get(class).map(|class| Arc::clone(&class.name));
-        let Some(counts) = self.counts.get_mut(numbers.number_of(change.class)) else { return };
-        if let Some(count) = counts.counts.get_mut(change.action as usize) {
-            *count += 1;
-        }
-        let cause = change.cause.and_then(name);
-        let of = name(change.class).unwrap_or_default();
-        let (action, nice, ratio) = (change.action.name(), change.nice, change.ratio);
-        match &cause {
-            Some(cause) => {
-                log::info!("service class {of}: {action} to nice {nice:+} for {cause}, at {ratio:.2} of its goal");
-            }
-            None => log::info!("service class {of}: {action} to nice {nice:+}"),
-        }
-        counts.last = Some(FeedbackDecision { action: change.action, at: now, cause, ratio });
-    }
-}
-
-/// Decides about connections with every drain, and has it written to the kernel or counted.
-struct Network {
-    decision: NetworkDecision,
-    packets: PacketPriorities,
-    sending: Vec<SendingRequest>,
-    /// By number of the class.
-    counts: Vec<NetworkActions>,
-    /// The program is attached.
-    attached: bool,
-}
-
-impl Network {
-    fn new(config: &Config) -> Self {
-        Self {
-            decision: NetworkDecision::new(network_priorities(config)),
-            packets: config.enforcement.packets,
-            sending: Vec::new(),
-            counts: vec![NetworkActions::default(); NAMES],
-            attached: send_priority_mode(config) == SendPriorityMode::On,
-        }
-    }
-
-    fn carry_out(&mut self, orders: Vec<NetworkOrder>, numbers: &Numbers, kernel: Option<&mut SendPriorities>) {
-        let dry = !self.attached;
-        let mut kernel = kernel;
-        for order in orders {
-            let (NetworkOrder::Set { class, .. } | NetworkOrder::Clear { class, .. }) = order;
-            let mut nowhere = NetworkActions::default();
-            let counts = self.counts.get_mut(numbers.number_of(class)).unwrap_or(&mut nowhere);
-            match (order, kernel.as_deref_mut()) {
-                (NetworkOrder::Set { renewed: false, .. }, _) if dry => counts.would_apply += 1,
-                (NetworkOrder::Set { cookie, priority, until, renewed, .. }, Some(kernel)) => {
-                    let Some(priority) = self.packets.of(priority) else { continue };
-                    let done = kernel.set(cookie, priority, until);
-                    counts.applied += u64::from(done && !renewed);
-                    counts.refused += u64::from(!done);
-                }
-                (NetworkOrder::Clear { cookie, .. }, Some(kernel)) => {
-                    kernel.clear(cookie);
-                    counts.restored += 1;
-                }
-                _ => {}
-            }
-        }
-    }
-}
-
-fn network_priorities(config: &Config) -> Vec<crate::service_classes::Priority> {
-    config.service_classes.classes.iter().map(|class| class.network).collect()
-}
-
-/// Whether packets are given priorities: only where a class asks for it.
-pub(super) fn send_priority_mode(config: &Config) -> SendPriorityMode {
-    if config.enforcement.mode == Mode::On && config.service_classes.changes_network() {
-        SendPriorityMode::On
-    } else {
-        SendPriorityMode::Off
-    }
-}
-
 /// Checks that enforcement is allowed: by root, in a file that only root can change, with the privilege to undo it.
 pub(super) fn allow(config: &Config, file: Option<&std::path::Path>) -> Result<(), Failure> {
     if config.enforcement.mode != Mode::On {
@@ -255,18 +113,6 @@ pub(super) fn allow(config: &Config, file: Option<&std::path::Path>) -> Result<(
 pub(super) fn why_admin_capability(config: &Config) -> Option<&'static str> {
     (config.enforcement.mode == Mode::On)
         .then_some("--enforce on may end requests of services in network namespaces of their own")
-}
-
-/// Checks that packets can be given priorities, if a class asks for it.
-pub(super) fn check_network(attached: &[Attached]) -> Result<(), Failure> {
-    let missing = attached.iter().find(|each| each.program == send_priority::PROGRAM && each.missing.is_some());
-    match missing.and_then(|each| each.missing.as_ref()) {
-        Some(why) => Err(Failure::SelfTest(format!(
-            "--enforce on: a service class has a network priority, and the program for it cannot be used: {why}; see \
-             docs/service-classes.md"
-        ))),
-        None => Ok(()),
-    }
 }
 
 impl Enforcing {
