@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::{Failure, declaring};
+use super::Failure;
+use super::file_patterns::expand;
 use crate::classes::rules::Glob;
 use crate::config::Config;
 use crate::runtimes::declared::{Binary, Declared, DeclaredSite, Target, UsdtProbe};
@@ -61,7 +62,7 @@ pub fn check(file: &Path) -> Result<(), Failure> {
     }
     let mut wrong = 0;
     for one in config.declared.iter() {
-        let mut files = declaring::expand(&one.program);
+        let mut files = expand(&one.program);
         files.extend(processes(one));
         if files.is_empty() {
             wrong += 1;

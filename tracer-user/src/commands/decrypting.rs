@@ -4,11 +4,11 @@
 //! Files are found in the system's directories, in the processes that run when the agent starts, and in those that begin to
 //! use TLS or run another program later: nothing is polled.
 
+mod held_file;
+
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::fs::{self, File, OpenOptions};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 
 use tracer_common::runtime::UserProbe;
 
-use super::declaring::expand;
+use self::held_file::{Content, Held};
+use super::file_patterns::expand;
 use crate::kernel::uprobes::Prober;
 use crate::runtimes::file_identity::{CodeByte, FileIdentity};
 use crate::runtimes::maps::Maps;
@@ -49,34 +50,6 @@ const COPIES: usize = 8;
 const LATER: usize = 64;
 /// First number of this thread's visits: those of declared transactions are below.
 const VISITS: u64 = 1 << 32;
-
-/// A file.
-type Inode = FileIdentity;
-
-/// A file with the content it has now: device, inode, size, and when it last changed (seconds, nanoseconds).
-type Content = ((u64, u64), u64, (i64, i64));
-
-/// A file that is read and gets probes even if the process it was found in has ended: that may run for a moment only.
-struct Held {
-    /// Opened by [`Held::file`].
-    candidate: Candidate,
-    file: File,
-}
-
-impl Held {
-    fn of(candidate: &Candidate) -> Option<Self> {
-        // Do not block if the path has become a FIFO or device.
-        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&candidate.open_by).ok()?;
-        file.metadata().ok().filter(fs::Metadata::is_file)?;
-        let open_by = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-        Some(Self { candidate: Candidate { open_by, ..candidate.clone() }, file })
-    }
-
-    fn content(&self) -> Option<Content> {
-        let meta = self.file.metadata().ok()?;
-        Some(((meta.dev(), meta.ino()), meta.size(), (meta.ctime(), meta.ctime_nsec())))
-    }
-}
 
 /// The thread that attaches.
 pub(super) struct Decrypting {
@@ -161,12 +134,12 @@ struct Watched {
 struct Watch {
     libraries: Libraries,
     prober: Prober,
-    files: HashMap<Inode, Watched>,
+    files: HashMap<FileIdentity, Watched>,
     /// Programs without a TLS library inside.
-    without: HashSet<Inode>,
+    without: HashSet<FileIdentity>,
     /// Programs to be searched for a library inside, of these processes or the system's, once nothing else is to be done: that
     /// takes up to a second for a large one.
-    later: VecDeque<(Inode, Held, Option<u32>)>,
+    later: VecDeque<(FileIdentity, Held, Option<u32>)>,
     /// What was found in files, which is not searched for again when they are next used.
     inspected: HashMap<Content, (Library, Sites)>,
     visits: u64,
@@ -231,7 +204,7 @@ impl Watch {
     /// Attaches to a file that has no probes yet, at once where it is the library, else later. `user`: a process that has it;
     /// else it belongs to the system.
     fn see(&mut self, candidate: &Candidate, user: Option<u32>) {
-        let Some(inode) = inode(&candidate.open_by) else { return };
+        let Some(inode) = FileIdentity::of(&candidate.open_by) else { return };
         if let Some(watched) = self.files.get_mut(&inode) {
             watched.uses(user);
             if let Some(pid) = user.filter(|pid| inode.may_have_copies() && watched.is_missed_by(*pid, &candidate.path))
@@ -256,7 +229,7 @@ impl Watch {
     }
 
     /// Attaches to a file, unless it got its probes meanwhile.
-    fn consider(&mut self, inode: Inode, held: Held, user: Option<u32>) {
+    fn consider(&mut self, inode: FileIdentity, held: Held, user: Option<u32>) {
         if let Some(watched) = self.files.get_mut(&inode) {
             watched.uses(user);
             return;
@@ -305,7 +278,7 @@ impl Watch {
 
     /// A process does not run the probes of its file: it was copied up to its container's writable layer before the process
     /// began. Attaches to that copy, if it is what the process runs.
-    fn attach_to_copy(&mut self, inode: Inode, candidate: &Candidate, pid: u32) {
+    fn attach_to_copy(&mut self, inode: FileIdentity, candidate: &Candidate, pid: u32) {
         let inspected = Held::of(candidate).map(|held| (inspect(&held.candidate, &self.libraries), held));
         let Some(watched) = self.files.get(&inode) else { return };
         // Once more: a process that has just begun is shown with a mapping before the kernel puts probes there.
@@ -361,8 +334,8 @@ impl Watch {
 
     /// Attaches where the kernel refused it before.
     fn try_again(&mut self) {
-        let waits = |(inode, watched): (&Inode, &Watched)| watched.again.is_some().then_some(*inode);
-        let waiting: Vec<Inode> = self.files.iter().filter_map(waits).collect();
+        let waits = |(inode, watched): (&FileIdentity, &Watched)| watched.again.is_some().then_some(*inode);
+        let waiting: Vec<FileIdentity> = self.files.iter().filter_map(waits).collect();
         for inode in waiting {
             let Some(again) = self.files.get_mut(&inode).and_then(|watched| watched.again.take()) else { continue };
             let done = self.attach(again.0, &again.1.candidate, &again.2);
@@ -391,7 +364,8 @@ impl Watch {
         }
         // Other processes may have them.
         self.look_at_all_processes();
-        let gone: Vec<Inode> = self.files.iter().filter(|(_, watched)| unused(watched)).map(|(at, _)| *at).collect();
+        let gone: Vec<FileIdentity> =
+            self.files.iter().filter(|(_, watched)| unused(watched)).map(|(at, _)| *at).collect();
         for inode in gone {
             let Some(watched) = self.files.remove(&inode) else { continue };
             for visit in watched.visit.into_iter().chain(watched.copies) {
@@ -427,48 +401,4 @@ fn by_probe(sites: &[Site]) -> Vec<(UserProbe, Vec<(u64, u64)>)> {
         }
     }
     found
-}
-
-fn inode(path: &Path) -> Option<Inode> {
-    FileIdentity::of(path)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_held_file_is_read_after_its_path_is_gone() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("program");
-        fs::write(&path, "code").expect("a file");
-        let candidate =
-            Candidate { library: None, path: "program".to_owned(), open_by: path.clone(), lies_at: path.clone() };
-        let held = Held::of(&candidate).expect("it is there");
-        let numbers = |held: &Held| held.content().map(|content| content.0);
-        let before = (inode(&path), numbers(&held));
-        fs::remove_file(&path).expect("it is there");
-        assert_eq!(fs::read_to_string(&held.candidate.open_by).expect("still readable"), "code");
-        assert_eq!((inode(&held.candidate.open_by), numbers(&held)), before);
-        assert!(Held::of(&candidate).is_none());
-        assert!(Held::of(&Candidate { open_by: dir.path().into(), ..candidate }).is_none());
-    }
-
-    /// The code of libssl shows its places together with that of the libcrypto beside it.
-    #[test]
-    fn a_held_library_shows_what_its_file_shows() {
-        let path = Path::new("/usr/lib/x86_64-linux-gnu/libssl.so.3");
-        if !path.exists() {
-            println!("SKIPPED commands::decrypting: no {} here", path.display());
-            return;
-        }
-        let library = Some(Library::OpenSsl);
-        let candidate =
-            Candidate { library, path: "libssl.so.3".to_owned(), open_by: path.into(), lies_at: path.into() };
-        let held = Held::of(&candidate).expect("it is there");
-        let (_, of_file) = inspect(&candidate, &Libraries::default()).expect("OpenSSL");
-        let (_, of_held) = inspect(&held.candidate, &Libraries::default()).expect("OpenSSL");
-        assert_eq!(of_held, of_file);
-        assert!(of_held.sites.iter().any(|site| site.probe == UserProbe::TlsCopy), "{of_held:?}");
-    }
 }

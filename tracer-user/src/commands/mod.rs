@@ -20,6 +20,7 @@ mod doctor_runtimes;
 mod doctor_tls;
 mod enforcing;
 mod exports;
+mod file_patterns;
 pub mod fleet;
 mod fleet_policies;
 mod history_files;
