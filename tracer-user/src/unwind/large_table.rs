@@ -13,13 +13,10 @@ use tracer_common::unwind::FileKey;
 use super::bounded_file::BoundedFile;
 use super::compile::{Rules, Table, compile};
 use super::image::{Image, NoTable};
-use crate::guard::self_process::{set_nice, thread_cpu};
+use crate::guard::self_process::thread_cpu;
 
 /// Files of so many bytes are large.
 pub(super) const LARGE: u64 = 8 << 20;
-
-/// The lowest priority.
-const LOWEST: i32 = 19;
 
 /// What became of a large file.
 #[derive(Debug)]
@@ -38,14 +35,10 @@ pub(super) struct LargeTableJob {
 }
 
 impl LargeTableJob {
-    /// Starts to make the table of `file`, at the lowest priority: it must not keep the agent from emptying its rings. `known`: tables
-    /// that need not be made.
+    /// Starts to make the table of `file`, at the priority of the calling thread. `known`: tables that need not be made.
     pub(super) fn start(key: FileKey, file: File, keys: RandomState, known: FxHashSet<u64>) -> std::io::Result<Self> {
         let (sender, done) = channel();
         std::thread::Builder::new().name("tracer-unwind-l".into()).spawn(move || {
-            if let Err(error) = set_nice(LOWEST) {
-                log::debug!("{error}: a large unwind table is made at the priority in force");
-            }
             let before = thread_cpu();
             let made = make(file, &keys, &known);
             let cpu = Duration::from_nanos(thread_cpu().saturating_sub(before));

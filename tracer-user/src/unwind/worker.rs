@@ -247,8 +247,7 @@ impl Worker {
             self.tables.forget(key);
         }
         log::debug!("unwind table of a file of {} bytes: {:.1} ms of CPU", key.size, cpu.as_secs_f64() * 1e3);
-        // At the lowest priority anyway.
-        self.show_work(cpu, 1);
+        self.count(cpu, 1);
     }
 
     fn show(&self) {
@@ -318,10 +317,6 @@ impl Worker {
     /// `worked` was spent on so many tables.
     fn count(&mut self, worked: Duration, tables: u64) {
         self.pace(worked);
-        self.show_work(worked, tables);
-    }
-
-    fn show_work(&self, worked: Duration, tables: u64) {
         self.figures.made.fetch_add(tables, Ordering::Relaxed);
         self.figures.nanos.fetch_add(worked.as_nanos() as u64, Ordering::Relaxed);
     }
