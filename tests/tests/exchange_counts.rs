@@ -137,10 +137,10 @@ fn of_a_busy_server_some_requests_are_seen_whole() {
     let end = Instant::now() + Duration::from_secs(4);
     let (answered, unanswered) = load::until(server.address, 4, &["/ok"], end);
     assert_eq!(unanswered, 0);
-    let expected = server.logged().len() as f64;
+    let expected = server.logged().len() as u64;
     let metrics = wait("all requests of the log", Duration::from_secs(20), || {
         let metrics = agent.metrics();
-        let served = metrics.sum("tracer_requests_total", &[("service_name", "nginx")]);
+        let served = metrics.sum("tracer_requests_total", &[("service_name", "nginx")]) as u64;
         say(&format!("{expected} logged, {served} served; {:?} lost", metrics.lost()));
         (served == expected).then_some(metrics)
     });

@@ -259,7 +259,7 @@ fn inline_commands_need_their_reply_to_be_believed() {
 
 /// What `redis-cli --pipe` sends of a file of lines, and what Redis 7.0 answers; sent in operations of 16 KiB, answered as it reads.
 fn piped_lines(captured: usize) -> (Vec<Op>, usize) {
-    let mut asked: String = (0..2000).map(|number| format!("SET key{number} value{number}\r\n")).collect();
+    let mut asked = (0..2000).map(|number| format!("SET key{number} value{number}\r\n")).collect::<Vec<_>>().concat();
     asked += "PING\r\nNOSUCH a b\r\nget key1\r\n\r\n*2\r\n$4\r\nECHO\r\n$20\r\n01234567890123456789\r\n";
     let last = "+PONG\r\n-ERR unknown command 'NOSUCH', with args beginning with: 'a' 'b' \r\n$6\r\nvalue1\r\n$20\r\n01234567890123456789\r\n";
     let mut ops = Vec::new();
@@ -304,7 +304,7 @@ fn every_line_of_a_pipe_counts() {
 
 #[test]
 fn lines_of_other_protocols_are_not_taken_for_commands() {
-    let lines: String = (0..2000).map(|number| format!("get key{number}\r\n")).collect();
+    let lines = (0..2000).map(|number| format!("get key{number}\r\n")).collect::<Vec<_>>().concat();
     for (answer, expected) in
         [("200 ok\r\n", None), ("END\r\n", Some("memcached")), ("hello\r\n", None), ("$-1\r\n", Some("redis"))]
     {

@@ -7,6 +7,7 @@
 
 use crate::model::Nanos;
 use crate::transactions::evidence::Doubt;
+use crate::transactions::open_span::OpenSpan;
 use crate::transactions::slot::Slot;
 use crate::transactions::world::World;
 
@@ -46,7 +47,7 @@ fn known(world: &World, call: Slot) -> Taker {
     let Some(live) = world.spans.get(call) else { return Taker::Never };
     let Some(wakeup_candidates) = live.client.wakeup_candidates.as_deref() else { return Taker::Never };
     let first = live.client.cause.request().and_then(|slot| world.spans.get(slot));
-    match first.map(|first| first.answered_after()) {
+    match first.map(OpenSpan::answered_after) {
         Some(Some(wakeups_or_calls)) if wakeups_or_calls == wakeup_candidates.own => {}
         Some(None) => return Taker::Later,
         _ => return Taker::Never,
