@@ -72,7 +72,7 @@ pub const WOKEN_MAX: u32 = 16 * 1024;
 pub const RUNTIMES_MAX: u32 = 4096;
 /// Beginnings of requests that the kernel side knows the class of ([`crate::exchange_counts::RequestPrefix`]).
 pub const REQUEST_PREFIXES_MAX: u32 = 4096;
-/// Classes of such requests, and of their exchanges by outcome ([`crate::exchange_counts::Book`]).
+/// Classes of such requests, and of their exchanges by outcome ([`crate::exchange_counts::ExchangeSums`]).
 pub const COUNTED_CLASSES_MAX: u32 = 512;
 /// See [`COUNTED_CLASSES_MAX`].
 pub const EXCHANGE_SUMS_MAX: u32 = 2048;

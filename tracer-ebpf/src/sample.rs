@@ -109,7 +109,11 @@ fn charge(task: Task, now: u64) -> u64 {
     // SAFETY: not null; it runs on this CPU, interrupted.
     let thread = unsafe { &mut *thread };
     let cpu = sched::running(task, thread, now).cpu;
-    if thread.counted.unreported != 0 && thread.counted.class != 0 { COUNTED | thread.counted.class as u64 } else { cpu }
+    if thread.counted.unreported != 0 && thread.counted.class != 0 {
+        COUNTED | thread.counted.class as u64
+    } else {
+        cpu
+    }
 }
 
 /// Completes the sample in the scratch area, which has `user` and `kernel` bytes of stack, with the `interpreted` frames that were
