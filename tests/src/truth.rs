@@ -168,7 +168,7 @@ fn wanted(mode: &Mode) -> bool {
 
 /// Concurrent requests, and total requests.
 pub fn sizes() -> &'static [(u64, u64)] {
-    if full() { &[(1, 200), (8, 1000), (64, 3000), (256, 4000)] } else { &[(1, 20), (8, 160), (64, 480)] }
+    if full() { &[(1, 200), (8, 1000), (64, 3000), (256, 4000)] } else { &[(1, 20), (8, 160), (64, 960)] }
 }
 
 /// The request id of an edge's end: the second segment of its path; for gRPC its part before the first dot.

@@ -192,6 +192,7 @@ fn a_server_shows_its_functions_with_file_and_line() {
     let metrics = agent.metrics();
     let of = |outcome: &str| metrics.sum("tracer_javascript_functions_total", &[("outcome", outcome)]);
     assert!(of("named") > 20.0, "{} functions named", of("named"));
+    assert!(of("unnamed") <= 0.5 * of("named"), "{} of {} functions were read too late", of("unnamed"), of("named"));
     figure("node functions", &format!("{} named, {} moved before they were read", of("named"), of("unnamed")));
     drop((optimised, bytecode));
     agent.stop();

@@ -87,8 +87,8 @@ fn tokio_modes() -> Vec<Mode> {
         (true, Mode::new("direct", "a call at once", 0.999)),
         (true, Mode::new("naps", "two calls after sleeps", 0.999)),
         // The last call on its connection is confirmed only if another task uses the connection, too: at 64 connections up to
-        // 128 calls, one in eight.
-        (true, Mode::by_load("children", "two tasks, one of them two levels deep", [0.98, 0.98, 0.8, 0.8])),
+        // 128 of 1920 calls.
+        (true, Mode::by_load("children", "two tasks, one of them two levels deep", [0.98, 0.98, 0.9, 0.9])),
         (false, Mode::new("forgotten", "a detached task", 0.0)),
         (false, Mode::new("worker", "tasks that wait for work", 0.0)),
         // hyper's client sends from a task of the connection's own.
