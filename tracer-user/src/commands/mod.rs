@@ -5,6 +5,7 @@
 mod agent;
 mod agent_files;
 mod agent_tables;
+mod api_client;
 mod call_limits;
 mod clock;
 mod configure;

@@ -20,13 +20,13 @@ use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event::{self, Event};
 
-use self::client::Client;
 use self::details::Details;
 use self::keys::Done;
 use self::own_agent::OwnAgent;
 use self::running::{Running, RunningView};
 use self::table::{ClassKey, Snapshot, Table};
 use super::Failure;
+use super::api_client::{Client, DEFAULT_URL};
 
 /// Between two looks at the stacks of one class: the agent resolves names for each.
 const STACKS_EVERY: Duration = Duration::from_secs(10);
@@ -72,9 +72,6 @@ struct Asked {
     /// Whether the requests that run now are shown.
     running: bool,
 }
-
-/// Where an agent listens unless it is asked not to.
-const DEFAULT_URL: &str = "http://127.0.0.1:9464";
 
 /// Shows the agent at `url` until a key or a signal ends it; without one, this host's agent, or one of its own.
 pub fn top(url: Option<&str>, interval: Duration) -> Result<(), Failure> {

@@ -8,9 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::client::Client;
 use super::table::Snapshot;
 use crate::commands::Failure;
+use crate::commands::api_client::Client;
 
 /// How long it may take to be ready: on old kernels its programs take a while to verify.
 const READY_WITHIN: Duration = Duration::from_secs(120);
