@@ -39,7 +39,9 @@ pub mod metrics;
 pub mod profiles;
 pub mod record;
 pub mod store;
-// Layer 10: what users see.
+// Layer 10: questions of AI agents.
+pub mod mcp;
+// Layer 11: what users see.
 pub mod http;
 // Joins everything; may see everything.
 pub mod bucket;
