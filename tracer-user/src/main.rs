@@ -20,6 +20,7 @@ fn main() -> ExitCode {
         Command::Run(run) => commands::run::run(&run.live, run.record.as_deref()),
         Command::Record(record) => commands::run::run(&record.live, Some(&record.file)),
         Command::Top { url, interval } => commands::top::top(url.as_deref(), interval),
+        Command::Mcp { url } => commands::mcp::serve(&url),
         Command::Replay(replay) => commands::replay::replay(&replay),
         Command::Doctor(doctor) => commands::doctor::doctor(doctor.json, doctor.config.as_deref()),
         Command::Declare(declare) => match (&declare.list, &declare.check) {

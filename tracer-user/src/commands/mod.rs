@@ -30,6 +30,7 @@ mod intake;
 mod kernel_counts;
 mod load_shedding;
 mod loss_watch;
+pub mod mcp;
 mod netns;
 mod own_priority;
 mod past_windows;
