@@ -6,6 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};
 
+use super::known::find;
 use super::params::{Named, Params};
 use super::range::Range;
 use super::{App, Problem};
@@ -38,9 +39,14 @@ pub(super) async fn list(State(app): State<Arc<App>>, params: Params) -> Result<
                 service && class && lasted && f.id < before
             };
             // The newest first.
-            view.detector.findings().rev().filter(of).take(limit + 1).cloned().collect::<Vec<Finding>>()
+            let found: Vec<Finding> = view.detector.findings().rev().filter(of).take(limit + 1).cloned().collect();
+            // Findings of before the start may be of services and classes that have had no request since.
+            if !view.detector.findings().any(|finding| service.as_ref() == Some(&finding.service_name)) {
+                find(view, service.as_deref(), class.as_deref())?;
+            }
+            Ok::<_, super::known::Unknown>(found)
         })
-        .await?;
+        .await??;
     let more = all.len() > limit;
     all.truncate(limit);
     let next = all.last().filter(|_| more).map(|finding| finding.id.to_string());
