@@ -22,6 +22,7 @@ mod instrumentation;
 mod known;
 mod listen;
 mod markup;
+mod mcp;
 mod openapi;
 mod page;
 mod params;
@@ -47,7 +48,7 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, put};
+use axum::routing::{get, post, put};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 
@@ -356,6 +357,25 @@ pub fn reads(query: &str) -> bool {
 }
 
 fn router(app: Arc<App>) -> Router {
+    let routes = routes();
+    // Who asks by the Model Context Protocol is answered by the same handlers.
+    let api = mcp::Api::new(routes.clone().with_state(Arc::clone(&app)));
+    let messages = post(move |headers, body| mcp::answer(api.clone(), headers, body));
+    routes
+        .route("/mcp", messages.layer(DefaultBodyLimit::max(crate::mcp::MESSAGE)))
+        .fallback(|| async {
+            Problem::missing("no such page; / is the console, /metrics the metrics, /api/v1/services the API")
+        })
+        .method_not_allowed_fallback(|| async {
+            Problem(StatusCode::METHOD_NOT_ALLOWED, "this method means nothing here; see the Allow header".into())
+        })
+        .layer(DefaultBodyLimit::max(BODY))
+        .layer(axum::middleware::from_fn(compress::answers))
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(&app), guard::check))
+        .with_state(app)
+}
+
+fn routes() -> Router<Arc<App>> {
     Router::new()
         .route("/", get(console::overview))
         .route("/service", get(console::service))
@@ -405,16 +425,6 @@ fn router(app: Arc<App>) -> Router {
         .route("/flamegraph.svg", get(profiles::flamegraph))
         .route("/profile.folded", get(profiles::folded))
         .route("/profile.pb.gz", get(profiles::pprof))
-        .fallback(|| async {
-            Problem::missing("no such page; / is the console, /metrics the metrics, /api/v1/services the API")
-        })
-        .method_not_allowed_fallback(|| async {
-            Problem(StatusCode::METHOD_NOT_ALLOWED, "this method means nothing here; see the Allow header".into())
-        })
-        .layer(DefaultBodyLimit::max(BODY))
-        .layer(axum::middleware::from_fn(compress::answers))
-        .layer(axum::middleware::from_fn_with_state(Arc::clone(&app), guard::check))
-        .with_state(app)
 }
 
 #[cfg(test)]

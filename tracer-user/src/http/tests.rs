@@ -12,7 +12,7 @@ pub(super) async fn start() -> SocketAddr {
     start_with(None, Arc::default()).await
 }
 
-async fn start_with(token: Option<&str>, status: Arc<Status>) -> SocketAddr {
+pub(super) async fn start_with(token: Option<&str>, status: Arc<Status>) -> SocketAddr {
     start_engine(token, status, |_| ()).await
 }
 
@@ -96,7 +96,7 @@ pub(super) async fn start_engine(
     listen
 }
 
-async fn ask(listen: SocketAddr, request: &str) -> String {
+pub(super) async fn ask(listen: SocketAddr, request: &str) -> String {
     let mut stream = tokio::net::TcpStream::connect(listen).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = Vec::new();

@@ -39,6 +39,8 @@ struct Route {
     path: &'static str,
     what: &'static str,
     parameters: &'static [&'static Parameter],
+    /// What is sent with it.
+    body: Option<Shape>,
     answer: AnswerForm,
 }
 
@@ -107,10 +109,10 @@ fn operation(route: &Route) -> Value {
         "parameters": parameters.collect::<Vec<_>>(),
         "responses": { "200": { "description": route.what, "content": content }, "4XX": error.clone(), "5XX": error },
     });
-    if route.method != "get" {
+    if let Some(body) = &route.body {
         operation["security"] = json!([{ "token": [] }]);
         operation["requestBody"] =
-            json!({ "required": true, "content": { "application/json": { "schema": answers::SAMPLING.schema() } } });
+            json!({ "required": true, "content": { "application/json": { "schema": body.schema() } } });
     }
     operation
 }
@@ -126,7 +128,10 @@ pub(super) mod tests {
         let calls = source.split(".route(\"").skip(1);
         let route = |call: &str| {
             let (path, rest) = call.split_once("\", ").expect("a path");
-            (rest[..3].to_owned(), path.to_owned())
+            let method = rest.split('(').next().expect("a method");
+            // Handlers of messages of the Model Context Protocol are made with what answers them.
+            let method = if path == "/mcp" { "post" } else { method };
+            (method.to_owned(), path.to_owned())
         };
         calls.map(route).collect()
     }

@@ -118,7 +118,7 @@ const fn get(
     parameters: &'static [&'static Parameter],
     answer: AnswerForm,
 ) -> Route {
-    Route { method: "get", path, what, parameters, answer }
+    Route { method: "get", path, what, parameters, body: None, answer }
 }
 
 /// Every route.
@@ -270,7 +270,16 @@ pub(super) const ROUTES: &[Route] = &[
         path: "/api/v1/sampling",
         what: "changes the sampling rate",
         parameters: &[],
+        body: Some(SAMPLING),
         answer: AnswerForm::Json(SAMPLING),
+    },
+    Route {
+        method: "post",
+        path: "/mcp",
+        what: "answers a message of the Model Context Protocol",
+        parameters: &[],
+        body: Some(Map(&Any)),
+        answer: AnswerForm::Json(Map(&Any)),
     },
     get("/flamegraph.svg", "a profile as a flame graph", PROFILE, AnswerForm::Media("image/svg+xml")),
     get("/profile.folded", "a profile as folded stacks", FOLDED, AnswerForm::Media("text/plain")),
