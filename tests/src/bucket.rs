@@ -32,10 +32,11 @@ impl Store {
     /// Starts it on a port of `address`, with an empty bucket. Its output goes to `dir`.
     pub fn start(dir: &Path, address: SocketAddr) -> Self {
         let python = crate::find("python3").unwrap_or_else(|| panic!("no python3"));
-        // All its libraries: no other wheel has modules of these names.
+        // All its libraries: no other wheel has modules of these names, but for one that brings its own.
         let all = std::fs::read_dir(wheels()).unwrap_or_else(|error| panic!("{}: {error}", wheels().display()));
         let dirs: Vec<PathBuf> = all.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
-        let own = dirs.into_iter().filter(|path| !path.to_string_lossy().ends_with("-py3.13"));
+        let has_own = |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("mcp-"));
+        let own = dirs.into_iter().filter(|path| !path.to_string_lossy().ends_with("-py3.13") && !has_own(path));
         let libraries = std::env::join_paths(own).unwrap_or_else(|error| panic!("wheels: {error}"));
         let mut command = Command::new(python);
         command.args(["-m", "moto.server", "-H", "127.0.0.1", "-p", &address.port().to_string()]);

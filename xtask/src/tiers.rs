@@ -125,6 +125,8 @@ const TABLE: &[(&str, Quick)] = &[
     // A browser takes a while to start; that pages and files answer is tested without one.
     ("console", Nothing),
     ("top", Nothing),
+    // The protocol's own client and what it imports are 45 MB: wheels that only `--full` unpacks.
+    ("mcp", Only(&["questions_on_standard_input_get_the_agents_answers"])),
     ("containers", Only(&["a_services_containers_are_those_of_its_processes"])),
     ("doctor", All),
     ("kubernetes", All),

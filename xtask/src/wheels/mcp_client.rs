@@ -1,0 +1,32 @@
+//! What the reference client of the Model Context Protocol imports: unpacked into its directory, so that one look-up finds all of it.
+
+/// Name, version and SHA-256 of the wheel, as [`super::Wheel`] has them.
+pub(super) const IMPORTED: &[(&str, &str, &str)] = &[
+    ("annotated-types", "0.8.0", "f072f4d804ea359e4eaf198b1af7a8b0943881a87f31bb764f8bf219bb9419e0"),
+    ("anyio", "4.16.0", "c66ae634e0b8228396b801741beb3294326d4b6102f7bba4041c0dfb58c29026"),
+    ("attrs", "26.1.0", "c647aa4a12dfbad9333ca4e71fe62ddc36f4e63b2d260a37a8b83d2f043ac309"),
+    ("cffi", "2.1.1", "34e261f78cb6ceaaa36f42f2613f4380d94d9c759a9c73c769ee6e0247364632"),
+    ("click", "8.5.1", "8bb5376d2006950386f8c6427613334a2acadc5f559cb80e638d00b4df957e37"),
+    ("cryptography", "50.0.2", "9dab55f57c74c3cad24c323bacbbd04be4705ba6eb0d92e920b1fc4837ed5079"),
+    ("h11", "0.16.0", "63cf8bbe7522de3bf65932fda1d9c2772064ffb3dae62d55932da54b31cb6c86"),
+    ("httpcore2", "2.16.2", "16051ae2a42f776007543f32de9349a317b23d2cbb4e1456b4bac0e88b87419a"),
+    ("httpx2", "2.16.2", "f05c13aade4c45dbf1c9060647a1058f0acad62398fad96e741269edb33d46f5"),
+    ("idna", "3.20", "ab7ae7122974553370f0bdb919e1a960b2cd1bc1ef0276416d896db81c14582c"),
+    ("jsonschema", "4.26.0", "d489f15263b8d200f8387e64b4c3a75f06629559fb73deb8fdfb525f2dab50ce"),
+    ("jsonschema-specifications", "2025.9.1", "98802fee3a11ee76ecaca44429fda8a41bff98b00a0f2838151b113f210cc6fe"),
+    ("mcp-types", "2.3.0", "968efdbdaedfab06adae40d378a34395f1090c5921d4be3c9cde283aaf76d91d"),
+    ("opentelemetry-api", "1.45.2", "2cbd737377e710ee740d261c94e93fa0f08e6d037c18f17513cc0a2d94479a34"),
+    ("pycparser", "3.12", "a076f3f489b39b43ed13563a1dafe42447445bec2e294154ec5c57fcdda4c85e"),
+    ("pydantic", "2.14.4", "653a2ad9f6d8858529c77c72717d0ea991d6c6837fe683246b2f4b2bbfc3fadc"),
+    ("pydantic-core", "2.50.5", "488319076ec92908b91fc6265ce761f1d78748f69f85518564fd16bf333e1b70"),
+    ("pyjwt", "2.15.1", "42d59d631f7768a1028a64c7ff581a9bf7519804daf91fc5b6c56e30eec5e193"),
+    ("python-multipart", "0.0.34", "ebacd224bd686eee2f9aa1066a657affe07435a185834e05e5235e2e59173e91"),
+    ("referencing", "0.37.0", "381329a9f99628c9069361716891d34ad94af76e461dcb0335825aecc7692231"),
+    ("rpds-py", "2026.9.1", "136a1c3fe4402b7008bc81cb62ee538481795b61a7e83df88dff3b3f02b726ff"),
+    ("sse-starlette", "3.7.0", "f1d3136caa12d129284fca3d2ded79bc9af943320b6472712955fea52a6d3eea"),
+    ("starlette", "1.10.0", "478c0ab3b4ced6e82719849c118fa406f0278a3499c1a898cd15cd31bdc38ce4"),
+    ("truststore", "0.10.5", "9aaaedaefaf06d8b206278cf8b5012bc897f485a874503501e12d776df78951c"),
+    ("typing-extensions", "4.16.0", "481caa481374e813c1b176ada14e97f1f67a4539ce9cfeb3f350d78d6370c2e8"),
+    ("typing-inspection", "0.4.5", "bc210535442b39e1bf2805e0c7a17dfd6a4ace760c84c7f7d16245d23a6b1c39"),
+    ("uvicorn", "0.54.0", "505bdb0f318731d45f1f712071fc781a8981f6847a31c902c9f5e652d4f67faf"),
+];
