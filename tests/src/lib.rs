@@ -27,6 +27,7 @@ pub mod jars;
 pub mod late_errors;
 pub mod load;
 pub mod mariadb;
+pub mod mcp;
 pub mod messaging;
 pub mod metrics;
 pub mod mosquitto;
