@@ -82,6 +82,8 @@ kinds! {
     /// Operations before this thread's next one, and exchanges of that one's connection, were counted in the kernel and not
     /// reported: [`CountedExchanges`].
     CountedExchanges = 16, "counted_exchanges", CountedExchanges;
+    /// A process ended: [`ProcessEnd`].
+    ProcessEnd = 17, "process_end", ProcessEnd;
 }
 
 /// [`Op`]: bytes were sent (set) or received (clear).
@@ -121,6 +123,8 @@ pub const THREAD_STATS_KERNEL: u8 = 1 << 1;
 pub const THREAD_STATS_RUNNING: u8 = 1 << 2;
 /// [`State`]: the header's thread itself caused the change (connect, close).
 pub const STATE_OWN: u8 = 1 << 0;
+/// [`State`]: the header's thread closed the socket because it exits: [`State::exit_status`].
+pub const STATE_EXITING: u8 = 1 << 1;
 /// [`Wake`]: since its last operation or wake-up the thread itself read a reply or was given work. Other wake-ups only
 /// mark the end of one stretch of work.
 pub const WAKE_RESULT: u8 = 1 << 0;
@@ -379,7 +383,7 @@ wire! {
 wire! {
     /// A TCP socket changed state: connect, half close, close.
     pub struct State {
-        /// Common part. The thread is meaningful only with [`STATE_OWN`].
+        /// Common part. The thread is meaningful only with [`STATE_OWN`] or [`STATE_EXITING`].
         pub header: Header,
         /// The socket.
         pub cookie: u64,
@@ -399,8 +403,9 @@ wire! {
         pub error: u16,
         /// Remote port, host byte order.
         pub remote_port: u16,
-        /// Zero.
-        pub reserved: [u8; 2],
+        /// With [`STATE_EXITING`]: how the process ends, as `wait` reports it (the exit code above 8 bits, else a signal in
+        /// the lowest 7); else 0.
+        pub exit_status: u16,
         /// What TCP had measured of the connection by then.
         pub path: NetworkPath,
         /// The thread's counters, with [`STATE_OWN`].
@@ -456,6 +461,18 @@ pub const SAMPLE_AD_HOC: u8 = 1 << 1;
 /// Flag of a [`Sample`]: the thread's last operation was counted and not reported. `cpu_nanos` is the class that it was counted
 /// for ([`crate::exchange_counts::SumsKey::class`]).
 pub const SAMPLE_COUNTED: u8 = 1 << 2;
+
+wire! {
+    /// A process ended: its first thread is gone. Its descriptors may be closed before or after that.
+    pub struct ProcessEnd {
+        /// Common part: the first thread.
+        pub header: Header,
+        /// How, as in [`State::exit_status`].
+        pub status: u16,
+        /// Zero.
+        pub reserved: [u8; 6],
+    }
+}
 
 wire! {
     /// A stack sample. Followed by `user` then `kernel` addresses of 8 bytes each, then `interpreted` frames

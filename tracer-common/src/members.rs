@@ -90,6 +90,9 @@ pub const MEMBERS: &[Member] = &[
     need("OFF_TASK_PID", "task_struct", "pid"),
     need("OFF_TASK_TGID", "task_struct", "tgid"),
     need("OFF_TASK_FLAGS", "task_struct", "flags"),
+    // How a process ends; without both, requests that it leaves open are `aborted` and no more.
+    Member { global: "OFF_TASK_EXIT_CODE", of: "task_struct", path: "exit_code", required: false },
+    Member { global: "OFF_SK_OWNED", of: "sock", path: "sk_lock.owned", required: false },
     need("OFF_TASK_EXEC", "task_struct", "se.sum_exec_runtime"),
     need("OFF_TASK_COMM", "task_struct", "comm"),
     need("OFF_TASK_FILES", "task_struct", "files"),

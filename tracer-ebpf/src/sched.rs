@@ -8,7 +8,7 @@ use aya_ebpf::{
 };
 use tracer_common::{
     arch::Wait,
-    event::{Header, Kind, THREAD_STATS_DEAD, THREAD_STATS_RUNNING, ThreadCounters, ThreadStats},
+    event::{Header, Kind, ProcessEnd, THREAD_STATS_DEAD, THREAD_STATS_RUNNING, ThreadCounters, ThreadStats},
     limits::{THREAD_STATS_CPU_NANOS, THREAD_STATS_NANOS},
     lost::Lost,
     policy::{CpuBooks, RUNS_IDLE, RUNS_KERNEL, RUNS_USER},
@@ -263,7 +263,31 @@ fn report(prev: Task, thread: &mut Thread, exec: u64, now: u64, dead: u64) -> u6
     if dead != 0 || due(thread, counters.cpu, now) {
         tick(prev, thread, counters, now, if dead != 0 { THREAD_STATS_DEAD } else { 0 });
     }
+    if dead != 0 && prev.tid() == prev.tgid() {
+        ended(prev, now);
+    }
     0
+}
+
+/// Reports the end of a process.
+#[inline(always)]
+fn ended(task: Task, now: u64) {
+    let Some(status) = task.exit_status() else { return };
+    let record = ProcessEnd {
+        header: Header {
+            kind: Kind::ProcessEnd as u8,
+            flags: 0,
+            // SAFETY: no argument.
+            cpu: unsafe { bpf_get_smp_processor_id() } as u16,
+            len: size_of::<ProcessEnd>() as u32,
+            nanos: now,
+            tgid: task.tgid(),
+            tid: task.tid(),
+        },
+        status,
+        reserved: [0; 6],
+    };
+    emit::event(&record, Lost::RingThread);
 }
 
 /// Whether the thread has something to report and last reported long enough ago.

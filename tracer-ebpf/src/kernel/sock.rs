@@ -11,10 +11,11 @@ use tracer_common::{
 use super::{load, mptcp::IPPROTO_MPTCP, task::peek};
 use crate::offsets::{
     MASK_SK_ZEROCOPY, OFF_FILE_FLAGS, OFF_MINMAX_VALUE, OFF_NET_INUM, OFF_SK_DADDR, OFF_SK_DPORT, OFF_SK_ERROR,
-    OFF_SK_FAMILY, OFF_SK_FLAGS, OFF_SK_NET, OFF_SK_NUM, OFF_SK_PROTOCOL, OFF_SK_RCV_SADDR, OFF_SK_SHUTDOWN,
-    OFF_SK_SOCKET, OFF_SK_STATE, OFF_SK_TYPE, OFF_SK_V6_DADDR, OFF_SK_V6_RCV_SADDR, OFF_SOCKET_FILE, OFF_SOCKET_SK,
-    OFF_TCP_BYTES_ACKED, OFF_TCP_BYTES_RECEIVED, OFF_TCP_COPIED_SEQ, OFF_TCP_RCV_NXT, OFF_TCP_RETRANSMITS, OFF_TCP_RTT,
-    OFF_TCP_RTT_MIN, OFF_TCP_SND_UNA, OFF_TCP_WRITE_SEQ, OFF_UNIX_ADDR, OFF_UNIX_PEER,
+    OFF_SK_FAMILY, OFF_SK_FLAGS, OFF_SK_NET, OFF_SK_NUM, OFF_SK_OWNED, OFF_SK_PROTOCOL, OFF_SK_RCV_SADDR,
+    OFF_SK_SHUTDOWN, OFF_SK_SOCKET, OFF_SK_STATE, OFF_SK_TYPE, OFF_SK_V6_DADDR, OFF_SK_V6_RCV_SADDR, OFF_SOCKET_FILE,
+    OFF_SOCKET_SK, OFF_TCP_BYTES_ACKED, OFF_TCP_BYTES_RECEIVED, OFF_TCP_COPIED_SEQ, OFF_TCP_RCV_NXT,
+    OFF_TCP_RETRANSMITS, OFF_TCP_RTT, OFF_TCP_RTT_MIN, OFF_TCP_SND_UNA, OFF_TCP_WRITE_SEQ, OFF_UNIX_ADDR,
+    OFF_UNIX_PEER,
 };
 
 const SOCK_STREAM: u16 = 1;
@@ -166,6 +167,17 @@ impl SockPtr {
         }
         // SAFETY: offset of an int.
         unsafe { load::<i32>(self.0, OFF_SK_ERROR.load()) as u16 }
+    }
+
+    /// A thread holds the socket's lock, so what happens to it happens in that thread: packets wait. `false` where this kernel does
+    /// not say.
+    #[inline(always)]
+    pub(crate) fn is_locked(self) -> bool {
+        if OFF_SK_OWNED.load() == ABSENT {
+            return false;
+        }
+        // SAFETY: offset of an int.
+        unsafe { load::<i32>(self.0, OFF_SK_OWNED.load()) != 0 }
     }
 
     /// No process owns the socket: it was not accepted yet (or was closed).

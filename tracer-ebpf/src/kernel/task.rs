@@ -9,10 +9,12 @@ use tracer_common::members::ABSENT;
 use super::load;
 use crate::offsets::{
     OFF_FDT_FD, OFF_FILE_INODE, OFF_FILE_PRIVATE, OFF_FILES_FDT, OFF_INODE_MODE, OFF_SOCKET_SK, OFF_TASK_COMM,
-    OFF_TASK_EXEC, OFF_TASK_FILES, OFF_TASK_FLAGS, OFF_TASK_FSBASE, OFF_TASK_MM, OFF_TASK_PID, OFF_TASK_RUN_DELAY,
-    OFF_TASK_TGID,
+    OFF_TASK_EXEC, OFF_TASK_EXIT_CODE, OFF_TASK_FILES, OFF_TASK_FLAGS, OFF_TASK_FSBASE, OFF_TASK_MM, OFF_TASK_PID,
+    OFF_TASK_RUN_DELAY, OFF_TASK_TGID,
 };
 
+/// `PF_EXITING` (`include/linux/sched.h`).
+const PF_EXITING: u32 = 0x0000_0004;
 /// `PF_KTHREAD` (`include/linux/sched.h`).
 const PF_KTHREAD: u32 = 0x0020_0000;
 /// `TASK_DEAD` (`include/linux/sched.h`).
@@ -48,6 +50,21 @@ impl Task {
     pub(crate) fn is_kernel(self) -> bool {
         // SAFETY: offset of `flags` (unsigned int).
         unsafe { load::<u32>(self.0, OFF_TASK_FLAGS.load()) & PF_KTHREAD != 0 }
+    }
+
+    /// How it exits, as `wait` reports it: what `do_exit` was called with, which is its process's unless it ends alone. `None`: it
+    /// does not exit, or this kernel does not say.
+    #[inline(always)]
+    pub(crate) fn exit_status(self) -> Option<u16> {
+        if OFF_TASK_EXIT_CODE.load() == ABSENT {
+            return None;
+        }
+        // SAFETY: offset of `flags` (unsigned int).
+        if unsafe { load::<u32>(self.0, OFF_TASK_FLAGS.load()) } & PF_EXITING == 0 {
+            return None;
+        }
+        // SAFETY: offset of `exit_code` (an int).
+        Some(unsafe { load::<u32>(self.0, OFF_TASK_EXIT_CODE.load()) } as u16)
     }
 
     /// CPU time used so far as the scheduler counts it, nanoseconds; exact only when the task was just switched.

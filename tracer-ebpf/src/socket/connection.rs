@@ -8,8 +8,8 @@ use aya_ebpf::{
 use aya_log_ebpf::debug;
 use tracer_common::{
     event::{
-        Header, Kind, OPEN_MIDSTREAM, OPEN_QUEUED, Open, ROLE_ACTIVE, ROLE_PASSIVE, ROLE_UNKNOWN, STATE_OWN, State,
-        ThreadCounters, tcp_state,
+        Header, Kind, OPEN_MIDSTREAM, OPEN_QUEUED, Open, ROLE_ACTIVE, ROLE_PASSIVE, ROLE_UNKNOWN, STATE_EXITING,
+        STATE_OWN, State, ThreadCounters, tcp_state,
     },
     lost::Lost,
     policy::Control,
@@ -221,7 +221,7 @@ fn changed(sk: SockPtr, old: i32, new: i32) {
         new: new as u8,
         error: sk.error(),
         remote_port: sk.remote_port(),
-        reserved: [0; 2],
+        exit_status: 0,
         path: sk.tcp().map_or(super::NO_PATH, Tcp::path),
         counters: ThreadCounters {
             cpu: 0,
@@ -254,6 +254,17 @@ fn changed(sk: SockPtr, old: i32, new: i32) {
             record.header.tgid = tgid;
             record.header.tid = task.tid();
             record.counters = counters(task, thread, now);
+        }
+    }
+    // A process that ends closes its sockets itself. A connection with unread bytes is gone at once (`tcp_close`), which a packet
+    // can cause as well, in any thread's time.
+    if matches!(new, FIN_WAIT1 | LAST_ACK) || (new == CLOSE && sk.is_locked()) {
+        let task = Task::current();
+        if let Some(status) = task.exit_status() {
+            record.header.flags |= STATE_EXITING;
+            record.header.tgid = task.tgid();
+            record.header.tid = task.tid();
+            record.exit_status = status;
         }
     }
     emit::event(&record, Lost::RingConnection);

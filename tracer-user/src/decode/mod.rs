@@ -2,7 +2,7 @@
 
 use tracer_common::event::{
     CallStack, DECLARED_VALUES, DeclaredCall, DeclaredValues, Exec, Fork, Header, InbandContext, Kind, OffCpu, Op,
-    Open, Sample, State, TaskEdge, ThreadStats, WaitEnd, Wake,
+    Open, ProcessEnd, Sample, State, TaskEdge, ThreadStats, WaitEnd, Wake,
 };
 use tracer_common::exchange_counts::CountedExchanges;
 use tracer_common::interpreter::{InterpretedFrame, InterpreterOutcome};
@@ -44,6 +44,8 @@ pub enum Record<'a> {
     Fork(Fork),
     /// A process executed a new program.
     Exec(Exec),
+    /// A process ended.
+    ProcessEnd(ProcessEnd),
     /// A stack, innermost frame first.
     Sample {
         /// Fixed part.
@@ -165,6 +167,7 @@ pub fn content(kind: Kind, bytes: &[u8]) -> Result<Record<'_>, Malformed> {
         Kind::ThreadStats => fixed(Record::ThreadStats(ThreadStats::decode(bytes).ok_or(Malformed::Short)?)),
         Kind::Fork => fixed(Record::Fork(Fork::decode(bytes).ok_or(Malformed::Short)?)),
         Kind::Exec => fixed(Record::Exec(Exec::decode(bytes).ok_or(Malformed::Short)?)),
+        Kind::ProcessEnd => fixed(Record::ProcessEnd(ProcessEnd::decode(bytes).ok_or(Malformed::Short)?)),
         Kind::CountedExchanges => {
             fixed(Record::CountedExchanges(CountedExchanges::decode(bytes).ok_or(Malformed::Short)?))
         }
