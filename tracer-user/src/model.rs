@@ -2,6 +2,7 @@
 
 mod call_site;
 mod network;
+mod process_end;
 mod protocol;
 #[cfg(test)]
 pub(crate) mod sample_span;
@@ -14,6 +15,7 @@ use tracer_common::inband_context;
 
 pub use call_site::{CallSite, CodePlace};
 pub use network::{FailedConnect, Network, Opening};
+pub use process_end::ProcessEnd;
 pub use protocol::{Conventions, ProtocolId};
 pub use stack::{Interpreted, Owner, StackSample, Wait, WakerStack};
 
@@ -390,6 +392,8 @@ pub struct Span {
     pub error: bool,
     /// How it ended.
     pub outcome: Outcome,
+    /// Aborted because its own process ended: how.
+    pub process_end: Option<ProcessEnd>,
     /// CPU and waiting time charged to it.
     pub cost: Cost,
     /// Time during which at least one of its downstream calls was open, nanoseconds.
@@ -419,6 +423,11 @@ pub struct Span {
 }
 
 impl Span {
+    /// `error.type` where neither a status nor the reply says more: how its process ended, else how it ended itself.
+    pub fn end_type(&self) -> &'static str {
+        self.process_end.map_or(self.outcome.name(), ProcessEnd::error_type)
+    }
+
     /// First byte read to last byte of the reply, nanoseconds.
     pub fn duration(&self) -> u64 {
         self.end.saturating_sub(self.start)

@@ -41,8 +41,7 @@ pub(super) const CLIENT_LABELS: [&str; 10] = [
 pub(super) enum Failure {
     None,
     Status,
-    Aborted,
-    /// The reply's name for the failure.
+    /// The reply's name for the failure, or how it or its process ended.
     Word(&'static str),
 }
 
@@ -63,7 +62,7 @@ pub(super) struct DurationKey {
 impl DurationKey {
     fn of(span: &Span) -> Self {
         let failure = match (span.outcome, span.error) {
-            (Outcome::Aborted, _) => Failure::Aborted,
+            (Outcome::Aborted, _) => Failure::Word(span.end_type()),
             // An end that the agent did not see is no failure of the application.
             (_, false) => Failure::None,
             (_, true) if span.status.is_some() => Failure::Status,
@@ -112,7 +111,6 @@ fn values(side: Side, class: [&str; 2], info: &ClassInfo, key: Option<DurationKe
         let failure = match key.failure {
             Failure::None => String::new(),
             Failure::Status => status.clone(),
-            Failure::Aborted => "aborted".into(),
             Failure::Word(word) => word.into(),
         };
         values.extend([key.method, route].map(str::to_owned));

@@ -41,7 +41,7 @@ pub(super) fn observe(
     let function = conventions == Conventions::Function;
     let failure = match (span.failure, span.outcome) {
         (Some(word), _) => word,
-        (None, Outcome::Aborted) if span.error => span.outcome.name(),
+        (None, Outcome::Aborted) if span.error => span.end_type(),
         _ => "",
     };
     let port = if span.side == Side::Client && !lookup && !function { span.peer_port } else { 0 };

@@ -65,7 +65,7 @@ pub(super) struct MessageKey {
 impl MessageKey {
     fn of(span: &Span) -> Self {
         let failure = match span.outcome {
-            Outcome::Aborted if span.error => span.outcome.name(),
+            Outcome::Aborted if span.error => span.end_type(),
             _ => span.failure.unwrap_or_default(),
         };
         let port = if Family::of(span) == Family::Client { span.peer_port } else { 0 };

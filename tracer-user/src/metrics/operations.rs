@@ -50,7 +50,7 @@ impl OperationKey {
     fn of(span: &Span) -> Self {
         let status = span.failure.unwrap_or_default();
         let failure = match span.outcome {
-            Outcome::Aborted if span.error => span.outcome.name(),
+            Outcome::Aborted if span.error => span.end_type(),
             _ => status,
         };
         let port = if span.side == Side::Client { span.peer_port } else { 0 };

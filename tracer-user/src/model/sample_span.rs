@@ -51,6 +51,7 @@ pub(crate) fn span(trace: u128, start: u64, duration: u64, error: bool) -> Span 
         opening: None,
         callee: None,
         remote: None,
+        process_end: None,
         called_from: None,
         request_id: None,
         namespace: None,

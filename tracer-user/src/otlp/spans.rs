@@ -114,11 +114,15 @@ fn to_otlp(finished: &Finished, host: &HostFacts) -> OtlpSpan {
         attributes: all,
         links: span.linked.iter().flat_map(|linked| &linked.to).map(link).collect(),
         dropped_links_count: span.linked.as_ref().map_or(0, |linked| linked.dropped),
-        status: span
-            .error
-            .then(|| Status { message: span.failure.unwrap_or_default().into(), code: Code::Error as i32 }),
+        status: span.error.then(|| Status { message: message(span), code: Code::Error as i32 }),
         flags: flags(span),
     }
+}
+
+/// What is known of a failure beyond its type.
+fn message(span: &Span) -> String {
+    let ended = span.process_end.map(|end| end.to_string());
+    ended.unwrap_or_else(|| span.failure.unwrap_or_default().to_owned())
 }
 
 fn kind(span: &Span) -> SpanKind {
@@ -215,6 +219,7 @@ pub(super) mod tests {
             opening: None,
             callee: None,
             remote: None,
+            process_end: None,
             called_from: None,
             request_id: None,
             namespace: None,

@@ -115,6 +115,7 @@ impl Pipeline {
             opening: None,
             callee: None,
             remote: None,
+            process_end: None,
             called_from: None,
             request_id: None,
             namespace: None,

@@ -286,6 +286,7 @@ impl ExchangeCounts {
             linked: None,
             carried: None,
             opening: None,
+            process_end: None,
             called_from: None,
             request_id: None,
             pool_queue: None,

@@ -124,6 +124,7 @@ impl Pipeline {
             failure: live.rare.failure,
             error,
             outcome,
+            process_end: live.rare.process_end.filter(|_| outcome == Outcome::Aborted),
             cost: live.cost,
             downstream,
             calls,

@@ -462,6 +462,8 @@ impl Pipeline {
                 }
                 return;
             }
+            // Whatever can be known of it is known by now.
+            Record::ProcessEnd(_) => return,
             Record::Sample { .. } if header.flags & SAMPLE_KERNEL_THREAD != 0 => return,
             _ => {}
         }

@@ -158,6 +158,21 @@ impl ConnectionParser {
         }
     }
 
+    /// A signal kills the process: a reply that ends with its connection is not whole. Precedes [`ConnectionParser::closed`].
+    pub fn killed(&mut self, totals: Option<Totals>, out: &mut Vec<ExchangeEvent>) {
+        let (Mode::Ordered, Some(Direction::Rx)) = (&self.mode, self.requests) else { return };
+        if self.verdict == Verdict::Ignore || self.tx.state != StreamState::UntilClose {
+            return;
+        }
+        if let Some(totals) = totals {
+            self.catch_up(Direction::Tx, totals.tx, totals.last_tx, out);
+        }
+        if self.tx.bytes > 0 && !self.tx.has_sentinel {
+            let last = self.tx.last;
+            self.reply_ended(Outcome::Aborted, last, out);
+        }
+    }
+
     /// The connection ended, in one direction or both; `totals` are the final stream positions.
     pub fn closed(
         &mut self,

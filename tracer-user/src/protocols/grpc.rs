@@ -111,7 +111,7 @@ pub fn error_type(span: &Span) -> &'static str {
     match span.status.and_then(word) {
         _ if !span.error => "",
         Some(word) if failed(span.side, span.status) => word,
-        _ => span.outcome.name(),
+        _ => span.end_type(),
     }
 }
 

@@ -4,7 +4,7 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Map, Value};
 
 use super::view::seconds;
-use crate::model::{ClassInfo, DeclaredValue, Outcome, ProtocolId, Side, Span};
+use crate::model::{ClassInfo, DeclaredValue, Outcome, ProcessEnd, ProtocolId, Side, Span};
 use crate::protocols::{Conventions, grpc, http1, messaging};
 use crate::text::printable;
 
@@ -244,10 +244,15 @@ fn each(class: Option<&ClassInfo>, span: &Span, all: &mut Setter<'_>) {
     match (span.error, span.outcome, span.status) {
         (false, ..) => {}
         _ if span.protocol == ProtocolId::Grpc => all.set("error.type", grpc::error_type(span)),
-        _ if conventions == Conventions::Names => all.set("error.type", span.failure.unwrap_or(span.outcome.name())),
-        (true, Outcome::Aborted, _) => all.set("error.type", span.outcome.name()),
+        _ if conventions == Conventions::Names => all.set("error.type", span.failure.unwrap_or(span.end_type())),
+        (true, Outcome::Aborted, _) => all.set("error.type", span.end_type()),
         (true, _, Some(status)) => all.set("error.type", &*status.to_string()),
         (true, _, None) => all.set("error.type", span.failure.unwrap_or(span.outcome.name())),
+    }
+    match span.process_end {
+        Some(ProcessEnd::ExitCode(code)) => all.set("process.exit.code", i64::from(code)),
+        Some(end @ ProcessEnd::Signal(_)) => all.set("tracer.process.signal", end.error_type()),
+        None => {}
     }
     if span.first_reply != 0 {
         all.set("tracer.first_reply.time", seconds(span.first_reply.saturating_sub(span.start)));

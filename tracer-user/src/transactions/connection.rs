@@ -11,6 +11,7 @@ use tracer_common::event::{
 };
 
 use super::cause::Cause;
+use super::closed_by::ClosedBy;
 use super::endpoints::Endpoints;
 use super::network::opening;
 use super::plaintext::Plaintext;
@@ -117,6 +118,8 @@ struct Busy {
     path: Option<NetworkPath>,
     /// Positions the kernel was asked to skip to.
     skips: (u64, u64),
+    /// The process that closed it, while requests were open or because it ended.
+    closed_by: Option<ClosedBy>,
     /// The task that sent last (0: unknown), and the first few calls it sent since another task did.
     sender: u64,
     sent: SmallVec<[Slot; 2]>,
@@ -370,7 +373,10 @@ impl Connection {
     pub fn rest(&mut self) {
         self.talk.rest();
         let used = self.used;
-        let idle = |busy: &Busy| busy.spans.is_empty() && busy.round_trip.is_none() && (used || busy.opener.is_none());
+        let idle = |busy: &Busy| {
+            let kept = busy.round_trip.is_some() || busy.closed_by.is_some() || (!used && busy.opener.is_some());
+            busy.spans.is_empty() && !kept
+        };
         if self.busy.as_deref().is_some_and(idle) {
             self.busy = None;
         }
@@ -404,6 +410,24 @@ impl Connection {
     /// Open spans, oldest first.
     pub fn spans(&self) -> impl Iterator<Item = Slot> {
         self.busy.iter().flat_map(|busy| busy.spans.iter().map(|(_, slot)| *slot))
+    }
+
+    /// A process closes it, or ended while requests on it were open. One that lives on is remembered only while requests are open
+    /// that no process left.
+    pub(super) fn close_by(&mut self, who: ClosedBy) {
+        if who.end.is_some() {
+            self.busy().closed_by = Some(who);
+        } else if let Some(busy) = &mut self.busy
+            && !busy.spans.is_empty()
+            && busy.closed_by.is_none_or(|known| known.end.is_none())
+        {
+            busy.closed_by = Some(who);
+        }
+    }
+
+    /// The process that closed it.
+    pub(super) fn closed_by(&self) -> Option<ClosedBy> {
+        self.busy.as_ref()?.closed_by
     }
 
     /// Takes the oldest open span.

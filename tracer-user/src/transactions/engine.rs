@@ -12,6 +12,7 @@ pub mod limits;
 pub mod losses;
 mod operation;
 mod plaintext;
+mod process_ends;
 mod process_notices;
 mod propagation;
 mod readouts;
@@ -206,6 +207,7 @@ impl Engine {
                 self.declared.called(&mut self.world, call, values.as_ref(), out);
             }
             Record::Fork(fork) => self.forked(fork),
+            Record::ProcessEnd(ended) => self.process_ended(ended, out),
             Record::Exec(exec) => self.child_processes.executed(&mut self.world, exec),
         }
     }

@@ -16,6 +16,7 @@ mod after_reply;
 pub mod callback_groups;
 pub mod cause;
 mod charges;
+mod closed_by;
 pub mod combine;
 pub mod connection;
 pub mod counters;

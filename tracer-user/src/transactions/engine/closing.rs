@@ -4,6 +4,7 @@ use tracer_common::event::{OP_TX, STATE_OWN, State, THREAD_STATS_DEAD, ThreadSta
 
 use crate::model::{Nanos, Outcome, Side};
 use crate::protocols::{Closed, Stamp, Totals};
+use crate::transactions::closed_by::ClosedBy;
 use crate::transactions::engine::{Engine, LINGER};
 use crate::transactions::open_span::{CallTime, OpenSpan};
 use crate::transactions::operation_context::OperationContext;
@@ -91,6 +92,9 @@ impl Engine {
         }
         let by = op.filter(|during| outcome == Outcome::Complete && during.op.header.flags & OP_TX != 0);
         let after = by.and_then(|during| after_reply::goes_on_after(&self.world, slot, during.op));
+        if outcome == Outcome::Aborted {
+            self.note_who_closed(slot);
+        }
         self.ended(slot, outcome, nanos);
         if let (Some(after), Some(OperationContext { op, .. })) = (after, by)
             && let Some(thread) = self.world.threads.get_mut(&op.header.tid)
@@ -127,23 +131,26 @@ impl Engine {
                 connection.connects(state.header.nanos);
             }
             tcp_state::FIN_WAIT1 | tcp_state::LAST_ACK => {
+                let closed_by = ClosedBy::of(state);
+                if let (Some(who), Some(connection)) = (closed_by, self.world.connections.get_mut(&state.cookie)) {
+                    connection.close_by(who);
+                }
                 self.close(state.cookie, Closed::Local, state.header.nanos, Some(totals(state)), out);
                 if let Some(connection) = self.world.connections.get_mut(&state.cookie) {
                     connection.shut = true;
                 }
+                // Nobody reads the replies to its calls.
+                if closed_by.is_some_and(|who| who.end.is_some()) {
+                    self.closes_soon(state, out);
+                }
             }
             tcp_state::CLOSE => {
-                if let Some(connection) = self.world.connections.get_mut(&state.cookie)
-                    && !std::mem::replace(&mut connection.closing, true)
+                if let (Some(who), Some(connection)) =
+                    (ClosedBy::of(state), self.world.connections.get_mut(&state.cookie))
                 {
-                    if self.closing.len() >= self.world.limits.connections
-                        && let Some((due, _)) = self.closing.front().copied()
-                    {
-                        self.world.counters.closing_early += 1;
-                        self.expire_closed(due, out);
-                    }
-                    self.closing.push_back((self.world.now + LINGER, *state));
+                    connection.close_by(who);
                 }
+                self.closes_soon(state, out);
             }
             _ => {}
         }
@@ -186,6 +193,9 @@ impl Engine {
         let at = Stamp { nanos, pid: connection.tgid, ..Stamp::default() };
         // Positions of text are others than the socket's.
         let totals = totals.filter(|_| connection.plain.is_none());
+        if how == Closed::Local && connection.closed_by().is_some_and(ClosedBy::is_killed) {
+            connection.talk.awake().killed(totals, &mut events);
+        }
         connection.talk.awake().closed(how, at, totals, &self.world.settings, &mut events);
         for word in events.drain(..) {
             self.on_exchange_event(cookie, word, None, out);

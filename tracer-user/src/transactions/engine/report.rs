@@ -82,7 +82,8 @@ impl Engine {
         if live.deferred >= DEFERRALS {
             return false;
         }
-        if tasks::may_be_tasked(&self.world, live, now)
+        if Self::may_be_ending(live)
+            || tasks::may_be_tasked(&self.world, live, now)
             || thread_affinity::may_be_moved(&self.world, live)
             || after_reply::is_worked_for(&self.world, slot, now)
         {

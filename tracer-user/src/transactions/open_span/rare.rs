@@ -6,7 +6,7 @@ use tracer_common::exchange_counts::RequestPrefix;
 
 use super::on_demand::Blank;
 use crate::model::{
-    Cost, DIMENSIONS_MAX, DimensionValues, Linked, PropagatedContext, Span, SpanId, StackSample, TraceFlags,
+    Cost, DIMENSIONS_MAX, DimensionValues, Linked, ProcessEnd, PropagatedContext, Span, SpanId, StackSample, TraceFlags,
 };
 use crate::transactions::callback_groups::CallbackGroup;
 use crate::transactions::inband_context::InbandIds;
@@ -57,6 +57,10 @@ pub struct Rare {
     pub posted: Cost,
     /// Kind of failure, if the reply names one.
     pub failure: Option<&'static str>,
+    /// Server side: its own process closed its connection before the whole reply, and was not ending by what was known then.
+    pub dropped: bool,
+    /// Its process ended before the whole reply.
+    pub process_end: Option<ProcessEnd>,
     /// Server side: what it has of the declared dimensions.
     pub dimensions: DimensionValues,
     /// It was none: the connection's protocol is another one. It is not reported.
@@ -82,6 +86,8 @@ impl Rare {
             samples: Vec::new(),
             posted: Cost { cpu: 0, runq: 0, blocked: 0, switches: 0 },
             failure: None,
+            dropped: false,
+            process_end: None,
             dimensions: DimensionValues([0; DIMENSIONS_MAX]),
             withdrawn: false,
             new_beginning: None,
