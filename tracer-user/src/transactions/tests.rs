@@ -683,6 +683,7 @@ mod trace_ids;
 
 mod messages;
 mod network;
+mod process_ends;
 mod running;
 mod workers;
 
