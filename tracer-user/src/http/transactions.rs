@@ -13,6 +13,7 @@ use super::range::Range;
 use super::{App, Problem};
 use crate::model::TraceId;
 use crate::store::critical_path::critical_path;
+use crate::store::failed_at::failed_at;
 use crate::store::{self, Cursor, TransactionList};
 
 type AppState = State<Arc<App>>;
@@ -89,5 +90,10 @@ pub(super) async fn one(State(app): AppState, Named(id): Named, params: Params) 
     let spans = spans.ok_or_else(|| Problem::missing(NOT_KEPT))?;
     // A transaction that became part of another one is found by both ids.
     let id = spans.first().map_or_else(|| trace.to_string(), |span| span.trace_id.clone());
-    Ok(Json(json!({ "trace_id": id, "critical_path": critical_path(&spans), "spans": spans })))
+    Ok(Json(json!({
+        "trace_id": id,
+        "critical_path": critical_path(&spans),
+        "failed_at": failed_at(&spans),
+        "spans": spans,
+    })))
 }

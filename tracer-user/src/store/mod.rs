@@ -9,6 +9,7 @@ mod attributes;
 mod class;
 pub mod critical_path;
 mod edges;
+pub mod failed_at;
 mod list;
 mod listed;
 mod settle;

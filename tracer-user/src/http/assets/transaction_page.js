@@ -110,7 +110,7 @@ export class TransactionPage {
     await this.samples();
   }
 
-  draw({ trace_id: id, spans, critical_path: steps }) {
+  draw({ trace_id: id, spans, critical_path: steps, failed_at: failedAt }) {
     Object.assign(this, { spans, steps });
     const rows = tree(spans);
     const [top] = rows[0];
@@ -123,7 +123,7 @@ export class TransactionPage {
     const failed = spans.filter((span) => span.error).length;
     this.title.textContent = `${top.service_name} · ${top.request_class}`;
     show(this.crumb, h("a", { href: link("/", {}) }, "services"), " / ", h("a", { href: serviceLink(top.service_name) }, top.service_name), " / ", top.side === "server" ? h("a", { href: classLink(top.service_name, top.request_class) }, top.request_class) : top.request_class);
-    show(this.sub, `${clock(begin)}, ${time((end - begin) / 1e9)}, ${spans.length} ${spans.length === 1 ? "span" : "spans"}`, failed ? h("span", { class: "err" }, `, ${failed} failed`) : null, " · trace ", h("code", null, id), " · ", h("a", { href: `/api/v1/transactions/${id}` }, "as JSON"));
+    show(this.sub, `${clock(begin)}, ${time((end - begin) / 1e9)}, ${spans.length} ${spans.length === 1 ? "span" : "spans"}`, failed ? h("span", { class: "err" }, `, ${failed} failed`) : null, failedAt ? h("span", { class: "err" }, `, at first ${failedAt.service_name} · ${failedAt.request_class}: ${failedAt.error_type}`) : null, " · trace ", h("code", null, id), " · ", h("a", { href: `/api/v1/transactions/${id}` }, "as JSON"));
     this.order = rows.map(([span]) => span);
     // At first the span that most of the time was spent in.
     const on = (span) => steps.filter((step) => step.span_id === span.span_id).reduce((sum, step) => sum + step.duration_s, 0);
@@ -140,7 +140,7 @@ export class TransactionPage {
     return h("tr", { "data-span": span.span_id, tabindex: chosen ? 0 : -1, "aria-selected": String(chosen), onclick: () => this.choose(span) },
       h("td", { class: `depth${Math.min(depth, 8)}`, title: evidence(span) }, call ? h("span", { class: "call", title: "a call this service makes" }, "→ ") : null, h("b", null, span.service_name), ` ${span.request_class}`),
       h("td", { class: "n" }, time(span.duration_s)), h("td", { class: "n" }, call ? "" : time(span.cpu_s)),
-      h("td", { class: `n${span.error ? " err" : ""}` }, String(span.status ?? span.failure ?? (span.attributes["tracer.outcome"] === "unfinished" ? "unfinished" : "–"))),
+      h("td", { class: `n${span.error ? " err" : ""}` }, String(span.attributes["tracer.process.signal"] ?? span.status ?? span.failure ?? (span.attributes["tracer.outcome"] === "unfinished" ? "unfinished" : span.attributes["error.type"] ?? "–"))),
       h("td", { title: evidence(span) }, call ? span.grade : span.parent_from || (span.parent_span_id ? "connection" : "–")),
       h("td", { class: "wide" }, this.lane(span, on)));
   }

@@ -219,8 +219,14 @@ const STEP: Shape = Object(&[
     ("start_ns", Integer),
     ("duration_s", Number),
 ]);
-pub(super) const TRANSACTION: Shape =
-    Object(&[("trace_id", Text), ("critical_path", List(&STEP)), ("spans", List(&SPAN_ROW))]);
+const FAILED_AT: Shape =
+    Object(&[("span_id", Text), ("service_name", Text), ("request_class", Text), ("error_type", Text)]);
+pub(super) const TRANSACTION: Shape = Object(&[
+    ("trace_id", Text),
+    ("critical_path", List(&STEP)),
+    ("failed_at", Nullable(&FAILED_AT)),
+    ("spans", List(&SPAN_ROW)),
+]);
 const FUNCTION: Shape = Object(&[
     ("function", Text),
     ("file", TEXT_OR_NULL),

@@ -1,0 +1,119 @@
+//! Where a transaction began to fail: pure, on its spans as they are shown.
+
+use std::collections::{HashMap, HashSet};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::SpanView;
+
+/// The span of a failed transaction that failed first, as far as its spans tell.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FailedAt {
+    /// Its id.
+    pub span_id: String,
+    /// Its service.
+    pub service_name: String,
+    /// Its request class.
+    pub request_class: String,
+    /// Its `error.type`.
+    pub error_type: String,
+}
+
+/// Where the transaction that `spans` are, by start time, began to fail: from its topmost span, if that failed, down through the
+/// failed spans below. Of several the one that ended last before the failure that it explains; one that was only cut off is the
+/// last to be asked: whoever cut it off had failed before.
+pub fn failed_at(spans: &[SpanView]) -> Option<FailedAt> {
+    let known: HashSet<&str> = spans.iter().map(|span| span.span_id.as_str()).collect();
+    let mut below: HashMap<&str, Vec<&SpanView>> = HashMap::new();
+    for span in spans.iter().filter(|span| span.error) {
+        if let Some(parent) = span.parent_span_id.as_deref() {
+            below.entry(parent).or_default().push(span);
+        }
+    }
+    let is_topmost = |span: &&SpanView| span.parent_span_id.as_deref().is_none_or(|parent| !known.contains(parent));
+    let mut at = spans.iter().find(is_topmost).filter(|span| span.error)?;
+    let mut seen = HashSet::new();
+    while seen.insert(at.span_id.as_str()) {
+        let explains = below.get(at.span_id.as_str()).into_iter().flatten();
+        let Some(next) = explains.max_by_key(|span| (kind(span) != "aborted", end(span) <= end(at), end(span))) else {
+            break;
+        };
+        at = next;
+    }
+    Some(FailedAt {
+        span_id: at.span_id.clone(),
+        service_name: at.service_name.clone(),
+        request_class: at.request_class.clone(),
+        error_type: kind(at).to_owned(),
+    })
+}
+
+fn kind(span: &SpanView) -> &str {
+    span.attributes.get("error.type").and_then(Value::as_str).unwrap_or_default()
+}
+
+fn end(span: &SpanView) -> i64 {
+    span.start_ns.saturating_add((span.duration_s.max(0.0) * 1e9).round() as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Names, Outcome, ProcessEnd, Side, Span, SpanId, sample_span};
+    use crate::store::show;
+
+    fn span(id: u64, parent: u64, side: Side, end: u64, status: Option<u16>, dead: Option<ProcessEnd>) -> SpanView {
+        let outcome = if status.is_none() { Outcome::Aborted } else { Outcome::Complete };
+        let span = Span {
+            id: SpanId(id),
+            parent: (parent != 0).then_some(SpanId(parent)),
+            side,
+            status,
+            outcome,
+            error: status.is_none_or(|status| status >= 400),
+            process_end: dead,
+            ..sample_span::span(1, 1_000_000 + id, end * 1_000_000, false)
+        };
+        show(&Names::default(), &span, 0, "h")
+    }
+
+    fn place(spans: &[SpanView]) -> Option<(u64, String)> {
+        failed_at(spans).map(|at| (u64::from_str_radix(&at.span_id, 16).expect("an id"), at.error_type))
+    }
+
+    #[test]
+    fn a_process_that_died_behind_a_proxy_is_where_it_began() {
+        let spans = [
+            span(1, 0, Side::Server, 90, Some(502), None),
+            span(2, 1, Side::Client, 80, None, None),
+            span(3, 2, Side::Server, 70, None, Some(ProcessEnd::Signal(11))),
+        ];
+        assert_eq!(place(&spans), Some((3, "SIGSEGV".into())));
+        assert_eq!(place(&spans[..1]), Some((1, "502".into())));
+        // The topmost span is not here.
+        assert_eq!(place(&spans[1..]), Some((3, "SIGSEGV".into())));
+        assert_eq!(place(&[]), None);
+    }
+
+    #[test]
+    fn failures_that_were_survived_are_not_it() {
+        let spans = [span(1, 0, Side::Server, 90, Some(200), None), span(2, 1, Side::Client, 80, Some(503), None)];
+        assert_eq!(place(&spans), None);
+        let spans = [
+            span(1, 0, Side::Server, 90, Some(500), None),
+            span(2, 1, Side::Client, 20, Some(404), None),
+            span(3, 1, Side::Client, 60, Some(503), None),
+            // Cut off, and one that failed after the reply.
+            span(4, 1, Side::Client, 85, None, None),
+            span(5, 1, Side::Client, 99, Some(500), None),
+        ];
+        assert_eq!(place(&spans), Some((3, "503".into())));
+    }
+
+    #[test]
+    fn parents_in_a_circle_end() {
+        let spans = [span(1, 0, Side::Server, 9, Some(500), None), span(1, 1, Side::Server, 8, Some(501), None)];
+        assert!(place(&spans).is_some());
+    }
+}
