@@ -4,6 +4,7 @@ use tracer_common::event::{OP_DATAGRAM, OP_EOF, OP_TX, OP_UNSEEN, Op};
 
 use crate::model::{Direction, Nanos, Side};
 use crate::protocols::{Chunk, Closed, ExchangeEvent, Stamp, Totals};
+use crate::transactions::closed_by::ClosedBy;
 use crate::transactions::connection::Connection;
 use crate::transactions::engine::Engine;
 use crate::transactions::engine::begin::Begun;
@@ -97,6 +98,9 @@ impl Engine {
             // No hook reports the close of a UNIX socket, but the peer's end of stream shows it, along with when the
             // last byte before it was read. The policy may have suppressed the server's own sends.
             let totals = Totals { tx: op.pos, last_tx: op.arrived, ..Totals::default() };
+            if let Some(connection) = self.world.connections.get_mut(&behind) {
+                connection.close_by(ClosedBy { tgid: connection.tgid, end: None });
+            }
             self.close(behind, Closed::Local, op.header.nanos, Some(totals), out);
         }
         if parsed.dir == Direction::Rx

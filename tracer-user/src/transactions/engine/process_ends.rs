@@ -16,6 +16,8 @@ use crate::transactions::thread::Thread;
 
 /// How long before its end a process may close its connections itself: what a runtime takes to clean up.
 const CLEANUP: Nanos = 1_000_000_000;
+/// How long the end of a process takes at most, from its first descriptor that is closed.
+const EXIT: Nanos = 100_000_000;
 
 impl Engine {
     /// Its connection was closed before the whole reply: by whom, if that was its own process.
@@ -68,11 +70,14 @@ impl Engine {
             let Some(live) = self.world.spans.get_mut(slot).filter(|live| live.pid == tgid) else { continue };
             if live.end == 0 {
                 left.push(live.cookie);
-            } else if live.rare.dropped
-                && live.outcome == Some(Outcome::Aborted)
-                && end.may_follow_cleanup()
-                && nanos.saturating_sub(live.end) <= CLEANUP
-            {
+            } else if live.rare.dropped && live.outcome == Some(Outcome::Aborted) {
+                let since = nanos.saturating_sub(live.end);
+                // Of a UNIX socket only its peer showed the end, and not what came first.
+                let is_unix = self.world.connections.get(&live.cookie).is_some_and(|known| known.unix().is_some());
+                let fits = if is_unix { since <= EXIT } else { end.may_follow_cleanup() && since <= CLEANUP };
+                if !fits {
+                    continue;
+                }
                 live.rare.process_end = Some(end);
             }
         }
