@@ -33,6 +33,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("http2", Only(&["h2load_counts_what_is_found", "grpc_calls_and_what_came_of_them", "joined_in_the_middle"])),
     ("http2_bodies", Nothing),
     ("matrix", Only(&["tcp_over_ipv4", "unix_sockets"])),
+    ("process_ends", All),
     ("proxy", Nothing),
     ("websocket", Only(&["sessions_of_pythons_websockets"])),
     // Other protocols: one program each. Those whose servers take longest to start are left to `--full`; what they send was
