@@ -280,16 +280,18 @@ fn every_logged_request_is_reported_once() {
     let right = result.logged.saturating_sub(differences as u64);
     figure("requests", &format!("{right} of {}, {total_lost} events lost", result.logged));
     assert!(differences as f64 <= total_lost, "{differences} differences, and {total_lost} events lost explain fewer");
-    assert!(few_enough(result.missing.len(), result.logged), "{} requests are missing", result.missing.len());
-    assert!(few_enough(result.late.len(), result.compared), "{} durations are wrong", result.late.len());
+    assert!(few_enough(result.missing.len(), result.logged, 1000), "{} requests are missing", result.missing.len());
+    // nginx reads its clock once a turn of its event loop, and a turn is long when its CPU is taken away: 0.04 % of durations
+    // differ on a quiet machine, 0.17 % have been seen on a busy one.
+    assert!(few_enough(result.late.len(), result.compared, 200), "{} durations are wrong", result.late.len());
 
     replay(dir.path(), &recording, &text);
 }
 
-/// One in a thousand. An emulated guest's own times mean nothing, and some kernels skip programs there: the counted
+/// At most one in `one_in`. An emulated guest's own times mean nothing, and some kernels skip programs there: the counted
 /// losses explain the differences.
-fn few_enough(count: usize, of: u64) -> bool {
-    scale() < 1.0 || count as u64 * 1000 <= of
+fn few_enough(count: usize, of: u64, one_in: u64) -> bool {
+    scale() < 1.0 || count as u64 * one_in <= of
 }
 
 /// A replay gives the same spans as the live run, in any order, but cannot name what made a call.

@@ -1,7 +1,9 @@
 //! Which kernel tests `cargo xtask test` runs: the quick tier, or everything with `--full`. One table decides.
 //!
-//! The quick tier holds one truth test per subsystem, protocol and runtime, and the faults that take seconds. `cargo
-//! xtask tidy` fails for a file of `tests/tests/` missing from the table, and for a name without a file.
+//! The quick tier holds one truth test per subsystem, protocol and runtime, and the faults that take seconds, as far as half
+//! an hour of CI allows: what takes longest (a program that waits until Java has compiled itself, budgets that show after half
+//! a minute) is left to `--full`. `cargo xtask tidy` fails for a file of `tests/tests/` missing from the table, and for a
+//! name without a file.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -92,15 +94,15 @@ const TABLE: &[(&str, Quick)] = &[
     ),
     ("declared_values", Only(&["users_and_metrics_of_a_go_program_are_what_it_counted"])),
     ("flame", All),
-    ("hotspots", Only(&["a_hot_library_names_the_function_of_the_application_that_called_it"])),
-    ("instrumentation", Only(&["a_hot_function_becomes_a_class_and_one_that_costs_too_much_does_not"])),
+    ("hotspots", Nothing),
+    ("instrumentation", Nothing),
     ("call_sites", Nothing),
     ("moved", Nothing),
     ("off_cpu", Only(&["a_wait_for_a_call_names_whom_it_calls"])),
-    ("overhead_budget", Only(&["a_step_in_load_is_within_budget_in_two_seconds"])),
+    ("overhead_budget", Nothing),
     // Eleven programs beside perf.
     ("perf_agreement", Nothing),
-    ("java_frames", Only(&["a_machine_without_frame_pointers_shows_its_methods"])),
+    ("java_frames", Nothing),
     ("node_frames", Only(&["a_server_shows_its_functions_with_file_and_line"])),
     ("running", All),
     ("network", Only(&["calls_have_what_tcp_says_and_failed_connects_their_cause"])),
@@ -160,7 +162,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("saved", All),
     ("request_limits", All),
     ("reload", Only(&["what_stays_loses_no_call_and_what_is_wrong_changes_nothing"])),
-    ("series", Only(&["more_classes_and_processes_than_series_stay_in_the_sums"])),
+    ("series", Nothing),
     (
         "service_classes",
         Only(&[
