@@ -92,7 +92,7 @@ const TABLE: &[(&str, Quick)] = &[
         "declared_probes",
         Only(&["probes_of_a_c_program_are_what_it_measured", "probes_that_cannot_be_declared_say_why"]),
     ),
-    ("declared_values", Only(&["users_and_metrics_of_a_go_program_are_what_it_counted"])),
+    ("declared_values", Nothing),
     ("flame", All),
     ("hotspots", Nothing),
     ("instrumentation", Nothing),
@@ -193,7 +193,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("relay_peers", Nothing),
     ("relay_recovery", Nothing),
     ("relay_tls", Nothing),
-    ("relay_trust", Only(&["certificates"])),
+    ("relay_trust", Nothing),
     // Faults.
     ("faults_clock", All),
     ("faults_connections", Nothing),

@@ -15,7 +15,7 @@ use super::sweep::Sweep;
 use crate::config::Config;
 use crate::guard::tables::TableUse;
 use crate::host::process_cpu;
-use crate::kernel::loader::Kernel;
+use crate::kernel::loader::{Kernel, monotonic};
 use crate::model::Nanos;
 use crate::pipeline::Pipeline;
 use crate::runtimes::status_view::{self, RuntimeStatus};
@@ -101,7 +101,11 @@ impl ProcessWatchers {
             }
             log::debug!("process {pid} runs {} {}: {}", found.name, found.version, found.state.name());
             // Probes first: from the first reported task on, none is made unseen.
-            let is_new = found.runtime.kind != 0 && !finder.is_watching((pid, look));
+            let is_watching = finder.is_watching((pid, look));
+            if is_watching {
+                pipeline.wakes_are_watched(pid, monotonic());
+            }
+            let is_new = found.runtime.kind != 0 && !is_watching;
             if is_new && let Err(error) = kernel.policy.runtime(pid, found.runtime) {
                 log::warn!("{error}");
             }

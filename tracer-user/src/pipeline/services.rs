@@ -9,7 +9,7 @@ use super::{LEAVING, Pipeline};
 use crate::host::container;
 use crate::host::process::ProcessFacts;
 use crate::host::services::{Identity, identify};
-use crate::model::ServiceId;
+use crate::model::{Nanos, ServiceId};
 use crate::text;
 
 /// Limit of services with a name of their own; later ones share one, visibly.
@@ -111,6 +111,11 @@ impl Pipeline {
         if facts.moves_requests() {
             self.engine.moves_requests(tgid);
         }
+    }
+
+    /// From `now` on each wake-up between tasks of a process is seen.
+    pub fn wakes_are_watched(&mut self, tgid: u32, now: Nanos) {
+        self.engine.wakes_are_watched(tgid, now);
     }
 
     /// Wake-ups between tasks of a process are not watched any more.

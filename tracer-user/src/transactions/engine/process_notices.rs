@@ -1,6 +1,6 @@
 //! What the agent tells the engine about processes: their services, their runtimes, their end.
 
-use crate::model::ServiceId;
+use crate::model::{Nanos, ServiceId};
 use crate::transactions::engine::Engine;
 use crate::transactions::strategies::thread_affinity;
 
@@ -52,6 +52,11 @@ impl Engine {
     /// Requests of the process move between threads.
     pub fn moves_requests(&mut self, tgid: u32) {
         thread_affinity::requests_move(&mut self.world, tgid);
+    }
+
+    /// From now on each wake-up between tasks of a process is seen.
+    pub fn wakes_are_watched(&mut self, tgid: u32, now: Nanos) {
+        self.tasks.wakers.whole(tgid, now);
     }
 
     /// Wake-ups between tasks of the process are not watched any more.

@@ -250,6 +250,26 @@ fn a_wake_up_that_was_not_needed_is_believed_where_others_agreed() {
 }
 
 #[test]
+fn whoever_gave_work_before_all_probes_stood_does_not_seem_to_wait() {
+    for all_stand in [false, true] {
+        let mut tokio = Tokio::new();
+        tokio.reads(FIRST, "/1").reads(SECOND, "/2");
+        // Its hand-over is not seen: the probe where results are taken is attached after the other.
+        tokio.wakes(SECOND, SENDER).asks(SENDER, POOLED, "/2/a").hears(SENDER, POOLED);
+        if all_stand {
+            tokio.host.nanos += 10;
+            tokio.host.engine.wakes_are_watched(1, tokio.host.nanos);
+        }
+        tokio.leaves(FIRST, SENDER, "/1/a").leaves(FIRST, SENDER, "/1/b");
+        tokio.answers(SECOND).answers(FIRST);
+        let all = tokio.verdicts();
+        let is_known = |path: &str, parent: &str| all.contains(&linked(path, Grade::Confirmed, parent));
+        assert_eq!(["/1/a", "/1/b"].map(|path| is_known(path, "/1")), [all_stand; 2], "{all:?}");
+        assert!(!is_known("/2/a", "/1"), "{all:?}");
+    }
+}
+
+#[test]
 fn with_traced_wake_ups_a_spawned_task_that_met_no_other_is_its_makers() {
     for (meets, grade) in [(false, Grade::Confirmed), (true, Grade::Orphan)] {
         let mut tokio = Tokio::new();

@@ -86,6 +86,15 @@ struct Done {
     since: Nanos,
 }
 
+/// A process whose wake-ups between tasks are traced.
+#[derive(Clone, Copy, Debug, Default)]
+struct Process {
+    trust: Trust,
+    /// From when on each wake-up is seen. Probes are attached one after the other: before, work that was given may be seen and its
+    /// hand-over not, and whoever gave it would seem to wait for good.
+    whole_since: Nanos,
+}
+
 /// A task that works for others, or may.
 #[derive(Clone, Debug, Default)]
 struct Relay {
@@ -121,7 +130,7 @@ impl Relay {
 pub(crate) struct Wakers {
     relays: FxHashMap<(u32, u64), Relay>,
     /// Processes whose wake-ups between tasks are traced.
-    processes: FxHashMap<u32, Trust>,
+    processes: FxHashMap<u32, Process>,
     limit: usize,
     /// Times all tasks were forgotten because there were too many.
     pub(crate) reached: u64,
@@ -137,6 +146,15 @@ impl Wakers {
     pub(crate) fn watch(&mut self, tgid: u32) {
         if self.processes.len() < self.limit {
             self.processes.entry(tgid).or_default();
+        }
+    }
+
+    /// From now on each wake-up in the process is seen: what was seen before is forgotten.
+    pub(crate) fn whole(&mut self, tgid: u32, now: Nanos) {
+        self.watch(tgid);
+        if let Some(process) = self.processes.get_mut(&tgid) {
+            *process = Process { whole_since: now, ..Process::default() };
+            self.relays.retain(|(process, _), _| *process != tgid);
         }
     }
 
@@ -232,6 +250,9 @@ impl Wakers {
             return;
         }
         self.watch(tgid);
+        if self.processes.get(&tgid).is_some_and(|process| now < process.whole_since) {
+            return;
+        }
         for (one, other) in [(waker, wakee), (wakee, waker)] {
             if tasks.is_made_by_any(tgid, one) && !tasks.is_kin(tgid, one, other) {
                 self.relay(tgid, one, now).mixes = true;
@@ -300,12 +321,12 @@ impl Wakers {
             }
             if let (Some(other), _) = givers(last.start) {
                 let same = tasks.is_made_in(tgid, other, to);
-                if let Some(trust) = self.processes.get_mut(&tgid).filter(|_| !again && !same) {
-                    trust.count(false);
+                if let Some(process) = self.processes.get_mut(&tgid).filter(|_| !again && !same) {
+                    process.trust.count(false);
                 }
                 return false;
             }
-            let trusted = self.processes.get(&tgid).is_some_and(|trust| trust.is_earned());
+            let trusted = self.processes.get(&tgid).is_some_and(|process| process.trust.is_earned());
             if !again && (!trusted || tasks.is_made_for_open(tgid, waker, &over)) {
                 return false;
             }
@@ -321,8 +342,8 @@ impl Wakers {
             }
             return paired;
         }
-        if let Some(trust) = self.processes.get_mut(&tgid).filter(|_| paired) {
-            trust.count(true);
+        if let Some(process) = self.processes.get_mut(&tgid).filter(|_| paired) {
+            process.trust.count(true);
         }
         let strange = !made && tasks.is_made_by_any(tgid, waker);
         let relay = self.relay(tgid, waker, now);
