@@ -50,8 +50,8 @@ pub enum Command {
     /// Answer questions of AI agents about a running agent's data: the Model Context Protocol on standard input and output.
     ///
     /// An AI agent's program starts this one and asks by its tools: services, request classes, what changed, what runs now,
-    /// hotspots, transactions. It only reads, by the agent's HTTP API, and needs no root. To add it to a program's
-    /// configuration: {"mcpServers": {"tracer": {"command": "tracer", "args": ["mcp"]}}}. See docs/mcp.md.
+    /// hotspots, transactions. It only reads, by the agent's HTTP API, and needs no root. A program's configuration names
+    /// the command `tracer` with the argument `mcp`. See docs/mcp.md.
     Mcp {
         /// The agent's console.
         #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9464")]

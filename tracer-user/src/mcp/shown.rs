@@ -103,7 +103,9 @@ fn hotspots(mut answer: Value, arguments: &Arguments) -> Value {
     };
     functions.truncate(limit(arguments));
     if !arguments.flag("compare") {
-        functions.iter_mut().for_each(|function| remove(function, &["classes"]));
+        for function in &mut functions {
+            remove(function, &["classes"]);
+        }
         remove(&mut answer, &["classes"]);
     }
     answer["functions"] = Value::Array(functions);
@@ -235,7 +237,7 @@ mod tests {
 
     #[test]
     fn spans_come_in_parts() {
-        let service = |n: usize| if n % 2 == 0 { "a" } else { "b" };
+        let service = |n: usize| if n.is_multiple_of(2) { "a" } else { "b" };
         let span = |n: usize| json!({ "span_id": n.to_string(), "service_name": service(n), "request_class": "c" });
         let spans: Vec<Value> = (0..1000).map(span).collect();
         let steps: Vec<Value> = (0..3).map(|n: usize| json!({ "span_id": n.to_string(), "kind": "own" })).collect();

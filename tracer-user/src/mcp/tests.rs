@@ -24,11 +24,11 @@ fn modern(version: &str) -> Value {
     json!({ VERSION: version, CAPABILITIES: {} })
 }
 
-fn question(tool: &str, arguments: Value) -> Box<Question> {
+fn question(tool: &str, arguments: Value) -> Question {
     let mut params = json!({ "name": tool });
     params["arguments"] = arguments;
     match send(&request("tools/call", params)) {
-        Step::Ask(question) => question,
+        Step::Ask(question) => *question,
         other => panic!("{tool}: {other:?}"),
     }
 }

@@ -294,8 +294,8 @@ mod tests {
             assert!(tool.what.len() > 40 && tool.what.len() < 500 && !tool.title.is_empty(), "{}", tool.name);
             assert_eq!(json["annotations"]["readOnlyHint"], true);
             let has = |name: &&str| tool.arguments.iter().any(|argument| argument.name == *name);
-            assert!(tool.parameters.iter().all(|name| has(name)), "{}", tool.name);
-            assert!(tool.route.1.is_none_or(|name| has(&name)), "{}", tool.name);
+            assert!(tool.parameters.iter().all(has), "{}", tool.name);
+            assert!(tool.route.1.as_ref().is_none_or(has), "{}", tool.name);
             for argument in tool.arguments {
                 assert!(!argument.what.is_empty(), "{}", argument.name);
             }

@@ -99,6 +99,7 @@ mod tests {
 
     #[test]
     fn what_wait_reports_has_a_name() {
+        let with_dump = |signal: u16| signal | 0x80;
         for (status, word, signal) in [
             (0, "exit_code_0", None),
             (3 << 8, "exit_code_3", None),
@@ -106,9 +107,8 @@ mod tests {
             (1, "SIGHUP", Some("SIGHUP")),
             (9, "SIGKILL", Some("SIGKILL")),
             (11, "SIGSEGV", Some("SIGSEGV")),
-            // With a dump of its memory.
-            (11 | 0x80, "SIGSEGV", Some("SIGSEGV")),
-            (6 | 0x80, "SIGABRT", Some("SIGABRT")),
+            (with_dump(11), "SIGSEGV", Some("SIGSEGV")),
+            (with_dump(6), "SIGABRT", Some("SIGABRT")),
             (15, "SIGTERM", Some("SIGTERM")),
             (31, "SIGSYS", Some("SIGSYS")),
             (34, "SIGRT", Some("SIGRT")),

@@ -9,7 +9,8 @@ use crate::decode::Record;
 use crate::model::{Outcome, ProcessEnd};
 use crate::transactions::output::Output;
 
-const SEGV: u16 = 11 | 0x80;
+/// Killed by signal 11, with a dump of its memory.
+const SEGV: u16 = 0x8b;
 const EXIT_3: u16 = 3 << 8;
 
 impl Host {
