@@ -5,7 +5,7 @@ use std::env;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use clap::Args;
 
 use crate::build_ebpf::{self, Way};
@@ -53,8 +53,12 @@ fn dependencies() -> Check<'static> {
 fn objects(way: Option<Way>) -> Check<'static> {
     let compile = move || {
         build_ebpf::ready(way)?;
-        // The build of `tracer` finds this machine's.
-        build_ebpf::check(way, "aarch64").and(build_ebpf::compile(way, env::consts::ARCH).map(drop))
+        // Side by side, because a link uses one core; the build of `tracer` finds this machine's.
+        std::thread::scope(|scope| {
+            let others = scope.spawn(|| build_ebpf::check(way, "aarch64"));
+            let own = build_ebpf::compile(way, env::consts::ARCH).map(drop);
+            others.join().map_err(|_| anyhow!("the check for aarch64 ended without a result"))?.and(own)
+        })
     };
     ("eBPF objects", Box::new(compile))
 }

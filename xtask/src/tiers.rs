@@ -177,7 +177,8 @@ const TABLE: &[(&str, Quick)] = &[
     // Several hosts.
     ("inband", Only(&["options_alone_link_hosts"])),
     ("inband_callers", Nothing),
-    ("inband_header", Only(&["programs_get_headers_and_nothing_else_changes"])),
+    // Off unless it is asked for, and half a minute.
+    ("inband_header", Nothing),
     ("inband_kept", Nothing),
     ("inband_wire", Nothing),
     // Needs two guests joined by a wire: `cargo xtask vm --pair`.
