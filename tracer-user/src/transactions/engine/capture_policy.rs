@@ -26,7 +26,10 @@ impl Engine {
         // A reused connection is worth one policy update even if it only asks for the defaults.
         let settled = verdict == VERDICT_TRACE && before == VERDICT_NONE && connection.talk.awake().is_used_again();
         // The socket of an encrypted connection needs little, from the first text on.
-        let decrypted = connection.plain.is_some() && connection.talk.side().is_some() && before == VERDICT_NONE;
+        // One that is older than the agent may have been ignored before its text was seen.
+        let decrypted = connection.plain.is_some()
+            && connection.talk.side().is_some()
+            && (before == VERDICT_NONE || (before == VERDICT_IGNORE && verdict != VERDICT_IGNORE));
         let changed = settled
             || decrypted
             || (matches!(verdict, VERDICT_IGNORE | VERDICT_ROUND_TRIPS) && before != verdict)
