@@ -1,4 +1,4 @@
-//! `tracer mcp`: what AI agents are told is what the servers did and what the API says, by messages written here and by the
+//! `tracer mcp`: what AI agents are answered is what the servers did and what the API says, by messages written here and by the
 //! protocol's own client, over standard input and HTTP.
 
 use std::collections::BTreeMap;
@@ -209,7 +209,7 @@ fn questions_on_standard_input_get_the_agents_answers() {
     check(&traced, &trace, &answers);
     figure("tools", &tools.to_string());
 
-    // What is wrong is said, and the next question is answered.
+    // An error is answered, and so is the next question.
     for (line, code) in [
         (b"nonsense".to_vec(), -32700),
         (vec![b'x'; 1 << 20], -32600),

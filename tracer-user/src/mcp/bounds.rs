@@ -28,7 +28,7 @@ fn size(value: &Value) -> usize {
 /// was cut, here or before, and how to ask for it.
 pub(super) fn fit(mut answer: Value, cuts: &[Cut], most: usize) -> Value {
     tidy(&mut answer);
-    let rows: Vec<Vec<Value>> = cuts.iter().map(|cut| take(&mut answer, cut.list)).collect();
+    let rows: Vec<Vec<Value>> = cuts.iter().map(|cut| rows(&mut answer, cut.list)).collect();
     // What remains, and room for `left_out`.
     let mut room = most.saturating_sub(size(&answer) + 300 * cuts.len());
     let mut left_out = Vec::new();
@@ -72,7 +72,8 @@ pub(super) fn fit(mut answer: Value, cuts: &[Cut], most: usize) -> Value {
     answer
 }
 
-fn take(answer: &mut Value, list: &str) -> Vec<Value> {
+/// Takes the rows of a list out of the answer.
+pub(super) fn rows(answer: &mut Value, list: &str) -> Vec<Value> {
     match answer.get_mut(list).map(Value::take) {
         Some(Value::Array(rows)) => rows,
         _ => Vec::new(),

@@ -32,7 +32,7 @@ const SERVER: &str = "io.modelcontextprotocol/serverInfo";
 /// How long a client may use the list of tools without asking again, milliseconds: it changes with the program only.
 const FRESH: u64 = 3_600_000;
 
-/// What a model is told before it asks.
+/// Instructions for the model, sent before its first question.
 const INSTRUCTIONS: &str = "tracer watches the requests of one Linux host from the kernel: which classes of request its services \
 handle, how long they take and where, and which code uses the CPU. list_services and what_changed are good places to start; \
 agent_health says how far the figures can be trusted. Fields that end in _s are seconds, in _ns nanoseconds since the epoch. Names \

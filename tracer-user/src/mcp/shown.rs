@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde_json::{Map, Value, json};
 
 use super::arguments::Arguments;
-use super::bounds::{ANSWER, Cut, fit};
+use super::bounds::{ANSWER, Cut, fit, rows};
 
 /// How the API's answer is shown.
 #[derive(Clone, Copy, Debug)]
@@ -47,13 +47,6 @@ impl Shown {
             Self::Transaction => transaction(answer, arguments),
             Self::Finding => finding(answer, arguments),
         }
-    }
-}
-
-fn rows(answer: &mut Value, list: &str) -> Vec<Value> {
-    match answer.get_mut(list).map(Value::take) {
-        Some(Value::Array(rows)) => rows,
-        _ => Vec::new(),
     }
 }
 
@@ -124,10 +117,9 @@ fn transaction(mut answer: Value, arguments: &Arguments) -> Value {
         }
     }
     let wanted = arguments.text("service");
-    let mut spans: Vec<Value> = all.clone();
-    spans.retain(|span| wanted.is_none_or(|service| name(span, "service_name") == service));
+    let of_service = |span: &&Value| wanted.is_none_or(|service| name(span, "service_name") == service);
     let offset = arguments.number("offset").and_then(|offset| usize::try_from(offset).ok()).unwrap_or(0);
-    let mut spans: Vec<Value> = spans.into_iter().skip(offset).collect();
+    let mut spans: Vec<Value> = all.iter().filter(of_service).skip(offset).cloned().collect();
     let cuts = [
         Cut { list: "critical_path", total: path.len() as u64, narrow: "a higher limit (500 at most) shows more" },
         Cut {

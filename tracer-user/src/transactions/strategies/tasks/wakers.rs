@@ -91,7 +91,7 @@ struct Done {
 struct Process {
     trust: Trust,
     /// From when on each wake-up is seen. Probes are attached one after the other: before, work that was given may be seen and its
-    /// hand-over not, and whoever gave it would seem to wait for good.
+    /// hand-over not, and the task that gave it would seem to wait for ever.
     whole_since: Nanos,
 }
 
