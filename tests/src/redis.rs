@@ -92,6 +92,12 @@ impl Client {
         self.stream.get_mut().write_all(bytes).unwrap_or_else(|error| panic!("to redis-server: {error}"));
     }
 
+    /// Sends nothing more.
+    pub fn finish(&mut self) {
+        let finished = self.stream.get_ref().shutdown(std::net::Shutdown::Write);
+        finished.unwrap_or_else(|error| panic!("to redis-server: {error}"));
+    }
+
     /// Sends a command and returns its reply.
     pub fn ask(&mut self, words: &[&str]) -> Value {
         self.send(&command(words));

@@ -93,6 +93,10 @@ fn ordinary(case: &mut Case<'_>) {
         assert_eq!(connection.ask("GET", &next).expect("reply").status, 200);
         case.want(&next, "GET", Some(200), "complete", 1000);
     }
+    // Parameters of a path's segments are no part of it: session ids are among them.
+    let mut connection = case.open();
+    assert_eq!(connection.ask("GET", "/edge/cart;jsessionid=4F1C/items;page=2").expect("reply").status, 200);
+    case.want("/edge/cart/items", "GET", Some(200), "complete", 1000);
     // Methods in no list: of Subversion, UPnP and Varnish.
     for method in ["MERGE", "NOTIFY", "BAN", "VERSION-CONTROL"] {
         let path = format!("/edge/method-{}", method.to_lowercase());

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use tracer_tests::agent::{Agent, outcome};
 use tracer_tests::metrics::Metrics;
 use tracer_tests::redis::{Client, Redis, Value, command};
+use tracer_tests::spans::{Span, Tail};
 use tracer_tests::{begin, explained, figure, find, say, scale, scratch, wait};
 
 /// The agent's name for it: it overwrites its environment with its title, so the environment cannot set one.
@@ -449,5 +450,30 @@ fn connections_are_joined_in_their_middle() {
     say(&format!("joined in the middle: {found:?}, called {called:?}, lost {:?}", metrics.lost()));
     assert_eq!(found, expected);
     assert_eq!(called, expected);
+    agent.stop();
+}
+
+/// A server that reads its first bytes only when its client has already closed its direction.
+#[test]
+fn clients_that_close_one_direction_are_joined() {
+    const CLIENTS: usize = 20;
+    let Some(_turn) = begin("redis_half", &["redis-server"]) else { return };
+    let dir = scratch();
+    let server = Redis::start(dir.path());
+    let agent = start(dir.path(), server.address.port());
+    let mut tail = Tail::new(&agent.transactions);
+    for n in 0..CLIENTS {
+        let mut client = server.client();
+        client.send(&command(&["SET", &format!("k{n}"), "v"]));
+        client.finish();
+        assert_eq!(client.reply(), Value::Line("+OK".into()));
+    }
+    let set = |span: &Span| span.class == "SET";
+    assert_eq!(tail.until(2 * CLIENTS, Duration::from_secs(20), set), 2 * CLIENTS, "{:?}", agent.metrics().lost());
+    let of = |server: bool| tail.spans.iter().filter(move |span| set(span) && span.server == server);
+    let callers: BTreeSet<&str> = of(false).map(|span| span.id.as_str()).collect();
+    let joined = of(true).filter_map(|span| span.parent.as_deref()).filter(|parent| callers.contains(parent)).count();
+    figure("Redis, clients that close one direction", &format!("{joined} of {CLIENTS} joined"));
+    assert_eq!((callers.len(), joined), (CLIENTS, CLIENTS));
     agent.stop();
 }
