@@ -155,6 +155,20 @@ fn those_that_leave(case: &mut Case<'_>) {
         case.want(&path, "GET", Some(200), "complete", 1000);
     }
 
+    // HTTP/0.9: a line, and a reply without a head that ends with the connection.
+    let mut connection = case.open();
+    connection.send(b"GET /edge/simple\r\n").expect("sent");
+    assert_eq!(connection.rest().expect("a reply"), 1000);
+    case.want("/edge/simple", "GET", None, "complete", 1000);
+
+    // A client that stops reading where an event stream says that it is done.
+    let mut connection = case.open();
+    connection.send(b"GET /edge/sentinel HTTP/1.1\r\nHost: a\r\n\r\n").expect("sent");
+    connection.head().expect("head");
+    connection.take(35, &mut Vec::new()).expect("two events");
+    drop(connection);
+    case.want("/edge/sentinel", "GET", Some(200), "complete", 35);
+
     let mut connection = case.open();
     connection.send(b"GET /edge/gone HTTP/1.1\r\nHost: a\r\n\r\n").expect("sent");
     connection.head().expect("head");

@@ -5,6 +5,7 @@ import sys
 import threading
 
 REPLY_BODY = b"x" * 1000
+EVENTS = b"b\r\ndata: one\n\n\r\n", b"e\r\ndata: [DONE]\n\n\r\n"
 TRAILERS = b"5\r\nhello\r\n6;ext=1\r\n world\r\n0\r\nExpires: never\r\nX-Sum: 1\r\n\r\n"
 
 
@@ -96,6 +97,11 @@ def answer(c, method, path, headers):
         c.more()
     elif kind == "silent":
         c.more()
+    elif kind == "sentinel":
+        c.send(head(b"200 OK", b"Content-Type: text/event-stream", b"Transfer-Encoding: chunked"))
+        for event in EVENTS:
+            c.send(event)
+        c.more()
     elif kind == "bighead":
         c.send(head(b"200 OK", b"X-Big: " + b"b" * 12000, length(1000)), REPLY_BODY)
     elif kind == "500":
@@ -123,7 +129,13 @@ def handle(sock):
     with sock:
         try:
             while True:
-                line, *fields = c.until(b"\r\n\r\n").decode("latin-1").split("\r\n")
+                line, fields = c.until(b"\r\n").decode("latin-1"), []
+                if line.count(" ") == 1:
+                    # HTTP/0.9: a line is a request, and its reply has no head.
+                    c.send(REPLY_BODY)
+                    return
+                while field := c.until(b"\r\n").decode("latin-1"):
+                    fields.append(field)
                 method, target, _ = line.split(" ")
                 headers = {}
                 for field in fields:
