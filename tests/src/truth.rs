@@ -38,7 +38,7 @@ pub struct Application {
 
 impl Application {
     /// The command that starts it.
-    fn command(&self, dir: &Path) -> Command {
+    pub fn command(&self, dir: &Path) -> Command {
         let find = |program: &str| find(program).unwrap_or_else(|| panic!("no {program}"));
         if Path::new(self.source).extension().is_some_and(|kind| kind == "go") {
             return Command::new(go::build(&find(self.program), dir, self.source, self.arguments));

@@ -1,6 +1,7 @@
 //! Which request caused which call, in the shapes of work in applications: retried, handed over twice, forked and
-//! joined, over shared connections, from a client library's own thread, in forked processes, in child processes of requests
-//! and over connections passed to another process; to servers behind UNIX sockets, to Redis and to PostgreSQL.
+//! joined, over shared connections, from a client library's own thread, in forked processes, in child processes of requests,
+//! over connections passed to another process and by threads that share all requests; to servers behind UNIX sockets, to
+//! Redis and to PostgreSQL.
 
 use std::collections::HashMap;
 use std::process::Command;
@@ -11,7 +12,7 @@ use tracer_tests::load::{self, Request};
 use tracer_tests::postgresql::{self, Postgres};
 use tracer_tests::redis::Redis;
 use tracer_tests::spans::{Span, Tail};
-use tracer_tests::truth::{Application, Mode, Score, decided, judge, judge_before, report, sizes};
+use tracer_tests::truth::{Application, Mode, Score, decided, judge, judge_before, plans, report, score, sizes};
 use tracer_tests::workload::{Server, compile, source};
 use tracer_tests::{begin, find, say, scratch};
 
@@ -77,6 +78,56 @@ fn unix_sockets() {
     let application = application("shapeslocal", &["-u"], "Python threads, to a UNIX socket");
     let modes = [Mode::new("local", "two calls on the request's thread", 0.999)];
     judge_before(&upstream, dir.path(), &application, &modes, "");
+}
+
+/// Requests that other threads go on with than those that read them: from a process's first call on, no wrong parent is
+/// certain or confirmed. With two and four requests at once, threads that hold only one tell least.
+#[test]
+fn requests_that_move_between_threads() {
+    let Some(_turn) = begin("transactions_moving", &["cc", "escript"]) else { return };
+    let dir = scratch();
+    let upstream = Server::c("origin", dir.path());
+    let program = compile(dir.path(), "tree_moving");
+    let agent = Agent::start(dir.path(), &["--nice=-10"]);
+    let mut tail = Tail::new(&agent.transactions);
+    let sharing = |title| Application { source: "", ..application("moving", &[], title) };
+    let erlang =
+        |title| Application { program: "escript", source: "tree_moving.erl", ..application("movingbeam", &[], title) };
+    let cases = [
+        (sharing("2 threads share requests"), "2", 2),
+        (sharing("4 threads share requests"), "4", 4),
+        (sharing("16 threads share requests"), "16", 2),
+        (erlang("Erlang"), "", 4),
+        (erlang("Erlang"), "", 16),
+    ];
+    let mut sent = Vec::new();
+    for (number, (application, threads, connections)) in cases.iter().enumerate() {
+        // Each is a process that the agent knows nothing of.
+        let mut command =
+            if application.source.is_empty() { Command::new(&program) } else { application.command(dir.path()) };
+        command.env("UPSTREAM_PORT", upstream.address.port().to_string()).env("THREADS", threads);
+        let server = Server::start(application.name, dir.path(), &mut command);
+        let prefix = format!("moving{number}-");
+        let loaded = load::run(server.address, plans("moving", &prefix, *connections, 400));
+        assert!(loaded.broken().is_empty(), "{}: {:?}", application.title, loaded.broken().first());
+        let served = |span: &Span| span.server && span.path.starts_with(&format!("/moving/{prefix}"));
+        let answered = loaded.answers.len();
+        assert_eq!(tail.until(answered, Duration::from_secs(30), served), answered, "{:?}", agent.metrics().lost());
+        sent.push((application, *connections, prefix, answered as u64));
+    }
+    decided(&agent);
+    let lost = agent.metrics().lost();
+    agent.stop();
+    tail.read();
+    let mut faults = Vec::new();
+    for (application, connections, prefix, answered) in sent {
+        let score = score(&tail.spans, application.name, &prefix);
+        assert_eq!(score.made, answered, "calls of {}; lost: {lost:?}", application.title);
+        let line = format!("{}, {connections} at once: {score:?}", application.title);
+        say(&line);
+        faults.extend((score.certain_wrong + score.confirmed_wrong > 0).then_some(line));
+    }
+    assert!(faults.is_empty(), "wrong:\n{}", faults.join("\n"));
 }
 
 /// A call to a store, as the application prints it: its id, and its position on its connection.
