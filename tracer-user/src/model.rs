@@ -1,6 +1,7 @@
 //! Vocabulary shared by several layers. Plain data: no behaviour beyond naming and formatting.
 
 mod call_site;
+mod kept;
 mod network;
 mod process_end;
 mod protocol;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use tracer_common::inband_context;
 
 pub use call_site::{CallSite, CodePlace};
+pub use kept::{Kept, KeptBecause, Threshold};
 pub use network::{FailedConnect, Network, Opening};
 pub use process_end::ProcessEnd;
 pub use protocol::{Conventions, ProtocolId};
@@ -420,6 +422,8 @@ pub struct Span {
     pub declared: Option<Box<DeclaredFacts>>,
     /// Client side: where in its program it was made, if its stack was taken.
     pub called_from: Option<Arc<CallSite>>,
+    /// Why it is exported, if not all are.
+    pub kept: Option<Kept>,
 }
 
 impl Span {

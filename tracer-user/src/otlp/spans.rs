@@ -221,6 +221,7 @@ pub(super) mod tests {
             remote: None,
             process_end: None,
             called_from: None,
+            kept: None,
             request_id: None,
             namespace: None,
             declared: None,

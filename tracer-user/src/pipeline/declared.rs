@@ -117,6 +117,7 @@ impl Pipeline {
             remote: None,
             process_end: None,
             called_from: None,
+            kept: None,
             request_id: None,
             namespace: None,
             declared: facts,

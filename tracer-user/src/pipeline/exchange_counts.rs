@@ -288,6 +288,7 @@ impl ExchangeCounts {
             opening: None,
             process_end: None,
             called_from: None,
+            kept: None,
             request_id: None,
             pool_queue: None,
             ..span.clone()

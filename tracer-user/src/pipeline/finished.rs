@@ -138,6 +138,7 @@ impl Pipeline {
             namespace: live.request.namespace.take(),
             declared: None,
             called_from: None,
+            kept: None,
         }
     }
 }

@@ -297,6 +297,9 @@ fn each(class: Option<&ClassInfo>, span: &Span, all: &mut Setter<'_>) {
             all.set("code.line.number", place.line);
         }
     }
+    if let Some(reason) = span.kept.and_then(|kept| kept.because) {
+        all.set("tracer.kept_because", reason.name());
+    }
     if let Some(flags) = span.trace_flags {
         all.set("tracer.parent.sampled", flags.is_sampled());
     }

@@ -112,6 +112,9 @@ pub struct SpanView<A = Map<String, Value>> {
     pub failure: Option<&'static str>,
     /// Whether it failed.
     pub error: bool,
+    /// How many spans this one stands for, in files of which not all are written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adjusted_count: Option<f64>,
     /// How certain its parent is.
     pub grade: &'static str,
     /// The evidence for it.
@@ -193,6 +196,7 @@ fn view<A>(names: &Names, span: &Span, wall_offset: i64, host: &str, attributes:
         status: span.status,
         failure: span.failure,
         error: span.error,
+        adjusted_count: span.kept.map(|kept| kept.threshold.adjusted_count()),
         grade: span.grade.name(),
         evidence: span.evidence,
         attributes,
