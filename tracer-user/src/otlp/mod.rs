@@ -38,8 +38,9 @@ use crate::guard::tables::TableUse;
 use crate::host::container_names::NamesCache;
 use crate::host::instance::Instance;
 use crate::host::process::ProcessFacts;
-use crate::model::{Names, Span};
+use crate::model::{Names, Span, Threshold};
 use crate::pipeline::SpanWriter;
+use crate::tail_sampling::{combined, randomness};
 use instance::HostFacts;
 use outgoing::{Outgoing, SendingTask, SentSignal, TaskEnd};
 use spans::Finished;
@@ -105,7 +106,8 @@ impl Counts {
 pub struct Exporter {
     queue: mpsc::Sender<Finished>,
     counts: Arc<Counts>,
-    ratio: f64,
+    /// Share of transactions, on top of what the pipeline chose.
+    share: Threshold,
     wall_offset: i64,
     /// Processes, until they are gone.
     instances: HashMap<u32, Arc<Instance>>,
@@ -146,16 +148,17 @@ impl Export {
 
 /// Starts to send. Must run inside a tokio runtime. Fails if required certificates cannot be read.
 pub fn start(settings: Settings, host: &str, wall_offset: i64) -> Result<(Exporter, Export), SettingsError> {
-    let (room, ratio, host) = (settings.queue, settings.ratio, HostFacts::read(host));
+    let (room, share, host) = (settings.queue, Threshold::of_share(settings.ratio), HostFacts::read(host));
     let SendingTask { counts, queue, end } = outgoing::start(settings, room, SPANS, |outgoing| work(outgoing, host))?;
     let export = Export { counts: Arc::clone(&counts), queue: queue.downgrade(), room, log: LossLog::default(), end };
-    let exporter = Exporter { queue, counts, ratio, wall_offset, instances: HashMap::new() };
+    let exporter = Exporter { queue, counts, share, wall_offset, instances: HashMap::new() };
     Ok((exporter, export))
 }
 
 impl SpanWriter for Exporter {
     fn span(&mut self, names: &Names, span: &Span) {
-        if !spans::is_sampled(span.trace, self.ratio) {
+        let state = span.carried.as_ref().map_or("", |carried| &*carried.state);
+        if !self.share.keeps(randomness(span.trace, state)) {
             return;
         }
         // Reserve before cloning: a full queue may drop thousands of spans a second.
@@ -166,6 +169,7 @@ impl SpanWriter for Exporter {
                 instance: self.instances.get(&span.pid).cloned(),
                 class: names.class(span.class).cloned(),
                 wall_offset: self.wall_offset,
+                threshold: combined(span.kept, self.share),
             }),
             Err(_) => Counts::count(&self.counts.no_room, 1),
         }

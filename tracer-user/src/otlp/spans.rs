@@ -11,9 +11,10 @@ use super::proto::{
 };
 use crate::host::container_names::NamesCache;
 use crate::host::instance::Instance;
-use crate::model::{ClassInfo, ProtocolId, Queues, Side, Span, SpanId, TraceFlags, TraceId};
+use crate::model::{ClassInfo, ProtocolId, Queues, Side, Span, SpanId, Threshold, TraceFlags, TraceId};
 use crate::protocols::{Conventions, messaging};
 use crate::store::{AttributeValue, Attributes};
+use crate::tail_sampling::with_threshold;
 use crate::text::printable;
 
 /// The version of OpenTelemetry's semantic conventions whose names spans, metrics, logs and profiles use: the first without
@@ -32,14 +33,8 @@ pub(super) struct Finished {
     pub(super) instance: Option<Arc<Instance>>,
     /// Wall clock minus `CLOCK_MONOTONIC`, nanoseconds.
     pub(super) wall_offset: i64,
-}
-
-/// Whether a transaction is in the share `ratio`: decided by the lower 56 bits of its id, so that all agents decide
-/// alike (W3C Trace Context Level 2, random trace ids; OpenTelemetry's consistent sampling keeps the highest values).
-pub(super) fn is_sampled(trace: TraceId, ratio: f64) -> bool {
-    const RANGE: u64 = 1 << 56;
-    let random = trace.0 as u64 & (RANGE - 1);
-    (random as f64) >= (1.0 - ratio) * RANGE as f64
+    /// The threshold by which it was chosen, if not all are exported.
+    pub(super) threshold: Option<Threshold>,
 }
 
 /// A request with these spans, grouped by service and process.
@@ -105,7 +100,7 @@ fn to_otlp(finished: &Finished, host: &HostFacts) -> OtlpSpan {
     OtlpSpan {
         trace_id: span.trace.0.to_be_bytes().to_vec(),
         span_id: span.id.0.to_be_bytes().to_vec(),
-        trace_state: span.carried.as_ref().map(|carried| printable(&carried.state).into_owned()).unwrap_or_default(),
+        trace_state: trace_state(finished),
         parent_span_id: span.parent.map(|parent| parent.0.to_be_bytes().to_vec()).unwrap_or_default(),
         name,
         kind: kind(span) as i32,
@@ -116,6 +111,16 @@ fn to_otlp(finished: &Finished, host: &HostFacts) -> OtlpSpan {
         dropped_links_count: span.linked.as_ref().map_or(0, |linked| linked.dropped),
         status: span.error.then(|| Status { message: message(span), code: Code::Error as i32 }),
         flags: flags(span),
+    }
+}
+
+/// What its transaction propagates, with the threshold of this span in the place of its caller's: whether the caller was sampled
+/// did not decide about it.
+fn trace_state(finished: &Finished) -> String {
+    let state = finished.span.carried.as_ref().map(|carried| printable(&carried.state)).unwrap_or_default();
+    match finished.threshold {
+        Some(threshold) => with_threshold(&state, threshold),
+        None => state.into_owned(),
     }
 }
 
@@ -171,7 +176,7 @@ pub(super) fn bounded(text: &str) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::model::{Accepted, AfterReply, ClassId, Cost, Grade, Linked, Outcome, ServiceId};
+    use crate::model::{Accepted, AfterReply, ClassId, Cost, Grade, Linked, Outcome, PropagatedContext, ServiceId};
 
     pub(in crate::otlp) fn finished(service: &str, id: u64) -> Finished {
         let span = Span {
@@ -234,7 +239,14 @@ pub(super) mod tests {
             name: "GET /users/{id}".into(),
             route: "/users/{id}".into(),
         };
-        Finished { span, service: service.into(), class: Some(class), instance: None, wall_offset: 1_000_000 }
+        Finished {
+            span,
+            service: service.into(),
+            class: Some(class),
+            instance: None,
+            wall_offset: 1_000_000,
+            threshold: None,
+        }
     }
 
     fn host() -> HostFacts {
@@ -398,10 +410,17 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_share_of_transactions_is_that_share() {
-        let sampled = |ratio| (0..10_000u128).filter(|i| is_sampled(TraceId(i * 0x9E37_79B9_7F4A_7C15), ratio)).count();
-        assert_eq!((sampled(0.0), sampled(1.0)), (0, 10_000));
-        assert!((2_300..2_700).contains(&sampled(0.25)), "{}", sampled(0.25));
+    fn a_threshold_takes_the_place_of_the_callers() {
+        let state = |threshold| {
+            let mut one = finished("shop", 1);
+            let state = "vendor=a,ot=th:8;x:1".into();
+            one.span.carried = Some(Arc::new(PropagatedContext { state, ..Default::default() }));
+            one.threshold = threshold;
+            let request = request(&[one], &host(), &NamesCache::default(), &[]);
+            request.resource_spans[0].scope_spans[0].spans[0].trace_state.clone()
+        };
+        assert_eq!(state(None), "vendor=a,ot=th:8;x:1");
+        assert_eq!(state(Some(Threshold::of_share(0.1))), "ot=th:e666;x:1,vendor=a");
     }
 
     #[test]
