@@ -13,12 +13,14 @@ use crate::runtimes::declared::Declared;
 use crate::runtimes::tls::Libraries;
 use crate::runtimes::{Extras, WatchWakes};
 use crate::service_classes::ServiceClasses;
+use crate::tail_sampling::TailSettings;
 
 mod agent;
 mod class_rules;
 mod declared;
 mod dimensions;
 mod enforcement;
+mod export;
 mod findings;
 mod history;
 mod hosts;
@@ -62,6 +64,7 @@ struct File {
     subsystems: subsystems::SubsystemsFile,
     protocols: protocols::ProtocolsFile,
     transactions: transactions::TransactionsFile,
+    export: export::ExportFile,
     runtimes: RuntimesFile,
     tls: TlsFile,
     relay: hosts::RelayFile,
@@ -140,6 +143,8 @@ pub struct Config {
     pub protocols: Protocols,
     /// Finished spans.
     pub transactions: Transactions,
+    /// Which transactions are exported.
+    pub export: TailSettings,
     /// Windows of cost, and their files.
     pub history: History,
     /// When a change between windows is a finding, and where findings are posted.
@@ -191,6 +196,7 @@ impl Config {
         config.analysis = file.analysis.check(&source, config.history.window)?;
         config.subsystems = file.subsystems.check(&source)?;
         file.transactions.apply(&source, &mut config.transactions)?;
+        file.export.apply(&source, &mut config.export)?;
         let RuntimesFile { tokio_wakers, go_ready } = file.runtimes;
         config.runtimes = Extras { tokio_wakers: tokio_wakers.into(), go_ready };
         if let Some(names) = &file.tls.libraries {
@@ -238,7 +244,7 @@ mod tests {
             (&config.protocols.timed_ports, &config.protocols.dns_ports),
             (&default.protocols.timed_ports, &default.protocols.dns_ports)
         );
-        assert_eq!(config.transactions, default.transactions);
+        assert_eq!((&config.transactions, &config.export), (&default.transactions, &default.export));
         assert_eq!((&config.relay, config.agent.own_netns), (&default.relay, default.agent.own_netns));
         assert_eq!(config.tls, default.tls);
         assert_eq!(config.classes.max_per_service, default.classes.max_per_service);

@@ -141,6 +141,10 @@ table_use! {
         store_wanted,
         /// Transactions kept for a minute because a list showed them.
         store_listed,
+        /// Spans that wait for the decision whether they are exported; reached: transactions that were decided early.
+        export_held_spans,
+        /// Exported transactions, remembered for spans that come later.
+        export_decisions,
         /// Distinct stacks kept.
         stacks,
         /// Sample counts per stack and owner, over all periods.

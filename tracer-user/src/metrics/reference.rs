@@ -52,7 +52,7 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("Request classes", &["tracer_classes", "tracer_metrics_folded"]),
     ("Several hosts", &["tracer_relay", "tracer_inband"]),
     ("Findings", &["tracer_findings", "tracer_webhook_notifications_total"]),
-    ("Export and files", &["tracer_otlp", "tracer_saved", "tracer_history"]),
+    ("Export and files", &["tracer_export", "tracer_otlp", "tracer_saved", "tracer_history"]),
     ("The agent itself", &[""]),
 ];
 

@@ -147,9 +147,7 @@ impl Pipeline {
 
     /// Passes the span of a declared call to the writers and the store; it was counted when the function returned.
     pub(super) fn write_declared(&mut self, span: Span) {
-        for writer in &mut self.writers {
-            writer.span(&self.names, &span);
-        }
+        self.export(&span, span.parent.is_none());
         self.store.take(span);
     }
 

@@ -43,6 +43,10 @@ impl Pipeline {
             self.subsystems.request(live.pid, live.cookie, class, live.cost.cpu);
         }
         let (root, charged) = (self.root_link(&live, &verdicts), charged(&live));
+        let is_top = match live.side {
+            Side::Server => live.server.caller.is_none(),
+            Side::Client => verdicts.parent.is_none(),
+        };
         let mut span = Self::span(&mut live, class, &verdicts);
         self.engine.give_back(live);
         self.seen_whole(&span, beginning);
@@ -59,9 +63,7 @@ impl Pipeline {
         self.attainment.span(&self.names, &span);
         self.history.span(&self.names, &span);
         self.roots.span(&self.names, &span, root, charged);
-        for writer in &mut self.writers {
-            writer.span(&self.names, &span);
-        }
+        self.export(&span, is_top);
         self.store.take(span);
     }
 

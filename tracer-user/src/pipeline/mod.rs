@@ -36,6 +36,7 @@ use crate::runtimes::declared::DeclaredTable;
 use crate::runtimes::wake_demand::WakeDemand;
 use crate::store::{SpanView, Store};
 use crate::subsystems::Subsystems;
+use crate::tail_sampling::TailSampling;
 use crate::transactions::engine::Engine;
 use crate::transactions::limits::Limits;
 use crate::transactions::output::Output;
@@ -47,6 +48,7 @@ mod classes;
 mod declared;
 mod dimensions;
 mod exchange_counts;
+mod export;
 mod finished;
 mod relay;
 mod reload;
@@ -142,6 +144,8 @@ pub struct Pipeline {
     /// What changes between them mean.
     pub detector: Detector,
     writers: Vec<Box<dyn SpanWriter>>,
+    /// Chooses what they get; `None`: everything.
+    tail: Option<TailSampling>,
     /// Spans that finished writers could not write.
     not_written: u64,
     outputs: Vec<Output>,
@@ -241,6 +245,7 @@ impl Pipeline {
             roots: Roots::for_memory(memory),
             detector: Detector::new(config.analysis.detector.clone()),
             writers: Vec::new(),
+            tail: TailSampling::new(&config.export, memory),
             not_written: 0,
             outputs: Vec::new(),
             outgoing: Vec::new(),
@@ -406,6 +411,7 @@ impl Pipeline {
             self.reported = self.engine.now();
             self.engine.report(self.engine.now(), &mut outputs);
             self.give(&mut outputs);
+            self.export_due(false);
         }
         self.outputs = outputs;
     }
@@ -530,9 +536,17 @@ impl Pipeline {
                 Output::Answered(slot) => self.answer(slot),
                 Output::Renamed { was, trace } => {
                     self.store.rename(was, trace);
+                    if let Some(tail) = &mut self.tail {
+                        tail.rename(was, trace);
+                    }
                     self.profiles.rename(was, trace);
                 }
-                Output::Late { span, was, parent, trace } => self.store.adopt(span, was, parent, trace),
+                Output::Late { span, was, parent, trace } => {
+                    self.store.adopt(span, was, parent, trace);
+                    if let Some(tail) = &mut self.tail {
+                        tail.adopt(span, was, parent, trace);
+                    }
+                }
                 Output::Finished(live, verdicts) => self.finished(live, verdicts),
                 Output::Declared(call) => self.declared_returned(&call),
                 Output::DeclaredSample { declared, service, sample } => {
@@ -590,6 +604,7 @@ impl Pipeline {
         let mut outputs = std::mem::take(&mut self.outputs);
         self.engine.expire(finish, &mut outputs);
         self.give(&mut outputs);
+        self.export_due(finish);
         outputs.shrink_excess();
         self.leaving.shrink_excess();
         self.gone.shrink_excess();

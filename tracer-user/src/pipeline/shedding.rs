@@ -12,6 +12,7 @@ use crate::guard::tables::{PipelineTables, TableUse};
 use crate::history::collector;
 use crate::model::{HostCpu, ServiceId};
 use crate::profiles::ProfileTables;
+use crate::tail_sampling::TailSampling;
 use crate::transactions::engine::limits::EngineTables;
 
 impl Pipeline {
@@ -64,6 +65,7 @@ impl Pipeline {
         let (classifier, services) = (&self.classifier, self.names.services.len());
         let ids = (0..services).map(|index| ServiceId(index as u32));
         self.metrics.set_classes(ids.map(|id| (id, classifier.classes(id), classifier.merged_total(id))));
+        self.publish_export();
         self.metrics.set_table_use(&self.table_use().all());
     }
 
@@ -111,6 +113,8 @@ impl Pipeline {
             maps,
         } = self.profiles.table_use();
         let [store_spans, store_wanted, store_listed] = self.store.table_use();
+        let tail = self.tail.as_ref().map(TailSampling::table_use);
+        let [export_held_spans, export_decisions] = tail.unwrap_or_default();
         let [processes_forked, processes_executed] = self.short_lived.table_use();
         let [counted_processes, counted_classes] = self.exchange_counts.table_use();
         let [root_names, root_rows, root_reported, root_waiting] = self.roots.table_use();
@@ -172,6 +176,8 @@ impl Pipeline {
             store_spans,
             store_wanted,
             store_listed,
+            export_held_spans,
+            export_decisions,
             stacks,
             stack_counts: pairs,
             ad_hoc_open,

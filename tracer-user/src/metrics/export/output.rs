@@ -1,6 +1,6 @@
 //! What becomes of spans, saved transactions, the history and findings.
 
-use prometheus::Gauge;
+use prometheus::{Gauge, GaugeVec, Opts};
 
 use super::Metrics;
 use crate::metrics::families::{Families, vec};
@@ -9,6 +9,9 @@ use crate::metrics::totals::Totals;
 /// The families.
 #[derive(Debug)]
 pub(super) struct Output {
+    decided_spans: Totals,
+    decided_transactions: Totals,
+    share: GaugeVec,
     spans: Totals,
     retries: Totals,
     points: Totals,
@@ -30,6 +33,30 @@ impl Output {
     pub(super) fn new(r: &Families) -> Self {
         let outcomes = |name: &str, help: &str| Totals::new(r, name, help, "outcome");
         Self {
+            decided_spans: Totals::new(
+                r,
+                "tracer_export_spans_total",
+                "Spans by the decision about their transaction, where not all are exported: kept because it is failed, slow, rare \
+                 or of a class with a finding; in the share; dropped.",
+                "decision",
+            ),
+            decided_transactions: Totals::new(
+                r,
+                "tracer_export_transactions_total",
+                "Transactions on this host by the decision about them; see tracer_export_spans_total. Spans that come after one \
+                 was dropped are another.",
+                "decision",
+            ),
+            share: vec(
+                r,
+                GaugeVec::new(
+                    Opts::new(
+                        "tracer_export_share_ratio",
+                        "Share of transactions that is exported now: of those with a reason (with_reason), and of the others.",
+                    ),
+                    &["of"],
+                ),
+            ),
             spans: outcomes(
                 "tracer_otlp_spans_total",
                 "Spans to export by outcome: sent, queue_full, rejected (by the collector), failed (the collector was \
@@ -112,6 +139,15 @@ impl Metrics {
     pub fn set_export(&self, spans: &[(&str, u64)], retries: u64) {
         self.output.spans.set_all(spans.iter().copied());
         self.output.retries.set("traces", retries);
+    }
+
+    /// Spans and transactions by the decision to export them, absolute, and the shares now.
+    pub fn set_export_decisions(&self, spans: &[(&str, u64)], transactions: &[(&str, u64)], shares: &[(&str, f64)]) {
+        self.output.decided_spans.set_all(spans.iter().copied());
+        self.output.decided_transactions.set_all(transactions.iter().copied());
+        for (of, share) in shares {
+            self.output.share.with_label_values(&[*of]).set(*share);
+        }
     }
 
     /// Exported data points of metrics by outcome, absolute.
