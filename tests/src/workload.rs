@@ -91,8 +91,13 @@ impl Server {
 
     /// Starts a Python workload.
     pub fn python(name: &str, dir: &Path) -> Self {
+        Self::python_with(name, dir, &[])
+    }
+
+    /// The same, with arguments.
+    pub fn python_with(name: &str, dir: &Path, arguments: &[&str]) -> Self {
         let python = crate::find("python3").unwrap_or_else(|| panic!("no python3"));
-        Self::start(name, dir, Command::new(python).arg("-u").arg(source(&format!("{name}.py"))))
+        Self::start(name, dir, Command::new(python).arg("-u").arg(source(&format!("{name}.py"))).args(arguments))
     }
 }
 

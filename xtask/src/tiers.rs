@@ -146,6 +146,7 @@ const TABLE: &[(&str, Quick)] = &[
     ),
     ("narrow", All),
     ("otlp", Only(&["a_collector_reads_them_by_grpc"])),
+    ("tail_sampling", All),
     // Two intervals of export take half a minute.
     ("otlp_profiles", Nothing),
     ("privileges", Only(&["two_capabilities_trace_every_request", "six_capabilities_read_inside_tls"])),
