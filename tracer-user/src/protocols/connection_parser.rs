@@ -210,6 +210,7 @@ impl ConnectionParser {
         match self.mode {
             Mode::Session(_) => return self.session_bytes(chunk, out),
             Mode::RoundTrips(_) => return self.turn_bytes(chunk, out),
+            _ if self.is_sealed() => return Touched::default(),
             _ => {}
         }
         let Some(chunk) = &chunk.beyond(self.stream(chunk.dir).pos) else { return Touched::default() };

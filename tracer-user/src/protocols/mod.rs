@@ -656,7 +656,7 @@ pub enum Verdict {
     Unknown,
     /// A known protocol.
     Trace,
-    /// Only changes of direction matter.
+    /// Only changes of direction matter. A parser's own verdict: encrypted, and which end is the client is not known.
     RoundTrips,
     /// Not worth following.
     Ignore,

@@ -438,9 +438,21 @@ impl ConnectionParser {
         }
     }
 
-    /// Whether the connection is timed by round trips, and encrypted by TLS or about to be.
-    pub fn is_timed_tls(&self) -> bool {
-        self.mode.round_trips().is_some_and(|round_trips| round_trips.encrypted().is_some())
+    /// Whether the connection is encrypted by TLS or about to be, and its text unknown so far.
+    pub fn awaits_text(&self) -> bool {
+        self.is_sealed() || self.mode.round_trips().is_some_and(|round_trips| round_trips.encrypted().is_some())
+    }
+
+    /// Whether it is encrypted by TLS, and neither end is known to be the client: only its text can show what it carries.
+    pub(super) fn is_sealed(&self) -> bool {
+        self.verdict == Verdict::RoundTrips && self.protocol.is_none()
+    }
+
+    /// Its text is of no known protocol: what else can be seen of it goes on.
+    pub fn goes_on_without_text(&mut self) {
+        if self.is_sealed() {
+            self.verdict = Verdict::Ignore;
+        }
     }
 
     /// Text comes to take the place of the connection's encrypted bytes: reports the handshake, which is over, and gives

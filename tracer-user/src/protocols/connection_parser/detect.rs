@@ -5,7 +5,7 @@ use super::super::multiplex::Multiplexed;
 use super::super::round_trips::Inside;
 use super::super::{Chunk, Detected, ExchangeEvent, Protocol, Settings, Verdict};
 use super::{ConnectionParser, HeldOperation};
-use crate::model::Direction;
+use crate::model::{Direction, ProtocolId};
 
 /// Message beginnings that fit no protocol before the connection is ignored.
 const MISSES: u8 = 2;
@@ -65,7 +65,9 @@ impl ConnectionParser {
                     if self.time_round_trips(protocol, None) {
                         return true;
                     }
-                    self.verdict = Verdict::Ignore;
+                    // Text that a TLS library reads or writes will show them.
+                    let is_tls = protocol.id() == ProtocolId::Tls;
+                    self.verdict = if is_tls { Verdict::RoundTrips } else { Verdict::Ignore };
                     return false;
                 }
                 Detected::NeedMore => {

@@ -123,7 +123,7 @@ fn tls_inside_a_tunnel_is_tls() {
     for ops in [vec![rx(CONNECT), tx(ESTABLISHED), hello.clone()], other_end(&[rx(CONNECT), tx(ESTABLISHED), hello])] {
         let mut conversation = ConnectionParser::new(false);
         let events = play(&mut conversation, &ops);
-        assert!(conversation.is_timed_tls(), "{:?}", conversation.protocol());
+        assert!(conversation.awaits_text(), "{:?}", conversation.protocol());
         assert_eq!(conversation.encrypted(), Some(false), "its text comes from the first byte on");
         // The text goes on counting.
         let mut text = conversation.begin_text(false, &mut Vec::new());

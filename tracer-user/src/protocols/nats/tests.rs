@@ -264,7 +264,7 @@ fn a_connection_goes_on_inside_tls() {
     let hello = [&[0x16, 3, 1, 0, 64, 1, 0, 0, 60, 3, 3][..], &[7; 32], &[0, 0, 2, 0x13, 1, 1, 0], &[0; 24]].concat();
     let mut conversation = ConnectionParser::new(false);
     let mut events = play(&mut conversation, &[tx(INFO), rx(&hello)]);
-    assert!(conversation.is_timed_tls(), "{:?}", conversation.protocol());
+    assert!(conversation.awaits_text(), "{:?}", conversation.protocol());
     assert_eq!(conversation.encrypted(), Some(false), "its text comes from the first byte on");
     let mut text = conversation.begin_text(false, &mut events);
     let inside = play(text.awake(), &[rx(QUIET), tx(b"PONG\r\n"), rx(b"PUB orders.17 5\r\nhello\r\n")]);

@@ -193,7 +193,7 @@ fn connections_that_are_joined_in_their_middle() {
 fn tls_behind_the_first_frames_is_timed() {
     let mut conversation = ConnectionParser::new(false);
     play(&mut conversation, &[rx(CONNECT_FRAME), tx(CONNECTED), rx("\x16\x03\x01\x02")]);
-    assert!(conversation.is_timed_tls(), "{:?}", conversation.protocol());
+    assert!(conversation.awaits_text(), "{:?}", conversation.protocol());
 }
 
 #[test]

@@ -25,11 +25,11 @@ impl Engine {
         let ((rx, tx), (head_rx, head_tx, before)) = (connection.skips(), connection.asked);
         // A reused connection is worth one policy update even if it only asks for the defaults.
         let settled = verdict == VERDICT_TRACE && before == VERDICT_NONE && connection.talk.awake().is_used_again();
-        // The socket of an encrypted connection needs little, from the first text on.
-        // One that is older than the agent may have been ignored before its text was seen.
+        // The socket of an encrypted connection needs little, from the first text on: until then it was timed, or ignored.
         let decrypted = connection.plain.is_some()
             && connection.talk.side().is_some()
-            && (before == VERDICT_NONE || (before == VERDICT_IGNORE && verdict != VERDICT_IGNORE));
+            && before != VERDICT_TRACE
+            && verdict != VERDICT_IGNORE;
         let changed = settled
             || decrypted
             || (matches!(verdict, VERDICT_IGNORE | VERDICT_ROUND_TRIPS) && before != verdict)

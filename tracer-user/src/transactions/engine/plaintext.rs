@@ -163,7 +163,7 @@ impl Engine {
         if connection.plain.is_some() || connection.no_text || op.header.flags & OP_EOF != 0 {
             return;
         }
-        if connection.talk.if_awake().is_none_or(|talk| !talk.is_timed_tls()) {
+        if connection.talk.if_awake().is_none_or(|talk| !talk.awaits_text()) {
             connection.before_text = None;
             return;
         }
@@ -200,6 +200,7 @@ impl Engine {
             self.on_exchange_event(cookie, event, None, out);
         }
         if let Some(connection) = self.world.connections.get_mut(&cookie) {
+            connection.talk.awake().goes_on_without_text();
             connection.asked = (0, 0, 0);
             connection.set_skips((0, 0));
         }
@@ -215,7 +216,8 @@ mod tests {
     use crate::protocols::Settings;
     use crate::transactions::engine::Limits;
     use crate::transactions::plaintext::{Plaintext, TEXTS};
-    use tracer_common::event::{FAMILY_INET, Kind, Open, ROLE_ACTIVE, ROLE_PASSIVE};
+    use tracer_common::event::{FAMILY_INET, Kind, Open, ROLE_ACTIVE, ROLE_PASSIVE, ROLE_UNKNOWN};
+    use tracer_common::policy::{TEXT_UNWANTED, VERDICT_IGNORE, VERDICT_ROUND_TRIPS, VERDICT_TRACE};
 
     /// A server's connection, fed record by record.
     struct Server {
@@ -230,6 +232,11 @@ mod tests {
 
     impl Server {
         fn new() -> Self {
+            Self::of_role(ROLE_PASSIVE)
+        }
+
+        /// `role`: `ROLE_…` of its connection.
+        fn of_role(role: u8) -> Self {
             let mut made = Self {
                 engine: Engine::new(Settings::default(), Limits::default(), 1),
                 out: Vec::new(),
@@ -238,7 +245,7 @@ mod tests {
                 nth: 0,
             };
             let header = Header { nanos: 1, tgid: 7, tid: 7, ..Header::default() };
-            let open = Open { header, cookie: 1, family: FAMILY_INET, role: ROLE_PASSIVE, ..Open::default() };
+            let open = Open { header, cookie: 1, family: FAMILY_INET, role, ..Open::default() };
             made.engine.record(&Record::Open(open), &mut made.out);
             made
         }
@@ -442,6 +449,49 @@ mod tests {
         assert_eq!(server.engine.world.connections.get(&1).map(|known| known.no_text), Some(true));
         let trips = server.spans().into_iter().filter(|(_, name)| name.starts_with("TLS")).count();
         assert_eq!(trips, 5);
+    }
+
+    /// Exchanges of a connection that is older than the agent: which end is the client is not known.
+    fn joined_in_its_middle(exchanges: usize) -> Server {
+        let mut server = Server::of_role(ROLE_UNKNOWN);
+        server.pos = [[5000, 7000], [0, 0]];
+        for _ in 0..exchanges {
+            server.record(false, 23, &[], 80);
+            server.record(true, 23, &[], 90);
+        }
+        server
+    }
+
+    #[test]
+    fn records_from_before_the_agent_are_followed_until_their_text_comes() {
+        let mut server = joined_in_its_middle(100);
+        let verdicts = |server: &Server| server.engine.policies.iter().map(|(_, ask)| ask.verdict).collect::<Vec<_>>();
+        assert_eq!(verdicts(&server), [VERDICT_ROUND_TRIPS]);
+        assert_eq!(server.engine.encryption.take_begun().collect::<Vec<_>>(), [7], "its library is looked at");
+        for _ in 0..3 {
+            let request = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n";
+            server.record(false, 23, &[], request.len() + 24);
+            server.moves(true, false, request);
+            server.moves(true, true, b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+            server.record(true, 23, &[], 38 + 24);
+        }
+        assert_eq!(verdicts(&server), [VERDICT_ROUND_TRIPS, VERDICT_TRACE], "of its records, little is needed now");
+        let spans = server.spans();
+        assert_eq!(spans, vec![(ProtocolId::Http, "GET /a".to_owned()); 3]);
+    }
+
+    #[test]
+    fn text_of_no_known_protocol_from_before_the_agent_leaves_nothing() {
+        let mut server = joined_in_its_middle(1);
+        for _ in 0..40 {
+            server.record(false, 23, &[], 10 + 24);
+            server.moves(true, false, b"\x01question!");
+            server.moves(true, true, b"\x01answer 90");
+            server.record(true, 23, &[], 10 + 24);
+        }
+        let last = server.engine.policies.last().map(|(_, ask)| (ask.verdict, ask.text));
+        assert_eq!(last, Some((VERDICT_IGNORE, TEXT_UNWANTED)));
+        assert_eq!(server.spans(), []);
     }
 
     #[test]
