@@ -28,6 +28,7 @@ pub mod late_errors;
 pub mod load;
 pub mod mariadb;
 pub mod mcp;
+pub mod memcached;
 pub mod messaging;
 pub mod metrics;
 pub mod mosquitto;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use tracer_tests::agent::{Agent, outcome};
 use tracer_tests::load::{self, Request};
+use tracer_tests::memcached::Memcached;
 use tracer_tests::metrics::Metrics;
 use tracer_tests::nginx::Nginx;
 use tracer_tests::process::{descendants, scheduled_s};
@@ -229,4 +230,91 @@ fn every_command_of_redis_is_counted_though_few_are_seen_whole() {
     let only = counted_only(&agent.metrics());
     figure("commands of redis", &format!("{wanted} of {wanted}, {only} only counted at both ends"));
     assert!(only > wanted as f64 * 0.5, "{only} only counted of {wanted}");
+}
+
+#[test]
+fn every_command_of_memcached_is_counted_though_few_are_seen_whole() {
+    let Some(_turn) = begin("exchange_counts", &["memcached"]) else { return };
+    let dir = scratch();
+    let server = Memcached::start(dir.path());
+    let port = server.address.port();
+    let agent = start(dir.path(), port, "1%");
+    let mut client = server.client();
+    let long = "v".repeat(20_000);
+    let store = format!("set long 0 0 20000\r\n{long}\r\n");
+    let value = "VALUE long 0 20000";
+    let kinds: [(&str, &str, &[&str]); 7] = [
+        ("set", &store, &["STORED"]),
+        ("get", "get long\r\n", &[value, &long, "END"]),
+        ("get", "get none\r\n", &["END"]),
+        ("add", "add long 0 0 1\r\nx\r\n", &["NOT_STORED"]),
+        ("delete", "delete none\r\n", &["NOT_FOUND"]),
+        ("touch", "touch long 1000\r\n", &["TOUCHED"]),
+        // A failure each time.
+        ("touch", "touch long soon\r\n", &["CLIENT_ERROR invalid exptime argument"]),
+    ];
+    let mut asked = 0;
+    // By the server, and by this process.
+    known(&agent, 14.0, || {
+        for (_, lines, replies) in kinds {
+            client.ask(lines, replies);
+        }
+        asked += 1;
+    });
+    let rounds = (1_000.0 * scale()) as u64;
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut client = server.client();
+                for _ in 0..rounds {
+                    for (_, lines, replies) in kinds {
+                        client.ask(lines, replies);
+                    }
+                }
+            });
+        }
+    });
+    asked += 4 * rounds;
+    let mut expected = BTreeMap::<String, u64>::new();
+    for (name, ..) in kinds {
+        *expected.entry(name.into()).or_default() += asked;
+    }
+    // What is never only counted: numbers as replies, and no reply.
+    client.ask("set number 0 0 1\r\n1\r\n", &["STORED"]);
+    for n in 0..rounds {
+        client.ask("incr number 1\r\n", &[&(n + 2).to_string()]);
+        client.ask("set quiet 0 0 1 noreply\r\nx\r\nget none\r\n", &["END"]);
+    }
+    for (name, more) in [("set", 1 + rounds), ("incr", rounds), ("get", rounds)] {
+        *expected.entry(name.into()).or_default() += more;
+    }
+    let stats = client.stats();
+    for (names, stat) in [(&["set", "add"][..], "cmd_set"), (&["get"], "cmd_get"), (&["incr"], "incr_hits")] {
+        let sent: u64 = names.iter().filter_map(|name| expected.get(*name)).sum();
+        assert_eq!(stats[stat], sent, "{stat}");
+    }
+    expected.insert("stats".into(), 1);
+    let wanted: u64 = expected.values().sum();
+    let metrics = wait("all commands that were sent", Duration::from_secs(30), || {
+        let metrics = agent.metrics();
+        let by = |family: &str, label: &str| {
+            let mut found = BTreeMap::<String, u64>::new();
+            for series in metrics.of(family, &[("db_system_name", "memcached")]).filter(|series| series.value > 0.0) {
+                let name = series.labels.get(label).cloned().unwrap_or_default();
+                *found.entry(name).or_default() += series.value as u64;
+            }
+            found
+        };
+        let served = by("db_server_operation_duration_seconds_count", "db_operation_name");
+        let called = by("db_client_operation_duration_seconds_count", "db_operation_name");
+        let failed = by("db_server_operation_duration_seconds_count", "db_response_status_code");
+        say(&format!("{expected:?}\n{served:?} {called:?} {failed:?}; lost {:?}", metrics.lost()));
+        let failures = failed.get("CLIENT_ERROR") == Some(&asked);
+        (served == expected && called == expected && failures).then_some(metrics)
+    });
+    assert!(metrics.sum("tracer_requests_total", &[("status", "unfinished")]) < 1.0);
+    // Written behind the counts.
+    let only = counted_only(&agent.metrics());
+    figure("commands of memcached", &format!("{wanted} of {wanted}, {only} only counted at both ends"));
+    assert!(only > wanted as f64, "{only} only counted of {wanted} at both ends");
 }

@@ -2,17 +2,13 @@
 //! that no secret shows.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use tracer_tests::agent::{Agent, outcome};
+use tracer_tests::memcached::Memcached;
 use tracer_tests::metrics::Metrics;
-use tracer_tests::process::Process;
-use tracer_tests::workload::wait_for_listener;
-use tracer_tests::{begin, figure, find, free_port, say, scratch, secrets, wait};
+use tracer_tests::{begin, figure, find, say, scratch, secrets, wait};
 
 const SECRETS: [&str; 4] = ["planted-key", "planted-value", "planted-password", "plantedcommand"];
 
@@ -41,82 +37,6 @@ for quiet in (False, True):
     c.close()
 "#;
 
-struct Server {
-    _process: Process,
-    address: SocketAddr,
-}
-
-impl Server {
-    fn start(dir: &Path) -> Self {
-        let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
-        let program = find("memcached").expect("memcached");
-        let mut command = Command::new(program);
-        command.args(["-u", "root", "-l", "127.0.0.1", "-U", "0", "-t", "2", "-p", &address.port().to_string()]);
-        let mut process = Process::start("memcached", &mut command, &dir.join("memcached.log"));
-        wait_for_listener(&mut process, address);
-        Self { _process: process, address }
-    }
-
-    fn client(&self) -> Client {
-        let stream = TcpStream::connect(self.address).expect("a connection");
-        stream.set_nodelay(true).expect("nodelay");
-        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a time limit");
-        Client(BufReader::new(stream))
-    }
-}
-
-/// A connection that sends exactly the given bytes.
-struct Client(BufReader<TcpStream>);
-
-impl Client {
-    fn send(&mut self, bytes: &[u8]) {
-        self.0.get_mut().write_all(bytes).expect("to memcached");
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.0.read_line(&mut line).expect("from memcached");
-        line.trim_end().to_owned()
-    }
-
-    /// Sends lines and expects these replies, one after the other.
-    fn ask(&mut self, lines: &str, expected: &[&str]) {
-        self.send(lines.as_bytes());
-        for expected in expected {
-            assert_eq!(self.line(), *expected, "to {lines:?}");
-        }
-    }
-
-    /// Sends packets of the binary protocol and reads `replies` replies; returns their opcodes, opaques and statuses.
-    fn packets(&mut self, asked: &[Vec<u8>], replies: usize) -> Vec<(u8, u32, u16)> {
-        self.send(&asked.concat());
-        let one = |_| {
-            let mut header = [0; 24];
-            self.0.read_exact(&mut header).expect("a header");
-            let number = |at: usize| u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
-            let mut body = vec![0; number(8) as usize];
-            self.0.read_exact(&mut body).expect("a body");
-            (header[1], number(12), u16::from_be_bytes([header[6], header[7]]))
-        };
-        (0..replies).map(one).collect()
-    }
-
-    fn stats(&mut self) -> BTreeMap<String, u64> {
-        self.send(b"stats\r\n");
-        let mut stats = BTreeMap::new();
-        loop {
-            let line = self.line();
-            if line == "END" {
-                return stats;
-            }
-            let mut words = line.split(' ').skip(1);
-            if let (Some(name), Some(Ok(value))) = (words.next(), words.next().map(str::parse)) {
-                stats.insert(name.to_owned(), value);
-            }
-        }
-    }
-}
-
 fn packet(opcode: u8, opaque: u32, extra: &[u8], key: &str, value: &str) -> Vec<u8> {
     let mut bytes = vec![0x80, opcode];
     bytes.extend_from_slice(&(key.len() as u16).to_be_bytes());
@@ -128,7 +48,7 @@ fn packet(opcode: u8, opaque: u32, extra: &[u8], key: &str, value: &str) -> Vec<
 }
 
 /// Everything in the protocol, by a client that counts the commands it sent, by class.
-fn by_hand(server: &Server, sent: &mut BTreeMap<&'static str, u64>) {
+fn by_hand(server: &Memcached, sent: &mut BTreeMap<&'static str, u64>) {
     let mut client = server.client();
     let mut add = |name: &'static str, count: u64| *sent.entry(name).or_default() += count;
     client.ask("set planted-key 0 0 13\r\nplanted-value\r\n", &["STORED"]);
@@ -227,7 +147,7 @@ fn classes(metrics: &Metrics, port: u16) -> [BTreeMap<String, u64>; 2] {
 fn commands_and_errors_are_what_the_server_says() {
     let Some(_turn) = begin("memcached", &["memcached", "python3"]) else { return };
     let dir = scratch();
-    let server = Server::start(dir.path());
+    let server = Memcached::start(dir.path());
     let port = server.address.port();
     let agent = Agent::start(dir.path(), &["--port", &port.to_string(), "--nice=-10"]);
 

@@ -7,46 +7,22 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use tracer_common::exchange_counts::{
-    ClassCosts, CountingRule, DURATION_STEPS, ExchangeSums, OUTCOME_NONE, OUTCOME_UNREAD, RequestPrefix, SumsKey,
-};
+use tracer_common::exchange_counts::{ClassCosts, CountingRule, ExchangeSums, RequestPrefix, SumsKey};
 use tracer_common::limits::COUNTED_CLASSES_MAX;
 
+use self::counted_spans::{since, spans};
+use self::qualification::{Load, Process, Refusal, SEEN_BEFORE, STATES, refusal};
 use super::Pipeline;
-use super::finished::is_error;
 use crate::guard::tables::TableUse;
-use crate::history::duration_counts::lower_bound_s;
-use crate::model::{ClassId, Cost, Nanos, Outcome, Owner, ProtocolId, Side, Sink, Span, SpanId};
-use crate::protocols::redis;
+use crate::model::{ClassId, Cost, Nanos, Outcome, Owner, Side, Sink, Span, SpanId};
 use crate::transactions::process_costs::ProcessWork;
 use crate::transactions::request_prefixes::{Beginning, RequestPrefixes, rule};
 
-/// Exchanges of a process that are seen whole before it qualifies.
-const SEEN_BEFORE: u32 = 64;
-/// With [`ExchangeCounts::adapts`], about how many exchanges of a process are seen whole a second, if it has more.
-const WHOLE_A_SECOND: u64 = 1000;
-/// One in 2 to the power of this many is the least.
-const REPORTED_LEAST: u8 = 10;
+mod counted_spans;
+mod qualification;
+
 /// Most processes that are looked at.
 const PROCESSES: usize = 4096;
-/// HTTP: the connection speaks another protocol from here on (RFC 9110 §15.2.2).
-const SWITCHING: u16 = 101;
-/// Requests after which replies belong to others: of HTTP, a tunnel's; of Redis, transactions and subscriptions.
-const CHANGES_THE_CONNECTION: [&str; 7] =
-    ["CONNECT", "MULTI", "EXEC", "SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE", "MONITOR"];
-
-/// Names of [`Process::state`].
-const STATES: [&str; 9] = [
-    "counted",
-    "too_few_seen",
-    "protocol",
-    "serves_and_calls",
-    "tls",
-    "makes_calls",
-    "has_parents",
-    "connection_changes",
-    "pipelines",
-];
 
 /// What the kernel side is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +39,7 @@ pub enum CountingOrder {
 
 /// Which requests share a class of the kernel's numbering.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Key {
+struct ClassKey {
     pid: u32,
     class: ClassId,
     method: Arc<str>,
@@ -73,86 +49,12 @@ struct Key {
 
 #[derive(Debug)]
 struct CountedClass {
-    key: Key,
+    key: ClassKey,
     /// A request that was seen whole.
     example: Span,
     /// What was read last, by outcome.
     sums: HashMap<u64, ExchangeSums>,
     costs: ClassCosts,
-}
-
-/// What a process was seen to do.
-#[derive(Debug)]
-enum Process {
-    /// It may qualify: its side, its protocol, and exchanges seen so far.
-    Seen(Side, ProtocolId, u32),
-    Qualified(Side, ProtocolId, Load),
-    /// It does something that must be seen whole.
-    Refused(Refusal),
-}
-
-/// How many exchanges of a process there are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Load {
-    /// Since the last reading.
-    seen: u64,
-    /// [`CountingRule::reported`].
-    reported: u8,
-}
-
-impl Load {
-    /// What [`CountingRule::reported`] is to be if a process has `second` exchanges in a second. It changes only where they have
-    /// clearly become more or fewer, because each change has every thread look up its policy.
-    fn reported_of(self, second: u64) -> u8 {
-        let whole = |power: u8| second >> power;
-        let few = self.reported > 0 && whole(self.reported) < WHOLE_A_SECOND / 4;
-        if whole(self.reported) <= WHOLE_A_SECOND && !few {
-            return self.reported;
-        }
-        (0..REPORTED_LEAST).find(|power| whole(*power) <= WHOLE_A_SECOND).unwrap_or(REPORTED_LEAST)
-    }
-}
-
-/// Why every exchange of a process is seen whole.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Refusal {
-    /// Its protocol, or one of its protocols, is not counted so.
-    Protocol,
-    ServesAndCalls,
-    Tls,
-    /// Its requests cause calls.
-    MakesCalls,
-    /// Its calls are made for requests.
-    HasParents,
-    /// Requests change what follows on their connections.
-    ConnectionChanges,
-    /// Requests are sent before earlier ones are answered.
-    Pipelines,
-}
-
-impl Refusal {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Protocol => "protocol",
-            Self::ServesAndCalls => "serves_and_calls",
-            Self::Tls => "tls",
-            Self::MakesCalls => "makes_calls",
-            Self::HasParents => "has_parents",
-            Self::ConnectionChanges => "connection_changes",
-            Self::Pipelines => "pipelines",
-        }
-    }
-}
-
-impl Process {
-    /// For a metric.
-    fn state(&self) -> &'static str {
-        match self {
-            Self::Seen(..) => "too_few_seen",
-            Self::Qualified(..) => "counted",
-            Self::Refused(why) => why.name(),
-        }
-    }
 }
 
 /// What the kernel side counts, as this side knows it.
@@ -164,7 +66,7 @@ pub struct ExchangeCounts {
     processes: HashMap<u32, Process>,
     /// By the kernel's number; 0 is none.
     classes: Vec<Option<CountedClass>>,
-    numbers: HashMap<Key, u32>,
+    numbers: HashMap<ClassKey, u32>,
     free: Vec<u32>,
     orders: Vec<CountingOrder>,
     /// Exchanges that were seen whole since the last reading, and the share of these then.
@@ -240,9 +142,7 @@ impl ExchangeCounts {
                     forget(prefixes, &mut self.orders, |_, other| other == class);
                 }
             }
-            Some(Beginning::New(prefix))
-                if span.outcome == Outcome::Complete && span.request_bytes == u64::from(prefix.bytes) =>
-            {
+            Some(Beginning::New(prefix)) if is_alone(span, &prefix) => {
                 let Some(class) = self.class_of(prefixes, span) else { return };
                 let dropped = prefixes.learn(*prefix, class);
                 self.orders.extend(dropped.into_iter().map(|prefix| CountingOrder::Forget(Box::new(prefix))));
@@ -264,7 +164,7 @@ impl ExchangeCounts {
     fn class_of(&mut self, prefixes: &mut RequestPrefixes, span: &Span) -> Option<u32> {
         let peer_port = if span.side == Side::Client { span.peer_port } else { 0 };
         let (class, method, version) = (span.class, Arc::clone(&span.method), span.version);
-        let key = Key { pid: span.pid, class, method, version, peer_port };
+        let key = ClassKey { pid: span.pid, class, method, version, peer_port };
         if let Some(number) = self.numbers.get(&key) {
             return Some(*number);
         }
@@ -397,26 +297,9 @@ impl ExchangeCounts {
     }
 }
 
-/// Why exchanges of the process that a span belongs to are not to be counted unseen; `side` and `protocol` are those of its
-/// first one.
-fn refusal(side: Side, protocol: ProtocolId, span: &Span) -> Option<Refusal> {
-    if rule(protocol).is_none() || protocol != span.protocol {
-        return Some(Refusal::Protocol);
-    }
-    if side != span.side {
-        return Some(Refusal::ServesAndCalls);
-    }
-    if span.encrypted {
-        return Some(Refusal::Tls);
-    }
-    if span.calls > 0 {
-        return Some(Refusal::MakesCalls);
-    }
-    if side == Side::Client && span.parent.is_some() {
-        return Some(Refusal::HasParents);
-    }
-    let changes = span.status == Some(SWITCHING) || CHANGES_THE_CONNECTION.contains(&&*span.method);
-    changes.then_some(Refusal::ConnectionChanges)
+/// Whether the operation that begins so carried this request and nothing else, and it was answered.
+fn is_alone(span: &Span, prefix: &RequestPrefix) -> bool {
+    span.outcome == Outcome::Complete && span.request_bytes == u64::from(prefix.bytes) && span.reply_bytes > 0
 }
 
 /// What the kernel side counted: spans, each with how many exchanges it stands for, and costs by process and class.
@@ -428,74 +311,6 @@ struct Counted {
 
 fn forget(prefixes: &mut RequestPrefixes, orders: &mut Vec<CountingOrder>, is_over: impl Fn(u32, u32) -> bool) {
     orders.extend(prefixes.forget(is_over).into_iter().map(|prefix| CountingOrder::Forget(Box::new(prefix))));
-}
-
-/// What was counted since `before`. Its words are read one by one while they grow: none is less than before.
-fn since(sums: &ExchangeSums, before: Option<&ExchangeSums>) -> ExchangeSums {
-    let Some(before) = before else { return *sums };
-    let mut steps = sums.steps;
-    for (step, before) in steps.iter_mut().zip(&before.steps) {
-        *step = step.saturating_sub(*before);
-    }
-    ExchangeSums {
-        count: sums.count.saturating_sub(before.count),
-        duration: sums.duration.saturating_sub(before.duration),
-        queue: sums.queue.saturating_sub(before.queue),
-        request_bytes: sums.request_bytes.saturating_sub(before.request_bytes),
-        reply_bytes: sums.reply_bytes.saturating_sub(before.reply_bytes),
-        steps,
-    }
-}
-
-/// Spans like `example` for what was counted: one for each step of durations. Together they have these sums, as far as
-/// whole numbers and the steps' bounds allow.
-fn spans(example: &Span, outcome: u64, sums: &ExchangeSums, now: Nanos, out: &mut Vec<(Span, u64)>) {
-    let count: u64 = sums.steps.iter().sum();
-    let middle = |step: usize| (lower_bound_s(step) * lower_bound_s(step + 1)).sqrt() * 1e9;
-    let guessed: f64 = (0..DURATION_STEPS).zip(&sums.steps).map(|(step, n)| middle(step) * *n as f64).sum();
-    let correction = if guessed > 0.0 { sums.duration as f64 / guessed } else { 1.0 };
-    let (status, failure, end) = decode(example.protocol, outcome);
-    let error = is_error(example.protocol, example.side, status, failure, end);
-    let each = |sum: u64| sum.checked_div(count).unwrap_or(0);
-    for (step, n) in sums.steps.iter().enumerate().filter(|(_, n)| **n > 0) {
-        let (least, most) = (lower_bound_s(step) * 1e9, lower_bound_s(step + 1) * 1e9);
-        let nanos =
-            if step == 0 { (middle(0) * correction).min(most) } else { (middle(step) * correction).clamp(least, most) };
-        let start = now.saturating_sub(nanos as u64);
-        let queue = each(sums.queue);
-        let span = Span {
-            arrived: if example.arrived == 0 { 0 } else { start.saturating_sub(queue) },
-            start,
-            first_reply: now,
-            end: now,
-            request_bytes: each(sums.request_bytes),
-            reply_bytes: each(sums.reply_bytes),
-            reply_body_bytes: None,
-            status: status.filter(|status| *status != 0),
-            failure,
-            error,
-            outcome: end,
-            cost: Cost::default(),
-            ..example.clone()
-        };
-        out.push((span, *n));
-    }
-}
-
-/// Status, failure and end of an exchange by what the kernel side kept of its reply.
-fn decode(protocol: ProtocolId, outcome: u64) -> (Option<u16>, Option<&'static str>, Outcome) {
-    match outcome {
-        OUTCOME_NONE => return (None, None, Outcome::Aborted),
-        OUTCOME_UNREAD => return (None, None, Outcome::Unfinished),
-        _ => {}
-    }
-    let bytes = outcome.to_ne_bytes();
-    if protocol == ProtocolId::Redis {
-        let failure = (bytes[0] == b'-').then(|| redis::failure_by_front(&bytes[1..]));
-        return (Some(0), failure, Outcome::Complete);
-    }
-    let digits = bytes.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
-    (digits.and_then(|digits| digits.parse().ok()), None, Outcome::Complete)
 }
 
 impl Pipeline {
@@ -548,22 +363,7 @@ impl Pipeline {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::sample_span;
-
-    #[test]
-    fn outcomes_are_statuses_and_errors() {
-        let word = |bytes: &[u8]| {
-            let mut all = [0; 8];
-            all[..bytes.len()].copy_from_slice(bytes);
-            u64::from_ne_bytes(all)
-        };
-        assert_eq!(decode(ProtocolId::Http, word(b"404")), (Some(404), None, Outcome::Complete));
-        assert_eq!(decode(ProtocolId::Http, OUTCOME_NONE), (None, None, Outcome::Aborted));
-        assert_eq!(decode(ProtocolId::Redis, word(b"$")), (Some(0), None, Outcome::Complete));
-        assert_eq!(decode(ProtocolId::Redis, word(b"-WRONGTY")), (Some(0), Some("WRONGTYPE"), Outcome::Complete));
-        assert_eq!(decode(ProtocolId::Redis, word(b"-ERR unk")), (Some(0), Some("ERR"), Outcome::Complete));
-        assert_eq!(decode(ProtocolId::Redis, OUTCOME_UNREAD), (None, None, Outcome::Unfinished));
-    }
+    use crate::model::{ProtocolId, sample_span};
 
     fn exchange(pid: u32, calls: u32) -> Span {
         Span {
@@ -618,14 +418,6 @@ mod tests {
     }
 
     #[test]
-    fn of_many_exchanges_about_a_thousand_a_second_are_seen_whole() {
-        let of = |reported, second| Load { seen: 0, reported }.reported_of(second);
-        assert_eq!([of(0, 900), of(0, 1_100), of(0, 30_000), of(0, u64::MAX)], [0, 1, 5, REPORTED_LEAST]);
-        // It stays while as many as that are left, and follows when they are clearly more or fewer.
-        assert_eq!([of(5, 16_000), of(5, 32_000), of(5, 33_000), of(5, 7_000), of(5, 10)], [5, 5, 6, 3, 0]);
-    }
-
-    #[test]
     fn only_what_is_new_is_taken_from_sums() {
         let mut prefixes = RequestPrefixes::default();
         let mut counts = qualified(&mut prefixes);
@@ -641,32 +433,5 @@ mod tests {
         assert_eq!((sum(&counted), counted.costs[0].2.cpu), (2, 700));
         assert!(counts.read(1 << 42, &[(key, sums)], &[(1, costs)]).costs.is_empty());
         assert_eq!(counts.detail(), (1.0, 5));
-    }
-
-    #[test]
-    fn spans_have_their_sums_and_stay_in_their_steps() {
-        let mut sums = ExchangeSums {
-            count: 10,
-            duration: 0,
-            queue: 500,
-            request_bytes: 1000,
-            reply_bytes: 20_000,
-            steps: [0; 128],
-        };
-        for nanos in [20_000u64, 21_000, 22_000, 100_000, 110_000, 120_000, 500_000, 520_000, 2_000_000, 2_100_000] {
-            sums.steps[tracer_common::exchange_counts::duration_step(nanos)] += 1;
-            sums.duration += nanos;
-        }
-        let mut out = Vec::new();
-        let example = Span { protocol: ProtocolId::Http, ..sample_span::span(1, 5, 10, false) };
-        spans(&example, u64::from(u32::from_ne_bytes(*b"200\0")), &sums, 1 << 40, &mut out);
-        let sum: u64 = out.iter().map(|(span, n)| span.duration() * n).sum();
-        assert!(sum.abs_diff(sums.duration) * 20 < sums.duration, "{sum} of {}", sums.duration);
-        assert_eq!(out.iter().map(|(_, n)| n).sum::<u64>(), 10);
-        for (span, _) in &out {
-            assert_eq!((span.status, span.error, span.request_bytes), (Some(200), false, 100));
-            let step = tracer_common::exchange_counts::duration_step(span.duration());
-            assert!((0..2).any(|off| sums.steps.get(step + off).is_some_and(|n| *n > 0)), "{}", span.duration());
-        }
     }
 }

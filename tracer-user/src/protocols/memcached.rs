@@ -13,6 +13,7 @@ use rustc_hash::FxHashMap;
 
 use self::binary::{Binary, detect_binary};
 use self::text::{Text, detect_text, is_answer};
+pub use self::text::{failure_by_front, is_counted_by_front};
 use super::{Body, Detected, ExpectedReply, Parser, Protocol, Reply, Request, Settings, Step, Walked};
 use crate::model::ProtocolId;
 

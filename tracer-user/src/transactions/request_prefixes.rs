@@ -8,6 +8,7 @@ use tracer_common::limits::REQUEST_PREFIXES_MAX;
 
 use crate::guard::tables::TableUse;
 use crate::model::{ClassId, ProtocolId, Side};
+use crate::protocols::memcached;
 
 /// HTTP/1: the request line; the status is behind `HTTP/1.1 ` (RFC 9112 §4).
 const HTTP: CountingRule =
@@ -15,6 +16,10 @@ const HTTP: CountingRule =
 /// RESP: an array's length and its first element, the command; a reply's first byte is its type, and an error's kind
 /// follows.
 const REDIS: CountingRule = CountingRule { window: 16, reported: 0, outcome_at: 0, outcome_len: 1, long_after: b'-' };
+
+/// Memcached's text: a command of seven letters at most and the space behind it; the first two letters tell the replies of a
+/// command apart, and failures from others.
+const MEMCACHED: CountingRule = CountingRule { window: 8, reported: 0, outcome_at: 0, outcome_len: 2, long_after: 0 };
 
 /// Most processes noted between two spans.
 const PIPELINING: usize = 64;
@@ -24,6 +29,7 @@ pub fn rule(protocol: ProtocolId) -> Option<CountingRule> {
     match protocol {
         ProtocolId::Http => Some(HTTP),
         ProtocolId::Redis => Some(REDIS),
+        ProtocolId::Memcached => Some(MEMCACHED),
         _ => None,
     }
 }
@@ -102,6 +108,7 @@ impl RequestPrefixes {
         let shown = bytes.as_flattened().get(..window)?;
         let is_named = match protocol {
             ProtocolId::Redis => names_command(shown),
+            ProtocolId::Memcached => memcached::is_counted_by_front(shown),
             _ => memchr::memchr(b'\n', shown).is_some(),
         };
         is_named.then(|| Beginning::New(Box::new(prefix)))
@@ -212,6 +219,17 @@ mod tests {
         assert!(beginning(b"*1\r\n$4\r\nPING\r\n", ProtocolId::Redis).is_some());
         assert_eq!(beginning(b"*2\r\n$12\r\nPEXPIRETIMEX\r\n", ProtocolId::Redis), None);
         assert_eq!(beginning(b"PING\r\n", ProtocolId::Redis), None);
+    }
+
+    #[test]
+    fn a_text_command_of_memcached_is_a_beginning() {
+        for known in ["get k\r\n", "delete k1\r\n", "prepend key 0 0 1\r\nx\r\n", "set k 0 0 1\r\nx\r\n"] {
+            assert!(beginning(known.as_bytes(), ProtocolId::Memcached).is_some(), "{known:?}");
+        }
+        // Its replies are numbers; it may have none; it is not within the window; it has no name; it is a binary one.
+        for other in ["incr k 1\r\n", "mg k v q\r\n", "flush_all\r\n", "getter k\r\n", "\u{80}\0\0\u{3}abcdef"] {
+            assert_eq!(beginning(other.as_bytes(), ProtocolId::Memcached), None, "{other:?}");
+        }
     }
 
     #[test]

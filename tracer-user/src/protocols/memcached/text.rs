@@ -46,6 +46,10 @@ const META_STORE: &str = "ms";
 /// Commands whose first argument is a key.
 const KEYED: &[&str] = &["get", "gets", "delete", "incr", "decr", "touch", "mg", "md", "ma", "me"];
 
+/// Commands that always have a reply, unless they say `noreply`, whose first two letters are one of few.
+const COUNTED: &[&str] =
+    &["get", "gets", "gat", "gats", "delete", "touch", "set", "add", "replace", "append", "prepend", "cas"];
+
 /// First words of single-line replies.
 const LINES: &[&str] = &[
     "STORED",
@@ -75,6 +79,19 @@ const LINES: &[&str] = &[
 const FAILURES: &[&str] = &["ERROR", "CLIENT_ERROR", "SERVER_ERROR", "BUSY"];
 /// First words of the lines of a list, which END ends.
 const LISTS: &[&str] = &["VALUE", "STAT", "ITEM", "PREFIX"];
+
+/// Whether `front`, the first bytes of a request, name a command whose exchanges can be counted by the fronts of their messages.
+pub fn is_counted_by_front(front: &[u8]) -> bool {
+    let end = memchr(b' ', front);
+    let name = end.and_then(|end| front.get(..end));
+    name.is_some_and(|name| listed(COUNTED, name).is_some())
+}
+
+/// The failure that a reply's first two letters show.
+pub fn failure_by_front(front: &[u8]) -> Option<&'static str> {
+    let letters = front.get(..2)?;
+    FAILURES.iter().find(|failure| failure.as_bytes().starts_with(letters)).copied()
+}
 
 /// All commands.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {

@@ -1,0 +1,129 @@
+//! What the kernel side counted, as spans: each stands for the exchanges of one class, outcome and step of durations.
+
+use tracer_common::exchange_counts::{DURATION_STEPS, ExchangeSums, OUTCOME_NONE, OUTCOME_UNREAD};
+
+use crate::history::duration_counts::lower_bound_s;
+use crate::model::{Cost, Nanos, Outcome, ProtocolId, Span};
+use crate::pipeline::finished::is_error;
+use crate::protocols::{memcached, redis};
+
+/// What was counted since `before`. Its words are read one by one while they grow: none is less than before.
+pub(super) fn since(sums: &ExchangeSums, before: Option<&ExchangeSums>) -> ExchangeSums {
+    let Some(before) = before else { return *sums };
+    let mut steps = sums.steps;
+    for (step, before) in steps.iter_mut().zip(&before.steps) {
+        *step = step.saturating_sub(*before);
+    }
+    ExchangeSums {
+        count: sums.count.saturating_sub(before.count),
+        duration: sums.duration.saturating_sub(before.duration),
+        queue: sums.queue.saturating_sub(before.queue),
+        request_bytes: sums.request_bytes.saturating_sub(before.request_bytes),
+        reply_bytes: sums.reply_bytes.saturating_sub(before.reply_bytes),
+        steps,
+    }
+}
+
+/// Spans like `example` for what was counted: one for each step of durations. Together they have these sums, as far as
+/// whole numbers and the steps' bounds allow.
+pub(super) fn spans(example: &Span, outcome: u64, sums: &ExchangeSums, now: Nanos, out: &mut Vec<(Span, u64)>) {
+    let count: u64 = sums.steps.iter().sum();
+    let middle = |step: usize| (lower_bound_s(step) * lower_bound_s(step + 1)).sqrt() * 1e9;
+    let guessed: f64 = (0..DURATION_STEPS).zip(&sums.steps).map(|(step, n)| middle(step) * *n as f64).sum();
+    let correction = if guessed > 0.0 { sums.duration as f64 / guessed } else { 1.0 };
+    let (status, failure, end) = decode(example.protocol, outcome);
+    let error = is_error(example.protocol, example.side, status, failure, end);
+    let each = |sum: u64| sum.checked_div(count).unwrap_or(0);
+    for (step, n) in sums.steps.iter().enumerate().filter(|(_, n)| **n > 0) {
+        let (least, most) = (lower_bound_s(step) * 1e9, lower_bound_s(step + 1) * 1e9);
+        let nanos =
+            if step == 0 { (middle(0) * correction).min(most) } else { (middle(step) * correction).clamp(least, most) };
+        let start = now.saturating_sub(nanos as u64);
+        let queue = each(sums.queue);
+        let span = Span {
+            arrived: if example.arrived == 0 { 0 } else { start.saturating_sub(queue) },
+            start,
+            first_reply: now,
+            end: now,
+            request_bytes: each(sums.request_bytes),
+            reply_bytes: each(sums.reply_bytes),
+            reply_body_bytes: None,
+            status: status.filter(|status| *status != 0),
+            failure,
+            error,
+            outcome: end,
+            cost: Cost::default(),
+            ..example.clone()
+        };
+        out.push((span, *n));
+    }
+}
+
+/// Status, failure and end of an exchange by what the kernel side kept of its reply.
+fn decode(protocol: ProtocolId, outcome: u64) -> (Option<u16>, Option<&'static str>, Outcome) {
+    match outcome {
+        OUTCOME_NONE => return (None, None, Outcome::Aborted),
+        OUTCOME_UNREAD => return (None, None, Outcome::Unfinished),
+        _ => {}
+    }
+    let bytes = outcome.to_ne_bytes();
+    if protocol == ProtocolId::Redis {
+        let failure = (bytes[0] == b'-').then(|| redis::failure_by_front(&bytes[1..]));
+        return (Some(0), failure, Outcome::Complete);
+    }
+    if protocol == ProtocolId::Memcached {
+        return (Some(0), memcached::failure_by_front(&bytes), Outcome::Complete);
+    }
+    let digits = bytes.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+    (digits.and_then(|digits| digits.parse().ok()), None, Outcome::Complete)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::sample_span;
+
+    #[test]
+    fn outcomes_are_statuses_and_errors() {
+        let word = |bytes: &[u8]| {
+            let mut all = [0; 8];
+            all[..bytes.len()].copy_from_slice(bytes);
+            u64::from_ne_bytes(all)
+        };
+        assert_eq!(decode(ProtocolId::Http, word(b"404")), (Some(404), None, Outcome::Complete));
+        assert_eq!(decode(ProtocolId::Http, OUTCOME_NONE), (None, None, Outcome::Aborted));
+        assert_eq!(decode(ProtocolId::Redis, word(b"$")), (Some(0), None, Outcome::Complete));
+        assert_eq!(decode(ProtocolId::Redis, word(b"-WRONGTY")), (Some(0), Some("WRONGTYPE"), Outcome::Complete));
+        assert_eq!(decode(ProtocolId::Redis, word(b"-ERR unk")), (Some(0), Some("ERR"), Outcome::Complete));
+        assert_eq!(decode(ProtocolId::Memcached, word(b"EN")), (Some(0), None, Outcome::Complete));
+        assert_eq!(decode(ProtocolId::Memcached, word(b"SE")), (Some(0), Some("SERVER_ERROR"), Outcome::Complete));
+        assert_eq!(decode(ProtocolId::Redis, OUTCOME_UNREAD), (None, None, Outcome::Unfinished));
+    }
+
+    #[test]
+    fn spans_have_their_sums_and_stay_in_their_steps() {
+        let mut sums = ExchangeSums {
+            count: 10,
+            duration: 0,
+            queue: 500,
+            request_bytes: 1000,
+            reply_bytes: 20_000,
+            steps: [0; 128],
+        };
+        for nanos in [20_000u64, 21_000, 22_000, 100_000, 110_000, 120_000, 500_000, 520_000, 2_000_000, 2_100_000] {
+            sums.steps[tracer_common::exchange_counts::duration_step(nanos)] += 1;
+            sums.duration += nanos;
+        }
+        let mut out = Vec::new();
+        let example = Span { protocol: ProtocolId::Http, ..sample_span::span(1, 5, 10, false) };
+        spans(&example, u64::from(u32::from_ne_bytes(*b"200\0")), &sums, 1 << 40, &mut out);
+        let sum: u64 = out.iter().map(|(span, n)| span.duration() * n).sum();
+        assert!(sum.abs_diff(sums.duration) * 20 < sums.duration, "{sum} of {}", sums.duration);
+        assert_eq!(out.iter().map(|(_, n)| n).sum::<u64>(), 10);
+        for (span, _) in &out {
+            assert_eq!((span.status, span.error, span.request_bytes), (Some(200), false, 100));
+            let step = tracer_common::exchange_counts::duration_step(span.duration());
+            assert!((0..2).any(|off| sums.steps.get(step + off).is_some_and(|n| *n > 0)), "{}", span.duration());
+        }
+    }
+}
