@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::OPERATION_LOST;
+
 /// One series.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
@@ -46,7 +48,10 @@ impl Metrics {
             .flat_map(|family| self.of(family, &[]))
             .filter(|series| series.value > 0.0)
             .filter_map(|series| Some((series.labels.get("reason")?.clone(), series.value)))
-            .filter(|(reason, _)| !["sample", "stack", "thread", "bytes"].iter().any(|word| reason.contains(word)))
+            .filter(|(reason, _)| {
+                let others = ["sample", "stack", "thread", "bytes"];
+                OPERATION_LOST.contains(&reason.as_str()) || !others.iter().any(|word| reason.contains(word))
+            })
             .collect()
     }
 }

@@ -36,8 +36,10 @@ const PROBES: [&str; 16] = [
     "tokio_woken",
 ];
 
-/// More of the configuration: wake-ups of tasks; and an emulated agent on a busy machine may stand still for a while.
-const MORE: &str = "[runtimes]\ntokio_wakers = true\ngo_ready = true\n[watchdog]\nstall = \"60s\"\n";
+/// More of the configuration: wake-ups of tasks; series of classes that get no more requests stay for the whole load; and an emulated
+/// agent on a busy machine may stand still for a while.
+const MORE: &str =
+    "[runtimes]\ntokio_wakers = true\ngo_ready = true\n[limits]\nseries_idle = \"1d\"\n[watchdog]\nstall = \"60s\"\n";
 
 /// Connections of a load.
 const CONNECTIONS: usize = 3;

@@ -157,9 +157,15 @@ fn requests_of_processes_that_end_say_how() {
     tail.until(want.0.len(), LIMIT, |span| want.of(span).is_some());
     let metrics = agent.metrics();
     let lost = metrics.lost();
+    let list = agent.json("/api/v1/transactions?service=threads&limit=1000");
+    let rows = list["transactions"].as_array().expect("a list");
+    let shown = rows.iter().filter(|row| row["process_end"] == "SIGSEGV" && row["outcome"] == "aborted").count();
     agent.stop();
     drop(socket);
     let mut wrong = Vec::new();
+    if shown != EACH + 1 {
+        wrong.push(format!("{shown} rows of the list of transactions say SIGSEGV: {list}"));
+    }
     let mut found = BTreeMap::new();
     for span in tail.read() {
         let Some(wanted) = want.of(span) else { continue };

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use super::view::{Summary, seconds};
 use super::{Status, Store, StoredTransaction};
-use crate::model::{Names, Nanos, ServiceId, Side, Span};
+use crate::model::{Names, Nanos, ProcessEnd, ServiceId, Side, Span};
 
 /// The order of a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -151,6 +151,7 @@ impl Store {
             failure: span.failure,
             error: span.error,
             outcome: span.outcome.name(),
+            process_end: span.process_end.map(ProcessEnd::error_type),
             spans: spans.len(),
             failed_spans: spans.iter().filter(|span| span.error).count(),
         };

@@ -28,6 +28,9 @@ pub struct Summary {
     pub error: bool,
     /// How it ended: `complete`, `aborted`, `upgraded`, or `unfinished` (the agent did not see the end).
     pub outcome: &'static str,
+    /// If its process died before it answered: the signal, or `exit_code_N`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub process_end: Option<&'static str>,
     /// Spans kept of the transaction.
     pub spans: usize,
     /// How many of them failed, even if the transaction as a whole succeeded.

@@ -161,7 +161,7 @@ export class ClassPage {
 const TRANSACTIONS = [
   { key: "start", title: "start", text: true, value: (one) => one.start_ns, cell: (one) => h("a", { href: transactionLink(one.trace_id) }, clock(one.start_ns)) },
   { key: "duration", title: "duration", value: (one) => one.duration_s, cell: (one) => time(one.duration_s) },
-  { key: "status", title: "status", value: (one) => one.status ?? 0, cell: (one) => h("span", { class: one.error ? "err" : null }, one.status ?? one.failure ?? one.outcome) },
+  { key: "status", title: "status", value: (one) => one.status ?? 0, cell: (one) => h("span", { class: one.error ? "err" : null }, one.status ?? one.failure ?? one.process_end ?? one.outcome) },
   { key: "spans", title: "spans", value: (one) => one.spans, cell: (one) => [String(one.spans), one.failed_spans ? h("span", { class: "err" }, ` (${one.failed_spans} failed)`) : null] },
 ];
 

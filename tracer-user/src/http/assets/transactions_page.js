@@ -84,6 +84,6 @@ const COLUMNS = [
   { key: "start", title: "start", text: true, cell: (one) => h("a", { href: transactionLink(one.trace_id) }, clock(one.start_ns)) },
   { key: "name", title: "service · class", text: true, cell: (one) => [h("a", { href: serviceLink(one.service_name) }, one.service_name), h("span", { class: "dim" }, " · "), h("a", { href: classLink(one.service_name, one.request_class) }, one.request_class)] },
   { key: "duration", title: "duration", cell: (one) => time(one.duration_s) },
-  { key: "status", title: "status", cell: (one) => h("span", { class: one.error ? "err" : null }, String(one.status ?? one.failure ?? one.outcome)) },
+  { key: "status", title: "status", cell: (one) => h("span", { class: one.error ? "err" : null }, String(one.status ?? one.failure ?? one.process_end ?? one.outcome)) },
   { key: "spans", title: "spans", cell: (one) => [String(one.spans), one.failed_spans ? h("span", { class: "err" }, ` (${one.failed_spans} failed)`) : null] },
 ];

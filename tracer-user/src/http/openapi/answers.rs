@@ -166,6 +166,7 @@ const TRANSACTION_ROW: Shape = Object(&[
     ("failure", Optional(&Text)),
     ("error", Bool),
     ("outcome", Text),
+    ("process_end", Optional(&Text)),
     ("spans", Count),
     ("failed_spans", Count),
 ]);
