@@ -125,6 +125,10 @@ wire! {
         pub used: u32,
         /// Offset in the file where the first page begins.
         pub from: u64,
+        /// Walks that ended at the file since its table was asked for; the kernel side counts them.
+        pub waiting: u32,
+        /// Zero.
+        pub reserved: u32,
     }
 }
 

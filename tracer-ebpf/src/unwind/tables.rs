@@ -45,6 +45,10 @@ pub(super) fn file(walk: &mut Walk, shift: u64) -> bool {
         walk.directory = entry.directory as u64;
         walk.pages = entry.pages as u64;
         walk.shift = shift.wrapping_sub(entry.from);
+    } else if entry.state == FILE_PENDING {
+        // The walk ends here. By these counts user space chooses whose table it makes first; counts that CPUs lose to each
+        // other do not change that.
+        entry.waiting = entry.waiting.wrapping_add(1);
     }
     let second = walk.second as u32;
     // Written once in a second only: every CPU shares the line.
@@ -69,7 +73,7 @@ pub(super) unsafe fn ask(tgid: u32, walk: *const Walk) {
             (&raw const (*walk).second).read_volatile(),
         )
     };
-    let entry = FileEntry { state: FILE_PENDING, directory: 0, pages: 0, used: second as u32, from: 0 };
+    let entry = FileEntry { state: FILE_PENDING, directory: 0, pages: 0, used: second as u32, from: 0, waiting: 1, reserved: 0 };
     if UNWIND_FILES.insert(key, entry, BPF_NOEXIST as u64).is_ok() && !request(&key, start, end, tgid) {
         // The next walk asks again.
         let _ = UNWIND_FILES.remove(key);
@@ -80,7 +84,7 @@ pub(super) unsafe fn ask(tgid: u32, walk: *const Walk) {
 #[inline(always)]
 pub(super) fn ask_for_jit_code(tgid: u32) {
     let key = FileKey::jit_code(tgid);
-    let entry = FileEntry { state: FILE_FRAME_POINTERS, directory: 0, pages: 0, used: 0, from: 0 };
+    let entry = FileEntry { state: FILE_FRAME_POINTERS, directory: 0, pages: 0, used: 0, from: 0, waiting: 0, reserved: 0 };
     if UNWIND_FILES.insert(key, entry, BPF_NOEXIST as u64).is_ok() && !request(&key, 0, 0, tgid) {
         let _ = UNWIND_FILES.remove(key);
     }

@@ -126,6 +126,11 @@ impl Tables {
         self.files.get(&Pod(key), 0).ok().map(|Pod(entry)| entry.used)
     }
 
+    /// Walks that ended at a file since its table was asked for.
+    pub fn waiting(&self, key: FileKey) -> u32 {
+        self.files.get(&Pod(key), 0).map_or(0, |Pod(entry)| entry.waiting)
+    }
+
     /// The next request for a table.
     pub fn request(&mut self) -> Option<TableRequest> {
         self.requests.next().and_then(|bytes| TableRequest::decode(&bytes))

@@ -86,6 +86,16 @@ impl Table {
         self.rows.get(from..to).unwrap_or_default()
     }
 
+    /// Takes the numbers that rules have among `all` in the place of those that they have in `own`.
+    pub(super) fn renumber(&mut self, own: &Rules, all: &mut Rules) {
+        let numbers: Vec<u16> = own.list.iter().map(|rule| all.number(*rule)).collect();
+        all.refused += own.refused;
+        for row in &mut self.rows {
+            let number = numbers.get((*row & 0xffff) as usize).copied().unwrap_or_default();
+            *row = *row & 0xffff_0000 | u32::from(number);
+        }
+    }
+
     /// Number of the rule in force at an offset of the file, found as the kernel side finds it.
     pub fn rule(&self, offset: u64) -> Option<u16> {
         let offset = offset.checked_sub(self.from)?;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use tracer_common::unwind::{
     CHUNK_WORDS, CHUNKS, FILE_FRAME_POINTERS, FILE_REFUSED, FILE_TABLE, FILES, FileEntry, FileKey, Rule,
 };
@@ -139,12 +139,22 @@ impl Store {
         self.tables.contains_key(&identity)
     }
 
+    /// Identities of all tables.
+    pub(super) fn identities(&self) -> FxHashSet<u64> {
+        self.tables.keys().copied().collect()
+    }
+
     /// The file has the table with this identity, which is there.
     pub(super) fn share(&mut self, maps: &mut impl Maps, key: FileKey, identity: u64, now: u32) -> Result<(), String> {
         let Some(loaded) = self.tables.get_mut(&identity) else { return Ok(()) };
         let Loaded { directory, pages, from, .. } = *loaded;
         loaded.files += 1;
-        self.set(maps, key, Has::Table(identity), FileEntry { state: FILE_TABLE, directory, pages, used: now, from })
+        self.set(
+            maps,
+            key,
+            Has::Table(identity),
+            FileEntry { state: FILE_TABLE, directory, pages, used: now, from, ..FileEntry::default() },
+        )
     }
 
     /// Puts a table into the arena, and the file to it. `at` and `now` are the same moment.

@@ -1,7 +1,8 @@
 //! The thread that makes unwind tables when the kernel side asks for them.
 //!
 //! All tables of a machine are a second of work, and stacks are incomplete until it is done: the thread does it at the
-//! agent's own priority. Where there is more, it goes on at the lowest: somebody may make new programs all the time.
+//! agent's own priority. Where there is more, it goes on at the lowest: somebody may make new programs all the time. That of a large
+//! file is made on another thread, one at a time.
 
 use std::fs;
 use std::hash::RandomState;
@@ -16,11 +17,13 @@ use object::ReadCache;
 use tracer_common::unwind::{FileEntry, FileKey, JIT_CODE, Rule, TableRequest};
 
 use super::bounded_file::BoundedFile;
-use super::compile::compile;
+use super::compile::{Table, compile};
 use super::image::{Image, NoTable};
 use super::java::JavaProcesses;
+use super::large_table::{LARGE, LargeTable, LargeTableJob};
+use super::request_queue::{Opened, RequestQueue};
 use super::store::{Bounds, Maps, Store};
-use crate::guard::self_process;
+use crate::guard::self_process::{self, thread_cpu};
 use crate::guard::tables::TableUse;
 use crate::kernel::loader::monotonic;
 use crate::kernel::unwind::Tables;
@@ -33,6 +36,8 @@ const PROMPT_SHARE: f64 = 0.02;
 /// Between two looks at what has to be freed, and at what was not used for long.
 const SOON: Duration = Duration::from_secs(1);
 const LATER: Duration = Duration::from_secs(60);
+/// Between two looks at whether a large table is made.
+const LARGE_TABLE_POLL: Duration = Duration::from_millis(20);
 /// Largest file that is opened, bytes.
 const FILE_BYTES: u64 = 8 << 30;
 
@@ -124,7 +129,8 @@ impl Unwinder {
             nice,
             late: false,
             pace: Pace { spent: Duration::ZERO, at: Instant::now() },
-            requests: Vec::new(),
+            requests: RequestQueue::default(),
+            large: None,
             java: JavaProcesses::new(java),
             keys: RandomState::new(),
             figures: Arc::clone(&figures),
@@ -173,7 +179,9 @@ struct Worker {
     late: bool,
     pace: Pace,
     /// Not served yet.
-    requests: Vec<TableRequest>,
+    requests: RequestQueue,
+    /// The large file whose table is being made.
+    large: Option<LargeTableJob>,
     java: JavaProcesses,
     keys: RandomState,
     figures: Arc<Figures>,
@@ -190,32 +198,56 @@ impl Worker {
         self.vdso();
         let mut unused = Instant::now();
         while !self.ending.load(Ordering::Relaxed) {
-            while let Some(request) = self.next() {
-                self.serve(&request);
+            while let Some((request, file)) = self.next() {
+                self.serve(&request, file);
                 self.show();
             }
             self.store.tick(&mut self.tables, moment());
-            let (begin, before) = (Instant::now(), self.java.made());
+            let (begin, before) = (thread_cpu(), self.java.made());
             self.java.tick(&mut self.store, &mut self.tables, &self.keys, moment());
-            self.count(begin.elapsed(), self.java.made() - before);
+            self.count(worked(begin), self.java.made() - before);
             if unused.elapsed() >= LATER {
                 unused = Instant::now();
                 self.store.drop_unused(&mut self.tables, moment());
             }
             self.show();
-            let wait = self.java.until_next(SOON) + Duration::from_millis(1);
+            let longest = if self.large.is_some() { LARGE_TABLE_POLL } else { SOON };
+            let wait = self.java.until_next(longest) + Duration::from_millis(1);
             self.tables.wait(wait.as_millis() as i32);
         }
     }
 
-    /// The request for the smallest file: one that takes long does not keep all others waiting. Each file is asked for
-    /// once, so there are as many requests as the kernel side knows files, at most.
-    fn next(&mut self) -> Option<TableRequest> {
+    /// The request that comes next, of those that have not been served, and its file.
+    fn next(&mut self) -> Option<(TableRequest, Option<Opened>)> {
+        self.finish_large();
         while let Some(request) = self.tables.request() {
-            self.requests.push(request);
+            self.requests.push(request, open);
         }
-        let (place, _) = self.requests.iter().enumerate().min_by_key(|(_, request)| request.key.size)?;
-        Some(self.requests.swap_remove(place))
+        self.requests.refresh(Instant::now(), |key| self.tables.waiting(key));
+        self.requests.pop(self.large.is_none())
+    }
+
+    /// Puts the large table where walks find it, once it is made.
+    fn finish_large(&mut self) {
+        let Some((key, done)) = self.large.as_ref().and_then(|job| Some((job.key, job.done()?))) else { return };
+        self.large = None;
+        let Some(LargeTable { made, cpu }) = done else {
+            log::warn!("no unwind table for a file of {} bytes: its thread ended", key.size);
+            return self.tables.forget(key);
+        };
+        let compiled = made.map(|(identity, new)| {
+            let table = new.map(|(mut table, own)| {
+                table.renumber(&own, self.store.rules());
+                table
+            });
+            (identity, table)
+        });
+        if let Err(why) = self.put(key, compiled) {
+            log::warn!("no unwind table for a file of {} bytes: {why}", key.size);
+            self.tables.forget(key);
+        }
+        log::debug!("unwind table of a file of {} bytes: {:.1} ms of CPU", key.size, cpu.as_secs_f64() * 1e3);
+        self.count(cpu, 1);
     }
 
     fn show(&self) {
@@ -238,15 +270,24 @@ impl Worker {
         }
     }
 
-    fn serve(&mut self, request: &TableRequest) {
-        let begin = Instant::now();
-        let TableRequest { key, start, end, tgid, .. } = *request;
+    fn serve(&mut self, request: &TableRequest, file: Option<Opened>) {
+        let begin = thread_cpu();
+        let TableRequest { key, tgid, .. } = *request;
         if key.device == JIT_CODE {
             self.java.serve(tgid, &mut self.store, &mut self.tables, &self.keys, moment());
-            return self.count(begin.elapsed(), 1);
+            return self.count(worked(begin), 1);
         }
-        let path = format!("/proc/{tgid}/map_files/{start:x}-{end:x}");
-        let done = match open(&path, key.size) {
+        let path = path(request);
+        let done = match file.unwrap_or_else(|| open(request)) {
+            Ok(Some(file)) if key.size >= LARGE => {
+                match LargeTableJob::start(key, file, self.keys.clone(), self.store.identities()) {
+                    Ok(job) => {
+                        self.large = Some(job);
+                        return;
+                    }
+                    Err(error) => Err(error.to_string()),
+                }
+            }
             Ok(Some(file)) => {
                 let cache = ReadCache::new(BoundedFile::new(file));
                 self.load(key, Image::parse(&cache))
@@ -268,8 +309,9 @@ impl Worker {
             log::warn!("no unwind table for {path}: {why}");
             self.tables.forget(key);
         }
-        log::debug!("unwind table of {path} ({} bytes): {:.1} ms", key.size, begin.elapsed().as_secs_f64() * 1e3);
-        self.count(begin.elapsed(), 1);
+        let worked = worked(begin);
+        log::debug!("unwind table of {path} ({} bytes): {:.1} ms of CPU", key.size, worked.as_secs_f64() * 1e3);
+        self.count(worked, 1);
     }
 
     /// `worked` was spent on so many tables.
@@ -298,10 +340,16 @@ impl Worker {
             }
             compile(&image, self.store.rules()).map(|table| (identity, Some(table)))
         });
+        self.put(key, compiled)
+    }
+
+    /// The file has the table with this identity, which is given where it is new.
+    fn put(&mut self, key: FileKey, compiled: Result<(u64, Option<Table>), NoTable>) -> Result<(), String> {
         let now = moment();
         match compiled {
-            Ok((identity, None)) => self.store.share(&mut self.tables, key, identity, now.1),
+            Ok((identity, _)) if self.store.has(identity) => self.store.share(&mut self.tables, key, identity, now.1),
             Ok((identity, Some(table))) => self.store.put(&mut self.tables, key, identity, &table, now),
+            Ok((_, None)) => Err("it was dropped meanwhile".into()),
             Err(NoTable::Absent) => self.store.without(&mut self.tables, key, now.1),
             Err(NoTable::TooLarge) => {
                 self.store.refused += 1;
@@ -311,8 +359,24 @@ impl Worker {
     }
 }
 
+/// CPU of this thread since it had used `before`.
+fn worked(before: u64) -> Duration {
+    Duration::from_nanos(thread_cpu().saturating_sub(before))
+}
+
+/// Where the file of a request is found.
+fn path(request: &TableRequest) -> String {
+    let TableRequest { start, end, tgid, .. } = request;
+    format!("/proc/{tgid}/map_files/{start:x}-{end:x}")
+}
+
+/// Opens the file of a request; code that a process made has none.
+fn open(request: &TableRequest) -> Opened {
+    if request.key.device == JIT_CODE { Ok(None) } else { open_mapped(&path(request), request.key.size) }
+}
+
 /// Opens a mapped file; `None` when it is no regular file, or too large.
-fn open(path: &str, size: u64) -> std::io::Result<Option<fs::File>> {
+fn open_mapped(path: &str, size: u64) -> Opened {
     // Before it is opened: opening a device can do something.
     let about = fs::metadata(path)?;
     if !about.is_file() || about.len() > FILE_BYTES {
@@ -365,10 +429,10 @@ mod tests {
 
     #[test]
     fn only_regular_files_of_the_right_size_are_opened() {
-        assert!(open("/dev/null", 0).expect("it is there").is_none());
+        assert!(open_mapped("/dev/null", 0).expect("it is there").is_none());
         let exe = "/proc/self/exe";
         let size = fs::metadata(exe).expect("this program").len();
-        assert!(open(exe, size).expect("it opens").is_some());
-        assert_eq!(open(exe, size + 1).expect_err("another file").kind(), ErrorKind::NotFound);
+        assert!(open_mapped(exe, size).expect("it opens").is_some());
+        assert_eq!(open_mapped(exe, size + 1).expect_err("another file").kind(), ErrorKind::NotFound);
     }
 }
