@@ -27,6 +27,8 @@ pub const CONTROL_UNWIND: u32 = 1 << 5;
 
 /// [`Control::flags`]: there are processes whose threads work for each other, so wake-ups between threads are looked at.
 pub const CONTROL_HANDOVERS: u32 = 1 << 6;
+/// [`Control::flags`]: samples ask for the unwind tables of what runs, and are not reported.
+pub const CONTROL_TABLES_FIRST: u32 = 1 << 7;
 
 /// Process policy, lowest byte: trace it. The bytes above say how its exchanges are counted in the kernel
 /// ([`crate::exchange_counts::CountingRule`]); zero = not at all.

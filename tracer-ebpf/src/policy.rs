@@ -8,9 +8,9 @@ use tracer_common::{
     event::{ROLE_ACTIVE, ROLE_PASSIVE},
     limits::{ASKS_MAX, PROCESSES_MAX},
     policy::{
-        CONTROL_DEFAULT_IGNORE, CONTROL_HANDOVERS, CONTROL_OWN, CONTROL_PORTS, CONTROL_SOCKETS, CONTROL_UNWIND,
-        CapturePolicy, Control, PROCESS_IGNORE, PROCESS_TRACE, TEXT_UNWANTED, VERDICT_IGNORE, VERDICT_NONE,
-        VERDICT_ROUND_TRIPS, VERDICT_TRACE,
+        CONTROL_DEFAULT_IGNORE, CONTROL_HANDOVERS, CONTROL_OWN, CONTROL_PORTS, CONTROL_SOCKETS, CONTROL_TABLES_FIRST,
+        CONTROL_UNWIND, CapturePolicy, Control, PROCESS_IGNORE, PROCESS_TRACE, TEXT_UNWANTED, VERDICT_IGNORE,
+        VERDICT_NONE, VERDICT_ROUND_TRIPS, VERDICT_TRACE,
     },
 };
 
@@ -70,6 +70,12 @@ pub(crate) fn call_share() -> u32 {
 #[inline(always)]
 pub(crate) fn unwind() -> bool {
     CONTROL.get(0).is_some_and(|control| control.flags & CONTROL_UNWIND != 0)
+}
+
+/// Whether samples only ask for unwind tables.
+#[inline(always)]
+pub(crate) fn tables_first() -> bool {
+    CONTROL.get(0).is_some_and(|control| control.flags & CONTROL_TABLES_FIRST != 0)
 }
 
 /// Whether there are processes whose threads work for each other.

@@ -73,6 +73,13 @@ pub(crate) fn sample(ctx: PerfEventContext) -> u32 {
                     user = bound::at_most::<STACK_BYTES>(got as u64);
                 }
             }
+        }
+        if policy::tables_first() {
+            // The walk asked for what it lacks, and that is all it was for.
+            profiler_cost::sampled(now);
+            return 0;
+        }
+        if !kernel_thread {
             unwind::count(outcome);
         }
         let at = bound::at_most::<STACK_BYTES>(user);

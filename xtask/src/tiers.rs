@@ -112,6 +112,7 @@ const TABLE: &[(&str, Quick)] = &[
         "python_frames",
         Only(&["the_usual_version_shows_its_functions_with_their_lines", "code_that_was_freed_has_no_name"]),
     ),
+    ("early_stacks", Nothing),
     ("unwind", Only(&["nginx_and_redis_are_walked_to_the_end"])),
     ("pools", Only(&["python"])),
     ("queues", All),

@@ -73,7 +73,15 @@ pub(super) unsafe fn ask(tgid: u32, walk: *const Walk) {
             (&raw const (*walk).second).read_volatile(),
         )
     };
-    let entry = FileEntry { state: FILE_PENDING, directory: 0, pages: 0, used: second as u32, from: 0, waiting: 1, reserved: 0 };
+    let entry = FileEntry {
+        state: FILE_PENDING,
+        directory: 0,
+        pages: 0,
+        used: second as u32,
+        from: 0,
+        waiting: 1,
+        reserved: 0,
+    };
     if UNWIND_FILES.insert(key, entry, BPF_NOEXIST as u64).is_ok() && !request(&key, start, end, tgid) {
         // The next walk asks again.
         let _ = UNWIND_FILES.remove(key);
@@ -84,7 +92,8 @@ pub(super) unsafe fn ask(tgid: u32, walk: *const Walk) {
 #[inline(always)]
 pub(super) fn ask_for_jit_code(tgid: u32) {
     let key = FileKey::jit_code(tgid);
-    let entry = FileEntry { state: FILE_FRAME_POINTERS, directory: 0, pages: 0, used: 0, from: 0, waiting: 0, reserved: 0 };
+    let entry =
+        FileEntry { state: FILE_FRAME_POINTERS, directory: 0, pages: 0, used: 0, from: 0, waiting: 0, reserved: 0 };
     if UNWIND_FILES.insert(key, entry, BPF_NOEXIST as u64).is_ok() && !request(&key, 0, 0, tgid) {
         let _ = UNWIND_FILES.remove(key);
     }

@@ -1,8 +1,11 @@
 //! Stack samples: how many are taken, how the kernel side walks stacks, and where debug files come from.
 
-use super::Failure;
+use std::time::{Duration, Instant};
+
+use super::agent::Agent;
 use super::sampling::Sampling;
 use super::thread_clocks::ThreadClocks;
+use super::{Failure, LoadError};
 use crate::config::Config;
 use crate::debuginfod::Debuginfod;
 use crate::guard::tables::{TableUse, scaled};
@@ -16,12 +19,19 @@ use crate::unwind::{Bounds, Figures, Interpreters, Unwinder, WantedLanguages};
 /// Bytes of unwind tables at the default ceiling of memory.
 const UNWIND_BYTES: usize = 64 << 20;
 
+/// How long samples only ask for unwind tables after the start: what runs a tenth of the time is met, and its stack's files are, one by
+/// one; and no longer than that, however many tables are wanted.
+const TABLES_FIRST_LEAST: Duration = Duration::from_millis(500);
+const TABLES_FIRST_MOST: Duration = Duration::from_secs(2);
+
 /// What profiling consists of; `None`: not wanted, or not possible here.
 pub(super) struct Profiling {
     /// Rate of stack samples.
     pub(super) sampling: Sampling,
     /// Threads that work for slow requests.
     pub(super) thread_clocks: ThreadClocks,
+    /// Since when samples ask for unwind tables and are not reported.
+    tables_first: Option<Instant>,
     /// Makes unwind tables.
     unwinder: Option<Unwinder>,
     /// Looks for interpreters in processes whose stacks are sampled.
@@ -56,11 +66,37 @@ impl Profiling {
         Self {
             sampling: Sampling::new(hertz, config.sampling.overhead_budget, kernel.sampler.clocks()),
             thread_clocks: ThreadClocks::default(),
+            tables_first: None,
             unwinder,
             interpreters,
             debuginfod,
             thread_contexts: Vec::new(),
         }
+    }
+
+    /// Starts the clocks ahead of time: what runs gets its unwind tables before its samples count.
+    pub(super) fn ask_for_tables(&mut self, kernel: &mut Kernel) -> Result<(), LoadError> {
+        let plan = self.sampling.plan();
+        if self.unwinder.is_none() || plan.hertz == 0 {
+            return Ok(());
+        }
+        kernel.policy.tables_first(true)?;
+        kernel.sampler.set_hertz(plan.hertz)?;
+        kernel.policy.sample_period(kernel.sampler.announced_period())?;
+        self.tables_first = Some(Instant::now());
+        Ok(())
+    }
+
+    /// Whether that is over, just now: for want of tables that wait, or of time.
+    fn are_tables_made(&mut self) -> bool {
+        let Some(since) = self.tables_first else { return false };
+        let waiting = self.unwinder.as_ref().map_or(0, |unwinder| unwinder.figures().waiting());
+        let is_over = is_over(since.elapsed(), waiting);
+        if is_over {
+            log::debug!("samples are reported from {:?} on; {waiting} unwind tables are not made yet", since.elapsed());
+            self.tables_first = None;
+        }
+        is_over
     }
 
     /// A process is gone, or runs another program.
@@ -91,6 +127,22 @@ impl Profiling {
     /// Processes with interpreters.
     pub(super) fn interpreter_processes(&self) -> TableUse {
         self.interpreters.as_ref().map_or_else(TableUse::default, Interpreters::table_use)
+    }
+}
+
+/// Whether samples are reported, so long after the clocks were started, while so many tables are not made.
+fn is_over(elapsed: Duration, waiting: u64) -> bool {
+    elapsed >= if waiting == 0 { TABLES_FIRST_LEAST } else { TABLES_FIRST_MOST }
+}
+
+impl Agent {
+    /// Has samples reported once the tables of what runs are made.
+    pub(super) fn follow_tables(&mut self) {
+        if self.profiling.are_tables_made()
+            && let Err(error) = self.kernel.policy.tables_first(false)
+        {
+            log::error!("no samples: {error}");
+        }
     }
 }
 
@@ -139,4 +191,16 @@ fn interpreting(kernel: &mut Kernel, config: &Config) -> Option<Interpreters> {
             log::warn!("no thread that looks for interpreters, their functions are not shown: {error}");
         })
         .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_wait_for_tables_and_not_for_long() {
+        let over = |millis, waiting| is_over(Duration::from_millis(millis), waiting);
+        assert_eq!([over(0, 0), over(499, 0), over(500, 0)], [false, false, true]);
+        assert_eq!([over(500, 1), over(1999, 9), over(2000, 9)], [false, false, true]);
+    }
 }

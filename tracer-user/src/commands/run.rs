@@ -95,8 +95,9 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     let detach = detacher(&kernel, &enforcing);
     watchdog::end_on_panic(Arc::clone(&detach));
     // Before the check, which reports how stacks are walked.
-    let profiling = Profiling::start(&mut kernel, &mut rings, &config, debuginfod);
+    let mut profiling = Profiling::start(&mut kernel, &mut rings, &config, debuginfod);
     let health = check(&mut kernel, &mut rings, origin.host, &config)?;
+    profiling.ask_for_tables(&mut kernel)?;
     let places = descriptors::connections()?;
     let watchdog = Watchdog {
         status: Arc::clone(&status),
@@ -208,6 +209,7 @@ fn trace(
             agent.apply_limits(command);
         }
         agent.follow_configuration(pipeline);
+        agent.follow_tables();
         agent.follow_budget();
         agent.follow_slow_requests(pipeline);
         if Instant::now() >= next_tick {

@@ -36,6 +36,11 @@ impl Sampling {
         Self { wanted, budget, in_force: None, calls: false, interrupt, agent_nanos: 0, refused: false }
     }
 
+    /// What the budget allows now.
+    pub(super) fn plan(&self) -> Plan {
+        self.budget.plan()
+    }
+
     /// What profiling has cost so far.
     fn costs(&self, kernel: &Kernel) -> Costs {
         let costs = kernel.profiler_cost();

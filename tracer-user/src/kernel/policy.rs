@@ -4,8 +4,8 @@ use aya::maps::{Array, HashMap, Map, MapData};
 use tracer_common::exchange_counts::CountingRule;
 use tracer_common::limits::ASKS_MAX;
 use tracer_common::policy::{
-    CONTROL_DEFAULT_IGNORE, CONTROL_HANDOVERS, CONTROL_OWN, CONTROL_PORTS, CONTROL_SOCKETS, CONTROL_UDP,
-    CONTROL_UNWIND, CapturePolicy, Control, PROCESS_IGNORE, PROCESS_TRACE, Statics,
+    CONTROL_DEFAULT_IGNORE, CONTROL_HANDOVERS, CONTROL_OWN, CONTROL_PORTS, CONTROL_SOCKETS, CONTROL_TABLES_FIRST,
+    CONTROL_UDP, CONTROL_UNWIND, CapturePolicy, Control, PROCESS_IGNORE, PROCESS_TRACE, Statics,
 };
 use tracer_common::runtime::Runtime;
 
@@ -98,7 +98,7 @@ impl Policy {
 
     /// Sets which processes are traced.
     pub fn scope(&mut self, scope: Scope) -> Result<(), LoadError> {
-        let keep = self.current.flags & (CONTROL_PORTS | CONTROL_UNWIND | CONTROL_HANDOVERS);
+        let keep = self.current.flags & (CONTROL_PORTS | CONTROL_UNWIND | CONTROL_HANDOVERS | CONTROL_TABLES_FIRST);
         self.current.flags = keep
             | match scope {
                 Scope::Nothing => 0,
@@ -113,6 +113,12 @@ impl Policy {
     pub fn unwind(&mut self, on: bool) -> Result<(), LoadError> {
         self.current.flags = self.current.flags & !CONTROL_UNWIND | if on { CONTROL_UNWIND } else { 0 };
         self.write()
+    }
+
+    /// Samples ask for unwind tables and are not reported, or are.
+    pub fn tables_first(&mut self, on: bool) -> Result<(), LoadError> {
+        self.current.flags = self.current.flags & !CONTROL_TABLES_FIRST | if on { CONTROL_TABLES_FIRST } else { 0 };
+        self.write_switches()
     }
 
     /// Includes or excludes a process.

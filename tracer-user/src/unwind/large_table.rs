@@ -13,7 +13,7 @@ use tracer_common::unwind::FileKey;
 use super::bounded_file::BoundedFile;
 use super::compile::{Rules, Table, compile};
 use super::image::{Image, NoTable};
-use crate::guard::self_process::thread_cpu;
+use crate::guard::self_process::{set_nice, thread_cpu};
 
 /// Files of so many bytes are large.
 pub(super) const LARGE: u64 = 8 << 20;
@@ -35,10 +35,19 @@ pub(super) struct LargeTableJob {
 }
 
 impl LargeTableJob {
-    /// Starts to make the table of `file`, at the priority of the calling thread. `known`: tables that need not be made.
-    pub(super) fn start(key: FileKey, file: File, keys: RandomState, known: FxHashSet<u64>) -> std::io::Result<Self> {
+    /// Starts to make the table of `file`, at the priority `nice`. `known`: tables that need not be made.
+    pub(super) fn start(
+        key: FileKey,
+        file: File,
+        keys: RandomState,
+        known: FxHashSet<u64>,
+        nice: i32,
+    ) -> std::io::Result<Self> {
         let (sender, done) = channel();
         std::thread::Builder::new().name("tracer-unwind-l".into()).spawn(move || {
+            if let Err(error) = set_nice(nice) {
+                log::debug!("{error}: a large unwind table is made at the priority in force");
+            }
             let before = thread_cpu();
             let made = make(file, &keys, &known);
             let cpu = Duration::from_nanos(thread_cpu().saturating_sub(before));
@@ -73,6 +82,9 @@ fn make(file: File, keys: &RandomState, known: &FxHashSet<u64>) -> Result<(u64, 
 mod tests {
     use super::*;
 
+    /// Anybody may take the lowest priority.
+    const NICE: i32 = 19;
+
     fn wait(job: &LargeTableJob) -> LargeTable {
         let end = std::time::Instant::now() + Duration::from_secs(60);
         loop {
@@ -88,7 +100,7 @@ mod tests {
     fn a_table_from_another_thread_is_the_same() {
         let file = || File::open("/proc/self/exe").expect("this program");
         let (key, keys) = (FileKey { inode: 1, ..FileKey::default() }, RandomState::new());
-        let job = LargeTableJob::start(key, file(), keys.clone(), FxHashSet::default()).expect("a thread");
+        let job = LargeTableJob::start(key, file(), keys.clone(), FxHashSet::default(), NICE).expect("a thread");
         let (identity, made) = wait(&job).made.expect("it has unwind information");
         let (mut table, own) = made.expect("it was not known");
         // Rules of other files came before.
@@ -108,7 +120,7 @@ mod tests {
             "the rules are those of its rows"
         );
         let known = FxHashSet::from_iter([identity]);
-        let job = LargeTableJob::start(key, file(), keys, known).expect("a thread");
+        let job = LargeTableJob::start(key, file(), keys, known, NICE).expect("a thread");
         let (same, made) = wait(&job).made.expect("it has unwind information");
         assert!(same == identity && made.is_none(), "a copy of a known file is not read again");
     }

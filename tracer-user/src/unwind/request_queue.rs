@@ -68,6 +68,11 @@ impl RequestQueue {
         self.pushed += 1;
     }
 
+    /// Files that wait.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// Takes over how many walks wait for each table, as `walks` has it.
     pub(super) fn refresh(&mut self, now: Instant, walks: impl Fn(FileKey) -> u32) {
         if self.waiting.len() < 2 || self.refreshed.is_some_and(|at| now.saturating_duration_since(at) < REFRESH) {

@@ -30,9 +30,9 @@ use crate::kernel::unwind::Tables;
 
 /// Priority while the thread works more than it may: the lowest.
 const NICE: i32 = 19;
-/// CPU it may take at the agent's own priority: this much at once, and this share of the time.
-const PROMPT: Duration = Duration::from_secs(2);
-const PROMPT_SHARE: f64 = 0.02;
+/// CPU that large tables may take at the agent's own priority, and all others: this much at once, and this share of the time.
+const PROMPT: Duration = Duration::from_secs(1);
+const PROMPT_SHARE: f64 = 0.01;
 /// Between two looks at what has to be freed, and at what was not used for long.
 const SOON: Duration = Duration::from_secs(1);
 const LATER: Duration = Duration::from_secs(60);
@@ -79,9 +79,15 @@ pub struct Figures {
     rules_refused: AtomicU64,
     made: AtomicU64,
     nanos: AtomicU64,
+    waiting: AtomicU64,
 }
 
 impl Figures {
+    /// Files whose tables were asked for and are not made.
+    pub fn waiting(&self) -> u64 {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
     /// Bytes of tables.
     pub fn bytes(&self) -> TableUse {
         let of = |value: &AtomicU64| value.load(Ordering::Relaxed);
@@ -128,7 +134,8 @@ impl Unwinder {
             store: Store::new(bounds),
             nice,
             late: false,
-            pace: Pace { spent: Duration::ZERO, at: Instant::now() },
+            pace: Pace::new(),
+            large_pace: Pace::new(),
             requests: RequestQueue::default(),
             large: None,
             java: JavaProcesses::new(java),
@@ -162,6 +169,10 @@ struct Pace {
 }
 
 impl Pace {
+    fn new() -> Self {
+        Self { spent: Duration::ZERO, at: Instant::now() }
+    }
+
     /// Whether that is more than is done promptly, `worked` included.
     fn spend(&mut self, worked: Duration, now: Instant) -> bool {
         let earned = now.saturating_duration_since(self.at).mul_f64(PROMPT_SHARE);
@@ -174,10 +185,12 @@ impl Pace {
 struct Worker {
     tables: Tables,
     store: Store,
-    /// The agent's own priority, whether the lowest is in force, and what decides.
+    /// The agent's own priority, whether the lowest is in force, and what decides. Large tables have an account of their own: what
+    /// they take leaves others prompt.
     nice: i32,
     late: bool,
     pace: Pace,
+    large_pace: Pace,
     /// Not served yet.
     requests: RequestQueue,
     /// The large file whose table is being made.
@@ -199,8 +212,9 @@ impl Worker {
         let mut unused = Instant::now();
         while !self.ending.load(Ordering::Relaxed) {
             while let Some((request, file)) = self.next() {
+                // The one that is made now counts, too.
+                self.show(1);
                 self.serve(&request, file);
-                self.show();
             }
             self.store.tick(&mut self.tables, moment());
             let (begin, before) = (thread_cpu(), self.java.made());
@@ -210,7 +224,7 @@ impl Worker {
                 unused = Instant::now();
                 self.store.drop_unused(&mut self.tables, moment());
             }
-            self.show();
+            self.show(0);
             let longest = if self.large.is_some() { LARGE_TABLE_POLL } else { SOON };
             let wait = self.java.until_next(longest) + Duration::from_millis(1);
             self.tables.wait(wait.as_millis() as i32);
@@ -247,12 +261,15 @@ impl Worker {
             self.tables.forget(key);
         }
         log::debug!("unwind table of a file of {} bytes: {:.1} ms of CPU", key.size, cpu.as_secs_f64() * 1e3);
-        self.count(cpu, 1);
+        self.large_pace.spend(cpu, Instant::now());
+        self.made(cpu, 1);
     }
 
-    fn show(&self) {
+    /// Shows figures; so many tables are being made on this thread.
+    fn show(&self, being_made: u64) {
         let set = |figure: &AtomicU64, value: u64| figure.store(value, Ordering::Relaxed);
         let (bytes, limit) = self.store.bytes();
+        set(&self.figures.waiting, self.requests.len() as u64 + u64::from(self.large.is_some()) + being_made);
         set(&self.figures.bytes, bytes);
         set(&self.figures.bytes_limit, limit);
         set(&self.figures.files, self.store.files() as u64);
@@ -280,7 +297,8 @@ impl Worker {
         let path = path(request);
         let done = match file.unwrap_or_else(|| open(request)) {
             Ok(Some(file)) if key.size >= LARGE => {
-                match LargeTableJob::start(key, file, self.keys.clone(), self.store.identities()) {
+                let nice = if self.large_pace.spend(Duration::ZERO, Instant::now()) { NICE } else { self.nice };
+                match LargeTableJob::start(key, file, self.keys.clone(), self.store.identities(), nice) {
                     Ok(job) => {
                         self.large = Some(job);
                         return;
@@ -317,6 +335,10 @@ impl Worker {
     /// `worked` was spent on so many tables.
     fn count(&mut self, worked: Duration, tables: u64) {
         self.pace(worked);
+        self.made(worked, tables);
+    }
+
+    fn made(&self, worked: Duration, tables: u64) {
         self.figures.made.fetch_add(tables, Ordering::Relaxed);
         self.figures.nanos.fetch_add(worked.as_nanos() as u64, Ordering::Relaxed);
     }
@@ -419,11 +441,11 @@ mod tests {
     #[test]
     fn who_makes_new_programs_all_the_time_waits() {
         let begin = Instant::now();
-        let mut pace = Pace { spent: Duration::ZERO, at: begin };
+        let mut pace = Pace { at: begin, ..Pace::new() };
         assert!(!pace.spend(PROMPT, begin));
         assert!(pace.spend(Duration::from_millis(1), begin));
         let later = begin + Duration::from_secs(100);
-        assert!(!pace.spend(Duration::from_millis(1990), later));
+        assert!(!pace.spend(Duration::from_millis(990), later));
         assert!(pace.spend(Duration::from_millis(20), later));
     }
 
