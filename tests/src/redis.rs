@@ -139,6 +139,16 @@ impl Client {
         lines.iter().map(|(name, fields)| (name.to_uppercase().replace('|', " "), count(fields))).collect()
     }
 
+    /// The server's counts of commands that failed or were rejected, by the agent's names.
+    pub fn failures(&mut self) -> BTreeMap<String, u64> {
+        let lines = self.info("commandstats", "cmdstat_");
+        let count = |fields: &BTreeMap<String, u64>| -> u64 {
+            ["failed_calls", "rejected_calls"].iter().filter_map(|field| fields.get(*field)).sum()
+        };
+        let failed = lines.iter().map(|(name, fields)| (name.to_uppercase().replace('|', " "), count(fields)));
+        failed.filter(|(_, count)| *count > 0).collect()
+    }
+
     /// The server's counts of errors, by kind.
     pub fn errorstats(&mut self) -> BTreeMap<String, u64> {
         let lines = self.info("errorstats", "errorstat_");

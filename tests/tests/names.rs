@@ -91,6 +91,70 @@ fn a_scan_destroys_no_class_and_secrets_in_paths_name_none() {
     agent.stop();
 }
 
+/// How often each path of an API comes.
+const EACH: usize = 12;
+/// Requests of a path that another class may have: a word with rare letters (`webhooks`) is shown at its tenth.
+const FIRST: u64 = 9;
+
+/// A word that can be pronounced, a different one for each number below 1728.
+fn word(n: usize) -> String {
+    const SYLLABLES: [&str; 12] = ["ka", "lo", "mi", "ren", "tor", "vel", "sun", "dra", "pi", "ost", "lan", "zen"];
+    [n % 12, n / 12 % 12, n / 144 % 12].map(|at| SYLLABLES[at]).concat()
+}
+
+/// `paths`, each [`EACH`] times, in an order that mixes them.
+fn mixed(paths: &[String]) -> Vec<&String> {
+    let mut all: Vec<&String> = std::iter::repeat_n(paths, EACH).flatten().collect();
+    let mut state = 7_u64;
+    for at in (1..all.len()).rev() {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        all.swap(at, (state >> 33) as usize % (at + 1));
+    }
+    all
+}
+
+/// Paths that come back are classes of their own, however many there are below one place; those that come once each are not.
+#[test]
+fn paths_that_come_back_are_classes() {
+    const METHODS: [&str; 6] = ["list", "create", "update", "archive", "search", "export"];
+    const OBJECTS: [&str; 8] = ["user", "order", "invoice", "cart", "channel", "message", "team", "file"];
+    const RESOURCES: &str = "users orders invoices carts channels messages teams files products prices stocks reviews ratings \
+                             coupons refunds payments shipments addresses countries currencies languages settings themes pages \
+                             menus widgets reports exports imports webhooks tokens sessions roles permissions audits events jobs \
+                             queues tasks notes";
+    const ONCE: usize = 200;
+    let Some(_turn) = begin("names_paths", &["nginx"]) else { return };
+    let dir = scratch();
+    let nginx = Nginx::start(dir.path(), "", "location / { return 200 'ok'; }");
+    let agent = Agent::start(dir.path(), &["--hertz", "0", "--port", &nginx.address.port().to_string()]);
+    let rpc: Vec<String> =
+        OBJECTS.iter().flat_map(|object| METHODS.map(|method| format!("/api/{object}.{method}"))).collect();
+    let rest: Vec<String> = RESOURCES.split_whitespace().map(|resource| format!("/v1/{resource}")).collect();
+    // Half of them at the top, where words are shown at once.
+    let place = |n: usize| if n.is_multiple_of(2) { "" } else { "/pages" };
+    let once: Vec<String> = (0..ONCE).map(|n| format!("{}/{}", place(n), word(n))).collect();
+    assert_eq!((rpc.len(), rest.len()), (48, 40));
+    for path in mixed(&rpc).into_iter().chain(mixed(&rest)).chain(&once) {
+        get(nginx.address, path, 200);
+    }
+    let sent = (EACH * (rpc.len() + rest.len()) + ONCE) as u64;
+    let found = classes(&agent, "nginx", sent);
+    assert_eq!(found.values().sum::<u64>(), sent, "{found:?}");
+    let of = |class: &str| found.get(&("nginx".to_owned(), class.to_owned())).copied().unwrap_or(0);
+    let own = |paths: &[String]| {
+        let all = EACH as u64 - FIRST..=EACH as u64;
+        paths.iter().filter(|path| all.contains(&of(&format!("GET {path}")))).count()
+    };
+    let is_page = |class: &str| !class.starts_with("GET /api/") && !class.starts_with("GET /v1/");
+    let pages = found.keys().filter(|(_, class)| is_page(class)).count();
+    let what = format!("{} of 48 methods, {} of 40 resources; {ONCE} pages in {pages}", own(&rpc), own(&rest));
+    say(&what);
+    figure("classes of their own", &what);
+    assert_eq!((own(&rpc), own(&rest)), (48, 40), "{found:?}");
+    assert!(pages <= 20, "{found:?}");
+    agent.stop();
+}
+
 /// A server in one line of Python: its text is `code` and a little more.
 const SERVE: &str = "
 import http.server, sys
@@ -152,6 +216,52 @@ fn two_programs_of_one_name_are_two_services() {
     let place = |sub: &str| dir.path().join(sub).join("shopfront.py").display().to_string();
     let other = found.keys().find(|(service, _)| service != "shopfront").expect("the second");
     assert!(["one", "two"].iter().any(|sub| other.0 == format!("shopfront@{}", place(sub))), "{found:?}");
+    agent.stop();
+}
+
+/// What names a service stands behind many arguments, in a long command line, and behind a long environment.
+#[test]
+fn long_command_lines_and_environments_hide_no_name() {
+    let Some(_turn) = begin("names_long", &["node", "python3"]) else { return };
+    let dir = scratch();
+    let file = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).expect("a script");
+    let listen = "require('http').createServer((q, r) => r.end('ok')).listen(+process.argv.at(-1), '127.0.0.1')";
+    file("shopfront.js", listen);
+    file("stockroom.js", listen);
+    file("empty.js", "");
+    file("plain.py", SERVE);
+    // Forty arguments; 24 kB of them; 20 kB of variables, in the order given.
+    let many = ["--require", "./empty.js"].repeat(20);
+    let path = format!("{}empty.js", "./".repeat(1_500));
+    let long = ["--require", &path].repeat(8);
+    let mut variables: Vec<String> = vec!["-u".into(), "OTEL_SERVICE_NAME".into()];
+    variables.extend((0..200).map(|n| format!("A_BACKEND_NUMBER_{n:03}={}", "v".repeat(80))));
+    variables.push("OTEL_SERVICE_NAME=checkout".into());
+    let serve = |name: &str, program: &str, arguments: &[&str]| {
+        let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
+        let mut command = Command::new(program);
+        command.args(arguments).arg(address.port().to_string()).current_dir(dir.path()).env_remove("OTEL_SERVICE_NAME");
+        let mut process = Process::start(name, &mut command, &dir.path().join(format!("{name}.log")));
+        wait_for_listener(&mut process, address);
+        (process, address)
+    };
+    let node = |name: &str, arguments: &[&str], script: &str| serve(name, "node", &[arguments, &[script]].concat());
+    let variables: Vec<&str> = variables.iter().map(String::as_str).chain(["python3", "plain.py"]).collect();
+    let servers = [
+        ("shopfront", node("shopfront", &many, "shopfront.js")),
+        ("stockroom", node("stockroom", &long, "stockroom.js")),
+        ("checkout", serve("checkout", "env", &variables)),
+    ];
+    let mut arguments = vec!["--hertz".to_owned(), "0".into()];
+    arguments.extend(servers.iter().flat_map(|(_, (_, address))| ["--port".to_owned(), address.port().to_string()]));
+    let agent = Agent::start(dir.path(), &arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    for (_, (_, address)) in &servers {
+        (0..5).for_each(|_| get(*address, "/health", 200));
+    }
+    let found = classes(&agent, "", 15);
+    let expected: BTreeMap<_, _> =
+        servers.iter().map(|(name, _)| (((*name).to_owned(), "GET /health".to_owned()), 5)).collect();
+    assert_eq!(found, expected);
     agent.stop();
 }
 

@@ -477,3 +477,59 @@ fn clients_that_close_one_direction_are_joined() {
     assert_eq!((callers.len(), joined), (CLIENTS, CLIENTS));
     agent.stop();
 }
+
+/// The reply of a transaction counts commands, but the server confirms each channel: what comes behind would be answered by the
+/// wrong replies.
+#[test]
+fn subscriptions_in_a_transaction_move_no_outcome() {
+    const TIMES: u64 = 20;
+    let Some(_turn) = begin("redis_exec", &["redis-server"]) else { return };
+    let dir = scratch();
+    let server = Redis::start(dir.path());
+    let agent = start(dir.path(), server.address.port());
+    for hello in [None, Some("3")] {
+        let mut client = server.client();
+        if let Some(version) = hello {
+            client.ask(&["HELLO", version]);
+        }
+        for _ in 0..TIMES {
+            let commands = [
+                &["MULTI"][..],
+                &["SUBSCRIBE", "a", "b"],
+                &["UNSUBSCRIBE", "a", "b"],
+                &["EXEC"],
+                &["GET", "none"],
+                &["INCR", "n"],
+                &["LPUSH", "n", "1"],
+                &["STRLEN", "n"],
+            ];
+            client.send(&commands.iter().flat_map(|words| command(words)).collect::<Vec<u8>>());
+            // The transaction has two of its four confirmations.
+            let replies: Vec<Value> = (0..10).map(|_| client.reply()).collect();
+            assert!(matches!(&replies[8], Value::Error(text) if text.starts_with("WRONGTYPE")), "{replies:?}");
+            assert!(matches!(&replies[9], Value::Line(_)), "{replies:?}");
+        }
+    }
+    let mut control = server.client();
+    let (truth, refused) = (control.commandstats(), control.failures());
+    assert_eq!(refused, BTreeMap::from([("LPUSH".into(), 2 * TIMES)]), "{truth:?}");
+    // The two INFO that returned these counts, of which the first was not counted yet.
+    let wanted = total(&truth) + 2;
+    let metrics = wait_for(&agent, wanted);
+    let mut found = classes(&metrics, SERVICE);
+    assert_eq!(found.remove("INFO"), Some(2));
+    assert_eq!(found, truth, "lost: {:?}", metrics.lost());
+    let failed: BTreeMap<String, u64> = {
+        let mut counts = BTreeMap::new();
+        for series in metrics.of("db_server_operation_duration_seconds_count", &[("service_name", SERVICE)]) {
+            if series.labels.get("db_response_status_code").is_some_and(|code| !code.is_empty()) {
+                let name = series.labels.get("db_operation_name").cloned().unwrap_or_default();
+                *counts.entry(name).or_default() += series.value as u64;
+            }
+        }
+        counts
+    };
+    figure("Redis, subscriptions in transactions", &format!("{failed:?} failed, the server's {refused:?}"));
+    assert_eq!(failed, refused);
+    agent.stop();
+}

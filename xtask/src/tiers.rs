@@ -63,7 +63,10 @@ const TABLE: &[(&str, Quick)] = &[
     ("postgresql", Only(&["statements_errors_and_durations_are_what_the_server_logs"])),
     ("postgresql_notify", Nothing),
     ("postgresql_portals", Nothing),
-    ("redis", Only(&["commands_errors_and_cpu_are_what_the_server_says"])),
+    (
+        "redis",
+        Only(&["commands_errors_and_cpu_are_what_the_server_says", "subscriptions_in_a_transaction_move_no_outcome"]),
+    ),
     ("stomp", Nothing),
     ("tls", Only(&["nginx_and_curl_as_the_access_log_says"])),
     ("tls_libraries", Nothing),
@@ -142,6 +145,8 @@ const TABLE: &[(&str, Quick)] = &[
         Only(&[
             "a_scan_destroys_no_class_and_secrets_in_paths_name_none",
             "code_names_no_service",
+            "long_command_lines_and_environments_hide_no_name",
+            "paths_that_come_back_are_classes",
             "two_programs_of_one_name_are_two_services",
         ]),
     ),
