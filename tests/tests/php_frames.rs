@@ -4,15 +4,16 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use tracer_tests::agent::Agent;
-use tracer_tests::folded::{self, Stacks, function, named};
+use tracer_tests::folded::{self, Stacks, function, named, since};
 use tracer_tests::interpreted::{self, SAMPLES, ask};
 use tracer_tests::nginx::Nginx;
 use tracer_tests::php::{self, Php};
 use tracer_tests::process::Process;
 use tracer_tests::workload::{source, wait_for_listener};
-use tracer_tests::{begin, figure, find, free_port, say, scratch};
+use tracer_tests::{begin, figure, find, free_port, say, scratch, wait};
 
 /// Samples a second and CPU.
 const HERTZ: f64 = 499.0;
@@ -148,6 +149,10 @@ fn judge(agent: &Agent, service: &str, address: SocketAddr, running: bool) {
     assert!((share - 75.0).abs() <= 5.0 && most + least >= 0.9 * SAMPLES, "{what}\n{shares:?}");
     let waits = stacks(agent, service, "/sleep", "offcpu");
     ask(address, &["/sleep"], 30);
+    wait("the sleeps", Duration::from_secs(20), || {
+        let slept: f64 = since(&stacks(agent, service, "/sleep", "offcpu"), &waits).values().sum();
+        (slept > 100_000.0).then_some(())
+    });
     let asleep = named(&waits, || stacks(agent, service, "/sleep", "offcpu"));
     let slept = |fits: &dyn Fn(&str) -> bool| {
         let sleeps = asleep.iter().filter(|(stack, _)| stack.ends_with("[off CPU: sleep]") && fits(stack));
