@@ -8,16 +8,48 @@ use crate::agent::outcome;
 /// A directory with a program and the libraries it needs.
 pub fn with_program(dir: &Path, program: &Path) -> PathBuf {
     let root = dir.join("root");
-    let copy = |file: &Path| {
-        let to = root.join(file.strip_prefix("/").unwrap_or(file));
-        let made = std::fs::create_dir_all(to.parent().unwrap_or(&to)).and_then(|()| std::fs::copy(file, &to));
-        made.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-    };
-    copy(program);
-    for library in libraries(program) {
-        copy(&library);
-    }
+    add(&root, program);
     root
+}
+
+/// Copies a file into `root` at its own path; with a program or a library, those it needs.
+pub fn add(root: &Path, file: &Path) {
+    copy(root, file);
+    for library in libraries(file) {
+        copy(root, &library);
+    }
+}
+
+/// Copies a directory into `root` at its own path, with the libraries that those in it need.
+pub fn add_directory(root: &Path, dir: &Path) {
+    for entry in std::fs::read_dir(dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display())).flatten() {
+        let path = entry.path();
+        // What a link leads to may not be installed.
+        let Ok(about) = std::fs::metadata(&path) else { continue };
+        if about.is_dir() {
+            add_directory(root, &path);
+        } else if path.extension().is_some_and(|end| end == "so") {
+            add(root, &path);
+        } else if about.is_file() {
+            copy(root, &path);
+        }
+    }
+}
+
+/// Makes `/dev/null` in `root`.
+pub fn add_null(root: &Path) {
+    std::fs::create_dir_all(root.join("dev")).unwrap_or_else(|error| panic!("/dev: {error}"));
+    let made = outcome(Command::new("mknod").arg(root.join("dev/null")).args(["c", "1", "3"]), "mknod");
+    assert_eq!(made.code, Some(0), "{}", made.err);
+}
+
+fn copy(root: &Path, file: &Path) {
+    let to = root.join(file.strip_prefix("/").unwrap_or(file));
+    if to.exists() {
+        return;
+    }
+    let made = std::fs::create_dir_all(to.parent().unwrap_or(&to)).and_then(|()| std::fs::copy(file, &to));
+    made.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
 }
 
 /// The files of the libraries that a program needs.

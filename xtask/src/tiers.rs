@@ -110,6 +110,8 @@ const TABLE: &[(&str, Quick)] = &[
     ("running", All),
     ("network", Only(&["calls_have_what_tcp_says_and_failed_connects_their_cause"])),
     ("trace_contexts", Only(&["each_thread_shows_the_request_it_holds_and_none_afterwards"])),
+    // Whole interpreters are copied.
+    ("frames_roots", Nothing),
     ("php_frames", Only(&["a_program_shows_its_functions_with_their_lines"])),
     (
         "python_frames",
