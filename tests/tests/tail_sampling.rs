@@ -102,7 +102,7 @@ fn what_fails_and_what_is_slow_arrives_whole_and_the_rest_in_a_share_with_its_we
     assert_eq!((counted("server"), counted("client")), (2.0 * total as f64, 2.0 * total as f64));
     let transactions = |decision| metrics.sum("tracer_export_transactions_total", &[("decision", decision)]);
     let by_decision = ["failed", "slow", "rare", "finding", "share", "dropped"].map(transactions);
-    assert_eq!(by_decision.iter().sum::<f64>(), total as f64, "{by_decision:?}");
+    assert!((by_decision.iter().sum::<f64>() - total as f64).abs() < 0.5, "{by_decision:?} of {total}");
     assert_eq!((by_decision[0], by_decision[2], by_decision[3]), (failed as f64, 0.0, 0.0), "{by_decision:?}");
     let exported = decided(&agent) - metrics.sum("tracer_export_spans_total", &[("decision", "dropped")]);
     let others = metrics.sum("tracer_export_share_ratio", &[("of", "others")]);
@@ -134,7 +134,9 @@ fn what_fails_and_what_is_slow_arrives_whole_and_the_rest_in_a_share_with_its_we
 
     // Each transaction is whole, and every one that failed or was slow is there.
     let mut traces: BTreeMap<&str, Vec<&Received>> = BTreeMap::new();
-    spans.iter().for_each(|span| traces.entry(&span.trace).or_default().push(span));
+    for span in &spans {
+        traces.entry(&span.trace).or_default().push(span);
+    }
     let mut kept: BTreeMap<usize, &str> = BTreeMap::new();
     for spans in traces.values() {
         let numbers: BTreeSet<usize> = spans.iter().map(|span| number(&span.path)).collect();

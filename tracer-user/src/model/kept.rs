@@ -24,8 +24,7 @@ impl Threshold {
         if share >= 1.0 {
             return Self::ALL;
         }
-        // Also what is no number.
-        if !(share >= 1.0 / RANGE as f64) {
+        if share.is_nan() || share < 1.0 / RANGE as f64 {
             return Self::NONE;
         }
         // Leading f digits say how small the share is, not how exact.

@@ -77,15 +77,14 @@ impl Reasons {
 
     fn is_slow(&mut self, span: &Span, now: Nanos, tail: impl FnOnce(ClassId) -> (u64, Nanos)) -> bool {
         let known = self.slow.get(&span.class).filter(|(at, _)| now.saturating_sub(*at) < FRESH);
-        let threshold = match known {
-            Some((_, threshold)) => *threshold,
-            None => {
-                let (recent, p99) = tail(span.class);
-                // `as` saturates.
-                let threshold = (recent >= LEAST).then_some((p99 as f64 * SKETCH) as Nanos);
-                self.slow.insert(span.class, (now, threshold));
-                threshold
-            }
+        let threshold = if let Some((_, threshold)) = known {
+            *threshold
+        } else {
+            let (recent, p99) = tail(span.class);
+            // `as` saturates.
+            let threshold = (recent >= LEAST).then_some((p99 as f64 * SKETCH) as Nanos);
+            self.slow.insert(span.class, (now, threshold));
+            threshold
         };
         threshold.is_some_and(|threshold| span.duration() > threshold)
     }

@@ -74,7 +74,9 @@ fn adjusted_counts_add_up_to_what_there_was() {
     assert_eq!(decided.spans[index(None)], 2 * TRACES as u64 - exported.len() as u64);
     // All spans of a trace, or none.
     let mut spans: FxHashMap<TraceId, usize> = FxHashMap::default();
-    exported.iter().for_each(|span| *spans.entry(span.trace).or_default() += 1);
+    for span in exported {
+        *spans.entry(span.trace).or_default() += 1;
+    }
     assert!(spans.values().all(|count| *count == 2));
 }
 

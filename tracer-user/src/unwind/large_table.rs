@@ -27,6 +27,10 @@ pub(super) struct LargeTable {
     pub(super) cpu: Duration,
 }
 
+/// The thread ended without a table.
+#[derive(Debug)]
+pub(super) struct ThreadEnded;
+
 /// A large table that is being made.
 #[derive(Debug)]
 pub(super) struct LargeTableJob {
@@ -57,12 +61,12 @@ impl LargeTableJob {
         Ok(Self { key, done })
     }
 
-    /// The table, once it is made; `None` where its thread ended without it.
-    pub(super) fn done(&self) -> Option<Option<LargeTable>> {
+    /// The table, once it is made.
+    pub(super) fn done(&self) -> Option<Result<LargeTable, ThreadEnded>> {
         match self.done.try_recv() {
-            Ok(table) => Some(Some(table)),
+            Ok(table) => Some(Ok(table)),
             Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => Some(None),
+            Err(TryRecvError::Disconnected) => Some(Err(ThreadEnded)),
         }
     }
 }

@@ -245,7 +245,7 @@ impl Worker {
     fn finish_large(&mut self) {
         let Some((key, done)) = self.large.as_ref().and_then(|job| Some((job.key, job.done()?))) else { return };
         self.large = None;
-        let Some(LargeTable { made, cpu }) = done else {
+        let Ok(LargeTable { made, cpu }) = done else {
             log::warn!("no unwind table for a file of {} bytes: its thread ended", key.size);
             return self.tables.forget(key);
         };

@@ -5,7 +5,7 @@ use crate::transactions::request_prefixes::rule;
 
 /// Exchanges of a process that are seen whole before it qualifies.
 pub(super) const SEEN_BEFORE: u32 = 64;
-/// With [`ExchangeCounts::adapts`], about how many exchanges of a process are seen whole a second, if it has more.
+/// With [`ExchangeCounts::adapts`](super::ExchangeCounts), about how many exchanges of a process are seen whole a second, if it has more.
 const WHOLE_A_SECOND: u64 = 1000;
 /// One in 2 to the power of this many is the least.
 const REPORTED_LEAST: u8 = 10;
@@ -44,12 +44,12 @@ pub(super) enum Process {
 pub(super) struct Load {
     /// Since the last reading.
     pub(super) seen: u64,
-    /// [`CountingRule::reported`].
+    /// [`CountingRule::reported`](tracer_common::exchange_counts::CountingRule::reported).
     pub(super) reported: u8,
 }
 
 impl Load {
-    /// What [`CountingRule::reported`] is to be if a process has `second` exchanges in a second. It changes only where they have
+    /// What [`Self::reported`] is to be if a process has `second` exchanges in a second. It changes only where they have
     /// clearly become more or fewer, because each change has every thread look up its policy.
     pub(super) fn reported_of(self, second: u64) -> u8 {
         let whole = |power: u8| second >> power;
