@@ -78,6 +78,9 @@ pub(super) fn thread(tid: u32) -> Option<(char, u64)> {
 pub fn set_nice(nice: i32) -> Result<i32, String> {
     // SAFETY: a plain system call; 0 is the calling thread. -1 is also a value; an error cannot be distinguished and need not be.
     let before = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+    if before == nice {
+        return Ok(before);
+    }
     // SAFETY: as above.
     if unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) } != 0 {
         return Err(format!("nice {nice}: {}", std::io::Error::last_os_error()));
