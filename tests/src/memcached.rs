@@ -33,19 +33,19 @@ impl Memcached {
     }
 
     /// A new connection.
-    pub fn client(&self) -> Client {
+    pub fn client(&self) -> MemcachedClient {
         let stream = TcpStream::connect(self.address).expect("a connection");
         stream.set_nodelay(true).expect("nodelay");
         stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a time limit");
-        Client(BufReader::new(stream))
+        MemcachedClient(BufReader::new(stream))
     }
 }
 
 /// A connection that sends exactly the given bytes.
 #[derive(Debug)]
-pub struct Client(BufReader<TcpStream>);
+pub struct MemcachedClient(BufReader<TcpStream>);
 
-impl Client {
+impl MemcachedClient {
     /// Sends these bytes.
     pub fn send(&mut self, bytes: &[u8]) {
         self.0.get_mut().write_all(bytes).expect("to memcached");

@@ -13,7 +13,7 @@ use crate::runtimes::declared::Declared;
 use crate::runtimes::tls::Libraries;
 use crate::runtimes::{Extras, WatchWakes};
 use crate::service_classes::ServiceClasses;
-use crate::tail_sampling::TailSettings;
+use crate::tail_sampling::TailSamplingSettings;
 
 mod agent;
 mod class_rules;
@@ -144,7 +144,7 @@ pub struct Config {
     /// Finished spans.
     pub transactions: Transactions,
     /// Which transactions are exported.
-    pub export: TailSettings,
+    pub export: TailSamplingSettings,
     /// Windows of cost, and their files.
     pub history: History,
     /// When a change between windows is a finding, and where findings are posted.

@@ -1,12 +1,12 @@
 //! Vocabulary shared by several layers. Plain data: no behaviour beyond naming and formatting.
 
 mod call_site;
-mod kept;
 mod network;
 mod process_end;
 mod protocol;
 #[cfg(test)]
 pub(crate) mod sample_span;
+mod sampling_decision;
 mod stack;
 
 use std::fmt;
@@ -15,10 +15,10 @@ use std::sync::Arc;
 use tracer_common::inband_context;
 
 pub use call_site::{CallSite, CodePlace};
-pub use kept::{Kept, KeptBecause, Threshold};
 pub use network::{FailedConnect, Network, Opening};
 pub use process_end::ProcessEnd;
 pub use protocol::{Conventions, ProtocolId};
+pub use sampling_decision::{KeepReason, SamplingDecision, Threshold};
 pub use stack::{Interpreted, Owner, StackSample, Wait, WakerStack};
 
 /// Nanoseconds of `CLOCK_MONOTONIC`, the clock of every kernel record.
@@ -423,7 +423,7 @@ pub struct Span {
     /// Client side: where in its program it was made, if its stack was taken.
     pub called_from: Option<Arc<CallSite>>,
     /// Why it is exported, if not all are.
-    pub kept: Option<Kept>,
+    pub kept: Option<SamplingDecision>,
 }
 
 impl Span {

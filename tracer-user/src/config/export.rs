@@ -6,8 +6,8 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::{ConfigError, Source};
-use crate::model::KeptBecause;
-use crate::tail_sampling::TailSettings;
+use crate::model::KeepReason;
+use crate::tail_sampling::TailSamplingSettings;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -27,7 +27,7 @@ fn share(text: &str) -> Option<f64> {
 
 impl ExportFile {
     /// Puts what is given in the place of defaults.
-    pub(super) fn apply(self, source: &Source<'_>, settings: &mut TailSettings) -> Result<(), ConfigError> {
+    pub(super) fn apply(self, source: &Source<'_>, settings: &mut TailSamplingSettings) -> Result<(), ConfigError> {
         if let Some(given) = &self.share {
             settings.share = share(given.get_ref()).ok_or_else(|| {
                 source.wrong(&given.span(), "expected a share of transactions, \"0%\" or \"0.0001%\" to \"100%\"")
@@ -35,7 +35,7 @@ impl ExportFile {
         }
         if let Some(reasons) = &self.keep {
             let reason = |given: &Spanned<String>| {
-                let known = KeptBecause::ALL.into_iter().find(|reason| reason.name() == given.get_ref());
+                let known = KeepReason::ALL.into_iter().find(|reason| reason.name() == given.get_ref());
                 known.ok_or_else(|| {
                     source.wrong(&given.span(), "expected \"failed\", \"slow\", \"rare\" or \"finding\"")
                 })
@@ -64,9 +64,9 @@ mod tests {
     #[test]
     fn what_is_given_takes_the_place_of_defaults() {
         let text = "[export]\nshare = \"2.5%\"\nkeep = [\"finding\", \"failed\"]\nrare_per_minute = 3\nspans_per_second = 500\nwait = \"30s\"\n";
-        let expected = TailSettings {
+        let expected = TailSamplingSettings {
             share: 0.025,
-            keep: vec![KeptBecause::Finding, KeptBecause::Failed],
+            keep: vec![KeepReason::Finding, KeepReason::Failed],
             rare_per_minute: 3,
             spans_per_second: Some(500),
             wait: Duration::from_secs(30),

@@ -11,7 +11,7 @@ use tracer_common::exchange_counts::{ClassCosts, CountingRule, ExchangeSums, Req
 use tracer_common::limits::COUNTED_CLASSES_MAX;
 
 use self::counted_spans::{since, spans};
-use self::qualification::{Load, Process, Refusal, SEEN_BEFORE, STATES, refusal};
+use self::qualification::{ExchangeRate, ProcessState, Refusal, SEEN_BEFORE, STATES, refusal};
 use super::Pipeline;
 use crate::guard::tables::TableUse;
 use crate::model::{ClassId, Cost, Nanos, Outcome, Owner, Side, Sink, Span, SpanId};
@@ -63,7 +63,7 @@ pub struct ExchangeCounts {
     on: bool,
     /// Of a process with many exchanges only some are seen whole, though there is room for all.
     adapts: bool,
-    processes: HashMap<u32, Process>,
+    processes: HashMap<u32, ProcessState>,
     /// By the kernel's number; 0 is none.
     classes: Vec<Option<CountedClass>>,
     numbers: HashMap<ClassKey, u32>,
@@ -89,7 +89,7 @@ impl ExchangeCounts {
     /// Every request is to be seen whole from now on.
     fn stop(&mut self, prefixes: &mut RequestPrefixes) {
         self.on = false;
-        let qualified = self.processes.drain().filter(|(_, process)| matches!(process, Process::Qualified(..)));
+        let qualified = self.processes.drain().filter(|(_, process)| matches!(process, ProcessState::Qualified(..)));
         self.orders.extend(qualified.map(|(pid, _)| CountingOrder::Process(pid, None)));
         forget(prefixes, &mut self.orders, |_, _| true);
     }
@@ -112,26 +112,26 @@ impl ExchangeCounts {
             self.crowded += 1;
             return;
         }
-        let now = Process::Seen(span.side, span.protocol, 0);
+        let now = ProcessState::Seen(span.side, span.protocol, 0);
         let process = self.processes.entry(span.pid).or_insert(now);
         let (side, protocol) = match process {
-            Process::Seen(side, protocol, _) => (*side, *protocol),
-            Process::Qualified(side, protocol, load) => {
+            ProcessState::Seen(side, protocol, _) => (*side, *protocol),
+            ProcessState::Qualified(side, protocol, load) => {
                 load.seen += 1;
                 (*side, *protocol)
             }
-            Process::Refused(_) => return,
+            ProcessState::Refused(_) => return,
         };
         if let Some(why) = refusal(side, protocol, span) {
             self.refuse(prefixes, span.pid, why);
             return;
         }
-        if let Process::Seen(_, _, seen) = process {
+        if let ProcessState::Seen(_, _, seen) = process {
             *seen += 1;
             if *seen < SEEN_BEFORE {
                 return;
             }
-            *process = Process::Qualified(side, protocol, Load::default());
+            *process = ProcessState::Qualified(side, protocol, ExchangeRate::default());
             self.orders.push(CountingOrder::Process(span.pid, rule(protocol)));
         }
         match beginning {
@@ -154,7 +154,7 @@ impl ExchangeCounts {
 
     /// Requests of a process are to be seen whole from now on.
     fn refuse(&mut self, prefixes: &mut RequestPrefixes, pid: u32, why: Refusal) {
-        if let Some(Process::Qualified(..)) = self.processes.insert(pid, Process::Refused(why)) {
+        if let Some(ProcessState::Qualified(..)) = self.processes.insert(pid, ProcessState::Refused(why)) {
             self.orders.push(CountingOrder::Process(pid, None));
             forget(prefixes, &mut self.orders, |tgid, _| tgid == pid);
         }
@@ -202,7 +202,7 @@ impl ExchangeCounts {
 
     /// A process is gone.
     fn gone(&mut self, prefixes: &mut RequestPrefixes, pid: u32) {
-        if !matches!(self.processes.remove(&pid), Some(Process::Qualified(..) | Process::Refused(_))) {
+        if !matches!(self.processes.remove(&pid), Some(ProcessState::Qualified(..) | ProcessState::Refused(_))) {
             return;
         }
         forget(prefixes, &mut self.orders, |tgid, _| tgid == pid);
@@ -230,7 +230,7 @@ impl ExchangeCounts {
                 continue;
             }
             self.counted += more.count;
-            if let Some(Process::Qualified(_, _, load)) = self.processes.get_mut(&class.key.pid) {
+            if let Some(ProcessState::Qualified(_, _, load)) = self.processes.get_mut(&class.key.pid) {
                 load.seen += more.count;
             }
             spans(&class.example, key.outcome, &more, now, &mut counted.spans);
@@ -258,7 +258,7 @@ impl ExchangeCounts {
     /// A second has passed: decides how many exchanges of each process are seen whole.
     fn adapt(&mut self) {
         for (pid, process) in &mut self.processes {
-            let Process::Qualified(_, protocol, load) = process else { continue };
+            let ProcessState::Qualified(_, protocol, load) = process else { continue };
             let second = std::mem::take(&mut load.seen);
             let reported = load.reported_of(second);
             if self.adapts && reported != load.reported {

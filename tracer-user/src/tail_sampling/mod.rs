@@ -6,7 +6,7 @@
 //! so the share of all with a reason (normally 1) is the probability of each of them, as the specification of consistent sampling asks,
 //! and sums of adjusted counts are unbiased. Pure.
 
-mod held;
+mod held_transactions;
 mod reasons;
 mod shares;
 mod trace_state;
@@ -17,8 +17,8 @@ use std::time::Duration;
 use rustc_hash::FxHashMap;
 
 use crate::guard::tables::{TableUse, scaled};
-use crate::model::{ClassId, Kept, KeptBecause, Nanos, Span, SpanId, Threshold, TraceId};
-use held::Held;
+use crate::model::{ClassId, KeepReason, Nanos, SamplingDecision, Span, SpanId, Threshold, TraceId};
+use held_transactions::HeldTransactions;
 use reasons::Reasons;
 use shares::Shares;
 pub use trace_state::{randomness, with_threshold};
@@ -31,11 +31,11 @@ const REMEMBERED: Nanos = 60_000_000_000;
 
 /// What is exported.
 #[derive(Clone, Debug, PartialEq)]
-pub struct TailSettings {
+pub struct TailSamplingSettings {
     /// Share of transactions without a reason, 0 to 1.
     pub share: f64,
     /// Reasons that keep a transaction.
-    pub keep: Vec<KeptBecause>,
+    pub keep: Vec<KeepReason>,
     /// A class with fewer requests a minute is rare.
     pub rare_per_minute: u32,
     /// Most exported spans a second.
@@ -44,11 +44,11 @@ pub struct TailSettings {
     pub wait: Duration,
 }
 
-impl Default for TailSettings {
+impl Default for TailSamplingSettings {
     fn default() -> Self {
         Self {
             share: 1.0,
-            keep: vec![KeptBecause::Failed, KeptBecause::Slow, KeptBecause::Rare],
+            keep: vec![KeepReason::Failed, KeepReason::Slow, KeepReason::Rare],
             rare_per_minute: 10,
             spans_per_second: None,
             wait: Duration::from_secs(10),
@@ -61,17 +61,17 @@ pub const DECISION_NAMES: [&str; 6] = ["failed", "slow", "rare", "finding", "sha
 
 /// Numbers by [`DECISION_NAMES`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Decided {
+pub struct DecisionCounts {
     /// Transactions; what comes after a decision not to export one is another.
     pub transactions: [u64; DECISION_NAMES.len()],
     /// Spans.
     pub spans: [u64; DECISION_NAMES.len()],
 }
 
-fn index(kept: Option<Kept>) -> usize {
+fn index(kept: Option<SamplingDecision>) -> usize {
     match kept {
-        Some(Kept { because: Some(reason), .. }) => reason as usize,
-        Some(Kept { because: None, .. }) => 4,
+        Some(SamplingDecision { because: Some(reason), .. }) => reason as usize,
+        Some(SamplingDecision { because: None, .. }) => 4,
         None => 5,
     }
 }
@@ -81,31 +81,31 @@ fn index(kept: Option<Kept>) -> usize {
 pub struct TailSampling {
     reasons: Reasons,
     shares: Shares,
-    held: Held,
+    held: HeldTransactions,
     /// Exported transactions, for spans that come later; oldest last.
-    decisions: FxHashMap<TraceId, Kept>,
+    decisions: FxHashMap<TraceId, SamplingDecision>,
     remembered: VecDeque<(Nanos, TraceId)>,
     decisions_most: usize,
     /// Decisions that were forgotten early.
     forgotten: u64,
-    decided: Decided,
+    decided: DecisionCounts,
 }
 
 impl TailSampling {
     /// Within a memory limit of `memory` bytes; `None` if the settings export everything.
-    pub fn new(settings: &TailSettings, memory: u64) -> Option<Self> {
+    pub fn new(settings: &TailSamplingSettings, memory: u64) -> Option<Self> {
         if settings.share >= 1.0 && settings.spans_per_second.is_none() {
             return None;
         }
         Some(Self {
             reasons: Reasons::new(settings),
             shares: Shares::new(settings.share, settings.spans_per_second),
-            held: Held::new(settings.wait.as_nanos() as u64, scaled(HELD, memory)),
+            held: HeldTransactions::new(settings.wait.as_nanos() as u64, scaled(HELD, memory)),
             decisions: FxHashMap::default(),
             remembered: VecDeque::new(),
             decisions_most: scaled(DECISIONS, memory),
             forgotten: 0,
-            decided: Decided::default(),
+            decided: DecisionCounts::default(),
         })
     }
 
@@ -117,20 +117,26 @@ impl TailSampling {
         is_top: bool,
         now: Nanos,
         tail: impl FnOnce(ClassId) -> (u64, Nanos),
-    ) -> Option<KeptBecause> {
+    ) -> Option<KeepReason> {
         self.reasons.of(span, is_top, now, tail)
     }
 
     /// A span has finished. The answer is the decision, if that was made before; else the span is held, and [`Self::due`] gives
     /// it back. `is_top`: it is the first of its transaction on this host.
-    pub fn offer(&mut self, span: &Span, is_top: bool, reason: Option<KeptBecause>, now: Nanos) -> Option<Kept> {
+    pub fn offer(
+        &mut self,
+        span: &Span,
+        is_top: bool,
+        reason: Option<KeepReason>,
+        now: Nanos,
+    ) -> Option<SamplingDecision> {
         let Some(kept) = self.decisions.get_mut(&span.trace) else {
             self.held.add(span.clone(), is_top, reason, now);
             return None;
         };
         // It would be exported for this reason whether in the share or not, so it does not stand for others.
         if kept.because.is_none() && reason.is_some() {
-            *kept = Kept { because: reason, threshold: self.shares.reasons.min(kept.threshold) };
+            *kept = SamplingDecision { because: reason, threshold: self.shares.reasons.min(kept.threshold) };
         }
         let kept = *kept;
         self.shares.seen(kept.because.is_some(), 1);
@@ -147,7 +153,7 @@ impl TailSampling {
             let has_reason = transaction.reason.is_some();
             self.shares.seen(has_reason, transaction.spans.len());
             let threshold = if has_reason { self.shares.reasons } else { self.shares.others };
-            let kept = Kept { because: transaction.reason, threshold };
+            let kept = SamplingDecision { because: transaction.reason, threshold };
             let kept = threshold.keeps(transaction.randomness(trace)).then_some(kept);
             let index = index(kept);
             self.decided.transactions[index] += 1;
@@ -164,7 +170,7 @@ impl TailSampling {
         None
     }
 
-    fn remember(&mut self, trace: TraceId, kept: Kept, now: Nanos) {
+    fn remember(&mut self, trace: TraceId, kept: SamplingDecision, now: Nanos) {
         if self.decisions.insert(trace, kept).is_none() {
             self.remembered.push_back((now, trace));
         }
@@ -195,7 +201,7 @@ impl TailSampling {
 
     /// Whether open findings keep transactions.
     pub fn wants_findings(&self) -> bool {
-        self.reasons.wants(KeptBecause::Finding)
+        self.reasons.wants(KeepReason::Finding)
     }
 
     /// Classes with open findings.
@@ -204,7 +210,7 @@ impl TailSampling {
     }
 
     /// What became of transactions so far.
-    pub fn decided(&self) -> Decided {
+    pub fn decided(&self) -> DecisionCounts {
         self.decided
     }
 
@@ -220,7 +226,7 @@ impl TailSampling {
 }
 
 /// The threshold of a span after a downstream share: no stage can lower what an earlier one raised.
-pub fn combined(kept: Option<Kept>, share: Threshold) -> Option<Threshold> {
+pub fn combined(kept: Option<SamplingDecision>, share: Threshold) -> Option<Threshold> {
     let before = kept.map(|kept| kept.threshold);
     if share == Threshold::ALL { before } else { before.max(Some(share)) }
 }

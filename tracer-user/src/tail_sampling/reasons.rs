@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use rustc_hash::FxHashMap;
 
-use super::TailSettings;
-use crate::model::{ClassId, KeptBecause, Nanos, Span};
+use super::TailSamplingSettings;
+use crate::model::{ClassId, KeepReason, Nanos, Span};
 
 /// How long the tail of a class counts before it is asked for again, nanoseconds.
 const FRESH: Nanos = 1_000_000_000;
@@ -26,7 +26,7 @@ struct Minutes {
 /// Why transactions are kept.
 #[derive(Debug)]
 pub(super) struct Reasons {
-    keep: [bool; KeptBecause::ALL.len()],
+    keep: [bool; KeepReason::ALL.len()],
     /// A class with fewer requests a minute is rare.
     rare: u32,
     /// By class, of which there is a limit.
@@ -38,13 +38,13 @@ pub(super) struct Reasons {
 }
 
 impl Reasons {
-    pub(super) fn new(settings: &TailSettings) -> Self {
-        let keep = KeptBecause::ALL.map(|reason| settings.keep.contains(&reason));
+    pub(super) fn new(settings: &TailSamplingSettings) -> Self {
+        let keep = KeepReason::ALL.map(|reason| settings.keep.contains(&reason));
         let (minutes, slow, findings) = (Vec::new(), FxHashMap::default(), HashSet::new());
         Self { keep, rare: settings.rare_per_minute, minutes, slow, findings }
     }
 
-    pub(super) fn wants(&self, reason: KeptBecause) -> bool {
+    pub(super) fn wants(&self, reason: KeepReason) -> bool {
         self.keep[reason as usize]
     }
 
@@ -60,19 +60,19 @@ impl Reasons {
         is_top: bool,
         now: Nanos,
         tail: impl FnOnce(ClassId) -> (u64, Nanos),
-    ) -> Option<KeptBecause> {
+    ) -> Option<KeepReason> {
         // Whatever else it is, it counts.
-        let is_rare = self.wants(KeptBecause::Rare) && self.is_rare(span.class, now);
-        if self.wants(KeptBecause::Failed) && span.error {
-            return Some(KeptBecause::Failed);
+        let is_rare = self.wants(KeepReason::Rare) && self.is_rare(span.class, now);
+        if self.wants(KeepReason::Failed) && span.error {
+            return Some(KeepReason::Failed);
         }
-        if is_top && self.wants(KeptBecause::Slow) && self.is_slow(span, now, tail) {
-            return Some(KeptBecause::Slow);
+        if is_top && self.wants(KeepReason::Slow) && self.is_slow(span, now, tail) {
+            return Some(KeepReason::Slow);
         }
         if is_rare {
-            return Some(KeptBecause::Rare);
+            return Some(KeepReason::Rare);
         }
-        (self.wants(KeptBecause::Finding) && self.findings.contains(&span.class)).then_some(KeptBecause::Finding)
+        (self.wants(KeepReason::Finding) && self.findings.contains(&span.class)).then_some(KeepReason::Finding)
     }
 
     fn is_slow(&mut self, span: &Span, now: Nanos, tail: impl FnOnce(ClassId) -> (u64, Nanos)) -> bool {
@@ -110,25 +110,25 @@ mod tests {
     use super::*;
     use crate::model::sample_span::span;
 
-    fn reasons(keep: &[KeptBecause]) -> Reasons {
-        Reasons::new(&TailSettings { keep: keep.into(), rare_per_minute: 3, ..TailSettings::default() })
+    fn reasons(keep: &[KeepReason]) -> Reasons {
+        Reasons::new(&TailSamplingSettings { keep: keep.into(), rare_per_minute: 3, ..TailSamplingSettings::default() })
     }
 
     #[test]
     fn slow_is_beyond_the_99th_percentile_of_enough_requests() {
-        let mut reasons = reasons(&[KeptBecause::Slow]);
+        let mut reasons = reasons(&[KeepReason::Slow]);
         let mut of = |duration, is_top, at, tail| reasons.of(&span(1, 0, duration, true), is_top, at, |_| tail);
         assert_eq!(of(10_000, true, 0, (99, 1_000)), None);
-        assert_eq!(of(10_000, true, FRESH, (100, 1_000)), Some(KeptBecause::Slow));
+        assert_eq!(of(10_000, true, FRESH, (100, 1_000)), Some(KeepReason::Slow));
         assert_eq!(of(10_000, false, FRESH, (100, 1_000)), None);
         // What is known counts for a second; the sketch is exact to 2 %.
         assert_eq!(of(1_020, true, FRESH, (100, 500)), None);
-        assert_eq!(of(1_020, true, 2 * FRESH, (100, 500)), Some(KeptBecause::Slow));
+        assert_eq!(of(1_020, true, 2 * FRESH, (100, 500)), Some(KeepReason::Slow));
     }
 
     #[test]
     fn a_class_is_rare_until_a_minute_has_more() {
-        let mut reasons = reasons(&[KeptBecause::Rare]);
+        let mut reasons = reasons(&[KeepReason::Rare]);
         let mut at = |now| reasons.of(&span(1, 0, 1, false), false, now, |_| (0, 0)).is_some();
         // The first of a class that turns out to be frequent, and then no more.
         assert_eq!([0, 1, 2, 3, 4].map(&mut at), [true, true, true, false, false]);
@@ -139,13 +139,13 @@ mod tests {
 
     #[test]
     fn the_strongest_reason_is_named() {
-        let all = [KeptBecause::Finding, KeptBecause::Rare, KeptBecause::Failed];
+        let all = [KeepReason::Finding, KeepReason::Rare, KeepReason::Failed];
         let mut found = reasons(&all);
         found.set_findings(HashSet::from([ClassId(0)]));
         let mut of = |error| found.of(&span(1, 0, 1, error), true, 0, |_| (0, 0));
-        assert_eq!(of(true), Some(KeptBecause::Failed));
+        assert_eq!(of(true), Some(KeepReason::Failed));
         assert_eq!(
-            [of(false), of(false), of(false)].map(|reason| reason.map(KeptBecause::name)),
+            [of(false), of(false), of(false)].map(|reason| reason.map(KeepReason::name)),
             [Some("rare"), Some("rare"), Some("finding")]
         );
         assert_eq!(reasons(&[]).of(&span(1, 0, 1, true), true, 0, |_| (0, 0)), None);

@@ -9,7 +9,7 @@ use crate::model::sample_span::span;
 const SECOND: Nanos = 1_000_000_000;
 
 fn sampling(share: f64, memory: u64) -> TailSampling {
-    TailSampling::new(&TailSettings { share, ..TailSettings::default() }, memory).expect("a choice")
+    TailSampling::new(&TailSamplingSettings { share, ..TailSamplingSettings::default() }, memory).expect("a choice")
 }
 
 /// A generator of random trace ids (SplitMix64).
@@ -35,8 +35,8 @@ fn all_due(sampling: &mut TailSampling, now: Nanos, over: bool) -> Vec<Span> {
 
 #[test]
 fn nothing_is_chosen_where_everything_is_wanted() {
-    assert!(TailSampling::new(&TailSettings::default(), 1 << 29).is_none());
-    let bounded = TailSettings { spans_per_second: Some(5), ..TailSettings::default() };
+    assert!(TailSampling::new(&TailSamplingSettings::default(), 1 << 29).is_none());
+    let bounded = TailSamplingSettings { spans_per_second: Some(5), ..TailSamplingSettings::default() };
     assert!(TailSampling::new(&bounded, 1 << 29).is_some());
 }
 
@@ -52,7 +52,7 @@ fn adjusted_counts_add_up_to_what_there_was() {
         let failed = random.next() % 20 == 0;
         truth[usize::from(failed)] += 2;
         // The call is reported before its request, and which of the two failed differs.
-        let (call_failed, reason) = (failed && turn % 2 == 0, failed.then_some(KeptBecause::Failed));
+        let (call_failed, reason) = (failed && turn % 2 == 0, failed.then_some(KeepReason::Failed));
         let given = |is_it: bool| reason.filter(|_| is_it);
         assert_eq!(sampling.offer(&span(trace, now, 1, call_failed), false, given(call_failed), now), None);
         let is_request = failed && !call_failed;
@@ -96,13 +96,13 @@ fn a_second_host_chooses_the_same_traces() {
 #[test]
 fn spans_wait_for_their_transaction_and_not_for_longer() {
     let mut sampling = sampling(0.0, 1 << 29);
-    let failed = Some(KeptBecause::Failed);
+    let failed = Some(KeepReason::Failed);
     // Its first span ends: half a second later it is decided, with what came until then.
     sampling.offer(&span(1, 0, 1, true), false, failed, 0);
     sampling.offer(&span(1, 1, 1, false), true, None, SECOND);
     assert!(all_due(&mut sampling, SECOND + SECOND / 4, false).is_empty());
     sampling.offer(&span(1, 2, 1, false), false, None, SECOND + SECOND / 4);
-    let kept = Some(Kept { because: failed, threshold: Threshold::ALL });
+    let kept = Some(SamplingDecision { because: failed, threshold: Threshold::ALL });
     let spans = all_due(&mut sampling, SECOND + SECOND / 2, false);
     assert_eq!(spans.iter().map(|span| span.kept).collect::<Vec<_>>(), [kept; 3]);
     // What comes later follows, as long as the decision is remembered.
@@ -128,11 +128,11 @@ fn a_late_reason_changes_the_weight_of_what_comes() {
     let (mut sampling, trace) = (sampling(0.1, 1 << 29), (1 << 56) - 1);
     sampling.offer(&span(trace, 0, 1, false), true, None, 0);
     let first = all_due(&mut sampling, SECOND, false);
-    let share = Some(Kept { because: None, threshold: Threshold::of_share(0.1) });
+    let share = Some(SamplingDecision { because: None, threshold: Threshold::of_share(0.1) });
     assert_eq!(first[0].kept, share);
     assert_eq!(sampling.offer(&span(trace, 1, 1, false), false, None, SECOND), share);
-    let failed = Some(Kept { because: Some(KeptBecause::Failed), threshold: Threshold::ALL });
-    for reason in [Some(KeptBecause::Failed), None] {
+    let failed = Some(SamplingDecision { because: Some(KeepReason::Failed), threshold: Threshold::ALL });
+    for reason in [Some(KeepReason::Failed), None] {
         assert_eq!(sampling.offer(&span(trace, 2, 1, false), false, reason, SECOND), failed);
     }
     assert_eq!((sampling.decided().spans[index(share)], sampling.decided().spans[index(failed)]), (2, 2));
@@ -166,12 +166,12 @@ fn tables_are_bounded() {
 fn what_is_found_to_belong_together_is_decided_together() {
     let mut sampling = sampling(0.0, 1 << 29);
     sampling.offer(&span(1, 0, 1, false), true, None, 0);
-    sampling.offer(&span(2, 10, 1, true), false, Some(KeptBecause::Failed), 1);
+    sampling.offer(&span(2, 10, 1, true), false, Some(KeepReason::Failed), 1);
     sampling.rename(TraceId(1), TraceId(2));
     // The other way round, into one that holds nothing yet.
     sampling.offer(&span(3, 20, 1, false), true, None, 2);
     sampling.adopt(SpanId(21), TraceId(3), SpanId(5), TraceId(4));
-    sampling.offer(&span(4, 30, 1, true), false, Some(KeptBecause::Failed), 3);
+    sampling.offer(&span(4, 30, 1, true), false, Some(KeepReason::Failed), 3);
     let mut spans = all_due(&mut sampling, 20 * SECOND, false);
     spans.sort_by_key(|span| span.start);
     let found: Vec<_> = spans.iter().map(|span| (span.trace.0, span.parent)).collect();
@@ -193,7 +193,7 @@ fn randomness_that_the_caller_gave_decides() {
 #[test]
 fn no_later_stage_lowers_a_threshold() {
     let (tenth, half) = (Threshold::of_share(0.1), Threshold::of_share(0.5));
-    let kept = |threshold| Some(Kept { because: None, threshold });
+    let kept = |threshold| Some(SamplingDecision { because: None, threshold });
     assert_eq!(combined(None, Threshold::ALL), None);
     assert_eq!(combined(None, half), Some(half));
     assert_eq!(combined(kept(tenth), half), Some(tenth));

@@ -20,14 +20,14 @@ const REFRESH: Duration = Duration::from_millis(20);
 const OPEN_FILES: usize = 64;
 
 /// A file that was opened for a request, if it was a regular one.
-pub(super) type Opened = io::Result<Option<File>>;
+pub(super) type OpenResult = io::Result<Option<File>>;
 
 /// A request that has not been served.
 #[derive(Debug)]
 struct Waiting {
     request: TableRequest,
-    /// Opened when it was asked for: the process by which it is reached may end before its turn comes, as compilers do.
-    file: Option<Opened>,
+    /// OpenResult when it was asked for: the process by which it is reached may end before its turn comes, as compilers do.
+    file: Option<OpenResult>,
     /// Walks that ended for want of the table.
     walks: u32,
     /// Its number among all requests.
@@ -55,7 +55,7 @@ pub(super) struct RequestQueue {
 impl RequestQueue {
     /// Adds a request, and opens its file by `open` where there is room for that. One for the same file has its place: another
     /// walk waits for it.
-    pub(super) fn push(&mut self, request: TableRequest, open: impl FnOnce(&TableRequest) -> Opened) {
+    pub(super) fn push(&mut self, request: TableRequest, open: impl FnOnce(&TableRequest) -> OpenResult) {
         if let Some(waiting) = self.waiting.get_mut(&request.key) {
             // The process of an earlier request may be gone.
             waiting.request = request;
@@ -85,7 +85,7 @@ impl RequestQueue {
     }
 
     /// The request that is served next, and its file, if that was opened. `large`: also that of a large file.
-    pub(super) fn pop(&mut self, large: bool) -> Option<(TableRequest, Option<Opened>)> {
+    pub(super) fn pop(&mut self, large: bool) -> Option<(TableRequest, Option<OpenResult>)> {
         let all = self.waiting.iter().filter(|(key, _)| large || key.size < LARGE);
         let (key, _) = if self.popped % OLDEST_EVERY == OLDEST_EVERY - 1 {
             all.min_by_key(|(_, waiting)| waiting.number)?

@@ -21,7 +21,7 @@ use super::compile::{Table, compile};
 use super::image::{Image, NoTable};
 use super::java::JavaProcesses;
 use super::large_table::{LARGE, LargeTable, LargeTableJob};
-use super::request_queue::{Opened, RequestQueue};
+use super::request_queue::{OpenResult, RequestQueue};
 use super::store::{Bounds, Maps, Store};
 use crate::guard::self_process::{self, thread_cpu};
 use crate::guard::tables::TableUse;
@@ -232,7 +232,7 @@ impl Worker {
     }
 
     /// The request that comes next, of those that have not been served, and its file.
-    fn next(&mut self) -> Option<(TableRequest, Option<Opened>)> {
+    fn next(&mut self) -> Option<(TableRequest, Option<OpenResult>)> {
         self.finish_large();
         while let Some(request) = self.tables.request() {
             self.requests.push(request, open);
@@ -287,7 +287,7 @@ impl Worker {
         }
     }
 
-    fn serve(&mut self, request: &TableRequest, file: Option<Opened>) {
+    fn serve(&mut self, request: &TableRequest, file: Option<OpenResult>) {
         let begin = thread_cpu();
         let TableRequest { key, tgid, .. } = *request;
         if key.device == JIT_CODE {
@@ -393,12 +393,12 @@ fn path(request: &TableRequest) -> String {
 }
 
 /// Opens the file of a request; code that a process made has none.
-fn open(request: &TableRequest) -> Opened {
+fn open(request: &TableRequest) -> OpenResult {
     if request.key.device == JIT_CODE { Ok(None) } else { open_mapped(&path(request), request.key.size) }
 }
 
 /// Opens a mapped file; `None` when it is no regular file, or too large.
-fn open_mapped(path: &str, size: u64) -> Opened {
+fn open_mapped(path: &str, size: u64) -> OpenResult {
     // Before it is opened: opening a device can do something.
     let about = fs::metadata(path)?;
     if !about.is_file() || about.len() > FILE_BYTES {

@@ -16,7 +16,7 @@ const SWITCHING: u16 = 101;
 const CHANGES_THE_CONNECTION: [&str; 8] =
     ["CONNECT", "MULTI", "EXEC", "SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE", "MONITOR", "watch"];
 
-/// Names of [`Process::state`].
+/// Names of [`ProcessState::state`].
 pub(super) const STATES: [&str; 9] = [
     "counted",
     "too_few_seen",
@@ -31,24 +31,24 @@ pub(super) const STATES: [&str; 9] = [
 
 /// What a process was seen to do.
 #[derive(Debug)]
-pub(super) enum Process {
+pub(super) enum ProcessState {
     /// It may qualify: its side, its protocol, and exchanges seen so far.
     Seen(Side, ProtocolId, u32),
-    Qualified(Side, ProtocolId, Load),
+    Qualified(Side, ProtocolId, ExchangeRate),
     /// It does something that must be seen whole.
     Refused(Refusal),
 }
 
 /// How many exchanges of a process there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Load {
+pub(super) struct ExchangeRate {
     /// Since the last reading.
     pub(super) seen: u64,
     /// [`CountingRule::reported`](tracer_common::exchange_counts::CountingRule::reported).
     pub(super) reported: u8,
 }
 
-impl Load {
+impl ExchangeRate {
     /// What [`Self::reported`] is to be if a process has `second` exchanges in a second. It changes only where they have
     /// clearly become more or fewer, because each change has every thread look up its policy.
     pub(super) fn reported_of(self, second: u64) -> u8 {
@@ -92,7 +92,7 @@ impl Refusal {
     }
 }
 
-impl Process {
+impl ProcessState {
     /// For a metric.
     pub(super) fn state(&self) -> &'static str {
         match self {
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn of_many_exchanges_about_a_thousand_a_second_are_seen_whole() {
-        let of = |reported, second| Load { seen: 0, reported }.reported_of(second);
+        let of = |reported, second| ExchangeRate { seen: 0, reported }.reported_of(second);
         assert_eq!([of(0, 900), of(0, 1_100), of(0, 30_000), of(0, u64::MAX)], [0, 1, 5, REPORTED_LEAST]);
         // It stays while as many as that are left, and follows when they are clearly more or fewer.
         assert_eq!([of(5, 16_000), of(5, 32_000), of(5, 33_000), of(5, 7_000), of(5, 10)], [5, 5, 6, 3, 0]);

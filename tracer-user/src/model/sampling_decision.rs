@@ -61,7 +61,7 @@ impl fmt::Display for Threshold {
 
 /// What is known of a transaction at its end that keeps it, the strongest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum KeptBecause {
+pub enum KeepReason {
     /// A span of it failed.
     Failed,
     /// Its first span here took longer than nearly all of its class.
@@ -72,7 +72,7 @@ pub enum KeptBecause {
     Finding,
 }
 
-impl KeptBecause {
+impl KeepReason {
     /// All reasons.
     pub const ALL: [Self; 4] = [Self::Failed, Self::Slow, Self::Rare, Self::Finding];
 
@@ -89,9 +89,9 @@ impl KeptBecause {
 
 /// The decision to export a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct SamplingDecision {
     /// The reason; `None`: its transaction is in the share of all others.
-    pub because: Option<KeptBecause>,
+    pub because: Option<KeepReason>,
     /// The threshold of all that are kept for this reason, or of that share.
     pub threshold: Threshold,
 }

@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 
 use super::trace_state::{explicit_randomness, randomness};
 use crate::guard::tables::TableUse;
-use crate::model::{KeptBecause, Nanos, Span, SpanId, TraceId};
+use crate::model::{KeepReason, Nanos, Span, SpanId, TraceId};
 
 /// How long the others of a transaction are waited for once its first span has been reported, nanoseconds: reports of calls can
 /// be deferred twice by then.
@@ -19,14 +19,14 @@ const SLACK: usize = 1024;
 pub(super) struct HeldTransaction {
     pub(super) spans: Vec<Span>,
     /// The strongest reason so far.
-    pub(super) reason: Option<KeptBecause>,
+    pub(super) reason: Option<KeepReason>,
     /// When the first of the spans came, and that which is the first on this host.
     since: Nanos,
     top: Option<Nanos>,
 }
 
 impl HeldTransaction {
-    fn add_reason(&mut self, reason: Option<KeptBecause>) {
+    fn add_reason(&mut self, reason: Option<KeepReason>) {
         self.reason = match (self.reason, reason) {
             (Some(known), Some(reason)) => Some(known.min(reason)),
             (known, reason) => known.or(reason),
@@ -47,9 +47,9 @@ fn insert(queue: &mut VecDeque<(Nanos, TraceId)>, at: Nanos, trace: TraceId) {
     queue.insert(place, (at, trace));
 }
 
-/// Held transactions.
+/// HeldTransactions transactions.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct HeldTransactions {
     transactions: FxHashMap<TraceId, HeldTransaction>,
     /// By the time since when they are held, and by that of their first span. An entry is void if its transaction has another time.
     waiting: VecDeque<(Nanos, TraceId)>,
@@ -61,7 +61,7 @@ pub(super) struct Held {
     early: u64,
 }
 
-impl Held {
+impl HeldTransactions {
     pub(super) fn new(wait: Nanos, spans_most: usize) -> Self {
         Self {
             transactions: FxHashMap::default(),
@@ -74,7 +74,7 @@ impl Held {
         }
     }
 
-    pub(super) fn add(&mut self, span: Span, is_top: bool, reason: Option<KeptBecause>, now: Nanos) {
+    pub(super) fn add(&mut self, span: Span, is_top: bool, reason: Option<KeepReason>, now: Nanos) {
         let trace = span.trace;
         let held = self.transactions.entry(trace).or_insert_with(|| {
             self.waiting.push_back((now, trace));
