@@ -8,6 +8,7 @@ mod slab;
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use tracer_common::event::NetworkPath;
 
 use super::endpoints::Endpoints;
@@ -146,10 +147,18 @@ pub(super) struct NewSpan {
     pub(super) multiplexed: bool,
 }
 
-impl From<NewSpan> for OpenSpan {
+/// The memory that a span's parts have before anything is known of them.
+#[derive(Debug, Default)]
+struct BlankParts {
+    server: OnDemand<ServerSide>,
+    client: OnDemand<ClientSide>,
+    rare: OnDemand<Rare>,
+}
+
+impl OpenSpan {
     /// A span of which nothing else is known yet.
     #[inline]
-    fn from(begins: NewSpan) -> Self {
+    fn new(begins: NewSpan, parts: BlankParts) -> Self {
         let mut live = Self {
             id: begins.id,
             trace: begins.trace,
@@ -168,10 +177,10 @@ impl From<NewSpan> for OpenSpan {
             fingerprint: begins.fingerprint,
             read_as: begins.read_as,
             multiplexed: begins.multiplexed,
-            client: OnDemand::default(),
-            server: OnDemand::default(),
+            client: parts.client,
+            server: parts.server,
+            rare: parts.rare,
             known_beginning: 0,
-            rare: OnDemand::default(),
             network: NetworkSoFar::default(),
             class: None,
             first_reply: 0,
@@ -202,9 +211,24 @@ impl From<NewSpan> for OpenSpan {
         }
         live
     }
-}
 
-impl OpenSpan {
+    /// Forgets what its parts know; their memory stays.
+    fn clear_parts(&mut self) {
+        self.server.clear();
+        self.client.clear();
+        self.rare.clear();
+    }
+
+    /// Gives the memory of its parts, which are cleared.
+    #[inline]
+    fn take_parts(&mut self) -> BlankParts {
+        BlankParts {
+            server: std::mem::take(&mut self.server),
+            client: std::mem::take(&mut self.client),
+            rare: std::mem::take(&mut self.rare),
+        }
+    }
+
     /// Its first operation on the network.
     pub(super) fn begins_on(&mut self, path: NetworkPath) {
         self.network.measured(path, true);
@@ -300,7 +324,8 @@ impl OpenSpan {
 
     /// Time before its end in which at least one call was open.
     pub fn downstream(&self) -> u64 {
-        let mut calls: Vec<(Nanos, Nanos)> = self.server.calls.iter().map(|time| (time.start, time.end)).collect();
+        let mut calls: SmallVec<[(Nanos, Nanos); 8]> =
+            self.server.calls.iter().map(|time| (time.start, time.end)).collect();
         calls.sort_unstable();
         let (mut total, mut until) = (0, 0);
         let over = if self.end == 0 { Nanos::MAX } else { self.end };

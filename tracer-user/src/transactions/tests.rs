@@ -667,6 +667,7 @@ mod found {
     }
 }
 
+mod allocations;
 mod child_processes;
 mod contexts;
 mod event_loop;

@@ -9,6 +9,11 @@ pub trait Blank: Sized + 'static {
 
     /// The one that is read where there is none.
     fn blank() -> &'static Self;
+
+    /// Forgets what is known. What it holds of the heap may stay for the next time.
+    fn clear(&mut self) {
+        *self = Self::new();
+    }
 }
 
 /// A part in memory of its own, which it gets when it is first written. Until then it reads as blank.
@@ -26,12 +31,10 @@ impl<T> Default for OnDemand<T> {
 
 impl<T: Blank> OnDemand<T> {
     /// Blank again, with the memory that it has.
-    #[must_use]
-    pub fn cleared(mut self) -> Self {
+    pub fn clear(&mut self) {
         if let Some(part) = self.get_mut() {
-            *part = T::new();
+            part.clear();
         }
-        self
     }
 
     /// The part, if it was written.
@@ -87,5 +90,17 @@ mod tests {
         part.calls.push(5);
         assert_eq!((part.calls.len(), part.take(|part| &mut part.calls)), (1, vec![5]));
         assert_eq!(part.get_mut(), Some(&mut Part { calls: Vec::new() }));
+    }
+
+    #[test]
+    fn a_cleared_part_reads_as_blank_in_the_same_memory() {
+        let mut part = OnDemand::<Part>::default();
+        part.clear();
+        assert!(part.get_mut().is_none(), "clearing writes nothing");
+        part.calls.push(5);
+        let place = std::ptr::from_ref::<Part>(&part);
+        part.clear();
+        part.calls.push(6);
+        assert_eq!((&part.calls, std::ptr::from_ref::<Part>(&part)), (&vec![6], place));
     }
 }

@@ -6,6 +6,9 @@ use super::on_demand::Blank;
 use crate::model::{Nanos, SpanId};
 use crate::transactions::slot::Slot;
 
+/// Most calls of a reported request whose memory the next one gets.
+const CALLS_KEPT: usize = 16;
+
 /// How long jobs of a request waited for pool threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolQueue {
@@ -96,5 +99,14 @@ impl Blank for ServerSide {
     fn blank() -> &'static Self {
         static BLANK: ServerSide = ServerSide::nothing_known();
         &BLANK
+    }
+
+    fn clear(&mut self) {
+        let mut calls = std::mem::take(&mut self.calls);
+        *self = Self::new();
+        if calls.capacity() <= CALLS_KEPT {
+            calls.clear();
+            self.calls = calls;
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Open spans by slot, and the memory of reported ones.
 
-use super::{NewSpan, OpenSpan};
+use super::{BlankParts, NewSpan, OpenSpan};
 use crate::model::Side;
 use crate::transactions::slot::Slot;
 
@@ -14,10 +14,11 @@ pub struct Slab {
     entries: Vec<(u32, Option<Box<OpenSpan>>)>,
     free: Vec<u32>,
     used: usize,
-    /// Reported spans, the last one on top: their memory is in the processor's caches, unlike what the allocator would give.
+    /// Reported spans, the last one on top, with the memory of their parts, cleared: it is in the processor's caches, unlike
+    /// what the allocator would give.
     #[expect(clippy::vec_box, reason = "the boxes are what is kept")]
     spare_requests: Vec<Box<OpenSpan>>,
-    /// The same of calls, with the memory of their client sides.
+    /// The same of calls, whose parts are others.
     #[expect(clippy::vec_box, reason = "the boxes are what is kept")]
     spare_calls: Vec<Box<OpenSpan>>,
 }
@@ -37,11 +38,11 @@ impl Slab {
     pub(in crate::transactions) fn begin(&mut self, begins: NewSpan) -> Box<OpenSpan> {
         match self.spare_of(begins.side).pop() {
             Some(mut spare) => {
-                let client = std::mem::take(&mut spare.client).cleared();
-                *spare = OpenSpan { client, ..OpenSpan::from(begins) };
+                let parts = spare.take_parts();
+                *spare = OpenSpan::new(begins, parts);
                 spare
             }
-            None => Box::new(OpenSpan::from(begins)),
+            None => Box::new(OpenSpan::new(begins, BlankParts::default())),
         }
     }
 
@@ -54,9 +55,10 @@ impl Slab {
     }
 
     /// The span was reported: others may have its memory.
-    pub fn give_back(&mut self, live: Box<OpenSpan>) {
+    pub fn give_back(&mut self, mut live: Box<OpenSpan>) {
         let spare = self.spare_of(live.side);
         if spare.len() < SPARE {
+            live.clear_parts();
             spare.push(live);
         }
     }
