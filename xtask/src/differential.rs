@@ -15,9 +15,10 @@ use clap::Args;
 use tracer_tests::recording::Recording;
 
 use crate::build_ebpf::Way;
+use crate::kernel_tests::{self, Choice};
 use crate::shell;
 use crate::tally::Tally;
-use crate::test::{self, ProgramChoice};
+use crate::test;
 use crate::{wheels, workloads};
 use compare::Comparison;
 
@@ -224,7 +225,7 @@ fn accept(way: Option<Way>) -> Result<()> {
     let (tracer, _) = test::ready(way)?;
     let mut command = shell::cargo();
     command.args(["test", "--locked"]).args(shell::TEST_PROFILE).args(["--package", "tracer-tests"]);
-    command.args(["--test", "recordings"]).env("TRACER_BIN", tracer).env("TRACER_ACCEPT", "1");
+    command.args(["--test", "causes", "recordings::"]).env("TRACER_BIN", tracer).env("TRACER_ACCEPT", "1");
     shell::run(&mut command, "the test's own words are above")
 }
 
@@ -233,10 +234,9 @@ fn record(way: Option<Way>, dir: &Path, filters: &[String]) -> Result<()> {
     let (tracer, root) = test::ready(way)?;
     fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
     let mut tally = Tally::default();
-    for program in test::programs(&ProgramChoice::All)? {
-        let name = program.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let named = filters.iter().any(|filter| name.contains(filter.as_str()));
-        let traced = ["transactions", "links", "pools"].iter().any(|of| name.starts_with(of));
+    for tests in kernel_tests::build(&Choice::All)? {
+        let named = filters.iter().any(|filter| tests.name.contains(filter.as_str()));
+        let traced = ["transactions", "links", "pools"].iter().any(|of| tests.name.starts_with(of));
         let wanted = if filters.is_empty() { traced } else { named };
         if !wanted {
             continue;
@@ -246,8 +246,8 @@ fn record(way: Option<Way>, dir: &Path, filters: &[String]) -> Result<()> {
         command.arg(format!("TRACER_RECORDINGS={}", dir.display()));
         command.args(wheels::environment()?).arg(workloads::environment()?);
         command.arg("timeout").arg("--kill-after=10").arg(SECONDS.to_string());
-        command.arg(&program).args(["--test-threads=1", "--nocapture"]).current_dir(shell::root().join("tests"));
-        tally.run(&mut command, &name)?;
+        command.arg(&tests.program).args(["--test-threads=1", "--nocapture"]).args(tests.arguments(&[]));
+        tally.run(command.current_dir(shell::root().join("tests")), &tests.name)?;
     }
     for file in recordings(dir)?.iter().filter(|file| !file.to_string_lossy().ends_with(COMPRESSED)) {
         shell::output(Command::new("gzip").args(["-9", "--force", "--"]).arg(file))?;

@@ -11,9 +11,9 @@ use clap::Args;
 use serde_json::Value;
 
 use crate::build_ebpf::Way;
+use crate::kernel_tests::{self, Choice};
 use crate::shell::{self, Root};
 use crate::tally::Tally;
-use crate::test::{self, ProgramChoice};
 use crate::{build, build_ebpf, doc_tables, setup};
 
 /// `cargo xtask faults`.
@@ -43,12 +43,11 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     let dir = tempfile::Builder::new().prefix("tracer-faults-").tempdir().context("cannot create a directory")?;
     let file = dir.path().join("figures");
     let mut tally = Tally::default();
-    for program in test::programs(&ProgramChoice::All)? {
-        let name = program.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        if !name.starts_with("faults_") {
+    for tests in kernel_tests::build(&Choice::All)? {
+        if !tests.name.starts_with("faults_") {
             continue;
         }
-        shell::progress(format!("faults: {name}"));
+        shell::progress(format!("faults: {}", tests.name));
         let mut command = root.command("env");
         command.arg(format!("TRACER_BIN={}", tracer.display()));
         command.arg(format!("TRACER_FAULTS_FILE={}", file.display()));
@@ -56,8 +55,8 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
             command.arg("TRACER_FAULTS=full");
         }
         command.arg("timeout").arg("--kill-after=10").arg(SECONDS.to_string());
-        command.arg(&program).args(["--test-threads=1", "--nocapture"]).current_dir(shell::root().join("tests"));
-        tally.run(&mut command, &name)?;
+        command.arg(&tests.program).args(["--test-threads=1", "--nocapture"]).args(tests.arguments(&[]));
+        tally.run(command.current_dir(shell::root().join("tests")), &tests.name)?;
     }
     let table = table(&lines(&file)?);
     shell::print(&table);

@@ -19,6 +19,7 @@ mod docs;
 mod faults;
 mod fuzz;
 mod http;
+mod kernel_tests;
 mod links;
 mod newer_runtimes;
 mod package;

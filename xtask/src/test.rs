@@ -1,14 +1,15 @@
 //! `cargo xtask test`: what every change must pass; `--full`: every test. First installs what a fresh machine lacks.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::Args;
 
 use crate::build_ebpf::Way;
+use crate::kernel_tests::{self, Choice, KernelTests};
 use crate::shell::{self, Root};
 use crate::tally::Tally;
 use crate::times::Times;
@@ -16,7 +17,7 @@ use crate::{build, build_ebpf, fuzz, newer_runtimes, programs, setup, tiers, vm,
 
 /// Seconds per fuzz target with `--full`; their seeds and corpora are among the unit tests.
 const FUZZ_SECONDS: u32 = 3;
-/// Most seconds for one program of kernel tests: a hang must not take CI's hour.
+/// Most seconds for one file of kernel tests: a hang must not take CI's hour.
 const KERNEL_SECONDS: u32 = 1200;
 
 /// `cargo xtask test`.
@@ -29,7 +30,7 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) full: bool,
     /// Also boot these kernels, emulated, with the tests of `cargo xtask vm --smoke`, while unit tests are built and run.
-    #[arg(long, value_delimiter = ',', value_name = "KERNEL", conflicts_with_all = ["without_kernel", "program"])]
+    #[arg(long, value_delimiter = ',', value_name = "KERNEL", conflicts_with_all = ["without_kernel", "file"])]
     pub(crate) guests: Vec<String>,
     /// Print which kernel tests either tier runs, and do nothing else.
     #[arg(long)]
@@ -37,9 +38,9 @@ pub(crate) struct Options {
     /// An earlier step and its seconds, for the table of times: `check=120`.
     #[arg(long, hide = true, value_name = "STEP=SECONDS", value_parser = step_before)]
     pub(crate) before: Vec<(String, u64)>,
-    /// Run only these programs of kernel tests, whole, whichever tier they are in; nothing else.
+    /// Run only these files of kernel tests (`tests/tests/*/FILE.rs`), whole, whichever tier they are in; nothing else.
     #[arg(conflicts_with = "full")]
-    pub(crate) program: Vec<String>,
+    pub(crate) file: Vec<String>,
 }
 
 fn step_before(text: &str) -> Result<(String, u64), String> {
@@ -75,7 +76,7 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     let guests = if options.guests.is_empty() {
         None
     } else {
-        times.of("build of all tests", || build_all(options.full))?;
+        times.of("build of all tests", build_all)?;
         let wanted = vm::Options::smoke_of(options.guests.clone());
         let ready = times.of("guests: their build and files", || vm::Guests::prepare(way, wanted))?;
         Some(thread::spawn(move || {
@@ -83,7 +84,7 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
             (ready.run(), begin.elapsed())
         }))
     };
-    let tested = if options.program.is_empty() { machine_less(options, &step, &mut times, &mut tally) } else { Ok(()) };
+    let tested = if options.file.is_empty() { machine_less(options, &step, &mut times, &mut tally) } else { Ok(()) };
     if let Some(guests) = guests {
         let (outcome, took) = guests.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         times.add("guests, beside unit and property tests", took);
@@ -91,7 +92,7 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     }
     tested?;
     if !options.without_kernel {
-        let runs = |program: &str| options.full || options.program.iter().any(|named| named == program);
+        let runs = |file: &str| options.full || options.file.iter().any(|named| named == file);
         for installed in [wheels::install_large(runs), newer_runtimes::install(runs)] {
             if let Err(error) = installed {
                 shell::progress(format!("{error:#}"));
@@ -117,16 +118,12 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Builds every test of the tier at once: the agent's crate and its unit tests are compiled side by side, each of which keeps
-/// one core busy for a minute.
-fn build_all(full: bool) -> Result<()> {
+/// Builds every test at once: the agent's crate and its unit tests are compiled side by side, each of which keeps one core
+/// busy for a minute.
+fn build_all() -> Result<()> {
     let mut command = shell::cargo();
-    command.args(["test", "--locked"]).args(shell::TEST_PROFILE).args(["--workspace", "--no-run", "--lib", "--bins"]);
-    if full {
-        command.arg("--tests");
-    } else {
-        command.args(tiers::quick_programs().iter().flat_map(|program| ["--test", program]));
-    }
+    command.args(["test", "--locked"]).args(shell::TEST_PROFILE);
+    command.args(["--workspace", "--no-run", "--lib", "--bins", "--tests"]);
     shell::run(&mut command, "the compiler's own words are above")
 }
 
@@ -149,25 +146,18 @@ fn machine_less(options: &Options, step: &impl Fn(u8, &str), times: &mut Times, 
 
 /// Package `tracer-tests`: as root, one test at a time, because they look at the whole machine.
 fn kernel(options: &Options, times: &mut Times, tally: &mut Tally) -> Result<()> {
-    let named = &options.program;
-    if let Some(unknown) = named.iter().find(|name| !tiers::is_known(name)) {
-        bail!("there are no kernel tests {unknown}; `cargo xtask test --list` names all");
-    }
-    let wanted = match (named.as_slice(), options.full) {
-        ([], true) => ProgramChoice::All,
-        ([], false) => ProgramChoice::These { programs: tiers::quick_programs(), and_library: true },
-        (named, _) => ProgramChoice::These { programs: named.to_vec(), and_library: false },
+    let choice = match (options.file.as_slice(), options.full) {
+        ([], true) => Choice::All,
+        ([], false) => Choice::Files { names: tiers::quick_files(), and_library: true },
+        (named, _) => Choice::Files { names: named.to_vec(), and_library: false },
     };
-    let all = times.of("build of kernel tests", || programs(&wanted))?;
+    let all = times.of("build of kernel tests", || kernel_tests::build(&choice))?;
+    let whole = options.full || !options.file.is_empty();
     let mut chosen = Vec::new();
-    for program in all {
-        let name = name_of(&program);
-        if !named.is_empty() {
-            if named.contains(&name) {
-                chosen.push((program, name, Vec::new()));
-            }
-        } else if let Some(only) = tiers::arguments(&name, options.full) {
-            chosen.push((program, name, only));
+    for tests in all {
+        let only = if whole { Some(Vec::new()) } else { tiers::tests(&tests.name) };
+        if let Some(only) = only {
+            chosen.push((tests.arguments(&only), tests));
         }
     }
     let root =
@@ -179,8 +169,8 @@ fn kernel(options: &Options, times: &mut Times, tally: &mut Tally) -> Result<()>
                 Some(Err(error)) => format!("{error:#}"),
                 _ => "--without-kernel".into(),
             };
-            for (program, _, only) in &chosen {
-                for name in names(program, only)? {
+            for (arguments, tests) in &chosen {
+                for name in names(tests, arguments)? {
                     tally.skip(&name, &reason);
                 }
             }
@@ -188,7 +178,7 @@ fn kernel(options: &Options, times: &mut Times, tally: &mut Tally) -> Result<()>
         }
     };
     let target = shell::target_dir()?;
-    for (at, (program, name, tier)) in chosen.iter().enumerate() {
+    for (at, (tier, KernelTests { name, program, .. })) in chosen.iter().enumerate() {
         shell::progress(format!("kernel tests {} of {}: {name}", at + 1, chosen.len()));
         let wheels = wheels::environment()?;
         let (built, newer) = (workloads::environment()?, newer_runtimes::environment()?);
@@ -199,7 +189,10 @@ fn kernel(options: &Options, times: &mut Times, tally: &mut Tally) -> Result<()>
             command.arg("RUST_BACKTRACE=1").args(&wheels).arg(&built).args(&newer);
             command.arg("timeout").arg("--kill-after=10").arg(KERNEL_SECONDS.to_string());
             command.arg(program).args(["--test-threads=1", "--nocapture"]);
-            command.args(if only.is_empty() { tier } else { only });
+            match only {
+                [] => command.args(tier),
+                only => command.args(only),
+            };
             command.current_dir(shell::root().join("tests"));
             command
         };
@@ -207,14 +200,6 @@ fn kernel(options: &Options, times: &mut Times, tally: &mut Tally) -> Result<()>
     }
     tally.add("programs: instructions verified here, against xtask/programs.toml", programs::here(root));
     Ok(())
-}
-
-/// Which programs of kernel tests to build.
-pub(crate) enum ProgramChoice {
-    /// All of them.
-    All,
-    /// Those of these files of `tests/tests/`, and perhaps the unit tests of what they share.
-    These { programs: Vec<String>, and_library: bool },
 }
 
 /// Builds and installs what truth tests need; the agent's binary, and the way to run them as root.
@@ -228,49 +213,8 @@ pub(crate) fn ready(way: Option<Way>) -> Result<(PathBuf, Root)> {
     Ok((tracer, Root::obtain("load eBPF programs")?))
 }
 
-/// Builds kernel tests and returns the programs.
-pub(crate) fn programs(wanted: &ProgramChoice) -> Result<Vec<PathBuf>> {
-    let mut command = shell::cargo();
-    command.args(["test", "--locked"]);
-    programs_of(command, wanted)
-}
-
-/// The same with another `cargo test` command.
-pub(crate) fn programs_of(mut command: Command, wanted: &ProgramChoice) -> Result<Vec<PathBuf>> {
-    if let ProgramChoice::These { programs, and_library: false } = wanted
-        && programs.is_empty()
-    {
-        return Ok(Vec::new());
-    }
-    command.args(shell::TEST_PROFILE).args(["--package", "tracer-tests", "--no-run"]);
-    if let ProgramChoice::These { programs, and_library } = wanted {
-        command.args(and_library.then_some("--lib"));
-        command.args(programs.iter().flat_map(|program| ["--test", program]));
-    }
-    command.args(["--message-format", "json-render-diagnostics"]).stderr(std::process::Stdio::inherit());
-    let text = shell::output(&mut command)?;
-    let mut programs = Vec::new();
-    for line in text.lines() {
-        let message: serde_json::Value =
-            serde_json::from_str(line).context("cargo printed something that is not JSON")?;
-        if message["profile"]["test"].as_bool() == Some(true)
-            && let Some(path) = message["executable"].as_str()
-        {
-            programs.push(PathBuf::from(path));
-        }
-    }
-    programs.sort();
-    Ok(programs)
-}
-
-/// The name of a test program's file in `tests/tests/`: cargo appends a hash.
-fn name_of(program: &Path) -> String {
-    let stem = program.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    stem.rsplit_once('-').map_or(stem.clone(), |(name, _)| name.to_owned())
-}
-
-fn names(program: &Path, only: &[&str]) -> Result<Vec<String>> {
-    let list = shell::output(Command::new(program).args(["--list", "--format", "terse"]).args(only))?;
+fn names(tests: &KernelTests, arguments: &[String]) -> Result<Vec<String>> {
+    let list = shell::output(Command::new(&tests.program).args(["--list", "--format", "terse"]).args(arguments))?;
     Ok(list.lines().filter_map(|line| line.strip_suffix(": test")).map(String::from).collect())
 }
 
@@ -282,11 +226,5 @@ mod tests {
     fn steps_before_have_a_name_and_seconds() {
         assert_eq!(step_before("release build, guests=61"), Ok(("release build, guests".to_owned(), 61)));
         assert!(step_before("check").is_err() && step_before("check=x").is_err());
-    }
-
-    #[test]
-    fn a_test_program_has_the_name_of_its_file() {
-        assert_eq!(name_of(Path::new("/t/debug/deps/relay_cost-0123abcd")), "relay_cost");
-        assert_eq!(name_of(Path::new("/t/relay_cost")), "relay_cost");
     }
 }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::{docs, shell, tiers, vendor};
+use crate::{docs, kernel_tests, shell, tiers, vendor};
 
 /// Longer files are hard to follow.
 const LONGEST: usize = 700;
@@ -26,6 +26,7 @@ pub(crate) fn run() -> Result<()> {
     let root = shell::root();
     let mut wrong = check(&root)?;
     wrong.extend(tiers::check(&root)?);
+    wrong.extend(kernel_tests::check(&root)?);
     wrong.extend(vendor::check(&root)?);
     for line in &wrong {
         eprintln!("{line}");

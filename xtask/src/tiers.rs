@@ -11,7 +11,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// What the quick tier runs of a test program.
+use crate::kernel_tests;
+
+/// What the quick tier runs of a file of kernel tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Quick {
     /// All its tests.
@@ -24,7 +26,7 @@ pub(crate) enum Quick {
 
 use Quick::{All, Nothing, Some as Only};
 
-/// Every program of kernel tests by file name, and what the quick tier runs of it.
+/// Every file of kernel tests by its name, and what the quick tier runs of it.
 const TABLE: &[(&str, Quick)] = &[
     // HTTP, and the basis of every protocol.
     ("access_log", All),
@@ -216,88 +218,81 @@ const TABLE: &[(&str, Quick)] = &[
     ("faults_starved", Nothing),
 ];
 
-/// What the quick tier runs of a program; all of one missing from the table, which `cargo xtask tidy` reports.
-pub(crate) fn quick(program: &str) -> Quick {
-    TABLE.iter().find(|(name, _)| *name == program).map_or(All, |(_, quick)| *quick)
+/// What the quick tier runs of a file; all of one missing from the table, which `cargo xtask tidy` reports.
+fn quick(file: &str) -> Quick {
+    TABLE.iter().find(|(name, _)| *name == file).map_or(All, |(_, quick)| *quick)
 }
 
-/// Whether there is a program of this name.
-pub(crate) fn is_known(program: &str) -> bool {
-    TABLE.iter().any(|(name, _)| *name == program)
-}
-
-/// The programs of which the quick tier runs anything.
-pub(crate) fn quick_programs() -> Vec<String> {
+/// The files of which the quick tier runs anything.
+pub(crate) fn quick_files() -> Vec<String> {
     TABLE.iter().filter(|(_, quick)| *quick != Nothing).map(|(name, _)| (*name).to_owned()).collect()
 }
 
-/// Arguments that make a test program run only the tier's tests; `None` if the tier has none of them.
-pub(crate) fn arguments(program: &str, full: bool) -> Option<Vec<&'static str>> {
-    match quick(program) {
-        _ if full => Some(Vec::new()),
+/// The tests of a file that the quick tier runs, where none are named all of them; `None` if it runs none.
+pub(crate) fn tests(file: &str) -> Option<Vec<&'static str>> {
+    match quick(file) {
         All => Some(Vec::new()),
-        Only(names) => Some(["--exact"].iter().chain(names).copied().collect()),
+        Only(names) => Some(names.to_vec()),
         Nothing => None,
     }
 }
 
-/// The table as text: a line per program, with what the quick tier runs of it and what it leaves to `--full`.
+/// The table as text: a line per file, with what the quick tier runs of it and what it leaves to `--full`.
 pub(crate) fn list(root: &Path) -> Result<String> {
-    let mut text = format!("{:<24} {:>5} {:>5}  quick tier\n", "program", "quick", "tests");
+    let mut text = format!("{:<24} {:<10} {:>5} {:>5}  quick tier\n", "file", "subject", "quick", "tests");
     let (mut quick_sum, mut all_sum) = (0, 0);
-    for (program, quick) in TABLE {
-        let all = tests_of(root, program)?.len();
-        let (count, names) = match quick {
-            All => (all, "all".to_owned()),
-            Only(names) => (names.len(), names.join(", ")),
-            Nothing => (0, "nothing".to_owned()),
-        };
-        quick_sum += count;
-        all_sum += all;
-        text += &format!("{program:<24} {count:>5} {all:>5}  {names}\n");
+    for (subject, files) in kernel_tests::subjects(root)? {
+        for file in files {
+            let all = tests_of(root, &subject, &file)?.len();
+            let (count, names) = match quick(&file) {
+                All => (all, "all".to_owned()),
+                Only(names) => (names.len(), names.join(", ")),
+                Nothing => (0, "nothing".to_owned()),
+            };
+            quick_sum += count;
+            all_sum += all;
+            text += &format!("{file:<24} {subject:<10} {count:>5} {all:>5}  {names}\n");
+        }
     }
-    text += &format!("{:<24} {quick_sum:>5} {all_sum:>5}", "sum");
+    text += &format!("{:<24} {:<10} {quick_sum:>5} {all_sum:>5}", "sum", "");
     Ok(text)
 }
 
 /// Errors in the table, as lines for `cargo xtask tidy`.
 pub(crate) fn check(root: &Path) -> Result<Vec<String>> {
-    let dir = root.join("tests/tests");
-    let mut files = BTreeSet::new();
-    for entry in fs::read_dir(&dir).with_context(|| format!("cannot read {}", dir.display()))? {
-        let path = entry.with_context(|| format!("cannot read {}", dir.display()))?.path();
-        if path.extension().is_some_and(|extension| extension == "rs") {
-            files.extend(path.file_stem().map(|stem| stem.to_string_lossy().into_owned()));
+    let mut wrong = Vec::new();
+    let mut all = BTreeSet::new();
+    for (subject, files) in kernel_tests::subjects(root)? {
+        for file in files {
+            if let Only(names) = quick(&file) {
+                let tests = tests_of(root, &subject, &file)?;
+                let unknown = names.iter().filter(|name| !tests.iter().any(|test| test == *name));
+                wrong.extend(unknown.map(|name| format!("xtask/src/tiers.rs: {file} has no test {name}")));
+            }
+            all.insert(file);
         }
     }
-    let mut wrong = faults(TABLE, &files);
-    for (program, quick) in TABLE.iter().filter(|(program, _)| files.contains(*program)) {
-        let tests = tests_of(root, program)?;
-        if let Only(names) = quick {
-            let unknown = names.iter().filter(|name| !tests.iter().any(|test| test == *name));
-            wrong.extend(unknown.map(|name| format!("xtask/src/tiers.rs: {program} has no test {name}")));
-        }
-    }
+    wrong.extend(faults(TABLE, &all));
     Ok(wrong)
 }
 
 fn faults(table: &[(&str, Quick)], files: &BTreeSet<String>) -> Vec<String> {
     let mut wrong = Vec::new();
     for file in files {
-        match table.iter().filter(|(program, _)| program == file).count() {
-            0 => wrong.push(format!("tests/tests/{file}.rs:1: xtask/src/tiers.rs gives it no tier")),
+        match table.iter().filter(|(name, _)| name == file).count() {
+            0 => wrong.push(format!("xtask/src/tiers.rs: {file} of tests/tests/ has no tier")),
             1 => {}
             _ => wrong.push(format!("xtask/src/tiers.rs: {file} stands in the table twice")),
         }
     }
-    let gone = table.iter().filter(|(program, _)| !files.contains(*program));
-    wrong.extend(gone.map(|(program, _)| format!("xtask/src/tiers.rs: there is no tests/tests/{program}.rs")));
+    let gone = table.iter().filter(|(name, _)| !files.contains(*name));
+    wrong.extend(gone.map(|(name, _)| format!("xtask/src/tiers.rs: there is no {name}.rs below tests/tests/")));
     wrong
 }
 
-/// Names of the tests in a file of `tests/tests/`.
-fn tests_of(root: &Path, program: &str) -> Result<Vec<String>> {
-    let path = root.join("tests/tests").join(format!("{program}.rs"));
+/// Names of the tests in a file.
+fn tests_of(root: &Path, subject: &str, file: &str) -> Result<Vec<String>> {
+    let path = root.join("tests/tests").join(subject).join(format!("{file}.rs"));
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     Ok(names(&text))
 }
@@ -338,10 +333,9 @@ mod tests {
     }
 
     #[test]
-    fn the_full_tier_runs_what_the_quick_one_leaves_out() {
-        assert_eq!(arguments("pair", false), None);
-        assert_eq!(arguments("pair", true), Some(Vec::new()));
-        assert_eq!(arguments("pools", false), Some(vec!["--exact", "python"]));
-        assert_eq!(arguments("unknown", false), Some(Vec::new()));
+    fn a_file_has_all_tests_some_or_none() {
+        assert_eq!(tests("pair"), None);
+        assert_eq!(tests("pools"), Some(vec!["python"]));
+        assert_eq!(tests("cpu"), Some(Vec::new()));
     }
 }

@@ -12,9 +12,10 @@ use serde_json::Value;
 
 use crate::attribution::{self, AttributionRow};
 use crate::build_ebpf::Way;
+use crate::kernel_tests::{self, Choice};
 use crate::shell;
 use crate::tally::Tally;
-use crate::test::{self, ProgramChoice};
+use crate::test;
 use crate::{doc_tables, newer_runtimes, wheels, workloads};
 
 /// `cargo xtask transactions`.
@@ -62,16 +63,15 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     let file = dir.path().join("scores");
     let mut tally = Tally::default();
     let mut cases = Vec::new();
-    for program in test::programs(&ProgramChoice::All)? {
-        let name = program.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    for tests in kernel_tests::build(&Choice::All)? {
         if options.costs {
-            let of = |(of, ..): &&(&str, &str, &str)| name == *of || name.starts_with(&format!("{of}-"));
-            cases.extend(COSTS.iter().filter(of).map(|case| (program.clone(), name.clone(), Some(*case))));
-        } else if name.starts_with("transactions") {
-            cases.push((program, name, None));
+            let of = |(of, ..): &&(&str, &str, &str)| tests.name == *of;
+            cases.extend(COSTS.iter().filter(of).map(|case| (tests.clone(), Some(*case))));
+        } else if tests.name.starts_with("transactions") {
+            cases.push((tests, None));
         }
     }
-    for (program, name, case) in cases {
+    for (tests, case) in cases {
         let mut command = root.command("env");
         command.arg(format!("TRACER_BIN={}", tracer.display()));
         command.arg(format!("TRACER_TRUTH_FILE={}", file.display()));
@@ -80,16 +80,14 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
         if options.full {
             command.arg("TRACER_TRUTH=full");
         }
+        let only = case.map(|(_, test, _)| test);
         if let Some((_, _, mode)) = case {
             // Of full size, because what fits in CI leaves out some.
             command.args(["TRACER_TRUTH=full", "TRACER_TRUTH_COSTS=1"]).arg(format!("TRACER_TRUTH_MODE={mode}"));
         }
         command.arg("timeout").arg("--kill-after=10").arg(SECONDS.to_string());
-        command.arg(&program).args(["--test-threads=1", "--nocapture"]).current_dir(shell::root().join("tests"));
-        if let Some((_, test, _)) = case {
-            command.args(["--exact", test]);
-        }
-        tally.run(&mut command, &name)?;
+        command.arg(&tests.program).args(["--test-threads=1", "--nocapture"]).args(tests.arguments(only.as_slice()));
+        tally.run(command.current_dir(shell::root().join("tests")), &tests.name)?;
     }
     let lines = lines(&file)?;
     let rows = if options.costs { Vec::new() } else { lines.iter().map(score).collect() };

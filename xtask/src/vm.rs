@@ -23,9 +23,9 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::build_ebpf::Way;
+use crate::kernel_tests::Choice;
 use crate::packages::{self, Need};
 use crate::programs::{self, Table};
-use crate::test::ProgramChoice;
 use crate::{build_ebpf, doc_tables, shell};
 use guest::Boot;
 use kernels::{SOURCES, Source};
@@ -63,7 +63,7 @@ pub(crate) struct Options {
     /// How long `--preempt` loads them.
     #[arg(long, default_value_t = 60, requires = "preempt")]
     minutes: u64,
-    /// These tests instead, as `binary:filter` (cpu:, redis:commands); the result is not kept for docs/kernels.md.
+    /// These tests instead, as `file:filter` (cpu:, redis:commands); the result is not kept for docs/kernels.md.
     #[arg(long, value_delimiter = ',', conflicts_with_all = ["smoke", "load", "full"])]
     test: Vec<String>,
     /// More words for the guests' kernel command line.
@@ -85,7 +85,7 @@ const LIMIT: Duration = Duration::from_secs(1500);
 const TEST_LIMIT: Duration = Duration::from_secs(300);
 /// Share of the usual load that tests generate in a guest.
 const SCALE: &str = "0.05";
-/// Tests of a quick run, `binary:filter`.
+/// Tests of a quick run, `file:filter`.
 const SMOKE: &[&str] = &["access_log:every_logged", "edges:every_way", "matrix:tcp_over_ipv4", "queues:"];
 /// Kernels without the newer hooks: emulated, they take a minute or more to verify the substitute programs at each
 /// start of an agent; and what a quick run leaves out there.
@@ -146,14 +146,14 @@ impl Guests {
         packages::install(&[Need::Guests])?;
         build_ebpf::ready(way)?;
         let tests = tests(&options);
-        let named = tests.iter().filter_map(|test| test.split_once(':')).map(|(program, _)| program);
-        let programs: BTreeSet<&str> = match (&options.pair, options.preempt) {
-            (Some(_), _) => [pair::PROGRAM].into(),
-            (_, Some(_)) => [preempted::PROGRAM].into(),
-            _ => named.collect(),
+        let of_tests = tests.iter().filter_map(|test| test.split_once(':')).map(|(file, _)| file);
+        let named: BTreeSet<&str> = match (&options.pair, options.preempt) {
+            (Some(_), _) => [pair::FILE].into(),
+            (_, Some(_)) => [preempted::FILE].into(),
+            _ => of_tests.collect(),
         };
-        let programs = programs.into_iter().map(str::to_owned).collect();
-        let built = machine.build(way, &ProgramChoice::These { programs, and_library: false })?;
+        let names = named.into_iter().map(str::to_owned).collect();
+        let built = machine.build(way, &Choice::Files { names, and_library: false })?;
         let base = shell::target_dir()?.join(machine.dir());
         fs::create_dir_all(&base).with_context(|| format!("cannot create {}", base.display()))?;
         let qemu = image::Qemu::ready(&base, machine)?;
@@ -268,7 +268,7 @@ impl Guests {
     }
 }
 
-/// Tests of a run, `binary:filter`.
+/// Tests of a run, `file:filter`.
 fn tests(options: &Options) -> Vec<String> {
     let all = |tests: &[&str]| tests.iter().map(|test| (*test).to_owned()).collect::<Vec<_>>();
     if options.load || !options.test.is_empty() {
@@ -331,7 +331,7 @@ impl Parts {
     /// Boots one kernel and runs `tests` in it.
     fn boot(&self, kernel: &Path, source: &Source, tests: &[String]) -> Result<Boot> {
         shell::progress(format!("booting {}", source.name));
-        let init = guest::init(tests, SCALE, TEST_LIMIT, "");
+        let init = guest::init(tests, SCALE, TEST_LIMIT, "")?;
         let disk = self.disk(source.name, &init, &[])?;
         let log = self.base.join(format!("{}.log", source.name));
         let boot = guest::boot(&self.qemu, (kernel, &self.append), &disk, &[], &log, LIMIT);
@@ -366,10 +366,12 @@ fn files(base: &Path, built: &Built) -> Result<Vec<(PathBuf, String)>> {
         Ok(())
     };
     strip(&built.tracer, "tracer")?;
-    for program in &built.tests {
+    let programs: BTreeSet<&Path> = built.tests.iter().map(|tests| tests.program.as_path()).collect();
+    for program in programs {
+        // Cargo appends a hash to the subject's name.
         let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if let Some((name, _)) = name.rsplit_once('-') {
-            strip(program, name)?;
+        if let Some((subject, _)) = name.rsplit_once('-') {
+            strip(program, subject)?;
         }
     }
     for name in WORKLOADS {

@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::image::Qemu;
+use crate::{kernel_tests, shell};
 
 /// The guest's first process. Prints `GUEST …` lines between the tests' output.
 const INIT: &str = r#"#!/bin/busybox sh
@@ -30,10 +31,10 @@ export TRACER_BIN=/guest/tracer TRACER_WORKLOADS=/guest TRACER_TEST_SCALE=@scale
 cd /tmp
 /guest/tracer doctor --json 2>&1 | busybox sed 's/^/DOCTOR /'
 for test in @tests@; do
-    name=${test%%:*}
-    filter=${test#*:}
+    subject=${test%%/*}
+    test=${test#*/}
     echo "GUEST test $test"
-    busybox timeout @limit@ /guest/$name --test-threads=1 --nocapture $filter 2>&1
+    busybox timeout @limit@ /guest/$subject --test-threads=1 --nocapture "${test%%:*}::${test#*:}" 2>&1
     echo "GUEST exit $? $test"
 done
 echo "GUEST end"
@@ -105,11 +106,16 @@ impl Wire {
     }
 }
 
-/// The first process for these tests (`binary:filter`), each limited to `limit`; runs the commands `first` before them.
-pub(super) fn init(tests: &[String], scale: &str, limit: Duration, first: &str) -> String {
+/// The first process for these tests (`file:filter`), each limited to `limit`; runs the commands `first` before them.
+pub(super) fn init(tests: &[String], scale: &str, limit: Duration, first: &str) -> Result<String> {
     let limit = limit.as_secs().to_string();
-    let text = INIT.replace("@tests@", &tests.join(" ")).replace("@scale@", scale);
-    text.replace("@first@", first).replace("@limit@", &limit)
+    let mut of_subjects = Vec::new();
+    for test in tests {
+        let file = test.split(':').next().unwrap_or(test);
+        of_subjects.push(format!("{}/{test}", kernel_tests::subject(&shell::root(), file)?));
+    }
+    let text = INIT.replace("@tests@", &of_subjects.join(" ")).replace("@scale@", scale);
+    Ok(text.replace("@first@", first).replace("@limit@", &limit))
 }
 
 /// Boots `kernel` with `disk` and `more` arguments for QEMU; ends by itself, by the guest's panic, or after `limit`.

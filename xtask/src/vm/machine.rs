@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use super::kernels::{extract, filter};
 use crate::build_ebpf::Way;
 use crate::cross::{self, Cross};
-use crate::test::{self, ProgramChoice};
+use crate::kernel_tests::{self, Choice, KernelTests};
 use crate::{build, shell};
 
 /// A guest's processor.
@@ -27,7 +27,7 @@ pub(super) struct Built {
     /// The agent.
     pub(super) tracer: PathBuf,
     /// The test programs.
-    pub(super) tests: Vec<PathBuf>,
+    pub(super) tests: Vec<KernelTests>,
     /// Prefix of the C compiler's programs.
     pub(super) tools: &'static str,
 }
@@ -102,13 +102,15 @@ impl Machine {
     }
 
     /// Builds the agent and these programs of tests for it.
-    pub(super) fn build(self, way: Option<Way>, wanted: &ProgramChoice) -> Result<Built> {
+    pub(super) fn build(self, way: Option<Way>, wanted: &Choice) -> Result<Built> {
         match self {
-            Self::X86 => Ok(Built { tracer: build::tracer(way, true)?, tests: test::programs(wanted)?, tools: "" }),
+            Self::X86 => {
+                Ok(Built { tracer: build::tracer(way, true)?, tests: kernel_tests::build(wanted)?, tools: "" })
+            }
             Self::Arm64 => {
                 let cross = Cross::ready()?;
                 let tracer = cross.tracer(way, true)?;
-                let tests = test::programs_of(cross.cargo("test"), wanted)?;
+                let tests = kernel_tests::build_by(cross.cargo("test"), wanted)?;
                 shell::progress("built for arm64");
                 Ok(Built { tracer, tests, tools: cross::TOOLS })
             }

@@ -11,9 +11,9 @@ use super::machine::Machine;
 use super::{Parts, SCALE};
 use crate::{doc_tables, shell};
 
-/// The program of tests.
-pub(super) const PROGRAM: &str = "pair";
-/// The test, `binary:filter`.
+/// The file of tests.
+pub(super) const FILE: &str = "pair";
+/// The test, `file:filter`.
 const TEST: &str = "pair:";
 /// The module of the network card: the only one of QEMU's cards that needs no other module.
 const CARD: &str = "vmxnet3";
@@ -96,7 +96,7 @@ fn both(parts: &Parts, machine: Machine, caller: &Source, callee: &Source) -> Re
 fn boot(parts: &Parts, machine: Machine, source: &Source, wire: &Wire) -> Result<Boot> {
     let (kernel, _) = kernels::image(source, machine, &parts.base)?;
     let module = kernels::module(source, machine, &parts.base, CARD)?;
-    let init = guest::init(&[TEST.to_owned()], SCALE, LIMIT, &wire.commands());
+    let init = guest::init(&[TEST.to_owned()], SCALE, LIMIT, &wire.commands())?;
     let name = format!("{}-{}", wire.role, source.name);
     let disk = parts.disk(&name, &init, &[(module, "/guest/wire.ko".into())])?;
     let log = parts.base.join(format!("{name}.log"));

@@ -14,9 +14,9 @@ use super::machine::Machine;
 use super::{Parts, SCALE, tail};
 use crate::{shell, wheels, workloads};
 
-/// The program of tests.
-pub(super) const PROGRAM: &str = "preempted";
-/// The test, `binary:filter`.
+/// The file of tests.
+pub(super) const FILE: &str = "preempted";
+/// The test, `file:filter`.
 const TEST: &str = "preempted:";
 /// Booted when none is named: the first of the matrix that has private stacks for programs.
 pub(super) const KERNEL: &str = "6.18";
@@ -116,7 +116,7 @@ fn boot(parts: &Parts, source: &Source, kind: Kind, minutes: u64) -> Result<Boot
 export PATH=$PATH:/guest TRACER_BUILT=/guest TRACER_TEST_MINUTES={minutes} TRACER_TEST_PREEMPT={}",
         kind.name()
     );
-    let init = guest::init(&[TEST.to_owned()], SCALE, limit, &first);
+    let init = guest::init(&[TEST.to_owned()], SCALE, limit, &first)?;
     let disk = parts.disk(&name, &init, &[])?;
     let log = parts.base.join(format!("{name}.log"));
     // Warnings are printed. A busy machine can keep an emulated processor waiting for seconds, which is no lock-up.

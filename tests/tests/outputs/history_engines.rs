@@ -157,7 +157,7 @@ fn number(value: &Value) -> f64 {
 
 /// The document without the part for ClickHouse, and that part.
 fn parts() -> (String, &'static str) {
-    let document = include_str!("../../docs/history.md");
+    let document = include_str!("../../../docs/history.md");
     let (before, rest) = document.split_once("\nClickHouse").expect("a part for ClickHouse");
     let (part, after) = rest.split_once("\n```\n").expect("a block of statements");
     (format!("{before}{after}"), part)
