@@ -69,8 +69,8 @@ struct Current {
 
 #[derive(Serialize)]
 struct Line<'a> {
-    trace_id: &'a str,
-    spans: &'a [SpanView],
+    trace_id: String,
+    spans: &'a [SpanView<'a>],
 }
 
 impl Saver {
@@ -107,7 +107,7 @@ impl Saver {
         loop {
             let spans = pipeline.settled(over)?;
             let Some(first) = spans.first() else { continue };
-            match serde_json::to_vec(&Line { trace_id: &first.trace_id, spans: &spans }) {
+            match serde_json::to_vec(&Line { trace_id: first.span.trace.to_string(), spans: &spans }) {
                 Ok(mut line) => {
                     line.push(b'\n');
                     return Some(line);

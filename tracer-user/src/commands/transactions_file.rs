@@ -8,7 +8,7 @@ use crate::files::{self, Output};
 use crate::model::{Names, Span};
 use crate::pipeline::SpanWriter;
 use crate::record::{Behind, Rotating, Sink, Stream, Waiting, Whole, Words};
-use crate::store::show_to_write;
+use crate::store::SpanView;
 
 /// Bytes of lines collected before they go to the writer.
 const GATHER: usize = 64 * 1024;
@@ -96,7 +96,7 @@ impl SpanWriter for Lines {
             return;
         }
         let before = self.lines.len();
-        let view = show_to_write(names, span, self.wall_offset, &self.host);
+        let view = SpanView::of(names, span, self.wall_offset, &self.host);
         if serde_json::to_writer(&mut self.lines, &view).is_err() {
             // Memory does not refuse, and the form is our own.
             self.lines.truncate(before);

@@ -13,12 +13,11 @@ use super::api::{ClassView, class_views, runtimes, service_views};
 use super::known::find;
 use super::markup::{Encoded, LEGEND, Lane, Page, Safe, Time, bar, error_page};
 use super::params::Params;
-use super::slow_requests::span_id;
 use super::transactions::{trace_id, transactions_filter};
 use super::{App, Peers, Problem};
-use crate::model::Outcome;
+use crate::model::{Outcome, Side, Span};
 use crate::runtimes::status_view::RuntimeStatus;
-use crate::store::{Filter, ListOrder, SpanView, Summary};
+use crate::store::{Filter, ListOrder, SpanView, Summary, seconds};
 
 type AppState = State<Arc<App>>;
 
@@ -304,17 +303,17 @@ fn runtime_lines(runtimes: &[RuntimeStatus]) -> String {
 }
 
 /// Depth of each span in the tree of parents.
-fn depths(spans: &[SpanView]) -> Vec<usize> {
+fn depths(spans: &[SpanView<'_>]) -> Vec<usize> {
     spans
         .iter()
-        .map(|span| {
-            let (mut depth, mut parent) = (0, span.parent_span_id.as_ref());
+        .map(|view| {
+            let (mut depth, mut parent) = (0, view.span.parent);
             while let Some(id) = parent
                 && depth < 32
             {
-                let Some(above) = spans.iter().find(|other| other.span_id == *id) else { break };
+                let Some(above) = spans.iter().find(|other| other.span.id == id) else { break };
                 depth += 1;
-                parent = above.parent_span_id.as_ref();
+                parent = above.span.parent;
             }
             depth
         })
@@ -322,17 +321,16 @@ fn depths(spans: &[SpanView]) -> Vec<usize> {
 }
 
 /// Where the other end of a span is, when that is another host; of a call also what its time went for.
-fn remote(span: &SpanView) -> String {
-    let Some(host) = span.attributes.get("tracer.remote.host").and_then(|host| host.as_str()) else {
-        return String::new();
-    };
-    let seconds = |name| span.attributes.get(name).and_then(serde_json::Value::as_f64);
-    match (seconds("tracer.remote.time"), seconds("tracer.network.time")) {
-        (Some(there), Some(network)) => {
-            format!(" <span class=sub>on {}: {} there, {} network</span>", Safe(host), Time(there), Time(network))
+fn remote(span: &Span) -> String {
+    let Some(remote) = span.remote.as_deref() else { return String::new() };
+    let host = Safe(&remote.host);
+    match &remote.end {
+        Some(end) => {
+            let (there, network) = (Time(seconds(end.duration)), Time(seconds(end.network)));
+            format!(" <span class=sub>on {host}: {there} there, {network} network</span>")
         }
-        _ if span.side == "server" => format!(" <span class=sub>from {}</span>", Safe(host)),
-        _ => format!(" <span class=sub>on {}</span>", Safe(host)),
+        None if span.side == Side::Server => format!(" <span class=sub>from {host}</span>"),
+        None => format!(" <span class=sub>on {host}</span>"),
     }
 }
 
@@ -355,13 +353,13 @@ pub(super) async fn finding(State(app): AppState, query: PageQuery) -> PageResul
 }
 
 /// The flame graphs of one slow request: on and off the CPU, with `samples` of each; `threshold` in nanoseconds.
-fn own_flame_graphs(span: &SpanView, samples: (u64, u64), threshold: u64) -> String {
+fn own_flame_graphs(view: &SpanView<'_>, samples: (u64, u64), threshold: u64) -> String {
+    let id = view.span.id.to_string();
     let mut out = format!(
         "<section id=\"profile-{id}\"><h2>Where this request spent its time: {service} · {class}</h2><p class=sub>{duration}, slower than {threshold}; its own samples from its beginning, {on} on the CPU and {off} off it · <a href=\"/api/v1/slow-requests/{id}\">as JSON</a></p>",
-        id = Encoded(&span.span_id),
-        service = Safe(&span.service_name),
-        class = Safe(&span.request_class),
-        duration = Time(span.duration_s),
+        service = Safe(&view.service_name),
+        class = Safe(view.request_class()),
+        duration = Time(seconds(view.span.duration())),
         threshold = Time(threshold as f64 / 1e9),
         on = samples.0,
         off = samples.1,
@@ -374,7 +372,6 @@ fn own_flame_graphs(span: &SpanView, samples: (u64, u64), threshold: u64) -> Str
         let _ = write!(
             out,
             "<p><a href=\"/flamegraph.svg?span={id}&amp;kind={kind}\">{what}: open to zoom and search</a></p><img width=\"100%\" alt=\"flame graph of this request {what}\" src=\"/flamegraph.svg?span={id}&amp;kind={kind}\">",
-            id = Encoded(&span.span_id),
         );
     }
     out.push_str("</section>");
@@ -387,50 +384,50 @@ pub(super) async fn transaction(State(app): AppState, query: PageQuery) -> PageR
     let find = move |view: &super::PipelineView<'_>| {
         let spans = view.store.transaction(view.names, trace);
         // Those of this transaction that were slow and keep their own samples.
-        let slow = |span: &SpanView| {
-            let id = span_id(&span.span_id)?;
-            view.profiles.slow_requests().get(id).map(|slow| (span.span_id.clone(), slow.samples(), slow.threshold))
+        let slow = |shown: &SpanView<'_>| {
+            let id = shown.span.id;
+            view.profiles.slow_requests().get(id).map(|slow| (id, slow.samples(), slow.threshold))
         };
         let slow: Vec<_> = spans.iter().flatten().filter_map(slow).collect();
         (view.health.clone(), spans, slow)
     };
     let (health, spans, slow) = app.shared.ask(find).await?;
     let spans = spans.ok_or_else(|| Problem::missing("this transaction is not kept any more"))?;
-    let begin = spans.iter().map(|span| span.start_ns).min().unwrap_or(0);
-    let end = spans.iter().map(|span| span.start_ns + (span.duration_s * 1e9) as i64).max().unwrap_or(0);
+    let begin = spans.iter().map(SpanView::start_ns).min().unwrap_or(0);
+    let end = spans.iter().map(SpanView::end_ns).max().unwrap_or(0);
     let whole_s = (end - begin).max(1) as f64 / 1e9;
-    let failed = spans.iter().filter(|span| span.error).count();
+    let failed = spans.iter().filter(|view| view.span.error).count();
     let mut body = format!(
         "<section><h2>Transaction {}</h2><p class=sub>{} · {} spans, {failed} failed · <a href=\"/api/v1/transactions/{0}\">as JSON</a></p>{LEGEND}<table class=fall><thead><tr><th>span<th class=n>duration<th class=n>CPU<th class=n>status<th>grade<th class=wide></thead><tbody>",
         Safe(&id),
         Time(whole_s),
         spans.len(),
     );
-    for (span, depth) in spans.iter().zip(depths(&spans)) {
-        let call = if span.side == "client" { "<span class=call>→</span> " } else { "" };
-        let text = |key: &str| span.attributes.get(key).and_then(|value| value.as_str()).unwrap_or_default();
-        let (path, outcome) = (text("url.path"), text("tracer.outcome"));
+    for (view, depth) in spans.iter().zip(depths(&spans)) {
+        let span = &*view.span;
+        let call = if span.side == Side::Client { "<span class=call>→</span> " } else { "" };
+        let path = view.attributes().text("url.path");
         let _ = write!(
             body,
             "<tr><td class=depth{depth} title=\"{path}\">{call}<b>{service}</b> {class}{remote}<td class=n>{duration}<td class=n>{cpu}<td class=\"n{bad}\">{status}<td title=\"{evidence}\">{grade}<td class=wide>{lane}",
             depth = depth.min(8),
-            path = Safe(path),
-            service = Safe(&span.service_name),
-            class = Safe(&span.request_class),
+            path = Safe(&path),
+            service = Safe(&view.service_name),
+            class = Safe(view.request_class()),
             remote = remote(span),
-            duration = Time(span.duration_s),
-            cpu = Time(span.cpu_s),
+            duration = Time(seconds(span.duration())),
+            cpu = Time(seconds(span.cost.cpu)),
             bad = if span.error { " bad" } else { "" },
-            status = status(span.status, span.failure, outcome),
+            status = status(span.status, span.failure, span.outcome.name()),
             evidence = Safe(span.evidence),
-            grade = span.grade,
-            lane = Lane { span, begin_ns: begin, whole_s },
+            grade = span.grade.name(),
+            lane = Lane { view, begin_ns: begin, whole_s },
         );
     }
     body.push_str("</tbody></table></section>");
     for (id, samples, threshold) in &slow {
-        let Some(span) = spans.iter().find(|span| span.span_id == *id) else { continue };
-        body.push_str(&own_flame_graphs(span, *samples, *threshold));
+        let Some(view) = spans.iter().find(|view| view.span.id == *id) else { continue };
+        body.push_str(&own_flame_graphs(view, *samples, *threshold));
     }
     Ok(Page::drawn("transaction", "Transaction", query.refresh).render(&health, &body))
 }

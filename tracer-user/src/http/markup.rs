@@ -9,7 +9,8 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use super::Health;
 use super::api::ClassView;
 use crate::guard::shed::Level;
-use crate::store::SpanView;
+use crate::model::{Queues, Side, Span};
+use crate::store::{SpanView, seconds};
 use crate::text;
 
 /// Text escaped for HTML, including attributes. Class names come from the wire.
@@ -140,7 +141,7 @@ pub(super) fn bar(class: &ClassView) -> String {
 
 /// Where a span lies in its transaction, and below that where its time went: by shares, not by when.
 pub(super) struct Lane<'a> {
-    pub(super) span: &'a SpanView,
+    pub(super) view: &'a SpanView<'a>,
     /// When the transaction began, nanoseconds since the epoch, and how long it took, seconds.
     pub(super) begin_ns: i64,
     pub(super) whole_s: f64,
@@ -148,54 +149,57 @@ pub(super) struct Lane<'a> {
 
 impl Display for Lane<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { span, begin_ns, whole_s } = self;
+        let Self { view, begin_ns, whole_s } = self;
+        let span = &*view.span;
         let percent = |seconds: f64| seconds / whole_s * 100.0;
-        let left = percent((span.start_ns - begin_ns) as f64 / 1e9);
-        let width = percent(span.duration_s).max(0.3);
+        let (begins, duration) = ((view.start_ns() - begin_ns) as f64 / 1e9, seconds(span.duration()));
+        let left = percent(begins);
+        let width = percent(duration).max(0.3);
         f.write_str("<svg class=lane viewBox=\"0 0 100 10\" preserveAspectRatio=none>")?;
         // Side by side, what was last at the end.
         let mut end = left;
-        for (class, what, seconds) in queues(span) {
-            if seconds > 0.0 {
-                let queue = percent(seconds);
+        for (class, what, waited) in queues(span) {
+            if waited > 0.0 {
+                let queue = percent(waited);
                 end -= queue;
                 write!(
                     f,
                     "<rect class={class} x={end:.2} width={queue:.2} height=6><title>{what} {}</title></rect>",
-                    Time(seconds)
+                    Time(waited)
                 )?;
             }
         }
         write!(
             f,
             "<rect class={} x={left:.2} width={width:.2} height=6><title>{} after the beginning, for {}",
-            span.side,
-            Time((span.start_ns - begin_ns) as f64 / 1e9),
-            Time(span.duration_s)
+            span.side.name(),
+            Time(begins),
+            Time(duration)
         )?;
-        if let Some(waited) = span.pool_queue_s {
-            write!(f, "; its jobs waited {} for threads", Time(waited))?;
+        if let Some(waited) = span.pool_queue {
+            write!(f, "; its jobs waited {} for threads", Time(seconds(waited)))?;
         }
-        if let (Some(time), Some(cpu)) = (span.after_reply_s, span.after_reply_cpu_s) {
+        if let Some(after) = span.after_reply {
+            let (time, cpu) = (seconds(after.time), seconds(after.cpu));
             write!(f, "; after the reply its worker went on for {}, with {} of CPU", Time(time), Time(cpu))?;
         }
         f.write_str("</title></rect>")?;
         // A call waits for its answer: what it does meanwhile is its request's.
-        if span.side == "server" {
-            let parts = parts([span.cpu_s, span.runqueue_s, span.downstream_s, span.blocked_s]);
-            shares(f, &parts, span.duration_s, left, width, "y=7 height=3")?;
+        if span.side == Side::Server {
+            let parts = parts([span.cost.cpu, span.cost.runq, span.downstream, span.cost.blocked].map(seconds));
+            shares(f, &parts, duration, left, width, "y=7 height=3")?;
         }
         f.write_str("</svg>")
     }
 }
 
 /// Where a span waited before it was read, last first: colour, words, seconds.
-fn queues(span: &SpanView) -> [(&'static str, &'static str, f64); 2] {
-    match (span.accept_queue_s, span.socket_queue_s) {
-        (Some(accept), Some(socket)) => {
-            [("socket", "in the socket", socket), ("accept", "waiting to be accepted", accept)]
+fn queues(span: &Span) -> [(&'static str, &'static str, f64); 2] {
+    match span.queues() {
+        Some(Queues { accept, socket }) => {
+            [("socket", "in the socket", seconds(socket)), ("accept", "waiting to be accepted", seconds(accept))]
         }
-        _ => [("queue", "waiting to be accepted or in the socket", span.queue_s), ("accept", "", 0.0)],
+        None => [("queue", "waiting to be accepted or in the socket", seconds(span.queue())), ("accept", "", 0.0)],
     }
 }
 

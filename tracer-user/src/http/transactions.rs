@@ -89,7 +89,7 @@ pub(super) async fn one(State(app): AppState, Named(id): Named, params: Params) 
     let spans = app.shared.ask(move |view| view.store.transaction(view.names, trace)).await?;
     let spans = spans.ok_or_else(|| Problem::missing(NOT_KEPT))?;
     // A transaction that became part of another one is found by both ids.
-    let id = spans.first().map_or_else(|| trace.to_string(), |span| span.trace_id.clone());
+    let id = spans.first().map_or_else(|| trace.to_string(), |view| view.span.trace.to_string());
     Ok(Json(json!({
         "trace_id": id,
         "critical_path": critical_path(&spans),

@@ -322,7 +322,7 @@ impl Pipeline {
     }
 
     /// The next transaction to save; see [`Store::settled`].
-    pub fn settled(&mut self, over: bool) -> Option<Vec<SpanView>> {
+    pub fn settled(&mut self, over: bool) -> Option<Vec<SpanView<'static>>> {
         self.store.settled(&self.names, over)
     }
 

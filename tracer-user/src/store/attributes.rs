@@ -1,7 +1,8 @@
 //! Attributes of a span by OpenTelemetry's conventions, else `tracer.…`. Never a query string or a body.
 
+use std::borrow::Cow;
+
 use serde::ser::{Serialize, SerializeMap, Serializer};
-use serde_json::{Map, Value};
 
 use super::view::seconds;
 use crate::model::{ClassInfo, DeclaredValue, Outcome, ProcessEnd, ProtocolId, Side, Span};
@@ -88,20 +89,15 @@ impl Attributes<'_> {
         each(self.class, self.span, &mut Setter { give });
     }
 
-    /// The same as a map.
-    pub fn to_map(&self) -> Map<String, Value> {
-        let mut map = Map::new();
-        self.each(&mut |name, value| {
-            let value = match value {
-                AttributeValue::Text(text) => text.into(),
-                AttributeValue::Count(count) => count.into(),
-                AttributeValue::Int(number) => number.into(),
-                AttributeValue::Seconds(seconds) => seconds.into(),
-                AttributeValue::Bool(flag) => flag.into(),
-            };
-            map.insert(name.to_owned(), value);
+    /// The text of one; empty if there is none of that name, or it is no text.
+    pub fn text(&self, name: &str) -> String {
+        let mut found = String::new();
+        self.each(&mut |given, value| {
+            if let (true, AttributeValue::Text(text)) = (given == name, value) {
+                text.clone_into(&mut found);
+            }
         });
-        map
+        found
     }
 }
 
@@ -147,6 +143,19 @@ fn full_url(span: &Span) -> Option<String> {
     let address: std::net::IpAddr = span.peer.parse().ok()?;
     let address = std::net::SocketAddr::new(address, span.peer_port);
     Some(format!("{}://{address}{}", scheme(span), span.path))
+}
+
+/// `error.type` of a span that failed.
+pub(super) fn error_type(span: &Span) -> Option<Cow<'static, str>> {
+    let known = match (span.outcome, span.status) {
+        _ if !span.error => return None,
+        _ if span.protocol == ProtocolId::Grpc => grpc::error_type(span),
+        _ if span.protocol.conventions() == Conventions::Names => span.failure.unwrap_or(span.end_type()),
+        (Outcome::Aborted, _) => span.end_type(),
+        (_, Some(status)) => return Some(status.to_string().into()),
+        (_, None) => span.failure.unwrap_or(span.outcome.name()),
+    };
+    Some(known.into())
 }
 
 fn each(class: Option<&ClassInfo>, span: &Span, all: &mut Setter<'_>) {
@@ -241,13 +250,8 @@ fn each(class: Option<&ClassInfo>, span: &Span, all: &mut Setter<'_>) {
     if let Some(status) = span.status.filter(|_| span.protocol != ProtocolId::Grpc) {
         all.set("http.response.status_code", status);
     }
-    match (span.error, span.outcome, span.status) {
-        (false, ..) => {}
-        _ if span.protocol == ProtocolId::Grpc => all.set("error.type", grpc::error_type(span)),
-        _ if conventions == Conventions::Names => all.set("error.type", span.failure.unwrap_or(span.end_type())),
-        (true, Outcome::Aborted, _) => all.set("error.type", span.end_type()),
-        (true, _, Some(status)) => all.set("error.type", &*status.to_string()),
-        (true, _, None) => all.set("error.type", span.failure.unwrap_or(span.outcome.name())),
+    if let Some(kind) = error_type(span) {
+        all.set("error.type", &*kind);
     }
     match span.process_end {
         Some(ProcessEnd::ExitCode(code)) => all.set("process.exit.code", i64::from(code)),

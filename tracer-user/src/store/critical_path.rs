@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use super::SpanView;
+use crate::model::{Side, SpanId};
 
 /// What the time of a step went for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -49,33 +50,29 @@ struct Node {
 }
 
 struct Walk<'a> {
-    spans: &'a [SpanView],
+    spans: &'a [SpanView<'a>],
     nodes: Vec<Node>,
     visited: Vec<bool>,
     /// Backwards.
     steps: Vec<Step>,
 }
 
-fn nanos(seconds: f64) -> i64 {
-    (seconds.max(0.0) * 1e9).round() as i64
-}
-
 /// The critical path of the transaction that `spans` are, in the order of time; empty without spans.
-pub fn critical_path(spans: &[SpanView]) -> Vec<Step> {
-    let index: HashMap<&str, usize> = spans.iter().enumerate().map(|(at, span)| (span.span_id.as_str(), at)).collect();
+pub fn critical_path(spans: &[SpanView<'_>]) -> Vec<Step> {
+    let index: HashMap<SpanId, usize> = spans.iter().enumerate().map(|(at, view)| (view.span.id, at)).collect();
     let mut nodes: Vec<Node> = spans
         .iter()
-        .map(|span| Node {
-            start: span.start_ns,
-            end: span.start_ns.saturating_add(nanos(span.duration_s)),
-            queue: nanos(span.queue_s),
-            client: span.side == "client",
+        .map(|view| Node {
+            start: view.start_ns(),
+            end: view.end_ns(),
+            queue: i64::try_from(view.span.queue()).unwrap_or(i64::MAX),
+            client: view.span.side == Side::Client,
             below: Vec::new(),
         })
         .collect();
     let mut roots = Vec::new();
-    for (at, span) in spans.iter().enumerate() {
-        match span.parent_span_id.as_deref().and_then(|parent| index.get(parent)) {
+    for (at, view) in spans.iter().enumerate() {
+        match view.span.parent.and_then(|parent| index.get(&parent)) {
             Some(parent) if *parent != at => nodes[*parent].below.push(at),
             _ => roots.push(at),
         }
@@ -101,7 +98,7 @@ impl Walk<'_> {
     /// Adds a step before all others.
     fn step(&mut self, at: usize, kind: StepKind, start: i64, end: i64) {
         if end > start {
-            let span_id = self.spans[at].span_id.clone();
+            let span_id = self.spans[at].span.id.to_string();
             let (start_ns, duration_s) = (start, (end - start) as f64 / 1e9);
             self.steps.push(Step { span_id, kind, start_ns, duration_s });
         }
@@ -145,12 +142,11 @@ impl Walk<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Names, Side, Span, SpanId, sample_span};
-    use crate::store::show;
+    use crate::model::{Names, Span, sample_span};
     use proptest::prelude::*;
 
     /// A span from `start` to `end`, milliseconds.
-    fn span(id: u64, parent: u64, side: Side, (start, end): (u64, u64), queue: u64) -> SpanView {
+    fn span(id: u64, parent: u64, side: Side, (start, end): (u64, u64), queue: u64) -> SpanView<'static> {
         const MS: u64 = 1_000_000;
         let base = sample_span::span(1, (start + 100) * MS, (end - start) * MS, false);
         let span = Span {
@@ -160,10 +156,14 @@ mod tests {
             arrived: (start + 100 - queue) * MS,
             ..base
         };
-        show(&Names::default(), &span, 0, "h")
+        SpanView::of(&Names::default(), &span, 0, "h").into_owned()
     }
 
-    fn path(spans: &[SpanView]) -> Vec<(u64, StepKind, i64, i64)> {
+    fn nanos(seconds: f64) -> i64 {
+        (seconds * 1e9).round() as i64
+    }
+
+    fn path(spans: &[SpanView<'_>]) -> Vec<(u64, StepKind, i64, i64)> {
         let millis = |ns: i64| ns / 1_000_000 - 100;
         let steps = critical_path(spans);
         let end = |step: &Step| step.start_ns + nanos(step.duration_s);
@@ -241,7 +241,7 @@ mod tests {
         fn steps_cover_the_transaction_exactly(
             spans in proptest::collection::vec((0u64..12, any::<bool>(), 0u64..100, 1u64..100, 0u64..20), 1..12)
         ) {
-            let tree: Vec<SpanView> = spans
+            let tree: Vec<SpanView<'_>> = spans
                 .iter()
                 .enumerate()
                 .map(|(at, (parent, client, start, length, queue))| {
@@ -252,10 +252,10 @@ mod tests {
                 })
                 .collect();
             let steps = path(&tree);
-            let root = &tree[0];
-            let queue = if root.side == "client" { 0.0 } else { root.queue_s };
+            let root = &*tree[0].span;
+            let queue = if root.side == Client { 0 } else { root.queue() };
             let whole: i64 = steps.iter().map(|(_, _, start, end)| end - start).sum();
-            prop_assert_eq!(whole, ((root.duration_s + queue) * 1e3).round() as i64);
+            prop_assert_eq!(whole, ((root.duration() + queue) / 1_000_000) as i64);
         }
     }
 }

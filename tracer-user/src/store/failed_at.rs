@@ -1,11 +1,13 @@
 //! Where a transaction began to fail: pure, on its spans as they are shown.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use serde::Serialize;
-use serde_json::Value;
 
 use super::SpanView;
+use super::attributes::error_type;
+use crate::model::{Outcome, SpanId};
 
 /// The span of a failed transaction that failed first, as far as its spans tell.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -23,47 +25,49 @@ pub struct FailedAt {
 /// Where the transaction that `spans` are, by start time, began to fail: from its topmost span, if that failed, down through the
 /// failed spans below. Of several the one that ended last before the failure that it explains; one that was only cut off is the
 /// last to be asked: whoever cut it off had failed before.
-pub fn failed_at(spans: &[SpanView]) -> Option<FailedAt> {
-    let known: HashSet<&str> = spans.iter().map(|span| span.span_id.as_str()).collect();
-    let mut below: HashMap<&str, Vec<&SpanView>> = HashMap::new();
-    for span in spans.iter().filter(|span| span.error) {
-        if let Some(parent) = span.parent_span_id.as_deref() {
-            below.entry(parent).or_default().push(span);
+pub fn failed_at(spans: &[SpanView<'_>]) -> Option<FailedAt> {
+    let known: HashSet<SpanId> = spans.iter().map(|view| view.span.id).collect();
+    let mut below: HashMap<SpanId, Vec<&SpanView<'_>>> = HashMap::new();
+    for view in spans.iter().filter(|view| view.span.error) {
+        if let Some(parent) = view.span.parent {
+            below.entry(parent).or_default().push(view);
         }
     }
-    let is_topmost = |span: &&SpanView| span.parent_span_id.as_deref().is_none_or(|parent| !known.contains(parent));
-    let mut at = spans.iter().find(is_topmost).filter(|span| span.error)?;
+    let is_topmost = |view: &&SpanView<'_>| view.span.parent.is_none_or(|parent| !known.contains(&parent));
+    let mut at = spans.iter().find(is_topmost).filter(|view| view.span.error)?;
     let mut seen = HashSet::new();
-    while seen.insert(at.span_id.as_str()) {
-        let explains = below.get(at.span_id.as_str()).into_iter().flatten();
-        let Some(next) = explains.max_by_key(|span| (kind(span) != "aborted", end(span) <= end(at), end(span))) else {
-            break;
-        };
+    while seen.insert(at.span.id) {
+        let explains = below.get(&at.span.id).into_iter().flatten();
+        let (end, aborted) = (at.end_ns(), Outcome::Aborted.name());
+        let rank = |view: &&&SpanView<'_>| (kind(view) != aborted, view.end_ns() <= end, view.end_ns());
+        let Some(next) = explains.max_by_key(rank) else { break };
         at = next;
     }
     Some(FailedAt {
-        span_id: at.span_id.clone(),
-        service_name: at.service_name.clone(),
-        request_class: at.request_class.clone(),
-        error_type: kind(at).to_owned(),
+        span_id: at.span.id.to_string(),
+        service_name: at.service_name.to_string(),
+        request_class: at.request_class().to_owned(),
+        error_type: kind(at).into_owned(),
     })
 }
 
-fn kind(span: &SpanView) -> &str {
-    span.attributes.get("error.type").and_then(Value::as_str).unwrap_or_default()
-}
-
-fn end(span: &SpanView) -> i64 {
-    span.start_ns.saturating_add((span.duration_s.max(0.0) * 1e9).round() as i64)
+fn kind(view: &SpanView<'_>) -> Cow<'static, str> {
+    error_type(&view.span).unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Names, Outcome, ProcessEnd, Side, Span, SpanId, sample_span};
-    use crate::store::show;
+    use crate::model::{Names, ProcessEnd, Side, Span, sample_span};
 
-    fn span(id: u64, parent: u64, side: Side, end: u64, status: Option<u16>, dead: Option<ProcessEnd>) -> SpanView {
+    fn span(
+        id: u64,
+        parent: u64,
+        side: Side,
+        end: u64,
+        status: Option<u16>,
+        dead: Option<ProcessEnd>,
+    ) -> SpanView<'static> {
         let outcome = if status.is_none() { Outcome::Aborted } else { Outcome::Complete };
         let span = Span {
             id: SpanId(id),
@@ -75,10 +79,10 @@ mod tests {
             process_end: dead,
             ..sample_span::span(1, 1_000_000 + id, end * 1_000_000, false)
         };
-        show(&Names::default(), &span, 0, "h")
+        SpanView::of(&Names::default(), &span, 0, "h").into_owned()
     }
 
-    fn place(spans: &[SpanView]) -> Option<(u64, String)> {
+    fn place(spans: &[SpanView<'_>]) -> Option<(u64, String)> {
         failed_at(spans).map(|at| (u64::from_str_radix(&at.span_id, 16).expect("an id"), at.error_type))
     }
 

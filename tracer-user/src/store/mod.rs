@@ -24,14 +24,13 @@ pub use attributes::{AttributeValue, Attributes};
 pub use edges::{Callee, EdgeKey, EdgeSample};
 pub use list::{Cursor, Filter, ListOrder, Retention, TransactionList};
 pub use listed::LISTED_FOR;
-pub use view::{SpanView, Summary, show, show_to_write};
+pub use view::{SpanView, Summary, seconds};
 
 use crate::guard::tables::TableUse;
 use crate::model::{ClassId, Names, Nanos, Outcome, Side, Span, SpanId, TraceId};
 use class::{Class, QUOTA, Seen};
 use listed::ListedTransactions;
 use settle::Settling;
-use view::seconds;
 
 /// Most spans kept per transaction.
 const UNITS: usize = 256;
@@ -300,11 +299,12 @@ impl Store {
     }
 
     /// The spans of a transaction by start time; `None` if it is not kept.
-    pub fn transaction(&self, names: &Names, trace: TraceId) -> Option<Vec<SpanView>> {
+    pub fn transaction(&self, names: &Names, trace: TraceId) -> Option<Vec<SpanView<'static>>> {
         let kept = self.traces.get(&self.listed.borrow().current(trace))?;
         let mut spans: Vec<&Span> = kept.spans.iter().collect();
         spans.sort_by_key(|span| (span.start, span.side == Side::Client));
-        Some(spans.into_iter().map(|span| show(names, span, self.wall_offset, &self.host)).collect())
+        let view = |span| SpanView::of(names, span, self.wall_offset, &self.host).into_owned();
+        Some(spans.into_iter().map(view).collect())
     }
 }
 
@@ -425,7 +425,7 @@ impl Store {
 
     /// The spans of the next transaction that its class keeps and of which nothing was reported for a while; `None` if
     /// none is due. A transaction comes again if more of it is reported later. With `over`, none has to wait.
-    pub fn settled(&mut self, names: &Names, over: bool) -> Option<Vec<SpanView>> {
+    pub fn settled(&mut self, names: &Names, over: bool) -> Option<Vec<SpanView<'static>>> {
         while let Some(trace) = self.settling.due(self.now, over) {
             let Some(kept) = self.traces.get_mut(&trace) else {
                 self.settling.missed += 1;

@@ -92,7 +92,7 @@ fn spans_of_a_transaction_come_together() {
     let spans = store.transaction(&names, TraceId(7)).unwrap();
     assert_eq!((spans.len(), store.spans_dropped), (UNITS, 450 - UNITS as u64));
     assert_eq!(store.transaction(&names, TraceId(8)).unwrap().len(), 150);
-    assert_eq!(spans[0].start_ns, 1000);
+    assert_eq!(spans[0].start_ns(), 1000);
     assert!(store.transaction(&names, TraceId(9)).is_none());
 }
 
@@ -138,8 +138,8 @@ fn a_row_is_the_topmost_unit_that_fits() {
     assert_eq!(row(Some("shop"), Some("GET /db")), Some(("shop".into(), 2, 3)));
     assert_eq!(row(Some("nobody"), None), None);
     let spans = store.transaction(&names, TraceId(1)).unwrap();
-    assert_eq!(spans[1].attributes["server.address"], "127.0.0.1");
-    assert_eq!(spans[1].attributes["error.type"], "500");
+    assert_eq!(spans[1].attributes().text("server.address"), "127.0.0.1");
+    assert_eq!(spans[1].attributes().text("error.type"), "500");
 }
 
 #[test]

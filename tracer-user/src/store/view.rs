@@ -1,10 +1,14 @@
 //! Transactions and spans as the API, the console and the transactions file show them.
 
-use serde::Serialize;
-use serde_json::{Map, Value};
+use std::borrow::Cow;
+use std::fmt::Display;
+use std::sync::Arc;
+
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
 
 use super::attributes::Attributes;
-use crate::model::{Names, Nanos, Opening, Span, SpanId, TraceId};
+use crate::model::{ClassInfo, Names, Nanos, Opening, Span, SpanId, TraceId};
 
 /// A transaction in a list, described by its topmost span that matches the filter.
 #[derive(Clone, Debug, Serialize)]
@@ -37,171 +41,146 @@ pub struct Summary {
     pub failed_spans: usize,
 }
 
-/// A span as the API shows it; `A` holds its attributes.
-#[derive(Clone, Debug, Serialize)]
-pub struct SpanView<A = Map<String, Value>> {
-    /// Trace id.
-    pub trace_id: String,
-    /// Span id.
-    pub span_id: String,
-    /// Id of the parent span.
-    pub parent_span_id: Option<String>,
-    /// Producers of the messages that are consumed or moved here, if the messages name them.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub links: Vec<Link>,
-    /// Number of further links that are not kept.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub links_dropped: u32,
-    /// Number of messages that were seen but not searched for links.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub messages_unread: u32,
-    /// Source of the parent: `traceparent`, `b3`, `connection` (the agent saw the call at the other end) or `relay`
-    /// (another host's agent saw it). A call's parent has a grade and evidence instead.
-    #[serde(skip_serializing_if = "str::is_empty")]
-    pub parent_from: &'static str,
-    /// Service name.
-    pub service_name: String,
-    /// Request class.
-    pub request_class: String,
-    /// Protocol.
-    pub protocol: &'static str,
-    /// `server` or `client`.
-    pub side: &'static str,
-    /// Host name.
-    pub host: String,
-    /// Process id.
-    pub pid: u32,
+/// A finished span as the API, the console and files show it: the span itself, and what its form there needs besides.
+/// Serializing it makes that form (`http/openapi/answers.rs` has its shape), without one in memory. Never a query string or
+/// a body.
+#[derive(Clone, Debug)]
+pub struct SpanView<'a> {
+    /// The span.
+    pub span: Cow<'a, Span>,
+    /// Name of its service.
+    pub service_name: Arc<str>,
+    /// Its class, if known.
+    class: Option<Cow<'a, ClassInfo>>,
+    /// Name of the host.
+    host: Cow<'a, str>,
+    /// Wall clock minus monotonic clock, nanoseconds.
+    wall_offset: i64,
+}
+
+impl<'a> SpanView<'a> {
+    /// The view of `span`; `wall_offset` is wall clock minus monotonic clock, nanoseconds.
+    pub fn of(names: &'a Names, span: &'a Span, wall_offset: i64, host: &'a str) -> Self {
+        Self {
+            span: Cow::Borrowed(span),
+            service_name: names.service(span.service),
+            class: names.class(span.class).map(Cow::Borrowed),
+            host: Cow::Borrowed(host),
+            wall_offset,
+        }
+    }
+
+    /// The same with a copy of everything.
+    pub fn into_owned(self) -> SpanView<'static> {
+        SpanView {
+            span: Cow::Owned(self.span.into_owned()),
+            service_name: self.service_name,
+            class: self.class.map(|class| Cow::Owned(class.into_owned())),
+            host: Cow::Owned(self.host.into_owned()),
+            wall_offset: self.wall_offset,
+        }
+    }
+
+    /// Its request class.
+    pub fn request_class(&self) -> &str {
+        self.class.as_ref().map_or("", |class| &class.name)
+    }
+
     /// Start, nanoseconds since the epoch.
-    pub start_ns: i64,
-    /// Duration, seconds.
-    pub duration_s: f64,
-    /// Seconds from the arrival of the first byte until it was read.
-    pub queue_s: f64,
-    /// Part of `queue_s` before the connection was accepted; `null` if not known.
-    pub accept_queue_s: Option<f64>,
-    /// Part of `queue_s` after that; `null` if not known.
-    pub socket_queue_s: Option<f64>,
-    /// Seconds its jobs provably waited for pool threads, within its duration; absent if it had none or that is not
-    /// certain.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pool_queue_s: Option<f64>,
-    /// Seconds from its end to the last work its worker did for it after the reply; absent if there was none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub after_reply_s: Option<f64>,
-    /// Part of `cpu_s` used after the reply; absent if negligible.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub after_reply_cpu_s: Option<f64>,
-    /// When its connection was opened for it, nanoseconds since the epoch; absent if it is not the first call there, or that
-    /// was not seen.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub connect_start_ns: Option<i64>,
-    /// When its connection's TLS handshake began; absent likewise.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tls_start_ns: Option<i64>,
-    /// CPU time, seconds.
-    pub cpu_s: f64,
-    /// Time waiting for a CPU, seconds.
-    pub runqueue_s: f64,
-    /// Time blocked, seconds.
-    pub blocked_s: f64,
-    /// Time waiting for downstream calls, seconds.
-    pub downstream_s: f64,
-    /// Context switches.
-    pub switches: u64,
-    /// Status code.
-    pub status: Option<u16>,
-    /// Kind of failure, for protocols that name it by a word.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub failure: Option<&'static str>,
-    /// Whether it failed.
-    pub error: bool,
-    /// How many spans this one stands for, in files of which not all are written.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub adjusted_count: Option<f64>,
-    /// How certain its parent is.
-    pub grade: &'static str,
-    /// The evidence for it.
-    pub evidence: &'static str,
-    /// OpenTelemetry attributes. Never a query string or a body.
-    pub attributes: A,
+    pub fn start_ns(&self) -> i64 {
+        self.wall(self.span.start)
+    }
+
+    /// End, nanoseconds since the epoch.
+    pub fn end_ns(&self) -> i64 {
+        self.start_ns().saturating_add_unsigned(self.span.duration())
+    }
+
+    /// OpenTelemetry attributes.
+    pub fn attributes(&self) -> Attributes<'_> {
+        Attributes { class: self.class.as_deref(), span: &self.span }
+    }
+
+    fn wall(&self, at: Nanos) -> i64 {
+        (at as i64).saturating_add(self.wall_offset)
+    }
+
+    /// When its connection was opened, if that was for it and seen.
+    fn opened(&self, at: fn(&Opening) -> Nanos) -> Option<i64> {
+        let at = self.span.opening.as_deref().map(at).filter(|at| *at != 0)?;
+        Some(self.wall(at))
+    }
+}
+
+/// An id, serialized as its text.
+struct Id<T>(T);
+
+impl<T: Display> Serialize for Id<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
 }
 
 /// A link to a span of another transaction that caused this one.
-#[derive(Clone, Debug, Serialize)]
-pub struct Link {
-    /// Trace id of the linked span.
-    pub trace_id: String,
-    /// Id of the linked span.
-    pub span_id: String,
+#[derive(Serialize)]
+struct Link {
+    trace_id: Id<TraceId>,
+    span_id: Id<SpanId>,
 }
 
-fn link((trace, span): &(TraceId, SpanId)) -> Link {
-    Link { trace_id: trace.to_string(), span_id: span.to_string() }
+/// Adds an entry, if there is a value.
+fn add<M: SerializeMap>(map: &mut M, name: &'static str, value: Option<impl Serialize>) -> Result<(), M::Error> {
+    value.map_or(Ok(()), |value| map.serialize_entry(name, &value))
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives references")]
-fn is_zero(number: &u32) -> bool {
-    *number == 0
+impl Serialize for SpanView<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (span, queues) = (&*self.span, self.span.queues());
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("trace_id", &Id(span.trace))?;
+        map.serialize_entry("span_id", &Id(span.id))?;
+        map.serialize_entry("parent_span_id", &span.parent.map(Id))?;
+        if let Some(linked) = &span.linked {
+            let links = linked.to.iter().map(|(trace, span)| Link { trace_id: Id(*trace), span_id: Id(*span) });
+            let links: Vec<Link> = links.collect();
+            add(&mut map, "links", (!links.is_empty()).then_some(links))?;
+            add(&mut map, "links_dropped", (linked.dropped != 0).then_some(linked.dropped))?;
+            add(&mut map, "messages_unread", (linked.unread != 0).then_some(linked.unread))?;
+        }
+        add(&mut map, "parent_from", (!span.carrier.is_empty()).then_some(span.carrier))?;
+        map.serialize_entry("service_name", &*self.service_name)?;
+        map.serialize_entry("request_class", self.request_class())?;
+        map.serialize_entry("protocol", span.protocol.name())?;
+        map.serialize_entry("side", span.side.name())?;
+        map.serialize_entry("host", &*self.host)?;
+        map.serialize_entry("pid", &span.pid)?;
+        map.serialize_entry("start_ns", &self.start_ns())?;
+        map.serialize_entry("duration_s", &seconds(span.duration()))?;
+        map.serialize_entry("queue_s", &seconds(span.queue()))?;
+        map.serialize_entry("accept_queue_s", &queues.map(|queues| seconds(queues.accept)))?;
+        map.serialize_entry("socket_queue_s", &queues.map(|queues| seconds(queues.socket)))?;
+        add(&mut map, "pool_queue_s", span.pool_queue.map(seconds))?;
+        add(&mut map, "after_reply_s", span.after_reply.map(|after| seconds(after.time)))?;
+        add(&mut map, "after_reply_cpu_s", span.after_reply.map(|after| seconds(after.cpu)))?;
+        add(&mut map, "connect_start_ns", self.opened(|opening| opening.connect))?;
+        add(&mut map, "tls_start_ns", self.opened(|opening| opening.hello))?;
+        map.serialize_entry("cpu_s", &seconds(span.cost.cpu))?;
+        map.serialize_entry("runqueue_s", &seconds(span.cost.runq))?;
+        map.serialize_entry("blocked_s", &seconds(span.cost.blocked))?;
+        map.serialize_entry("downstream_s", &seconds(span.downstream))?;
+        map.serialize_entry("switches", &span.cost.switches)?;
+        map.serialize_entry("status", &span.status)?;
+        add(&mut map, "failure", span.failure)?;
+        map.serialize_entry("error", &span.error)?;
+        add(&mut map, "adjusted_count", span.kept.map(|kept| kept.threshold.adjusted_count()))?;
+        map.serialize_entry("grade", span.grade.name())?;
+        map.serialize_entry("evidence", span.evidence)?;
+        map.serialize_entry("attributes", &self.attributes())?;
+        map.end()
+    }
 }
 
 /// Nanoseconds as seconds.
-pub(super) fn seconds(nanos: u64) -> f64 {
+pub fn seconds(nanos: u64) -> f64 {
     nanos as f64 / 1e9
-}
-
-/// A span as the API shows it; `wall_offset` is wall clock minus monotonic clock, nanoseconds.
-pub fn show(names: &Names, span: &Span, wall_offset: i64, host: &str) -> SpanView {
-    let class = names.class(span.class);
-    view(names, span, wall_offset, host, Attributes { class, span }.to_map())
-}
-
-/// The same, to be written only.
-pub fn show_to_write<'a>(names: &'a Names, span: &'a Span, wall_offset: i64, host: &str) -> SpanView<Attributes<'a>> {
-    let class = names.class(span.class);
-    view(names, span, wall_offset, host, Attributes { class, span })
-}
-
-fn view<A>(names: &Names, span: &Span, wall_offset: i64, host: &str, attributes: A) -> SpanView<A> {
-    let class = names.class(span.class);
-    let opened = |at: fn(&Opening) -> Nanos| {
-        let at = span.opening.as_deref().map(at).filter(|at| *at != 0)?;
-        Some((at as i64).saturating_add(wall_offset))
-    };
-    SpanView {
-        trace_id: span.trace.to_string(),
-        span_id: span.id.to_string(),
-        parent_span_id: span.parent.map(|parent| parent.to_string()),
-        links: span.linked.iter().flat_map(|linked| &linked.to).map(link).collect(),
-        links_dropped: span.linked.as_ref().map_or(0, |linked| linked.dropped),
-        messages_unread: span.linked.as_ref().map_or(0, |linked| linked.unread),
-        parent_from: span.carrier,
-        service_name: names.service(span.service).to_string(),
-        request_class: class.map(|class| class.name.to_string()).unwrap_or_default(),
-        protocol: span.protocol.name(),
-        side: span.side.name(),
-        host: host.into(),
-        pid: span.pid,
-        start_ns: (span.start as i64).saturating_add(wall_offset),
-        duration_s: seconds(span.duration()),
-        queue_s: seconds(span.queue()),
-        accept_queue_s: span.queues().map(|queues| seconds(queues.accept)),
-        pool_queue_s: span.pool_queue.map(seconds),
-        after_reply_s: span.after_reply.map(|after| seconds(after.time)),
-        after_reply_cpu_s: span.after_reply.map(|after| seconds(after.cpu)),
-        connect_start_ns: opened(|opening| opening.connect),
-        tls_start_ns: opened(|opening| opening.hello),
-        socket_queue_s: span.queues().map(|queues| seconds(queues.socket)),
-        cpu_s: seconds(span.cost.cpu),
-        runqueue_s: seconds(span.cost.runq),
-        blocked_s: seconds(span.cost.blocked),
-        downstream_s: seconds(span.downstream),
-        switches: span.cost.switches,
-        status: span.status,
-        failure: span.failure,
-        error: span.error,
-        adjusted_count: span.kept.map(|kept| kept.threshold.adjusted_count()),
-        grade: span.grade.name(),
-        evidence: span.evidence,
-        attributes,
-    }
 }
