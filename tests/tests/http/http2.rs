@@ -188,6 +188,70 @@ fn nginx_logs_what_is_found() {
     agent.stop();
 }
 
+/// Targets longer than what is captured of an operation's front: their classes are those of their beginnings, and what follows
+/// on the same connection has its own.
+#[test]
+fn long_targets_are_named_by_their_beginnings() {
+    let Some(_turn) = begin("h2 long targets", &["nginx", "curl", "h2load"]) else { return };
+    let dir = scratch();
+    files(dir.path());
+    let port = tracer_tests::free_port();
+    let base = dir.path().display();
+    let nginx = Nginx::start(
+        dir.path(),
+        &format!(
+            "server {{ listen 127.0.0.1:{port} http2; root {base}/www; large_client_header_buffers 8 32k;
+             location /make {{ return 201 \"made\\n\"; }} location /fail {{ return 500 \"oh no\\n\"; }}
+             location /find/ {{ return 200 \"found\\n\"; }} }}"
+        ),
+        "",
+    );
+    let agent = start(dir.path(), port);
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    // Compressed, `q` has five bits and `~` would have thirteen, so it is sent as it is.
+    let targets = [
+        format!("/make?{}", "q".repeat(9_000)),
+        format!("/fail?{}", "~".repeat(9_000)),
+        format!("/find/{}", "q~".repeat(4_500)),
+        "/small".to_owned(),
+    ];
+    let count = ((20.0 * scale()) as usize).max(5);
+    // A connection for each.
+    for target in (0..count).flat_map(|_| &targets) {
+        let mut curl = Command::new(find("curl").expect("curl"));
+        curl.args(["-s", "-o", "/dev/null", "--http2-prior-knowledge", "--max-time", "20"]);
+        let done = outcome(curl.arg(format!("http://{address}{target}")), "curl");
+        assert_eq!(done.code, Some(0), "{}", done.err);
+    }
+    // By another program over kept connections: one at a time, and several heads in one send.
+    let paths: Vec<&str> = targets.iter().map(String::as_str).collect();
+    for streams in [1, 4] {
+        h2load(address, (count * targets.len()) as u64, 1, streams, 50, &paths);
+    }
+    let sent = 3 * count * targets.len();
+    let logged = wait("the access log to be complete", Duration::from_secs(20), || {
+        let logged = nginx.logged();
+        (logged.len() >= sent).then_some(logged)
+    });
+    let all = spans(&agent, port, sent);
+    let metrics = agent.metrics();
+    let mut expected = Counts::new();
+    for line in &logged {
+        let path = if line.path().starts_with("/find/") { "/find/{token}" } else { line.path() };
+        add(&mut expected, format!("{} {path} {}", line.method, line.status));
+    }
+    for side in [true, false] {
+        let mut found = Counts::new();
+        for span in all.iter().filter(|span| span.server == side) {
+            assert_eq!(span.outcome, "complete", "{span:?}");
+            add(&mut found, format!("{} {}", span.class, span.status.unwrap_or(0)));
+        }
+        check(&format!("long targets, server {side}"), &expected, &found, &metrics);
+    }
+    figure("HTTP/2 targets of 9 kB", &format!("{sent} of {sent} named at both ends"));
+    agent.stop();
+}
+
 #[test]
 fn node_in_both_roles() {
     let Some(_turn) = begin("node http2", &["node"]) else { return };
