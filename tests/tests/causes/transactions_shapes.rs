@@ -1,18 +1,22 @@
 //! Which request caused which call, in the shapes of work in applications: retried, handed over twice, forked and
 //! joined, over shared connections, from a client library's own thread, in forked processes, in child processes of requests,
-//! over connections passed to another process and by threads that share all requests; to servers behind UNIX sockets, to
+//! over connections passed to another process, by threads that share all requests and by Twisted's loop; to servers behind UNIX sockets, to
 //! Redis and to PostgreSQL.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use tracer_tests::agent::Agent;
+use tracer_tests::go::unpacked;
 use tracer_tests::load::{self, Request};
 use tracer_tests::postgresql::{self, Postgres};
 use tracer_tests::redis::Redis;
 use tracer_tests::spans::{Span, Tail};
-use tracer_tests::truth::{Application, Mode, Score, decided, judge, judge_before, plans, report, score, sizes};
+use tracer_tests::truth::{
+    Application, Mode, Score, decided, judge, judge_before, plans, report, score, sizes, strays,
+};
 use tracer_tests::workload::{Server, compile, source};
 use tracer_tests::{begin, find, say, scratch};
 
@@ -233,6 +237,59 @@ fn stores() {
     say(&format!("lost: {:?}", agent.metrics().lost()));
     agent.stop();
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// Twisted's loop has no tasks, or one context for all requests. Processes that ran before the agent serve several clients at
+/// once from their first request on: a call has the right parent or none.
+#[test]
+fn twisted() {
+    let library = unpacked("twisted-", "twisted/__init__.py");
+    if !Path::new(library).is_file() {
+        return say("SKIPPED twisted: needs the package of that name (cargo xtask test --full)");
+    }
+    let Some(_turn) = begin("transactions_twisted", &["python3", "cc"]) else { return };
+    let dir = scratch();
+    let upstream = Server::c("origin", dir.path());
+    let libraries = Path::new(library).ancestors().nth(2).expect("the directory of the package");
+    let start = |reactor: &str| {
+        let mut command = Command::new(find("python3").expect("python3"));
+        // Packages of the distribution make a part of `zope` their own.
+        command.args(["-S", "-u", "-X", &format!("reactor={reactor}")]).arg(source("tree_twisted.py"));
+        command.env("PYTHONPATH", libraries).env("PYTHONDONTWRITEBYTECODE", "1");
+        Server::start("twisted", dir.path(), command.env("UPSTREAM_PORT", upstream.address.port().to_string()))
+    };
+    let modes = ["callbacks", "generator", "coroutine"];
+    let cases: Vec<_> = ["epoll", "asyncio"]
+        .iter()
+        .flat_map(|reactor| modes.iter().flat_map(move |mode| [3, 16].map(|connections| (reactor, mode, connections))))
+        .map(|(reactor, mode, connections)| (*reactor, *mode, connections, start(reactor)))
+        .collect();
+    let agent = Agent::start(dir.path(), &["--nice=-10"]);
+    let mut tail = Tail::new(&agent.transactions);
+    let mut sent = Vec::new();
+    for (reactor, mode, connections, server) in &cases {
+        let prefix = format!("{reactor}{mode}{connections}-");
+        let loaded = load::run(server.address, plans(mode, &prefix, *connections, 96));
+        assert!(loaded.broken().is_empty(), "{prefix}: {:?}", loaded.broken().first());
+        sent.push((prefix, loaded.answers.len()));
+    }
+    for (prefix, answered) in &sent {
+        let served = |span: &Span| span.server && span.service == "twisted" && span.path.contains(prefix.as_str());
+        assert_eq!(tail.until(*answered, Duration::from_secs(30), served), *answered, "{:?}", agent.metrics().lost());
+    }
+    decided(&agent);
+    let lost = agent.metrics().lost();
+    agent.stop();
+    tail.read();
+    let mut faults = strays(&tail.spans);
+    for (prefix, answered) in sent {
+        let score = score(&tail.spans, "twisted", &prefix);
+        assert_eq!(score.made, 2 * answered as u64, "calls of {prefix}; lost: {lost:?}");
+        let line = format!("Twisted, {prefix}: {score:?}");
+        say(&line);
+        faults.extend((score.certain_wrong + score.confirmed_wrong > 0).then_some(line));
+    }
+    assert!(faults.is_empty(), "wrong:\n{}", faults.join("\n"));
 }
 
 #[test]
