@@ -220,6 +220,20 @@ pub fn strays(all: &[Span]) -> Vec<String> {
     all.iter().filter(stray).map(both).collect()
 }
 
+/// Calls that are said to have found their parent when spans below them had been reported with another trace id, though
+/// the request they belong to (of the same process, with the same target) has theirs.
+pub fn disproved(all: &[Span]) -> Vec<String> {
+    let late = "its parent was found after spans below it were reported";
+    let requests: HashMap<(u32, &str, &str), &Span> = all
+        .iter()
+        .filter(|span| span.server)
+        .map(|span| ((span.pid, span.path.as_str(), span.trace.as_str()), span))
+        .collect();
+    let of = |call: &Span| requests.contains_key(&(call.pid, call.path.as_str(), call.trace.as_str()));
+    let calls = all.iter().filter(|span| !span.server && span.parent.is_none() && span.evidence == late);
+    calls.filter(|call| of(call)).map(|call| format!("{} of {}: {late}", call.path, call.service)).collect()
+}
+
 /// Starts an application in front of `upstream`.
 pub fn begun(application: &Application, upstream: SocketAddr, dir: &Path) -> Server {
     let mut command = application.command(dir);

@@ -153,6 +153,22 @@ def apache(kind, port):
     return apache_by(kind, port, ["proxy_http"], rules)
 
 
+def apache_h2c(_, port):
+    """Passes every target on as it is, by HTTP/2 in the clear."""
+    return apache_by("event", port, ["proxy_http2"], f"RewriteRule ^/(.*)$ h2c://127.0.0.1:{UPSTREAM}/$1 [P]")
+
+
+def varnish(_, port):
+    """Passes every target on as it is, some without looking them up."""
+    config = f"""
+vcl 4.1;
+backend upstream {{ .host = "127.0.0.1"; .port = "{UPSTREAM}"; }}
+sub vcl_recv {{ if (req.url ~ "^/pass/") {{ return (pass); }} }}
+"""
+    front = ["varnishd", "-F", "-a", f"127.0.0.1:{port}", "-f", write("front.vcl", config), "-n", str(HERE / "varnish")]
+    return [*front, "-s", "default,16m", "-p", "thread_pools=1", "-p", "thread_pool_min=100"]
+
+
 def apache_by(kind, port, more, rules):
     modules = [f"mpm_{kind}", "unixd", "authz_core", "proxy", *more, "rewrite"]
     loads = "\n".join(
@@ -193,7 +209,16 @@ def puma(_, port):
     return ["puma", "-t", "8:8", "-b", f"tcp://127.0.0.1:{port}", str(SOURCES / "tree.ru")]
 
 
-KINDS = {"gunicorn": gunicorn, "nginx": nginx, "haproxy": haproxy, "php": php, "apache": apache, "puma": puma}
+KINDS = {
+    "gunicorn": gunicorn,
+    "nginx": nginx,
+    "haproxy": haproxy,
+    "php": php,
+    "apache": apache,
+    "apache_h2c": apache_h2c,
+    "varnish": varnish,
+    "puma": puma,
+}
 
 
 def wait_for(port):

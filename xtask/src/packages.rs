@@ -73,6 +73,7 @@ pub(crate) const PACKAGES: &[Package] = &[
     package("ruby-sidekiq", "sidekiq", Need::Programs, "workers that take jobs from Redis with threads"),
     package("python3-redis", "", Need::Programs, "a client library as applications use it"),
     package("apache2-bin", "apache2", Need::Programs, "a web server in three kinds: processes, threads, an event loop"),
+    package("varnish", "varnishd", Need::Programs, "a proxy whose threads fetch for each other"),
     package("libgrpc-java", "", Need::Programs, "gRPC's client for Java"),
     package("libperfmark-java", "", Need::Programs, "which needs it and does not say so"),
     package("golang-google-grpc-dev", "", Need::Programs, "gRPC's client for Go, as sources"),

@@ -1,9 +1,17 @@
 //! Which request caused which call in servers and gateways as operators run them: verifies every reported edge by an id
 //! that their application or configuration passed on.
 
-use tracer_tests::truth::{Application, Floors, Mode, judge_before};
-use tracer_tests::workload::Server;
-use tracer_tests::{begin, find, php, say, scratch};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use tracer_tests::agent::Agent;
+use tracer_tests::load::{self, Request};
+use tracer_tests::spans::{Span, Tail, parents, report_parents};
+use tracer_tests::truth::{Application, Floors, Mode, decided, disproved, judge_before, strays};
+use tracer_tests::workload::{Server, source};
+use tracer_tests::{Numbers, begin, figure, find, php, say, scratch};
 
 /// A kind of `tree_served.py`, which needs `program`.
 struct Served {
@@ -147,6 +155,69 @@ fn apache_event() {
         floors: [[0.999; 4]; 2],
         late: None,
     });
+}
+
+/// Its threads make one call at a time by HTTP/2, each on a connection of its own.
+#[test]
+fn apache_to_http2() {
+    let Some(_turn) = begin("transactions_apache_h2c", &["python3", "apache2", "node"]) else { return };
+    let dir = scratch();
+    let mut command = Command::new(find("node").expect("node"));
+    let upstream = Server::start("origin", dir.path(), command.arg(source("origin_h2.js")));
+    judge_forwarded(dir.path(), "apache_h2c", &upstream, &["miss"], 0.9);
+}
+
+/// Other threads fetch than those that read requests.
+#[test]
+fn varnish() {
+    let Some(_turn) = begin("transactions_varnish", &["python3", "varnishd", "cc"]) else { return };
+    let dir = scratch();
+    let upstream = Server::c("origin", dir.path());
+    judge_forwarded(dir.path(), "varnish", &upstream, &["miss", "pass"], 0.0);
+}
+
+/// Requests that a kind of `tree_served.py` forwards with the target they came with: calls have the right parent or none, a
+/// trace id for each transaction, and no reason that other spans disprove. `floor`: least share with the right parent.
+fn judge_forwarded(dir: &Path, kind: &'static str, upstream: &Server, modes: &[&str], floor: f64) {
+    let agent = Agent::start(dir, &["--nice=-10", "--max-cpu", "400%"]);
+    let python = find("python3").expect("python3");
+    let mut command = Command::new(python);
+    command.args(["-u", "-X", &format!("served={kind}")]).arg(source("tree_served.py"));
+    let front = Server::start(kind, dir, command.env("UPSTREAM_PORT", upstream.address.port().to_string()));
+    let mut tail = Tail::new(&agent.transactions);
+    let mut sent = Vec::new();
+    for (mode, connections) in modes.iter().flat_map(|mode| [(mode, 1), (mode, 32)]) {
+        let mut numbers = Numbers::new(connections);
+        let name = format!("{mode}{connections}");
+        let mut one = |c, r| Request::get(format!("/{mode}/{name}/c{c}r{r}/d{}", numbers.below(6_000)));
+        let plans = (0..connections).map(|c| (0..640 / connections.max(4)).map(|r| one(c, r)).collect()).collect();
+        let loaded = load::run(front.address, plans);
+        assert!(loaded.broken().is_empty(), "{name}: {:?}", loaded.broken().first());
+        sent.push((name, loaded.answers.len()));
+    }
+    let all: usize = sent.iter().map(|(_, answers)| answers).sum();
+    for server in [true, false] {
+        let of = |span: &Span| span.server == server && span.service == kind;
+        assert_eq!(tail.until(all, Duration::from_secs(30), of), all, "{kind}: {:?}", agent.metrics().lost());
+    }
+    decided(&agent);
+    agent.stop();
+    tail.read();
+    for (name, answers) in sent {
+        let of = |span: &&Span| span.path.split('/').nth(2) == Some(name.as_str());
+        let calls = || tail.spans.iter().filter(of).filter(|span| !span.server && span.service == kind);
+        let (total, right, wrong, sure) = report_parents(&format!("{kind}, {name}"), &parents(&tail.spans, calls()));
+        let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
+        for call in calls().filter(|call| call.parent.is_none()) {
+            *reasons.entry(&call.evidence).or_default() += 1;
+        }
+        say(&format!("  without a parent: {reasons:?}"));
+        assert_eq!((total, wrong, sure), (answers as u64, 0, 0), "{kind}, {name}: calls, wrong parents");
+        assert!(right as f64 >= floor * total as f64, "{kind}, {name}: {right} of {total}");
+        figure(&format!("{kind}, {name}"), &format!("{right} of {total} linked"));
+    }
+    let faults = [strays(&tail.spans), disproved(&tail.spans)].concat();
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
 #[test]
