@@ -3,9 +3,9 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Reads `250ms`, `30s`, `5m`, `1h`.
+/// Reads `250ms`, `30s`, `5m`, `1h`, `7d`.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let expected = || format!("'{text}' is no time: expected a number and a unit, such as 250ms, 30s, 5m or 1h");
+    let expected = || format!("'{text}' is no time: expected a number and a unit, such as 250ms, 30s, 5m, 1h or 7d");
     let at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(expected)?;
     let (number, span) = text.split_at(at);
     let number: u64 = number.parse().map_err(|_| expected())?;
@@ -14,6 +14,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         "s" => number.checked_mul(1000),
         "m" => number.checked_mul(60_000),
         "h" => number.checked_mul(3_600_000),
+        "d" => number.checked_mul(86_400_000),
         _ => None,
     };
     millis.map(Duration::from_millis).ok_or_else(expected)
@@ -112,7 +113,8 @@ mod tests {
     fn numbers_with_units() {
         assert_eq!(duration("30s"), Ok(Duration::from_secs(30)));
         assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
-        for bad in ["", "s", "30", "1d", "-1s", "99999999999999999999h"] {
+        assert_eq!(duration("7d"), Ok(Duration::from_secs(7 * 24 * 3600)));
+        for bad in ["", "s", "30", "1w", "-1s", "99999999999999999999h", "999999999999d"] {
             assert!(duration(bad).is_err(), "{bad}");
         }
     }

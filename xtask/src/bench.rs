@@ -12,6 +12,7 @@ mod btf;
 mod carriers;
 mod cases;
 mod compare;
+mod counted;
 mod declared;
 mod floor;
 mod generator;
@@ -42,6 +43,7 @@ use measure::Bench;
 use results::Results;
 
 pub(crate) use cases::sleeper;
+pub(crate) use counted::in_guest;
 
 /// `cargo xtask bench`.
 #[derive(Args)]
@@ -90,6 +92,16 @@ pub(crate) struct Options {
     /// docs/declared-transactions.md.
     #[arg(long, conflicts_with_all = ["case", "from", "compare", "soak", "parsers", "carriers"])]
     declared: bool,
+    /// Count instructions in an emulated guest of one CPU instead of measuring time: nginx and Redis (or the named cases),
+    /// without and with the agent. The same within a per cent on any machine, however busy; knows nothing of caches.
+    #[arg(long, conflicts_with_all = ["from", "compare", "soak", "quick", "parsers", "carriers", "declared", "docs"])]
+    counted: bool,
+    /// With --counted: also measure this build, in turns: a commit, or a `tracer` that is built.
+    #[arg(long, value_name = "COMMIT|FILE", requires = "counted")]
+    against: Option<String>,
+    /// With --counted: the guest's kernel.
+    #[arg(long, default_value = "6.12", requires = "counted")]
+    kernel: String,
     /// Trace nothing and time nothing; count the instructions that the agent at commit BASE and as it stands here spend on
     /// recordings, by phase. The same within a fraction of a per cent on any machine, however busy. Needs Valgrind.
     #[arg(long, value_name = "BASE", conflicts_with_all = ["case", "from", "compare", "soak", "quick", "parsers", "carriers", "declared"])]
@@ -112,6 +124,9 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     }
     if cfg!(debug_assertions) && options.from.is_empty() {
         return optimised();
+    }
+    if options.counted {
+        return counted::run(way, options.against.as_deref(), &options.case, &options.kernel);
     }
     if let Some(time) = options.soak {
         return soak::run(way, time);

@@ -149,8 +149,8 @@ fn replay(tracer: &Path, recording: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// Builds `tracer` at another commit, in a work tree that stays for the next comparison.
-pub(crate) fn base_binary(place: &Path, base: &str, optimised: Optimised) -> Result<PathBuf> {
+/// A work tree below `place` with the commit `base`, which stays for the next comparison.
+pub(crate) fn checked_out(place: &Path, base: &str) -> Result<PathBuf> {
     let commit =
         shell::output(git().args(["rev-parse", "--verify", "--end-of-options"]).arg(format!("{base}^{{commit}}")))?;
     let commit = commit.trim();
@@ -162,7 +162,13 @@ pub(crate) fn base_binary(place: &Path, base: &str, optimised: Optimised) -> Res
         shell::output(git().args(["worktree", "prune"]))?;
         shell::output(git().args(["worktree", "add", "--quiet", "--force", "--detach"]).arg(&tree).arg(commit))?;
     }
-    shell::progress(format!("building tracer of {base} ({})", commit.get(..10).unwrap_or(commit)));
+    Ok(tree)
+}
+
+/// Builds `tracer` at another commit.
+pub(crate) fn base_binary(place: &Path, base: &str, optimised: Optimised) -> Result<PathBuf> {
+    let tree = checked_out(place, base)?;
+    shell::progress(format!("building tracer of {base}"));
     binary(place, &tree, "base", optimised)
 }
 

@@ -88,6 +88,15 @@ enum Task {
         /// Where it listens.
         address: std::net::SocketAddr,
     },
+    /// The part of `bench --counted` that runs in a guest.
+    #[command(hide = true)]
+    BenchInGuest {
+        /// Names of the builds there.
+        builds: Vec<String>,
+        /// Cases to measure.
+        #[arg(long, value_delimiter = ',')]
+        case: Vec<String>,
+    },
     /// Run every fuzz target for a bounded time.
     Fuzz(fuzz::Options),
     /// Run the agent and its truth tests on other kernels, in emulated guests.
@@ -121,6 +130,7 @@ fn main() -> ExitCode {
         Task::Differential(options) => differential::run(way, &options),
         Task::Transactions(options) => transactions::run(way, &options),
         Task::BenchSleeper { address } => bench::sleeper(address),
+        Task::BenchInGuest { builds, case } => bench::in_guest(&builds, &case),
         Task::Fuzz(options) => fuzz::run(&options),
         Task::Vm(options) => vm::run(way, options),
         Task::Deny => deny::run(),

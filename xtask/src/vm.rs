@@ -5,6 +5,7 @@
 //! emulated: their time measurements mean nothing, but their events are the kernel's own.
 
 pub(crate) mod archive;
+mod counted;
 mod guest;
 mod image;
 mod kernels;
@@ -31,6 +32,8 @@ use guest::Boot;
 use kernels::{SOURCES, Source};
 use machine::{Built, Machine};
 use report::Outcome;
+
+pub(crate) use counted::{NANOS_AN_INSTRUCTION, run as counted};
 
 /// `cargo xtask vm`.
 #[derive(Args)]
