@@ -6,6 +6,8 @@
 //!
 //! - At [`RESERVED`], a `u64`: bytes ever reserved. Written by the kernel side.
 //! - At [`CONSUMED`], a `u64`: bytes ever given back. Written by user space.
+//! - At [`ASLEEP`], a `u64`: not 0 while user space sleeps until there is a record. Set by user space; the kernel side
+//!   sets it to 0 and wakes user space.
 //! - From [`DATA`] on, slots: at position `p` (modulo the ring's size) a word, then a record. The word is zero until
 //!   the record is complete; then its low half is the slot's length, word and padding included (a multiple of 8), and
 //!   its high half the record's. A writer may give back the end of a slot that it did not need, as long as nothing was
@@ -21,6 +23,8 @@ pub const RESERVED: usize = 0;
 /// Offset of the bytes given back: on its own cache line, so that reading it costs the kernel side nothing while it
 /// does not change.
 pub const CONSUMED: usize = 64;
+/// Offset of whether user space sleeps until there is a record: beside [`CONSUMED`], which the kernel side reads anyway.
+pub const ASLEEP: usize = 72;
 /// Offset of the first slot.
 pub const DATA: usize = 128;
 /// Bytes of a slot before its record.

@@ -3,8 +3,8 @@
 use core::{arch::asm, ffi::c_void, ptr};
 
 use aya_ebpf::{
-    bindings::{BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP},
-    helpers::generated::bpf_ringbuf_output,
+    bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP, BPF_RB_PROD_POS},
+    helpers::generated::{bpf_ringbuf_output, bpf_ringbuf_query},
     macros::map,
     maps::{PerCpuArray, RingBuf},
 };
@@ -75,8 +75,20 @@ pub(crate) fn wake() {
 /// Appends `record` to the event ring, or counts `lost`; returns whether it appended.
 #[inline(always)]
 pub(crate) fn event<T>(record: &T, lost: Lost) -> bool {
+    fill(ring::reserve(size_of::<T>() as u64, lost), record)
+}
+
+/// As [`event`], for a record that need not wake a reader that sleeps until there is one.
+#[inline(always)]
+pub(crate) fn quiet_event<T>(record: &T, lost: Lost) {
+    fill(ring::reserve_quietly(size_of::<T>() as u64, lost), record);
+}
+
+/// Completes the slot, if there is one, with `record`.
+#[inline(always)]
+fn fill<T>(slot: Option<ring::Slot>, record: &T) -> bool {
     const { assert!(size_of::<T>().is_multiple_of(8) && size_of::<T>() <= 512) };
-    let Some(slot) = ring::reserve(size_of::<T>() as u64, lost) else { return false };
+    let Some(slot) = slot else { return false };
     let (from, to) = (ptr::from_ref(record).cast::<u64>(), slot.record.cast::<u64>());
     for i in 0..size_of::<T>() / 8 {
         // SAFETY: within the record and the slot. Volatile, so that the compiler makes no call to `memcpy`.
@@ -86,7 +98,8 @@ pub(crate) fn event<T>(record: &T, lost: Lost) -> bool {
     true
 }
 
-/// Appends `len` bytes at `record` to the sample ring, or counts `lost`.
+/// Appends `len` bytes at `record` to the sample ring, or counts `lost`. Wakes the reader when the ring is a quarter full, and at
+/// every further sixteenth: it may sleep for longer than a ring takes to fill up.
 #[inline(always)]
 pub(crate) fn sample(record: *const c_void, len: u64, lost: Lost) {
     // SAFETY: the verifier checks that `record` has `len` bytes.
@@ -95,5 +108,16 @@ pub(crate) fn sample(record: *const c_void, len: u64, lost: Lost) {
     };
     if refused != 0 {
         count(lost);
+        return;
+    }
+    const PART: u64 = SAMPLE_RING_BYTES as u64 / 16;
+    let samples = ptr::from_ref(&SAMPLES).cast_mut().cast();
+    // SAFETY: a ring.
+    let end = unsafe { bpf_ringbuf_query(samples, BPF_RB_PROD_POS as u64) };
+    // SAFETY: as above.
+    if (end ^ end.wrapping_sub(len + 8)) >= PART
+        && unsafe { bpf_ringbuf_query(samples, BPF_RB_AVAIL_DATA as u64) } > 4 * PART
+    {
+        wake();
     }
 }

@@ -9,7 +9,7 @@ use tracer_common::{
     event::Op,
     limits::{FRAMES_BYTES, HEAD_MAX, TAIL_MAX},
     lost::Lost,
-    ring::{BYTES_MAX, CLEARED, CONSUMED, DATA, RESERVED, SLACK, WORD, slot, word},
+    ring::{ASLEEP, BYTES_MAX, CLEARED, CONSUMED, DATA, RESERVED, SLACK, WORD, slot, word},
 };
 
 use crate::{bound, emit};
@@ -55,12 +55,19 @@ pub(crate) struct Slot {
 /// counts `lost` if there is none.
 #[inline(always)]
 pub(crate) fn reserve(len: u64, lost: Lost) -> Option<Slot> {
-    reserve_of::<0>(len, Some(lost))
+    reserve_of::<0, true>(len, Some(lost))
 }
 
-/// As [`reserve`], of a ring that it does not fill to more than a 2^`PART`th.
+/// As [`reserve`], for a record that need not wake a reader that sleeps until there is one.
 #[inline(always)]
-pub(crate) fn reserve_of<const PART: u32>(len: u64, lost: Option<Lost>) -> Option<Slot> {
+pub(crate) fn reserve_quietly(len: u64, lost: Lost) -> Option<Slot> {
+    reserve_of::<0, false>(len, Some(lost))
+}
+
+/// As [`reserve`], of a ring that it does not fill to more than a 2^`PART`th; `WAKES` whether it wakes a reader that sleeps
+/// until there is a record.
+#[inline(always)]
+pub(crate) fn reserve_of<const PART: u32, const WAKES: bool>(len: u64, lost: Option<Lost>) -> Option<Slot> {
     // SAFETY: no argument.
     let cpu = unsafe { bpf_get_smp_processor_id() };
     let ring = RINGS.get_ptr_mut(cpu & RING_LAST.load())?.cast::<u8>();
@@ -81,9 +88,17 @@ pub(crate) fn reserve_of<const PART: u32>(len: u64, lost: Option<Lost>) -> Optio
             at = found;
             continue;
         }
-        // Wake the reader at a quarter full, and then at every further sixteenth.
+        // Wake the reader at a quarter full, and then at every further sixteenth; and where it sleeps until there is a record. It said
+        // so before it looked at what is reserved, which was reserved before this looks: one of both sees the other.
         let part = (mask + WORD as u64) >> 4;
-        if full > mask >> 2 && (at ^ at.wrapping_add(bytes)) & part != 0 {
+        let crossed = full > mask >> 2 && (at ^ at.wrapping_add(bytes)) & part != 0;
+        // SAFETY: a word at the ring's beginning.
+        let asleep = unsafe { ring.add(ASLEEP).cast::<u64>() };
+        // SAFETY: as above.
+        if crossed || (WAKES && unsafe { asleep.read_volatile() } != 0) {
+            // One record wakes it, and not those behind.
+            // SAFETY: as above.
+            unsafe { asleep.write_volatile(0) };
             emit::wake();
         }
         // SAFETY: the position is within the ring, and what is behind its end has room for the largest record.

@@ -327,5 +327,6 @@ fn tick(task: Task, thread: &mut Thread, counters: ThreadCounters, now: u64, fla
         comm: task.comm(),
         counters,
     };
-    emit::event(&record, Lost::RingThread);
+    // Sums: whoever shows them reads the rings first.
+    emit::quiet_event(&record, Lost::RingThread);
 }

@@ -165,7 +165,7 @@ extern "C" fn step(_: u32, copying: *mut Copying) -> i64 {
         let left = if left < HEAD_MAX as u64 { left } else { HEAD_MAX as u64 };
         let room = size_of::<Op>() as u64 + left + TAIL_MAX as u64;
         // Other records need the ring, too.
-        let Some(slot) = ring::reserve_of::<1>(room, None) else { return 1 };
+        let Some(slot) = ring::reserve_of::<1, true>(room, None) else { return 1 };
         if get!(walk, next) != 0
             // SAFETY: the walk has its own record.
             && let Some(full) = Slot::unpark(unsafe { &(*walk).slot })

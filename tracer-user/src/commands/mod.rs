@@ -29,6 +29,7 @@ mod instrumenting;
 mod intake;
 mod kernel_counts;
 mod load_shedding;
+mod long_rest;
 mod loss_watch;
 pub mod mcp;
 mod netns;

@@ -1,14 +1,20 @@
 //! How long the pipeline sleeps between two polls of the rings.
 //!
 //! Each poll is a wake-up with cold caches, so few large polls cost less than many small ones. Records get older
-//! meanwhile but are not lost: the kernel side ends a sleep when a ring is a quarter full.
+//! meanwhile but are not lost: the kernel side ends a sleep when a ring is a quarter full. On a calm host the agent sleeps until
+//! there is a record (`long_rest.rs`).
 
 use crate::model::Nanos;
 
 /// The shortest sleep, milliseconds: under load, and when results are awaited.
 pub(super) const SHORTEST: i32 = 4;
 /// The longest sleep, milliseconds.
-const LONGEST: i32 = 50;
+pub(super) const LONGEST: i32 = 50;
+/// A host is calm after so many polls that found few records: at most so many each millisecond (less than one busy CPU's samples),
+/// or so many in all.
+const CALM_POLLS: u32 = 3;
+const CALM_RATE: f64 = 0.04;
+const CALM_FEW: f64 = 2.0;
 /// Target records per poll. Larger batches save little and would occupy a CPU for more than a millisecond or two.
 const WANTED: f64 = 1024.0;
 /// Target fill of the fullest ring at a poll, as a fraction: well before the kernel side ends the sleep.
@@ -41,26 +47,41 @@ pub(super) struct Found {
 pub(super) struct Pace {
     rest: i32,
     last: Nanos,
+    /// Polls in a row that found few records.
+    calm: u32,
 }
 
 impl Pace {
     /// Starts with frequent polls.
     pub(super) fn new() -> Self {
-        Self { rest: SHORTEST, last: 0 }
+        Self { rest: SHORTEST, last: 0, calm: 0 }
     }
 
     /// How long to sleep after this poll, milliseconds.
     pub(super) fn after(&mut self, found: &Found) -> i32 {
         let since = found.at.saturating_sub(std::mem::replace(&mut self.last, found.at)) as f64 / MILLI;
         if !found.drained {
+            self.calm = 0;
             return 0;
         }
+        let is_calm = !found.stirred && found.records as f64 <= (since * CALM_RATE).max(CALM_FEW);
+        self.calm = if is_calm { self.calm.saturating_add(1) } else { 0 };
         let by_count = WANTED / found.records.max(1) as f64;
         let by_room = if found.filled > 0.0 { FILLED / found.filled } else { f64::MAX };
         // `as` saturates.
         let rest = (since * by_count.min(by_room)) as i32;
         self.rest = if found.stirred { SHORTEST } else { rest.clamp(SHORTEST, self.longer()) };
         self.rest
+    }
+
+    /// Whether the host is so calm that the agent may sleep until there is a record.
+    pub(super) fn is_calm(&self) -> bool {
+        self.rest == LONGEST && self.calm >= CALM_POLLS
+    }
+
+    /// A record ended such a sleep: more may follow.
+    pub(super) fn woken(&mut self) {
+        self.calm = 0;
     }
 
     /// Like `after`, when other agents wait for contexts: `rested` says whether the last sleep lasted as long as
@@ -132,6 +153,29 @@ mod tests {
         assert_eq!(pace.after(&Found { at: 554_000_000, ..QUIET }), 2 * SHORTEST);
         // A clock that stands, or numbers that are none.
         assert_eq!(pace.after(&Found { at: 554_000_000, records: usize::MAX, filled: f64::NAN, ..QUIET }), SHORTEST);
+    }
+
+    #[test]
+    fn a_host_is_calm_until_something_happens() {
+        let mut pace = Pace::new();
+        let mut at = 0;
+        // Whether it is calm after polls that found so many records, each after so many milliseconds.
+        let mut polls = |pace: &mut Pace, records: usize, millis: u64, stirred: bool| {
+            at += millis * MILLI as Nanos;
+            pace.after(&Found { at, records, stirred, ..QUIET });
+            pace.is_calm()
+        };
+        assert_eq!([0; 7].map(|_| polls(&mut pace, 0, 50, false)), [false, false, false, true, true, true, true]);
+        // A second of a calm host; a busy CPU; what begins.
+        assert!(polls(&mut pace, 40, 1000, false));
+        assert!(!polls(&mut pace, 5, 50, false));
+        assert_eq!([0; 3].map(|_| polls(&mut pace, 2, 50, false)), [false, false, true]);
+        assert!(!polls(&mut pace, 1, 1000, true));
+        assert_eq!([0; 6].map(|_| polls(&mut pace, 0, 50, false)), [false, false, false, true, true, true]);
+        pace.woken();
+        assert_eq!([0; 3].map(|_| polls(&mut pace, 1, 50, false)), [false, false, true]);
+        pace.after(&Found { at: 1 << 60, drained: false, ..QUIET });
+        assert!(!pace.is_calm());
     }
 
     #[test]

@@ -87,6 +87,11 @@ impl Profiling {
         Ok(())
     }
 
+    /// Whether the next turn of the loop has something to do that no record tells of.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.tables_first.is_some() || self.thread_clocks.are_running()
+    }
+
     /// Whether that is over, just now: for want of tables that wait, or of time.
     fn are_tables_made(&mut self) -> bool {
         let Some(since) = self.tables_first else { return false };

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Instant;
 
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
@@ -176,10 +177,21 @@ impl Agent {
 
     /// Rests as long as `pace` says after what was `found`; less where messages for other agents wait, and where it
     /// is long until one of them says something. `rested`: whether the last rest was as long as it should be; gives the same
-    /// of this one.
-    pub(super) fn rest(&mut self, pipeline: &mut Pipeline, pace: &mut Pace, found: &Found, rested: bool) -> bool {
+    /// of this one. Alone on a calm host, the agent rests `until` when, or somebody asks something.
+    pub(super) fn rest(
+        &mut self,
+        pipeline: &mut Pipeline,
+        pace: &mut Pace,
+        found: &Found,
+        rested: bool,
+        until: (Instant, &dyn Fn() -> bool),
+    ) -> bool {
         let Some(Relaying { hub, outbox, called, woken_at, .. }) = &mut self.relaying else {
-            self.intake.rings.wait(pace.after(found), None);
+            let wait = pace.after(found);
+            let (due, is_asking) = until;
+            if !self.rest_long(pipeline, pace, due, is_asking) {
+                self.intake.rings.wait(wait, None);
+            }
             return true;
         };
         let wait = pace.after_for_others(found, rested);

@@ -119,6 +119,11 @@ impl Reloading {
         }
     }
 
+    /// Whether something was read that cannot be taken up yet.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.waiting.is_some()
+    }
+
     /// What was read, if anything was.
     fn take(&mut self) -> Option<Result<Box<Fresh>, String>> {
         // The thread ends with its requests: with the agent.

@@ -217,7 +217,9 @@ fn trace(
             agent.tick(pipeline);
             manager.alive();
         }
-        rested = agent.rest(pipeline, &mut pace, &found, rested);
+        let due = until.map_or(next_tick, |until| until.min(next_tick));
+        let is_asking = || !server.jobs.is_empty() || !server.commands.is_empty();
+        rested = agent.rest(pipeline, &mut pace, &found, rested, (due, &is_asking));
     }
 }
 

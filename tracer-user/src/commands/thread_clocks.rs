@@ -53,6 +53,11 @@ pub(super) struct ThreadClocks {
 }
 
 impl ThreadClocks {
+    /// Whether any is.
+    pub(super) fn are_running(&self) -> bool {
+        !self.clocks.is_empty()
+    }
+
     /// Takes out the clocks that are over: their time, or `is_slow_still` says so.
     fn take_over(&mut self, now: Nanos, is_slow_still: impl Fn(SlowThread) -> bool) -> Vec<u32> {
         let over = |clock: &mut Clock| clock.until <= now || !is_slow_still(clock.thread);

@@ -15,4 +15,5 @@ pub mod shed;
 pub mod shrink;
 pub mod status;
 pub mod tables;
+pub mod wakeup_fd;
 pub mod watchdog;

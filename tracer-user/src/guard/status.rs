@@ -4,9 +4,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use super::shed::Level;
+use super::wakeup_fd::WakeupFd;
 
 /// Shared state; any thread reads and writes any part of it without waiting.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Status {
     beats: AtomicU64,
     stopping: AtomicBool,
@@ -15,6 +16,23 @@ pub struct Status {
     cpu_millis: AtomicU64,
     bpf_nanos: AtomicU64,
     detached: OnceLock<String>,
+    /// Wakes the pipeline's thread; `None`: there was no descriptor for it, and that thread must look by itself.
+    wakeup: Option<WakeupFd>,
+}
+
+impl Default for Status {
+    fn default() -> Self {
+        Self {
+            beats: AtomicU64::default(),
+            stopping: AtomicBool::default(),
+            level: AtomicU8::default(),
+            memory: AtomicU64::default(),
+            cpu_millis: AtomicU64::default(),
+            bpf_nanos: AtomicU64::default(),
+            detached: OnceLock::default(),
+            wakeup: WakeupFd::new().ok(),
+        }
+    }
 }
 
 impl Status {
@@ -31,6 +49,19 @@ impl Status {
     /// Asks the agent to end.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Relaxed);
+        self.wake();
+    }
+
+    /// Has the pipeline's thread look for what there is to do, if it rests for long.
+    pub fn wake(&self) {
+        if let Some(wakeup) = &self.wakeup {
+            wakeup.wake();
+        }
+    }
+
+    /// Readable after [`Self::wake`], while it is armed.
+    pub fn wakeup(&self) -> Option<&WakeupFd> {
+        self.wakeup.as_ref()
     }
 
     /// Whether the agent was asked to end.
@@ -64,9 +95,11 @@ impl Status {
     }
 
     pub(super) fn measured(&self, level: Level, memory: u64, cpu: f64) {
-        self.level.store(level as u8, Ordering::Relaxed);
         self.memory.store(memory, Ordering::Relaxed);
         self.cpu_millis.store((cpu * 1e3) as u64, Ordering::Relaxed);
+        if self.level.swap(level as u8, Ordering::Relaxed) != level as u8 {
+            self.wake();
+        }
     }
 
     /// Records that everything was detached; the first reason stays.

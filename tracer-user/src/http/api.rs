@@ -325,6 +325,7 @@ pub(super) async fn sampling(State(app): AppState, headers: HeaderMap, body: Byt
     let (answer, wait) = oneshot::channel();
     let late = || Problem(StatusCode::SERVICE_UNAVAILABLE, "the agent did not answer in time".into());
     app.shared.commands.try_send(ControlCommand::Hertz(request.hertz, answer)).map_err(|_| late())?;
+    app.shared.status.wake();
     let done = tokio::time::timeout(super::PATIENCE, wait).await.ok().and_then(Result::ok).ok_or_else(late)?;
     done.map_err(|why| Problem(StatusCode::INTERNAL_SERVER_ERROR, why))?;
     Ok(Json(json!({ "hertz": request.hertz })))

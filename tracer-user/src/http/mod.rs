@@ -323,6 +323,7 @@ impl Shared {
             self.console.jobs_refused.fetch_add(1, Ordering::Relaxed);
             late()
         })?;
+        self.status.wake();
         // Timed out, or the job was dropped.
         tokio::time::timeout(PATIENCE, wait).await.ok().and_then(Result::ok).ok_or_else(late)
     }

@@ -7,9 +7,9 @@
 use std::io;
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use tracer_common::ring::{CONSUMED, DATA, RESERVED, SLACK, Shape, WORD};
+use tracer_common::ring::{ASLEEP, CONSUMED, DATA, RESERVED, SLACK, Shape, WORD};
 
 /// How long an incomplete record may hold up later ones, nanoseconds. A program that writes a record cannot wait, but
 /// its CPU can be taken from a virtual machine: an emulator runs each CPU for a tenth of a second in turn.
@@ -94,6 +94,19 @@ impl Events {
     /// Most unread bytes seen in one ring since the last call.
     pub(super) fn take_most(&mut self) -> u64 {
         std::mem::take(&mut self.most)
+    }
+
+    /// Has the next record that is worth it wake the reader. `false`: there are records already, and it must not sleep.
+    pub(super) fn fall_asleep(&self) -> bool {
+        self.rings.iter().for_each(|ring| ring.word(ASLEEP).store(1, Ordering::Relaxed));
+        // What was not reserved when this looks is reserved by a writer that sees the word above.
+        fence(Ordering::SeqCst);
+        self.rings.iter().all(|ring| ring.reserved() == ring.taken)
+    }
+
+    /// The reader is awake: no record need wake it.
+    pub(super) fn wake_up(&self) {
+        self.rings.iter().for_each(|ring| ring.word(ASLEEP).store(0, Ordering::Relaxed));
     }
 
     /// Hands at most `limit` records to `take`; returns how many. `now` must have been read before, from the records'

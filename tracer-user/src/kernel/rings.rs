@@ -16,6 +16,14 @@ pub struct Rings {
     wake: RingBuf<MapData>,
 }
 
+/// What ended a sleep.
+struct Woken {
+    /// The kernel side did.
+    woken: bool,
+    /// The other descriptor is readable.
+    also: bool,
+}
+
 impl Rings {
     pub(super) fn new((events, map): (Events, MapData), samples: RingBuf<MapData>, wake: RingBuf<MapData>) -> Self {
         Self { events, _events: map, samples, wake }
@@ -50,14 +58,26 @@ impl Rings {
     /// Sleeps until the kernel side signals that a ring fills up, `millis` have passed, or `also` is readable; returns
     /// whether it is.
     pub fn wait(&mut self, millis: i32, also: Option<BorrowedFd<'_>>) -> bool {
+        self.poll(millis, also).also
+    }
+
+    /// Sleeps until there is a record that is worth it, `millis` have passed, or `also` is readable. Returns whether there was such
+    /// a record; `None`: there were records already, and it did not sleep.
+    pub fn wait_for_record(&mut self, millis: i32, also: BorrowedFd<'_>) -> Option<bool> {
+        let woken = self.events.fall_asleep().then(|| self.poll(millis, Some(also)).woken);
+        self.events.wake_up();
+        woken
+    }
+
+    fn poll(&mut self, millis: i32, also: Option<BorrowedFd<'_>>) -> Woken {
         let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         // poll skips negative descriptors.
         let mut poll = [entry(self.wake.as_raw_fd()), entry(also.map_or(-1, |fd| fd.as_raw_fd()))];
         // SAFETY: the array has as many valid entries as the call declares.
         unsafe { libc::poll(poll.as_mut_ptr(), poll.len() as libc::nfds_t, millis) };
-        drain(&mut self.wake, usize::MAX, &mut |_| ());
+        let woken = drain(&mut self.wake, usize::MAX, &mut |_| ()) > 0;
         let [_, also] = poll;
-        also.revents & libc::POLLIN != 0
+        Woken { woken, also: also.revents & libc::POLLIN != 0 }
     }
 }
 

@@ -27,8 +27,8 @@ use super::nats::Nats;
 use super::routes::{ADDRESSES, Routes, is_private};
 use super::session::{Ended, Session, Takes, Traffic};
 use super::settings::Settings;
-use super::wakeup_fd::WakeupFd;
 use super::{Agent, Outcomes, Outgoing, Received};
+use crate::guard::wakeup_fd::WakeupFd;
 use crate::model::Nanos;
 
 /// Most messages queued for one session.

@@ -6,7 +6,7 @@
 //! Pure modules: keys (`key.rs`), messages (`message.rs`), matching (`matches.rs`, `calls.rs`), routing (`routes.rs`),
 //! authorization (`bounds.rs`, `san.rs`), clock offsets (`clocks.rs`), batching (`outbox.rs`) and back references
 //! (`context_backrefs.rs`). Tasks: sessions (`channel.rs`, `tls.rs`, `nats.rs`, `session.rs`), the hub that keeps them
-//! (`hub.rs`), bans (`bans.rs`) and the pipeline's wake-up (`wakeup_fd.rs`).
+//! (`hub.rs`) and bans (`bans.rs`).
 //!
 //! The pipeline receives [`event::Event`]s, which a recording holds so that a replay gives the same spans, and emits
 //! [`Outgoing`] messages. Neither side ever waits for the other.
@@ -30,7 +30,6 @@ mod san;
 pub mod session;
 pub mod settings;
 pub mod tls;
-pub mod wakeup_fd;
 
 use std::net::IpAddr;
 use std::sync::Arc;

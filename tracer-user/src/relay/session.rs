@@ -10,8 +10,8 @@ use tokio::sync::{Notify, mpsc};
 use super::channel::{Broken, CONTENT, Channel, ChannelReader, Link, SessionEnd, Writer, is_mute};
 use super::message::{CONTEXT_MOST, Decoder, Encoder, Garbage, Hello, Message, VERSION, VERSION_LEAST};
 use super::settings::Settings;
-use super::wakeup_fd::WakeupFd;
 use super::{Agent, Received};
+use crate::guard::wakeup_fd::WakeupFd;
 
 /// One summary in this many carries the time its request was read: clocks drift slowly.
 const TIMED: u64 = 16;

@@ -135,6 +135,24 @@ fn a_clock_that_stands_still_does_not_fill_the_rings() {
 }
 
 #[test]
+fn it_does_not_sleep_over_what_is_reserved() {
+    let Both { mut events, writer } = both();
+    let asleep = |writer: &Writer| [0, 1].map(|ring| writer.word(ring, ASLEEP).load(Ordering::Relaxed));
+    assert!(events.fall_asleep());
+    assert_eq!(asleep(&writer), [1, 1]);
+    events.wake_up();
+    assert_eq!(asleep(&writer), [0, 0]);
+    // Reserved and not complete: nothing wakes it once it is.
+    let at = writer.reserve(1, 64).expect("room");
+    assert_eq!(drain(&mut events, 9, usize::MAX), Vec::<u64>::new());
+    assert!(!events.fall_asleep());
+    writer.complete(1, at, 64, 5);
+    assert!(!events.fall_asleep());
+    assert_eq!(drain(&mut events, 9, usize::MAX), [5]);
+    assert!(events.fall_asleep());
+}
+
+#[test]
 fn two_threads_for_long_lose_nothing_and_mix_nothing_up() {
     let Both { mut events, writer } = both();
     let stop = Arc::new(AtomicBool::new(false));

@@ -1,5 +1,5 @@
-//! Wakes the pipeline's thread when relay messages arrive: an idle pipeline polls rarely, and a request would not learn
-//! its caller until the next poll.
+//! Wakes the pipeline's thread when somebody has something for it: messages of other agents, questions of the console, the end. An
+//! idle pipeline polls rarely.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -26,7 +26,7 @@ impl WakeupFd {
         Ok(Self { fd, armed: AtomicBool::new(false) })
     }
 
-    /// From here on [`Self::wake`] makes [`Self::fd`] readable. Check for messages before sleeping.
+    /// From here on [`Self::wake`] makes [`Self::fd`] readable. Look for what there is to do before sleeping.
     pub fn arm(&self) {
         self.armed.store(true, Ordering::SeqCst);
     }
