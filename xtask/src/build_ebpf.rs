@@ -95,8 +95,31 @@ pub(crate) fn install(way: Option<Way>) -> Result<PathBuf> {
 
 /// Compiles the object for a traced machine's processor; needs [`ready`].
 pub(crate) fn compile(way: Option<Way>, arch: &str) -> Result<PathBuf> {
-    let target = cargo(way, arch, "build")?;
-    Ok(target.join(TARGET).join("release").join("tracer"))
+    let dir = cargo(way, arch, "build")?.join(TARGET).join("release");
+    let (whole, object) = (dir.join("tracer"), dir.join("tracer.bpf.o"));
+    let bytes = fs::read(&whole).with_context(|| format!("cannot read the object just built, {}", whole.display()))?;
+    let bytes = without_dwarf(&bytes).with_context(|| format!("{} is no object to embed", whole.display()))?;
+    fs::write(&object, bytes).with_context(|| format!("cannot write {}", object.display()))?;
+    Ok(object)
+}
+
+/// The object without DWARF, of which bpf-linker has made the BTF: two thirds of its bytes, which the agent would carry and copy at
+/// each start.
+fn without_dwarf(object: &[u8]) -> Result<Vec<u8>> {
+    let mut builder = object::build::elf::Builder::read(object)?;
+    for section in builder.sections.iter_mut() {
+        section.delete = [b".debug".as_slice(), b".rel.debug"].iter().any(|name| section.name.starts_with(name));
+    }
+    builder.delete_orphans();
+    // LLVM keeps the names of sections with those of symbols.
+    let names = builder.sections.add();
+    names.name = b".shstrtab".as_slice().into();
+    names.sh_type = object::elf::SHT_STRTAB;
+    names.sh_addralign = 1;
+    names.data = object::build::elf::SectionData::SectionString;
+    let mut bytes = Vec::new();
+    builder.write(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Checks that the programs compile for a traced machine's processor, which takes a fifth of the time; needs [`ready`].
