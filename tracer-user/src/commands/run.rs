@@ -137,6 +137,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
     announce(address, &agent, &manager);
     // Loading took tens of megabytes: the kernel's types, the programs.
     self_process::release_memory();
+    self_process::release_file();
 
     let until = options.duration.map(|duration| Instant::now() + duration);
     trace(&mut agent, &mut pipeline, &mut server, &manager, until);

@@ -137,6 +137,34 @@ pub fn release_memory() {
     }
 }
 
+/// Gives back the pages of the agent's own file that it has used so far: what it still uses comes back from the page cache, what it used
+/// to start does not.
+pub fn release_file() {
+    // SAFETY: the function keeps nothing of what it is passed.
+    unsafe { libc::dl_iterate_phdr(Some(release_segments), std::ptr::null_mut()) };
+}
+
+/// Of the first object, which is the program. Stops there.
+extern "C" fn release_segments(info: *mut libc::dl_phdr_info, _: libc::size_t, _: *mut libc::c_void) -> libc::c_int {
+    // SAFETY: the caller passes a valid value, with as many headers as it says.
+    let (base, headers) = unsafe {
+        let info = &*info;
+        (info.dlpi_addr, std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)))
+    };
+    // SAFETY: takes a constant and cannot fail for it.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
+    // Of what nobody can write there is no other copy than the file's. Whole pages only: the next segment may begin in the last.
+    for header in headers.iter().filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W == 0) {
+        let begin = (base + header.p_vaddr).next_multiple_of(page);
+        let end = (base + header.p_vaddr + header.p_memsz) / page * page;
+        if begin < end {
+            // SAFETY: pages of a mapping of a file that were never written to read the same afterwards.
+            unsafe { libc::madvise(begin as *mut libc::c_void, (end - begin) as usize, libc::MADV_DONTNEED) };
+        }
+    }
+    1
+}
+
 /// Ends the process now, whatever its threads are stuck in. Writes `why` to stderr first if that takes less than a
 /// second: neither a pipe without a reader nor a held lock may keep the process alive.
 pub fn end(why: &str, code: u8) -> ! {
@@ -178,6 +206,30 @@ fn write(descriptor: i32, text: String, patience: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pages_of_the_file_are_given_back_and_come_again() {
+        let file_pages = || {
+            let memory = memory();
+            memory.resident - memory.own
+        };
+        // Some of what this program says, and all of its code: read once.
+        let maps = fs::read_to_string("/proc/self/maps").unwrap();
+        let own = std::env::current_exe().unwrap();
+        let code = maps.lines().find(|line| line.contains(" r-xp ") && line.ends_with(own.to_str().unwrap())).unwrap();
+        let (begin, end) = code.split_once(' ').unwrap().0.split_once('-').unwrap();
+        let [begin, end] = [begin, end].map(|number| usize::from_str_radix(number, 16).unwrap());
+        let sum = || {
+            // SAFETY: a readable mapping that stays.
+            let bytes = unsafe { std::slice::from_raw_parts(begin as *const u8, end - begin) };
+            bytes.iter().fold(0u64, |sum, byte| sum.wrapping_mul(31) + u64::from(*byte))
+        };
+        let before = (sum(), file_pages());
+        release_file();
+        let released = file_pages();
+        assert!(released + (end - begin) as u64 / 2 < before.1, "{released} of {}", before.1);
+        assert_eq!(sum(), before.0);
+    }
 
     #[test]
     fn this_process_uses_something() {
