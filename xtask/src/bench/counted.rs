@@ -85,6 +85,8 @@ fn base(against: &str) -> Result<PathBuf> {
     shell::progress(format!("building {against} in {}", tree.display()));
     let mut command = Command::new("cargo");
     command.args(["xtask", "build", "--release"]).current_dir(&tree).env_remove("CARGO_TARGET_DIR");
+    // The tree lies in a target directory, where its build would find this work tree's object.
+    command.env("TRACER_EBPF_OBJECT", tree.join("target/ebpf/tracer.bpf.o"));
     shell::run(&mut command, "its own words are above")?;
     Ok(tree.join("target/release/tracer"))
 }
