@@ -107,7 +107,7 @@ pub(crate) fn compile(way: Option<Way>, arch: &str) -> Result<PathBuf> {
 /// each start.
 fn without_dwarf(object: &[u8]) -> Result<Vec<u8>> {
     let mut builder = object::build::elf::Builder::read(object)?;
-    for section in builder.sections.iter_mut() {
+    for section in &mut builder.sections {
         section.delete = [b".debug".as_slice(), b".rel.debug"].iter().any(|name| section.name.starts_with(name));
     }
     builder.delete_orphans();
