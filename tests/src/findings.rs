@@ -127,8 +127,10 @@ pub fn now_ns() -> f64 {
 /// Why a process that burns a CPU would make no difference here: others use the CPUs already.
 pub fn busy_host() -> Option<String> {
     let before = HostCpuSource::now();
-    thread::sleep(Duration::from_secs(2));
-    let used = HostCpuSource::now().since(before).busy / 2.0;
+    let watched = Duration::from_secs(2);
+    thread::sleep(watched);
+    let host = HostCpuSource::now().since(before);
+    let used = (host.busy + host.stolen) / watched.as_secs_f64();
     let cores = thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64);
     (used > 0.4 * cores).then(|| format!("others use {used:.1} of {cores} CPUs"))
 }

@@ -3,8 +3,10 @@
 /// CPU seconds of the whole host since it started.
 #[derive(Clone, Copy, Debug)]
 pub struct HostCpuSource {
-    /// user, nice, system, irq, softirq, steal.
+    /// user, nice, system, irq, softirq: what was used here.
     pub busy: f64,
+    /// steal: what another machine on the same host got while a CPU here had something to run.
+    pub stolen: f64,
     /// idle, iowait.
     pub idle: f64,
 }
@@ -23,13 +25,13 @@ impl HostCpuSource {
         let ticks: Vec<f64> = line.split_whitespace().skip(1).filter_map(|field| field.parse().ok()).collect();
         let at = |index: usize| ticks.get(index).copied().unwrap_or_default() / hertz;
         // user nice system idle iowait irq softirq steal; guest time is part of user.
-        Self { busy: at(0) + at(1) + at(2) + at(5) + at(6) + at(7), idle: at(3) + at(4) }
+        Self { busy: at(0) + at(1) + at(2) + at(5) + at(6), stolen: at(7), idle: at(3) + at(4) }
     }
 
     /// Usage since `before`.
     #[must_use]
     pub fn since(self, before: Self) -> Self {
-        Self { busy: self.busy - before.busy, idle: self.idle - before.idle }
+        Self { busy: self.busy - before.busy, stolen: self.stolen - before.stolen, idle: self.idle - before.idle }
     }
 }
 
@@ -56,8 +58,11 @@ mod tests {
     }
 
     #[test]
-    fn guests_are_not_counted_twice() {
+    fn guests_are_not_counted_twice_and_what_was_stolen_was_not_used() {
         let cpu = HostCpuSource::parse("cpu  100 100 100 1000 50 1 2 3 70 0\ncpu0 1\n");
-        assert!((cpu.busy - 3.06).abs() < 1e-9 && (cpu.idle - 10.5).abs() < 1e-9, "{cpu:?}");
+        assert!(
+            (cpu.busy - 3.03).abs() < 1e-9 && (cpu.stolen - 0.03).abs() < 1e-9 && (cpu.idle - 10.5).abs() < 1e-9,
+            "{cpu:?}"
+        );
     }
 }

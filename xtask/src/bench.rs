@@ -12,10 +12,10 @@ mod btf;
 mod carriers;
 mod cases;
 mod compare;
-mod counted;
 mod declared;
 mod floor;
 mod generator;
+mod guest_instructions;
 mod instructions;
 mod measure;
 mod parsers;
@@ -43,7 +43,7 @@ use measure::Bench;
 use results::Results;
 
 pub(crate) use cases::sleeper;
-pub(crate) use counted::in_guest;
+pub(crate) use guest_instructions::in_guest;
 
 /// `cargo xtask bench`.
 #[derive(Args)]
@@ -126,7 +126,7 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
         return optimised();
     }
     if options.counted {
-        return counted::run(way, options.against.as_deref(), &options.case, &options.kernel);
+        return guest_instructions::run(way, options.against.as_deref(), &options.case, &options.kernel);
     }
     if let Some(time) = options.soak {
         return soak::run(way, time);

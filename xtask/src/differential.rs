@@ -15,7 +15,7 @@ use clap::Args;
 use tracer_tests::recording::Recording;
 
 use crate::build_ebpf::Way;
-use crate::kernel_tests::{self, Choice};
+use crate::kernel_tests::{self, Selection};
 use crate::shell;
 use crate::tally::Tally;
 use crate::test;
@@ -231,7 +231,7 @@ fn accept(way: Option<Way>) -> Result<()> {
     let (tracer, _) = test::ready(way)?;
     let mut command = shell::cargo();
     command.args(["test", "--locked"]).args(shell::TEST_PROFILE).args(["--package", "tracer-tests"]);
-    command.args(["--test", "causes", "recordings::"]).env("TRACER_BIN", tracer).env("TRACER_ACCEPT", "1");
+    command.args(["--test", "attribution", "recordings::"]).env("TRACER_BIN", tracer).env("TRACER_ACCEPT", "1");
     shell::run(&mut command, "the test's own words are above")
 }
 
@@ -240,7 +240,7 @@ fn record(way: Option<Way>, dir: &Path, filters: &[String]) -> Result<()> {
     let (tracer, root) = test::ready(way)?;
     fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
     let mut tally = Tally::default();
-    for tests in kernel_tests::build(&Choice::All)? {
+    for tests in kernel_tests::build(&Selection::All)? {
         let named = filters.iter().any(|filter| tests.name.contains(filter.as_str()));
         let traced = ["transactions", "links", "pools"].iter().any(|of| tests.name.starts_with(of));
         let wanted = if filters.is_empty() { traced } else { named };

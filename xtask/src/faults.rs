@@ -11,7 +11,7 @@ use clap::Args;
 use serde_json::Value;
 
 use crate::build_ebpf::Way;
-use crate::kernel_tests::{self, Choice};
+use crate::kernel_tests::{self, Selection};
 use crate::shell::{self, Root};
 use crate::tally::Tally;
 use crate::{build, build_ebpf, doc_tables, setup};
@@ -43,7 +43,7 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     let dir = tempfile::Builder::new().prefix("tracer-faults-").tempdir().context("cannot create a directory")?;
     let file = dir.path().join("figures");
     let mut tally = Tally::default();
-    for tests in kernel_tests::build(&Choice::All)? {
+    for tests in kernel_tests::build(&Selection::All)? {
         if !tests.name.starts_with("faults_") {
             continue;
         }

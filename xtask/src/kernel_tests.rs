@@ -12,7 +12,7 @@ use crate::shell;
 
 /// The tests of a file of `tests/tests/`, or those of what all files share.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct KernelTests {
+pub(crate) struct KernelTestFile {
     /// Name of the file, without its end; of the package where they are those of what all share.
     pub(crate) name: String,
     /// The program with this subject's tests.
@@ -21,7 +21,7 @@ pub(crate) struct KernelTests {
     prefix: String,
 }
 
-impl KernelTests {
+impl KernelTestFile {
     /// Arguments that make the program run these tests of the file (all where `only` is empty).
     pub(crate) fn arguments(&self, only: &[&str]) -> Vec<String> {
         match only {
@@ -37,43 +37,50 @@ impl KernelTests {
     }
 }
 
+/// The package's library, which all files share.
+const LIBRARY: &str = "tracer_tests";
+
 /// Which kernel tests to build.
-pub(crate) enum Choice {
-    /// All of them.
+pub(crate) enum Selection {
+    /// Those of all files.
     All,
     /// Those of these files, and perhaps the unit tests of what all share.
     Files { names: Vec<String>, and_library: bool },
 }
 
 /// Builds kernel tests; returns those of the chosen files, by name.
-pub(crate) fn build(choice: &Choice) -> Result<Vec<KernelTests>> {
+pub(crate) fn build(choice: &Selection) -> Result<Vec<KernelTestFile>> {
     let mut command = shell::cargo();
     command.args(["test", "--locked"]);
     build_by(command, choice)
 }
 
 /// The same with another `cargo test` command.
-pub(crate) fn build_by(mut command: Command, choice: &Choice) -> Result<Vec<KernelTests>> {
-    command.args(shell::TEST_PROFILE).args(["--package", "tracer-tests", "--no-run"]);
-    if let Choice::Files { names, and_library } = choice {
-        let root = shell::root();
-        let mut subjects = BTreeSet::new();
-        for name in names {
-            subjects.insert(subject(&root, name)?);
+pub(crate) fn build_by(mut command: Command, choice: &Selection) -> Result<Vec<KernelTestFile>> {
+    // Of the whole workspace, as CI builds all tests: by itself, the package would have its dependencies with other features.
+    command.args(shell::TEST_PROFILE).args(["--workspace", "--no-run"]);
+    let root = shell::root();
+    let mut chosen = BTreeSet::new();
+    match choice {
+        Selection::All => chosen.extend(subjects(&root)?.into_iter().map(|(subject, _)| subject)),
+        Selection::Files { names, and_library } => {
+            for name in names {
+                chosen.insert(subject(&root, name)?);
+            }
+            if chosen.is_empty() && !and_library {
+                return Ok(Vec::new());
+            }
+            command.args(and_library.then_some("--lib"));
         }
-        if subjects.is_empty() && !and_library {
-            return Ok(Vec::new());
-        }
-        command.args(and_library.then_some("--lib"));
-        command.args(subjects.iter().flat_map(|subject| ["--test", subject]));
     }
+    command.args(chosen.iter().flat_map(|subject| ["--test", subject]));
     command.args(["--message-format", "json-render-diagnostics"]).stderr(Stdio::inherit());
     let mut tests = Vec::new();
     for line in shell::output(&mut command)?.lines() {
         let message: Value = serde_json::from_str(line).context("cargo printed something that is not JSON")?;
         tests.extend(of_program(&message)?);
     }
-    if let Choice::Files { names, and_library } = choice {
+    if let Selection::Files { names, and_library } = choice {
         tests.retain(|tests| if tests.prefix.is_empty() { *and_library } else { names.contains(&tests.name) });
     }
     tests.sort_by(|one, other| one.name.cmp(&other.name));
@@ -81,7 +88,7 @@ pub(crate) fn build_by(mut command: Command, choice: &Choice) -> Result<Vec<Kern
 }
 
 /// The tests of a program that cargo says it built; none of another message.
-fn of_program(message: &Value) -> Result<Vec<KernelTests>> {
+fn of_program(message: &Value) -> Result<Vec<KernelTestFile>> {
     let target = &message["target"];
     let (Some(true), Some(program), Some(name), Some(source)) = (
         message["profile"]["test"].as_bool(),
@@ -94,9 +101,13 @@ fn of_program(message: &Value) -> Result<Vec<KernelTests>> {
     let program = PathBuf::from(program);
     let source = Path::new(source);
     if !source.ends_with("main.rs") {
-        return Ok(vec![KernelTests { name: name.to_owned(), program, prefix: String::new() }]);
+        // The workspace's other libraries have unit tests, too.
+        if name != LIBRARY {
+            return Ok(Vec::new());
+        }
+        return Ok(vec![KernelTestFile { name: name.to_owned(), program, prefix: String::new() }]);
     }
-    let of = |name: String| KernelTests { prefix: format!("{name}::"), name, program: program.clone() };
+    let of = |name: String| KernelTestFile { prefix: format!("{name}::"), name, program: program.clone() };
     Ok(files_of(source.parent().unwrap_or(source))?.into_iter().map(of).collect())
 }
 
@@ -169,7 +180,8 @@ mod tests {
 
     #[test]
     fn a_file_is_run_by_its_module_and_a_test_by_its_name_in_it() {
-        let tests = |prefix: &str| KernelTests { name: "cpu".into(), program: "/t/cpu".into(), prefix: prefix.into() };
+        let tests =
+            |prefix: &str| KernelTestFile { name: "cpu".into(), program: "/t/cpu".into(), prefix: prefix.into() };
         assert_eq!(tests("cpu::").arguments(&[]), ["cpu::"]);
         assert_eq!(tests("cpu::").arguments(&["a", "b"]), ["--exact", "cpu::a", "cpu::b"]);
         assert_eq!(tests("").arguments(&[]), [""; 0]);

@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 
 use crate::build_ebpf::Way;
-use crate::kernel_tests::{self, Choice, KernelTests};
+use crate::kernel_tests::{self, KernelTestFile, Selection};
 use crate::shell::{self, Root};
 use crate::tally::Tally;
 use crate::times::Times;
@@ -147,9 +147,9 @@ fn machine_less(options: &Options, step: &impl Fn(u8, &str), times: &mut Times, 
 /// Package `tracer-tests`: as root, one test at a time, because they look at the whole machine.
 fn kernel(options: &Options, times: &mut Times, tally: &mut Tally) -> Result<()> {
     let choice = match (options.file.as_slice(), options.full) {
-        ([], true) => Choice::All,
-        ([], false) => Choice::Files { names: tiers::quick_files(), and_library: true },
-        (named, _) => Choice::Files { names: named.to_vec(), and_library: false },
+        ([], true) => Selection::Files { names: tiers::all_files(), and_library: true },
+        ([], false) => Selection::Files { names: tiers::quick_files(), and_library: true },
+        (named, _) => Selection::Files { names: named.to_vec(), and_library: false },
     };
     let all = times.of("build of kernel tests", || kernel_tests::build(&choice))?;
     let whole = options.full || !options.file.is_empty();
@@ -178,7 +178,7 @@ fn kernel(options: &Options, times: &mut Times, tally: &mut Tally) -> Result<()>
         }
     };
     let target = shell::target_dir()?;
-    for (at, (tier, KernelTests { name, program, .. })) in chosen.iter().enumerate() {
+    for (at, (tier, KernelTestFile { name, program, .. })) in chosen.iter().enumerate() {
         shell::progress(format!("kernel tests {} of {}: {name}", at + 1, chosen.len()));
         let wheels = wheels::environment()?;
         let (built, newer) = (workloads::environment()?, newer_runtimes::environment()?);
@@ -213,7 +213,7 @@ pub(crate) fn ready(way: Option<Way>) -> Result<(PathBuf, Root)> {
     Ok((tracer, Root::obtain("load eBPF programs")?))
 }
 
-fn names(tests: &KernelTests, arguments: &[String]) -> Result<Vec<String>> {
+fn names(tests: &KernelTestFile, arguments: &[String]) -> Result<Vec<String>> {
     let list = shell::output(Command::new(&tests.program).args(["--list", "--format", "terse"]).args(arguments))?;
     Ok(list.lines().filter_map(|line| line.strip_suffix(": test")).map(String::from).collect())
 }

@@ -223,6 +223,11 @@ fn quick(file: &str) -> Quick {
     TABLE.iter().find(|(name, _)| *name == file).map_or(All, |(_, quick)| *quick)
 }
 
+/// Every file.
+pub(crate) fn all_files() -> Vec<String> {
+    TABLE.iter().map(|(name, _)| (*name).to_owned()).collect()
+}
+
 /// The files of which the quick tier runs anything.
 pub(crate) fn quick_files() -> Vec<String> {
     TABLE.iter().filter(|(_, quick)| *quick != Nothing).map(|(name, _)| (*name).to_owned()).collect()

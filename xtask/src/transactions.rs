@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::attribution::{self, AttributionRow};
 use crate::build_ebpf::Way;
-use crate::kernel_tests::{self, Choice};
+use crate::kernel_tests::{self, Selection};
 use crate::shell;
 use crate::tally::Tally;
 use crate::test;
@@ -63,7 +63,7 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     let file = dir.path().join("scores");
     let mut tally = Tally::default();
     let mut cases = Vec::new();
-    for tests in kernel_tests::build(&Choice::All)? {
+    for tests in kernel_tests::build(&Selection::All)? {
         if options.costs {
             let of = |(of, ..): &&(&str, &str, &str)| tests.name == *of;
             cases.extend(COSTS.iter().filter(of).map(|case| (tests.clone(), Some(*case))));

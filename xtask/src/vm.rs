@@ -5,9 +5,9 @@
 //! emulated: their time measurements mean nothing, but their events are the kernel's own.
 
 pub(crate) mod archive;
-mod counted;
 mod guest;
 mod image;
+mod instruction_clock;
 mod kernels;
 mod machine;
 mod pair;
@@ -24,7 +24,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::build_ebpf::Way;
-use crate::kernel_tests::Choice;
+use crate::kernel_tests::Selection;
 use crate::packages::{self, Need};
 use crate::programs::{self, Table};
 use crate::{build_ebpf, doc_tables, shell};
@@ -33,7 +33,7 @@ use kernels::{SOURCES, Source};
 use machine::{Built, Machine};
 use report::Outcome;
 
-pub(crate) use counted::{NANOS_AN_INSTRUCTION, run as counted};
+pub(crate) use instruction_clock::{NANOS_AN_INSTRUCTION, run as figures_by_instructions};
 
 /// `cargo xtask vm`.
 #[derive(Args)]
@@ -156,7 +156,7 @@ impl Guests {
             _ => of_tests.collect(),
         };
         let names = named.into_iter().map(str::to_owned).collect();
-        let built = machine.build(way, &Choice::Files { names, and_library: false })?;
+        let built = machine.build(way, &Selection::Files { names, and_library: false })?;
         let base = shell::target_dir()?.join(machine.dir());
         fs::create_dir_all(&base).with_context(|| format!("cannot create {}", base.display()))?;
         let qemu = image::Qemu::ready(&base, machine)?;

@@ -2,7 +2,7 @@
 //!
 //! Each poll is a wake-up with cold caches, so few large polls cost less than many small ones. Records get older
 //! meanwhile but are not lost: the kernel side ends a sleep when a ring is a quarter full. On a calm host the agent sleeps until
-//! there is a record (`long_rest.rs`).
+//! there is a record (`sleep_until_record.rs`).
 
 use crate::model::Nanos;
 

@@ -189,7 +189,7 @@ impl Agent {
         let Some(Relaying { hub, outbox, called, woken_at, .. }) = &mut self.relaying else {
             let wait = pace.after(found);
             let (due, is_asking) = until;
-            if !self.rest_long(pipeline, pace, due, is_asking) {
+            if !self.sleep_until_record(pipeline, pace, due, is_asking) {
                 self.intake.rings.wait(wait, None);
             }
             return true;

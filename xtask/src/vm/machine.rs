@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use super::kernels::{extract, filter};
 use crate::build_ebpf::Way;
 use crate::cross::{self, Cross};
-use crate::kernel_tests::{self, Choice, KernelTests};
+use crate::kernel_tests::{self, KernelTestFile, Selection};
 use crate::{build, shell};
 
 /// A guest's processor.
@@ -27,7 +27,7 @@ pub(super) struct Built {
     /// The agent.
     pub(super) tracer: PathBuf,
     /// The test programs.
-    pub(super) tests: Vec<KernelTests>,
+    pub(super) tests: Vec<KernelTestFile>,
     /// Prefix of the C compiler's programs.
     pub(super) tools: &'static str,
 }
@@ -102,7 +102,7 @@ impl Machine {
     }
 
     /// Builds the agent and these programs of tests for it.
-    pub(super) fn build(self, way: Option<Way>, wanted: &Choice) -> Result<Built> {
+    pub(super) fn build(self, way: Option<Way>, wanted: &Selection) -> Result<Built> {
         match self {
             Self::X86 => {
                 Ok(Built { tracer: build::tracer(way, true)?, tests: kernel_tests::build(wanted)?, tools: "" })

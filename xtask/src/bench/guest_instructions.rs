@@ -64,7 +64,7 @@ pub(super) fn run(way: Option<Way>, against: Option<&str>, cases: &[String], ker
     files.extend(builds.iter().map(|(name, path)| (path.clone(), format!("{PLACE}/tracer-{name}"))));
     let names: Vec<&str> = builds.iter().map(|(name, _)| *name).chain([LESS]).collect();
     let command = format!("{PLACE}/xtask bench-in-guest {} --case {}", names.join(" "), cases.join(","));
-    let figures = vm::counted(kernel, &files, &command)?;
+    let figures = vm::figures_by_instructions(kernel, &files, &command)?;
     shell::print(table(&parse(&figures)));
     Ok(())
 }

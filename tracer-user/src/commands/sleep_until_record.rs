@@ -12,7 +12,7 @@ use crate::pipeline::Pipeline;
 
 impl Agent {
     /// Whether nothing but a record needs the next turn of the loop before the next tick.
-    fn may_rest_long(&self, pipeline: &Pipeline) -> bool {
+    fn may_sleep(&self, pipeline: &Pipeline) -> bool {
         let finder = self.processes.finder.as_ref();
         self.health.level == Level::Full
             && self.config.service_classes.is_empty()
@@ -23,14 +23,14 @@ impl Agent {
     }
 
     /// Rests until there is a record, `due`, or somebody who `is_asking`, if the host is calm; whether it did.
-    pub(super) fn rest_long(
+    pub(super) fn sleep_until_record(
         &mut self,
         pipeline: &Pipeline,
         pace: &mut Pace,
         due: Instant,
         is_asking: impl Fn() -> bool,
     ) -> bool {
-        if !pace.is_calm() || !self.may_rest_long(pipeline) {
+        if !pace.is_calm() || !self.may_sleep(pipeline) {
             return false;
         }
         let Some(wakeup) = self.status.wakeup() else { return false };
