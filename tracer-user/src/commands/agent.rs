@@ -79,7 +79,8 @@ impl Agent {
             self.intake.level.as_mut().map_or(0.0, |level| level.look() as f64 / SAMPLE_RING_BYTES as f64);
         let mut allowed = Vec::new();
         let mut recorder = self.files.recorder.as_mut();
-        let (only, rules, asked) = (&self.config.agent.only_services, &self.config.services, &mut self.processes.asked);
+        let (only, rules) = (&self.config.agent.only_services, &self.config.services);
+        let (asked, older) = (&mut self.processes.asked, &mut self.processes.older);
         let (status, mut records) = (&self.status, 0u32);
         let (netns, interpreters, clock) = (&mut self.intake.netns, &mut self.profiling.interpreters, Instant::now());
         let mut take = |bytes: &[u8]| {
@@ -101,6 +102,7 @@ impl Agent {
                 rules,
                 allowed: &mut allowed,
                 asked: &mut *asked,
+                older: &mut *older,
             };
             // Facts of a process come before its first record, in the file too.
             pipeline.record(bytes, &mut who);
@@ -131,6 +133,7 @@ impl Agent {
             self.kernel.policy.forget_process(pid);
             self.processes.leave(pid, &mut self.kernel, &mut self.profiling, pipeline);
             self.processes.asked.remove(&pid);
+            self.processes.older.forget(pid);
         }
         stirred |= self.processes.follow(&mut self.kernel, &mut self.profiling, pipeline);
         if pipeline.take_unseen() {

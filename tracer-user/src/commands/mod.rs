@@ -32,6 +32,7 @@ mod load_shedding;
 mod loss_watch;
 pub mod mcp;
 mod netns;
+mod older_processes;
 mod own_priority;
 mod past_windows;
 mod poll_interval;

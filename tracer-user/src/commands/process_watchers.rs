@@ -9,6 +9,7 @@ use super::database_figures::DatabaseFigures;
 use super::declaring::Declaring;
 use super::decrypting::Decrypting;
 use super::instrumenting::Instrumenting;
+use super::older_processes::OlderProcesses;
 use super::process_looks::look_at_processes;
 use super::profiling::Profiling;
 use super::sweep::Sweep;
@@ -25,6 +26,8 @@ use crate::runtimes::{DetectionState, Finder, Place};
 pub(super) struct ProcessWatchers {
     /// Processes whose service is known, where only those of some services are traced.
     pub(super) asked: HashSet<u32>,
+    /// Those that ran before the agent.
+    pub(super) older: OlderProcesses,
     /// Finds those that ended without a record of it.
     pub(super) sweep: Sweep,
     /// What database servers say of themselves.
@@ -59,8 +62,8 @@ impl ProcessWatchers {
         let finder = Finder::start(config.runtimes, attach)
             .inspect_err(|error| log::warn!("runtimes are not looked at: {error}"))
             .ok();
-        let (asked, sweep) = (HashSet::new(), Sweep::new());
-        Ok(Self { asked, sweep, databases, finder, declaring, instrumenting, decrypting })
+        let (asked, older, sweep) = (HashSet::new(), OlderProcesses::read(), Sweep::new());
+        Ok(Self { asked, older, sweep, databases, finder, declaring, instrumenting, decrypting })
     }
 
     /// Finds out what runs in processes that began to serve, and tells the kernel; whether there are processes that run another

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use super::Failure;
 use super::agent::Agent;
+use super::older_processes::OlderProcesses;
 use crate::host::process::{self, ProcessFacts};
 use crate::host::services::{NamingRules, identify};
 use crate::kernel::policy::Scope;
@@ -18,11 +19,12 @@ pub(super) struct Introducer<'a> {
     pub(super) rules: &'a NamingRules,
     pub(super) allowed: &'a mut Vec<u32>,
     pub(super) asked: &'a mut HashSet<u32>,
+    pub(super) older: &'a mut OlderProcesses,
 }
 
 impl Introduce for Introducer<'_> {
     fn introduce(&mut self, tgid: u32) -> Option<ProcessFacts> {
-        let facts = process::read(tgid)?;
+        let facts = self.older.facts(tgid, process::read(tgid))?;
         if let Some(recorder) = &mut self.recorder
             && let Ok(bytes) = serde_json::to_vec(&facts)
         {
@@ -32,6 +34,10 @@ impl Introduce for Introducer<'_> {
             self.allowed.push(tgid);
         }
         Some(facts)
+    }
+
+    fn forget(&mut self, tgid: u32) {
+        self.older.forget(tgid);
     }
 }
 

@@ -71,6 +71,11 @@ impl ProcessFacts {
         self.exe.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or(&self.comm)
     }
 
+    /// Whether it has no program and no arguments any more: it is ending, or it is a kernel thread.
+    pub fn is_ending(&self) -> bool {
+        self.exe.is_empty() && self.cmdline.is_empty()
+    }
+
     /// Whether its program is a Python interpreter, by name.
     pub fn is_python(&self) -> bool {
         self.exe.rsplit('/').next().is_some_and(|name| name.starts_with("python"))

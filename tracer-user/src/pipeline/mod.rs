@@ -75,6 +75,11 @@ const REPORT_EVERY: Nanos = 10_000_000;
 pub trait Introduce {
     /// Facts of the process, or `None` if it has exited or is unknown.
     fn introduce(&mut self, tgid: u32) -> Option<ProcessFacts>;
+
+    /// The id is another process's, or its process runs another program: what was read of it before is void.
+    fn forget(&mut self, tgid: u32) {
+        let _ = tgid;
+    }
 }
 
 /// Receives finished spans as they are reported (the transactions file).
@@ -433,6 +438,7 @@ impl Pipeline {
                 // Another program: the old identity is void.
                 self.engine.forget_process(tgid);
                 self.executed(tgid, &comm);
+                who.forget(tgid);
                 self.places.forget(tgid);
                 self.profiles.process_gone(tgid);
                 if self.replaced.len() < LEAVING {
@@ -445,6 +451,7 @@ impl Pipeline {
                 if fork.child_tgid != tgid {
                     // The id may have been reused after an unseen exit.
                     self.engine.forget_process(fork.child_tgid);
+                    who.forget(fork.child_tgid);
                     self.workloads.forked(tgid, fork.child_tgid);
                     self.subsystems.forked(tgid, fork.child_tgid);
                     self.forked(tgid, fork.child_tgid, who);

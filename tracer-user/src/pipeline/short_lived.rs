@@ -134,7 +134,7 @@ impl Pipeline {
     /// Takes the facts of a process.
     pub fn process(&mut self, tgid: u32, facts: &ProcessFacts) {
         // A process that is ending has no program and no arguments any more.
-        if facts.exe.is_empty() && facts.cmdline.is_empty() && self.short_lived.knows(tgid) {
+        if facts.is_ending() && self.short_lived.knows(tgid) {
             self.stand_in(tgid, Some(&facts.comm));
             return;
         }

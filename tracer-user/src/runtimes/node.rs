@@ -335,33 +335,52 @@ mod tests {
         assert_eq!(written(maps), [(0x01a0_0000, 0x01b0_0000), (0x0050_1000, 0x0050_2000)]);
     }
 
-    /// Looks like a Node.js process from outside, in this process.
+    /// Looks like memory of a Node.js process from outside, in this process.
     #[repr(C, align(8))]
     struct Likeness {
+        before: [u64; 64],
         handle: [u64; 14],
         array: [u64; 3],
+        ids: [f64; 4],
+        of_loop: [u64; 64],
     }
 
     #[test]
     fn an_environment_is_found_by_what_it_calls() {
-        let ids = Box::new([0.0f64, 0.0, 26.0, -1.0]);
-        let mut of_loop = vec![0u64; 64];
-        of_loop[LOOP_ASYNC as usize / 8] = 0x1234;
-        // A value found nowhere else in this process, computed so that the code does not contain it.
-        let calls = std::hint::black_box(0x0bad_cafe_0000_0000u64) | std::hint::black_box(0x0dd1_u64);
-        let mut likeness = Box::new(Likeness { handle: [0; 14], array: [4, 0, ids.as_ptr() as u64] });
-        likeness.handle[CHECK_LOOP as usize / 8] = of_loop.as_ptr() as u64;
+        const CALLS: u64 = 0x0bad_cafe_0000_0dd1;
+        let mut likeness = Box::new(Likeness {
+            before: [0; 64],
+            handle: [0; 14],
+            array: [4, 0, 0],
+            ids: [0.0, 0.0, 26.0, -1.0],
+            of_loop: [0; 64],
+        });
+        let ids = likeness.ids.as_ptr() as u64;
+        // The function's address alone is no handle.
+        likeness.before[40] = CALLS;
+        likeness.array[2] = ids;
+        likeness.of_loop[LOOP_ASYNC as usize / 8] = 0x1234;
+        likeness.handle[CHECK_LOOP as usize / 8] = likeness.of_loop.as_ptr() as u64;
         likeness.handle[CHECK_TYPE as usize / 8] = u64::from(CHECK);
-        likeness.handle[CHECK_CALLBACK as usize / 8] = calls;
-        let memory = WritableMemory::of(std::process::id()).expect("this process");
-        let handle = std::ptr::from_ref(&*likeness) as u64;
-        let found = memory.around(handle).expect("a handle");
-        assert_eq!((found.messages, found.ids), (0x1234, Some(ids.as_ptr() as u64)));
-        // Memory that other tests of this process free meanwhile cannot be read, nor what is beside it.
-        let found = (0..100).find_map(|_| WritableMemory::of(std::process::id())?.environment(calls));
-        assert_eq!(found.map(|found| found.messages), Some(0x1234));
+        likeness.handle[CHECK_CALLBACK as usize / 8] = CALLS;
+        // Only this memory: other tests use and free the rest of this process's meanwhile.
+        let from = std::ptr::from_ref(&*likeness) as u64;
+        let ranges = vec![(from, from + size_of::<Likeness>() as u64)];
+        let memory = WritableMemory { ranges, ..WritableMemory::of(std::process::id()).expect("this process") };
+        let expected = Environment { messages: 0x1234, ids: Some(ids) };
+        assert_eq!(memory.environment(CALLS), Some(expected));
+        assert_eq!(memory.around(likeness.handle.as_ptr() as u64), Some(expected));
+        assert_eq!(memory.environment(CALLS + 8), None);
         likeness.handle[CHECK_TYPE as usize / 8] = 0;
-        assert_eq!(memory.around(handle), None);
+        assert_eq!(memory.environment(CALLS), None);
+    }
+
+    #[test]
+    fn memory_of_a_process_is_found() {
+        let own = Box::new(0u64);
+        let at = std::ptr::from_ref(&*own) as u64;
+        let memory = WritableMemory::of(std::process::id()).expect("this process");
+        assert!(memory.ranges.iter().any(|(from, to)| (*from..*to).contains(&at)));
     }
 
     #[test]
