@@ -22,6 +22,7 @@ mod dimensions;
 mod enforcement;
 mod export;
 mod findings;
+mod hindsight;
 mod history;
 mod hosts;
 mod instrument;
@@ -40,6 +41,7 @@ mod transactions;
 pub use agent::Agent;
 pub use enforcement::Enforcement;
 pub use findings::Analysis;
+pub use hindsight::HindsightSettings;
 pub use history::History;
 pub use hosts::Relay;
 pub use limits::{Limits, OOM_SCORE_ADJ, Priority, Watchdog};
@@ -65,6 +67,7 @@ struct File {
     protocols: protocols::ProtocolsFile,
     transactions: transactions::TransactionsFile,
     export: export::ExportFile,
+    hindsight: hindsight::HindsightFile,
     runtimes: RuntimesFile,
     tls: TlsFile,
     relay: hosts::RelayFile,
@@ -145,6 +148,8 @@ pub struct Config {
     pub transactions: Transactions,
     /// Which transactions are exported.
     pub export: TailSamplingSettings,
+    /// Recordings of the last seconds.
+    pub hindsight: HindsightSettings,
     /// Windows of cost, and their files.
     pub history: History,
     /// When a change between windows is a finding, and where findings are posted.
@@ -197,6 +202,7 @@ impl Config {
         config.subsystems = file.subsystems.check(&source)?;
         file.transactions.apply(&source, &mut config.transactions)?;
         file.export.apply(&source, &mut config.export)?;
+        file.hindsight.apply(&source, &mut config.hindsight)?;
         let RuntimesFile { tokio_wakers, go_ready } = file.runtimes;
         config.runtimes = Extras { tokio_wakers: tokio_wakers.into(), go_ready };
         if let Some(names) = &file.tls.libraries {

@@ -6,6 +6,7 @@
 //! hooks (the floor) show the least any tracer on these hooks can cost. Kernel statistics (`bpf_stats_enabled`) cost
 //! some 40 ns per program run: they are on only while BPF time is read, and their own cost is measured and subtracted.
 
+mod against;
 mod agent;
 mod bpf;
 mod btf;
@@ -96,8 +97,8 @@ pub(crate) struct Options {
     /// without and with the agent. The same within a per cent on any machine, however busy; knows nothing of caches.
     #[arg(long, conflicts_with_all = ["from", "compare", "soak", "quick", "parsers", "carriers", "declared", "docs"])]
     counted: bool,
-    /// With --counted: also measure this build, in turns: a commit, or a `tracer` that is built.
-    #[arg(long, value_name = "COMMIT|FILE", requires = "counted")]
+    /// Also measure this build, in turns, and say what changed: a commit, or a `tracer` that is built.
+    #[arg(long, value_name = "COMMIT|FILE", conflicts_with_all = ["from", "compare", "soak", "parsers", "carriers", "declared"])]
     against: Option<String>,
     /// With --counted: the guest's kernel.
     #[arg(long, default_value = "6.12", requires = "counted")]
@@ -177,6 +178,7 @@ fn measure(way: Option<Way>, options: &Options) -> Result<Results> {
     packages::install(&[Need::Programs, Need::Bench])?;
     build_ebpf::ready(way)?;
     let tracer = build::tracer(way, true)?;
+    let other = options.against.as_deref().map(against::build).transpose()?;
     if Root::obtain("load eBPF programs and set priorities")? != Root::Already {
         bail!("run this as root: it sets priorities and reads kernel statistics of its own");
     }
@@ -199,6 +201,9 @@ fn measure(way: Option<Way>, options: &Options) -> Result<Results> {
         Some(file) => file.clone(),
         None => shell::target_dir()?.join("bench.json"),
     };
+    if let (Some(against), Some(other)) = (&options.against, &other) {
+        return against::run(&bench, other, against, &cases, &output);
+    }
     for case in cases {
         results.cases.push(bench.case(case).with_context(|| format!("case {}", case.name))?);
         results.seconds = began.elapsed().as_secs_f64();

@@ -171,6 +171,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("fleet_policies", Nothing),
     ("fleet_spark", Only(&["the_jobs_own_tests"])),
     ("saved", All),
+    ("hindsight", All),
     ("request_limits", All),
     ("reload", Only(&["what_stays_loses_no_call_and_what_is_wrong_changes_nothing"])),
     ("series", Nothing),

@@ -3,6 +3,7 @@
 mod console;
 mod containers;
 mod doctor;
+mod hindsight;
 mod kubernetes;
 mod lifecycle;
 mod limits;

@@ -78,7 +78,7 @@ impl Agent {
         let samples_filled =
             self.intake.level.as_mut().map_or(0.0, |level| level.look() as f64 / SAMPLE_RING_BYTES as f64);
         let mut allowed = Vec::new();
-        let mut recorder = self.files.recorder.as_mut();
+        let recorders = &mut self.files.recorders;
         let (only, rules) = (&self.config.agent.only_services, &self.config.services);
         let (asked, older) = (&mut self.processes.asked, &mut self.processes.older);
         let (status, mut records) = (&self.status, 0u32);
@@ -97,7 +97,7 @@ impl Agent {
                 interpreters.sampled(pid, clock);
             }
             let mut who = Introducer {
-                recorder: recorder.as_deref_mut(),
+                recorders: &mut *recorders,
                 only,
                 rules,
                 allowed: &mut allowed,
@@ -106,9 +106,7 @@ impl Agent {
             };
             // Facts of a process come before its first record, in the file too.
             pipeline.record(bytes, &mut who);
-            if let Some(recorder) = recorder.as_deref_mut() {
-                recorder.frame(FrameKind::Record, bytes);
-            }
+            recorders.frame(FrameKind::Record, bytes);
         };
         // Samples first, and events only of the time before that: what a sample was taken in is in the other ring by then, or
         // is known from before, and nothing that followed it is.
@@ -164,12 +162,19 @@ impl Agent {
         Found { at: now, records: samples + events, filled, drained: self.intake.drained, stirred }
     }
 
-    pub(super) fn apply_limits(&mut self, command: ControlCommand) {
+    pub(super) fn obey(&mut self, command: ControlCommand) {
         match command {
             ControlCommand::Hertz(hertz, answer) => {
                 // Whoever asked may be gone.
                 let _ = answer.send(self.ask_for_hertz(hertz));
             }
+            ControlCommand::Hindsight(answer) => match &mut self.files.recorders.hindsight {
+                Some(hindsight) => hindsight.write(Some(answer)),
+                None => {
+                    let why = "nothing is kept: name a directory in [hindsight] dir of the configuration";
+                    let _ = answer.send(Err(why.into()));
+                }
+            },
         }
     }
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use super::Failure;
+use super::hindsight::HindsightRecorder;
 use super::history_files::HistoryFiles;
 use super::past_windows::PastWindows;
 use super::save::Saver;
@@ -17,11 +18,36 @@ use crate::model::Nanos;
 use crate::pipeline::Pipeline;
 use crate::record::{FrameKind, Origin, Waiting, Writer};
 
+/// What keeps everything the pipeline is given; `None`: not asked for.
+#[derive(Default)]
+pub(super) struct Recorders {
+    /// All of it in a file.
+    pub(super) file: Option<Writer>,
+    /// The last seconds in memory.
+    pub(super) hindsight: Option<HindsightRecorder>,
+}
+
+impl Recorders {
+    /// Whether anything is kept.
+    pub(super) fn is_any(&self) -> bool {
+        self.file.is_some() || self.hindsight.is_some()
+    }
+
+    /// Takes a frame.
+    pub(super) fn frame(&mut self, kind: FrameKind, bytes: &[u8]) {
+        if let Some(file) = &mut self.file {
+            file.frame(kind, bytes);
+        }
+        if let Some(hindsight) = &mut self.hindsight {
+            hindsight.ring.frame(kind, bytes);
+        }
+    }
+}
+
 /// The files; `None`: not asked for.
 #[derive(Default)]
 pub(super) struct AgentFiles {
-    /// Of everything the pipeline is given.
-    pub(super) recorder: Option<Writer>,
+    pub(super) recorders: Recorders,
     saver: Option<Saver>,
     /// Of windows of cost.
     history: Option<HistoryFiles>,
@@ -68,23 +94,18 @@ impl AgentFiles {
             pipeline.history.collect_rows(&origin.host);
         }
         // Last: a recording is never overwritten, so the next attempt after a mistake elsewhere would be refused.
-        self.recorder = record.map(|path| Writer::create(path, origin, config.limits.max_recording)).transpose()?;
+        self.recorders.hindsight = HindsightRecorder::start(&config.hindsight, origin)?;
+        self.recorders.file =
+            record.map(|path| Writer::create(path, origin, config.limits.max_recording)).transpose()?;
         self.waiting.extend(self.saver.as_ref().map(Saver::waiting));
-        self.waiting.extend(self.recorder.as_ref().map(Writer::waiting));
+        self.waiting.extend(self.recorders.file.as_ref().map(Writer::waiting));
         Ok(())
     }
 
-    /// Writes what the pipeline is given to the recording.
-    pub(super) fn record(&mut self, kind: FrameKind, bytes: &[u8]) {
-        if let Some(recorder) = &mut self.recorder {
-            recorder.frame(kind, bytes);
-        }
-    }
-
-    /// Writes to the recording that the pipeline ticks, and the recording to its file.
+    /// Writes to the recordings that the pipeline ticks, and the one in a file to it.
     pub(super) fn record_tick(&mut self, now: Nanos, metrics: &Metrics) {
-        if let Some(recorder) = &mut self.recorder {
-            recorder.frame(FrameKind::Tick, &now.to_ne_bytes());
+        self.recorders.frame(FrameKind::Tick, &now.to_ne_bytes());
+        if let Some(recorder) = &mut self.recorders.file {
             recorder.flush();
             metrics.set_lost("records_not_written", recorder.dropped());
         }
@@ -99,6 +120,9 @@ impl AgentFiles {
 
     /// Hands over what there is to write, and counts what became of it.
     pub(super) fn tick(&mut self, pipeline: &mut Pipeline) {
+        if let Some(hindsight) = &mut self.recorders.hindsight {
+            hindsight.tick(pipeline);
+        }
         if let Some(saver) = &mut self.saver {
             saver.tick(pipeline);
             pipeline.metrics.set_saved(&saver.counts().by_outcome());
@@ -133,7 +157,7 @@ impl AgentFiles {
         if let Some(saver) = self.saver {
             saver.finish(pipeline);
         }
-        (self.history.and_then(|history| history.finish(deadline)), self.recorder)
+        (self.history.and_then(|history| history.finish(deadline)), self.recorders.file)
     }
 }
 

@@ -64,6 +64,12 @@ impl Agent {
             unwind_rules: unwind.rules,
             interpreter_processes: self.profiling.interpreter_processes(),
             file_bytes: self.files.table_use(),
+            hindsight_bytes: self
+                .files
+                .recorders
+                .hindsight
+                .as_ref()
+                .map_or_else(TableUse::default, |hindsight| hindsight.ring.table_use()),
             otlp_queue: self.exports.table_use(),
             http_jobs: self.gauges.console.jobs(&self.gauges.jobs),
             http_connections: self.gauges.console.connections(),

@@ -23,7 +23,7 @@ impl Agent {
             log::warn!("load is shed less ({usage}): {}", level.what());
         }
         self.health.level = level;
-        self.files.record(FrameKind::Shed, &[level as u8]);
+        self.files.recorders.frame(FrameKind::Shed, &[level as u8]);
         pipeline.shed(level);
         self.limit_detail(level);
         let limits = level.detail_limits();

@@ -61,7 +61,7 @@ impl Agent {
     /// Tells the pipeline, and the recording, that operations were lost.
     fn lost(&mut self, pipeline: &mut Pipeline, since: u64, until: u64) {
         let times: Vec<u8> = [since, until].iter().flat_map(|time| time.to_ne_bytes()).collect();
-        self.files.record(FrameKind::Lost, &times);
+        self.files.recorders.frame(FrameKind::Lost, &times);
         pipeline.lost(since, until);
     }
 

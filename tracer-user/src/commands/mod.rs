@@ -24,6 +24,7 @@ mod exports;
 mod file_patterns;
 pub mod fleet;
 mod fleet_policies;
+mod hindsight;
 mod history_files;
 mod instrumenting;
 mod intake;

@@ -122,12 +122,12 @@ impl Agent {
     /// Takes the messages of other agents.
     pub(super) fn take_messages(&mut self, pipeline: &mut Pipeline) {
         let Some(relaying) = &mut self.relaying else { return };
-        let recorder = &mut self.files.recorder;
+        let recorders = &mut self.files.recorders;
         let mut take = |event: Event| {
             let now = monotonic();
             // Before it is taken, so that a recording has it where it was.
-            if let Some(recorder) = recorder.as_mut() {
-                recorder.frame(FrameKind::Relay, &event.encode(now));
+            if recorders.is_any() {
+                recorders.frame(FrameKind::Relay, &event.encode(now));
             }
             pipeline.relayed(now, event);
             now

@@ -220,7 +220,7 @@ impl Agent {
     /// All of it, or nothing; says what changed, or why nothing did.
     fn take_up(&mut self, fresh: Fresh, pipeline: &mut Pipeline) -> Result<String, String> {
         let Fresh { mut config, need_restart } = fresh;
-        if self.files.recorder.is_some() {
+        if self.files.recorders.file.is_some() {
             return Err("a recording has one configuration, so that it can be replayed; end it first".into());
         }
         if let Some(why) = pipeline.obstacle_to_reload(&config).or_else(|| self.enforcing.obstacle_to_reload(&config)) {

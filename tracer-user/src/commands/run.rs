@@ -169,7 +169,8 @@ fn load(
     if kernel.trace_contexts.is_some() {
         pipeline.publish_contexts();
     } else if counting::is_possible(config) {
-        let takes_all = pipeline.writes_spans() || is_recorded || config.transactions.save.is_some();
+        let is_kept = is_recorded || config.hindsight.dir.is_some();
+        let takes_all = pipeline.writes_spans() || is_kept || config.transactions.save.is_some();
         pipeline.count_in_kernel(config.sampling.detail == Detail::Auto && !takes_all);
     }
     enforcing::check_network(&kernel.attached)?;
@@ -207,7 +208,7 @@ fn trace(
             job(&pipeline.view(&agent.health));
         }
         while let Ok(command) = server.commands.try_recv() {
-            agent.apply_limits(command);
+            agent.obey(command);
         }
         agent.follow_configuration(pipeline);
         agent.follow_tables();

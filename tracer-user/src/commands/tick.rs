@@ -23,7 +23,7 @@ impl Agent {
     /// Times follow the wall clock when somebody sets it.
     fn follow_clock(&mut self, pipeline: &mut Pipeline) {
         let Some(offset) = self.clock.follow() else { return };
-        self.files.record(FrameKind::Clock, &offset.to_ne_bytes());
+        self.files.recorders.frame(FrameKind::Clock, &offset.to_ne_bytes());
         pipeline.clock(offset);
     }
 
@@ -34,7 +34,7 @@ impl Agent {
             return;
         }
         for record in self.processes.sweep.tick(pipeline) {
-            self.files.record(FrameKind::Record, &record);
+            self.files.recorders.frame(FrameKind::Record, &record);
             pipeline.record(&record, &mut NoProcess);
         }
         pipeline.metrics.set_lost("thread_ends_unreported", self.processes.sweep.found);

@@ -4,16 +4,17 @@ use std::collections::HashSet;
 
 use super::Failure;
 use super::agent::Agent;
+use super::agent_files::Recorders;
 use super::older_processes::OlderProcesses;
 use crate::host::process::{self, ProcessFacts};
 use crate::host::services::{NamingRules, identify};
 use crate::kernel::policy::Scope;
 use crate::pipeline::Introduce;
-use crate::record::{FrameKind, Writer};
+use crate::record::FrameKind;
 
 /// Reads who a process is, and writes it down when recording.
 pub(super) struct Introducer<'a> {
-    pub(super) recorder: Option<&'a mut Writer>,
+    pub(super) recorders: &'a mut Recorders,
     /// Services that are traced, when only some are; and what was found out.
     pub(super) only: &'a [String],
     pub(super) rules: &'a NamingRules,
@@ -25,10 +26,10 @@ pub(super) struct Introducer<'a> {
 impl Introduce for Introducer<'_> {
     fn introduce(&mut self, tgid: u32) -> Option<ProcessFacts> {
         let facts = self.older.facts(tgid, process::read(tgid))?;
-        if let Some(recorder) = &mut self.recorder
+        if self.recorders.is_any()
             && let Ok(bytes) = serde_json::to_vec(&facts)
         {
-            recorder.frame(FrameKind::Process, &bytes);
+            self.recorders.frame(FrameKind::Process, &bytes);
         }
         if !self.only.is_empty() && self.asked.insert(tgid) && is_wanted(&facts, self.rules, self.only) {
             self.allowed.push(tgid);

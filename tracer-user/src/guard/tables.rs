@@ -215,6 +215,8 @@ table_use! {
         interpreter_processes,
         /// Bytes that wait to be written to files.
         file_bytes,
+        /// Bytes of the last seconds; reached: parts that went before their time.
+        hindsight_bytes,
         /// Spans that wait for export.
         otlp_queue,
         /// Requests of the console that wait for the pipeline.
@@ -261,6 +263,7 @@ mod tests {
             unwind_rules: fill(14),
             interpreter_processes: fill(15),
             file_bytes: fill(11),
+            hindsight_bytes: fill(21),
             otlp_queue: fill(7),
             http_jobs: fill(8),
             http_connections: fill(9),
@@ -271,7 +274,7 @@ mod tests {
             trace_contexts: fill(20),
         };
         let all = agent.all();
-        assert_eq!((all[0], all[14]), (("ring_event_bytes", fill(1)), ("http_connections", fill(9))));
-        assert_eq!(all.len(), 20);
+        assert_eq!((all[0], all[15]), (("ring_event_bytes", fill(1)), ("http_connections", fill(9))));
+        assert_eq!(all.len(), 21);
     }
 }

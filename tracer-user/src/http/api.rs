@@ -322,11 +322,25 @@ pub(super) async fn sampling(State(app): AppState, headers: HeaderMap, body: Byt
     if request.hertz > MAX_HERTZ {
         return Err(Problem::bad(format!("hertz: expected 0 to {MAX_HERTZ}")));
     }
+    ask_agent(&app, |answer| ControlCommand::Hertz(request.hertz, answer)).await?;
+    Ok(Json(json!({ "hertz": request.hertz })))
+}
+
+/// Writes the last seconds as a recording. `guard.rs` checks the permission.
+pub(super) async fn hindsight(State(app): AppState) -> Result<Json<Value>, Problem> {
+    let path = ask_agent(&app, ControlCommand::Hindsight).await?;
+    Ok(Json(json!({ "path": path })))
+}
+
+/// Has the agent carry out a command, and waits for its answer.
+async fn ask_agent<T>(
+    app: &App,
+    command: impl FnOnce(oneshot::Sender<Result<T, String>>) -> ControlCommand,
+) -> Result<T, Problem> {
     let (answer, wait) = oneshot::channel();
     let late = || Problem(StatusCode::SERVICE_UNAVAILABLE, "the agent did not answer in time".into());
-    app.shared.commands.try_send(ControlCommand::Hertz(request.hertz, answer)).map_err(|_| late())?;
+    app.shared.commands.try_send(command(answer)).map_err(|_| late())?;
     app.shared.status.wake();
     let done = tokio::time::timeout(super::PATIENCE, wait).await.ok().and_then(Result::ok).ok_or_else(late)?;
-    done.map_err(|why| Problem(StatusCode::INTERNAL_SERVER_ERROR, why))?;
-    Ok(Json(json!({ "hertz": request.hertz })))
+    done.map_err(|why| Problem(StatusCode::INTERNAL_SERVER_ERROR, why))
 }

@@ -215,6 +215,8 @@ pub type Job = Box<dyn for<'a> FnOnce(&PipelineView<'a>) + Send>;
 pub enum ControlCommand {
     /// Sample this often; the answer says whether it worked.
     Hertz(u32, oneshot::Sender<Result<(), String>>),
+    /// Write the last seconds as a recording; the answer is its path.
+    Hindsight(oneshot::Sender<Result<String, String>>),
 }
 
 /// Load of the HTTP server.
@@ -423,6 +425,7 @@ fn routes() -> Router<Arc<App>> {
         .route("/api/v1/health", get(api::health))
         .route("/api/v1/peers", get(api::peers))
         .route("/api/v1/sampling", put(api::sampling))
+        .route("/api/v1/hindsight", post(api::hindsight))
         .route("/flamegraph.svg", get(profiles::flamegraph))
         .route("/profile.folded", get(profiles::folded))
         .route("/profile.pb.gz", get(profiles::pprof))

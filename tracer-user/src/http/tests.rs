@@ -31,8 +31,11 @@ pub(super) async fn start_engine(
     let shared = Shared { jobs, commands, metrics, listen, token, status, console: Arc::default() };
     tokio::spawn(serve(listener, shared, 64, std::future::pending()));
     tokio::spawn(async move {
-        while let Some(ControlCommand::Hertz(_, answer)) = asked.recv().await {
-            let _ = answer.send(Ok(()));
+        while let Some(command) = asked.recv().await {
+            match command {
+                ControlCommand::Hertz(_, answer) => drop(answer.send(Ok(()))),
+                ControlCommand::Hindsight(answer) => drop(answer.send(Ok("/h/1.tracer".into()))),
+            }
         }
     });
     std::thread::spawn(move || {

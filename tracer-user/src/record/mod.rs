@@ -6,6 +6,7 @@
 
 mod atomic_file;
 mod background_writer;
+mod hindsight;
 mod rotate;
 mod stream;
 
@@ -15,6 +16,7 @@ use std::path::Path;
 
 pub use atomic_file::Whole;
 pub use background_writer::{Behind, Sink, Waiting, Words};
+pub use hindsight::{Excerpt, Hindsight};
 pub use rotate::Rotating;
 pub use stream::Stream;
 
@@ -66,6 +68,10 @@ impl FrameKind {
             Self::Relay => 7,
             Self::Lost => 8,
         }
+    }
+
+    fn of(byte: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.byte() == byte)
     }
 }
 
@@ -139,21 +145,31 @@ impl Sink for Unbroken {
     }
 }
 
+fn header(origin: &Origin) -> Vec<u8> {
+    let host = origin.host.as_bytes();
+    let host = host.get(..host.len().min(HOST_MAX)).unwrap_or_default();
+    let mut header = MAGIC.to_vec();
+    header.extend(ORDER.to_ne_bytes());
+    header.extend(origin.wall_offset.to_ne_bytes());
+    header.extend(origin.seed.to_ne_bytes());
+    header.push(host.len() as u8);
+    header.extend(host);
+    header
+}
+
+fn push_frame(frames: &mut Vec<u8>, kind: FrameKind, bytes: &[u8]) {
+    frames.push(kind.byte());
+    frames.extend((bytes.len() as u32).to_ne_bytes());
+    frames.extend(bytes);
+}
+
 impl Writer {
     /// Creates the file, which must not exist and takes `most` bytes.
     pub fn create(path: &Path, origin: &Origin, most: u64) -> Result<Self, RecordError> {
         let name = path.display().to_string();
         let io = |source| RecordError::Io { path: name.clone(), source };
         let mut file = Whole::new(files::create_new(path).map_err(io)?);
-        let host = origin.host.as_bytes();
-        let host = host.get(..host.len().min(HOST_MAX)).unwrap_or_default();
-        let mut header = MAGIC.to_vec();
-        header.extend(ORDER.to_ne_bytes());
-        header.extend(origin.wall_offset.to_ne_bytes());
-        header.extend(origin.seed.to_ne_bytes());
-        header.push(host.len() as u8);
-        header.extend(host);
-        file.write(&header).map_err(io)?;
+        file.write(&header(origin)).map_err(io)?;
         let words = Words { place: name.clone(), what: "recording", meaning: "has stopped", passes: false };
         let file = Behind::start(Unbroken { file, most, broken: false }, words).map_err(io)?;
         Ok(Self { path: name, file, frames: Vec::new(), gathered: 0, failed: false, dropped: 0 })
@@ -166,9 +182,7 @@ impl Writer {
             self.dropped += 1;
             return;
         }
-        self.frames.push(kind.byte());
-        self.frames.extend((bytes.len() as u32).to_ne_bytes());
-        self.frames.extend(bytes);
+        push_frame(&mut self.frames, kind, bytes);
         self.gathered += 1;
         if self.frames.len() >= GATHER {
             self.flush();
@@ -278,8 +292,7 @@ impl<R: Read> RecordingReader<R> {
     pub fn next_frame(&mut self) -> Result<(FrameKind, &[u8]), RecordError> {
         let start = self.at;
         let [byte] = self.array("another frame: the file was cut off")?;
-        let kind = FrameKind::ALL.into_iter().find(|kind| kind.byte() == byte);
-        let kind = kind.ok_or_else(|| self.malformed(start, "a frame's kind (1 to 7)"))?;
+        let kind = FrameKind::of(byte).ok_or_else(|| self.malformed(start, "a frame's kind (1 to 8)"))?;
         let len = u32::from_ne_bytes(self.array("a frame's length: the file was cut off")?);
         if len > FRAME_MAX {
             return Err(self.malformed(start + 1, "a frame of at most 1 MiB"));

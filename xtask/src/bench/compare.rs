@@ -55,7 +55,8 @@ pub(super) fn run(before: &Path, after: &Path, fail_on_worse: bool) -> Result<()
     Ok(())
 }
 
-fn compare(before: &Results, after: &Results) -> (String, usize) {
+/// The table of two results, and how many figures are worse.
+pub(super) fn compare(before: &Results, after: &Results) -> (String, usize) {
     let mut text = format!("before: {} · after: {}\n", described(before), described(after));
     if (&before.kernel, &before.processor, before.cores) != (&after.kernel, &after.processor, after.cores) {
         text.push_str("NOTE: not the same kernel or machine: differences need not come from the code.\n");

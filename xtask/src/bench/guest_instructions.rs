@@ -5,14 +5,12 @@
 //! this shows is how much is computed, not how long it takes on a real CPU. Builds are measured in one boot, in turns.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use super::against;
 use super::agent::Agent;
 use super::bpf;
 use super::cases::{Case, Workload};
@@ -20,7 +18,7 @@ use super::sched::Urgency;
 use crate::build_ebpf::{self, Way};
 use crate::packages::{self, Need};
 use crate::vm::{self, NANOS_AN_INSTRUCTION};
-use crate::{build, differential, shell};
+use crate::{build, shell};
 
 /// Cases of a run where none is named: load and server share the guest's CPU.
 const USUAL: [&str; 2] = ["a16s", "bmax"];
@@ -57,7 +55,7 @@ pub(super) fn run(way: Option<Way>, against: Option<&str>, cases: &[String], ker
     build_ebpf::ready(way)?;
     let mut builds = vec![("own", build::tracer(way, true)?)];
     if let Some(against) = against {
-        builds.insert(0, ("base", base(against)?));
+        builds.insert(0, ("base", against::build(against)?));
     }
     let own = std::env::current_exe().context("this program has no path")?;
     let mut files = vec![(own, format!("{PLACE}/xtask"))];
@@ -67,28 +65,6 @@ pub(super) fn run(way: Option<Way>, against: Option<&str>, cases: &[String], ker
     let figures = vm::figures_by_instructions(kernel, &files, &command)?;
     shell::print(table(&parse(&figures)));
     Ok(())
-}
-
-/// The binary to compare with: a file, or a commit's build in a work tree of its own.
-fn base(against: &str) -> Result<PathBuf> {
-    if Path::new(against).is_file() {
-        return Ok(PathBuf::from(against));
-    }
-    let target = shell::target_dir()?;
-    let tree = differential::checked_out(&target.join("differential"), against)?;
-    // What compiles the kernel side need not be built again.
-    let tools = tree.join("target/tools");
-    if !tools.exists() {
-        fs::create_dir_all(tree.join("target")).with_context(|| format!("cannot write below {}", tree.display()))?;
-        symlink(target.join("tools"), &tools).with_context(|| format!("cannot make {}", tools.display()))?;
-    }
-    shell::progress(format!("building {against} in {}", tree.display()));
-    let mut command = Command::new("cargo");
-    command.args(["xtask", "build", "--release"]).current_dir(&tree).env_remove("CARGO_TARGET_DIR");
-    // The tree lies in a target directory, where its build would find this work tree's object.
-    command.env("TRACER_EBPF_OBJECT", tree.join("target/ebpf/tracer.bpf.o"));
-    shell::run(&mut command, "its own words are above")?;
-    Ok(tree.join("target/release/tracer"))
 }
 
 /// In the guest: runs the cases without and with each build, and prints a line for each figure.

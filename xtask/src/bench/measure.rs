@@ -17,6 +17,7 @@ use super::sched::Urgency;
 use crate::shell;
 
 /// What every measurement needs.
+#[derive(Clone, Copy)]
 pub(super) struct Bench<'a> {
     pub(super) tracer: &'a Path,
     pub(super) dir: &'a Path,

@@ -102,6 +102,25 @@ pub(super) struct Cost {
 }
 
 impl Cost {
+    /// Adds what was measured of another process of the same build: of its memory the greatest.
+    fn add(&mut self, other: Self) {
+        self.slices.extend(other.slices);
+        for program in other.programs {
+            match self.programs.iter_mut().find(|own| own.name == program.name) {
+                Some(own) => (own.runs, own.nanos) = (own.runs + program.runs, own.nanos + program.nanos),
+                None => self.programs.push(program),
+            }
+        }
+        self.start_peak_mb = self.start_peak_mb.max(other.start_peak_mb);
+        self.steady_mb = self.steady_mb.max(other.steady_mb);
+        self.load_mb = self.load_mb.max(other.load_mb);
+        self.load_peak_mb = self.load_peak_mb.max(other.load_peak_mb);
+        self.events += other.events;
+        for (reason, count) in other.lost {
+            *self.lost.entry(reason).or_default() += count;
+        }
+    }
+
     pub(super) fn operations(&self) -> f64 {
         self.slices.iter().map(|slice| slice.operations as f64).sum()
     }
@@ -159,6 +178,22 @@ impl Case {
     /// Pairs of one variant.
     pub(super) fn of<'a>(&'a self, variant: &'a str) -> impl Iterator<Item = &'a Pair> {
         self.pairs.iter().filter(move |pair| pair.variant == variant)
+    }
+
+    /// Adds another measurement of the same case and build.
+    pub(super) fn add(&mut self, more: Self) {
+        let pairs = std::mem::take(&mut self.pairs);
+        let mut lost = std::mem::take(&mut self.lost_in_pairs);
+        let cost = self.cost.take();
+        *self = more;
+        self.pairs.splice(0..0, pairs);
+        for (reason, count) in &mut self.lost_in_pairs {
+            *count += lost.remove(reason).unwrap_or_default();
+        }
+        self.lost_in_pairs.append(&mut lost);
+        if let (Some(sum), Some(before)) = (&mut self.cost, cost) {
+            sum.add(before);
+        }
     }
 
     /// Variants in order of their first pair.
@@ -265,6 +300,36 @@ mod tests {
         assert!((results.seconds - 4.0).abs() < 1e-9);
         results.commit = "def".into();
         assert!(results.join(of(Vec::new()), &[]).is_err());
+    }
+
+    #[test]
+    fn measurements_of_one_build_are_added() {
+        let part = |operations, lost: &str, steady_mb| Case {
+            name: "a".into(),
+            pairs: vec![Pair {
+                variant: AGENT.into(),
+                base_first: true,
+                base: Sample::default(),
+                with: Sample { operations, ..Sample::default() },
+            }],
+            lost_in_pairs: BTreeMap::from([(lost.to_owned(), 1.0), ("both".to_owned(), 2.0)]),
+            cost: Some(Cost {
+                slices: vec![Slice { operations, ..Slice::default() }],
+                programs: vec![Program { name: "tx".into(), runs: operations, nanos: 10 }],
+                steady_mb,
+                ..Cost::default()
+            }),
+            ..Case::default()
+        };
+        let mut sum = Case::default();
+        sum.add(part(1, "x", 5.0));
+        sum.add(part(2, "y", 4.0));
+        assert_eq!(sum.pairs.iter().map(|pair| pair.with.operations).collect::<Vec<_>>(), [1, 2]);
+        let lost: Vec<_> = sum.lost_in_pairs.iter().map(|(reason, count)| (reason.as_str(), *count as u64)).collect();
+        assert_eq!(lost, [("both", 4), ("x", 1), ("y", 1)]);
+        let cost = sum.cost.expect("a cost");
+        assert_eq!((cost.slices.len(), cost.programs[0].runs, cost.programs[0].nanos), (2, 3, 20));
+        assert!((cost.steady_mb - 5.0).abs() < 1e-9);
     }
 
     #[test]

@@ -619,5 +619,8 @@ pub(super) const PEERS: Shape =
 /// Body and answer of a change of the sampling rate.
 pub(super) const SAMPLING: Shape = Object(&[("hertz", Count)]);
 
+/// Where a recording of the last seconds is.
+pub(super) const HINDSIGHT: Shape = Object(&[("path", Text)]);
+
 /// Rows of a report, by the report's name; their columns are in `docs/declared-transactions.md`.
 pub(super) const REPORT: Shape = Map(&List(&Map(&Any)));

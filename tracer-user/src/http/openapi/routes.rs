@@ -1,9 +1,9 @@
 //! The table of routes.
 
 use super::answers::{
-    ACTIVITY, ASKED, BUILD, CALL_SITES, CLASS_ROW, DIMENSIONS, DURATIONS, EDGE, EVIDENCE, FINDING, HEALTH, HOTSPOTS,
-    INSTANT_OR_NULL, INSTRUMENTATION, KEPT, PEERS, REPORT, ROOT_ROW, RUNNING, SAMPLING, SERIES, SERVICE_CLASSES,
-    SERVICE_ROW, SLOW, SUBSYSTEM, TAKEN, TEXT_OR_NULL, TIERS, TRANSACTION, TRANSACTIONS, WORKLOADS,
+    ACTIVITY, ASKED, BUILD, CALL_SITES, CLASS_ROW, DIMENSIONS, DURATIONS, EDGE, EVIDENCE, FINDING, HEALTH, HINDSIGHT,
+    HOTSPOTS, INSTANT_OR_NULL, INSTRUMENTATION, KEPT, PEERS, REPORT, ROOT_ROW, RUNNING, SAMPLING, SERIES,
+    SERVICE_CLASSES, SERVICE_ROW, SLOW, SUBSYSTEM, TAKEN, TEXT_OR_NULL, TIERS, TRANSACTION, TRANSACTIONS, WORKLOADS,
 };
 use super::shape::Shape::{Any, Between, Both, Count, Hex, List, Map, Nullable, Number, Object, Text, Word};
 use super::{AnswerForm, Parameter, Route};
@@ -272,6 +272,14 @@ pub(super) const ROUTES: &[Route] = &[
         parameters: &[],
         body: Some(SAMPLING),
         answer: AnswerForm::Json(SAMPLING),
+    },
+    Route {
+        method: "post",
+        path: "/api/v1/hindsight",
+        what: "writes the last seconds as a recording",
+        parameters: &[],
+        body: None,
+        answer: AnswerForm::Json(HINDSIGHT),
     },
     Route {
         method: "post",

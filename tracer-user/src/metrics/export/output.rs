@@ -18,6 +18,8 @@ pub(super) struct Output {
     log_records: Totals,
     profile_samples: Totals,
     saved: Totals,
+    hindsight: Totals,
+    hindsight_seconds: Gauge,
     history_windows: Totals,
     history_files: Totals,
     history_uploads: Totals,
@@ -83,6 +85,17 @@ impl Output {
                 "tracer_saved_transactions_total",
                 "Noteworthy transactions by outcome: written, failed (the disk refused), missed (evicted from memory \
                  before they were complete).",
+            ),
+            hindsight: outcomes(
+                "tracer_hindsight_recordings_total",
+                "Recordings of the last seconds by outcome: written, failed (the disk refused), queue_full (the disk was too slow).",
+            ),
+            hindsight_seconds: vec(
+                r,
+                Gauge::new(
+                    "tracer_hindsight_seconds",
+                    "How much of the past is kept for a recording, seconds: less than asked for where memory does not suffice.",
+                ),
             ),
             history_windows: outcomes(
                 "tracer_history_windows_total",
@@ -170,6 +183,12 @@ impl Metrics {
     /// Noteworthy transactions by outcome of saving them, absolute.
     pub fn set_saved(&self, counts: &[(&str, u64)]) {
         self.output.saved.set_all(counts.iter().copied());
+    }
+
+    /// Recordings of the last seconds by outcome, absolute, and how many seconds are kept.
+    pub fn set_hindsight(&self, counts: &[(&str, u64)], seconds: f64) {
+        self.output.hindsight.set_all(counts.iter().copied());
+        self.output.hindsight_seconds.set(seconds);
     }
 
     /// Windows and files of the history by outcome, absolute.
