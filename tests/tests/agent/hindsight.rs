@@ -15,6 +15,8 @@ use tracer_tests::{begin, figure, scratch};
 
 /// What is kept.
 const KEPT: Duration = Duration::from_secs(2);
+/// Requests of this time are whole in it: the first ones of what is kept may have begun before.
+const WHOLE: Duration = Duration::from_millis(1500);
 /// Requests of the time before this are not to be in the recording: segments are a second long.
 const GONE: Duration = Duration::from_secs(4);
 
@@ -96,8 +98,7 @@ fn a_recording_of_the_last_seconds_gives_their_spans() {
         };
         let (age, live, replayed) = (asked - *at, of(&live), of(&replayed));
         assert!(live.len() >= 3, "{path}: {live:?}");
-        // The first ones of the recording may have begun before it.
-        if age < KEPT - Duration::from_millis(500) {
+        if age < WHOLE {
             if live == replayed {
                 same += 1;
             } else {

@@ -168,13 +168,14 @@ impl Agent {
                 // Whoever asked may be gone.
                 let _ = answer.send(self.ask_for_hertz(hertz));
             }
-            ControlCommand::Hindsight(answer) => match &mut self.files.recorders.hindsight {
-                Some(hindsight) => hindsight.write(Some(answer)),
-                None => {
+            ControlCommand::Hindsight(answer) => {
+                if let Some(hindsight) = &mut self.files.recorders.hindsight {
+                    hindsight.write(Some(answer));
+                } else {
                     let why = "nothing is kept: name a directory in [hindsight] dir of the configuration";
                     let _ = answer.send(Err(why.into()));
                 }
-            },
+            }
         }
     }
 }
