@@ -257,6 +257,14 @@ pub mod declared {
     pub const VALUES: u64 = 1 << 34;
     /// The place is also reached in other ways.
     pub const SHARED: u64 = 1 << 35;
+    /// The place is where exceptions are thrown, and the index is that of exceptions: its number is [`EXCEPTIONS`] above it.
+    pub const EXCEPTION: u64 = 1 << EXCEPTION_BIT;
+    /// See [`EXCEPTION`].
+    pub const EXCEPTION_BIT: u32 = 36;
+    /// The first number of probes for exceptions; those of transactions are below.
+    pub const EXCEPTIONS: u64 = INDEX + 1;
+    /// Numbers of probes: of transactions, and of exceptions.
+    pub const NUMBERS: u32 = 2 * EXCEPTIONS as u32;
     /// From here up, signed: by how many bytes the stack pointer is above what it was at entry.
     pub const STACK: u32 = 40;
     /// From here up, of `UserProbe::DeclaredArguments`: the number of its [`super::Operands`].
@@ -291,8 +299,10 @@ wire! {
         pub unused_bits: u8,
         /// 1: the value is signed.
         pub is_signed: u8,
+        /// 1: the value of the argument before it is added to the address, or to what a register has.
+        pub adds_previous: u8,
         /// Zero.
-        pub reserved: [u8; 2],
+        pub reserved: u8,
     }
 }
 

@@ -33,7 +33,7 @@ static DECLARED_OPERANDS: Array<Operands> = Array::with_max_entries(OPERANDS_MAX
 
 /// Calls that began, by the number of their transaction: what the agent compares with a limit sooner than it reads records.
 #[map]
-static DECLARED_CALLS: PerCpuArray<u64> = PerCpuArray::with_max_entries(declared::INDEX as u32 + 1, 0);
+static DECLARED_CALLS: PerCpuArray<u64> = PerCpuArray::with_max_entries(declared::NUMBERS, 0);
 
 /// In `runtime.g`: the upper end of its stack.
 const STACK_END: u64 = 8;
@@ -101,7 +101,7 @@ pub(crate) fn declared_return(ctx: RetProbeContext) -> u32 {
 }
 
 /// hook: USDT probes of declared transactions whose arguments are wanted. Emits [`DeclaredCall`]; without values if one of
-/// them cannot be read.
+/// them cannot be read. And functions that throw exceptions: what cannot be read of those is zero.
 #[uprobe]
 pub(crate) fn declared_arguments(ctx: ProbeContext) -> u32 {
     runtime::hit(&ctx, UserProbe::DeclaredArguments);
@@ -113,13 +113,14 @@ pub(crate) fn declared_arguments(ctx: ProbeContext) -> u32 {
         return 0;
     };
     let (mut values, mut unread): (Ordered, u64) = ([0; DECLARED_REGISTERS], 0);
-    let mut i = 0;
+    let (mut i, mut previous) = (0, 0);
     while i < DECLARED_REGISTERS {
         // SAFETY: an element of the map, which stays.
-        values[i] = unsafe { argument(&ctx, (&raw const (*operands)[i]).cast(), &mut unread) };
+        previous = unsafe { argument(&ctx, (&raw const (*operands)[i]).cast(), previous, &mut unread) };
+        values[i] = previous;
         i += 1;
     }
-    if unread == 0 {
+    if unread == 0 || cookie & declared::EXCEPTION != 0 {
         report(cookie, at, Some(&values))
     } else {
         report(cookie, at, None)
@@ -127,17 +128,19 @@ pub(crate) fn declared_arguments(ctx: ProbeContext) -> u32 {
     0
 }
 
-/// The value of an argument. If its memory cannot be read, bits of `unread` are set: no branch, so that the verifier follows
-/// one path from here.
+/// The value of an argument, `previous` being that of the one before it. If its memory cannot be read, bits of `unread` are set:
+/// no branch, so that the verifier follows one path from here.
 ///
 /// # Safety
 /// `operand` is an element of the map.
 #[inline(always)]
-unsafe fn argument(ctx: &ProbeContext, operand: *const Operand, unread: &mut u64) -> u64 {
+unsafe fn argument(ctx: &ProbeContext, operand: *const Operand, previous: u64, unread: &mut u64) -> u64 {
     // SAFETY: as promised. User space writes an element before it attaches a probe that names it.
-    let Operand { displacement, kind, base, index, scale, unused_bits, is_signed, .. } =
+    let Operand { displacement, kind, base, index, scale, unused_bits, is_signed, adds_previous, .. } =
         unsafe { operand.read_volatile() };
     let mut value = displacement as u64;
+    // No branch here either.
+    value = value.wrapping_add(previous & (adds_previous as u64 & 1).wrapping_neg());
     if kind == OPERAND_NONE || kind == OPERAND_CONSTANT {
         return value;
     }
@@ -181,7 +184,9 @@ fn report(cookie: u64, registers: Registers, values: Option<&Ordered>) {
         return;
     }
     let tgid = task.tgid();
-    let (number, is_return) = (cookie & declared::INDEX, cookie & declared::RETURN != 0);
+    let of_exceptions =
+        (cookie & declared::EXCEPTION) >> declared::EXCEPTION_BIT << declared::EXCEPTIONS.trailing_zeros();
+    let (number, is_return) = (cookie & declared::INDEX | of_exceptions, cookie & declared::RETURN != 0);
     if !is_return && let Some(calls) = DECLARED_CALLS.get_ptr_mut(number as u32) {
         // SAFETY: an element of the map.
         unsafe { emit::increment(calls) };
