@@ -8,6 +8,7 @@
 mod cheap_places;
 pub mod declared;
 pub mod elf;
+pub mod exceptions;
 pub mod file_identity;
 pub mod go;
 mod greenlet;
