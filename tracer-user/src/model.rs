@@ -396,6 +396,8 @@ pub struct Span {
     pub outcome: Outcome,
     /// Aborted because its own process ended: how.
     pub process_end: Option<ProcessEnd>,
+    /// It failed, and an exception was thrown for it: of which type the last one was.
+    pub exception: Option<Arc<str>>,
     /// CPU and waiting time charged to it.
     pub cost: Cost,
     /// Time during which at least one of its downstream calls was open, nanoseconds.

@@ -11,6 +11,7 @@ use crate::host::services::{NamingRules, identify};
 use crate::kernel::policy::Scope;
 use crate::pipeline::Introduce;
 use crate::record::FrameKind;
+use crate::runtimes::process_memory::MemoryFile;
 
 /// Reads who a process is, and writes it down when recording.
 pub(super) struct Introducer<'a> {
@@ -35,6 +36,11 @@ impl Introduce for Introducer<'_> {
             self.allowed.push(tgid);
         }
         Some(facts)
+    }
+
+    fn memory(&mut self, tgid: u32) -> Option<MemoryFile> {
+        // It may be gone.
+        MemoryFile::open(tgid).ok()
     }
 
     fn forget(&mut self, tgid: u32) {

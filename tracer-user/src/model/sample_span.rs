@@ -52,6 +52,7 @@ pub(crate) fn span(trace: u128, start: u64, duration: u64, error: bool) -> Span 
         callee: None,
         remote: None,
         process_end: None,
+        exception: None,
         called_from: None,
         kept: None,
         request_id: None,

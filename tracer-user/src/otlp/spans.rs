@@ -225,6 +225,7 @@ pub(super) mod tests {
             callee: None,
             remote: None,
             process_end: None,
+            exception: None,
             called_from: None,
             kept: None,
             request_id: None,

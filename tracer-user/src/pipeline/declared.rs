@@ -116,6 +116,7 @@ impl Pipeline {
             callee: None,
             remote: None,
             process_end: None,
+            exception: None,
             called_from: None,
             kept: None,
             request_id: None,

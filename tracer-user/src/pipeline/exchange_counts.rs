@@ -187,6 +187,7 @@ impl ExchangeCounts {
             carried: None,
             opening: None,
             process_end: None,
+            exception: None,
             called_from: None,
             kept: None,
             request_id: None,

@@ -8,8 +8,12 @@ use super::{Pipeline, classify_late};
 use crate::model::{ClassId, Grade, Nanos, Outcome, Owner, ProtocolId, Side, Sink, Span};
 use crate::profiles::SlowRequest;
 use crate::protocols::{Conventions, grpc, messaging};
+use crate::runtimes::exceptions::RawType;
 use crate::transactions::open_span::OpenSpan;
 use crate::transactions::output::Verdicts;
+
+/// The type of an exception that could not be read.
+const UNKNOWN_TYPE: &str = "_unknown";
 
 impl Pipeline {
     pub(super) fn finished(&mut self, mut live: Box<OpenSpan>, verdicts: Verdicts) {
@@ -127,6 +131,12 @@ impl Pipeline {
             error,
             outcome,
             process_end: live.rare.process_end.filter(|_| outcome == Outcome::Aborted),
+            // One that was handled is no failure.
+            exception: live
+                .rare
+                .take(|rare| &mut rare.exception)
+                .filter(|_| error)
+                .map(|thrown| exception_name(&thrown)),
             cost: live.cost,
             downstream,
             calls,
@@ -143,6 +153,11 @@ impl Pipeline {
             kept: None,
         }
     }
+}
+
+/// The type of an exception, as it is shown.
+fn exception_name(thrown: &Option<RawType>) -> Arc<str> {
+    thrown.as_ref().map_or_else(|| Arc::from(UNKNOWN_TYPE), RawType::name)
 }
 
 /// Whether a span failed: by its status, by a failure its reply names, or because its connection ended before the reply

@@ -33,6 +33,7 @@ use crate::protocols::Settings;
 use crate::relay::Outgoing;
 use crate::roots::Roots;
 use crate::runtimes::declared::DeclaredTable;
+use crate::runtimes::process_memory::MemoryFile;
 use crate::runtimes::wake_demand::WakeDemand;
 use crate::store::{SpanView, Store};
 use crate::subsystems::Subsystems;
@@ -47,6 +48,7 @@ mod activity;
 mod classes;
 mod declared;
 mod dimensions;
+mod exceptions;
 mod exchange_counts;
 mod export;
 mod finished;
@@ -75,6 +77,12 @@ const REPORT_EVERY: Nanos = 10_000_000;
 pub trait Introduce {
     /// Facts of the process, or `None` if it has exited or is unknown.
     fn introduce(&mut self, tgid: u32) -> Option<ProcessFacts>;
+
+    /// The memory of the process, for what the kernel side could not read; `None`: it is gone, or this is a replay.
+    fn memory(&mut self, tgid: u32) -> Option<MemoryFile> {
+        let _ = tgid;
+        None
+    }
 
     /// The id is another process's, or its process runs another program: what was read of it before is void.
     fn forget(&mut self, tgid: u32) {
@@ -161,6 +169,7 @@ pub struct Pipeline {
     declared_not_kept: u64,
     /// Sums of declared transactions by service and user.
     declared_reports: DeclaredReports,
+    exceptions: exceptions::ExceptionCounts,
     policies: Policies,
     /// Declared dimensions, and their values so far.
     pub dimensions: Dimensions,
@@ -218,6 +227,9 @@ impl Pipeline {
         let debug_requests = debug_requests.map(DebugRequests::into_directory);
         let declared = DeclaredTable::new(&config.declared);
         engine.expect_declared(declared.pairings());
+        if config.exceptions.enabled {
+            engine.expect_exceptions();
+        }
         Self {
             engine,
             classifier: Classifier::new(&config.classes).within(Bounds::for_memory(memory)),
@@ -257,6 +269,7 @@ impl Pipeline {
             declared_reports: DeclaredReports::new(&declared).for_memory(memory),
             declared,
             declared_not_kept: 0,
+            exceptions: exceptions::ExceptionCounts::default(),
             policies: Policies::new(&config.service_classes, config.enforcement.mode),
             dimensions: Dimensions::new(&config.dimensions),
             slow: Slow::new(config.sampling.slow_requests),
@@ -407,6 +420,7 @@ impl Pipeline {
         match record {
             Record::Sample { sample, .. } => self.notice_slow(sample),
             Record::CallStack { call, user, interpreted } => self.profiles.call_sent(call, user, interpreted),
+            Record::DeclaredCall { call, values } => self.thrown(call, values.as_ref(), who),
             _ => {}
         }
         let mut outputs = std::mem::take(&mut self.outputs);

@@ -60,6 +60,7 @@ impl Pipeline {
         ] {
             self.metrics.set_lost(reason, count);
         }
+        self.publish_exceptions();
         self.metrics.set_unlinked(&[("unread", counters.messages_unread), ("limit", counters.links_dropped)]);
         self.metrics.set_inband(&self.engine.inband_outcomes().all());
         let (classifier, services) = (&self.classifier, self.names.services.len());
@@ -97,6 +98,7 @@ impl Pipeline {
             failed_connects,
         } = self.engine.table_use();
         let [network_pairs, failed_connect_series] = self.metrics.network_tables();
+        let exception_series = self.metrics.exception_table();
         let [workload_processes, workload_groups] = self.workloads.table_use();
         let [subsystem_processes, subsystem_instances] = self.subsystems.table_use();
         let ClassTables { classes, positions, cache } = self.classifier.table_use();
@@ -162,6 +164,7 @@ impl Pipeline {
             process_costs,
             failed_connects,
             failed_connect_series,
+            exception_series,
             network_pairs,
             workload_processes,
             wake_demand: self.wake_demand.table_use(),

@@ -6,6 +6,7 @@ mod charge;
 mod closing;
 mod counted;
 mod declared;
+mod exceptions;
 pub mod held;
 pub mod jobs;
 pub mod limits;
@@ -58,6 +59,7 @@ use super::world::World;
 use crate::decode::Record;
 use crate::model::Nanos;
 use crate::protocols::{ExchangeEvent, Settings};
+use crate::runtimes::exceptions::ThrowingRuntime;
 
 /// How long a closed connection is kept, nanoseconds: a reset can overtake the record of the operation it interrupts;
 /// on loopback even that of the operation that provoked it.
@@ -203,6 +205,8 @@ impl Engine {
             }
             Record::TaskEdge(task_edge) => self.tasks.task_edge(&mut self.world, task_edge),
             Record::InbandContext(inband) => self.inband.received(&mut self.world, inband),
+            // The pipeline passes them on with their types.
+            Record::DeclaredCall { call, .. } if ThrowingRuntime::of(call.declared).is_some() => {}
             Record::DeclaredCall { call, values } => {
                 self.declared.called(&mut self.world, call, values.as_ref(), out);
             }

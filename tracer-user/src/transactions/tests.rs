@@ -682,6 +682,7 @@ mod thread_affinity;
 mod thread_pool;
 mod trace_ids;
 
+mod exceptions;
 mod messages;
 mod network;
 mod process_ends;

@@ -8,6 +8,7 @@ use super::on_demand::Blank;
 use crate::model::{
     Cost, DIMENSIONS_MAX, DimensionValues, Linked, ProcessEnd, PropagatedContext, Span, SpanId, StackSample, TraceFlags,
 };
+use crate::runtimes::exceptions::RawType;
 use crate::transactions::callback_groups::CallbackGroup;
 use crate::transactions::inband_context::InbandIds;
 use crate::transactions::jobs::JobTies;
@@ -61,6 +62,8 @@ pub struct Rare {
     pub dropped: bool,
     /// Its process ended before the whole reply.
     pub process_end: Option<ProcessEnd>,
+    /// Server side: the type of the last exception that was thrown for it; of unknown type without.
+    pub exception: Option<Box<Option<RawType>>>,
     /// Server side: what it has of the declared dimensions.
     pub dimensions: DimensionValues,
     /// It was none: the connection's protocol is another one. It is not reported.
@@ -88,6 +91,7 @@ impl Rare {
             failure: None,
             dropped: false,
             process_end: None,
+            exception: None,
             dimensions: DimensionValues([0; DIMENSIONS_MAX]),
             withdrawn: false,
             new_beginning: None,

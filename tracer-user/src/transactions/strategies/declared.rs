@@ -99,6 +99,8 @@ pub(crate) struct DeclaredCalls {
     samples: VecDeque<StackSample>,
     /// The request that a goroutine read last.
     readers: FxHashMap<StackKey, Slot>,
+    /// They are remembered for exceptions, too.
+    for_exceptions: bool,
     calls: u64,
     /// Losses.
     pub(crate) losses: DeclaredLosses,
@@ -118,10 +120,22 @@ impl DeclaredCalls {
             !stack.is_empty()
         });
         if self.count == 0 {
-            self.readers.clear();
+            if !self.for_exceptions {
+                self.readers.clear();
+            }
             self.recent.clear();
             self.samples.clear();
         }
+    }
+
+    /// Remembers who read a request, whether or not something is declared.
+    pub(crate) fn remember_readers(&mut self) {
+        self.for_exceptions = true;
+    }
+
+    /// Whether nothing here is needed.
+    fn is_idle(&self) -> bool {
+        self.count == 0 && !self.for_exceptions
     }
 
     /// Table use of open calls.
@@ -131,7 +145,7 @@ impl DeclaredCalls {
 
     /// A task read a request.
     pub(crate) fn read(&mut self, tgid: u32, entity: u64, slot: Slot) {
-        if self.count == 0 || entity == 0 {
+        if self.is_idle() || entity == 0 {
             return;
         }
         if self.readers.len() >= READERS {
@@ -142,7 +156,7 @@ impl DeclaredCalls {
 
     /// The process is gone.
     pub(crate) fn forget(&mut self, tgid: u32) {
-        if self.count == 0 {
+        if self.is_idle() {
             return;
         }
         let gone: usize = self.stacks.extract_if(|(of, _), _| *of == tgid).map(|(_, stack)| stack.len()).sum();
@@ -341,7 +355,7 @@ impl DeclaredCalls {
     }
 
     /// The request that a call runs in: the one its thread holds, or the one its goroutine read and has not answered.
-    fn request_around(&self, world: &World, call: &DeclaredCall) -> Option<Slot> {
+    pub(crate) fn request_around(&self, world: &World, call: &DeclaredCall) -> Option<Slot> {
         let slot = if call.task == 0 {
             world.threads.get(&call.header.tid)?.holder()?
         } else {
