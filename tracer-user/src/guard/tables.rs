@@ -117,6 +117,8 @@ table_use! {
         failed_connect_series,
         /// Pairs of services whose network has series of its own; reached: calls that share those of others.
         network_pairs,
+        /// Classes and types of exceptions with a series of their own; reached: failures that share one.
+        exception_series,
         /// Processes whose groups are known.
         workload_processes,
         /// Groups of processes, of the kind with the most of them.

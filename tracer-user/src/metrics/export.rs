@@ -23,6 +23,7 @@ use super::certificates::Certificates;
 use super::class_series::{ClassFamilies, Classes, Counted};
 use super::configuration::ConfigurationFamilies;
 use super::duration_families::DurationFamilies;
+use super::exceptions::ExceptionFamilies;
 use super::exposition::Exposition;
 use super::families::{Families, vec};
 use super::foldable::SeriesVec;
@@ -64,6 +65,7 @@ pub struct Metrics {
     pub(super) instrumentation: InstrumentationFamilies,
     pub(super) workloads: WorkloadFamilies,
     pub(super) network: NetworkFamilies,
+    pub(super) exceptions: ExceptionFamilies,
     /// Requests in shared series: there were too many classes, too many label combinations, or the class had been idle.
     folded_classes: IntCounter,
     folded_series: IntCounter,
@@ -140,6 +142,7 @@ impl Metrics {
             instrumentation: InstrumentationFamilies::new(r),
             workloads: WorkloadFamilies::new(r),
             network: NetworkFamilies::new(r),
+            exceptions: ExceptionFamilies::new(r),
             folded_classes: folded.with_label_values(&["class"]),
             folded_series: folded.with_label_values(&["series"]),
             folded_idle: folded.with_label_values(&["idle"]),
@@ -208,6 +211,7 @@ impl Sink for Metrics {
     fn span(&mut self, names: &Names, span: &Span) {
         self.attribution.span(span);
         self.network.span(names, span, &mut self.classes.budget);
+        self.exceptions.span(names, span, &mut self.classes.budget);
         self.count(names, span, 1);
     }
 

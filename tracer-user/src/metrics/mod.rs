@@ -9,6 +9,7 @@ mod configuration;
 mod declared;
 mod duration_families;
 mod durations;
+mod exceptions;
 mod export;
 mod exposition;
 mod families;
