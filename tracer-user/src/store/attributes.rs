@@ -258,6 +258,9 @@ fn each(class: Option<&ClassInfo>, span: &Span, all: &mut Setter<'_>) {
         Some(end @ ProcessEnd::Signal(_)) => all.set("tracer.process.signal", end.error_type()),
         None => {}
     }
+    if let Some(kind) = &span.exception {
+        all.set("exception.type", &**kind);
+    }
     if span.first_reply != 0 {
         all.set("tracer.first_reply.time", seconds(span.first_reply.saturating_sub(span.start)));
     }

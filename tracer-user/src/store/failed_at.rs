@@ -20,6 +20,9 @@ pub struct FailedAt {
     pub request_class: String,
     /// Its `error.type`.
     pub error_type: String,
+    /// The type of the last exception that was thrown for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exception_type: Option<String>,
 }
 
 /// Where the transaction that `spans` are, by start time, began to fail: from its topmost span, if that failed, down through the
@@ -48,6 +51,7 @@ pub fn failed_at(spans: &[SpanView<'_>]) -> Option<FailedAt> {
         service_name: at.service_name.to_string(),
         request_class: at.request_class().to_owned(),
         error_type: kind(at).into_owned(),
+        exception_type: at.span.exception.as_deref().map(str::to_owned),
     })
 }
 

@@ -152,6 +152,7 @@ impl Store {
             error: span.error,
             outcome: span.outcome.name(),
             process_end: span.process_end.map(ProcessEnd::error_type),
+            exception_type: span.exception.as_deref().map(str::to_owned),
             spans: spans.len(),
             failed_spans: spans.iter().filter(|span| span.error).count(),
         };

@@ -35,6 +35,9 @@ pub struct Summary {
     /// If its process died before it answered: the signal, or `exit_code_N`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub process_end: Option<&'static str>,
+    /// If it failed and an exception was thrown for it: the type of the last one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exception_type: Option<String>,
     /// Spans kept of the transaction.
     pub spans: usize,
     /// How many of them failed, even if the transaction as a whole succeeded.

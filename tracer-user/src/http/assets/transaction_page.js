@@ -123,7 +123,7 @@ export class TransactionPage {
     const failed = spans.filter((span) => span.error).length;
     this.title.textContent = `${top.service_name} · ${top.request_class}`;
     show(this.crumb, h("a", { href: link("/", {}) }, "services"), " / ", h("a", { href: serviceLink(top.service_name) }, top.service_name), " / ", top.side === "server" ? h("a", { href: classLink(top.service_name, top.request_class) }, top.request_class) : top.request_class);
-    show(this.sub, `${clock(begin)}, ${time((end - begin) / 1e9)}, ${spans.length} ${spans.length === 1 ? "span" : "spans"}`, failed ? h("span", { class: "err" }, `, ${failed} failed`) : null, failedAt ? h("span", { class: "err" }, `, at first ${failedAt.service_name} · ${failedAt.request_class}: ${failedAt.error_type}`) : null, " · trace ", h("code", null, id), " · ", h("a", { href: `/api/v1/transactions/${id}` }, "as JSON"));
+    show(this.sub, `${clock(begin)}, ${time((end - begin) / 1e9)}, ${spans.length} ${spans.length === 1 ? "span" : "spans"}`, failed ? h("span", { class: "err" }, `, ${failed} failed`) : null, failedAt ? h("span", { class: "err" }, `, at first ${failedAt.service_name} · ${failedAt.request_class}: ${failedAt.error_type}${failedAt.exception_type ? `, ${failedAt.exception_type}` : ""}`) : null, " · trace ", h("code", null, id), " · ", h("a", { href: `/api/v1/transactions/${id}` }, "as JSON"));
     this.order = rows.map(([span]) => span);
     // At first the span that most of the time was spent in.
     const on = (span) => steps.filter((step) => step.span_id === span.span_id).reduce((sum, step) => sum + step.duration_s, 0);

@@ -167,6 +167,7 @@ const TRANSACTION_ROW: Shape = Object(&[
     ("error", Bool),
     ("outcome", Text),
     ("process_end", Optional(&Text)),
+    ("exception_type", Optional(&Text)),
     ("spans", Count),
     ("failed_spans", Count),
 ]);
@@ -220,8 +221,13 @@ const STEP: Shape = Object(&[
     ("start_ns", Integer),
     ("duration_s", Number),
 ]);
-const FAILED_AT: Shape =
-    Object(&[("span_id", Text), ("service_name", Text), ("request_class", Text), ("error_type", Text)]);
+const FAILED_AT: Shape = Object(&[
+    ("span_id", Text),
+    ("service_name", Text),
+    ("request_class", Text),
+    ("error_type", Text),
+    ("exception_type", Optional(&Text)),
+]);
 pub(super) const TRANSACTION: Shape = Object(&[
     ("trace_id", Text),
     ("critical_path", List(&STEP)),
