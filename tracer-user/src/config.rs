@@ -10,6 +10,7 @@ use crate::dimensions::Dimension;
 use crate::host::services::NamingRules;
 use crate::instrumentation;
 use crate::runtimes::declared::Declared;
+use crate::runtimes::exceptions::Settings as ExceptionSettings;
 use crate::runtimes::tls::Libraries;
 use crate::runtimes::{Extras, WatchWakes};
 use crate::service_classes::ServiceClasses;
@@ -20,6 +21,7 @@ mod class_rules;
 mod declared;
 mod dimensions;
 mod enforcement;
+mod exceptions;
 mod export;
 mod findings;
 mod hindsight;
@@ -79,6 +81,7 @@ struct File {
     service: Vec<services::ServiceFile>,
     transaction: Vec<declared::TransactionFile>,
     instrument: instrument::InstrumentFile,
+    exceptions: exceptions::ExceptionsFile,
     service_class: Vec<service_class::ServiceClassFile>,
     fleet: policies::FleetFile,
     enforcement: enforcement::EnforcementFile,
@@ -138,6 +141,8 @@ pub struct Config {
     pub sampling: Sampling,
     /// Hotspots that are traced as functions without being declared.
     pub instrument: instrumentation::Settings,
+    /// Exceptions that end requests.
+    pub exceptions: ExceptionSettings,
     /// How stacks are shown.
     pub profiles: Profiles,
     /// Books of databases.
@@ -223,6 +228,7 @@ impl Config {
         config.declared = declared::check(&source, file.transaction)?;
         config.dimensions = dimensions::check(&source, &file.dimension)?;
         config.instrument = file.instrument.check(&source)?;
+        config.exceptions = file.exceptions.check(&source)?;
         config.service_classes = Arc::new(service_class::check(&source, file.service_class, &file.class)?);
         file.fleet.apply(&source, &mut config)?;
         config.services = services::check(&source, file.service)?;

@@ -20,6 +20,7 @@ mod doctor_relay;
 mod doctor_runtimes;
 mod doctor_tls;
 mod enforcing;
+mod exception_probes;
 mod exports;
 mod file_patterns;
 pub mod fleet;

@@ -8,6 +8,7 @@ use super::Failure;
 use super::database_figures::DatabaseFigures;
 use super::declaring::Declaring;
 use super::decrypting::Decrypting;
+use super::exception_probes::ExceptionProbes;
 use super::instrumenting::Instrumenting;
 use super::older_processes::OlderProcesses;
 use super::process_looks::look_at_processes;
@@ -40,6 +41,8 @@ pub(super) struct ProcessWatchers {
     pub(super) instrumenting: Option<Instrumenting>,
     /// Attaches the probes of TLS libraries.
     decrypting: Option<Decrypting>,
+    /// Attaches those of functions that throw exceptions.
+    exceptions: Option<ExceptionProbes>,
 }
 
 impl ProcessWatchers {
@@ -57,13 +60,15 @@ impl ProcessWatchers {
         let instrumenting = instrumenting(config, kernel, is_recorded);
         let decrypting = Decrypting::start(&config.tls, kernel.prober())
             .map_err(|error| Failure::Running(format!("no thread for TLS libraries: {error}")))?;
+        let exceptions = ExceptionProbes::start(config.exceptions, kernel)
+            .map_err(|error| Failure::Running(format!("no thread for exceptions: {error}")))?;
         let mut prober = kernel.prober();
         let attach = move |look, place: &Place| prober.attach(place.probe, look, &place.file, place.offset);
         let finder = Finder::start(config.runtimes, attach)
             .inspect_err(|error| log::warn!("runtimes are not looked at: {error}"))
             .ok();
         let (asked, older, sweep) = (HashSet::new(), OlderProcesses::read(), Sweep::new());
-        Ok(Self { asked, older, sweep, databases, finder, declaring, instrumenting, decrypting })
+        Ok(Self { asked, older, sweep, databases, finder, declaring, instrumenting, decrypting, exceptions })
     }
 
     /// Finds out what runs in processes that began to serve, and tells the kernel; whether there are processes that run another
@@ -86,13 +91,15 @@ impl ProcessWatchers {
                 decrypting.look_at(pid);
             }
         }
-        let Some(finder) = &mut self.finder else {
-            pipeline.take_serving();
-            return replaced;
-        };
         for pid in pipeline.take_serving() {
-            finder.ask(pid);
+            if let Some(exceptions) = &self.exceptions {
+                exceptions.look_at(pid);
+            }
+            if let Some(finder) = &mut self.finder {
+                finder.ask(pid);
+            }
         }
+        let Some(finder) = &mut self.finder else { return replaced };
         while let Some(((pid, look), found, there)) = finder.found() {
             if !there {
                 kernel.detach_user(pid, Some(look));
@@ -141,6 +148,10 @@ impl ProcessWatchers {
             let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
             pipeline.metrics.set_tls_files(read(&counts.files), read(&counts.refused));
             pipeline.metrics.set_lost("tls_processes_skipped", read(&counts.skipped));
+        }
+        if let Some(counts) = self.exceptions.as_ref().map(ExceptionProbes::counts) {
+            pipeline.metrics.set_exception_probes_withdrawn(counts.withdrawn.load(Ordering::Relaxed));
+            pipeline.metrics.set_lost("exception_processes_skipped", counts.skipped.load(Ordering::Relaxed));
         }
         let finder = self.finder.as_ref()?;
         pipeline.metrics.set_runtimes(&finder.counts());
