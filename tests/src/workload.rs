@@ -41,6 +41,16 @@ pub fn compile_optimised(dir: &Path, name: &str) -> PathBuf {
     compile_with(dir, name, &["-O2"])
 }
 
+/// Compiles `NAME.cpp` into `dir`.
+pub fn compile_cpp(dir: &Path, name: &str) -> PathBuf {
+    let program = dir.join(name);
+    let mut command = Command::new("c++");
+    command.args(["-O1", "-g", "-Wall", "-pthread", "-o"]).arg(&program).arg(source(&format!("{name}.cpp")));
+    let done = command.output().unwrap_or_else(|error| panic!("c++: {error}"));
+    assert!(done.status.success(), "{name}.cpp: {}", String::from_utf8_lossy(&done.stderr));
+    program
+}
+
 fn compile_with(dir: &Path, name: &str, flags: &[&str]) -> PathBuf {
     if let Some(dir) = prebuilt() {
         return dir.join(format!("{name}.bin"));

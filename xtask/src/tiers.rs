@@ -32,6 +32,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("access_log", All),
     ("edges", Only(&["every_way_to_ask_and_answer"])),
     ("events", All),
+    ("exceptions", Only(&["exceptions_of_cpp_that_end_requests_have_their_type"])),
     ("exchange_counts", Only(&["every_request_of_nginx_is_counted_though_few_are_seen_whole"])),
     ("harness", All),
     ("http2", Only(&["h2load_counts_what_is_found", "grpc_calls_and_what_came_of_them", "joined_in_the_middle"])),

@@ -3,6 +3,7 @@
 mod access_log;
 mod edges;
 mod events;
+mod exceptions;
 mod exchange_counts;
 mod harness;
 mod http2;
