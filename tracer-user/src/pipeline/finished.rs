@@ -136,7 +136,7 @@ impl Pipeline {
                 .rare
                 .take(|rare| &mut rare.exception)
                 .filter(|_| error)
-                .map(|thrown| exception_name(&thrown)),
+                .map(|thrown| exception_name((*thrown).as_ref())),
             cost: live.cost,
             downstream,
             calls,
@@ -156,8 +156,8 @@ impl Pipeline {
 }
 
 /// The type of an exception, as it is shown.
-fn exception_name(thrown: &Option<RawType>) -> Arc<str> {
-    thrown.as_ref().map_or_else(|| Arc::from(UNKNOWN_TYPE), RawType::name)
+fn exception_name(thrown: Option<&RawType>) -> Arc<str> {
+    thrown.map_or_else(|| Arc::from(UNKNOWN_TYPE), RawType::name)
 }
 
 /// Whether a span failed: by its status, by a failure its reply names, or because its connection ended before the reply
