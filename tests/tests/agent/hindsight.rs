@@ -36,6 +36,14 @@ fn said(spans: &[Span]) -> Said {
     spans.iter().map(|span| (key(span), said(span))).collect()
 }
 
+fn by_path(said: Said) -> BTreeMap<String, Said> {
+    let mut paths: BTreeMap<String, Said> = BTreeMap::new();
+    for (key, said) in said {
+        paths.entry(key.2.clone()).or_default().insert(key, said);
+    }
+    paths
+}
+
 fn read(path: &std::path::Path) -> Vec<Span> {
     fs::read_to_string(path).expect("spans").lines().map(span).collect()
 }
@@ -90,12 +98,10 @@ fn a_recording_of_the_last_seconds_gives_their_spans() {
     let output = Command::new(binary()).args(["replay", &file, "--transactions"]).arg(&replayed).output();
     let output = output.expect("a replay");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let (live, replayed) = (said(&read(&live)), said(&read(&replayed)));
+    let (live, replayed) = (by_path(said(&read(&live))), by_path(said(&read(&replayed))));
     let (mut same, mut wrong) = (0, Vec::new());
     for (at, path) in &sent {
-        let of = |said: &Said| -> Said {
-            said.iter().filter(|((.., of), _)| of == path).map(|(key, said)| (key.clone(), said.clone())).collect()
-        };
+        let of = |said: &BTreeMap<String, Said>| said.get(path).cloned().unwrap_or_default();
         let (age, live, replayed) = (asked - *at, of(&live), of(&replayed));
         assert!(live.len() >= 3, "{path}: {live:?}");
         if age < WHOLE {
