@@ -164,6 +164,21 @@ impl Agent {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{target}: {error}: {text}"))
     }
 
+    /// Asks its API for a change, with the token; panics unless it answers 200.
+    pub fn change(&self, method: &str, target: &str, token: &str, body: &str) -> String {
+        let request = format!(
+            "{method} {target} HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\n\r\n{body}",
+            self.listen,
+            body.len()
+        );
+        let mut client = http::Connection::open(self.listen).expect("the console");
+        client.send(request.as_bytes()).expect("a request");
+        let reply = client.reply(method).expect("a reply");
+        assert_eq!(reply.status, 200, "{method} {target}: {}", reply.text());
+        reply.text()
+    }
+
     /// Its metrics now.
     pub fn metrics(&self) -> Metrics {
         Metrics::parse(&self.text("/metrics"))

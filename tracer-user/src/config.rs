@@ -10,7 +10,7 @@ use crate::dimensions::Dimension;
 use crate::host::services::NamingRules;
 use crate::instrumentation;
 use crate::runtimes::declared::Declared;
-use crate::runtimes::exceptions::Settings as ExceptionSettings;
+use crate::runtimes::exceptions::ExceptionSettings;
 use crate::runtimes::tls::Libraries;
 use crate::runtimes::{Extras, WatchWakes};
 use crate::service_classes::ServiceClasses;

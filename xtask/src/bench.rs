@@ -6,7 +6,6 @@
 //! hooks (the floor) show the least any tracer on these hooks can cost. Kernel statistics (`bpf_stats_enabled`) cost
 //! some 40 ns per program run: they are on only while BPF time is read, and their own cost is measured and subtracted.
 
-mod against;
 mod agent;
 mod bpf;
 mod btf;
@@ -26,6 +25,7 @@ mod sched;
 mod soak;
 mod statistics;
 mod table;
+mod two_builds;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -178,7 +178,7 @@ fn measure(way: Option<Way>, options: &Options) -> Result<Results> {
     packages::install(&[Need::Programs, Need::Bench])?;
     build_ebpf::ready(way)?;
     let tracer = build::tracer(way, true)?;
-    let other = options.against.as_deref().map(against::build).transpose()?;
+    let other = options.against.as_deref().map(two_builds::build).transpose()?;
     if Root::obtain("load eBPF programs and set priorities")? != Root::Already {
         bail!("run this as root: it sets priorities and reads kernel statistics of its own");
     }
@@ -202,7 +202,7 @@ fn measure(way: Option<Way>, options: &Options) -> Result<Results> {
         None => shell::target_dir()?.join("bench.json"),
     };
     if let (Some(against), Some(other)) = (&options.against, &other) {
-        return against::run(&bench, other, against, &cases, &output);
+        return two_builds::run(&bench, other, against, &cases, &output);
     }
     for case in cases {
         results.cases.push(bench.case(case).with_context(|| format!("case {}", case.name))?);

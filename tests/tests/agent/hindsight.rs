@@ -20,26 +20,26 @@ const WHOLE: Duration = Duration::from_millis(1500);
 /// Requests of the time before this are not to be in the recording: segments are a second long.
 const GONE: Duration = Duration::from_secs(4);
 
-/// What a span says of its request and of its cause, by service, side and path.
-type Said =
+/// What a span has of its request and of its cause, by service, side and path.
+type Reported =
     BTreeMap<(String, bool, String), (i64, String, Option<u16>, Option<String>, Option<(String, bool, String)>)>;
 
-fn said(spans: &[Span]) -> Said {
+fn reported(spans: &[Span]) -> Reported {
     let key = |span: &Span| (span.service.clone(), span.server, span.path.clone());
     let by_id: BTreeMap<&str, &Span> = spans.iter().map(|span| (span.id.as_str(), span)).collect();
-    let said = |span: &Span| {
+    let report = |span: &Span| {
         let parent = span.parent.as_deref().and_then(|id| by_id.get(id)).map(|parent| key(parent));
         // Whether a call begins a transaction may be known by what its thread did before.
         let grade = parent.as_ref().map(|_| span.grade.clone());
         (span.start_ns, format!("{:.9} {:.9}", span.duration_s, span.cpu_s), span.status, grade, parent)
     };
-    spans.iter().map(|span| (key(span), said(span))).collect()
+    spans.iter().map(|span| (key(span), report(span))).collect()
 }
 
-fn by_path(said: Said) -> BTreeMap<String, Said> {
-    let mut paths: BTreeMap<String, Said> = BTreeMap::new();
-    for (key, said) in said {
-        paths.entry(key.2.clone()).or_default().insert(key, said);
+fn by_path(reported: Reported) -> BTreeMap<String, Reported> {
+    let mut paths: BTreeMap<String, Reported> = BTreeMap::new();
+    for (key, report) in reported {
+        paths.entry(key.2.clone()).or_default().insert(key, report);
     }
     paths
 }
@@ -50,15 +50,7 @@ fn read(path: &std::path::Path) -> Vec<Span> {
 
 /// Asks for a recording; where it is.
 fn written(agent: &Agent, token: &str) -> String {
-    let request = format!(
-        "POST /api/v1/hindsight HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {token}\r\nContent-Length: 0\r\n\r\n",
-        agent.listen
-    );
-    let mut client = Connection::open(agent.listen).expect("the console");
-    client.send(request.as_bytes()).expect("a request");
-    let reply = client.reply("POST").expect("a reply");
-    assert_eq!(reply.status, 200, "{}", reply.text());
-    let answer: Value = serde_json::from_str(&reply.text()).expect("JSON");
+    let answer: Value = serde_json::from_str(&agent.change("POST", "/api/v1/hindsight", token, "")).expect("JSON");
     answer["path"].as_str().expect("a path").to_owned()
 }
 
@@ -98,10 +90,10 @@ fn a_recording_of_the_last_seconds_gives_their_spans() {
     let output = Command::new(binary()).args(["replay", &file, "--transactions"]).arg(&replayed).output();
     let output = output.expect("a replay");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let (live, replayed) = (by_path(said(&read(&live))), by_path(said(&read(&replayed))));
+    let (live, replayed) = (by_path(reported(&read(&live))), by_path(reported(&read(&replayed))));
     let (mut same, mut wrong) = (0, Vec::new());
     for (at, path) in &sent {
-        let of = |said: &BTreeMap<String, Said>| said.get(path).cloned().unwrap_or_default();
+        let of = |paths: &BTreeMap<String, Reported>| paths.get(path).cloned().unwrap_or_default();
         let (age, live, replayed) = (asked - *at, of(&live), of(&replayed));
         assert!(live.len() >= 3, "{path}: {live:?}");
         if age < WHOLE {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tracer_tests::agent::Agent;
-use tracer_tests::http::{self, Connection};
+use tracer_tests::http;
 use tracer_tests::metrics::Metrics;
 use tracer_tests::stat::HostCpuSource;
 use tracer_tests::workload::Server;
@@ -169,17 +169,7 @@ fn a_step_in_load_is_within_budget_in_two_seconds() {
 
 /// Asks for another rate.
 fn set_hertz(agent: &Agent, token: &str, hertz: u32) {
-    let body = format!("{{\"hertz\": {hertz}}}");
-    let request = format!(
-        "PUT /api/v1/sampling HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\n\
-         Content-Length: {}\r\n\r\n{body}",
-        agent.listen,
-        body.len()
-    );
-    let mut client = Connection::open(agent.listen).expect("the console");
-    client.send(request.as_bytes()).expect("a request");
-    let reply = client.reply("PUT").expect("a reply");
-    assert_eq!(reply.status, 200, "{}", reply.text());
+    agent.change("PUT", "/api/v1/sampling", token, &format!("{{\"hertz\": {hertz}}}"));
 }
 
 #[test]

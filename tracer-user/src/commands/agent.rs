@@ -162,7 +162,7 @@ impl Agent {
         Found { at: now, records: samples + events, filled, drained: self.intake.drained, stirred }
     }
 
-    pub(super) fn obey(&mut self, command: ControlCommand) {
+    pub(super) fn carry_out(&mut self, command: ControlCommand) {
         match command {
             ControlCommand::Hertz(hertz, answer) => {
                 // Whoever asked may be gone.

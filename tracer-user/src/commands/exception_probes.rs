@@ -1,5 +1,6 @@
 //! Attaches the probes of functions that throw exceptions, in a thread of its own: once for each file, in every process that has it
-//! mapped, as soon as one of them serves requests. A file that throws more often than the limit loses its probe for good.
+//! mapped, as soon as one of them serves requests. A file that throws more often than the limit loses its probe until
+//! these processes have ended.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -12,7 +13,9 @@ use super::call_limits::CallLimits;
 use crate::kernel::declared_calls::DeclaredCalls;
 use crate::kernel::loader::Kernel;
 use crate::kernel::uprobes::Prober;
-use crate::runtimes::exceptions::{Candidate, FILES, Settings, ThrowSite, ThrowingRuntime, candidates, sites};
+use crate::runtimes::exceptions::{
+    ExceptionSettings, FILES, MappedFile, ThrowSite, ThrowingRuntime, files_that_may_throw, sites,
+};
 use crate::runtimes::file_identity::FileIdentity;
 use crate::runtimes::maps::Maps;
 
@@ -44,7 +47,7 @@ pub(super) struct ExceptionProbeCounts {
 
 impl ExceptionProbes {
     /// Starts the thread; `None` if exceptions are not wanted.
-    pub(super) fn start(settings: Settings, kernel: &Kernel) -> std::io::Result<Option<Self>> {
+    pub(super) fn start(settings: ExceptionSettings, kernel: &Kernel) -> std::io::Result<Option<Self>> {
         if !settings.enabled {
             return Ok(None);
         }
@@ -122,13 +125,13 @@ impl Watch {
     fn look_at_process(&mut self, pid: u32) {
         // It may be gone.
         let Some(maps) = Maps::read(pid) else { return };
-        for candidate in candidates(&maps) {
-            let Some(identity) = FileIdentity::of(&candidate.open_by) else { continue };
+        for file in files_that_may_throw(&maps) {
+            let Some(identity) = FileIdentity::of(&file.open_by) else { continue };
             if !self.files.contains_key(&identity) {
                 if self.files.len() >= KNOWN {
                     self.files.retain(|_, watched| !watched.probes.is_empty());
                 }
-                let watched = self.attach(&candidate);
+                let watched = self.attach(&file);
                 self.files.insert(identity, watched);
             }
             if let Some(watched) = self.files.get_mut(&identity) {
@@ -141,11 +144,11 @@ impl Watch {
     }
 
     /// Attaches to what throws in a file that was not known.
-    fn attach(&mut self, candidate: &Candidate) -> Watched {
-        let mut watched = Watched { path: candidate.path.clone(), ..Watched::default() };
-        for site in sites(&candidate.open_by) {
-            let path = &candidate.path;
-            match self.attach_site(&candidate.open_by, &site) {
+    fn attach(&mut self, file: &MappedFile) -> Watched {
+        let mut watched = Watched { path: file.path.clone(), ..Watched::default() };
+        for site in sites(&file.open_by) {
+            let path = &file.path;
+            match self.attach_site(&file.open_by, &site) {
                 Ok(probe) => {
                     log::info!("exceptions of {} are traced in {path}", site.runtime.name());
                     watched.probes.push(probe);

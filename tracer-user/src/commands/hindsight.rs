@@ -1,35 +1,36 @@
-//! `[hindsight]`: writes the last seconds as a recording when a finding begins or somebody asks. All of the disk is left to a thread.
+//! `[hindsight]`: writes the last seconds as a recording when a finding begins or a client of the API asks. A thread of its own
+//! does all that may wait for the disk.
 
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::oneshot;
 
 use super::Failure;
+use super::dated_files::DatedFiles;
 use crate::config::HindsightSettings;
 use crate::files;
 use crate::pipeline::Pipeline;
-use crate::record::{Excerpt, Hindsight, Origin};
+use crate::record::{HindsightRecording, HindsightRing, Origin};
 
-const PREFIX: &str = "hindsight-";
-const SUFFIX: &str = ".tracer";
-/// Of a file that is being written.
-const PART: &str = ".part";
-/// Recordings that wait for the disk.
-const QUEUE: usize = 2;
+const RECORDINGS: DatedFiles = DatedFiles { prefix: "hindsight-", suffix: ".tracer" };
+/// Those that are being written.
+const PARTS: DatedFiles = DatedFiles { suffix: ".part", ..RECORDINGS };
+/// Recordings that wait for the disk beside the one that is written: each holds on to what has left the ring since.
+const QUEUE: usize = 1;
 /// Findings that begin within so much time after one have no recording of their own.
 const APART: Duration = Duration::from_secs(60);
 
-/// What is asked for, and who waits for the file's name or why there is none.
+/// Takes the path of the file, or why there is none.
 type Answer = oneshot::Sender<Result<String, String>>;
 
 struct Ask {
-    excerpt: Excerpt,
+    recording: HindsightRecording,
     when: SystemTime,
     answer: Option<Answer>,
 }
@@ -46,7 +47,7 @@ struct Counts {
 
 /// The ring, and the thread that writes.
 pub(super) struct HindsightRecorder {
-    pub(super) ring: Hindsight,
+    pub(super) ring: HindsightRing,
     asks: SyncSender<Ask>,
     counts: Arc<Counts>,
     on_finding: bool,
@@ -69,19 +70,19 @@ impl HindsightRecorder {
         std::thread::Builder::new().name("tracer-hindsight".into()).spawn(run).map_err(refused)?;
         let time = u64::try_from(settings.time.as_nanos()).unwrap_or(u64::MAX);
         let most = usize::try_from(settings.max_memory).unwrap_or(usize::MAX);
-        let ring = Hindsight::new(origin.clone(), time, most);
+        let ring = HindsightRing::new(origin.clone(), time, most);
         Ok(Some(Self { ring, asks, counts, on_finding: settings.on_finding, findings: 0, last: None }))
     }
 
     /// Has the last seconds written; the file's path or the reason why there is none goes to `answer`.
     pub(super) fn write(&mut self, answer: Option<Answer>) {
-        let ask = Ask { excerpt: self.ring.excerpt(), when: SystemTime::now(), answer };
+        let ask = Ask { recording: self.ring.recording(), when: SystemTime::now(), answer };
         if let Err(error) = self.asks.try_send(ask) {
             self.counts.queue_full.fetch_add(1, Ordering::Relaxed);
-            let (std::sync::mpsc::TrySendError::Full(ask) | std::sync::mpsc::TrySendError::Disconnected(ask)) = error;
+            let (TrySendError::Full(ask) | TrySendError::Disconnected(ask)) = error;
             if let Some(answer) = ask.answer {
-                // Whoever asked may be gone.
-                let _ = answer.send(Err("earlier recordings are still being written".into()));
+                // The client may be gone.
+                let _ = answer.send(Err("earlier recordings are still being written; try again".into()));
             }
         }
     }
@@ -103,17 +104,17 @@ impl HindsightRecorder {
 
 /// The thread: until the agent ends.
 fn write_all(dir: &Path, keep: usize, asked: &Receiver<Ask>, counts: &Counts) {
-    remove(dir, PART, 0);
+    remove(dir, PARTS, 0);
     while let Ok(ask) = asked.recv() {
         let written = write(dir, &ask);
         let count = if written.is_ok() { &counts.written } else { &counts.failed };
         count.fetch_add(1, Ordering::Relaxed);
-        let seconds = ask.excerpt.time / 1_000_000_000;
+        let seconds = ask.recording.time / 1_000_000_000;
         match &written {
             Ok(path) => log::info!("{}: the last {seconds} s, for `tracer replay`", path.display()),
             Err(error) => log::warn!("{}: {error}: a recording of the last {seconds} s is not written", dir.display()),
         }
-        remove(dir, SUFFIX, keep);
+        remove(dir, RECORDINGS, keep);
         if let Some(answer) = ask.answer {
             let written = written.map(|path| path.display().to_string()).map_err(|error| error.to_string());
             let _ = answer.send(written);
@@ -123,10 +124,9 @@ fn write_all(dir: &Path, keep: usize, asked: &Receiver<Ask>, counts: &Counts) {
 
 /// Writes a file, which has its name once it is whole.
 fn write(dir: &Path, ask: &Ask) -> io::Result<PathBuf> {
-    let path = dir.join(name(ask.when));
-    let part = path.with_extension("part");
+    let (path, part) = (dir.join(RECORDINGS.name(ask.when, 0)), dir.join(PARTS.name(ask.when, 0)));
     let written = files::create_new(&part).and_then(|mut file| {
-        ask.excerpt.pieces.iter().try_for_each(|piece| file.write_all(piece))?;
+        ask.recording.pieces.iter().try_for_each(|piece| file.write_all(piece))?;
         fs::rename(&part, &path)
     });
     if written.is_err() {
@@ -136,11 +136,11 @@ fn write(dir: &Path, ask: &Ask) -> io::Result<PathBuf> {
     written.map(|()| path)
 }
 
-/// Removes our oldest files that end so, all but `keep`.
-fn remove(dir: &Path, suffix: &str, keep: usize) {
+/// Removes the oldest of these files, all but `keep`.
+fn remove(dir: &Path, files: DatedFiles, keep: usize) {
     let Ok(entries) = fs::read_dir(dir) else { return };
     let mut names: Vec<String> = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    names.retain(|name| is_ours(name, suffix));
+    names.retain(|name| files.include(name));
     // Names sort by time.
     names.sort();
     for name in names.iter().rev().skip(keep) {
@@ -148,20 +148,6 @@ fn remove(dir: &Path, suffix: &str, keep: usize) {
             log::warn!("{}/{name}: {error}: it should have been removed", dir.display());
         }
     }
-}
-
-/// `hindsight-20261121T174501.123Z.tracer`.
-fn name(when: SystemTime) -> String {
-    let when = jiff::Timestamp::try_from(when).unwrap_or_default().strftime("%Y%m%dT%H%M%S%.3fZ");
-    format!("{PREFIX}{when}{SUFFIX}")
-}
-
-/// Whether a file has a name as given by [`name`], with another ending maybe.
-fn is_ours(file: &str, suffix: &str) -> bool {
-    let when = file.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(suffix));
-    when.is_some_and(|when| {
-        when.len() == 20 && when.bytes().all(|byte| byte.is_ascii_digit() || b"TZ.".contains(&byte))
-    })
 }
 
 #[cfg(test)]
@@ -209,7 +195,7 @@ mod tests {
         let mut reader = RecordingReader::open(Path::new(&written[2])).unwrap();
         assert_eq!(reader.next_frame().unwrap(), (FrameKind::Tick, &5u64.to_ne_bytes()[..]));
         assert_eq!(reader.next_frame().unwrap().0, FrameKind::End);
-        // A disk that refuses is said to whoever asked, and leaves nothing.
+        // An error of the disk is the answer, and leaves nothing.
         fs::remove_dir_all(&dir).unwrap();
         let error = ask(&mut recorder).unwrap_err();
         assert!(error.contains("No such file"), "{error}");

@@ -11,6 +11,7 @@ mod clock;
 mod configure;
 mod counting;
 mod database_figures;
+mod dated_files;
 pub mod declare;
 mod declaring;
 mod decrypting;

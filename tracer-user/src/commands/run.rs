@@ -208,7 +208,7 @@ fn trace(
             job(&pipeline.view(&agent.health));
         }
         while let Ok(command) = server.commands.try_recv() {
-            agent.obey(command);
+            agent.carry_out(command);
         }
         agent.follow_configuration(pipeline);
         agent.follow_tables();

@@ -12,14 +12,14 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 
 use super::Failure;
+use super::dated_files::DatedFiles;
 use crate::config::Transactions;
 use crate::files;
 use crate::pipeline::Pipeline;
 use crate::record::{Behind, Sink, Waiting, Whole, Words};
 use crate::store::SpanView;
 
-const PREFIX: &str = "transactions-";
-const SUFFIX: &str = ".jsonl";
+const FILES: DatedFiles = DatedFiles { prefix: "transactions-", suffix: ".jsonl" };
 /// A file is one part of this many of what may lie there, in size and in time: what goes at once when the limit is reached.
 const PARTS: u32 = 16;
 /// Most transactions made lines of in one go: the pipeline waits for it. What is left goes with the next.
@@ -177,7 +177,7 @@ impl Files {
     fn begin(&mut self, now: SystemTime) -> io::Result<()> {
         // Two can begin within a millisecond, or after the clock was set back.
         for nth in 0..1000u32 {
-            let path = self.dir.join(name(now, nth));
+            let path = self.dir.join(FILES.name(now, nth));
             match files::create_new(&path) {
                 Ok(file) => {
                     self.file = Some(Current { out: Whole::new(file), length: 0, begun: now });
@@ -195,7 +195,7 @@ impl Files {
         let Ok(entries) = std::fs::read_dir(&self.dir) else { return };
         let mut files: Vec<(SystemTime, PathBuf, u64)> = entries
             .flatten()
-            .filter(|entry| entry.file_name().to_str().is_some_and(is_ours))
+            .filter(|entry| entry.file_name().to_str().is_some_and(|name| FILES.include(name)))
             .filter_map(|entry| {
                 let facts = entry.metadata().ok().filter(std::fs::Metadata::is_file)?;
                 Some((facts.modified().ok()?, entry.path(), facts.len()))
@@ -216,22 +216,6 @@ impl Files {
             }
         }
     }
-}
-
-/// `transactions-20261121T174501.123Z.jsonl`, with a number where that exists.
-fn name(now: SystemTime, nth: u32) -> String {
-    let when = jiff::Timestamp::try_from(now).unwrap_or_default().strftime("%Y%m%dT%H%M%S%.3fZ").to_string();
-    if nth == 0 { format!("{PREFIX}{when}{SUFFIX}") } else { format!("{PREFIX}{when}-{nth}{SUFFIX}") }
-}
-
-/// Whether a file has a name as given by [`name`].
-fn is_ours(file: &str) -> bool {
-    let middle = file.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(SUFFIX));
-    middle.is_some_and(|when| {
-        when.len() >= 20
-            && when.starts_with(|c: char| c.is_ascii_digit())
-            && when.bytes().all(|byte| byte.is_ascii_digit() || b"TZ.-".contains(&byte))
-    })
 }
 
 #[cfg(test)]
@@ -264,7 +248,7 @@ mod tests {
             writer.append(&line, SystemTime::now()).unwrap();
         }
         let all = files(&dir);
-        let ours: Vec<_> = all.iter().filter(|(name, _)| is_ours(name)).collect();
+        let ours: Vec<_> = all.iter().filter(|(name, _)| FILES.include(name)).collect();
         assert!(ours.iter().all(|(_, length)| *length <= 1200), "{ours:?}");
         let sum: u64 = ours.iter().map(|(_, length)| length).sum();
         assert!((14_000..=17_200).contains(&sum), "{sum}");
@@ -288,11 +272,11 @@ mod tests {
     #[test]
     fn names_sort_by_time() {
         let at = |millis| SystemTime::UNIX_EPOCH + Duration::from_millis(millis);
-        assert_eq!(name(at(1_795_282_501_123), 0), "transactions-20261121T173501.123Z.jsonl");
-        assert_eq!(name(at(1_795_282_501_123), 2), "transactions-20261121T173501.123Z-2.jsonl");
-        assert!(is_ours(&name(at(0), 0)) && is_ours(&name(at(0), 7)));
+        assert_eq!(FILES.name(at(1_795_282_501_123), 0), "transactions-20261121T173501.123Z.jsonl");
+        assert_eq!(FILES.name(at(1_795_282_501_123), 2), "transactions-20261121T173501.123Z-2.jsonl");
+        assert!(FILES.include(&FILES.name(at(0), 0)) && FILES.include(&FILES.name(at(0), 7)));
         for other in ["transactions-.jsonl", "transactions-latest-by-hand-now.jsonl", "x.jsonl"] {
-            assert!(!is_ours(other), "{other}");
+            assert!(!FILES.include(other), "{other}");
         }
     }
 

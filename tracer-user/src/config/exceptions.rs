@@ -4,7 +4,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::{ConfigError, Source};
-use crate::runtimes::exceptions::Settings;
+use crate::runtimes::exceptions::ExceptionSettings;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -15,8 +15,8 @@ pub(super) struct ExceptionsFile {
 
 impl ExceptionsFile {
     /// Checks it.
-    pub(super) fn check(self, source: &Source<'_>) -> Result<Settings, ConfigError> {
-        let mut settings = Settings { enabled: self.enabled, ..Settings::default() };
+    pub(super) fn check(self, source: &Source<'_>) -> Result<ExceptionSettings, ConfigError> {
+        let mut settings = ExceptionSettings { enabled: self.enabled, ..ExceptionSettings::default() };
         if let Some(rate) = &self.max_rate {
             settings.max_rate = source.number(rate, 1..1_000_001)?;
         }
@@ -32,10 +32,10 @@ mod tests {
     #[test]
     fn settings_are_checked() {
         let config = |text: &str| Config::parse("t.toml", &format!("[exceptions]\n{text}\n"));
-        assert_eq!(config("").unwrap().exceptions, Settings::default());
-        assert!(!Settings::default().enabled);
+        assert_eq!(config("").unwrap().exceptions, ExceptionSettings::default());
+        assert!(!ExceptionSettings::default().enabled);
         let given = config("enabled = true\nmax_rate = 50").unwrap().exceptions;
-        assert_eq!(given, Settings { enabled: true, max_rate: 50 });
+        assert_eq!(given, ExceptionSettings { enabled: true, max_rate: 50 });
         for (text, expected) in [
             ("max_rate = 0", "t.toml:2:12: 0 is out of range: expected 1 to 1000000"),
             ("enabled = 1", "t.toml:2:11: invalid type"),

@@ -8,7 +8,7 @@ use super::{Pipeline, classify_late};
 use crate::model::{ClassId, Grade, Nanos, Outcome, Owner, ProtocolId, Side, Sink, Span};
 use crate::profiles::SlowRequest;
 use crate::protocols::{Conventions, grpc, messaging};
-use crate::runtimes::exceptions::RawType;
+use crate::runtimes::exceptions::RawTypeName;
 use crate::transactions::open_span::OpenSpan;
 use crate::transactions::output::Verdicts;
 
@@ -156,8 +156,8 @@ impl Pipeline {
 }
 
 /// The type of an exception, as it is shown.
-fn exception_name(thrown: Option<&RawType>) -> Arc<str> {
-    thrown.map_or_else(|| Arc::from(UNKNOWN_TYPE), RawType::name)
+fn exception_name(thrown: Option<&RawTypeName>) -> Arc<str> {
+    thrown.map_or_else(|| Arc::from(UNKNOWN_TYPE), RawTypeName::name)
 }
 
 /// Whether a span failed: by its status, by a failure its reply names, or because its connection ended before the reply

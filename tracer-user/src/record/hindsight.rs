@@ -1,4 +1,4 @@
-//! The last seconds of what the pipeline was given, in memory: a recording that begins before anybody asks for it.
+//! The last seconds of what the pipeline was given, in memory: a recording that begins before it is asked for.
 //!
 //! Frames are kept in segments, the oldest of which go first. What a replay needs of the time before stays: who processes are, and
 //! which connections are open. A recording that is made of them is what an agent would have recorded that was started then.
@@ -26,7 +26,7 @@ const CLOSED: u8 = 7;
 
 /// The ring.
 #[derive(Debug)]
-pub struct Hindsight {
+pub struct HindsightRing {
     /// As of the oldest segment.
     origin: Origin,
     time: Nanos,
@@ -88,14 +88,14 @@ impl<K: Hash + Eq> Remembered<K> {
 
 /// A recording in memory.
 #[derive(Clone, Debug)]
-pub struct Excerpt {
+pub struct HindsightRecording {
     /// Bytes of the file, in order.
     pub pieces: Vec<Arc<Vec<u8>>>,
     /// How much time it covers, nanoseconds.
     pub time: Nanos,
 }
 
-impl Hindsight {
+impl HindsightRing {
     /// Keeps the last `time` nanoseconds, in at most `most` bytes.
     pub fn new(origin: Origin, time: Nanos, most: usize) -> Self {
         Self {
@@ -164,7 +164,7 @@ impl Hindsight {
     }
 
     /// The recording of now. Copies nothing of the segments.
-    pub fn excerpt(&mut self) -> Excerpt {
+    pub fn recording(&mut self) -> HindsightRecording {
         if !self.open.is_empty() {
             self.end_segment();
         }
@@ -187,7 +187,7 @@ impl Hindsight {
         push_frame(&mut last, FrameKind::End, &[]);
         let segments = self.segments.iter().map(|segment| Arc::clone(&segment.frames));
         let pieces = [Arc::new(first)].into_iter().chain(segments).chain([Arc::new(last)]).collect();
-        Excerpt { pieces, time: self.covers() }
+        HindsightRecording { pieces, time: self.covers() }
     }
 }
 
@@ -275,9 +275,9 @@ mod tests {
         bytes
     }
 
-    /// The frames of an excerpt: kind, and time of records and ticks.
-    fn frames(excerpt: &Excerpt) -> (Origin, Vec<(FrameKind, Nanos)>) {
-        let file: Vec<u8> = excerpt.pieces.iter().flat_map(|piece| piece.iter().copied()).collect();
+    /// The frames of a recording: kind, and time of records and ticks.
+    fn frames(recording: &HindsightRecording) -> (Origin, Vec<(FrameKind, Nanos)>) {
+        let file: Vec<u8> = recording.pieces.iter().flat_map(|piece| piece.iter().copied()).collect();
         let mut reader = RecordingReader::new("r".into(), &file[..]).expect("a recording");
         let mut found = Vec::new();
         loop {
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn the_last_seconds_are_a_recording_of_their_own() {
-        let mut ring = Hindsight::new(origin(), 3 * SECOND, 1 << 20);
+        let mut ring = HindsightRing::new(origin(), 3 * SECOND, 1 << 20);
         ring.frame(FrameKind::Process, br#"{"pid":7}"#);
         ring.frame(FrameKind::Process, br#"{"pid":8}"#);
         ring.frame(FrameKind::Record, &open(1, SECOND));
@@ -314,7 +314,7 @@ mod tests {
         }
         ring.frame(FrameKind::Record, &record(Kind::Op, 10 * SECOND + 500));
         assert_eq!(ring.covers(), 4 * SECOND + 491);
-        let (origin, found) = frames(&ring.excerpt());
+        let (origin, found) = frames(&ring.recording());
         assert_eq!(origin.wall_offset, 5);
         let begins = 7 * SECOND + 9;
         let mut expected = vec![(FrameKind::Shed, 0), (FrameKind::Process, 0), (FrameKind::Record, begins)];
@@ -325,12 +325,12 @@ mod tests {
         assert_eq!(found, expected);
         // It goes on after that.
         ring.frame(FrameKind::Tick, &(11 * SECOND + 9).to_ne_bytes());
-        assert_eq!(frames(&ring.excerpt()).1.last(), Some(&(FrameKind::Tick, 11 * SECOND + 9)));
+        assert_eq!(frames(&ring.recording()).1.last(), Some(&(FrameKind::Tick, 11 * SECOND + 9)));
     }
 
     #[test]
     fn memory_is_bounded_and_less_time_is_visible() {
-        let mut ring = Hindsight::new(origin(), 60 * SECOND, 3 * SEGMENT);
+        let mut ring = HindsightRing::new(origin(), 60 * SECOND, 3 * SEGMENT);
         let mut large = record(Kind::Op, 0);
         large.resize(10_000, 0);
         for n in 1..=1000 {

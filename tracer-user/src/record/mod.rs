@@ -16,7 +16,7 @@ use std::path::Path;
 
 pub use atomic_file::Whole;
 pub use background_writer::{Behind, Sink, Waiting, Words};
-pub use hindsight::{Excerpt, Hindsight};
+pub use hindsight::{HindsightRecording, HindsightRing};
 pub use rotate::Rotating;
 pub use stream::Stream;
 

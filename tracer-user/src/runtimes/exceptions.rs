@@ -16,23 +16,23 @@ use super::maps::{Maps, name};
 
 mod type_name;
 
-pub use type_name::{RawType, TYPE_NAME_MAX, raw};
+pub use type_name::{RawTypeName, TYPE_NAME_MAX, raw};
 
 /// Most files of one runtime whose probes can be told apart.
 pub const FILES: u64 = 64;
-/// Exceptions a second beyond which the probe of a file is detached for good, unless configured.
+/// Exceptions a second beyond which a file loses its probe, unless configured.
 const MAX_RATE: u32 = 1000;
 
 /// What is configured of exceptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct ExceptionSettings {
     /// Whether they are traced.
     pub enabled: bool,
-    /// Exceptions a second beyond which the probe of a file is detached for good.
+    /// Exceptions a second beyond which a file loses its probe, until the processes that have it mapped have ended.
     pub max_rate: u32,
 }
 
-impl Default for Settings {
+impl Default for ExceptionSettings {
     fn default() -> Self {
         Self { enabled: false, max_rate: MAX_RATE }
     }
@@ -86,7 +86,7 @@ impl ThrowingRuntime {
 
 /// A file that may throw exceptions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Candidate {
+pub struct MappedFile {
     /// Its path, as its process sees it.
     pub path: String,
     /// A path by which the agent can open it.
@@ -94,13 +94,13 @@ pub struct Candidate {
 }
 
 /// The files of a process that may throw: its program, GNU's C++ library, and PHP as a library.
-pub fn candidates(maps: &Maps) -> Vec<Candidate> {
-    let candidate = |path: &str| Candidate { path: path.to_owned(), open_by: maps.open_by(path) };
+pub fn files_that_may_throw(maps: &Maps) -> Vec<MappedFile> {
+    let file = |path: &str| MappedFile { path: path.to_owned(), open_by: maps.open_by(path) };
     let wanted = |path: &str| name(path).starts_with("libstdc++.so.") || name(path).starts_with("libphp");
-    let mut found = vec![candidate(&maps.exe)];
+    let mut found = vec![file(&maps.exe)];
     for mapping in maps.files.iter().filter(|mapping| !mapping.deleted && wanted(&mapping.path)) {
         if found.iter().all(|known| known.path != mapping.path) {
-            found.push(candidate(&mapping.path));
+            found.push(file(&mapping.path));
         }
     }
     found
@@ -115,9 +115,11 @@ pub struct ThrowSite {
     pub place: ProbePlace,
 }
 
-/// Functions that throw, by their symbols.
-const FUNCTIONS: [(&str, ThrowingRuntime); 2] =
-    [("__cxa_throw", ThrowingRuntime::Cpp), ("zend_throw_exception_internal", ThrowingRuntime::Php)];
+/// A function that throws: its symbol, and what says the type where it begins.
+type ThrowFunction = (&'static str, ThrowingRuntime, fn() -> Operands);
+
+const FUNCTIONS: [ThrowFunction; 2] =
+    [("__cxa_throw", ThrowingRuntime::Cpp, of_cpp), ("zend_throw_exception_internal", ThrowingRuntime::Php, of_php)];
 /// Go's, by its own table of functions.
 const GO_PANIC: &[u8] = b"runtime.gopanic";
 /// The symbol of the types of a Go program.
@@ -128,16 +130,12 @@ pub fn sites(path: &Path) -> Vec<ThrowSite> {
     if cfg!(not(target_arch = "x86_64")) {
         return Vec::new();
     }
-    let wanted: Vec<&str> = FUNCTIONS.iter().map(|(symbol, _)| *symbol).chain([GO_TYPES]).collect();
+    let wanted: Vec<&str> = FUNCTIONS.iter().map(|(symbol, ..)| *symbol).chain([GO_TYPES]).collect();
     let Some(program) = elf::Program::read(path, &wanted) else { return Vec::new() };
     let mut found = Vec::new();
-    for (symbol, runtime) in FUNCTIONS {
+    for (symbol, runtime, operands) in FUNCTIONS {
         if let Some(at) = program.address(symbol).and_then(|address| program.offset(address)) {
-            let operands = match runtime {
-                ThrowingRuntime::Php => of_php(),
-                ThrowingRuntime::Cpp | ThrowingRuntime::Go => of_cpp(),
-            };
-            found.push(ThrowSite { runtime, place: place(at, operands) });
+            found.push(ThrowSite { runtime, place: place(at, operands()) });
         }
     }
     if let Some((address, at)) = go_panic(path) {

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::against;
 use super::agent::Agent;
 use super::bpf;
 use super::cases::{Case, Workload};
 use super::sched::Urgency;
+use super::two_builds;
 use crate::build_ebpf::{self, Way};
 use crate::packages::{self, Need};
 use crate::vm::{self, NANOS_AN_INSTRUCTION};
@@ -55,7 +55,7 @@ pub(super) fn run(way: Option<Way>, against: Option<&str>, cases: &[String], ker
     build_ebpf::ready(way)?;
     let mut builds = vec![("own", build::tracer(way, true)?)];
     if let Some(against) = against {
-        builds.insert(0, ("base", against::build(against)?));
+        builds.insert(0, ("base", two_builds::build(against)?));
     }
     let own = std::env::current_exe().context("this program has no path")?;
     let mut files = vec![(own, format!("{PLACE}/xtask"))];

@@ -44,7 +44,7 @@ const PAGE: u64 = 4096;
 
 /// A type's name as its program has it. It becomes text only where a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RawType {
+pub struct RawTypeName {
     runtime: ThrowingRuntime,
     bytes: Box<[u8]>,
     is_cut: bool,
@@ -55,19 +55,19 @@ pub fn raw<M: ProcessMemory>(
     runtime: ThrowingRuntime,
     values: &DeclaredValues,
     memory: impl FnOnce() -> Option<M>,
-) -> Option<RawType> {
+) -> Option<RawTypeName> {
     let read = match runtime {
         ThrowingRuntime::Cpp | ThrowingRuntime::Php => two_parts(values),
         ThrowingRuntime::Go => go(values),
     };
     match read {
-        Some((bytes, false)) => Some(RawType { runtime, bytes: bytes.into(), is_cut: false }),
+        Some((bytes, false)) => Some(RawTypeName { runtime, bytes: bytes.into(), is_cut: false }),
         cut => {
             let whole = memory().and_then(|mut memory| from_memory(runtime, values, &mut memory));
             // A part of a mangled name is none.
             let part = cut.filter(|_| runtime != ThrowingRuntime::Cpp);
             let (bytes, is_cut) = whole.or(part)?;
-            Some(RawType { runtime, bytes: bytes.into(), is_cut })
+            Some(RawTypeName { runtime, bytes: bytes.into(), is_cut })
         }
     }
 }
@@ -182,7 +182,7 @@ fn demangled(name: &str) -> Option<String> {
     text.0.strip_prefix("typeinfo for ").map(str::to_owned)
 }
 
-impl RawType {
+impl RawTypeName {
     /// Its name for people: in C++ as in the source, else as the program has it.
     pub fn name(&self) -> Arc<str> {
         let text = String::from_utf8_lossy(&self.bytes);

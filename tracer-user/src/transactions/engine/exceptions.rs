@@ -1,11 +1,11 @@
 //! Exceptions that programs throw: the request that each was thrown for, as far as its thread or goroutine shows. Whether it is why
-//! the request failed shows when that ends: one that was handled is nobody's failure.
+//! the request failed shows when that ends: one that was handled is no failure.
 
 use tracer_common::event::DeclaredCall;
 
 use super::Engine;
 use crate::model::Side;
-use crate::runtimes::exceptions::RawType;
+use crate::runtimes::exceptions::RawTypeName;
 use crate::transactions::slot::Slot;
 use crate::transactions::thread::IntervalOwner;
 
@@ -16,7 +16,7 @@ impl Engine {
     }
 
     /// An exception was thrown; whether that was for a request.
-    pub(crate) fn thrown(&mut self, call: &DeclaredCall, exception: Option<RawType>) -> bool {
+    pub(crate) fn thrown(&mut self, call: &DeclaredCall, exception: Option<RawTypeName>) -> bool {
         self.world.now = self.world.now.max(call.header.nanos);
         let slot = self.declared.request_around(&self.world, call).or_else(|| self.in_callback(call));
         let Some(live) = slot.and_then(|slot| self.world.spans.get_mut(slot)) else { return false };

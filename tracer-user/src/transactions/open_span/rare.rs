@@ -8,7 +8,7 @@ use super::on_demand::Blank;
 use crate::model::{
     Cost, DIMENSIONS_MAX, DimensionValues, Linked, ProcessEnd, PropagatedContext, Span, SpanId, StackSample, TraceFlags,
 };
-use crate::runtimes::exceptions::RawType;
+use crate::runtimes::exceptions::RawTypeName;
 use crate::transactions::callback_groups::CallbackGroup;
 use crate::transactions::inband_context::InbandIds;
 use crate::transactions::jobs::JobTies;
@@ -63,7 +63,7 @@ pub struct Rare {
     /// Its process ended before the whole reply.
     pub process_end: Option<ProcessEnd>,
     /// Server side: the type of the last exception that was thrown for it; of unknown type without.
-    pub exception: Option<Box<Option<RawType>>>,
+    pub exception: Option<Box<Option<RawTypeName>>>,
     /// Server side: what it has of the declared dimensions.
     pub dimensions: DimensionValues,
     /// It was none: the connection's protocol is another one. It is not reported.

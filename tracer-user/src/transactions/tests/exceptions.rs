@@ -4,11 +4,11 @@ use tracer_common::event::{DeclaredCall, DeclaredValues, ENTITY_BITS, Header, Ki
 use tracer_common::runtime::KIND_GO;
 
 use super::{GET, Host, Limits, OK};
-use crate::runtimes::exceptions::{RawType, ThrowingRuntime, raw};
+use crate::runtimes::exceptions::{RawTypeName, ThrowingRuntime, raw};
 use crate::runtimes::process_memory::MemoryFile;
 
 /// A type of this name, of at most eight bytes.
-fn of_type(name: &str) -> RawType {
+fn of_type(name: &str) -> RawTypeName {
     let mut word = [0; 8];
     word[..name.len()].copy_from_slice(name.as_bytes());
     let mut values =
@@ -30,7 +30,7 @@ impl Host {
     /// What was thrown for each request, in the order in which they began; `?`: of unknown type.
     fn thrown(&mut self) -> Vec<String> {
         let name =
-            |thrown: &Option<RawType>| thrown.as_ref().map_or_else(|| "?".to_owned(), |raw| raw.name().to_string());
+            |thrown: &Option<RawTypeName>| thrown.as_ref().map_or_else(|| "?".to_owned(), |raw| raw.name().to_string());
         let spans = self.finish();
         spans.iter().map(|(live, _)| live.rare.exception.as_deref().map_or_else(String::new, name)).collect()
     }

@@ -39,10 +39,10 @@ pub(super) fn build(against: &str) -> Result<PathBuf> {
 /// Measures each case with the other build, twice with this one, and with the other again: a machine that gets slower makes neither
 /// look worse. Prints what changed, and writes both results, those of the other build beside `output`.
 pub(super) fn run(bench: &Bench<'_>, other: &Path, against: &str, cases: &[&Case], output: &Path) -> Result<Results> {
-    let (own_hooks, other_hooks) = (bench.hooks.clone(), Hooks::of(other)?);
+    let other_hooks = Hooks::of(other)?;
     // Half of the pairs each time, and one more where they are odd.
     let half = bench.pairs.div_ceil(2);
-    let own = Bench { hooks: &own_hooks, pairs: half, peers: false, ..*bench };
+    let own = Bench { pairs: half, peers: false, ..*bench };
     let other = Bench { tracer: other, hooks: &other_hooks, ..own };
     let mut results = [Results::here(against.to_owned()), Results::here(commit())];
     let files = [output.with_extension("against.json"), output.to_owned()];
