@@ -63,3 +63,13 @@ pub(super) fn less(a: Cost, b: Cost) -> Cost {
         switches: a.switches.saturating_sub(b.switches),
     }
 }
+
+/// The smaller of both, field by field.
+pub(super) fn least(a: Cost, b: Cost) -> Cost {
+    Cost {
+        cpu: a.cpu.min(b.cpu),
+        runq: a.runq.min(b.runq),
+        blocked: a.blocked.min(b.blocked),
+        switches: a.switches.min(b.switches),
+    }
+}

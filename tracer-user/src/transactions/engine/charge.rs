@@ -123,6 +123,9 @@ impl Engine {
             second.runq = second.runq.min(header.nanos.saturating_sub(live.arrived));
         }
         let (before, after) = if known { (before, after) } else { (Target::Overhead, owner) };
+        if is_guess && before == owner && last != owner {
+            self.note_before_send(span, last, first);
+        }
         let split = if delta.waited { delta.wait_end } else { header.nanos };
         // All blocked time of the interval is in its last part.
         let sleeper = match (multiplexer || !asleep_for_it, delta.waited) {
@@ -136,6 +139,16 @@ impl Engine {
         }
         if let Some(thread) = self.world.threads.get_mut(&header.tid) {
             thread.last = if owner == Target::Overhead { held.unwrap_or(Target::Overhead) } else { owner };
+        }
+    }
+
+    /// A call is charged for what its thread did since its last operation, by which it worked for `last`. If no parent of the call is
+    /// found, that work was not the call's: it is charged as it would have been, had another operation ended it.
+    fn note_before_send(&mut self, call: Option<Slot>, last: Target, cost: Cost) {
+        if let Some(live) = call.and_then(|slot| self.world.spans.get_mut(slot))
+            && last != Target::Overhead
+        {
+            live.client.before_send = Some((last, cost));
         }
     }
 

@@ -2,15 +2,17 @@
 //!
 //! A call with an ambiguous parent is charged to no request: its CPU is overhead of its service, its time is no
 //! request's downstream time, and it has a transaction of its own. Evidence often comes after the call, so the call
-//! keeps its cost until it, or its request, is reported.
+//! keeps its cost until it, or its request, is reported. What its thread did right before a send is charged to a call only because
+//! that shows best whom it worked for; without a parent, it is charged to what the thread had worked for by its last operation.
 
-use crate::model::{Cost, Owner, Side, StackSample};
-use crate::transactions::charges::less;
+use crate::model::{ClassId, Cost, Owner, ServiceId, Side, SpanId, StackSample};
+use crate::transactions::charges::{least, less};
 use crate::transactions::engine::Engine;
 use crate::transactions::engine::charge::SPAN_SAMPLES;
 use crate::transactions::open_span::{CallTime, OpenSpan};
 use crate::transactions::output::Output;
 use crate::transactions::slot::Slot;
+use crate::transactions::thread::Target;
 
 impl Engine {
     /// A request is reported: takes the cost of its calls, and drops the times of calls that may belong to another
@@ -52,22 +54,48 @@ impl Engine {
         if live.cost == Cost::default() && live.rare.samples.is_empty() {
             return;
         }
-        let rest = less(std::mem::take(&mut live.cost), live.rare.take(|rare| &mut rare.posted));
-        let samples = live.rare.take(|rare| &mut rare.samples);
+        let mut rest = less(std::mem::take(&mut live.cost), live.rare.take(|rare| &mut rare.posted));
+        let mut samples = live.rare.take(|rare| &mut rare.samples);
         if let Some(parent) = parent.filter(|parent| self.world.spans.get(*parent).is_some()) {
             self.take_over(parent, rest, samples, out);
             return;
         }
         let reported = parent.and_then(|_| self.kept(live));
         let class = reported.and_then(|(.., class)| class);
+        if parent.is_none()
+            && let Some((Target::Span { slot, class, .. }, cost)) = live.client.before_send.take()
+        {
+            let cost = least(cost, rest);
+            rest = less(rest, cost);
+            let (before, after) = samples.into_iter().partition(|sample| sample.nanos <= live.start);
+            samples = after;
+            if self.world.spans.get(slot).is_some() {
+                self.take_over(slot, cost, before, out);
+            } else {
+                let late = self.reported.both(slot).map(|(_, span)| span);
+                self.charge_reported((late, class), live.service, cost, before, out);
+            }
+        }
+        self.charge_reported((reported.map(|(span, ..)| span), class), live.service, rest, samples, out);
+    }
+
+    /// Charges a request that is reported, of which its class remains; without a class its service.
+    fn charge_reported(
+        &mut self,
+        (span, class): (Option<SpanId>, Option<ClassId>),
+        service: ServiceId,
+        cost: Cost,
+        samples: Vec<StackSample>,
+        out: &mut Vec<Output>,
+    ) {
         match class {
             Some(class) => {
-                self.charges.charge_class(class, rest);
-                self.reported.late.add(reported.map(|(span, ..)| span), class, rest);
+                self.charges.charge_class(class, cost);
+                self.reported.late.add(span, class, cost);
             }
-            None => self.charges.charge_overhead(live.service, rest),
+            None => self.charges.charge_overhead(service, cost),
         }
-        let owner = class.map_or(Owner::Overhead(live.service), Owner::Class);
+        let owner = class.map_or(Owner::Overhead(service), Owner::Class);
         for mut sample in samples {
             (sample.owner, sample.span) = (owner, None);
             out.push(Output::Sample(sample));

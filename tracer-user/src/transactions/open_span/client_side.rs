@@ -1,11 +1,12 @@
 //! What only a call has.
 
 use super::on_demand::Blank;
-use crate::model::{Opening, ServiceId};
+use crate::model::{Cost, Opening, ServiceId};
 use crate::transactions::cause::Cause;
 use crate::transactions::evidence::Evidence;
 use crate::transactions::slot::Slot;
 use crate::transactions::task_table::AnsweredRequest;
+use crate::transactions::thread::Target;
 use crate::transactions::wakeup_candidates::WakeupCandidates;
 
 /// What only a call has: what caused it, and who answers it.
@@ -27,6 +28,8 @@ pub struct ClientSide {
     pub sole: bool,
     /// The threads woken after its reply, until it is known which of them took the result.
     pub wakeup_candidates: Option<Box<WakeupCandidates>>,
+    /// What its thread had last worked for before it sent the call, and the part of the call's cost from then until the send.
+    pub before_send: Option<(Target, Cost)>,
 }
 
 impl ClientSide {
@@ -40,6 +43,7 @@ impl ClientSide {
             passed_on: false,
             sole: false,
             wakeup_candidates: None,
+            before_send: None,
         }
     }
 }

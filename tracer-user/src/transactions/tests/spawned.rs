@@ -284,3 +284,32 @@ fn with_traced_wake_ups_a_spawned_task_that_met_no_other_is_its_makers() {
         assert!(matches!(&verdicts[..], [(path, found, _)] if path == "/1/a" && *found == grade), "{verdicts:?}");
     }
 }
+
+#[test]
+fn work_before_a_send_without_a_parent_is_that_of_the_request_read_before() {
+    let mut tokio = Tokio::new();
+    tokio.reads(FIRST, "/1").reads(SECOND, "/2");
+    // The task of the connection sends what the task of the request left to it, on the same worker and without a poll between.
+    tokio.host.works(7, 100).entity = named(CHILD);
+    tokio.host.sends(7, FRESH, get("/2/a")).works(7, 10);
+    tokio.hears(CHILD, FRESH).answers(FIRST).answers(SECOND);
+    let spans = tokio.host.finish();
+    let of = |path: &str| spans.iter().find(|(live, _)| &*live.request.path == path).expect(path);
+    assert_eq!(of("/2/a").1.parent, None);
+    let costs = ["/1", "/2", "/2/a"].map(|path| of(path).0.cost.cpu);
+    assert_eq!((costs, tokio.host.overhead()), ([5, 105, 0], 10));
+}
+
+#[test]
+fn work_before_a_send_is_the_parents_where_there_is_one() {
+    let mut tokio = Tokio::new();
+    tokio.reads(FIRST, "/1").reads(SECOND, "/2");
+    tokio.host.works(7, 100).entity = named(FIRST);
+    tokio.host.sends(7, FRESH, get("/1/a"));
+    tokio.hears(FIRST, FRESH).answers(FIRST).answers(SECOND);
+    let spans = tokio.host.finish();
+    let of = |path: &str| spans.iter().find(|(live, _)| &*live.request.path == path).expect(path);
+    assert_eq!(of("/1/a").1.parent, Some(of("/1").0.id));
+    let costs = ["/1", "/2", "/1/a"].map(|path| of(path).0.cost.cpu);
+    assert_eq!((costs, tokio.host.overhead()), ([105, 5, 0], 0));
+}
