@@ -329,6 +329,12 @@ impl TaskTable {
         self.task(tgid, entity).reads != 0
     }
 
+    /// The current interval of a task that reads requests, and when that began; 0: none.
+    pub(super) fn serving_since(&self, tgid: u32, entity: u64) -> (Id, Nanos) {
+        let task = self.task(tgid, entity);
+        self.interval(task.now).filter(|_| task.reads != 0).map_or((0, 0), |interval| (task.now, interval.began))
+    }
+
     /// Whether a task reads requests or was spawned by a known task.
     pub(super) fn works_for_somebody(&self, tgid: u32, entity: u64) -> bool {
         let task = self.task(tgid, entity);

@@ -8,6 +8,7 @@ use super::*;
 /// Tasks that serve clients, each on the connection with its own number.
 const FIRST: u64 = 1;
 const SECOND: u64 = 2;
+const THIRD: u64 = 3;
 /// Tasks they spawn.
 const CHILD: u64 = 10;
 const OTHER: u64 = 11;
@@ -254,18 +255,65 @@ fn whoever_gave_work_before_all_probes_stood_does_not_seem_to_wait() {
     for all_stand in [false, true] {
         let mut tokio = Tokio::new();
         tokio.reads(FIRST, "/1").reads(SECOND, "/2");
-        // Its hand-over is not seen: the probe where results are taken is attached after the other.
-        tokio.wakes(SECOND, SENDER).asks(SENDER, POOLED, "/2/a").hears(SENDER, POOLED);
+        // Their hand-overs are not seen: the probe where results are taken is attached after the other.
+        tokio.reads(THIRD, "/3").wakes(SECOND, SENDER).wakes(THIRD, SENDER);
+        tokio.asks(SENDER, POOLED, "/2/a").hears(SENDER, POOLED);
         if all_stand {
             tokio.host.nanos += 10;
             tokio.host.engine.wakes_are_watched(1, tokio.host.nanos);
         }
         tokio.leaves(FIRST, SENDER, "/1/a").leaves(FIRST, SENDER, "/1/b");
-        tokio.answers(SECOND).answers(FIRST);
+        tokio.answers(SECOND).answers(THIRD).answers(FIRST);
         let all = tokio.verdicts();
         let is_known = |path: &str, parent: &str| all.contains(&linked(path, Grade::Confirmed, parent));
         assert_eq!(["/1/a", "/1/b"].map(|path| is_known(path, "/1")), [all_stand; 2], "{all:?}");
         assert!(!is_known("/2/a", "/1"), "{all:?}");
+    }
+}
+
+#[test]
+fn whoever_took_a_result_without_a_wake_up_keeps_no_other_from_being_believed() {
+    let mut tokio = Tokio::new();
+    tokio.reads(FIRST, "/1").reads(SECOND, "/2");
+    // The first is still at work when its result is there, and then reads the rest of the reply.
+    tokio.wakes(FIRST, SENDER).asks(SENDER, POOLED, "/1/a").hears(SENDER, POOLED).wakes(FIRST, SENDER);
+    tokio.leaves(SECOND, SENDER, "/2/a");
+    // What it reads of the second's reply comes late, too.
+    tokio.leaves(FIRST, SENDER, "/1/b").wakes(SECOND, SENDER).leaves(FIRST, SENDER, "/1/c");
+    tokio.answers(SECOND).answers(FIRST);
+    let all = tokio.verdicts();
+    for (path, parent) in [("/1/b", "/1"), ("/1/c", "/1"), ("/2/a", "/2")] {
+        assert!(all.contains(&linked(path, Grade::Confirmed, parent)), "{path}: {all:?}");
+    }
+    assert!(!all.contains(&linked("/1/a", Grade::Confirmed, "/2")), "{all:?}");
+}
+
+#[test]
+fn of_two_calls_since_a_task_gave_work_none_is_believed_if_another_may_wait() {
+    let mut tokio = Tokio::new();
+    tokio.reads(FIRST, "/1").reads(SECOND, "/2");
+    // Both of the first's results need no wake-up.
+    tokio.wakes(FIRST, SENDER).asks(SENDER, POOLED, "/1/a").hears(SENDER, POOLED).wakes(FIRST, SENDER);
+    tokio.wakes(SECOND, SENDER).asks(SENDER, POOLED, "/1/b").hears(SENDER, POOLED);
+    tokio.asks(SENDER, POOLED, "/2/a").hears(SENDER, POOLED).wakes(SENDER, SECOND);
+    tokio.answers(SECOND).answers(FIRST);
+    for (path, grade, parent) in tokio.verdicts() {
+        let is_right = grade == Grade::Confirmed && parent.is_some_and(|parent| path.starts_with(&parent));
+        assert!(is_right || matches!(grade, Grade::Orphan | Grade::Ambiguous), "{path}: {grade:?}");
+    }
+}
+
+#[test]
+fn what_the_last_one_served_leaves_again_is_not_the_next_ones() {
+    let mut tokio = Tokio::new();
+    tokio.reads(FIRST, "/1").reads(SECOND, "/2").leaves(FIRST, SENDER, "/1/a");
+    tokio.wakes(FIRST, SENDER).wakes(SECOND, SENDER);
+    tokio.asks(SENDER, POOLED, "/1/b").hears(SENDER, POOLED).wakes(SENDER, FIRST);
+    tokio.asks(SENDER, POOLED, "/2/a").hears(SENDER, POOLED).wakes(SENDER, SECOND);
+    tokio.answers(SECOND).answers(FIRST);
+    for (path, grade, parent) in tokio.verdicts() {
+        let is_right = grade == Grade::Confirmed && parent.is_some_and(|parent| path.starts_with(&parent));
+        assert!(is_right || matches!(grade, Grade::Orphan | Grade::Ambiguous), "{path}: {grade:?}");
     }
 }
 

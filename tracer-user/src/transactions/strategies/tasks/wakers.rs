@@ -10,6 +10,10 @@
 //! only if, in that process so far, the first wake-up after a reply has gone to the task that such a pair names
 //! (`Trust`).
 //!
+//! A task that took its result without a wake-up, because it was still at work when the result was there, seems to wait for ever. It
+//! does not keep the next one from being believed where something else explains its wake-up (`Relay::is_explained`) and B made one
+//! call since the next one gave the work.
+//!
 //! Results travel on: a task that took a result and does not answer the request itself hands it to the next by the same
 //! rule.
 
@@ -45,6 +49,8 @@ struct DetachedCall {
     waits: Id,
     /// The task that handed it over; 0: sent by this task.
     from: u64,
+    /// The one task that seemed to wait for it when it was sent; 0: none, or several.
+    sole: u64,
 }
 
 /// How often the first wake-up after a reply went to the task that had given the work, and how often to another.
@@ -95,17 +101,30 @@ struct Process {
     whole_since: Nanos,
 }
 
+/// A task that woke a relay.
+#[derive(Clone, Copy, Debug)]
+struct Giver {
+    task: u64,
+    /// When last.
+    at: Nanos,
+    /// It may have had another reason than to give work: the relay had woken it for the same request before (it goes on with that, and
+    /// reads the rest of a reply, for example), or it read that request before all wake-ups were seen.
+    is_explained: bool,
+}
+
 /// A task that works for others, or may.
 #[derive(Clone, Debug, Default)]
 struct Relay {
-    /// The tasks that woke it, and when last.
-    givers: SmallVec<[(u64, Nanos); 2]>,
+    /// The tasks that woke it.
+    givers: SmallVec<[Giver; 2]>,
     calls: SmallVec<[DetachedCall; 2]>,
     /// It had several calls open at once: which reply it has when it wakes a task is unknown.
     several: bool,
     /// Time and receiver of its last hand-over.
     settled: Nanos,
     served: u64,
+    /// Intervals of tasks that it woke.
+    served_before: SmallVec<[Id; 4]>,
     /// It worked for another request than that of the task that spawned it.
     strange: bool,
     /// It woke, or was woken by, a task that works for another request.
@@ -116,12 +135,60 @@ struct Relay {
 }
 
 impl Relay {
-    fn give(&mut self, by: u64, at: Nanos) {
-        self.givers.retain(|(giver, _)| *giver != by);
+    /// A task woke it, which works in an interval that began at that time.
+    fn give(&mut self, (task, at): (u64, Nanos), (interval, began): (Id, Nanos), whole_since: Nanos) {
+        self.givers.retain(|giver| giver.task != task);
         if self.givers.len() >= GIVERS {
             self.givers.remove(0);
         }
-        self.givers.push((by, at));
+        let is_explained = interval != 0 && (self.served_before.contains(&interval) || began < whole_since);
+        self.givers.push(Giver { task, at, is_explained });
+    }
+
+    /// It woke a task that works in this interval.
+    fn serve(&mut self, interval: Id) {
+        self.served_before.retain(|id| *id != interval);
+        if self.served_before.len() >= GIVERS {
+            self.served_before.remove(0);
+        }
+        self.served_before.push(interval);
+    }
+
+    /// Tasks that gave it work after `since` and before it sent a call at `start`, except tasks that work for no request and the task it
+    /// last served: those go on with that work. `taker` took the result.
+    fn waiting(
+        &self,
+        tasks: &TaskTable,
+        tgid: u32,
+        (since, start): (Nanos, Nanos),
+        taker: u64,
+    ) -> SmallVec<[u64; GIVERS]> {
+        let somebody = |giver: u64| {
+            giver != self.served
+                && if kind(giver) == KIND_GO {
+                    // Workers that a request once started wake each other through locks.
+                    tasks.serves(tgid, giver)
+                } else {
+                    tasks.works_for_somebody(tgid, giver)
+                }
+        };
+        let is_before = |giver: &&Giver| giver.at > since && giver.at <= start;
+        let before = self.givers.iter().filter(is_before).map(|giver| giver.task);
+        before.filter(|giver| *giver == taker || somebody(*giver)).collect()
+    }
+
+    /// Whether a task need not wait for a call sent at `start` though it woke it before: that may have had another reason, or an earlier
+    /// call was that task's.
+    fn is_explained(&self, giver: u64, start: Nanos) -> bool {
+        self.givers.iter().any(|known| known.task == giver && known.is_explained)
+            || self.calls.iter().any(|call| call.from == 0 && call.start < start && call.sole == giver)
+    }
+
+    /// The one task that seems to wait for a call sent at `start`; 0: none, or several.
+    fn sole(&self, tasks: &TaskTable, tgid: u32, start: Nanos) -> u64 {
+        let waiting = self.waiting(tasks, tgid, (self.settled, start), 0);
+        let mut left = waiting.into_iter().filter(|giver| !self.is_explained(*giver, start));
+        left.next().filter(|_| left.next().is_none()).unwrap_or(0)
     }
 }
 
@@ -235,10 +302,11 @@ impl Wakers {
             relay.calls.clear();
         }
         relay.calls.retain(|detached_call| spans.get(detached_call.call).is_some());
+        let sole = relay.sole(tasks, tgid, start);
         if relay.calls.len() >= CALLS {
             relay.calls.remove(0);
         }
-        relay.calls.push(DetachedCall { call, start, waits, from: 0 });
+        relay.calls.push(DetachedCall { call, start, waits, from: 0, sole });
     }
 
     /// A task woke another one.
@@ -258,10 +326,16 @@ impl Wakers {
                 self.relay(tgid, one, now).mixes = true;
             }
         }
-        if self.hand_back(world, tasks, tgid, (waker, wakee), now) {
-            return;
+        let is_back = self.hand_back(world, tasks, tgid, (waker, wakee), now);
+        let (interval, _) = tasks.serving_since(tgid, wakee);
+        if interval != 0 {
+            self.relay(tgid, waker, now).serve(interval);
         }
-        self.relay(tgid, wakee, now).give(waker, now);
+        if !is_back {
+            let whole_since = self.processes.get(&tgid).map_or(0, |process| process.whole_since);
+            let works_in = tasks.serving_since(tgid, waker);
+            self.relay(tgid, wakee, now).give((waker, now), works_in, whole_since);
+        }
     }
 
     /// Whether the wake-up hands over work that `waker` did for `wakee`.
@@ -286,28 +360,20 @@ impl Wakers {
         let to = tasks.current(tgid, wakee, now, &over);
         let made = tasks.is_made_in(tgid, waker, to);
         let since = if again { relay.done.since } else { relay.settled };
-        // Tasks that gave it work before the call, except tasks that work for no request and the task it last served:
-        // those go on with that work.
-        let givers = |start: Nanos| {
-            let before = relay.givers.iter().filter(|(giver, at)| {
-                let somebody = || {
-                    *giver != relay.served
-                        && if kind(*giver) == KIND_GO {
-                            // Workers that a request once started wake each other through locks.
-                            tasks.serves(tgid, *giver)
-                        } else {
-                            tasks.works_for_somebody(tgid, *giver)
-                        }
-                };
-                *at > since && *at <= start && (*giver == wakee || somebody())
-            });
-            let mut before = before.map(|(giver, _)| *giver);
-            (before.next(), before.next().is_some())
-        };
+        let waiting = |start: Nanos| relay.waiting(tasks, tgid, (since, start), wakee);
+        // What else the taker's wake-up may have been for cannot be told from a second call.
+        let given_at = relay.givers.iter().find(|giver| giver.task == wakee).map_or(now, |giver| giver.at);
+        let is_only = due.iter().filter(|detached_call| detached_call.start >= given_at).count() == 1;
         let own = |detached_call: &&DetachedCall| {
-            let by_it = match givers(detached_call.start) {
-                (Some(giver), several) => giver == wakee && !several,
-                (None, _) => made,
+            let start = detached_call.start;
+            let waiting = waiting(start);
+            let is_other_explained = |giver: &u64| *giver == wakee || relay.is_explained(*giver, start);
+            // The task it last served may have given work again.
+            let is_again = |giver: &Giver| giver.task == relay.served && giver.at > since && giver.at <= start;
+            let by_it = match waiting[..] {
+                [] => made,
+                [giver] => giver == wakee && (is_only || giver == relay.served || !relay.givers.iter().any(is_again)),
+                _ => !again && is_only && waiting.contains(&wakee) && waiting.iter().all(is_other_explained),
             };
             by_it && detached_call.from != wakee
         };
@@ -319,8 +385,8 @@ impl Wakers {
             if again && relay.done.paired {
                 return false;
             }
-            if let (Some(other), _) = givers(last.start) {
-                let same = tasks.is_made_in(tgid, other, to);
+            if let Some(other) = waiting(last.start).first() {
+                let same = tasks.is_made_in(tgid, *other, to);
                 if let Some(process) = self.processes.get_mut(&tgid).filter(|_| !again && !same) {
                     process.trust.count(false);
                 }
