@@ -9,14 +9,14 @@ use crate::guard::tables::TableUse;
 const WINDOW: u64 = 5;
 /// Least calls without a parent in a window, and their least share of all, as one in so many.
 const ORPHANS: u64 = 32;
-const SHARE: u64 = 5;
+const SHARE: u64 = 20;
 /// CPU that a hit of a probe costs the process, nanoseconds: the trap, and the record.
 const HIT: u64 = 2_000;
 /// Hits a call where nothing was counted yet.
 const HITS: u64 = 6;
-/// Most of a process's CPU that its probes may take before they are attached; and, in two windows in a row, while they are: percent.
+/// Most of a process's CPU that its probes may take, percent: half the share of its calls that have no parent, so that few such calls may
+/// cost little, and never more than this.
 const AFFORDABLE: u64 = 10;
-const TOO_COSTLY: u64 = 15;
 /// Windows for which a process is left alone where they took more.
 const PAUSE: u32 = 120;
 /// Most processes that are watched at once, and known.
@@ -28,8 +28,8 @@ const PROCESSES: usize = 1024;
 enum State {
     /// Not: it has not needed it, or it would cost too much.
     Unwatched,
-    /// It is, and cost too much in so many windows in a row.
-    Watched(u32),
+    /// It is, and cost too much in so many windows in a row: one and a half times what was affordable (percent) when that began.
+    Watched { costly: u32, affordable: u64 },
     /// It cost too much: not for so many windows more.
     Paused(u32),
 }
@@ -97,7 +97,7 @@ impl WakeDemand {
             return Vec::new();
         }
         let hit = hits.saturating_sub(std::mem::replace(&mut self.hits, hits));
-        let is_watched = |process: &Process| matches!(process.state, State::Watched(_));
+        let is_watched = |process: &Process| matches!(process.state, State::Watched { .. });
         let calls: u64 = self.processes.values().filter(|process| is_watched(process)).map(|one| one.calls).sum();
         let mut watched = self.processes.values().filter(|process| is_watched(process)).count();
         let mut decisions = Vec::new();
@@ -108,29 +108,31 @@ impl WakeDemand {
             let nanos = |hits: u64| hits.saturating_mul(HIT).saturating_mul(100);
             match process.state {
                 State::Unwatched if orphans >= ORPHANS && orphans * SHARE >= made => {
-                    if nanos(made.saturating_mul(HITS)) > used.saturating_mul(AFFORDABLE) {
+                    let affordable = (orphans.saturating_mul(50) / made.max(1)).min(AFFORDABLE);
+                    if nanos(made.saturating_mul(HITS)) > used.saturating_mul(affordable) {
                         decisions.push((*pid, WakeDecision::TooCostly));
                     } else if watched < WATCHED {
                         watched += 1;
-                        process.state = State::Watched(0);
+                        process.state = State::Watched { costly: 0, affordable };
                         decisions.push((*pid, WakeDecision::Watch));
                     } else {
                         self.refused += 1;
                     }
                 }
                 State::Unwatched => {}
-                State::Watched(costly) => {
+                State::Watched { costly, affordable } => {
                     let own =
                         if calls == 0 { hit } else { (u128::from(hit) * u128::from(made) / u128::from(calls)) as u64 };
                     let costs = own.saturating_mul(HIT);
-                    let is_costly = nanos(own) > used.saturating_sub(costs).saturating_mul(TOO_COSTLY);
+                    let most = used.saturating_sub(costs).saturating_mul(affordable) / 2 * 3;
+                    let is_costly = nanos(own) > most;
                     process.state = match costly {
-                        0 if is_costly => State::Watched(1),
+                        0 if is_costly => State::Watched { costly: 1, affordable },
                         _ if is_costly => {
                             decisions.push((*pid, WakeDecision::Stop));
                             State::Paused(PAUSE)
                         }
-                        _ => State::Watched(0),
+                        _ => State::Watched { costly: 0, affordable },
                     };
                 }
                 State::Paused(windows) => {
@@ -174,7 +176,7 @@ mod tests {
     fn many_calls_without_a_parent_are_needed() {
         let mut demand = demand();
         assert_eq!(window(&mut demand, (100, ORPHANS - 1), 1000, 0), []);
-        assert_eq!(window(&mut demand, (1000, 199), 5000, 0), [], "less than a fifth");
+        assert_eq!(window(&mut demand, (1000, 49), 5000, 0), [], "less than a twentieth");
         assert_eq!(window(&mut demand, (100, 50), 1000, 0), [(PID, WakeDecision::Watch)]);
         assert_eq!(window(&mut demand, (100, 50), 1000, 600), [], "once");
     }
@@ -185,6 +187,18 @@ mod tests {
         // 6 hits of 2 microseconds a call: 12 % of 100 microseconds.
         assert_eq!(window(&mut demand, (1000, 1000), 100, 0), [(PID, WakeDecision::TooCostly)]);
         assert_eq!(window(&mut demand, (1000, 1000), 130, 0), [(PID, WakeDecision::Watch)]);
+    }
+
+    #[test]
+    fn where_few_calls_need_it_it_may_cost_little() {
+        // 2.5 percent of calls, as a whole number: 12 milliseconds of hits in 500 are too much, in 600 not.
+        let mut demand = demand();
+        assert_eq!(window(&mut demand, (1000, 50), 500, 0), [(PID, WakeDecision::TooCostly)]);
+        assert_eq!(window(&mut demand, (1000, 50), 600, 0), [(PID, WakeDecision::Watch)]);
+        // Three percent at most while it is watched.
+        assert_eq!(window(&mut demand, (1000, 0), 600, 8_000), []);
+        assert_eq!(window(&mut demand, (1000, 0), 600, 10_000), []);
+        assert_eq!(window(&mut demand, (1000, 0), 600, 10_000), [(PID, WakeDecision::Stop)]);
     }
 
     #[test]
