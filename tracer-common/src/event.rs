@@ -5,7 +5,7 @@
 //! byte order. Times are nanoseconds of `CLOCK_MONOTONIC` (`bpf_ktime_get_ns`).
 
 pub use crate::declared_call::*;
-use crate::exchange_counts::CountedExchanges;
+use crate::exchange_counts::{CountedExchange, CountedExchanges};
 use crate::wire::wire;
 
 /// Declares [`Kind`]. A line a kind: its number (from 1, without gaps), its word in metrics and messages, and the struct that its
@@ -84,6 +84,8 @@ kinds! {
     CountedExchanges = 16, "counted_exchanges", CountedExchanges;
     /// A process ended: [`ProcessEnd`].
     ProcessEnd = 17, "process_end", ProcessEnd;
+    /// A slow or failed exchange that was counted in the kernel: [`CountedExchange`].
+    CountedExchange = 18, "counted_exchange", CountedExchange;
 }
 
 /// [`Op`]: bytes were sent (set) or received (clear).

@@ -116,8 +116,6 @@ wire! {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExchangeSums {
-    /// Exchanges.
-    pub count: u64,
     /// From the operation that began the request to the last of the reply.
     pub duration: u64,
     /// From the arrival of the first byte until it was read.
@@ -128,6 +126,13 @@ pub struct ExchangeSums {
     pub reply_bytes: u64,
     /// Exchanges by duration ([`duration_step`]).
     pub steps: [u64; DURATION_STEPS],
+}
+
+impl ExchangeSums {
+    /// How many exchanges.
+    pub fn count(&self) -> u64 {
+        self.steps.iter().sum()
+    }
 }
 
 wire! {
@@ -141,6 +146,64 @@ wire! {
         pub blocked: u64,
         /// Zero.
         pub reserved: u64,
+    }
+}
+
+/// Usual outcomes of a class that are told apart from all others.
+pub const USUAL_OUTCOMES: usize = 4;
+
+wire! {
+    /// Which counted exchanges of a class are reported one by one as well ([`CountedExchange`]): the slow ones, and those with an
+    /// unusual outcome. Only user space writes it, but for the kernel side's subtractions from [`ClassLimits::left`].
+    pub struct ClassLimits {
+        /// From this duration on an exchange is slow, nanoseconds.
+        pub slow_from: u64,
+        /// Outcomes ([`SumsKey::outcome`]) that are no failures.
+        pub usual: [u64; USUAL_OUTCOMES],
+        /// How many may still be reported.
+        pub left: u64,
+    }
+}
+
+impl ClassLimits {
+    /// Whether an exchange is to be reported, if there are any left.
+    #[inline(always)]
+    pub const fn exceeded(&self, nanos: u64, outcome: u64) -> bool {
+        let [first, second, third, fourth] = self.usual;
+        let usual = outcome == first || outcome == second || outcome == third || outcome == fourth;
+        nanos >= self.slow_from || !usual || outcome == OUTCOME_NONE
+    }
+}
+
+wire! {
+    /// One counted exchange that is worth a look. It is part of the sums, too.
+    pub struct CountedExchange {
+        /// Common fields: the thread that read the request (server) or sent it (client), and when the reply ended.
+        pub header: Header,
+        /// The socket.
+        pub cookie: u64,
+        /// See [`SumsKey::outcome`].
+        pub outcome: u64,
+        /// When the request was read, or sent.
+        pub start: u64,
+        /// When the first byte of the reply was sent, or read; 0: there was none.
+        pub first_reply: u64,
+        /// From the arrival of the request's first byte until it was read, nanoseconds.
+        pub queue: u64,
+        /// Bytes of the request.
+        pub request_bytes: u64,
+        /// Bytes of the reply.
+        pub reply_bytes: u64,
+        /// What its thread used for it, as far as [`ClassCosts`] was charged for it (server).
+        pub cpu: u64,
+        /// See [`ClassCosts::runq`].
+        pub runq: u64,
+        /// See [`ClassCosts::blocked`].
+        pub blocked: u64,
+        /// Its class; see [`SumsKey::class`].
+        pub class: u32,
+        /// Zero.
+        pub reserved: u32,
     }
 }
 
@@ -178,6 +241,15 @@ mod tests {
         }
         assert_eq!(duration_step(0), 0);
         assert_eq!(duration_step(u64::MAX), DURATION_STEPS - 1);
+    }
+
+    #[test]
+    fn slow_exchanges_and_those_with_unusual_outcomes_are_reported() {
+        let limits = ClassLimits { slow_from: 1000, usual: [200, 304, 0, 0], left: 9 };
+        assert!(!limits.exceeded(999, 200) && !limits.exceeded(5, 304));
+        assert!(limits.exceeded(1000, 200) && limits.exceeded(5, 500) && limits.exceeded(5, OUTCOME_UNREAD));
+        // Nothing is usual about a connection that ended before the reply.
+        assert!(limits.exceeded(5, OUTCOME_NONE));
     }
 
     #[test]

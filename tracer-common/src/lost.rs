@@ -56,11 +56,13 @@ pub enum Lost {
     RingCallStack = 23,
     /// The table of counted exchanges was full: one was not counted.
     ExchangeSums = 24,
+    /// The event ring was more than half full: a slow or failed exchange was counted and not reported.
+    RingCountedExchange = 25,
 }
 
 impl Lost {
     /// Every reason.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::RingOp,
         Self::RingConnection,
         Self::RingThread,
@@ -86,6 +88,7 @@ impl Lost {
         Self::CallStack,
         Self::RingCallStack,
         Self::ExchangeSums,
+        Self::RingCountedExchange,
     ];
 
     /// Whether an event of a request, or of its cost, is missing; other reasons only cost a reported event a part.
@@ -106,6 +109,7 @@ impl Lost {
                 | Self::Smc
                 | Self::CallStack
                 | Self::RingCallStack
+                | Self::RingCountedExchange
         )
     }
 
@@ -137,6 +141,7 @@ impl Lost {
             Self::CallStack => "call_stack_limit",
             Self::RingCallStack => "ring_full_call_stack",
             Self::ExchangeSums => "exchange_sums_full",
+            Self::RingCountedExchange => "ring_full_counted_exchange",
         }
     }
 }

@@ -23,8 +23,8 @@ use tracer_common::{
     arch::Shape,
     event::{Header, Kind, ThreadCounters},
     exchange_counts::{
-        COUNTED_SEVERAL, ClassCosts, CountedExchanges, CountingRule, DURATION_STEPS, ExchangeSums, OUTCOME_NONE,
-        OUTCOME_UNREAD, RequestPrefix, SumsKey, WINDOW_MAX, duration_step,
+        COUNTED_SEVERAL, ClassCosts, ClassLimits, CountedExchange, CountedExchanges, CountingRule, DURATION_STEPS,
+        ExchangeSums, OUTCOME_NONE, OUTCOME_UNREAD, RequestPrefix, SumsKey, WINDOW_MAX, duration_step,
     },
     limits::{COUNTED_CLASSES_MAX, EXCHANGE_SUMS_MAX, REQUEST_PREFIXES_MAX},
     lost::Lost,
@@ -59,6 +59,10 @@ static EXCHANGE_SUMS: HashMap<SumsKey, ExchangeSums> = HashMap::with_max_entries
 /// Costs by class.
 #[map]
 static COUNTED_COSTS: Array<ClassCosts> = Array::with_max_entries(COUNTED_CLASSES_MAX, 0);
+
+/// Which of them are reported one by one, by class.
+#[map]
+static COUNTED_LIMITS: Array<ClassLimits> = Array::with_max_entries(COUNTED_CLASSES_MAX, 0);
 
 /// Sums of nothing yet.
 #[map]
@@ -223,6 +227,7 @@ fn is_counted<const TX: bool>(
             sock.exchange.further += 1;
         }
         if !is_request && sock.exchange.outcome == OUTCOME_NONE {
+            sock.exchange.first_reply = now;
             sock.exchange.outcome = match CountingRule::of(thread.policy) {
                 Some(rule) => outcome(task, rule, bytes as u64),
                 None => OUTCOME_UNREAD,
@@ -256,6 +261,8 @@ fn is_counted<const TX: bool>(
     exchange.class = class as u64;
     (exchange.start, exchange.end) = (now, now);
     exchange.queue = if TX || sock.arrived == 0 { 0 } else { now.saturating_sub(sock.arrived) };
+    (exchange.tgid, exchange.tid, exchange.first_reply) = (task.tgid(), task.tid(), 0);
+    (exchange.cpu, exchange.runq, exchange.blocked) = (0, 0, 0);
     exchange.outcome = OUTCOME_NONE;
     exchange.further = 0;
     (exchange.rx, exchange.tx) = (sock.rx, sock.tx);
@@ -354,20 +361,72 @@ pub(crate) fn end(sock: &mut Sock) {
     exchange.several |= exchange.further;
     // SAFETY: an element of the map.
     unsafe {
-        emit::add(&raw mut (*sums).count, count);
         emit::add(&raw mut (*sums).duration, nanos.wrapping_mul(count));
-        emit::add(&raw mut (*sums).queue, exchange.queue);
+        add_some(&raw mut (*sums).queue, exchange.queue);
         emit::add(&raw mut (*sums).request_bytes, request);
         emit::add(&raw mut (*sums).reply_bytes, reply);
         emit::add((&raw mut (*sums).steps).cast::<u64>().add(step as usize), count);
     }
+    let Some(limits) = COUNTED_LIMITS.get_ptr_mut(class as u32) else { return };
+    // SAFETY: an element of the map.
+    let limits = unsafe { &mut *limits };
+    if limits.exceeded(nanos, exchange.outcome) && (limits.left as i64) > 0 {
+        // SAFETY: as above.
+        unsafe { emit::add(&raw mut limits.left, u64::MAX) };
+        report(sock, class as u32, request, reply);
+    }
+}
+
+/// Adds to a word of map memory what is mostly zero: an addition that other CPUs must see costs more than the question.
+#[inline(always)]
+fn add_some(counter: *mut u64, more: u64) {
+    if more != 0 {
+        // SAFETY: the callers' word of map memory.
+        unsafe { emit::add(counter, more) };
+    }
+}
+
+/// Reports the exchange of `class` that ended on `sock`. Operations have the ring's second half to themselves.
+#[inline(always)]
+fn report(sock: &Sock, class: u32, request_bytes: u64, reply_bytes: u64) {
+    const LEN: u64 = size_of::<CountedExchange>() as u64;
+    let Some(slot) = ring::reserve_of::<1, false>(LEN, Some(Lost::RingCountedExchange)) else { return };
+    let exchange = &sock.exchange;
+    // SAFETY: in the slot, which has the room.
+    unsafe {
+        *slot.record.cast::<CountedExchange>() = CountedExchange {
+            header: Header {
+                kind: Kind::CountedExchange as u8,
+                flags: 0,
+                cpu: bpf_get_smp_processor_id() as u16,
+                len: LEN as u32,
+                nanos: exchange.end,
+                tgid: exchange.tgid,
+                tid: exchange.tid,
+            },
+            cookie: sock.cookie,
+            outcome: exchange.outcome,
+            start: exchange.start,
+            first_reply: exchange.first_reply,
+            queue: exchange.queue,
+            request_bytes,
+            reply_bytes,
+            cpu: exchange.cpu,
+            runq: exchange.runq,
+            blocked: exchange.blocked,
+            class,
+            reserved: 0,
+        };
+    }
+    slot.complete(LEN);
 }
 
 /// Charges what the thread used since its last operation.
 #[inline(always)]
-fn charge<const TX: bool>(task: Task, thread: &mut Thread, sock: &Sock, now: u64) {
+fn charge<const TX: bool>(task: Task, thread: &mut Thread, sock: &mut Sock, now: u64) {
     let used = counters(task, thread, now);
-    let class = sock.exchange.class as u32;
+    let exchange = &mut sock.exchange;
+    let class = exchange.class as u32;
     let (last, waited) = (thread.counted.class, thread.idles != thread.counted.idles);
     let cpu = used.cpu.saturating_sub(thread.counted.cpu);
     let before = if waited {
@@ -384,10 +443,18 @@ fn charge<const TX: bool>(task: Task, thread: &mut Thread, sock: &Sock, now: u64
         taken += before;
         (runq, blocked) =
             (used.runq.saturating_sub(thread.counted.runq), used.blocked.saturating_sub(thread.counted.blocked));
-        add(last, before, 0, 0);
+        if last != class {
+            add(last, before, 0, 0);
+        }
     }
     let own = TX && !waited && last == class;
-    add(class, cpu - before, if own { runq } else { 0 }, if own { blocked } else { 0 });
+    let own_cpu = if last == class { cpu } else { cpu - before };
+    let (own_runq, own_blocked) = if own { (runq, blocked) } else { (0, 0) };
+    add(class, own_cpu, own_runq, own_blocked);
+    // What was used before the request was read is the one's before it.
+    exchange.cpu += if TX { own_cpu } else { cpu - before };
+    exchange.runq += own_runq;
+    exchange.blocked += own_blocked;
     // Out of the counters: they count from `base_…` on.
     thread.base_exec += taken;
     thread.base_runq += runq;
@@ -407,11 +474,10 @@ fn charge<const TX: bool>(task: Task, thread: &mut Thread, sock: &Sock, now: u64
 fn add(class: u32, cpu: u64, runq: u64, blocked: u64) {
     let Some(costs) = COUNTED_COSTS.get_ptr_mut(class) else { return };
     // SAFETY: an element of the map.
-    unsafe {
-        emit::add(&raw mut (*costs).cpu, cpu);
-        emit::add(&raw mut (*costs).runq, runq);
-        emit::add(&raw mut (*costs).blocked, blocked);
-    }
+    let (cpus, runqs, blocks) = unsafe { (&raw mut (*costs).cpu, &raw mut (*costs).runq, &raw mut (*costs).blocked) };
+    add_some(cpus, cpu);
+    add_some(runqs, runq);
+    add_some(blocks, blocked);
 }
 
 /// A record showed these counters of the thread.

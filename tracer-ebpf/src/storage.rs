@@ -316,6 +316,13 @@ pub(crate) struct CountedExchange {
     /// Exchanges counted since the connection's last record; not 0: some had further requests.
     pub(crate) unreported: u64,
     pub(crate) several: u64,
+    /// When its reply began, which thread began it, and what that thread was charged for it.
+    pub(crate) first_reply: u64,
+    pub(crate) tgid: u32,
+    pub(crate) tid: u32,
+    pub(crate) cpu: u64,
+    pub(crate) runq: u64,
+    pub(crate) blocked: u64,
 }
 
 /// Where frames begin in one direction of a socket.

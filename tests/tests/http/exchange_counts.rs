@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tracer_tests::agent::{Agent, outcome};
@@ -126,14 +127,17 @@ fn every_request_of_nginx_is_counted_though_few_are_seen_whole() {
     figure("stacks of nginx", &format!("{own:.3} of {all:.3} s"));
 }
 
-/// A server with few requests a second is seen whole; one with many in part, without being asked for.
+/// A server with few requests a second is seen whole; one with many in part, without being asked for, if its clients are not
+/// in view.
 #[test]
 fn of_a_busy_server_some_requests_are_seen_whole() {
     let Some(_turn) = begin("exchange_counts_auto", &["nginx"]) else { return };
     let dir = scratch();
     let server = Nginx::start(dir.path(), SOME_FAIL, PLACES);
-    let agent = start(dir.path(), server.address.port(), "auto");
-    known(&agent, 3.0, || drop(load::run(server.address, rounds(8, 20, "/ok"))));
+    let port = server.address.port().to_string();
+    let options = ["--port", &port, "--service", "nginx", "--detail", "auto", "--nice=-10", "--max-cpu", "400%"];
+    let agent = Agent::start(dir.path(), &options);
+    known(&agent, 2.0, || drop(load::run(server.address, rounds(8, 20, "/ok"))));
     assert!(counted_only(&agent.metrics()) < 1.0, "few requests a second are seen whole");
     let end = Instant::now() + Duration::from_secs(4);
     let (answered, unanswered) = load::until(server.address, 4, &["/ok"], end);
@@ -146,11 +150,11 @@ fn of_a_busy_server_some_requests_are_seen_whole() {
         (served == expected).then_some(metrics)
     });
     let only = counted_only(&metrics);
-    figure("requests of a busy nginx", &format!("{answered} in 4 s, {only} only counted at both ends"));
-    // About a thousand a second are seen whole at either end, once the first second has shown how many there are.
+    figure("requests of a busy nginx", &format!("{answered} in 4 s, {only} only counted"));
+    // About a thousand a second are seen whole by each worker, once the first second has shown how many there are.
     assert!(answered > 16_000, "{answered} requests in 4 s are not many");
-    assert!(only > answered as f64, "{only} only counted of {answered} at both ends");
-    assert!(only < 2.0 * answered as f64 - 1000.0, "{only} only counted of {answered} at both ends");
+    assert!(only > 0.5 * answered as f64, "{only} only counted of {answered}");
+    assert!(only < answered as f64 - 1000.0, "{only} only counted of {answered}");
 }
 
 #[test]
@@ -230,6 +234,77 @@ fn every_command_of_redis_is_counted_though_few_are_seen_whole() {
     let only = counted_only(&agent.metrics());
     figure("commands of redis", &format!("{wanted} of {wanted}, {only} only counted at both ends"));
     assert!(only > wanted as f64 * 0.5, "{only} only counted of {wanted}");
+}
+
+/// Slow and failed commands, one class with thousands of others, are transactions though none is seen whole.
+#[test]
+fn slow_and_failed_commands_are_kept_though_all_are_only_counted() {
+    const SCRIPT: &str = "if ARGV[1] == '-000001' then return redis.error_reply('WRONGTYPE by will') end \
+                          for i = 1, tonumber(ARGV[1]) do end return 1";
+    const EACH: usize = 5;
+    let Some(_turn) = begin("exchange_counts_slow", &["redis-server"]) else { return };
+    let dir = scratch();
+    let server = Redis::start(dir.path());
+    let port = server.address.port().to_string();
+    let agent = Agent::start(dir.path(), &["--port", &port, "--service", "redis-server", "--detail", "0%"]);
+    let mut client = server.client();
+    // Arguments of one length: they all begin alike.
+    let ask = |client: &mut tracer_tests::redis::Client, loops: &str| client.ask(&["EVAL", SCRIPT, "0", loops]);
+    known(&agent, 1.0, || drop(ask(&mut client, "0000001")));
+    let stop = AtomicBool::new(false);
+    let slowest = std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let mut client = server.client();
+                while !stop.load(Ordering::Relaxed) {
+                    assert_eq!(ask(&mut client, "0000001"), Value::Line(":1".into()));
+                }
+            });
+        }
+        // What is slow is decided by what was counted in a whole second.
+        for _ in 0..3 {
+            let before = counted_only(&agent.metrics());
+            wait("another second of counts", Duration::from_secs(20), || {
+                (counted_only(&agent.metrics()) > before + 100.0).then_some(())
+            });
+        }
+        let slowest: Vec<Duration> = (0..EACH)
+            .map(|_| {
+                let sent = Instant::now();
+                assert_eq!(ask(&mut client, "9999999"), Value::Line(":1".into()));
+                let took = sent.elapsed();
+                assert!(matches!(ask(&mut client, "-000001"), Value::Error(_)));
+                took
+            })
+            .collect();
+        stop.store(true, Ordering::Relaxed);
+        slowest
+    });
+    let least = slowest.iter().min().expect("a slow command").as_secs_f64();
+    // The next command of a connection ends the exchange before it.
+    client.ask(&["PING"]);
+    let (slow, failed) = wait("slow and failed commands among the transactions", Duration::from_secs(20), || {
+        let list = agent.json("/api/v1/transactions?service=redis-server&limit=1000");
+        let rows = list["transactions"].as_array()?;
+        let slow = rows.iter().filter(|row| row["duration_s"].as_f64().is_some_and(|took| took > 0.5 * least)).count();
+        let failed = rows.iter().filter(|row| row["failure"] == "WRONGTYPE").count();
+        say(&format!("{slow} slow, {failed} failed of {}; e.g. {}", rows.len(), rows.first()?));
+        (slow >= EACH && failed >= EACH).then_some((slow, failed))
+    });
+    // Where the server answers several connections at a time, those it read before wait with it.
+    assert!(slow <= 4 * EACH && failed == EACH, "{slow} slow, {failed} failed");
+    let calls = client.commandstats()["EVAL"];
+    let counted = |labels: &[(&str, &str)]| agent.metrics().sum("db_server_operation_duration_seconds_count", labels);
+    wait("every command of the server, once", Duration::from_secs(20), || {
+        let all = counted(&[("db_operation_name", "EVAL")]) as u64;
+        let failed = counted(&[("db_operation_name", "EVAL"), ("db_response_status_code", "WRONGTYPE")]) as usize;
+        say(&format!("{all} of {calls} counted, {failed} of them failed"));
+        (all == calls && failed == EACH).then_some(())
+    });
+    figure(
+        "slow and failed commands",
+        &format!("{slow} and {failed} of {EACH}; the slow ones took {least:.3} s at least"),
+    );
 }
 
 #[test]

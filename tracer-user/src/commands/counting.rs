@@ -34,6 +34,7 @@ impl Agent {
                 }
                 CountingOrder::Learn(prefix, class) => self.kernel.exchange_counts.learn(*prefix, class),
                 CountingOrder::Forget(prefix) => self.kernel.exchange_counts.forget(*prefix),
+                CountingOrder::Limit(class, limits) => self.kernel.exchange_counts.limit(class, limits),
                 CountingOrder::Clear(class) => self.kernel.exchange_counts.clear(class),
             }
         }

@@ -1,7 +1,7 @@
 //! The maps of exchanges that the kernel side counts: beginnings of requests down, sums up.
 
 use aya::maps::{Array, HashMap, Map, MapData};
-use tracer_common::exchange_counts::{ClassCosts, ExchangeSums, RequestPrefix, SumsKey};
+use tracer_common::exchange_counts::{ClassCosts, ClassLimits, ExchangeSums, RequestPrefix, SumsKey};
 
 use super::loader::{LoadError, Pod, refused};
 
@@ -10,17 +10,19 @@ pub struct KernelCounts {
     prefixes: HashMap<MapData, Pod<RequestPrefix>, u32>,
     sums: HashMap<MapData, Pod<SumsKey>, Pod<ExchangeSums>>,
     costs: Array<MapData, Pod<ClassCosts>>,
+    limits: Array<MapData, Pod<ClassLimits>>,
     /// Beginnings that could not be written.
     pub refused: u64,
 }
 
 impl KernelCounts {
-    pub(super) fn new(prefixes: Map, sums: Map, costs: Map) -> Result<Self, LoadError> {
+    pub(super) fn new(prefixes: Map, sums: Map, costs: Map, limits: Map) -> Result<Self, LoadError> {
         let bad = |name: &str, error: &dyn std::fmt::Display| refused(&format!("map {name}"), error);
         Ok(Self {
             prefixes: HashMap::try_from(prefixes).map_err(|error| bad("REQUEST_PREFIXES", &error))?,
             sums: HashMap::try_from(sums).map_err(|error| bad("EXCHANGE_SUMS", &error))?,
             costs: Array::try_from(costs).map_err(|error| bad("COUNTED_COSTS", &error))?,
+            limits: Array::try_from(limits).map_err(|error| bad("COUNTED_LIMITS", &error))?,
             refused: 0,
         })
     }
@@ -46,6 +48,12 @@ impl KernelCounts {
         self.costs.get(&class, 0).ok().map(|costs| costs.0)
     }
 
+    /// Has such exchanges of a class reported one by one as well.
+    pub fn limit(&mut self, class: u32, limits: ClassLimits) {
+        // An element of an array is always there.
+        let _ = self.limits.set(class, Pod(limits), 0);
+    }
+
     /// Deletes what was counted of a class, whose number may become another's.
     pub fn clear(&mut self, class: u32) {
         let keys: Vec<_> = self.sums.keys().flatten().filter(|key| key.0.class == class).collect();
@@ -55,5 +63,6 @@ impl KernelCounts {
         }
         // An element of an array is always there.
         let _ = self.costs.set(class, Pod(ClassCosts::default()), 0);
+        self.limit(class, ClassLimits::default());
     }
 }

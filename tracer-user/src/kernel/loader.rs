@@ -216,6 +216,7 @@ pod!(
     tracer_common::exchange_counts::ExchangeSums,
     tracer_common::exchange_counts::SumsKey,
     tracer_common::exchange_counts::ClassCosts,
+    tracer_common::exchange_counts::ClassLimits,
     tracer_common::exchange_counts::RequestPrefix,
     ProfilerCost,
     tracer_common::policy::Statics,
@@ -359,6 +360,7 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
         take(&mut ebpf, "REQUEST_PREFIXES")?,
         take(&mut ebpf, "EXCHANGE_SUMS")?,
         take(&mut ebpf, "COUNTED_COSTS")?,
+        take(&mut ebpf, "COUNTED_LIMITS")?,
     )?;
 
     let mut calls = Calls::take(&mut ebpf)?;

@@ -7,11 +7,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use tracer_common::exchange_counts::{ClassCosts, CountingRule, ExchangeSums, RequestPrefix, SumsKey};
+use tracer_common::exchange_counts::{ClassCosts, ClassLimits, CountingRule, ExchangeSums, RequestPrefix, SumsKey};
 use tracer_common::limits::COUNTED_CLASSES_MAX;
 
 use self::counted_spans::{since, spans};
 use self::qualification::{ExchangeRate, ProcessState, Refusal, SEEN_BEFORE, STATES, refusal};
+use self::reported::LastSecond;
 use super::Pipeline;
 use crate::guard::tables::TableUse;
 use crate::model::{ClassId, Cost, Nanos, Outcome, Owner, Side, Sink, Span, SpanId};
@@ -20,6 +21,7 @@ use crate::transactions::request_prefixes::{Beginning, RequestPrefixes, rule};
 
 mod counted_spans;
 mod qualification;
+mod reported;
 
 /// Most processes that are looked at.
 const PROCESSES: usize = 4096;
@@ -33,6 +35,8 @@ pub enum CountingOrder {
     Learn(Box<RequestPrefix>, u32),
     /// It does not know this beginning any more.
     Forget(Box<RequestPrefix>),
+    /// Which exchanges of this class are reported one by one as well.
+    Limit(u32, ClassLimits),
     /// The number of this class may become another's.
     Clear(u32),
 }
@@ -55,6 +59,9 @@ struct CountedClass {
     /// What was read last, by outcome.
     sums: HashMap<u64, ExchangeSums>,
     costs: ClassCosts,
+    /// Which are reported one by one, and how many were since that was decided.
+    limits: ClassLimits,
+    reported: u64,
 }
 
 /// What the kernel side counts, as this side knows it.
@@ -118,6 +125,7 @@ impl ExchangeCounts {
             ProcessState::Seen(side, protocol, _) => (*side, *protocol),
             ProcessState::Qualified(side, protocol, load) => {
                 load.seen += 1;
+                load.joined |= span.parent.is_some() || span.callee.is_some();
                 (*side, *protocol)
             }
             ProcessState::Refused(_) => return,
@@ -194,8 +202,14 @@ impl ExchangeCounts {
             pool_queue: None,
             ..span.clone()
         };
-        *self.classes.get_mut(number as usize)? =
-            Some(CountedClass { key: key.clone(), example, sums: HashMap::new(), costs: ClassCosts::default() });
+        *self.classes.get_mut(number as usize)? = Some(CountedClass {
+            key: key.clone(),
+            example,
+            sums: HashMap::new(),
+            costs: ClassCosts::default(),
+            limits: ClassLimits::default(),
+            reported: 0,
+        });
         prefixes.number(number, span.class);
         self.numbers.insert(key, number);
         Some(number)
@@ -223,16 +237,19 @@ impl ExchangeCounts {
     fn read(&mut self, now: Nanos, sums: &[(SumsKey, ExchangeSums)], costs: &[(u32, ClassCosts)]) -> Counted {
         let mut counted = Counted::default();
         let before_this = self.counted;
+        let mut last = LastSecond::default();
         for (key, sums) in sums {
             let Some(class) = self.classes.get_mut(key.class as usize).and_then(Option::as_mut) else { continue };
             let before = class.sums.insert(key.outcome, *sums);
             let more = since(sums, before.as_ref());
-            if more.count == 0 && more.steps.iter().all(|count| *count == 0) {
+            let count = more.count();
+            if count == 0 {
                 continue;
             }
-            self.counted += more.count;
+            self.counted += count;
+            last.add(key.class, &more);
             if let Some(ProcessState::Qualified(_, _, load)) = self.processes.get_mut(&class.key.pid) {
-                load.seen += more.count;
+                load.seen += count;
             }
             spans(&class.example, key.outcome, &more, now, &mut counted.spans);
         }
@@ -253,6 +270,7 @@ impl ExchangeCounts {
         self.ratio = if all == 0 { 1.0 } else { self.reported as f64 / all as f64 };
         self.reported = 0;
         self.adapt();
+        self.limit(&last);
         counted
     }
 
@@ -262,6 +280,7 @@ impl ExchangeCounts {
             let ProcessState::Qualified(_, protocol, load) = process else { continue };
             let second = std::mem::take(&mut load.seen);
             let reported = load.reported_of(second);
+            load.joined = false;
             if self.adapts && reported != load.reported {
                 load.reported = reported;
                 let rule = rule(*protocol).map(|rule| CountingRule { reported, ..rule });
@@ -423,12 +442,11 @@ mod tests {
         let mut prefixes = RequestPrefixes::default();
         let mut counts = qualified(&mut prefixes);
         let key = SumsKey { class: 1, reserved: 0, outcome: u64::from(u32::from_ne_bytes(*b"200\0")) };
-        let mut sums =
-            ExchangeSums { count: 3, duration: 90_000, queue: 0, request_bytes: 0, reply_bytes: 0, steps: [0; 128] };
+        let mut sums = ExchangeSums { duration: 90_000, queue: 0, request_bytes: 0, reply_bytes: 0, steps: [0; 128] };
         sums.steps[20] = 3;
         let sum = |counted: &Counted| counted.spans.iter().map(|(_, n)| n).sum::<u64>();
         assert_eq!(sum(&counts.read(1 << 40, &[(key, sums)], &[])), 3);
-        (sums.count, sums.duration, sums.steps[20]) = (5, 150_000, 5);
+        (sums.duration, sums.steps[20]) = (150_000, 5);
         let costs = ClassCosts { cpu: 700, ..ClassCosts::default() };
         let counted = counts.read(1 << 41, &[(key, sums)], &[(1, costs)]);
         assert_eq!((sum(&counted), counted.costs[0].2.cpu), (2, 700));

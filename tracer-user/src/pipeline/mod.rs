@@ -420,6 +420,7 @@ impl Pipeline {
         match record {
             Record::Sample { sample, .. } => self.notice_slow(sample),
             Record::CallStack { call, user, interpreted } => self.profiles.call_sent(call, user, interpreted),
+            Record::CountedExchange(exchange) => self.counted_exchange(exchange),
             Record::DeclaredCall { call, values } => self.thrown(call, values.as_ref(), who),
             _ => {}
         }

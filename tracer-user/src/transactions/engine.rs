@@ -194,7 +194,7 @@ impl Engine {
             Record::OffCpu { wait, user, interpreted } => self.off_cpu(wait, user, interpreted, out),
             Record::WaitEnd { end, user, interpreted } => self.wait_end(end, user, interpreted),
             // The pipeline passes them to the profiles.
-            Record::CallStack { .. } => {}
+            Record::CallStack { .. } | Record::CountedExchange(_) => {}
             Record::CountedExchanges(counted) => self.counted(counted, out),
             Record::Wake(wake) => self.woken(wake, out),
             Record::TaskEdge(task_edge) if task_edge.relation == TASK_EDGE_TURNED => {

@@ -342,6 +342,10 @@ pub enum Doubt {
     ForkServes,
     /// The thread that forked may have had several requests.
     ForkOfSeveral,
+
+    // Exchanges that the kernel side counts.
+    /// Nothing but its class, times, bytes and costs was seen.
+    CountedOnly,
 }
 
 impl Doubt {
@@ -383,6 +387,7 @@ impl Doubt {
             D::ForkUndecided => "its process was forked for a request, but whether it worked for no other is not known",
             D::ForkOutlived => "its process was forked for a request and outlived it",
             D::ForkServes => "its process was forked for a request, but serves requests itself",
+            D::CountedOnly => "counted in the kernel: its caller and its calls were not looked for",
             D::ForkOfSeveral => {
                 "its process was forked for a request, but the thread that forked it may have had several"
             }

@@ -15,7 +15,6 @@ pub(super) fn since(sums: &ExchangeSums, before: Option<&ExchangeSums>) -> Excha
         *step = step.saturating_sub(*before);
     }
     ExchangeSums {
-        count: sums.count.saturating_sub(before.count),
         duration: sums.duration.saturating_sub(before.duration),
         queue: sums.queue.saturating_sub(before.queue),
         request_bytes: sums.request_bytes.saturating_sub(before.request_bytes),
@@ -27,7 +26,7 @@ pub(super) fn since(sums: &ExchangeSums, before: Option<&ExchangeSums>) -> Excha
 /// Spans like `example` for what was counted: one for each step of durations. Together they have these sums, as far as
 /// whole numbers and the steps' bounds allow.
 pub(super) fn spans(example: &Span, outcome: u64, sums: &ExchangeSums, now: Nanos, out: &mut Vec<(Span, u64)>) {
-    let count: u64 = sums.steps.iter().sum();
+    let count = sums.count();
     let middle = |step: usize| (lower_bound_s(step) * lower_bound_s(step + 1)).sqrt() * 1e9;
     let guessed: f64 = (0..DURATION_STEPS).zip(&sums.steps).map(|(step, n)| middle(step) * *n as f64).sum();
     let correction = if guessed > 0.0 { sums.duration as f64 / guessed } else { 1.0 };
@@ -59,8 +58,14 @@ pub(super) fn spans(example: &Span, outcome: u64, sums: &ExchangeSums, now: Nano
     }
 }
 
+/// Whether an exchange like `example` with this outcome failed.
+pub(super) fn is_failure(example: &Span, outcome: u64) -> bool {
+    let (status, failure, end) = decode(example.protocol, outcome);
+    is_error(example.protocol, example.side, status, failure, end)
+}
+
 /// Status, failure and end of an exchange by what the kernel side kept of its reply.
-fn decode(protocol: ProtocolId, outcome: u64) -> (Option<u16>, Option<&'static str>, Outcome) {
+pub(super) fn decode(protocol: ProtocolId, outcome: u64) -> (Option<u16>, Option<&'static str>, Outcome) {
     match outcome {
         OUTCOME_NONE => return (None, None, Outcome::Aborted),
         OUTCOME_UNREAD => return (None, None, Outcome::Unfinished),
@@ -102,14 +107,8 @@ mod tests {
 
     #[test]
     fn spans_have_their_sums_and_stay_in_their_steps() {
-        let mut sums = ExchangeSums {
-            count: 10,
-            duration: 0,
-            queue: 500,
-            request_bytes: 1000,
-            reply_bytes: 20_000,
-            steps: [0; 128],
-        };
+        let mut sums =
+            ExchangeSums { duration: 0, queue: 500, request_bytes: 1000, reply_bytes: 20_000, steps: [0; 128] };
         for nanos in [20_000u64, 21_000, 22_000, 100_000, 110_000, 120_000, 500_000, 520_000, 2_000_000, 2_100_000] {
             sums.steps[tracer_common::exchange_counts::duration_step(nanos)] += 1;
             sums.duration += nanos;

@@ -44,14 +44,20 @@ pub(super) enum ProcessState {
 pub(super) struct ExchangeRate {
     /// Since the last reading.
     pub(super) seen: u64,
+    /// Some since then had their other end, or what caused them, in view.
+    pub(super) joined: bool,
     /// [`CountingRule::reported`](tracer_common::exchange_counts::CountingRule::reported).
     pub(super) reported: u8,
 }
 
 impl ExchangeRate {
     /// What [`Self::reported`] is to be if a process has `second` exchanges in a second. It changes only where they have
-    /// clearly become more or fewer, because each change has every thread look up its policy.
+    /// clearly become more or fewer, because each change has every thread look up its policy. Parts of larger transactions
+    /// are seen whole, however many they are.
     pub(super) fn reported_of(self, second: u64) -> u8 {
+        if self.joined {
+            return 0;
+        }
         let whole = |power: u8| second >> power;
         let few = self.reported > 0 && whole(self.reported) < WHOLE_A_SECOND / 4;
         if whole(self.reported) <= WHOLE_A_SECOND && !few {
@@ -131,9 +137,10 @@ mod tests {
 
     #[test]
     fn of_many_exchanges_about_a_thousand_a_second_are_seen_whole() {
-        let of = |reported, second| ExchangeRate { seen: 0, reported }.reported_of(second);
+        let of = |reported, second| ExchangeRate { seen: 0, joined: false, reported }.reported_of(second);
         assert_eq!([of(0, 900), of(0, 1_100), of(0, 30_000), of(0, u64::MAX)], [0, 1, 5, REPORTED_LEAST]);
         // It stays while as many as that are left, and follows when they are clearly more or fewer.
         assert_eq!([of(5, 16_000), of(5, 32_000), of(5, 33_000), of(5, 7_000), of(5, 10)], [5, 5, 6, 3, 0]);
+        assert_eq!(ExchangeRate { seen: 0, joined: true, reported: 5 }.reported_of(32_000), 0);
     }
 }

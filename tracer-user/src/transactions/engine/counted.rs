@@ -1,11 +1,14 @@
 //! Exchanges that the kernel side counted and did not report.
 
+use std::sync::Arc;
+
 use tracer_common::exchange_counts::{COUNTED_SEVERAL, CountedExchanges};
 
 use crate::guard::tables::TableUse;
-use crate::model::Side;
+use crate::model::{Side, Span};
 use crate::protocols::Stamp;
 use crate::transactions::engine::Engine;
+use crate::transactions::ids;
 use crate::transactions::output::Output;
 use crate::transactions::request_prefixes::RequestPrefixes;
 
@@ -18,6 +21,24 @@ impl Engine {
     /// How full the table of known beginnings is.
     pub fn prefixes_use(&self) -> TableUse {
         self.prefixes.table_use()
+    }
+
+    /// Gives the span of a counted exchange its ids, and the other end of its connection, which is empty if that is not known any
+    /// more.
+    pub fn name_counted(&mut self, span: &mut Span) {
+        // Connections count their exchanges from 0: no other has this number.
+        const EXCHANGE: u64 = u64::MAX;
+        span.id = ids::span(self.world.seed, span.cookie, EXCHANGE, span.start, span.side);
+        span.trace = ids::trace(self.world.seed, span.cookie, EXCHANGE, span.start);
+        let empty = Arc::clone(&self.world.empty);
+        let known = self.world.connections.get_mut(&span.cookie).map(|connection| connection.endpoints(&empty));
+        match known {
+            Some(ends) => {
+                (span.local_port, span.peer, span.peer_port) =
+                    (ends.local_port, Arc::clone(&ends.peer), ends.peer_port);
+            }
+            None => (span.peer, span.peer_port) = (empty, 0),
+        }
     }
 
     /// Exchanges of a connection passed unreported; its next record begins a message. Its thread may hold, or have answered,
