@@ -183,8 +183,9 @@ pub struct AgentOptions {
     #[arg(long, value_name = "PERCENT", value_parser = share)]
     pub overhead_budget: Option<f64>,
     /// How many requests to see whole in processes whose requests the kernel side can count by itself: a share, 0% to 100%,
-    /// or auto: about 1000 a second of each process, and all if spans are written or exported (see "Less detail, no fewer
-    /// requests" in docs/limits.md). Whatever it is, every request is counted. [default: 100%]
+    /// or auto: about 1000 a second of a process that has more, and all of those whose other end is on this host, or if spans
+    /// are written or exported (see "Less detail, no fewer requests" in docs/limits.md). Whatever it is, every request is
+    /// counted, and slow and failed ones are kept. [default: auto]
     #[arg(long, value_name = "PERCENT")]
     pub detail: Option<Detail>,
     /// Write finished spans to this file, one JSON object a line; mode 0600, no link. When it is full it is renamed to

@@ -63,7 +63,8 @@ pub fn share(text: &str) -> Result<f64, String> {
 /// How many requests are seen whole of those that the kernel side can count by itself.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Detail {
-    /// All of a process with few, and about a thousand a second of one with many; all if spans are written or exported.
+    /// All of a process with few, and about a thousand a second of one with many whose other ends are elsewhere; all if spans are
+    /// written or exported.
     Auto,
     /// This share, 0 to 1.
     Share(f64),

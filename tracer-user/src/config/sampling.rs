@@ -42,7 +42,7 @@ impl Default for Sampling {
         Self {
             hertz: 99,
             overhead_budget: overhead_budget::DEFAULT,
-            detail: Detail::Share(1.0),
+            detail: Detail::Auto,
             unwind_tables: None,
             off_cpu_micros: 100,
             call_stacks: true,
