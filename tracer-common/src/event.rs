@@ -6,6 +6,7 @@
 
 pub use crate::declared_call::*;
 use crate::exchange_counts::{CountedExchange, CountedExchanges};
+use crate::log_write::LogWrite;
 use crate::wire::wire;
 
 /// Declares [`Kind`]. A line a kind: its number (from 1, without gaps), its word in metrics and messages, and the struct that its
@@ -86,6 +87,8 @@ kinds! {
     ProcessEnd = 17, "process_end", ProcessEnd;
     /// A slow or failed exchange that was counted in the kernel: [`CountedExchange`].
     CountedExchange = 18, "counted_exchange", CountedExchange;
+    /// A thread wrote to a log: [`LogWrite`].
+    LogWrite = 19, "log_write", LogWrite;
 }
 
 /// [`Op`]: bytes were sent (set) or received (clear).

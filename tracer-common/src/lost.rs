@@ -58,11 +58,15 @@ pub enum Lost {
     ExchangeSums = 24,
     /// The event ring was more than half full: a slow or failed exchange was counted and not reported.
     RingCountedExchange = 25,
+    /// The event ring was half full: what a thread wrote to a log was not reported.
+    RingLog = 26,
+    /// What a thread wrote to a log was not reported: its process writes more often than its limit.
+    LogRate = 27,
 }
 
 impl Lost {
     /// Every reason.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 28] = [
         Self::RingOp,
         Self::RingConnection,
         Self::RingThread,
@@ -89,6 +93,8 @@ impl Lost {
         Self::RingCallStack,
         Self::ExchangeSums,
         Self::RingCountedExchange,
+        Self::RingLog,
+        Self::LogRate,
     ];
 
     /// Whether an event of a request, or of its cost, is missing; other reasons only cost a reported event a part.
@@ -110,6 +116,8 @@ impl Lost {
                 | Self::CallStack
                 | Self::RingCallStack
                 | Self::RingCountedExchange
+                | Self::RingLog
+                | Self::LogRate
         )
     }
 
@@ -142,6 +150,8 @@ impl Lost {
             Self::RingCallStack => "ring_full_call_stack",
             Self::ExchangeSums => "exchange_sums_full",
             Self::RingCountedExchange => "ring_full_counted_exchange",
+            Self::RingLog => "ring_full_log",
+            Self::LogRate => "log_rate_limit",
         }
     }
 }

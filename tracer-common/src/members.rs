@@ -102,6 +102,8 @@ pub const MEMBERS: &[Member] = &[
     need("OFF_SOCKET_SK", "socket", "sk"),
     need("OFF_SOCKET_FILE", "socket", "file"),
     need("OFF_FILE_FLAGS", "file", "f_flags"),
+    // Where a line of a log ends, on kernels without function exits.
+    Member { global: "OFF_FILE_POS", of: "file", path: "f_pos", required: false },
     // Without CONFIG_SCHED_INFO, runnable time counts as blocked.
     Member { global: "OFF_TASK_RUN_DELAY", of: "task_struct", path: "sched_info.run_delay", required: false },
     // Where thread-local data lies; on processors that keep it elsewhere, Python's tasks cannot be distinguished.

@@ -17,6 +17,7 @@ mod hello;
 mod inband;
 mod interpreter;
 mod kernel;
+mod log_lines;
 mod off_cpu;
 mod offsets;
 mod own_stack;

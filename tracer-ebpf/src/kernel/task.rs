@@ -122,12 +122,23 @@ impl Task {
         if OFF_INODE_MODE.load() == ABSENT || OFF_FILE_INODE.load() == ABSENT {
             return 0;
         }
+        (peek(self.inode_of(fd), OFF_INODE_MODE.load()) >> 12) as u8 & 15
+    }
+
+    /// The kernel address of the inode behind descriptor `fd`, 0 if there is none or it cannot be read. This kernel has
+    /// `OFF_FILE_INODE`.
+    #[inline(always)]
+    pub(crate) fn inode_of(self, fd: u32) -> u64 {
+        peek(self.file_of(fd), OFF_FILE_INODE.load())
+    }
+
+    /// The kernel address of the file behind descriptor `fd`, 0 if there is none or it cannot be read.
+    #[inline(always)]
+    pub(crate) fn file_of(self, fd: u32) -> u64 {
         // SAFETY: `files` is a pointer member; what follows is read by the fault-tolerant helper.
         let files: u64 = unsafe { load(self.0, OFF_TASK_FILES.load()) };
         let table = peek(peek(files, OFF_FILES_FDT.load()), OFF_FDT_FD.load());
-        let file = peek(table, fd as u64 * 8);
-        let mode = peek(peek(file, OFF_FILE_INODE.load()), OFF_INODE_MODE.load());
-        (mode >> 12) as u8 & 15
+        peek(table, fd as u64 * 8)
     }
 
     /// The kernel address of the socket behind descriptor `fd`, 0 if it is not a socket or cannot be read.

@@ -163,6 +163,16 @@ pub(crate) fn forking(task: Task, tgid: u32) -> (u64, u32) {
     (entity, edges)
 }
 
+/// The task of the current thread, which writes to a log, as `tracer_common::event::Op::entity`. Node.js' callbacks are not told
+/// apart: unknown.
+#[inline(always)]
+pub(crate) fn writing(task: Task, tgid: u32) -> u64 {
+    match of(tgid) {
+        Some(runtime) if runtime.kind == KIND_NODE => named(runtime, 0),
+        _ => forking(task, tgid).0,
+    }
+}
+
 /// The task on whose behalf the current thread sends by a descriptor it connected: `own`, unless another was noted.
 #[inline(always)]
 pub(crate) fn sender(task: Task, tgid: u32, own: u64, established: u64) -> u64 {

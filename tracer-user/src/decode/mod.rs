@@ -6,6 +6,7 @@ use tracer_common::event::{
 };
 use tracer_common::exchange_counts::{CountedExchange, CountedExchanges};
 use tracer_common::interpreter::{InterpretedFrame, InterpreterOutcome};
+use tracer_common::log_write::LogWrite;
 
 use crate::model::Interpreted;
 
@@ -101,6 +102,13 @@ pub enum Record<'a> {
         /// Its values, where they are wanted.
         values: Option<DeclaredValues>,
     },
+    /// A thread wrote to a log.
+    LogWrite {
+        /// Fixed part.
+        write: LogWrite,
+        /// Its front; empty: it could not be read.
+        text: &'a [u8],
+    },
 }
 
 /// Why bytes do not form a record. Counted by [`name`](Malformed::name); the record is skipped.
@@ -189,6 +197,13 @@ pub fn content(kind: Kind, bytes: &[u8]) -> Result<Record<'_>, Malformed> {
                 return Err(Malformed::Length);
             }
             Ok(Record::DeclaredCall { call, values: Some(values) })
+        }
+        Kind::LogWrite => {
+            let write = LogWrite::decode(bytes).ok_or(Malformed::Short)?;
+            if rest.len() != usize::from(write.text) || u64::from(write.text) > write.bytes {
+                return Err(Malformed::Length);
+            }
+            Ok(Record::LogWrite { write, text: rest })
         }
         Kind::OffCpu => {
             let wait = OffCpu::decode(bytes).ok_or(Malformed::Short)?;
