@@ -1,6 +1,7 @@
 //! Vocabulary shared by several layers. Plain data: no behaviour beyond naming and formatting.
 
 mod call_site;
+mod log_line;
 mod network;
 mod process_end;
 mod protocol;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use tracer_common::inband_context;
 
 pub use call_site::{CallSite, CodePlace};
+pub use log_line::{LogLine, LogLines, LogText, LogTextBudget};
 pub use network::{FailedConnect, Network, Opening};
 pub use process_end::ProcessEnd;
 pub use protocol::{Conventions, ProtocolId};
@@ -398,6 +400,8 @@ pub struct Span {
     pub process_end: Option<ProcessEnd>,
     /// It failed, and an exception was thrown for it: of which type the last one was.
     pub exception: Option<Arc<str>>,
+    /// Lines that were written to logs for it, if its service's lines are kept.
+    pub log_lines: Option<Arc<LogLines>>,
     /// CPU and waiting time charged to it.
     pub cost: Cost,
     /// Time during which at least one of its downstream calls was open, nanoseconds.

@@ -226,6 +226,7 @@ pub(super) mod tests {
             remote: None,
             process_end: None,
             exception: None,
+            log_lines: None,
             called_from: None,
             kept: None,
             request_id: None,

@@ -12,7 +12,7 @@ pub struct Slot {
 #[cfg(test)]
 impl Slot {
     /// A slot that names no span.
-    pub(super) fn numbered(index: u32) -> Self {
+    pub(crate) fn numbered(index: u32) -> Self {
         Self { index, generation: u32::MAX }
     }
 }

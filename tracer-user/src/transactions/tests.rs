@@ -683,6 +683,7 @@ mod thread_pool;
 mod trace_ids;
 
 mod exceptions;
+mod log_lines;
 mod messages;
 mod network;
 mod process_ends;

@@ -135,6 +135,11 @@ impl World {
             || (op.entity == 0 && self.processes.interleaving.contains(&op.header.tgid))
     }
 
+    /// Whether the process is known to run tasks that interleave requests.
+    pub(super) fn interleaves_requests(&self, tgid: u32) -> bool {
+        self.processes.interleaving.contains(&tgid)
+    }
+
     /// The process runs tasks or event loops that interleave requests.
     pub(super) fn interleaves(&mut self, tgid: u32) {
         if self.processes.interleaving.len() < self.limits.processes {

@@ -10,8 +10,8 @@ use crate::transactions::slot::Slot;
 use crate::transactions::thread::IntervalOwner;
 
 impl Engine {
-    /// Exceptions are traced: remembers which goroutine read which request.
-    pub(crate) fn expect_exceptions(&mut self) {
+    /// Exceptions or log lines are traced: remembers which task read which request.
+    pub(crate) fn remember_readers(&mut self) {
         self.declared.remember_readers();
     }
 

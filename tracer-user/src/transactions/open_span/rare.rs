@@ -6,7 +6,8 @@ use tracer_common::exchange_counts::RequestPrefix;
 
 use super::on_demand::Blank;
 use crate::model::{
-    Cost, DIMENSIONS_MAX, DimensionValues, Linked, ProcessEnd, PropagatedContext, Span, SpanId, StackSample, TraceFlags,
+    Cost, DIMENSIONS_MAX, DimensionValues, Linked, LogLines, ProcessEnd, PropagatedContext, Span, SpanId, StackSample,
+    TraceFlags,
 };
 use crate::runtimes::exceptions::RawTypeName;
 use crate::transactions::callback_groups::CallbackGroup;
@@ -64,6 +65,8 @@ pub struct Rare {
     pub process_end: Option<ProcessEnd>,
     /// Server side: the type of the last exception that was thrown for it; of unknown type without.
     pub exception: Option<Box<Option<RawTypeName>>>,
+    /// Server side: lines that were written to logs for it.
+    pub log_lines: Option<Box<LogLines>>,
     /// Server side: what it has of the declared dimensions.
     pub dimensions: DimensionValues,
     /// It was none: the connection's protocol is another one. It is not reported.
@@ -92,6 +95,7 @@ impl Rare {
             dropped: false,
             process_end: None,
             exception: None,
+            log_lines: None,
             dimensions: DimensionValues([0; DIMENSIONS_MAX]),
             withdrawn: false,
             new_beginning: None,

@@ -101,6 +101,12 @@ pub(crate) fn connects_after(world: &mut World, state: &State) -> Option<Slot> {
     Some(after.request)
 }
 
+/// The request that a thread answered last, if it still works for it by its `counters`. `first`: it is its process's first thread.
+pub(crate) fn still_worked_for(world: &World, tid: u32, first: bool, counters: &ThreadCounters) -> Option<Slot> {
+    let after = world.threads.get(&tid)?.after_reply.as_ref()?;
+    after.goes_on(counters, first).then_some(after.request)
+}
+
 /// What the thread works for after a reply, as of its latest operation.
 pub(crate) fn target_after(world: &World, tid: u32) -> Option<Target> {
     let after = world.threads.get(&tid)?.after_reply.as_ref()?;

@@ -99,8 +99,8 @@ pub(crate) struct DeclaredCalls {
     samples: VecDeque<StackSample>,
     /// The request that a goroutine read last.
     readers: FxHashMap<StackKey, Slot>,
-    /// They are remembered for exceptions, too.
-    for_exceptions: bool,
+    /// They are remembered for exceptions and log lines, too.
+    for_others: bool,
     calls: u64,
     /// Losses.
     pub(crate) losses: DeclaredLosses,
@@ -120,7 +120,7 @@ impl DeclaredCalls {
             !stack.is_empty()
         });
         if self.count == 0 {
-            if !self.for_exceptions {
+            if !self.for_others {
                 self.readers.clear();
             }
             self.recent.clear();
@@ -130,12 +130,12 @@ impl DeclaredCalls {
 
     /// Remembers who read a request, whether or not something is declared.
     pub(crate) fn remember_readers(&mut self) {
-        self.for_exceptions = true;
+        self.for_others = true;
     }
 
     /// Whether nothing here is needed.
     fn is_idle(&self) -> bool {
-        self.count == 0 && !self.for_exceptions
+        self.count == 0 && !self.for_others
     }
 
     /// Table use of open calls.
@@ -352,6 +352,11 @@ impl DeclaredCalls {
         self.stacks.entry(key).or_default().push(opened);
         self.open += 1;
         true
+    }
+
+    /// The request that a task read last.
+    pub(crate) fn read_by(&self, tgid: u32, entity: u64) -> Option<Slot> {
+        self.readers.get(&(tgid, entity)).copied()
     }
 
     /// The request that a call runs in: the one its thread holds, or the one its goroutine read and has not answered.

@@ -67,7 +67,7 @@ fn a_thread_with_several_requests_throws_for_the_one_it_has_just_read() {
 fn a_goroutine_throws_for_what_it_read_on_whichever_thread() {
     let named = |number| u64::from(KIND_GO) << ENTITY_BITS | number;
     let mut host = Host::new(Limits::default());
-    host.engine.expect_exceptions();
+    host.engine.remember_readers();
     host.opens(1, (0, 0)).opens(2, (0, 0));
     host.entity = named(5);
     host.reads(10, 1, GET);
