@@ -25,10 +25,11 @@ pub mod unwind;
 pub mod transactions;
 // Layer 7: spans to request classes.
 pub mod classes;
-// Layer 8: what changes of cost mean; by what requests are divided, and to which first request they belong; which transactions are exported; which hotspots are traced; which policy a request gets; whose CPU processes use.
+// Layer 8: what changes of cost mean; by what requests are divided, and to which first request they belong; which transactions are exported; which hotspots are traced; what lines of logs say, and whose they are; which policy a request gets; whose CPU processes use.
 pub mod analysis;
 pub mod dimensions;
 pub mod instrumentation;
+pub mod log_lines;
 pub mod roots;
 pub mod service_classes;
 pub mod subsystems;

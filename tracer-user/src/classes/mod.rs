@@ -24,6 +24,7 @@ use crate::text;
 use crate::transactions::open_span::OpenSpan;
 use answer::PathEvidence;
 use rules::Rule;
+pub(crate) use tokens::has_known_prefix;
 use tree::{FinalRoute, Growth, Tree};
 
 /// Longest path remembered, bytes: a longer one is followed anew each time.

@@ -202,7 +202,7 @@ const BEGINS: [u64; 256] = {
 };
 
 /// Whether a segment begins as the credentials of well-known services do.
-pub(super) fn has_known_prefix(segment: &str) -> bool {
+pub(crate) fn has_known_prefix(segment: &str) -> bool {
     let [first, second, ..] = segment.as_bytes() else { return false };
     let mut possible = BEGINS[usize::from(*first)];
     while let Some((prefix, more)) = PREFIXES.get(possible.trailing_zeros() as usize) {
