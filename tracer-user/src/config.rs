@@ -9,6 +9,7 @@ use crate::classes::ClassConfig;
 use crate::dimensions::Dimension;
 use crate::host::services::NamingRules;
 use crate::instrumentation;
+use crate::log_lines::LogSettings;
 use crate::runtimes::declared::Declared;
 use crate::runtimes::exceptions::ExceptionSettings;
 use crate::runtimes::tls::Libraries;
@@ -29,6 +30,7 @@ mod history;
 mod hosts;
 mod instrument;
 mod limits;
+mod logs;
 pub mod policies;
 mod profiles;
 mod protocols;
@@ -82,6 +84,7 @@ struct File {
     transaction: Vec<declared::TransactionFile>,
     instrument: instrument::InstrumentFile,
     exceptions: exceptions::ExceptionsFile,
+    logs: logs::LogsFile,
     service_class: Vec<service_class::ServiceClassFile>,
     fleet: policies::FleetFile,
     enforcement: enforcement::EnforcementFile,
@@ -143,6 +146,8 @@ pub struct Config {
     pub instrument: instrumentation::Settings,
     /// Exceptions that end requests.
     pub exceptions: ExceptionSettings,
+    /// Log lines beside the requests that they were written for.
+    pub logs: LogSettings,
     /// How stacks are shown.
     pub profiles: Profiles,
     /// Books of databases.
@@ -229,6 +234,7 @@ impl Config {
         config.dimensions = dimensions::check(&source, &file.dimension)?;
         config.instrument = file.instrument.check(&source)?;
         config.exceptions = file.exceptions.check(&source)?;
+        config.logs = file.logs.check(&source)?;
         config.service_classes = Arc::new(service_class::check(&source, file.service_class, &file.class)?);
         file.fleet.apply(&source, &mut config)?;
         config.services = services::check(&source, file.service)?;

@@ -106,7 +106,10 @@ impl Agent {
             };
             // Facts of a process come before its first record, in the file too.
             pipeline.record(bytes, &mut who);
-            recorders.frame(FrameKind::Record, bytes);
+            // What programs log stays in memory.
+            if bytes.first() != Some(&(EventKind::LogWrite as u8)) {
+                recorders.frame(FrameKind::Record, bytes);
+            }
         };
         // Samples first, and events only of the time before that: what a sample was taken in is in the other ring by then, or
         // is known from before, and nothing that followed it is.
@@ -132,6 +135,9 @@ impl Agent {
             self.processes.leave(pid, &mut self.kernel, &mut self.profiling, pipeline);
             self.processes.asked.remove(&pid);
             self.processes.older.forget(pid);
+            if let Some(logs) = &mut self.kernel.log_lines {
+                logs.remove(pid);
+            }
         }
         stirred |= self.processes.follow(&mut self.kernel, &mut self.profiling, pipeline);
         if pipeline.take_unseen() {

@@ -10,6 +10,7 @@ use super::agent::Agent;
 use crate::guard::tables::{AgentTables, TableUse};
 use crate::http::{Console, Job};
 use crate::kernel::header::Headers;
+use crate::kernel::log_lines::LogLines;
 use crate::kernel::ring_occupancy::RingLevel;
 use crate::kernel::trace_contexts::TraceContexts;
 
@@ -77,6 +78,7 @@ impl Agent {
             priority_connections: self.enforcing.connections(),
             ended_requests: self.enforcing.ended(),
             hotspots: self.processes.hotspots(),
+            log_processes: self.kernel.log_lines.as_ref().map_or_else(TableUse::default, LogLines::table_use),
             trace_contexts: self
                 .kernel
                 .trace_contexts

@@ -17,9 +17,9 @@ pub(super) fn is_possible(config: &Config) -> bool {
     let relays = relay.listen.is_some() || !relay.peers.is_empty() || relay.nats.is_some();
     let passes_on = relays || relay.tcp_option || !relay.headers.is_empty();
     let looks = !config.header_names().is_empty() || config.wants_host() || !config.dimensions.is_empty();
-    // An exception belongs to a request that is seen whole.
-    let throws = config.exceptions.enabled;
-    !passes_on && !looks && !throws && config.service_classes.is_empty()
+    // An exception, and a line of a log, belongs to a request that is seen whole.
+    let belongs = config.exceptions.enabled || config.logs.is_on();
+    !passes_on && !looks && !belongs && config.service_classes.is_empty()
 }
 
 impl Agent {

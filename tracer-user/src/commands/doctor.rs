@@ -12,6 +12,7 @@ use crate::kernel::btf::Btf;
 use crate::kernel::features::{Feature, FeatureState, Settings, judge};
 use crate::kernel::inband::InBand;
 use crate::kernel::loader::{self, Attached, LoadError, Options};
+use crate::kernel::log_lines::LogLineMode;
 use crate::kernel::probes::plan;
 use crate::kernel::send_priority::SendPriorityMode;
 use crate::kernel::trace_contexts::TraceContextMode;
@@ -57,6 +58,7 @@ pub fn doctor(as_json: bool, config: Option<&Path>) -> Result<(), Failure> {
             log_level: 0,
             inband: InBand::Tried,
             send_priority: SendPriorityMode::Tried,
+            log_lines: LogLineMode::Tried,
             trace_contexts: TraceContextMode::Tried,
         }) {
             Ok((mut kernel, mut rings)) => {

@@ -32,6 +32,7 @@ mod instrumenting;
 mod intake;
 mod kernel_counts;
 mod load_shedding;
+mod log_files;
 mod loss_watch;
 pub mod mcp;
 mod netns;

@@ -10,6 +10,7 @@ use super::declaring::Declaring;
 use super::decrypting::Decrypting;
 use super::exception_probes::ExceptionProbes;
 use super::instrumenting::Instrumenting;
+use super::log_files;
 use super::older_processes::OlderProcesses;
 use super::process_looks::look_at_processes;
 use super::profiling::Profiling;
@@ -18,6 +19,7 @@ use crate::config::Config;
 use crate::guard::tables::TableUse;
 use crate::host::process_cpu;
 use crate::kernel::loader::{Kernel, monotonic};
+use crate::log_lines::LogSettings;
 use crate::model::Nanos;
 use crate::pipeline::Pipeline;
 use crate::runtimes::status_view::{self, RuntimeStatus};
@@ -43,6 +45,8 @@ pub(super) struct ProcessWatchers {
     decrypting: Option<Decrypting>,
     /// Attaches those of functions that throw exceptions.
     exceptions: Option<ExceptionProbes>,
+    /// Services whose log lines are looked at.
+    logs: LogSettings,
 }
 
 impl ProcessWatchers {
@@ -68,7 +72,18 @@ impl ProcessWatchers {
             .inspect_err(|error| log::warn!("runtimes are not looked at: {error}"))
             .ok();
         let (asked, older, sweep) = (HashSet::new(), OlderProcesses::read(), Sweep::new());
-        Ok(Self { asked, older, sweep, databases, finder, declaring, instrumenting, decrypting, exceptions })
+        Ok(Self {
+            asked,
+            older,
+            sweep,
+            databases,
+            finder,
+            declaring,
+            instrumenting,
+            decrypting,
+            exceptions,
+            logs: config.logs.clone(),
+        })
     }
 
     /// Finds out what runs in processes that began to serve, and tells the kernel; whether there are processes that run another
@@ -78,6 +93,9 @@ impl ProcessWatchers {
         for pid in pipeline.take_replaced().collect::<Vec<_>>() {
             replaced = true;
             kernel.policy.forget_runtime(pid);
+            if let Some(logs) = &mut kernel.log_lines {
+                logs.remove(pid);
+            }
             self.leave(pid, kernel, profiling, pipeline);
             if let Some(declaring) = &self.declaring {
                 declaring.look_at(pid);
@@ -99,12 +117,15 @@ impl ProcessWatchers {
                 finder.ask(pid);
             }
         }
+        let mut logging = Vec::new();
         let Some(finder) = &mut self.finder else { return replaced };
         while let Some(((pid, look), found, there)) = finder.found() {
             if !there {
                 kernel.detach_user(pid, Some(look));
                 continue;
             }
+            // Only now: until it is known what it runs, a thread of its could be taken for one with a request of its own.
+            logging.push(pid);
             let Some(found) = found else { continue };
             if found.state == DetectionState::NoProbe {
                 kernel.detach_user(pid, Some(look));
@@ -124,7 +145,22 @@ impl ProcessWatchers {
             }
         }
         pipeline.metrics.set_looks(finder.waiting(), finder.looked());
+        for pid in logging {
+            self.log_of(pid, kernel, pipeline);
+        }
         replaced
+    }
+
+    /// Has the log lines of a process looked at, if its service's are wanted.
+    fn log_of(&self, pid: u32, kernel: &mut Kernel, pipeline: &Pipeline) {
+        let Some(logs) = &mut kernel.log_lines else { return };
+        let Some(service) = pipeline.service_of(pid) else { return };
+        let name = pipeline.names().service(service);
+        if self.logs.services.iter().any(|wanted| **wanted == *name)
+            && logs.add(pid, self.logs.max_rate, log_files::journal_of(pid))
+        {
+            log::info!("lines that process {pid} of {name} writes to logs are looked at");
+        }
     }
 
     /// A process is gone, or runs another program.

@@ -39,6 +39,7 @@ use crate::http::token::Token;
 use crate::kernel::admin_capability;
 use crate::kernel::inband::InBand;
 use crate::kernel::loader::{self, Kernel, Options, monotonic};
+use crate::kernel::log_lines::LogLineMode;
 use crate::kernel::policy::Scope;
 use crate::kernel::rings::Rings;
 use crate::pipeline::Pipeline;
@@ -164,6 +165,7 @@ fn load(
         log_level: options.bpf_log as u8,
         inband: InBand::wanted(config.relay.tcp_option, &config.relay.headers, config.agent.own_netns),
         send_priority: enforcing::send_priority_mode(config),
+        log_lines: if config.logs.is_on() { LogLineMode::On } else { LogLineMode::Off },
         trace_contexts: config.profiles.trace_contexts.clone(),
     })?;
     if kernel.trace_contexts.is_some() {

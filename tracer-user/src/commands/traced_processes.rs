@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use super::Failure;
 use super::agent::Agent;
 use super::agent_files::Recorders;
+use super::log_files;
 use super::older_processes::OlderProcesses;
 use crate::host::process::{self, ProcessFacts};
 use crate::host::services::{NamingRules, identify};
@@ -41,6 +42,10 @@ impl Introduce for Introducer<'_> {
     fn memory(&mut self, tgid: u32) -> Option<MemoryFile> {
         // It may be gone.
         MemoryFile::open(tgid).ok()
+    }
+
+    fn file_name(&mut self, tgid: u32, device: u32, inode: u64) -> Option<String> {
+        log_files::name_of(tgid, device, inode)
     }
 
     fn forget(&mut self, tgid: u32) {

@@ -20,6 +20,7 @@ use super::header::{self, Headers};
 use super::inband::{self, InBand};
 use super::load_retry;
 use super::loading::{Calls, attach, built_of, load_all};
+use super::log_lines::{self, LogLineMode, LogLines};
 use super::object::{OBJECT, with_kind, with_value_size};
 use super::offsets;
 use super::policy::Policy;
@@ -179,6 +180,8 @@ pub struct Kernel {
     pub header_limits: Vec<String>,
     /// Priorities of connections, if they are in use.
     pub send_priorities: Option<SendPriorities>,
+    /// Processes whose log lines are wanted, if any may be.
+    pub log_lines: Option<LogLines>,
     /// Contexts of requests by thread, if they are published.
     pub trace_contexts: Option<TraceContexts>,
     /// Why they are not although they are to be.
@@ -219,6 +222,7 @@ pod!(
     tracer_common::exchange_counts::ClassLimits,
     tracer_common::exchange_counts::RequestPrefix,
     ProfilerCost,
+    tracer_common::log_write::LoggingProcess,
     tracer_common::policy::Statics,
     tracer_common::unwind::FileEntry,
     tracer_common::unwind::FileKey,
@@ -245,6 +249,8 @@ pub struct Options {
     pub inband: InBand,
     /// Whether packets can get another priority.
     pub send_priority: SendPriorityMode,
+    /// Whether writes to logs are looked at.
+    pub log_lines: LogLineMode,
     /// Whether contexts of requests are published.
     pub trace_contexts: TraceContextMode,
 }
@@ -300,6 +306,7 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
     loader.map_max_entries("RINGS", shape.rings);
     loader.map_max_entries("HELD", options.inband.threads());
     loader.map_max_entries(send_priority::MAP, send_priority::entries(options.send_priority));
+    loader.map_max_entries(log_lines::MAP, log_lines::entries(options.log_lines));
     let (sockets, destinations) = header::sizes(&options.inband);
     loader.map_max_entries(header::MEMBERS, sockets).map_max_entries(header::DESTINATIONS, destinations);
     loader.override_global("INBAND_NETNS", &netns, false);
@@ -381,6 +388,8 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
     attached.extend(inband::load(&mut ebpf, &btf, &options.inband, tracepoints, &attachments));
     let (by_priority, send_priorities) = send_priority::load(&mut ebpf, options.send_priority, &attachments);
     attached.extend(by_priority);
+    let (of_logs, log_lines) = log_lines::load(&mut ebpf, &btf, options.log_lines, &attachments);
+    attached.extend(of_logs);
     let mut loading = load_all(&mut ebpf, &plan, &btf);
     for Plan { probe, hook } in plan {
         let name = hook.or(probe.hooks.first().copied()).map_or(probe.program, Hook::name);
@@ -473,6 +482,7 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
             headers,
             header_limits,
             send_priorities,
+            log_lines,
             trace_contexts,
             no_trace_contexts,
             cpus,

@@ -22,6 +22,7 @@ pub mod interpreter;
 mod load_retry;
 pub mod loader;
 mod loading;
+pub mod log_lines;
 pub mod object;
 pub mod offsets;
 pub mod policy;
