@@ -119,6 +119,10 @@ table_use! {
         network_pairs,
         /// Classes and types of exceptions with a series of their own; reached: failures that share one.
         exception_series,
+        /// Logs of processes, to tell their lines apart; reached: writes to others, whose lines are nobody's.
+        log_streams,
+        /// Bytes of the texts of log lines; reached: lines of which only the place is kept.
+        log_text_bytes,
         /// Processes whose groups are known.
         workload_processes,
         /// Groups of processes, of the kind with the most of them.
@@ -233,6 +237,8 @@ table_use! {
         ended_requests,
         /// Hotspots whose instrumentation is decided about.
         hotspots,
+        /// Processes whose log lines are looked at.
+        log_processes,
         /// Threads whose request's context is published for other programs.
         trace_contexts,
     }
@@ -274,9 +280,10 @@ mod tests {
             ended_requests: fill(18),
             hotspots: fill(19),
             trace_contexts: fill(20),
+            log_processes: fill(22),
         };
         let all = agent.all();
         assert_eq!((all[0], all[15]), (("ring_event_bytes", fill(1)), ("http_connections", fill(9))));
-        assert_eq!(all.len(), 21);
+        assert_eq!(all.len(), 22);
     }
 }

@@ -29,6 +29,7 @@ use super::families::{Families, vec};
 use super::foldable::SeriesVec;
 use super::histograms::HistogramVec;
 use super::instrumentation::InstrumentationFamilies;
+use super::log_lines::LogFamilies;
 use super::loss_account::LossAccount;
 use super::network::NetworkFamilies;
 use super::process::Process;
@@ -66,6 +67,7 @@ pub struct Metrics {
     pub(super) workloads: WorkloadFamilies,
     pub(super) network: NetworkFamilies,
     pub(super) exceptions: ExceptionFamilies,
+    pub(super) logs: LogFamilies,
     /// Requests in shared series: there were too many classes, too many label combinations, or the class had been idle.
     folded_classes: IntCounter,
     folded_series: IntCounter,
@@ -143,6 +145,7 @@ impl Metrics {
             workloads: WorkloadFamilies::new(r),
             network: NetworkFamilies::new(r),
             exceptions: ExceptionFamilies::new(r),
+            logs: LogFamilies::new(r),
             folded_classes: folded.with_label_values(&["class"]),
             folded_series: folded.with_label_values(&["series"]),
             folded_idle: folded.with_label_values(&["idle"]),

@@ -17,6 +17,7 @@ mod foldable;
 mod histograms;
 mod instrumentation;
 mod lateness;
+mod log_lines;
 mod loss_account;
 mod low_cardinality;
 mod messages;

@@ -46,7 +46,14 @@ const SECTIONS: &[(&str, &[&str])] = &[
     ("CPU", &["tracer_service_cpu", "tracer_host_cpu", "tracer_capture", "tracer_workload", "tracer_subsystem"]),
     (
         "Attribution and runtimes",
-        &["tracer_attribution", "tracer_runtime", "tracer_uprobe", "tracer_messages_unlinked", "tracer_exception"],
+        &[
+            "tracer_attribution",
+            "tracer_runtime",
+            "tracer_uprobe",
+            "tracer_messages_unlinked",
+            "tracer_exception",
+            "tracer_log_",
+        ],
     ),
     ("Events and losses", &["tracer_events"]),
     ("Request classes", &["tracer_classes", "tracer_metrics_folded"]),

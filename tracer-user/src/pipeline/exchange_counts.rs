@@ -196,6 +196,7 @@ impl ExchangeCounts {
             opening: None,
             process_end: None,
             exception: None,
+            log_lines: None,
             called_from: None,
             kept: None,
             request_id: None,

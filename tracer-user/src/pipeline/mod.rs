@@ -22,12 +22,14 @@ use crate::decode::{self, Malformed, Record};
 use crate::dimensions::Dimensions;
 use crate::guard::shed::Level;
 use crate::guard::shrink::ShrinkExcess;
+use crate::guard::tables::scaled;
 use crate::history::collector::Collector;
 use crate::host::containers::Containers;
 use crate::host::process::ProcessFacts;
 use crate::http::{Health, PipelineView};
+use crate::log_lines::TEXT_BYTES;
 use crate::metrics::{Attainment, ClassStats, DeclaredReports, Metrics};
-use crate::model::{ClassId, Cost, Names, Nanos, Owner, ServiceId, Sink, Span};
+use crate::model::{ClassId, Cost, LogTextBudget, Names, Nanos, Owner, ServiceId, Sink, Span};
 use crate::profiles::{self, DebugRequests, Profiles, ShownLines, UnsentSamples};
 use crate::protocols::Settings;
 use crate::relay::Outgoing;
@@ -52,6 +54,7 @@ mod exceptions;
 mod exchange_counts;
 mod export;
 mod finished;
+mod log_lines;
 mod relay;
 mod reload;
 mod roots;
@@ -81,6 +84,12 @@ pub trait Introduce {
     /// The memory of the process, for what the kernel side could not read; `None`: it is gone, or this is a replay.
     fn memory(&mut self, tgid: u32) -> Option<MemoryFile> {
         let _ = tgid;
+        None
+    }
+
+    /// What the file of the process with this device (as the kernel numbers it) and inode is called; `None`: not known.
+    fn file_name(&mut self, tgid: u32, device: u32, inode: u64) -> Option<String> {
+        let _ = (tgid, device, inode);
         None
     }
 
@@ -170,6 +179,7 @@ pub struct Pipeline {
     /// Sums of declared transactions by service and user.
     declared_reports: DeclaredReports,
     exceptions: exceptions::ExceptionCounts,
+    logs: log_lines::Logs,
     policies: Policies,
     /// Declared dimensions, and their values so far.
     pub dimensions: Dimensions,
@@ -226,9 +236,10 @@ impl Pipeline {
         let debug_requests = config.profiles.debug_info.debuginfod.as_ref().map(|settings| settings.cache.clone());
         let debug_requests = debug_requests.map(DebugRequests::into_directory);
         let declared = DeclaredTable::new(&config.declared);
+        let texts = LogTextBudget::new(scaled(TEXT_BYTES, memory) as u64);
         engine.expect_declared(declared.pairings());
-        if config.exceptions.enabled {
-            engine.expect_exceptions();
+        if config.exceptions.enabled || config.logs.is_on() {
+            engine.remember_readers();
         }
         Self {
             engine,
@@ -244,7 +255,7 @@ impl Pipeline {
             short_lived: short_lived::ShortLived::default(),
             metrics: Metrics::new().for_memory(memory).with_series(config.limits.series).at(wall_offset),
             stats: ClassStats::new(),
-            store: Store::new(wall_offset, host, config.transactions.keep).for_memory(memory),
+            store: Store::new(wall_offset, host, config.transactions.keep).for_memory(memory).with_texts(texts.clone()),
             profiles: Profiles::with_debug_files(&config.profiles.debug_info.directories, debug_requests.clone())
                 .within(profiles::Bounds::for_memory(memory))
                 .with_lines(ShownLines {
@@ -270,6 +281,7 @@ impl Pipeline {
             declared,
             declared_not_kept: 0,
             exceptions: exceptions::ExceptionCounts::default(),
+            logs: log_lines::Logs::within(texts),
             policies: Policies::new(&config.service_classes, config.enforcement.mode),
             dimensions: Dimensions::new(&config.dimensions),
             slow: Slow::new(config.sampling.slow_requests),
@@ -422,6 +434,7 @@ impl Pipeline {
             Record::CallStack { call, user, interpreted } => self.profiles.call_sent(call, user, interpreted),
             Record::CountedExchange(exchange) => self.counted_exchange(exchange),
             Record::DeclaredCall { call, values } => self.thrown(call, values.as_ref(), who),
+            Record::LogWrite { write, text } => self.log_written(write, text, who),
             _ => {}
         }
         let mut outputs = std::mem::take(&mut self.outputs);
@@ -456,6 +469,7 @@ impl Pipeline {
                 who.forget(tgid);
                 self.places.forget(tgid);
                 self.profiles.process_gone(tgid);
+                self.logs.forget(tgid);
                 if self.replaced.len() < LEAVING {
                     self.replaced.push(tgid);
                 }
@@ -518,6 +532,7 @@ impl Pipeline {
             self.short_lived.forget(tgid);
             self.places.forget(tgid);
             self.profiles.process_gone(tgid);
+            self.logs.forget(tgid);
             self.containers.forget(tgid);
             self.workloads.gone(tgid);
             self.uncounted(tgid);

@@ -61,6 +61,7 @@ impl Pipeline {
             self.metrics.set_lost(reason, count);
         }
         self.publish_exceptions();
+        self.publish_logs();
         self.metrics.set_unlinked(&[("unread", counters.messages_unread), ("limit", counters.links_dropped)]);
         self.metrics.set_inband(&self.engine.inband_outcomes().all());
         let (classifier, services) = (&self.classifier, self.names.services.len());
@@ -99,6 +100,7 @@ impl Pipeline {
         } = self.engine.table_use();
         let [network_pairs, failed_connect_series] = self.metrics.network_tables();
         let exception_series = self.metrics.exception_table();
+        let [log_streams, log_text_bytes] = self.logs.table_use();
         let [workload_processes, workload_groups] = self.workloads.table_use();
         let [subsystem_processes, subsystem_instances] = self.subsystems.table_use();
         let ClassTables { classes, positions, cache } = self.classifier.table_use();
@@ -165,6 +167,8 @@ impl Pipeline {
             failed_connects,
             failed_connect_series,
             exception_series,
+            log_streams,
+            log_text_bytes,
             network_pairs,
             workload_processes,
             wake_demand: self.wake_demand.table_use(),
