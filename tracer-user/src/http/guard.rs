@@ -91,11 +91,20 @@ fn refusal(request: &Request, listen: SocketAddr, token: Option<&Token>) -> Opti
     let Some(token) = token else {
         return refused("read-only: start the agent with --token-file FILE to allow changes");
     };
-    let mut given = request.headers().get_all(header::AUTHORIZATION).iter();
+    (!has_token(request.headers(), token)).then(unauthorized)
+}
+
+/// Whether a request carries the token: exactly once, and no other.
+fn has_token(headers: &HeaderMap, token: &Token) -> bool {
+    let mut given = headers.get_all(header::AUTHORIZATION).iter();
     let bearer = given.next().and_then(|value| value.as_bytes().split_at_checked(7));
-    let (Some((scheme, offered)), None) = (bearer, given.next()) else { return Some(unauthorized()) };
-    let fits = scheme.eq_ignore_ascii_case(b"bearer ") && token.fits(offered);
-    (!fits).then(unauthorized)
+    let (Some((scheme, offered)), None) = (bearer, given.next()) else { return false };
+    scheme.eq_ignore_ascii_case(b"bearer ") && token.fits(offered)
+}
+
+/// Whether whoever asks may see what not every local user may: with the token, over a connection that stays on this host.
+pub(super) fn is_trusted(headers: &HeaderMap, listen: SocketAddr, token: Option<&Token>) -> bool {
+    listen.ip().is_loopback() && token.is_some_and(|token| has_token(headers, token))
 }
 
 fn unauthorized() -> Response {

@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
+use axum::http::HeaderMap;
 use serde_json::{Value, json};
 
+use super::guard::is_trusted;
 use super::known::find;
 use super::params::{Named, Params};
 use super::range::Range;
-use super::{App, Problem};
+use super::{App, PipelineView, Problem};
 use crate::model::TraceId;
 use crate::store::critical_path::critical_path;
 use crate::store::failed_at::failed_at;
@@ -83,11 +85,27 @@ pub(super) fn trace_id(text: &str) -> Result<TraceId, Problem> {
 pub(super) const NOT_KEPT: &str =
     "this transaction is not kept: only the newest, the slowest, the failed and a sample of each class are";
 
-pub(super) async fn one(State(app): AppState, Named(id): Named, params: Params) -> Result<Json<Value>, Problem> {
+pub(super) async fn one(
+    State(app): AppState,
+    Named(id): Named,
+    headers: HeaderMap,
+    params: Params,
+) -> Result<Json<Value>, Problem> {
     params.only(&[])?;
     let trace = trace_id(&id)?;
-    let spans = app.shared.ask(move |view| view.store.transaction(view.names, trace)).await?;
-    let spans = spans.ok_or_else(|| Problem::missing(NOT_KEPT))?;
+    let of_trace = move |view: &PipelineView<'_>| {
+        let spans = view.store.transaction(view.names, trace)?;
+        Some((spans, view.store.log_lines(view.names, trace)?))
+    };
+    let (spans, (mut log_lines, log_lines_dropped)) =
+        app.shared.ask(of_trace).await?.ok_or_else(|| Problem::missing(NOT_KEPT))?;
+    // A log may be closed to other users of this host, who can ask as well.
+    let log_texts = is_trusted(&headers, app.shared.listen, app.shared.token.as_ref());
+    if !log_texts {
+        for line in &mut log_lines {
+            line.text = None;
+        }
+    }
     // A transaction that became part of another one is found by both ids.
     let id = spans.first().map_or_else(|| trace.to_string(), |view| view.span.trace.to_string());
     Ok(Json(json!({
@@ -95,5 +113,8 @@ pub(super) async fn one(State(app): AppState, Named(id): Named, params: Params) 
         "critical_path": critical_path(&spans),
         "failed_at": failed_at(&spans),
         "spans": spans,
+        "log_lines": log_lines,
+        "log_lines_dropped": log_lines_dropped,
+        "log_texts": log_texts,
     })))
 }

@@ -12,6 +12,7 @@ mod edges;
 pub mod failed_at;
 mod list;
 mod listed;
+mod log_lines;
 mod settle;
 mod view;
 
@@ -24,12 +25,14 @@ pub use attributes::{AttributeValue, Attributes};
 pub use edges::{Callee, EdgeKey, EdgeSample};
 pub use list::{Cursor, Filter, ListOrder, Retention, TransactionList};
 pub use listed::LISTED_FOR;
+pub use log_lines::LogLineView;
 pub use view::{SpanView, Summary, seconds};
 
 use crate::guard::tables::TableUse;
 use crate::model::{ClassId, Names, Nanos, Outcome, Side, Span, SpanId, TraceId};
 use class::{Class, QUOTA, Seen};
 use listed::ListedTransactions;
+use log_lines::TextQueues;
 use settle::Settling;
 
 /// Most spans kept per transaction.
@@ -131,6 +134,8 @@ pub struct Store {
     settling: Settling,
     /// Whoever lists transactions only reads them; that they were listed has to be noted nevertheless.
     listed: RefCell<ListedTransactions>,
+    /// Transactions with texts of log lines.
+    texts: TextQueues,
     /// Spans dropped because their transaction, or the store, had too many.
     pub spans_dropped: u64,
     /// Spans that their class selected while the lists were full.
@@ -166,6 +171,7 @@ impl Store {
             swept: 0,
             settling: Settling::default(),
             listed: RefCell::default(),
+            texts: TextQueues::default(),
             spans_dropped: 0,
             refused: 0,
             evicted: 0,
@@ -382,7 +388,9 @@ impl Store {
             self.spans_dropped += 1;
             return;
         }
+        self.hold_texts(&span);
         self.keep(span);
+        self.make_room_for_texts();
         while self.recent.len() > self.recent_most() && self.evict() {}
     }
 

@@ -1,11 +1,11 @@
 // Data from the agent's JSON API, and series over time.
 
-/** Answers of the API; an error has the agent's own words. */
-export async function get(path, parameters) {
+/** Answers of the API; an error has the agent's own words. `token`: to see what not every local user may. */
+export async function get(path, parameters, token) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(parameters || {})) if (value !== undefined && value !== null) query.set(name, value);
   const text = query.toString();
-  const reply = await fetch(text ? `${path}?${text}` : path, { headers: { accept: "application/json" } });
+  const reply = await fetch(text ? `${path}?${text}` : path, { headers: { accept: "application/json", ...(token ? { authorization: `Bearer ${token}` } : {}) } });
   if (!reply.ok) {
     const why = await reply.json().catch(() => ({}));
     const error = new Error(why.error || `${path}: ${reply.status}`);
@@ -15,7 +15,7 @@ export async function get(path, parameters) {
   return reply;
 }
 
-export const json = async (path, parameters) => (await get(path, parameters)).json();
+export const json = async (path, parameters, token) => (await get(path, parameters, token)).json();
 
 /** Endpoints that this agent does not have. */
 const missing = new Set();

@@ -92,8 +92,9 @@ export class TransactionPage {
     this.critical = h("div");
     this.detail = h("div");
     this.profiles = h("div", { class: "profiles" });
+    this.logs = h("div");
     show(place, this.crumb, this.title, card("Spans", "a row opens the span's details; the line above a bar is the critical path", this.sub, this.waterfall, legend([["critical", "critical path"], ["connect", "connecting"], ["handshake", "TLS handshake"]])),
-      h("div", { class: "two" }, card("Critical path", "the chain that determined when it ended: less of anything else would not have made it faster", this.critical), card("Span", "where its time went, and why it stands where it does", this.detail)), this.profiles);
+      h("div", { class: "two" }, card("Critical path", "the chain that determined when it ended: less of anything else would not have made it faster", this.critical), card("Span", "where its time went, and why it stands where it does", this.detail)), this.logs, this.profiles);
     this.chosen = new URLSearchParams(location.search).get("span");
     this.rows.addEventListener("keydown", (event) => this.key(event));
     this.known = "";
@@ -101,7 +102,7 @@ export class TransactionPage {
   }
 
   async refresh() {
-    const answer = await json(`/api/v1/transactions/${encodeURIComponent(this.id)}`);
+    const answer = await json(`/api/v1/transactions/${encodeURIComponent(this.id)}`, undefined, this.token);
     const text = JSON.stringify(answer);
     // What is over does not change any more: the place and the focus stay.
     if (text === this.known) return;
@@ -110,7 +111,7 @@ export class TransactionPage {
     await this.samples();
   }
 
-  draw({ trace_id: id, spans, critical_path: steps, failed_at: failedAt }) {
+  draw({ trace_id: id, spans, critical_path: steps, failed_at: failedAt, log_lines: lines, log_lines_dropped: dropped, log_texts: texts }) {
     Object.assign(this, { spans, steps });
     const rows = tree(spans);
     const [top] = rows[0];
@@ -131,6 +132,28 @@ export class TransactionPage {
     show(this.rows, rows.map(([span, depth]) => this.row(span, depth)));
     this.drawCritical();
     this.drawDetail();
+    this.drawLines(lines || [], dropped || 0, texts, begin);
+  }
+
+  /** What its services wrote to logs for it, where the configuration asks for that. */
+  drawLines(lines, dropped, texts, begin) {
+    if (!lines.length) return void show(this.logs);
+    const named = new Map(this.spans.map((span) => [span.span_id, span]));
+    const place = ({ file, offset, bytes }) => `${file}${offset === null ? "" : `, byte ${offset}`}, ${bytes} bytes long`;
+    const row = (line) => h("tr", null, h("td", { class: "dim" }, `+${time((line.time_ns - begin) / 1e9)}`),
+      h("td", { class: "text" }, named.has(line.span_id) ? h("button", { type: "button", class: "plain", onclick: () => this.choose(named.get(line.span_id)) }, line.service_name) : line.service_name),
+      h("td", { class: "text line", title: place(line) }, line.text === null ? h("span", { class: "dim" }, place(line)) : h("code", null, line.text), line.cut ? h("span", { class: "dim" }, " …") : null));
+    // In this page's memory only: whoever uses this browser next has to give it again.
+    const token = h("input", { type: "password", autocomplete: "off", "aria-label": "Token" });
+    const ask = (event) => {
+      event.preventDefault();
+      this.token = token.value.trim();
+      this.refresh();
+    };
+    const asks = texts ? null : h("form", { class: "sub", onsubmit: ask }, "Not every user of this host may read logs: the texts are shown to whoever has the token of the agent's --token-file. ", token, " ", h("button", { class: "pill" }, "show texts"));
+    show(this.logs, card("Log lines", "written by threads that held these requests and no others; the place of each is shown when pointed at",
+      h("div", { class: "scroll" }, h("table", { class: "path" }, h("thead", null, h("tr", null, h("th", { scope: "col" }, "after"), h("th", { class: "text", scope: "col" }, "service"), h("th", { class: "text", scope: "col" }, "line"))), h("tbody", null, lines.map(row)))), asks,
+      dropped ? h("p", { class: "sub" }, `${counted(dropped, "line", "lines")} in between ${dropped === 1 ? "is" : "are"} not kept.`) : null));
   }
 
   row(span, depth) {

@@ -228,11 +228,24 @@ const FAILED_AT: Shape = Object(&[
     ("error_type", Text),
     ("exception_type", Optional(&Text)),
 ]);
+const LOG_LINE: Shape = Object(&[
+    ("span_id", Text),
+    ("service_name", Text),
+    ("time_ns", Integer),
+    ("file", Text),
+    ("offset", Nullable(&Count)),
+    ("bytes", Count),
+    ("text", TEXT_OR_NULL),
+    ("cut", Bool),
+]);
 pub(super) const TRANSACTION: Shape = Object(&[
     ("trace_id", Text),
     ("critical_path", List(&STEP)),
     ("failed_at", Nullable(&FAILED_AT)),
     ("spans", List(&SPAN_ROW)),
+    ("log_lines", List(&LOG_LINE)),
+    ("log_lines_dropped", Count),
+    ("log_texts", Bool),
 ]);
 const FUNCTION: Shape = Object(&[
     ("function", Text),
