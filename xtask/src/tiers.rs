@@ -37,6 +37,7 @@ const TABLE: &[(&str, Quick)] = &[
     ("harness", All),
     ("http2", Only(&["h2load_counts_what_is_found", "grpc_calls_and_what_came_of_them", "joined_in_the_middle"])),
     ("http2_bodies", Nothing),
+    ("log_lines", Only(&["lines_of_a_c_server_stand_beside_their_requests"])),
     ("matrix", Only(&["tcp_over_ipv4", "unix_sockets"])),
     ("process_ends", All),
     ("proxy", Nothing),

@@ -8,6 +8,7 @@ mod exchange_counts;
 mod harness;
 mod http2;
 mod http2_bodies;
+mod log_lines;
 mod matrix;
 mod names;
 mod narrow;
