@@ -19,6 +19,8 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// Connections at once, and requests on each.
 const CONNECTIONS: usize = 4;
 const ROUNDS: usize = 50;
+/// Transactions that are asked for at once.
+const ASKERS: usize = 16;
 
 /// An agent, and the token without which it shows no texts.
 struct Logs {
@@ -102,19 +104,24 @@ type Lines = BTreeMap<String, Vec<Value>>;
 
 /// Lines of the transactions of these paths, once all are there.
 fn lines_of(logs: &Logs, service: &str, paths: &BTreeSet<String>) -> Lines {
-    let mut found = Lines::new();
+    let (mut found, mut asked) = (Lines::new(), BTreeSet::new());
     wait("all transactions", LIMIT, || {
         let list = logs.agent.json(&format!("/api/v1/transactions?service={service}&limit=10000"));
-        let rows = list["transactions"].as_array()?.clone();
-        (rows.len() >= paths.len()).then_some(())?;
-        found.clear();
-        for row in rows {
-            let one = logs.transaction(row["trace_id"].as_str()?);
-            let path = one["spans"][0]["attributes"]["url.path"].as_str()?.to_owned();
-            if paths.contains(&path) {
-                found.insert(path, one["log_lines"].as_array()?.clone());
+        let ids = list["transactions"].as_array()?.iter().filter_map(|row| row["trace_id"].as_str().map(str::to_owned));
+        let fresh: Vec<String> = ids.filter(|id| asked.insert(id.clone())).collect();
+        // Each answer waits for the agent's next turn.
+        std::thread::scope(|scope| {
+            let one = |id: &String| logs.transaction(id);
+            let part = fresh.len().div_ceil(ASKERS).max(1);
+            let askers: Vec<_> =
+                fresh.chunks(part).map(|ids| scope.spawn(move || ids.iter().map(one).collect::<Vec<_>>())).collect();
+            for answer in askers.into_iter().flat_map(|asker| asker.join().expect("answers")) {
+                let path = answer["spans"][0]["attributes"]["url.path"].as_str().unwrap_or_default().to_owned();
+                if paths.contains(&path) {
+                    found.insert(path, answer["log_lines"].as_array().cloned().unwrap_or_default());
+                }
             }
-        }
+        });
         (found.len() == paths.len()).then_some(())
     });
     found
@@ -160,7 +167,7 @@ fn lines_of_a_c_server_stand_beside_their_requests() {
     let Some(_turn) = begin("log lines c", &["cc"]) else { return };
     let dir = scratch();
     let program = compile(dir.path(), "log_lines");
-    let logs = Logs::start(dir.path(), "\"logs-c\"", "");
+    let logs = Logs::start(dir.path(), "\"logs-c\"", "max_rate = 100000");
     let (named, other) = (dir.path().join("c.log"), dir.path().join("quiet.log"));
     let server = Server::start("logs-c", dir.path(), Command::new(&program).arg(&named));
     let quiet = Server::start("quiet", dir.path(), Command::new(&program).arg(&other));
@@ -275,7 +282,7 @@ fn what_nothing_tells_apart_stands_beside_no_request() {
     // One buffer for all threads: whoever fills it writes the lines of others.
     let dir = scratch();
     let program = compile(dir.path(), "log_lines");
-    let logs = Logs::start(dir.path(), "\"logs-shared\"", "");
+    let logs = Logs::start(dir.path(), "\"logs-shared\"", "max_rate = 100000");
     let server =
         Server::start("logs-shared", dir.path(), Command::new(&program).arg(dir.path().join("c.log")).arg("shared"));
     warm_up(&logs.agent, "logs-shared", Client::new(server.address, true));

@@ -27,7 +27,11 @@ pub enum LogLineMode {
 
 /// The programs, the functions at whose ends they are, and what is lost without them.
 const PROGRAMS: [(&str, &str, &str); 2] = [
-    ("log_written", "vfs_write", "the ends of all system calls are looked at instead, which costs each some 50 ns"),
+    (
+        "log_written",
+        "vfs_write",
+        "the ends of all system calls are looked at instead, which costs each tens of nanoseconds",
+    ),
     ("log_written_pieces", "vfs_writev", "lines that programs write by writev are not seen"),
 ];
 /// The one that stands in where the kernel lets nothing hang on the end of a function.
