@@ -133,6 +133,9 @@ pub const STATE_EXITING: u8 = 1 << 1;
 /// [`Wake`]: since its last operation or wake-up the thread itself read a reply or was given work. Other wake-ups only
 /// mark the end of one stretch of work.
 pub const WAKE_RESULT: u8 = 1 << 0;
+/// [`Wake`]: the thread, which runs no task of its runtime, woke the task that [`Wake::address`] names as in [`Op::entity`]. Of the rest
+/// only the counters count; such records are not numbered.
+pub const WAKE_TASK: u8 = 1 << 1;
 /// [`InbandContext`]: sent (set) or received (clear).
 pub const INBAND_TX: u8 = 1 << 0;
 /// [`InbandContext`]: no context travels. The thread reads a request that came without a context; this names the
@@ -590,7 +593,7 @@ wire! {
         pub wakee: u32,
         /// Number of this record among its thread's, shared with [`Op::nth`].
         pub nth: u32,
-        /// The futex.
+        /// The futex; with [`WAKE_TASK`] the task.
         pub address: u64,
         /// When the woken thread fell asleep.
         pub slept_at: u64,

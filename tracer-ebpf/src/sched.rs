@@ -37,7 +37,7 @@ const STALE: u64 = 10_000_000;
 /// switch-in, plus its slice since. The scheduler may not charge interrupts within the slice to the task, so this can
 /// run ahead of it, but only by what it has not counted yet.
 #[inline(always)]
-fn used(task: Task, now: u64) -> u64 {
+pub(crate) fn used(task: Task, now: u64) -> u64 {
     let counted = task.exec();
     // SAFETY: this CPU's element.
     let seen = CPUS.get_ptr(0).map_or((0, 0, 0), |cpu| unsafe { ((*cpu).task, (*cpu).exec_in, (*cpu).switch_in) });
@@ -69,6 +69,12 @@ pub(crate) fn counters(task: Task, thread: &mut Thread, now: u64) -> ThreadCount
     if thread.base_at == 0 {
         first_seen(task, thread, since(task, now), exec.saturating_sub(now.saturating_sub(since(task, now))));
     }
+    counters_of_seen(task, thread, exec, now)
+}
+
+/// The same of a task that was seen before, and has used `exec` ([`used`]).
+#[inline(always)]
+pub(crate) fn counters_of_seen(task: Task, thread: &mut Thread, exec: u64, now: u64) -> ThreadCounters {
     if thread.waiting != 0 {
         thread.waiting = 0;
         thread.idle_end = since(task, now);

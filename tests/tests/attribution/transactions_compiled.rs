@@ -264,6 +264,51 @@ fn tokio_wakers_on_demand() {
     assert!(score.right as f64 >= 0.95 * made as f64, "{score:?}");
 }
 
+/// Threads of `spawn_blocking` make no operation on a socket: whom they worked for shows when they wake its task. Wake-ups are watched
+/// without a switch, because their CPU is no request's.
+#[test]
+fn what_spawn_blocking_runs() {
+    let Some(_turn) = begin("transactions_tokio_blocking", &["cc"]) else { return };
+    let dir = scratch();
+    let agent = Agent::start(dir.path(), &["--nice=-10"]);
+    let name = "tokioblocking";
+    let mut command = Command::new(built("tree-tokio"));
+    let server = Server::start(name, dir.path(), command.env("UPSTREAM_PORT", "9").env("BURN_US", "2000"));
+    let ask = |prefix: &str, connections: u64, requests: u64| {
+        let request = |c: u64, r: u64| Request::get(format!("/blocking/{prefix}{c}x{r}"));
+        let loads = (0..connections).map(|c| (0..requests).map(|r| request(c, r)).collect()).collect();
+        assert!(load::run(server.address, loads).broken().is_empty(), "{prefix}");
+    };
+    let hits = || agent.metrics().sum("tracer_uprobe_hits_total", &[("probe", "tokio_woken")]);
+    let rounds = std::cell::Cell::new(0);
+    wait("wake-ups to be watched", Duration::from_secs(60), || {
+        rounds.set(rounds.get() + 1);
+        ask(&format!("w{}-", rounds.get()), 16, 8);
+        (hits() > 0.0).then_some(())
+    });
+    let process = [server.process.pid()];
+    for connections in [1, 16] {
+        let prefix = format!("m{connections}-");
+        let (made, before) = (320, cpu_s(&process));
+        ask(&prefix, connections, made as u64 / connections);
+        let used = cpu_s(&process) - before;
+        let mut tail = Tail::new(&agent.transactions);
+        let is_asked = |span: &Span| span.server && span.path.starts_with(&format!("/blocking/{prefix}"));
+        assert_eq!(tail.until(made, Duration::from_secs(20), is_asked), made, "every request");
+        let cpu: Vec<f64> = tail.spans.iter().filter(|span| is_asked(span)).map(|span| span.cpu_s).collect();
+        let (sum, least) = (cpu.iter().sum::<f64>(), cpu.iter().filter(|cpu| **cpu >= 0.0015).count());
+        figure(
+            "spawn_blocking",
+            &format!("{connections} clients: {sum:.3} of {used:.3} s, {least} of {made} at least 1.5 ms"),
+        );
+        // The system counts in hundredths of a second. A result that is there before its task asks for it wakes nobody, as where that
+        // task's thread lost its CPU to the one that computes.
+        assert!(sum >= 0.7 * (used - 0.02) && sum <= used + 0.02, "{sum} of {used} s");
+        assert!(least >= made * 7 / 10, "{least} of {made} requests have what was computed for them");
+    }
+    agent.stop();
+}
+
 /// With goroutine wake-ups enabled, for goroutines that wait for work; in CI only the newest Go.
 fn ready(test: &str, application: &Application, short: bool) {
     let modes: Vec<Mode> = go_modes()

@@ -4,20 +4,26 @@
 //! ([`tracer_common::runtime::TOKIO_WATCHED`], [`tracer_common::runtime::TOKIO_WATCHABLE`]), or 0.
 
 use aya_ebpf::{
-    helpers::generated::bpf_ktime_get_ns,
+    helpers::generated::{bpf_get_smp_processor_id, bpf_ktime_get_ns},
     macros::{map, uprobe},
     maps::LruHashMap,
     programs::ProbeContext,
 };
 use tracer_common::{
-    event::{TASK_EDGE_CREATED, TASK_EDGE_WOKE},
+    event::{Header, Kind, TASK_EDGE_CREATED, TASK_EDGE_WOKE, WAKE_TASK, Wake},
     limits::WOKEN_MAX,
     lost::Lost,
     runtime::{AT_UNKNOWN, KIND_TOKIO, Runtime, TOKIO_WATCHABLE, TOKIO_WATCHED, UserProbe},
 };
 
 use super::{hit, named, of, task_edge};
-use crate::{emit, kernel::task::Task, socket::user};
+use crate::{
+    emit,
+    kernel::task::Task,
+    sched::{counters_of_seen, used},
+    socket::user,
+    storage::THREADS,
+};
 
 /// In a task's data (`runtime::task::core::Cell`, since 1.22; `repr(C)`): its number, behind the header and the
 /// scheduler.
@@ -133,7 +139,7 @@ pub(crate) fn tokio_spawned(ctx: ProbeContext) -> u32 {
 }
 
 /// hook: uprobes in `tokio::runtime::task::waker::wake_by_val` and `wake_by_ref`. Emits
-/// [`tracer_common::event::TaskEdge`].
+/// [`tracer_common::event::TaskEdge`] or [`Wake`].
 #[uprobe]
 pub(crate) fn tokio_woken(ctx: ProbeContext) -> u32 {
     hit(&ctx, UserProbe::TokioWoken);
@@ -151,11 +157,54 @@ pub(crate) fn tokio_woken(ctx: ProbeContext) -> u32 {
         emit::count(Lost::Runtime);
         return 0;
     }
+    if parent == 0 {
+        // First, as the verifier walks what follows once for each way to remember.
+        woken_from_outside(task, tgid, named(runtime, child));
+    }
     remember(&TokioTaskKey { tgid: tgid as u64, number: child });
-    // Woken outside of tasks, by itself, or by a worker that handled its sockets and timers.
+    // Woken by itself, or by a worker that handled its sockets and timers.
     if parent == 0 || parent == child || !is_task(&TokioTaskKey { tgid: tgid as u64, number: parent }) {
         return 0;
     }
     task_edge(task, tgid, runtime, TASK_EDGE_WOKE, named(runtime, child), named(runtime, parent));
     0
+}
+
+/// A thread that runs no task woke one: what it did before was mostly for that one (`spawn_blocking`, a pool of threads). Threads that
+/// hold a request run tasks, and wake others for their sockets.
+#[inline(always)]
+fn woken_from_outside(waker: Task, tgid: u32, entity: u64) {
+    let thread = THREADS.get(waker.0, false);
+    if thread.is_null() {
+        return;
+    }
+    // SAFETY: not null; the current thread's own.
+    let thread = unsafe { &mut *thread };
+    // It has not left a CPU yet: nothing is known of it.
+    if thread.holds != 0 || thread.base_at == 0 {
+        return;
+    }
+    // SAFETY: no argument.
+    let now = unsafe { bpf_ktime_get_ns() };
+    let record = Wake {
+        header: Header {
+            kind: Kind::Wake as u8,
+            flags: WAKE_TASK,
+            // SAFETY: no argument.
+            cpu: unsafe { bpf_get_smp_processor_id() } as u16,
+            len: size_of::<Wake>() as u32,
+            nanos: now,
+            tgid,
+            tid: waker.tid(),
+        },
+        wakee: 0,
+        nth: 0,
+        address: entity,
+        slept_at: 0,
+        given_at: 0,
+        given_by: 0,
+        reserved: 0,
+        counters: counters_of_seen(waker, thread, used(waker, now), now),
+    };
+    emit::event(&record, Lost::RingThread);
 }

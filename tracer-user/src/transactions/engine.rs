@@ -30,7 +30,7 @@ mod verdicts;
 
 use std::collections::VecDeque;
 
-use tracer_common::event::{Fork, OPEN_MIDSTREAM, Open, State, TASK_EDGE_TURNED, TASK_EDGE_WOKE, Wake};
+use tracer_common::event::{Fork, OPEN_MIDSTREAM, Open, State, TASK_EDGE_TURNED, TASK_EDGE_WOKE, WAKE_TASK, Wake};
 use tracer_common::policy::CapturePolicy;
 
 use super::charges::Charges;
@@ -220,6 +220,12 @@ impl Engine {
     /// A thread woke another.
     fn woken(&mut self, wake: &Wake, out: &mut Vec<Output>) {
         self.world.advance(wake.header.nanos);
+        if wake.header.flags & WAKE_TASK != 0 {
+            if let Some(owner) = self.tasks.worked_for(&mut self.world, wake) {
+                self.charge_wake(wake, owner, out);
+            }
+            return;
+        }
         self.follow(&wake.header, wake.nth);
         if let Some(owner) = self.thread_pools.woken(&mut self.world, wake) {
             self.charge_wake(wake, owner, out);

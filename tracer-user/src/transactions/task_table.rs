@@ -78,6 +78,8 @@ pub struct AnsweredRequest {
 /// An interval of a task's time.
 #[derive(Clone, Debug)]
 struct Interval {
+    /// Its task.
+    entity: u64,
     began: Nanos,
     maker: Id,
     losses: u32,
@@ -249,6 +251,7 @@ impl TaskTable {
         let (calls, made) = (SmallVec::new(), SmallVec::new());
         let (provisional_parent, answer, doubt) = (kind(entity) == KIND_TOKIO && maker != 0, None, None);
         self.intervals.push_back(Interval {
+            entity,
             began: now,
             maker,
             losses,
@@ -333,6 +336,26 @@ impl TaskTable {
     pub(super) fn serving_since(&self, tgid: u32, entity: u64) -> (Id, Nanos) {
         let task = self.task(tgid, entity);
         self.interval(task.now).filter(|_| task.reads != 0).map_or((0, 0), |interval| (task.now, interval.began))
+    }
+
+    /// The task that reads the requests this one works for, itself or one that spawned it, and from which connection; `None`: unknown,
+    /// or what it was spawned for is answered.
+    pub(super) fn reader(&self, tgid: u32, entity: u64, over: &impl Fn(Slot) -> bool) -> Option<(u64, u64)> {
+        let task = self.task(tgid, entity);
+        if task.reads != 0 {
+            return (!task.mixed).then_some((entity, task.reads));
+        }
+        let mut id = task.maker;
+        for _ in 0..DEPTH {
+            let interval = self.interval(id).filter(|interval| interval.losses == self.losses(tgid))?;
+            let maker = self.task(tgid, interval.entity);
+            if maker.reads != 0 {
+                let is_open = maker.now == id && interval.answer.is_none_or(|answer| !over(answer.request));
+                return (is_open && !maker.mixed).then_some((interval.entity, maker.reads));
+            }
+            id = interval.maker;
+        }
+        None
     }
 
     /// Whether a task reads requests or was spawned by a known task.

@@ -165,6 +165,8 @@ pub struct Thread {
     pub lap: Option<Box<EventLoop>>,
     /// Calls it made while it held no request.
     pub detached_calls: DetachedCalls,
+    /// It reads requests for tasks of tokio: it runs them.
+    pub serves_tasks: bool,
     /// A thread waited for the result of such a call: this one works for others.
     pub works: bool,
     /// What kind of thread it is, by its past behaviour.
@@ -217,6 +219,7 @@ impl Thread {
             received: Received::default(),
             lap: None,
             detached_calls: DetachedCalls::default(),
+            serves_tasks: false,
             works: false,
             kind: ThreadKind::default(),
             requests: RequestUse::default(),

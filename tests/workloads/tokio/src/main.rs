@@ -1,5 +1,5 @@
 //! A server of tokio and hyper: `GET /MODE/ID` calls `/b/ID/kN/dT` of the upstream. It first computes for as many microseconds of
-//! CPU as `BURN_US` says.
+//! CPU as `BURN_US` says; `blocking` does so in a thread of `spawn_blocking`, and calls nothing.
 
 use std::collections::hash_map::RandomState;
 use std::convert::Infallible;
@@ -126,9 +126,14 @@ fn burn(time: Duration) {
 }
 
 async fn serve(shared: &Arc<Shared>, path: &str) -> io::Result<()> {
-    burn(shared.burn);
     let mut words = path.split('/').skip(1);
     let (mode, ident) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let time = shared.burn;
+    if mode == "blocking" {
+        tokio::task::spawn_blocking(move || burn(time)).await?;
+        return Ok(());
+    }
+    burn(time);
     match mode {
         "direct" => shared.ask(ident, 0).await?,
         "naps" => {

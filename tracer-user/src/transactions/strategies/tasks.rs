@@ -3,7 +3,7 @@
 mod decision;
 pub(crate) mod wakers;
 
-use tracer_common::event::{Op, TASK_EDGE_WATCHED, TaskEdge};
+use tracer_common::event::{Header, Op, TASK_EDGE_WATCHED, TaskEdge, Wake};
 use tracer_common::runtime::{KIND_JAVA, KIND_TOKIO};
 
 use crate::model::{Nanos, Side};
@@ -16,6 +16,7 @@ use crate::transactions::strategies::tasks::decision::decide_by_task;
 use crate::transactions::strategies::tasks::wakers::Wakers;
 use crate::transactions::task_identity::{is_named, is_python, is_unique, kind};
 use crate::transactions::task_table::{AnsweredRequest, Id, OtherRequests, TaskTable, Works};
+use crate::transactions::thread::Target;
 use crate::transactions::world::World;
 
 /// Times the report of a call is deferred until its task's request is known.
@@ -187,6 +188,11 @@ impl Tasks {
 
     /// The task of an operation read a request.
     pub(crate) fn read(&mut self, world: &mut World, cookie: u64, op: &Op) {
+        if kind(op.entity) == KIND_TOKIO
+            && let Some(thread) = world.thread(op.header.tid, op.header.tgid, op.header.nanos)
+        {
+            thread.serves_tasks = true;
+        }
         for (call, doubt) in self.table.reads(op, cookie) {
             let Some(live) = world.spans.get_mut(call) else { continue };
             match live.client.cause.state {
@@ -198,6 +204,30 @@ impl Tasks {
                 _ => {}
             }
         }
+    }
+
+    /// A thread that runs no task woke one: for whom it worked until then, if its work is to be charged now. That is the one request that
+    /// the task, or the one that spawned it, has read and not answered.
+    pub(crate) fn worked_for(&self, world: &mut World, wake: &Wake) -> Option<Target> {
+        let Header { tgid, tid, nanos, .. } = wake.header;
+        if !is_named(wake.address) {
+            return None;
+        }
+        // A runtime on one thread wakes tasks for their sockets between them.
+        let thread = world.thread(tid, tgid, nanos)?;
+        if thread.serves_tasks {
+            return None;
+        }
+        let spans = &world.spans;
+        let over = |slot: Slot| spans.get(slot).is_none_or(|live| live.end != 0);
+        let request = self.table.reader(tgid, wake.address, &over).and_then(|(reader, cookie)| {
+            let of_reader = |live: &OpenSpan| live.side == Side::Server && live.read_as == reader && live.end == 0;
+            let connection = world.connections.get(&cookie)?;
+            let mut open = connection.spans().filter(|slot| spans.get(*slot).is_some_and(of_reader));
+            let first = open.next()?;
+            (open.next().is_none() && spans.get(first).is_some_and(|live| !live.multiplexed)).then_some(first)
+        });
+        Some(request.map_or(Target::Overhead, |slot| Target::of(spans, slot)))
     }
 
     /// The task of an operation begins the answer of a request.

@@ -1,6 +1,8 @@
 //! Tokio tasks: their own calls, the calls of tasks they spawn, and tasks that serve a connection.
 
-use tracer_common::event::{ENTITY_BITS, TASK_EDGE_CREATED, TASK_EDGE_WATCHED, TASK_EDGE_WOKE, TaskEdge};
+use tracer_common::event::{
+    ENTITY_BITS, TASK_EDGE_CREATED, TASK_EDGE_WATCHED, TASK_EDGE_WOKE, TaskEdge, WAKE_TASK, Wake,
+};
 use tracer_common::runtime::KIND_TOKIO;
 
 use super::*;
@@ -360,4 +362,68 @@ fn work_before_a_send_is_the_parents_where_there_is_one() {
     assert_eq!(of("/1/a").1.parent, Some(of("/1").0.id));
     let costs = ["/1", "/2", "/1/a"].map(|path| of(path).0.cost.cpu);
     assert_eq!((costs, tokio.host.overhead()), ([105, 5, 0], 0));
+}
+
+/// A thread that runs no tasks.
+const POOL: u32 = 9;
+
+impl Tokio {
+    /// A thread computes, after it waited for work, and wakes `task` with the result.
+    fn computes(&mut self, tid: u32, cpu: u64, task: u64) -> &mut Self {
+        self.host.waits(tid, false).works(tid, cpu);
+        self.gives_back(tid, task)
+    }
+
+    fn gives_back(&mut self, tid: u32, task: u64) -> &mut Self {
+        let counters = *self.host.counters.entry(tid).or_default();
+        let kind = Kind::Wake as u8;
+        let header = Header { kind, flags: WAKE_TASK, nanos: self.host.nanos, tgid: 1, tid, ..Header::default() };
+        let wake = Wake { header, address: named(task), counters, ..Wake::default() };
+        self.host.engine.record(&Record::Wake(wake), &mut self.host.out);
+        self
+    }
+
+    /// CPU of each request by its path, and that of none.
+    fn costs(&mut self) -> (Vec<(String, u64)>, u64) {
+        let spans = self.host.finish();
+        let costs = spans.iter().map(|(live, _)| (live.request.path.to_string(), live.cost.cpu)).collect();
+        (costs, self.host.overhead())
+    }
+}
+
+#[test]
+fn what_a_thread_without_tasks_computes_is_for_the_request_of_the_task_it_wakes() {
+    let mut tokio = Tokio::new();
+    tokio.reads(FIRST, "/1").reads(SECOND, "/2").spawns(FIRST, CHILD).spawns(CHILD, OTHER);
+    // Before the first wake-up, the thread is not known.
+    tokio.gives_back(POOL, FIRST).computes(POOL, 100, FIRST).computes(POOL, 1000, OTHER).computes(POOL, 200, SECOND);
+    // The next one's work was in the queue already.
+    tokio.host.works(POOL, 2000);
+    tokio.gives_back(POOL, SECOND).answers(SECOND).answers(FIRST);
+    assert_eq!(tokio.costs(), (vec![("/1".into(), 1105), ("/2".into(), 2205)], 0));
+}
+
+#[test]
+fn what_a_thread_computes_for_no_open_request_is_overhead() {
+    let mut tokio = Tokio::new();
+    tokio.reads(FIRST, "/1").spawns(FIRST, CHILD).gives_back(POOL, FIRST).answers(FIRST);
+    // Its request is answered; it reads none; nobody knows it.
+    tokio.computes(POOL, 100, FIRST).computes(POOL, 200, CHILD).computes(POOL, 400, SENDER);
+    // The spawned one is still the first request's when its maker reads the second.
+    tokio.reads(FIRST, "/2").computes(POOL, 800, CHILD).answers(FIRST);
+    // Two of a connection are open: which of them is not known.
+    let two = get("/3") + &get("/4");
+    tokio.polls(SECOND).reads(7, SECOND, two);
+    tokio.computes(POOL, 1600, SECOND).answers(SECOND).answers(SECOND);
+    let (costs, overhead) = tokio.costs();
+    assert_eq!((costs.iter().map(|(_, cpu)| cpu).sum::<u64>(), overhead), (20, 3100), "{costs:?}");
+}
+
+#[test]
+fn a_thread_that_runs_tasks_wakes_them_for_their_sockets() {
+    let mut tokio = Tokio::new();
+    tokio.reads(FIRST, "/1").reads(SECOND, "/2");
+    tokio.host.works(7, 100);
+    tokio.gives_back(7, FIRST).answers(SECOND).answers(FIRST);
+    assert_eq!(tokio.costs(), (vec![("/1".into(), 5), ("/2".into(), 105)], 0));
 }
