@@ -1,4 +1,5 @@
-//! Watches wake-ups between tasks in processes whose calls have no parent without, and stops where that costs too much.
+//! Watches wake-ups between tasks in processes whose calls have no parent without, or whose CPU is no request's, and stops where that
+//! costs too much or shows nothing.
 
 use tracer_common::runtime::UserProbe;
 
@@ -17,14 +18,23 @@ impl Agent {
             match decision {
                 WakeDecision::Watch => {
                     log::info!(
-                        "process {pid}: many calls have no parent: which task wakes which is watched from now on"
+                        "process {pid}: many calls have no parent, or much CPU is no request's: which task wakes which is watched from now on"
                     );
                     finder.watch_wakes(pid);
                 }
                 WakeDecision::TooCostly => finder.too_costly(pid),
-                WakeDecision::Stop => {
-                    let Some(look) = finder.unwatch_wakes(pid) else { continue };
-                    log::warn!("process {pid}: to see which task wakes which costs too much of its CPU: not any more");
+                WakeDecision::Stop | WakeDecision::Useless => {
+                    let is_costly = decision == WakeDecision::Stop;
+                    let Some(look) = finder.unwatch_wakes(pid, is_costly) else { continue };
+                    if is_costly {
+                        log::warn!(
+                            "process {pid}: to see which task wakes which costs too much of its CPU: not any more"
+                        );
+                    } else {
+                        log::info!(
+                            "process {pid}: which task wakes which does not show whose its CPU is: not watched any more"
+                        );
+                    }
                     self.kernel.detach_user(pid, Some(look));
                     pipeline.stop_watching_wakes(pid);
                 }

@@ -34,7 +34,7 @@ impl Tasks {
         let waiting = "Processes that began to serve requests and whose runtime the agent has not detected yet: it \
                        does not tell their tasks apart until then.";
         let wakes = "Processes by whether the agent sees which task wakes which: watched (configured, or calls had no parent \
-                     without), too_costly (they have none, and it would cost too much of the process's CPU).";
+                     without, or CPU was no request's), too_costly (they have none, and it would cost too much of the process's CPU).";
         let wakes = Opts::new("tracer_runtime_wakes_processes", wakes);
         let tls_files = "Files with TLS libraries by state: traced (what they read and write is seen), refused (this \
                          version is not known, it lacks functions, or there are too many). See docs/tls.md.";

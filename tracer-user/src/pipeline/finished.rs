@@ -57,6 +57,8 @@ impl Pipeline {
         if span.side == Side::Client {
             span.called_from = self.profiles.call_ended(&span);
             self.wake_demand.call(span.pid, matches!(span.grade, Grade::Certain | Grade::Confirmed));
+        } else {
+            self.wake_demand.request(span.pid);
         }
         let mut threshold = || self.slow.threshold(&self.stats, class, self.engine.now());
         let over = |threshold: &Nanos| span.side == Side::Server && span.duration() > *threshold;

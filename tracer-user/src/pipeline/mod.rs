@@ -43,6 +43,7 @@ use crate::tail_sampling::TailSampling;
 use crate::transactions::engine::Engine;
 use crate::transactions::limits::Limits;
 use crate::transactions::output::Output;
+use crate::transactions::process_costs::ProcessWork;
 use crate::transactions::slot::Slot;
 use crate::workloads::Workloads;
 
@@ -659,6 +660,7 @@ impl Pipeline {
         for (tgid, work, cpu) in self.engine.take_process_costs() {
             self.workloads.spend(tgid, work, cpu);
             self.subsystems.spend(tgid, work, cpu);
+            self.wake_demand.used(tgid, work != ProcessWork::Other, cpu);
         }
         let now = self.engine.now();
         self.settle_roots(now);

@@ -375,11 +375,11 @@ impl Finder {
         self.watchable.get(&pid).is_some_and(|watchable| watchable.look == Some(look))
     }
 
-    /// The run in which these probes were attached in a process: they are to be detached.
-    pub fn unwatch_wakes(&mut self, pid: u32) -> Option<u64> {
+    /// The run in which these probes were attached in a process: they are to be detached, because they cost too much or show nothing.
+    pub fn unwatch_wakes(&mut self, pid: u32, is_costly: bool) -> Option<u64> {
         let watchable = self.watchable.get_mut(&pid)?;
         if let Some(known) = self.known.get_mut(&pid) {
-            known.wakes = WakesSeen::TooCostly;
+            known.wakes = if is_costly { WakesSeen::TooCostly } else { WakesSeen::No };
         }
         watchable.look.take()
     }

@@ -1,5 +1,6 @@
-//! Decides in which processes wake-ups between tasks are watched on demand: where many calls have no parent without them, and as long
-//! as that costs little of the process's CPU. Pure: what is counted and the time come from the caller.
+//! Decides in which processes wake-ups between tasks are watched on demand: where many calls have no parent without them, or much CPU
+//! is no request's, and as long as that costs little of the process's CPU. Where it turns out that wake-ups do not show whose that CPU is,
+//! they are watched no longer. Pure: what is counted and the time come from the caller.
 
 use rustc_hash::FxHashMap;
 
@@ -10,9 +11,14 @@ const WINDOW: u64 = 5;
 /// Least calls without a parent in a window, and their least share of all, as one in so many.
 const ORPHANS: u64 = 32;
 const SHARE: u64 = 20;
+/// Least requests in a window, and least percent of the CPU that is no request's, where that is the reason.
+const REQUESTS: u64 = 32;
+const NOBODYS: u64 = 25;
+/// Windows after which less than a quarter of that share has gone, and so does the watching.
+const PROBATION: u32 = 3;
 /// CPU that a hit of a probe costs the process, nanoseconds: the trap, and the record.
 const HIT: u64 = 2_000;
-/// Hits a call where nothing was counted yet.
+/// Hits a call, or a request where these are more, where nothing was counted yet.
 const HITS: u64 = 6;
 /// Most of a process's CPU that its probes may take, percent: half the share of its calls that have no parent, so that few such calls may
 /// cost little, and never more than this.
@@ -29,9 +35,18 @@ enum State {
     /// Not: it has not needed it, or it would cost too much.
     Unwatched,
     /// It is, and cost too much in so many windows in a row: one and a half times what was affordable (percent) when that began.
-    Watched { costly: u32, affordable: u64 },
-    /// It cost too much: not for so many windows more.
+    Watched { costly: u32, affordable: u64, trial: Option<Trial> },
+    /// It cost too much, or showed nothing: not for so many windows more.
     Paused(u32),
+}
+
+/// Whether wake-ups show whose the CPU is that was no request's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Trial {
+    /// Its share when it began, percent.
+    before: u64,
+    /// Windows left.
+    windows: u32,
 }
 
 /// A process whose wake-ups can be watched.
@@ -41,8 +56,38 @@ struct Process {
     /// Calls since the last decision, and those of them without a parent.
     calls: u64,
     orphans: u64,
+    /// Requests since then; CPU that is a request's and that is none's, nanoseconds.
+    requests: u64,
+    charged: u64,
+    nobodys: u64,
     /// Its CPU at the last decision, nanoseconds.
     cpu: u64,
+}
+
+/// What a process lacks without its wake-ups, percent; 0: too little to watch them.
+#[derive(Clone, Copy, Debug)]
+struct Lacking {
+    calls: u64,
+    cpu: u64,
+}
+
+impl Process {
+    /// What its probes' hits go by.
+    fn work(&self) -> u64 {
+        self.calls.max(self.requests)
+    }
+
+    /// Share of its CPU that is no request's, percent.
+    fn nobodys_percent(&self) -> u64 {
+        self.nobodys.saturating_mul(100) / self.nobodys.saturating_add(self.charged).max(1)
+    }
+
+    fn lacking(&self) -> Lacking {
+        let is_many = self.orphans >= ORPHANS && self.orphans * SHARE >= self.calls;
+        let calls = if is_many { self.orphans.saturating_mul(100) / self.calls.max(1) } else { 0 };
+        let nobodys = self.nobodys_percent();
+        Lacking { calls, cpu: if self.requests >= REQUESTS && nobodys >= NOBODYS { nobodys } else { 0 } }
+    }
 }
 
 /// What is to be done in a process.
@@ -52,6 +97,8 @@ pub enum WakeDecision {
     Watch,
     /// Stop watching: it costs too much.
     Stop,
+    /// Stop watching: it does not show whose the CPU is.
+    Useless,
     /// It needs watching, which would cost too much.
     TooCostly,
 }
@@ -73,7 +120,9 @@ impl WakeDemand {
             self.refused += 1;
             return;
         }
-        self.processes.entry(pid).or_insert(Process { state: State::Unwatched, calls: 0, orphans: 0, cpu });
+        let (calls, orphans, requests, charged, nobodys) = (0, 0, 0, 0, 0);
+        let process = Process { state: State::Unwatched, calls, orphans, requests, charged, nobodys, cpu };
+        self.processes.entry(pid).or_insert(process);
     }
 
     /// The process is gone or runs another program.
@@ -89,6 +138,20 @@ impl WakeDemand {
         }
     }
 
+    /// A process answered a request.
+    pub fn request(&mut self, pid: u32) {
+        if let Some(process) = self.processes.get_mut(&pid) {
+            process.requests += 1;
+        }
+    }
+
+    /// A process used so many nanoseconds of CPU, for a request that it serves or for none.
+    pub fn used(&mut self, pid: u32, is_requests: bool, cpu: u64) {
+        if let Some(process) = self.processes.get_mut(&pid) {
+            *(if is_requests { &mut process.charged } else { &mut process.nobodys }) += cpu;
+        }
+    }
+
     /// Once a second: what is to be done in which processes. `hits`: of the probes in all of them so far; `cpu`: what a process has
     /// used, nanoseconds.
     pub fn tick(&mut self, hits: u64, cpu: impl Fn(u32) -> Option<u64>) -> Vec<(u32, WakeDecision)> {
@@ -98,41 +161,56 @@ impl WakeDemand {
         }
         let hit = hits.saturating_sub(std::mem::replace(&mut self.hits, hits));
         let is_watched = |process: &Process| matches!(process.state, State::Watched { .. });
-        let calls: u64 = self.processes.values().filter(|process| is_watched(process)).map(|one| one.calls).sum();
+        let calls: u64 = self.processes.values().filter(|process| is_watched(process)).map(Process::work).sum();
         let mut watched = self.processes.values().filter(|process| is_watched(process)).count();
         let mut decisions = Vec::new();
         for (pid, process) in &mut self.processes {
             let Some(now) = cpu(*pid) else { continue };
             let used = now.saturating_sub(std::mem::replace(&mut process.cpu, now));
-            let (made, orphans) = (std::mem::take(&mut process.calls), std::mem::take(&mut process.orphans));
+            let made = process.work();
+            let lacking = process.lacking();
+            let lacks_calls = lacking.calls != 0;
+            let lacks = lacking.calls.max(lacking.cpu);
+            let nobodys = process.nobodys_percent();
+            (process.calls, process.orphans, process.requests) = (0, 0, 0);
+            (process.charged, process.nobodys) = (0, 0);
             let nanos = |hits: u64| hits.saturating_mul(HIT).saturating_mul(100);
             match process.state {
-                State::Unwatched if orphans >= ORPHANS && orphans * SHARE >= made => {
-                    let affordable = (orphans.saturating_mul(50) / made.max(1)).min(AFFORDABLE);
+                State::Unwatched if lacks != 0 => {
+                    let affordable = (lacks / 2).min(AFFORDABLE);
                     if nanos(made.saturating_mul(HITS)) > used.saturating_mul(affordable) {
-                        decisions.push((*pid, WakeDecision::TooCostly));
+                        if lacks_calls {
+                            decisions.push((*pid, WakeDecision::TooCostly));
+                        }
                     } else if watched < WATCHED {
                         watched += 1;
-                        process.state = State::Watched { costly: 0, affordable };
+                        let trial = (!lacks_calls).then_some(Trial { before: nobodys, windows: PROBATION });
+                        process.state = State::Watched { costly: 0, affordable, trial };
                         decisions.push((*pid, WakeDecision::Watch));
                     } else {
                         self.refused += 1;
                     }
                 }
                 State::Unwatched => {}
-                State::Watched { costly, affordable } => {
+                State::Watched { trial: Some(Trial { before, windows: 0 }), .. } if nobodys * 4 > before * 3 => {
+                    decisions.push((*pid, WakeDecision::Useless));
+                    process.state = State::Paused(PAUSE);
+                }
+                State::Watched { costly, affordable, trial } => {
+                    let trial = trial.filter(|trial| trial.windows > 0 && !lacks_calls);
+                    let trial = trial.map(|trial| Trial { windows: trial.windows - 1, ..trial });
                     let own =
                         if calls == 0 { hit } else { (u128::from(hit) * u128::from(made) / u128::from(calls)) as u64 };
                     let costs = own.saturating_mul(HIT);
                     let most = used.saturating_sub(costs).saturating_mul(affordable) / 2 * 3;
                     let is_costly = nanos(own) > most;
                     process.state = match costly {
-                        0 if is_costly => State::Watched { costly: 1, affordable },
+                        0 if is_costly => State::Watched { costly: 1, affordable, trial },
                         _ if is_costly => {
                             decisions.push((*pid, WakeDecision::Stop));
                             State::Paused(PAUSE)
                         }
-                        _ => State::Watched { costly: 0, affordable },
+                        _ => State::Watched { costly: 0, affordable, trial },
                     };
                 }
                 State::Paused(windows) => {
@@ -227,5 +305,35 @@ mod tests {
         assert_eq!(decided.len(), WATCHED);
         demand.forget(decided[0].0);
         assert_eq!(demand.processes.len(), PROCESSES - 1);
+    }
+
+    /// A window with requests but without calls; CPU in milliseconds, and how much of it is no request's.
+    fn serving(demand: &mut WakeDemand, requests: u64, cpu: u64, nobodys: u64) -> Vec<(u32, WakeDecision)> {
+        (0..requests).for_each(|_| demand.request(PID));
+        demand.used(PID, true, (cpu - nobodys) * 1_000_000);
+        demand.used(PID, false, nobodys * 1_000_000);
+        window(demand, (0, 0), cpu, 0)
+    }
+
+    #[test]
+    fn much_cpu_that_is_no_requests_is_a_reason_as_long_as_that_shows_whose() {
+        let mut demand = demand();
+        assert_eq!(serving(&mut demand, REQUESTS - 1, 1000, 900), [], "few requests");
+        assert_eq!(serving(&mut demand, 500, 1000, 240), [], "little of it");
+        // 12 % of that CPU: nobody waits for parents of calls.
+        assert_eq!(serving(&mut demand, 10_000, 1000, 900), []);
+        assert_eq!(serving(&mut demand, 500, 1000, 600), [(PID, WakeDecision::Watch)]);
+        for _ in 0..2 * PROBATION {
+            assert_eq!(serving(&mut demand, 500, 1000, 50), []);
+        }
+        assert_eq!(serving(&mut demand, 500, 1000, 900), [], "once it showed something, it goes on");
+
+        let mut demand = self::demand();
+        assert_eq!(serving(&mut demand, 500, 1000, 600), [(PID, WakeDecision::Watch)]);
+        for _ in 0..PROBATION {
+            assert_eq!(serving(&mut demand, 500, 1000, 500), []);
+        }
+        assert_eq!(serving(&mut demand, 500, 1000, 500), [(PID, WakeDecision::Useless)]);
+        assert_eq!(serving(&mut demand, 500, 1000, 600), [], "not again for a while");
     }
 }
