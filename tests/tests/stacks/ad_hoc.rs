@@ -38,6 +38,27 @@ impl Drop for Ends<'_> {
     }
 }
 
+/// The samples of the first profile of a file for speedscope: functions, when it began and how long it took, seconds.
+fn by_time(file: &Value) -> Vec<(Vec<String>, f64, f64)> {
+    let profile = &file["profiles"][0];
+    let list = |value: &Value| value.as_array().expect("a list").clone();
+    let name = |frame: &Value| {
+        let at = frame.as_u64().expect("a place") as usize;
+        file["shared"]["frames"][at]["name"].as_str().expect("a name").to_owned()
+    };
+    let (samples, weights) = (list(&profile["samples"]), list(&profile["weights"]));
+    assert_eq!(samples.len(), weights.len());
+    let mut begins = 0.0;
+    let placed = samples.iter().zip(&weights).map(|(stack, nanos)| {
+        let took = nanos.as_f64().expect("a number") / 1e9;
+        begins += took;
+        (list(stack).iter().map(name).collect(), begins - took, took)
+    });
+    let all = placed.collect();
+    assert!((begins - profile["endValue"].as_f64().expect("a number") / 1e9).abs() < 1e-6);
+    all
+}
+
 #[test]
 fn a_slow_request_shows_what_made_it_slow() {
     let Some(_turn) = begin("ad_hoc", &["cc"]) else { return };
@@ -123,6 +144,13 @@ fn a_slow_request_shows_what_made_it_slow() {
         assert!(used < BURN_S + chance && here > BURN_S - chance, "{used}: {whole}");
         assert!(asleep >= 0.9 * SLEEP_S && asleep >= 0.95 * off, "{whole}\n{waited}");
         assert!(first < duration / 4.0 && half >= 5, "{whole}");
+        let order = by_time(&agent.json(&format!("/profile.speedscope.json?span={span}")));
+        // It burns first, and sleeps then.
+        let at = |function: &str| order.iter().find(|(names, ..)| names.iter().any(|name| name == function));
+        let (Some((_, burnt, _)), Some((_, slept, long))) = (at("burn_slow"), at("wait_slow")) else {
+            panic!("{order:?}")
+        };
+        assert!(burnt < slept && *long >= 0.9 * SLEEP_S && slept + long <= 1.05 * duration, "{order:?}");
         let svg = agent.text(&format!("/flamegraph.svg?span={span}"));
         assert!(svg.contains("burn_slow"), "{svg}");
         let page = agent.text(&format!("/transaction?id={}", row["trace_id"].as_str().expect("an id")));

@@ -429,6 +429,7 @@ fn routes() -> Router<Arc<App>> {
         .route("/flamegraph.svg", get(profiles::flamegraph))
         .route("/profile.folded", get(profiles::folded))
         .route("/profile.pb.gz", get(profiles::pprof))
+        .route("/profile.speedscope.json", get(profiles::speedscope))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Profiles: flame graphs, folded stacks and pprof, of a range of time and compared with another one, another class or service.
+//! Profiles: flame graphs, folded stacks, pprof and speedscope, of a range of time and compared with another one, another class or service.
 
 use std::sync::Arc;
 
@@ -216,4 +216,25 @@ pub(super) async fn pprof(State(app): AppState, params: Params) -> Result<Respon
     let name = "attachment; filename=\"profile.pb.gz\"";
     Ok(([(header::CONTENT_TYPE, "application/octet-stream"), (header::CONTENT_DISPOSITION, name)], bytes)
         .into_response())
+}
+
+/// A profile for speedscope: sums of a range of time, or the samples of one request in the order of time.
+pub(super) async fn speedscope(State(app): AppState, params: Params) -> Result<Response, Problem> {
+    let span =
+        params.read("span", "16 hexadecimal digits", slow_requests::span_id)?.filter(|_| params.text("kind").is_none());
+    let file = if let Some(span) = span {
+        // Refuses what does not go with a span.
+        let (_, title) = profile_filter(params)?;
+        let found = app.shared.ask(move |view| view.profiles.timed(span)).await?;
+        let samples = found.ok_or_else(|| Problem::missing(slow_requests::NOT_KEPT))?;
+        render(&app, move || profiles::speedscope::timeline(&title, &samples.named())).await?
+    } else {
+        let (snapshot, earlier, title) = compared(&app.shared, params).await?;
+        if earlier.is_some() {
+            return Err(Problem::bad("before_from: speedscope has no differences; ask for two profiles"));
+        }
+        render(&app, move || snapshot.speedscope(&title)).await?
+    };
+    let name = "attachment; filename=\"profile.speedscope.json\"";
+    Ok(([(header::CONTENT_TYPE, "application/json"), (header::CONTENT_DISPOSITION, name)], file).into_response())
 }

@@ -281,6 +281,10 @@ pub struct Hotspot {
     pub self_share: f64,
     /// See `self_share`.
     pub total_share: f64,
+    /// Samples in the function itself.
+    pub samples: u64,
+    /// Where its share in itself is with a probability of 95 %, as far as the number of samples says; see [`interval`].
+    pub self_share_interval: [f64; 2],
     /// Where it is not the application's: the application's functions that it was called for, those with most of its own time
     /// first.
     pub called_by: Vec<Caller>,
@@ -291,6 +295,7 @@ pub struct Hotspot {
 struct Sum<'a> {
     own: u64,
     total: u64,
+    samples: u64,
     callers: HashMap<&'a Frame, u64>,
 }
 
@@ -298,7 +303,11 @@ struct Sum<'a> {
 pub type Stacks = [(Vec<Frame>, u64, u64)];
 
 /// Adds the functions of one stack.
-fn add<'a>(sums: &mut HashMap<&'a Frame, Sum<'a>>, frames: &'a [Frame], nanos: u64, owners: &CodeOwners) {
+fn add<'a>(
+    sums: &mut HashMap<&'a Frame, Sum<'a>>,
+    (frames, samples, nanos): (&'a [Frame], u64, u64),
+    owners: &CodeOwners,
+) {
     let functions = || frames.iter().skip(1).filter(|frame| !is_word(frame));
     // Recursion counts once.
     for frame in functions().collect::<HashSet<_>>() {
@@ -307,6 +316,7 @@ fn add<'a>(sums: &mut HashMap<&'a Frame, Sum<'a>>, frames: &'a [Frame], nanos: u
     let Some(hot) = functions().next_back() else { return };
     let sum = sums.entry(hot).or_default();
     sum.own += nanos;
+    sum.samples += samples;
     if owners.code(hot) != CodeOrigin::Application
         && let Some(caller) = functions().rev().find(|frame| owners.code(frame) == CodeOrigin::Application)
     {
@@ -318,13 +328,28 @@ fn part(of: u64, all: u64) -> f64 {
     if all == 0 { 0.0 } else { of as f64 / all as f64 }
 }
 
+/// Where a share is with a probability of 95 % that was found in `samples` samples: the score interval (E. B. Wilson, 1927). Samples
+/// count as taken independently, each for as much time as the others.
+fn interval(share: f64, samples: u64) -> [f64; 2] {
+    /// The 97.5th percentile of the normal distribution.
+    const Z: f64 = 1.959_964;
+    if samples == 0 {
+        return [0.0, 1.0];
+    }
+    let n = samples as f64;
+    let (middle, scale) = (share + Z * Z / (2.0 * n), 1.0 + Z * Z / n);
+    let reach = Z * (share * (1.0 - share) / n + Z * Z / (4.0 * n * n)).sqrt();
+    [((middle - reach) / scale).max(0.0), ((middle + reach) / scale).min(1.0)]
+}
+
 /// The `limit` functions of these stacks with most time of their own, hottest first.
 pub fn hotspots(stacks: &Stacks, owners: &CodeOwners, limit: usize) -> Vec<Hotspot> {
     let mut sums: HashMap<&Frame, Sum<'_>> = HashMap::new();
-    let mut all = 0;
-    for (frames, _, nanos) in stacks {
+    let (mut all, mut taken) = (0, 0);
+    for (frames, samples, nanos) in stacks {
         all += nanos;
-        add(&mut sums, frames, *nanos, owners);
+        taken += samples;
+        add(&mut sums, (frames, *samples, *nanos), owners);
     }
     let mut sums: Vec<_> = sums.into_iter().collect();
     sums.sort_by(|(a, x), (b, y)| (y.own, y.total).cmp(&(x.own, x.total)).then_with(|| a.cmp_name(b)));
@@ -346,6 +371,8 @@ pub fn hotspots(stacks: &Stacks, owners: &CodeOwners, limit: usize) -> Vec<Hotsp
             total_s: sum.total as f64 / 1e9,
             self_share: part(sum.own, all),
             total_share: part(sum.total, all),
+            samples: sum.samples,
+            self_share_interval: interval(part(sum.own, all), taken),
             called_by: callers.into_iter().take(CALLERS).map(caller).collect(),
         }
     };
@@ -368,7 +395,7 @@ pub fn shares(stacks: &Stacks, functions: &[Hotspot]) -> Vec<Shares> {
     let (mut sums, mut all, no_owners) = (HashMap::new(), 0, CodeOwners::default());
     for (frames, _, nanos) in stacks {
         all += nanos;
-        add(&mut sums, frames, *nanos, &no_owners);
+        add(&mut sums, (frames, 0, *nanos), &no_owners);
     }
     let mut found = vec![Shares::default(); functions.len()];
     for (frame, sum) in sums {
@@ -388,6 +415,16 @@ mod tests {
 
     fn frame(name: &str, file: &str) -> Frame {
         Frame::of(name, (!file.is_empty()).then(|| Arc::from(file)))
+    }
+
+    #[test]
+    fn half_of_four_samples_says_less_than_half_of_four_thousand() {
+        let near =
+            |[low, high]: [f64; 2], wanted: [f64; 2]| (low - wanted[0]).abs() < 1e-3 && (high - wanted[1]).abs() < 1e-3;
+        assert!(near(interval(0.5, 4), [0.150, 0.850]), "{:?}", interval(0.5, 4));
+        assert!(near(interval(0.5, 4000), [0.4845, 0.5155]), "{:?}", interval(0.5, 4000));
+        assert!(near(interval(0.0, 10), [0.0, 0.2775]) && near(interval(1.0, 10), [0.7225, 1.0]));
+        assert_eq!(interval(0.5, 0), [0.0, 1.0]);
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod queries;
 mod separate_debug;
 mod shared_names;
 mod snapshot;
+pub mod speedscope;
 mod stackless_waits;
 mod symbolize;
 mod unsent;

@@ -10,7 +10,7 @@ use super::Frame;
 use super::hotspots::{CodeOrigin, CodeOwners};
 use super::naming::{Frames, Stack, incomplete};
 use super::symbolize::Symbols;
-use super::{ProfileKind, StoredStack, pprof};
+use super::{ProfileKind, StoredStack, pprof, speedscope};
 use crate::text;
 
 /// The name of a function without a symbol.
@@ -263,6 +263,11 @@ impl Snapshot {
         let drawn =
             !folded.is_empty() && inferno::flamegraph::from_lines(&mut options, folded.lines(), &mut out).is_ok();
         if drawn { out } else { empty(title).into_bytes() }
+    }
+
+    /// A file for speedscope.
+    pub fn speedscope(&self, title: &str) -> Vec<u8> {
+        speedscope::sums(title, &self.named())
     }
 
     /// A gzip-compressed `profile.proto`.

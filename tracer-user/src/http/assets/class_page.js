@@ -45,7 +45,8 @@ export class ClassPage {
     this.noCallees = h("div");
     this.file = h("a", null, "as SVG");
     this.pprof = h("a", null, "as pprof");
-    const flame = h("section", { class: "card" }, h("h2", null, "Flame graph", h("small", null, this.file, " · ", this.pprof), this.parts, this.modes), this.flame.element);
+    this.speedscope = h("a", null, "for speedscope");
+    const flame = h("section", { class: "card" }, h("h2", null, "Flame graph", h("small", null, this.file, " · ", this.pprof, " · ", this.speedscope), this.parts, this.modes), this.flame.element);
     show(place, h("p", { class: "crumb" }, h("a", { href: link("/", {}) }, "services"), " / ", h("a", { href: serviceLink(this.service) }, this.service)), h("h1", null, this.name),
       this.links, this.findings,
       card("", null, this.kpi),
@@ -101,6 +102,7 @@ export class ClassPage {
     const query = new URLSearchParams(wanted).toString();
     this.file.setAttribute("href", `/flamegraph.svg?${query}`);
     this.pprof.setAttribute("href", `/profile.pb.gz?${query}`);
+    this.speedscope.setAttribute("href", `/profile.speedscope.json?${query}`);
     const { mode, part } = this;
     this.hotspots(wanted);
     try {
@@ -190,10 +192,13 @@ function named(functions) {
   });
 }
 
+/** Between what a share is with a probability of 95 %, by its number of samples. */
+const between = ({ self_share_interval: [low, high] }) => `${percent(low).replace(" %", "")}–${percent(high)}`;
+
 const HOTSPOTS = [
   { key: "function", title: "function", text: true, value: functionName, cell: (one) => h("span", { title: one.file || "" }, functionName(one), one.place ? h("small", { class: "dim" }, ` ${one.place}`) : null) },
   { key: "code", title: "code", text: true, value: (one) => one.code, cell: (one) => OWNERS[one.code] || one.code },
-  { key: "self", title: "self", hint: "in the function itself", value: (one) => one.self_s, cell: (one) => `${time(one.self_s)} · ${percent(one.self_share)}` },
+  { key: "self", title: "self", hint: "in the function itself", value: (one) => one.self_s, cell: (one) => h("span", { title: `${count(one.samples)} samples: with a probability of 95 % the share is ${between(one)}` }, `${time(one.self_s)} · ${percent(one.self_share)}`, h("small", { class: "dim" }, ` (${between(one)})`)) },
   { key: "total", title: "total", hint: "in the function and what it called", value: (one) => one.total_s, cell: (one) => `${time(one.total_s)} · ${percent(one.total_share)}` },
   { key: "caller", title: "called by", hint: "the function of the application that it was called for", text: true, value: (one) => one.called_by[0]?.function || "", cell: (one) => one.called_by.map(functionName).join(", ") },
   { key: "elsewhere", title: "in other classes", hint: "its total share in the service's other classes", text: true, cell: (one) => elsewhere(one, new URLSearchParams(location.search).get("class")) },

@@ -49,6 +49,50 @@ export function tree(folded, difference = false) {
   return root;
 }
 
+/** Between samples that are closer than this, microseconds, what both have in common is drawn on: a thread waits for a CPU now and then. */
+const BRIDGED = 10_000;
+
+/** Samples of one thread in the order of time, as a tree whose children stand one behind the other. A sample stands for the time before it; frames
+ * that follow themselves are one. `seconds`: how long all took. */
+export function timeline(samples, seconds) {
+  let made = 0;
+  const make = (name, parent) => ({ name, library: false, gap: !name, value: 0, before: 0, own: 0, children: new Map(), depth: parent ? parent.depth + 1 : 0, id: parent ? hash(`${(made += 1)};${name}`, parent.id || undefined) : 0, parent });
+  const root = { ...make("all", null), timed: true };
+  const add = (parent, name, micros = 0) => {
+    const node = make(name, parent);
+    node.value = micros;
+    parent.children.set(parent.children.size, node);
+    return node;
+  };
+  let [end, open] = [0, []];
+  for (const { at_s: at, weight_s: weight, stack } of samples) {
+    const until = at * 1e6;
+    const from = Math.max(until - weight * 1e6, end);
+    if (until <= from) continue;
+    const gap = from - end;
+    if (gap > 0) {
+      let common = 0;
+      while (gap <= BRIDGED && common < open.length && open[common].name === stack[common]) common += 1;
+      open = open.slice(0, common);
+      for (const node of open) node.value += gap;
+      add(open.at(-1) || root, "", gap);
+    }
+    let [parent, same] = [root, true];
+    open = stack.map((name, depth) => {
+      same = same && open[depth]?.name === name;
+      parent = same ? open[depth] : add(parent, name);
+      parent.value += until - from;
+      return parent;
+    });
+    parent.own += until - from;
+    // What it calls later stands behind this.
+    add(parent, "", until - from);
+    end = until;
+  }
+  root.value = samples.length ? Math.max(end, seconds * 1e6) : 0;
+  return root;
+}
+
 /** What kind of code a frame is, by how the agent writes names; `library`: whether it says that it is not the application's. */
 function kind({ name, library }) {
   if (/_\[k\]$|^\[kernel|^(entry_SYSCALL|do_syscall|x64_sys|__x64_sys|asm_|sys_)/.test(name)) return "kern";
@@ -100,6 +144,13 @@ export class FlameGraph {
     this.draw();
   }
 
+  /** Samples of one thread in the order of time. */
+  showTimeline(samples, seconds, advice) {
+    Object.assign(this, { text: null, advice, difference: false });
+    this.root = timeline(samples, seconds);
+    this.draw();
+  }
+
   flip() {
     this.down = !this.down;
     this.remember("view", this.down ? "icicle" : null);
@@ -145,8 +196,10 @@ export class FlameGraph {
       shown.push([node, x, width]);
       deepest = Math.max(deepest, node.depth);
       let left = x;
-      for (const child of [...node.children.values()].sort((a, b) => (a.name < b.name ? -1 : 1))) {
-        place(child, left);
+      const children = [...node.children.values()];
+      if (!root.timed) children.sort((a, b) => (a.name < b.name ? -1 : 1));
+      for (const child of children) {
+        if (!child.gap) place(child, left);
         left += child.value * scale;
       }
     };

@@ -262,13 +262,28 @@ export class TransactionPage {
     show(this.profiles, [...own.values()].map((one) => this.profile(one)));
   }
 
+  /** The samples and waits of the thread that has most of them, from the request's first byte to the reply's last. */
+  async timeline(graph, one) {
+    try {
+      const { taken } = await (await get(`/api/v1/slow-requests/${one.span_id}`)).json();
+      const threads = new Map();
+      // The times of samples that were summed were not kept.
+      for (const sample of taken.filter((sample) => sample.count === 1)) threads.set(sample.thread, [...(threads.get(sample.thread) || []), sample]);
+      const [most = []] = [...threads.values()].sort((a, b) => b.length - a.length);
+      graph.showTimeline(most, one.duration_s, "This span has no samples whose times were kept.");
+    } catch (error) {
+      graph.show("", error.message);
+    }
+  }
+
   profile(one) {
     const graph = new FlameGraph();
-    const modes = [["cpu", "on CPU", one.samples], ["offcpu", "off CPU", one.off_cpu_samples]];
+    const modes = [["cpu", "on CPU", one.samples], ["offcpu", "off CPU", one.off_cpu_samples], ["time", "by time"]];
     const buttons = h("span", { class: "seg", role: "group", "aria-label": "Kind of profile" });
     const file = h("a", null, "as SVG");
     const choose = async (mode) => {
       for (const button of buttons.children) button.setAttribute("aria-pressed", String(button.dataset.mode === mode));
+      if (mode === "time") return void this.timeline(graph, one);
       file.setAttribute("href", `/flamegraph.svg?span=${one.span_id}&kind=${mode}`);
       try {
         graph.show(await (await get("/profile.folded", { span: one.span_id, kind: mode, annotate: "code" })).text(), "This span has no samples of this kind.");
@@ -276,8 +291,8 @@ export class TransactionPage {
         graph.show("", error.message);
       }
     };
-    show(buttons, modes.map(([mode, words, number]) => h("button", { type: "button", "data-mode": mode, onclick: () => choose(mode) }, `${words} (${number})`)));
+    show(buttons, modes.map(([mode, words, number]) => h("button", { type: "button", "data-mode": mode, onclick: () => choose(mode) }, number === undefined ? words : `${words} (${number})`)));
     choose(one.samples || !one.off_cpu_samples ? "cpu" : "offcpu");
-    return h("section", { class: "card", id: `profile-${one.span_id}` }, h("h2", null, `Its own samples: ${one.service_name} · ${one.request_class}`, h("small", null, `${time(one.duration_s)}, slower than ${time(one.threshold_s)} · `, file, " · ", h("a", { href: `/api/v1/slow-requests/${one.span_id}` }, "as JSON")), buttons), graph.element);
+    return h("section", { class: "card", id: `profile-${one.span_id}` }, h("h2", null, `Its own samples: ${one.service_name} · ${one.request_class}`, h("small", null, `${time(one.duration_s)}, slower than ${time(one.threshold_s)} · `, file, " · ", h("a", { href: `/profile.speedscope.json?span=${one.span_id}` }, "for speedscope"), " · ", h("a", { href: `/api/v1/slow-requests/${one.span_id}` }, "as JSON")), buttons), graph.element);
   }
 }

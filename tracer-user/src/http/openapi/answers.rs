@@ -255,6 +255,8 @@ const FUNCTION: Shape = Object(&[
     ("total_s", Number),
     ("self_share", Number),
     ("total_share", Number),
+    ("samples", Count),
+    ("self_share_interval", List(&Number)),
     ("called_by", List(&Object(&[("function", Text), ("file", TEXT_OR_NULL), ("self_s", Number)]))),
     ("classes", List(&Object(&[("request_class", Text), ("self_share", Number), ("total_share", Number)]))),
 ]);

@@ -292,4 +292,5 @@ pub(super) const ROUTES: &[Route] = &[
     get("/flamegraph.svg", "a profile as a flame graph", PROFILE, AnswerForm::Media("image/svg+xml")),
     get("/profile.folded", "a profile as folded stacks", FOLDED, AnswerForm::Media("text/plain")),
     get("/profile.pb.gz", "a profile as pprof", PROFILE, AnswerForm::Media("application/octet-stream")),
+    get("/profile.speedscope.json", "a profile for speedscope", PROFILE, AnswerForm::Media("application/json")),
 ];
