@@ -149,7 +149,7 @@ wire! {
     }
 }
 
-/// Usual outcomes of a class that are told apart from all others.
+/// How many usual outcomes of a class are distinguished from all others.
 pub const USUAL_OUTCOMES: usize = 4;
 
 wire! {

@@ -28,10 +28,10 @@ const RUN: Duration = Duration::from_secs(1);
 const ROUNDS: u32 = 2;
 /// Most runs until two in a row agree.
 const STEADY: u32 = 20;
-/// This work tree's build with less detail where a process has many requests.
-const LESS: &str = "own-auto";
+/// This work tree's build, seeing every request whole.
+const WHOLE: &str = "own-whole";
 /// The options that make it so.
-const DETAIL: [&str; 2] = ["--detail", "auto"];
+const DETAIL: [&str; 2] = ["--detail", "100%"];
 /// Where the guest has the builds.
 const PLACE: &str = "/guest";
 
@@ -60,7 +60,7 @@ pub(super) fn run(way: Option<Way>, against: Option<&str>, cases: &[String], ker
     let own = std::env::current_exe().context("this program has no path")?;
     let mut files = vec![(own, format!("{PLACE}/xtask"))];
     files.extend(builds.iter().map(|(name, path)| (path.clone(), format!("{PLACE}/tracer-{name}"))));
-    let names: Vec<&str> = builds.iter().map(|(name, _)| *name).chain([LESS]).collect();
+    let names: Vec<&str> = builds.iter().map(|(name, _)| *name).chain([WHOLE]).collect();
     let command = format!("{PLACE}/xtask bench-in-guest {} --case {}", names.join(" "), cases.join(","));
     let figures = vm::figures_by_instructions(kernel, &files, &command)?;
     shell::print(table(&parse(&figures)));
@@ -76,7 +76,7 @@ pub(crate) fn in_guest(builds: &[String], cases: &[String]) -> Result<()> {
         shell::print(format!("{}: {without:.0} a second without an agent", case.name));
         for round in 0..ROUNDS {
             for build in builds {
-                let (name, more) = if build == LESS { ("own", &DETAIL[..]) } else { (build.as_str(), &[][..]) };
+                let (name, more) = if build == WHOLE { ("own", &DETAIL[..]) } else { (build.as_str(), &[][..]) };
                 let more: Vec<String> = more.iter().map(|word: &&str| (*word).to_owned()).collect();
                 let tracer = PathBuf::from(format!("{PLACE}/tracer-{name}"));
                 let agent = Agent::start_with(&tracer, dir.path(), case.services, &more)?;
@@ -157,7 +157,7 @@ fn table(rounds: &BTreeMap<Key, Vec<f64>>) -> String {
         for (figure, _) in COLUMNS {
             let value = of(case, build, figure).map_or_else(|| "–".into(), |all| shown(all));
             let ratio = match (build, of(case, "base", figure), of(case, build, figure)) {
-                ("own" | LESS, Some(base), Some(own)) => format!(" ({:.3} ×)", mean(own) / mean(base)),
+                ("own" | WHOLE, Some(base), Some(own)) => format!(" ({:.3} ×)", mean(own) / mean(base)),
                 _ => String::new(),
             };
             text += &format!(" {value}{ratio} |");
