@@ -122,7 +122,7 @@ fn value_behind(name: &str, rest: &str) -> Option<usize> {
 
 /// A word without the user of an address, and without well-known credentials.
 fn within_word(word: &str) -> Cow<'_, str> {
-    if word.split(|c: char| matches!(c, '/' | ':' | '@')).any(has_known_prefix) {
+    if word.split(['/', ':', '@']).any(has_known_prefix) {
         return Cow::Borrowed(HIDDEN);
     }
     let mut out = Cow::Borrowed(word);

@@ -424,7 +424,7 @@ mod tests {
         assert!(near(interval(0.5, 4), [0.150, 0.850]), "{:?}", interval(0.5, 4));
         assert!(near(interval(0.5, 4000), [0.4845, 0.5155]), "{:?}", interval(0.5, 4000));
         assert!(near(interval(0.0, 10), [0.0, 0.2775]) && near(interval(1.0, 10), [0.7225, 1.0]));
-        assert_eq!(interval(0.5, 0), [0.0, 1.0]);
+        assert!(near(interval(0.5, 0), [0.0, 1.0]));
     }
 
     #[test]

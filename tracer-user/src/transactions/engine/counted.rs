@@ -32,12 +32,10 @@ impl Engine {
         span.trace = ids::trace(self.world.seed, span.cookie, EXCHANGE, span.start);
         let empty = Arc::clone(&self.world.empty);
         let known = self.world.connections.get_mut(&span.cookie).map(|connection| connection.endpoints(&empty));
-        match known {
-            Some(ends) => {
-                (span.local_port, span.peer, span.peer_port) =
-                    (ends.local_port, Arc::clone(&ends.peer), ends.peer_port);
-            }
-            None => (span.peer, span.peer_port) = (empty, 0),
+        if let Some(ends) = known {
+            (span.local_port, span.peer, span.peer_port) = (ends.local_port, Arc::clone(&ends.peer), ends.peer_port);
+        } else {
+            (span.peer, span.peer_port) = (empty, 0);
         }
     }
 
