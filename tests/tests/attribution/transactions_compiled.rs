@@ -259,7 +259,7 @@ fn tokio_wakers_on_demand() {
     let share = share();
     agent.stop();
     let score = score(&tail.spans, name, "m-");
-    figure("tokio, wake-ups on demand", &format!("{score:?}, CPU of requests {:.3}", share));
+    figure("tokio, wake-ups on demand", &format!("{score:?}, CPU of requests {share:.3}"));
     assert_eq!((score.certain_wrong, score.confirmed_wrong), (0, 0), "{score:?}");
     assert!(score.right as f64 >= 0.95 * made as f64, "{score:?}");
 }
