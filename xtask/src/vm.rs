@@ -95,9 +95,18 @@ const SMOKE: &[&str] = &["access_log:every_logged", "edges:every_way", "matrix:t
 const SLOW: &[&str] = &["6.1"];
 const SLOW_WITHOUT: &str = "queues:";
 /// Additional tests of a full run.
-const FULL: &[&str] = &["matrix:", "cpu:", "flame:", "links:nginx", "lifecycle:signals", "redis:commands", "doctor:"];
+const FULL: &[&str] = &[
+    "matrix:",
+    "cpu:",
+    "flame:",
+    "links:nginx",
+    "lifecycle:signals",
+    "log_lines:lines_of_a_c",
+    "redis:commands",
+    "doctor:",
+];
 /// C programs of the tests, compiled here.
-const WORKLOADS: &[&str] = &["burn", "declared", "matrix", "origin", "storm"];
+const WORKLOADS: &[&str] = &["burn", "declared", "log_lines", "matrix", "origin", "storm"];
 
 impl Options {
     /// A quick run of these kernels.
