@@ -5,15 +5,33 @@
 #include "http.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/uio.h>
 
 static int log_file;
 static FILE *shared;
 
-static void line(const char *text)
+/* Held for a whole line, as loggers do: the parts of two lines would be one line in the file, and nobody's. */
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Without sleeping: after a reply, a thread that sleeps may have gone on to other work. */
+static void lock_log(void)
+{
+    while (pthread_mutex_trylock(&log_lock))
+        sched_yield();
+}
+
+static void part(const char *text)
 {
     if (write(log_file, text, strlen(text)) < 0)
         perror("write");
+}
+
+static void line(const char *text)
+{
+    lock_log();
+    part(text);
+    pthread_mutex_unlock(&log_lock);
 }
 
 static void log_all(const char *path)
@@ -27,12 +45,14 @@ static void log_all(const char *path)
     line(text);
     /* A line in parts, by writev and by standard error. */
     struct iovec parts[] = {{"writev path=", 12}, {(char *)path, strlen(path)}, {"\n", 1}};
+    lock_log();
     if (writev(log_file, parts, 3) < 0)
         perror("writev");
-    fprintf(stderr, "stderr path=%s\n", path);
-    line("in parts ");
+    part("in parts ");
     snprintf(text, sizeof text, "path=%s\n", path);
-    line(text);
+    part(text);
+    pthread_mutex_unlock(&log_lock);
+    fprintf(stderr, "stderr path=%s\n", path);
     /* A record of several lines. */
     snprintf(text, sizeof text, "2026-11-30 ERROR no stock path=%s\n  at take (shop.c:12) path=%s\nNoStock: path=%s\n", path, path, path);
     line(text);

@@ -5,7 +5,7 @@
 //! byte order. Times are nanoseconds of `CLOCK_MONOTONIC` (`bpf_ktime_get_ns`).
 
 pub use crate::declared_call::*;
-use crate::exchange_counts::{CountedExchange, CountedExchanges};
+use crate::exchange_counts::{CountedExchanges, NoteworthyExchange};
 use crate::log_write::LogWrite;
 use crate::wire::wire;
 
@@ -85,8 +85,8 @@ kinds! {
     CountedExchanges = 16, "counted_exchanges", CountedExchanges;
     /// A process ended: [`ProcessEnd`].
     ProcessEnd = 17, "process_end", ProcessEnd;
-    /// A slow or failed exchange that was counted in the kernel: [`CountedExchange`].
-    CountedExchange = 18, "counted_exchange", CountedExchange;
+    /// A slow or failed exchange that was counted in the kernel: [`NoteworthyExchange`].
+    NoteworthyExchange = 18, "noteworthy_exchange", NoteworthyExchange;
     /// A thread wrote to a log: [`LogWrite`].
     LogWrite = 19, "log_write", LogWrite;
 }

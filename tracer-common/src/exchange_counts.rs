@@ -153,7 +153,7 @@ wire! {
 pub const USUAL_OUTCOMES: usize = 4;
 
 wire! {
-    /// Which counted exchanges of a class are reported one by one as well ([`CountedExchange`]): the slow ones, and those with an
+    /// Which counted exchanges of a class are reported one by one as well ([`NoteworthyExchange`]): the slow ones, and those with an
     /// unusual outcome. Only user space writes it, but for the kernel side's subtractions from [`ClassLimits::left`].
     pub struct ClassLimits {
         /// From this duration on an exchange is slow, nanoseconds.
@@ -177,7 +177,7 @@ impl ClassLimits {
 
 wire! {
     /// One counted exchange that is worth a look. It is part of the sums, too.
-    pub struct CountedExchange {
+    pub struct NoteworthyExchange {
         /// Common fields: the thread that read the request (server) or sent it (client), and when the reply ended.
         pub header: Header,
         /// The socket.

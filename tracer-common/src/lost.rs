@@ -57,7 +57,7 @@ pub enum Lost {
     /// The table of counted exchanges was full: one was not counted.
     ExchangeSums = 24,
     /// The event ring was more than half full: a slow or failed exchange was counted and not reported.
-    RingCountedExchange = 25,
+    RingNoteworthyExchange = 25,
     /// The event ring was half full: what a thread wrote to a log was not reported.
     RingLog = 26,
     /// What a thread wrote to a log was not reported: its process writes more often than its limit.
@@ -92,7 +92,7 @@ impl Lost {
         Self::CallStack,
         Self::RingCallStack,
         Self::ExchangeSums,
-        Self::RingCountedExchange,
+        Self::RingNoteworthyExchange,
         Self::RingLog,
         Self::LogRate,
     ];
@@ -115,7 +115,7 @@ impl Lost {
                 | Self::Smc
                 | Self::CallStack
                 | Self::RingCallStack
-                | Self::RingCountedExchange
+                | Self::RingNoteworthyExchange
                 | Self::RingLog
                 | Self::LogRate
         )
@@ -149,7 +149,7 @@ impl Lost {
             Self::CallStack => "call_stack_limit",
             Self::RingCallStack => "ring_full_call_stack",
             Self::ExchangeSums => "exchange_sums_full",
-            Self::RingCountedExchange => "ring_full_counted_exchange",
+            Self::RingNoteworthyExchange => "ring_full_noteworthy_exchange",
             Self::RingLog => "ring_full_log",
             Self::LogRate => "log_rate_limit",
         }

@@ -23,8 +23,8 @@ use tracer_common::{
     arch::Shape,
     event::{Header, Kind, ThreadCounters},
     exchange_counts::{
-        COUNTED_SEVERAL, ClassCosts, ClassLimits, CountedExchange, CountedExchanges, CountingRule, DURATION_STEPS,
-        ExchangeSums, OUTCOME_NONE, OUTCOME_UNREAD, RequestPrefix, SumsKey, WINDOW_MAX, duration_step,
+        COUNTED_SEVERAL, ClassCosts, ClassLimits, CountedExchanges, CountingRule, DURATION_STEPS, ExchangeSums,
+        NoteworthyExchange, OUTCOME_NONE, OUTCOME_UNREAD, RequestPrefix, SumsKey, WINDOW_MAX, duration_step,
     },
     limits::{COUNTED_CLASSES_MAX, EXCHANGE_SUMS_MAX, REQUEST_PREFIXES_MAX},
     lost::Lost,
@@ -389,14 +389,14 @@ fn add_some(counter: *mut u64, more: u64) {
 /// Reports the exchange of `class` that ended on `sock`. Operations have the ring's second half to themselves.
 #[inline(always)]
 fn report(sock: &Sock, class: u32, request_bytes: u64, reply_bytes: u64) {
-    const LEN: u64 = size_of::<CountedExchange>() as u64;
-    let Some(slot) = ring::reserve_of::<1, false>(LEN, Some(Lost::RingCountedExchange)) else { return };
+    const LEN: u64 = size_of::<NoteworthyExchange>() as u64;
+    let Some(slot) = ring::reserve_of::<1, false>(LEN, Some(Lost::RingNoteworthyExchange)) else { return };
     let exchange = &sock.exchange;
     // SAFETY: in the slot, which has the room.
     unsafe {
-        *slot.record.cast::<CountedExchange>() = CountedExchange {
+        *slot.record.cast::<NoteworthyExchange>() = NoteworthyExchange {
             header: Header {
-                kind: Kind::CountedExchange as u8,
+                kind: Kind::NoteworthyExchange as u8,
                 flags: 0,
                 cpu: bpf_get_smp_processor_id() as u16,
                 len: LEN as u32,

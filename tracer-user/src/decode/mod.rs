@@ -4,7 +4,7 @@ use tracer_common::event::{
     CallStack, DECLARED_VALUES, DeclaredCall, DeclaredValues, Exec, Fork, Header, InbandContext, Kind, OffCpu, Op,
     Open, ProcessEnd, Sample, State, TaskEdge, ThreadStats, WaitEnd, Wake,
 };
-use tracer_common::exchange_counts::{CountedExchange, CountedExchanges};
+use tracer_common::exchange_counts::{CountedExchanges, NoteworthyExchange};
 use tracer_common::interpreter::{InterpretedFrame, InterpreterOutcome};
 use tracer_common::log_write::LogWrite;
 
@@ -88,7 +88,7 @@ pub enum Record<'a> {
     /// Exchanges were counted in the kernel and not reported.
     CountedExchanges(CountedExchanges),
     /// A counted exchange that is worth a look.
-    CountedExchange(CountedExchange),
+    NoteworthyExchange(NoteworthyExchange),
     /// A thread woke another.
     Wake(Wake),
     /// A relation between two tasks of a runtime.
@@ -181,8 +181,8 @@ pub fn content(kind: Kind, bytes: &[u8]) -> Result<Record<'_>, Malformed> {
         Kind::CountedExchanges => {
             fixed(Record::CountedExchanges(CountedExchanges::decode(bytes).ok_or(Malformed::Short)?))
         }
-        Kind::CountedExchange => {
-            fixed(Record::CountedExchange(CountedExchange::decode(bytes).ok_or(Malformed::Short)?))
+        Kind::NoteworthyExchange => {
+            fixed(Record::NoteworthyExchange(NoteworthyExchange::decode(bytes).ok_or(Malformed::Short)?))
         }
         Kind::Wake => fixed(Record::Wake(Wake::decode(bytes).ok_or(Malformed::Short)?)),
         Kind::TaskEdge => fixed(Record::TaskEdge(TaskEdge::decode(bytes).ok_or(Malformed::Short)?)),

@@ -236,6 +236,7 @@ pub fn judge(attached: &[Attached], findings: &[Finding], settings: &Settings) -
             "a kernel that lets BPF hang on function exits",
         ),
     });
+    features.extend(super::log_lines::feature(attached));
     features.push(match on("waking") {
         Some(hook) => {
             Feature::full("pools of threads", format!("who waits for whose result, by {hook}, when it is needed"))

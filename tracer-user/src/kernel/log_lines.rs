@@ -8,6 +8,7 @@ use aya::programs::Program;
 use tracer_common::log_write::{LOGGING_MAX, LoggingProcess};
 
 use super::attachments::Attachments;
+use super::features::{Feature, FeatureState};
 use super::load_retry;
 use super::loader::{Attached, Built, Pod, When, chain};
 use super::loading::built_of;
@@ -70,6 +71,25 @@ impl LogLines {
     pub fn table_use(&self) -> TableUse {
         TableUse::new(self.listed, LOGGING_MAX as usize, self.refused)
     }
+}
+
+/// Whether lines of logs can be seen; `None` if nothing was tried.
+pub(super) fn feature(attached: &[Attached]) -> Option<Feature> {
+    const NAME: &str = "log lines";
+    let [tried, pieces, stand_in] = [PROGRAMS[0], PROGRAMS[1], STAND_IN]
+        .map(|(program, ..)| attached.iter().find(|one| one.program == program).map(|one| one.missing.clone()));
+    let remedy = "a kernel that lets BPF hang on function exits";
+    Some(match (tried?, pieces.flatten(), stand_in) {
+        (None, None, _) => {
+            Feature::full(NAME, "by the ends of vfs_write and vfs_writev, where [logs] names services".to_owned())
+        }
+        (None, Some(missing), _) => Feature::less(NAME, FeatureState::Degraded, missing, PROGRAMS[1].2, ""),
+        (Some(missing), _, Some(None)) => {
+            let consequence = "where [logs] names services, the end of every system call is looked at, which costs each tens of nanoseconds";
+            Feature::less(NAME, FeatureState::Degraded, missing, consequence, remedy)
+        }
+        (Some(missing), ..) => Feature::less(NAME, FeatureState::Missing, missing, STAND_IN.2, remedy),
+    })
 }
 
 /// Entries of the map.
@@ -135,4 +155,29 @@ fn one(
         _ => return Err("the BPF object has no such program".into()),
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attached(missing: &[&str]) -> Vec<Attached> {
+        let of = |(program, hook, without): (&'static str, &'static str, &'static str)| {
+            let missing = missing.contains(&program).then(|| format!("no {program}"));
+            Attached { program, hook, when: When::Asked, built: Built::default(), missing, without }
+        };
+        PROGRAMS.into_iter().chain([STAND_IN]).map(of).collect()
+    }
+
+    #[test]
+    fn what_stands_in_is_said() {
+        let state = |missing: &[&str]| feature(&attached(missing)).map(|feature| (feature.state, feature.detail));
+        assert!(matches!(state(&[]), Some((FeatureState::Full, _))));
+        let exits = ["log_written", "log_written_pieces"];
+        assert_eq!(state(&exits), Some((FeatureState::Degraded, "no log_written".into())));
+        assert_eq!(state(&exits[1..]), Some((FeatureState::Degraded, "no log_written_pieces".into())));
+        let all = ["log_written", "log_written_pieces", "log_written_call"];
+        assert_eq!(state(&all), Some((FeatureState::Missing, "no log_written".into())));
+        assert!(feature(&[]).is_none());
+    }
 }

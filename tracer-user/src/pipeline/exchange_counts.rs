@@ -11,8 +11,8 @@ use tracer_common::exchange_counts::{ClassCosts, ClassLimits, CountingRule, Exch
 use tracer_common::limits::COUNTED_CLASSES_MAX;
 
 use self::counted_spans::{since, spans};
+use self::noteworthy::LastSecond;
 use self::qualification::{ExchangeRate, ProcessState, Refusal, SEEN_BEFORE, STATES, refusal};
-use self::reported::LastSecond;
 use super::Pipeline;
 use crate::guard::tables::TableUse;
 use crate::model::{ClassId, Cost, Nanos, Outcome, Owner, Side, Sink, Span, SpanId};
@@ -20,8 +20,8 @@ use crate::transactions::process_costs::ProcessWork;
 use crate::transactions::request_prefixes::{Beginning, RequestPrefixes, rule};
 
 mod counted_spans;
+mod noteworthy;
 mod qualification;
-mod reported;
 
 /// Most processes that are looked at.
 const PROCESSES: usize = 4096;

@@ -433,7 +433,7 @@ impl Pipeline {
         match record {
             Record::Sample { sample, .. } => self.notice_slow(sample),
             Record::CallStack { call, user, interpreted } => self.profiles.call_sent(call, user, interpreted),
-            Record::CountedExchange(exchange) => self.counted_exchange(exchange),
+            Record::NoteworthyExchange(exchange) => self.noteworthy_exchange(exchange),
             Record::DeclaredCall { call, values } => self.thrown(call, values.as_ref(), who),
             Record::LogWrite { write, text } => self.log_written(write, text, who),
             _ => {}

@@ -283,7 +283,7 @@ pub struct Hotspot {
     pub total_share: f64,
     /// Samples in the function itself.
     pub samples: u64,
-    /// Where its share in itself is with a probability of 95 %, as far as the number of samples says; see [`interval`].
+    /// Where its share in itself is with a probability of 95 %, by the number of samples (Wilson's score interval).
     pub self_share_interval: [f64; 2],
     /// Where it is not the application's: the application's functions that it was called for, those with most of its own time
     /// first.

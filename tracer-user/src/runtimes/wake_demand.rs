@@ -13,7 +13,7 @@ const ORPHANS: u64 = 32;
 const SHARE: u64 = 20;
 /// Least requests in a window, and least percent of the CPU that is no request's, where that is the reason.
 const REQUESTS: u64 = 32;
-const NOBODYS: u64 = 25;
+const UNATTRIBUTED: u64 = 25;
 /// Windows after which less than a quarter of that share has gone, and so does the watching.
 const PROBATION: u32 = 3;
 /// CPU that a hit of a probe costs the process, nanoseconds: the trap, and the record.
@@ -59,7 +59,7 @@ struct Process {
     /// Requests since then; CPU that is a request's and that is none's, nanoseconds.
     requests: u64,
     charged: u64,
-    nobodys: u64,
+    unattributed: u64,
     /// Its CPU at the last decision, nanoseconds.
     cpu: u64,
 }
@@ -78,15 +78,15 @@ impl Process {
     }
 
     /// Share of its CPU that is no request's, percent.
-    fn nobodys_percent(&self) -> u64 {
-        self.nobodys.saturating_mul(100) / self.nobodys.saturating_add(self.charged).max(1)
+    fn unattributed_percent(&self) -> u64 {
+        self.unattributed.saturating_mul(100) / self.unattributed.saturating_add(self.charged).max(1)
     }
 
     fn lacking(&self) -> Lacking {
         let is_many = self.orphans >= ORPHANS && self.orphans * SHARE >= self.calls;
         let calls = if is_many { self.orphans.saturating_mul(100) / self.calls.max(1) } else { 0 };
-        let nobodys = self.nobodys_percent();
-        Lacking { calls, cpu: if self.requests >= REQUESTS && nobodys >= NOBODYS { nobodys } else { 0 } }
+        let unattributed = self.unattributed_percent();
+        Lacking { calls, cpu: if self.requests >= REQUESTS && unattributed >= UNATTRIBUTED { unattributed } else { 0 } }
     }
 }
 
@@ -120,8 +120,8 @@ impl WakeDemand {
             self.refused += 1;
             return;
         }
-        let (calls, orphans, requests, charged, nobodys) = (0, 0, 0, 0, 0);
-        let process = Process { state: State::Unwatched, calls, orphans, requests, charged, nobodys, cpu };
+        let (calls, orphans, requests, charged, unattributed) = (0, 0, 0, 0, 0);
+        let process = Process { state: State::Unwatched, calls, orphans, requests, charged, unattributed, cpu };
         self.processes.entry(pid).or_insert(process);
     }
 
@@ -148,7 +148,7 @@ impl WakeDemand {
     /// A process used so many nanoseconds of CPU, for a request that it serves or for none.
     pub fn used(&mut self, pid: u32, is_requests: bool, cpu: u64) {
         if let Some(process) = self.processes.get_mut(&pid) {
-            *(if is_requests { &mut process.charged } else { &mut process.nobodys }) += cpu;
+            *(if is_requests { &mut process.charged } else { &mut process.unattributed }) += cpu;
         }
     }
 
@@ -171,9 +171,9 @@ impl WakeDemand {
             let lacking = process.lacking();
             let lacks_calls = lacking.calls != 0;
             let lacks = lacking.calls.max(lacking.cpu);
-            let nobodys = process.nobodys_percent();
+            let unattributed = process.unattributed_percent();
             (process.calls, process.orphans, process.requests) = (0, 0, 0);
-            (process.charged, process.nobodys) = (0, 0);
+            (process.charged, process.unattributed) = (0, 0);
             let nanos = |hits: u64| hits.saturating_mul(HIT).saturating_mul(100);
             match process.state {
                 State::Unwatched if lacks != 0 => {
@@ -184,7 +184,7 @@ impl WakeDemand {
                         }
                     } else if watched < WATCHED {
                         watched += 1;
-                        let trial = (!lacks_calls).then_some(Trial { before: nobodys, windows: PROBATION });
+                        let trial = (!lacks_calls).then_some(Trial { before: unattributed, windows: PROBATION });
                         process.state = State::Watched { costly: 0, affordable, trial };
                         decisions.push((*pid, WakeDecision::Watch));
                     } else {
@@ -192,7 +192,7 @@ impl WakeDemand {
                     }
                 }
                 State::Unwatched => {}
-                State::Watched { trial: Some(Trial { before, windows: 0 }), .. } if nobodys * 4 > before * 3 => {
+                State::Watched { trial: Some(Trial { before, windows: 0 }), .. } if unattributed * 4 > before * 3 => {
                     decisions.push((*pid, WakeDecision::Useless));
                     process.state = State::Paused(PAUSE);
                 }
@@ -308,10 +308,10 @@ mod tests {
     }
 
     /// A window with requests but without calls; CPU in milliseconds, and how much of it is no request's.
-    fn serving(demand: &mut WakeDemand, requests: u64, cpu: u64, nobodys: u64) -> Vec<(u32, WakeDecision)> {
+    fn serving(demand: &mut WakeDemand, requests: u64, cpu: u64, unattributed: u64) -> Vec<(u32, WakeDecision)> {
         (0..requests).for_each(|_| demand.request(PID));
-        demand.used(PID, true, (cpu - nobodys) * 1_000_000);
-        demand.used(PID, false, nobodys * 1_000_000);
+        demand.used(PID, true, (cpu - unattributed) * 1_000_000);
+        demand.used(PID, false, unattributed * 1_000_000);
         window(demand, (0, 0), cpu, 0)
     }
 

@@ -195,7 +195,7 @@ impl Engine {
             Record::OffCpu { wait, user, interpreted } => self.off_cpu(wait, user, interpreted, out),
             Record::WaitEnd { end, user, interpreted } => self.wait_end(end, user, interpreted),
             // The pipeline passes them to the profiles and the store, and asks whose log lines are.
-            Record::CallStack { .. } | Record::CountedExchange(_) | Record::LogWrite { .. } => {}
+            Record::CallStack { .. } | Record::NoteworthyExchange(_) | Record::LogWrite { .. } => {}
             Record::CountedExchanges(counted) => self.counted(counted, out),
             Record::Wake(wake) => self.woken(wake, out),
             Record::TaskEdge(task_edge) if task_edge.relation == TASK_EDGE_TURNED => {

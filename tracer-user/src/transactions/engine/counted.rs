@@ -25,7 +25,7 @@ impl Engine {
 
     /// Gives the span of a counted exchange its ids, and the other end of its connection, which is empty if that is not known any
     /// more.
-    pub fn name_counted(&mut self, span: &mut Span) {
+    pub fn identify_noteworthy(&mut self, span: &mut Span) {
         // Connections count their exchanges from 0: no other has this number.
         const EXCHANGE: u64 = u64::MAX;
         span.id = ids::span(self.world.seed, span.cookie, EXCHANGE, span.start, span.side);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 use tracer_common::exchange_counts::{
-    ClassLimits, CountedExchange, DURATION_STEPS, ExchangeSums, OUTCOME_NONE, USUAL_OUTCOMES,
+    ClassLimits, DURATION_STEPS, ExchangeSums, NoteworthyExchange, OUTCOME_NONE, USUAL_OUTCOMES,
 };
 
 use super::counted_spans::{decode, is_failure};
@@ -81,7 +81,7 @@ impl ExchangeCounts {
     }
 
     /// A request like those of a class, if the exchange is of it: its number may have become another's.
-    fn example(&mut self, exchange: &CountedExchange) -> Option<Span> {
+    fn example(&mut self, exchange: &NoteworthyExchange) -> Option<Span> {
         let class = self.classes.get_mut(exchange.class as usize)?.as_mut()?;
         if class.key.pid != exchange.header.tgid {
             return None;
@@ -92,7 +92,7 @@ impl ExchangeCounts {
 }
 
 /// The span of an exchange like `example`.
-fn span(example: Span, exchange: &CountedExchange, names: &Names) -> Span {
+fn span(example: Span, exchange: &NoteworthyExchange, names: &Names) -> Span {
     let (status, failure, outcome) = decode(example.protocol, exchange.outcome);
     let start = exchange.start;
     Span {
@@ -128,10 +128,10 @@ fn span(example: Span, exchange: &CountedExchange, names: &Names) -> Span {
 
 impl Pipeline {
     /// A counted exchange is worth a look: its span is kept, and exported. It is in the sums, and not counted again.
-    pub(in crate::pipeline) fn counted_exchange(&mut self, exchange: &CountedExchange) {
+    pub(in crate::pipeline) fn noteworthy_exchange(&mut self, exchange: &NoteworthyExchange) {
         let Some(example) = self.exchange_counts.example(exchange) else { return };
         let mut span = span(example, exchange, &self.names);
-        self.engine.name_counted(&mut span);
+        self.engine.identify_noteworthy(&mut span);
         self.export(&span, span.side == Side::Server);
         self.store.take(span);
     }
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn a_counted_exchange_becomes_a_span_of_its_own() {
         let example = Span { protocol: ProtocolId::Http, ..sample_span::span(1, 5, 10, false) };
-        let exchange = CountedExchange {
+        let exchange = NoteworthyExchange {
             header: Header { nanos: 9_000, tid: 77, tgid: example.pid, ..Header::default() },
             cookie: 4,
             outcome: u64::from(u32::from_ne_bytes(*b"503\0")),
@@ -170,7 +170,7 @@ mod tests {
             first_reply: 8_000,
             queue: 100,
             cpu: 700,
-            ..CountedExchange::default()
+            ..NoteworthyExchange::default()
         };
         let span = span(example, &exchange, &Names::default());
         assert_eq!((span.arrived, span.start, span.first_reply, span.end), (4_900, 5_000, 8_000, 9_000));
