@@ -11,7 +11,7 @@ use tracer_common::exchange_counts::{ClassCosts, ClassLimits, CountingRule, Exch
 use tracer_common::limits::COUNTED_CLASSES_MAX;
 
 use self::counted_spans::{since, spans};
-use self::noteworthy::LastSecond;
+use self::noteworthy::LastSecondDurations;
 use self::qualification::{ExchangeRate, ProcessState, Refusal, SEEN_BEFORE, STATES, refusal};
 use super::Pipeline;
 use crate::guard::tables::TableUse;
@@ -59,9 +59,6 @@ struct CountedClass {
     /// What was read last, by outcome.
     sums: HashMap<u64, ExchangeSums>,
     costs: ClassCosts,
-    /// Which are reported one by one, and how many were since that was decided.
-    limits: ClassLimits,
-    reported: u64,
 }
 
 /// What the kernel side counts, as this side knows it.
@@ -203,14 +200,8 @@ impl ExchangeCounts {
             pool_queue: None,
             ..span.clone()
         };
-        *self.classes.get_mut(number as usize)? = Some(CountedClass {
-            key: key.clone(),
-            example,
-            sums: HashMap::new(),
-            costs: ClassCosts::default(),
-            limits: ClassLimits::default(),
-            reported: 0,
-        });
+        *self.classes.get_mut(number as usize)? =
+            Some(CountedClass { key: key.clone(), example, sums: HashMap::new(), costs: ClassCosts::default() });
         prefixes.number(number, span.class);
         self.numbers.insert(key, number);
         Some(number)
@@ -238,7 +229,7 @@ impl ExchangeCounts {
     fn read(&mut self, now: Nanos, sums: &[(SumsKey, ExchangeSums)], costs: &[(u32, ClassCosts)]) -> Counted {
         let mut counted = Counted::default();
         let before_this = self.counted;
-        let mut last = LastSecond::default();
+        let mut last = LastSecondDurations::default();
         for (key, sums) in sums {
             let Some(class) = self.classes.get_mut(key.class as usize).and_then(Option::as_mut) else { continue };
             let before = class.sums.insert(key.outcome, *sums);

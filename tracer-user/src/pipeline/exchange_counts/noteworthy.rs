@@ -26,9 +26,9 @@ type Steps = [u64; DURATION_STEPS];
 
 /// What was counted of each class since the last reading, by the kernel's numbers.
 #[derive(Debug, Default)]
-pub(super) struct LastSecond(FxHashMap<u32, Steps>);
+pub(super) struct LastSecondDurations(FxHashMap<u32, Steps>);
 
-impl LastSecond {
+impl LastSecondDurations {
     pub(super) fn add(&mut self, class: u32, sums: &ExchangeSums) {
         let steps = self.0.entry(class).or_insert([0; DURATION_STEPS]);
         for (step, more) in steps.iter_mut().zip(&sums.steps) {
@@ -69,25 +69,19 @@ fn usual(class: &CountedClass) -> [u64; USUAL_OUTCOMES] {
 
 impl ExchangeCounts {
     /// A second has passed: decides which exchanges of each class are reported in the next one.
-    pub(super) fn limit(&mut self, last: &LastSecond) {
+    pub(super) fn limit(&mut self, last: &LastSecondDurations) {
         for (number, steps) in &last.0 {
-            let Some(class) = self.classes.get_mut(*number as usize).and_then(Option::as_mut) else { continue };
+            let Some(class) = self.classes.get(*number as usize).and_then(Option::as_ref) else { continue };
+            // Written each second: how many are left is known to the kernel side alone.
             let limits = ClassLimits { slow_from: slow_from(steps), usual: usual(class), left: MOST };
-            if limits != class.limits || class.reported > 0 {
-                (class.limits, class.reported) = (limits, 0);
-                self.orders.push(CountingOrder::Limit(*number, limits));
-            }
+            self.orders.push(CountingOrder::Limit(*number, limits));
         }
     }
 
     /// A request like those of a class, if the exchange is of it: its number may have become another's.
-    fn example(&mut self, exchange: &NoteworthyExchange) -> Option<Span> {
-        let class = self.classes.get_mut(exchange.class as usize)?.as_mut()?;
-        if class.key.pid != exchange.header.tgid {
-            return None;
-        }
-        class.reported += 1;
-        Some(class.example.clone())
+    fn example(&self, exchange: &NoteworthyExchange) -> Option<Span> {
+        let class = self.classes.get(exchange.class as usize)?.as_ref()?;
+        (class.key.pid == exchange.header.tgid).then(|| class.example.clone())
     }
 }
 
