@@ -3,12 +3,11 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
+use crate::host::process;
 use crate::text;
 
 /// Most descriptors that are looked at.
 const DESCRIPTORS: usize = 4096;
-/// Longest environment that is read.
-const ENVIRONMENT: usize = 1 << 20;
 /// Longest name.
 const NAME: usize = 512;
 
@@ -30,15 +29,12 @@ pub(super) fn name_of(pid: u32, device: u32, inode: u64) -> Option<String> {
     by_inode
 }
 
-/// The inode of the socket to the journal that a process has as standard output or error, as systemd tells it
+/// The inode of the socket to the journal that a process has as standard output or error, by what systemd set
 /// (`JOURNAL_STREAM`, systemd.exec(5)); 0: none.
 pub(super) fn journal_of(pid: u32) -> u64 {
-    let Ok(environment) = fs::read(format!("/proc/{pid}/environ")) else { return 0 };
-    let environment = environment.get(..ENVIRONMENT).unwrap_or(&environment);
-    let mut variables = environment.split(|byte| *byte == 0);
-    let told = variables.find_map(|variable| variable.strip_prefix(b"JOURNAL_STREAM="));
-    let number =
-        told.and_then(|told| std::str::from_utf8(told).ok()).and_then(|told| told.split_once(':')?.1.parse().ok());
+    // Device and inode.
+    let stream = process::variable(pid, "JOURNAL_STREAM");
+    let number = stream.and_then(|stream| stream.split_once(':')?.1.parse().ok());
     // Only what it still is.
     let is_standard = |inode: &u64| {
         ["1", "2"]

@@ -333,6 +333,18 @@ fn cgroup(lines: &str) -> String {
     unified.or_else(|| path("name=systemd:").filter(|path| path != "/")).or_else(any).unwrap_or_default()
 }
 
+/// A variable of a process's environment, as it was when its program began; `None`: it has none of this name, or is gone.
+pub fn variable(pid: u32, name: &str) -> Option<String> {
+    let environ = File::open(format!("/proc/{pid}/environ")).ok()?;
+    let mut found = None;
+    entries(environ, VARIABLE, |entry| {
+        let value = entry.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"="));
+        found = value.map(|value| String::from_utf8_lossy(value).into_owned());
+        if found.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    found
+}
+
 /// The service that OpenTelemetry's variables name. No other variable is kept, and none longer than it takes.
 fn otel_service(environ: impl Read) -> Option<String> {
     let (mut named, mut attributed) = (None, None);
@@ -359,6 +371,13 @@ fn otel_service(environ: impl Read) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_variable_is_found_by_its_whole_name() {
+        let own = std::process::id();
+        assert_eq!(variable(own, "PATH"), std::env::var("PATH").ok());
+        assert_eq!((variable(own, "PAT"), variable(u32::MAX, "PATH")), (None, None));
+    }
 
     #[test]
     fn a_process_that_has_ended_is_none() {

@@ -116,12 +116,12 @@ pub(super) fn load(
         !is_missing
     };
     // With the stand-in beside them, writes would be seen twice.
-    let at_ends = PROGRAMS.map(&mut try_one);
-    if at_ends[0] {
-        if mode == LogLineMode::Tried {
-            try_one(STAND_IN);
-        }
-    } else {
+    let [whole, pieces] = PROGRAMS;
+    let is_at_ends = try_one(whole);
+    if is_at_ends || mode == LogLineMode::Tried {
+        try_one(pieces);
+    }
+    if !is_at_ends || mode == LogLineMode::Tried {
         try_one(STAND_IN);
     }
     let is_on = mode == LogLineMode::On && attached.iter().any(|one| one.missing.is_none());
