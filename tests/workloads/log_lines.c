@@ -11,7 +11,7 @@
 static int log_file;
 static FILE *shared;
 
-/* Held for a whole line, as loggers do: the parts of two lines would be one line in the file, and nobody's. */
+/* Held for a whole line, as loggers do: the parts of two lines would be one line in the file, which belongs to no request. */
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Without sleeping: after a reply, a thread that sleeps may have gone on to other work. */

@@ -264,7 +264,7 @@ fn tokio_wakers_on_demand() {
     assert!(score.right as f64 >= 0.95 * made as f64, "{score:?}");
 }
 
-/// Threads of `spawn_blocking` make no operation on a socket: whom they worked for shows when they wake its task. Wake-ups are watched
+/// Threads of `spawn_blocking` make no operation on a socket: their request shows when they wake its task. Wake-ups are watched
 /// without a switch, because their CPU is no request's.
 #[test]
 fn what_spawn_blocking_runs() {
@@ -301,7 +301,7 @@ fn what_spawn_blocking_runs() {
             "spawn_blocking",
             &format!("{connections} clients: {sum:.3} of {used:.3} s, {least} of {made} at least 1.5 ms"),
         );
-        // The system counts in hundredths of a second. A result that is there before its task asks for it wakes nobody, as where that
+        // The system counts in hundredths of a second. A result that is there before its task asks for it wakes no task, as where that
         // task's thread lost its CPU to the one that computes.
         assert!(sum >= 0.7 * (used - 0.02) && sum <= used + 0.02, "{sum} of {used} s");
         assert!(least >= made * 7 / 10, "{least} of {made} requests have what was computed for them");

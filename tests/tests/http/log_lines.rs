@@ -45,7 +45,7 @@ impl Logs {
     }
 }
 
-/// Lines of a service by for whom they were written.
+/// Lines of a service by what they belong to.
 fn counted(agent: &Agent, service: &str, written_for: &str) -> f64 {
     let labels = [("service_name", service), ("written_for", written_for)];
     agent.metrics().sum("tracer_log_lines_total", &labels)
@@ -71,11 +71,14 @@ impl Client {
     }
 }
 
+/// What requests before the measured ones ask for.
+const FIRST: &str = "work/first";
+
 /// Sends requests until lines are looked at: that begins once the agent knows what the process runs.
 fn warm_up(agent: &Agent, service: &str, mut client: Client) {
     let mut sent = 0;
     wait("a line", LIMIT, || {
-        client.ask(&format!("/work/first-{sent}"));
+        client.ask(&format!("/{FIRST}-{sent}"));
         sent += 1;
         let seen = ["request", "ambiguous", "no_request"].map(|of| counted(agent, service, of));
         (seen.iter().sum::<f64>() > 0.5).then_some(())
@@ -162,6 +165,15 @@ fn judge(logs: Logs, service: &str, paths: &BTreeSet<String>, each: usize) -> f6
     if operations_lost(&lost) > 0.5 { 1.0 } else { share }
 }
 
+/// Asks a server with some clients, whose connections are kept or not: nearly all of the lines that it writes of each request (`each` of
+/// them) stand beside it.
+fn beside_their_requests(logs: Logs, service: &str, (address, clients, keeps): (SocketAddr, usize, bool), each: usize) {
+    warm_up(&logs.agent, service, Client::new(address, keeps));
+    let paths = send(address, &["work", "fail"], clients, keeps);
+    let share = judge(logs, service, &paths, each);
+    assert!(share >= 0.99, "{share} of the lines stand beside their requests");
+}
+
 #[test]
 fn lines_of_a_c_server_stand_beside_their_requests() {
     let Some(_turn) = begin("log lines c", &["cc"]) else { return };
@@ -220,11 +232,8 @@ fn lines_of_pythons_logging_stand_beside_their_requests() {
     let mut command = Command::new(python);
     command.arg("-u").arg(source("log_lines.py")).arg(dir.path().join("python.log"));
     let server = Server::start("logs-python", dir.path(), &mut command);
-    warm_up(&logs.agent, "logs-python", Client::new(server.address, true));
-    let paths = send(server.address, &["work", "fail"], CONNECTIONS, true);
     // Two lines, to a file and to standard output each. That of http.server has the path in another form.
-    let share = judge(logs, "logs-python", &paths, 4);
-    assert!(share >= 0.99, "{share} of the lines stand beside their requests");
+    beside_their_requests(logs, "logs-python", (server.address, CONNECTIONS, true), 4);
 }
 
 #[test]
@@ -235,10 +244,7 @@ fn lines_of_goroutines_stand_beside_their_requests() {
     let program = go::build(Path::new(toolchain), dir.path(), "log_lines.go", &[]);
     let logs = Logs::start(dir.path(), "\"logs-go\"", "max_rate = 100000");
     let server = Server::start("logs-go", dir.path(), &mut Command::new(program));
-    warm_up(&logs.agent, "logs-go", Client::new(server.address, true));
-    let paths = send(server.address, &["work", "fail"], CONNECTIONS, true);
-    let share = judge(logs, "logs-go", &paths, 2);
-    assert!(share >= 0.99, "{share} of the lines stand beside their requests");
+    beside_their_requests(logs, "logs-go", (server.address, CONNECTIONS, true), 2);
 }
 
 #[test]
@@ -253,10 +259,7 @@ fn lines_of_javas_threads_stand_beside_their_requests() {
     let mut command = Command::new(find("java").expect("java"));
     command.arg("-cp").arg(dir.path()).arg("LogLines").arg(dir.path().join("java.log"));
     let server = Server::start("logs-java", dir.path(), &mut command);
-    warm_up(&logs.agent, "logs-java", Client::new(server.address, true));
-    let paths = send(server.address, &["work", "fail"], CONNECTIONS, true);
-    let share = judge(logs, "logs-java", &paths, 2);
-    assert!(share >= 0.99, "{share} of the lines stand beside their requests");
+    beside_their_requests(logs, "logs-java", (server.address, CONNECTIONS, true), 2);
 }
 
 #[test]
@@ -270,16 +273,13 @@ fn lines_of_php_stand_beside_their_requests() {
     command.env("OTEL_SERVICE_NAME", "logs-php").env("LOG_FILE", dir.path().join("own.log"));
     let mut server = Process::start("php", &mut command, &dir.path().join("php.log"));
     wait_for_listener(&mut server, address);
-    warm_up(&logs.agent, "logs-php", Client::new(address, false));
-    let paths = send(address, &["work", "fail"], 1, false);
-    let share = judge(logs, "logs-php", &paths, 2);
-    assert!(share >= 0.99, "{share} of the lines stand beside their requests");
+    beside_their_requests(logs, "logs-php", (address, 1, false), 2);
 }
 
 #[test]
-fn what_nothing_tells_apart_stands_beside_no_request() {
+fn lines_of_loops_and_shared_buffers_stand_beside_no_request() {
     let Some(_turn) = begin("log lines of loops and shared buffers", &["cc", "nginx"]) else { return };
-    // One buffer for all threads: whoever fills it writes the lines of others.
+    // One buffer for all threads: the one that fills it writes the lines of others.
     let dir = scratch();
     let program = compile(dir.path(), "log_lines");
     let logs = Logs::start(dir.path(), "\"logs-shared\"", "max_rate = 100000");
@@ -287,7 +287,8 @@ fn what_nothing_tells_apart_stands_beside_no_request() {
         Server::start("logs-shared", dir.path(), Command::new(&program).arg(dir.path().join("c.log")).arg("shared"));
     warm_up(&logs.agent, "logs-shared", Client::new(server.address, true));
     let paths = send(server.address, &["work"], CONNECTIONS, true);
-    judge(logs, "logs-shared", &paths, 1);
+    let share = judge(logs, "logs-shared", &paths, 1);
+    assert!(share < 0.1, "{share} of the lines in a shared buffer stand beside a request");
     // nginx logs after it answered, several requests in turn on one thread.
     let dir = scratch();
     let logs = Logs::start(dir.path(), "\"nginx\"", "");

@@ -163,8 +163,8 @@ pub(crate) fn forking(task: Task, tgid: u32) -> (u64, u32) {
     (entity, edges)
 }
 
-/// The task of the current thread, which writes to a log, as `tracer_common::event::Op::entity`. Node.js' callbacks are not told
-/// apart: unknown.
+/// The task of the current thread, which writes to a log, as `tracer_common::event::Op::entity`. Callbacks of Node.js cannot
+/// be distinguished: unknown.
 #[inline(always)]
 pub(crate) fn writing(task: Task, tgid: u32) -> u64 {
     match of(tgid) {

@@ -119,7 +119,7 @@ table_use! {
         network_pairs,
         /// Classes and types of exceptions with a series of their own; reached: failures that share one.
         exception_series,
-        /// Logs of processes, to tell their lines apart; reached: writes to others, whose lines are nobody's.
+        /// Logs of processes whose lines are followed; reached: writes to further logs, whose lines are not looked at.
         log_streams,
         /// Bytes of the texts of log lines; reached: lines of which only the place is kept.
         log_text_bytes,

@@ -102,7 +102,7 @@ fn has_token(headers: &HeaderMap, token: &Token) -> bool {
     scheme.eq_ignore_ascii_case(b"bearer ") && token.fits(offered)
 }
 
-/// Whether whoever asks may see what not every local user may: with the token, over a connection that stays on this host.
+/// Whether a client may see what not every local user may: with the token, over a connection that stays on this host.
 pub(super) fn is_trusted(headers: &HeaderMap, listen: SocketAddr, token: Option<&Token>) -> bool {
     listen.ip().is_loopback() && token.is_some_and(|token| has_token(headers, token))
 }

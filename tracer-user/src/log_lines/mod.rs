@@ -1,4 +1,4 @@
-//! Lines of what programs write to logs: cut out of writes, rid of secrets, and whose they are. Pure.
+//! Lines of what programs write to logs: cut out of writes, without secrets, and the requests that they belong to. Pure.
 
 mod redaction;
 mod streams;

@@ -1,9 +1,9 @@
 //! The logs that processes write to, and the lines in what they write.
 //!
-//! Whoever writes a line is not always whoever made it: a buffer that several threads share is written by the thread that finds it
-//! full, with lines of other requests in it. Loggers that lock, and those without a buffer, write each record when it is
-//! made. The writes tell both apart: one that has a second record of the same shape, or that fills whole pages and ends within a
-//! line, comes from a buffer, and from then on no line of that log is anybody's. A record of several lines (a stack trace) has
+//! The thread that writes a line did not always make it: a buffer that several threads share is written by the thread that fills it,
+//! with lines of other requests in it. Loggers that lock, and those without a buffer, write each record when it is
+//! made. The writes distinguish both: one that has a second record of the same shape, or that fills whole pages and ends within a
+//! line, comes from a buffer, and from then on all lines of that log are ambiguous. A record of several lines (a stack trace) has
 //! none of its own shape in it.
 
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use tracer_common::log_write::{LogWrite, NO_POSITION};
 use super::redaction::redacted;
 use crate::guard::tables::TableUse;
 use crate::model::{LogLine, LogTextBudget};
-use crate::transactions::log_writer::LogWriter;
+use crate::transactions::log_line_owner::LogLineOwner;
 
 /// Most logs of processes that are followed.
 pub const STREAMS: usize = 4096;
@@ -29,11 +29,11 @@ const SHAPE: usize = 4;
 /// A log of a process: process, device, inode.
 type StreamKey = (u32, u32, u64);
 
-/// A line, and whose it is.
+/// A line, and the request that it belongs to.
 #[derive(Clone, Debug)]
 pub struct FoundLine {
-    /// Whose.
-    pub writer: LogWriter,
+    /// The request.
+    pub owner: LogLineOwner,
     /// The line.
     pub line: LogLine,
 }
@@ -42,7 +42,7 @@ pub struct FoundLine {
 #[derive(Debug)]
 struct Begun {
     tid: u32,
-    writer: LogWriter,
+    owner: LogLineOwner,
     offset: Option<u64>,
     text: Vec<u8>,
 }
@@ -68,7 +68,7 @@ impl LogStreams {
         &mut self,
         write: &LogWrite,
         text: &[u8],
-        writer: LogWriter,
+        owner: LogLineOwner,
         texts: &LogTextBudget,
         file: impl FnOnce() -> Arc<str>,
     ) -> SmallVec<[FoundLine; 2]> {
@@ -78,7 +78,7 @@ impl LogStreams {
             return SmallVec::new();
         }
         let stream = self.streams.entry(key).or_insert_with(|| Stream { file: file(), is_shared: false, begun: None });
-        stream.lines(write, text, writer, texts)
+        stream.lines(write, text, owner, texts)
     }
 
     /// The process is gone, or runs another program.
@@ -97,34 +97,34 @@ impl Stream {
         &mut self,
         write: &LogWrite,
         text: &[u8],
-        writer: LogWriter,
+        owner: LogLineOwner,
         texts: &LogTextBudget,
     ) -> SmallVec<[FoundLine; 2]> {
         let mut found = SmallVec::new();
         let begin = (write.end != NO_POSITION).then(|| write.end.wrapping_sub(write.bytes));
         let (is_whole, is_ended) = (text.len() as u64 == write.bytes, write.last == b'\n');
         self.is_shared |= has_further_record(text) || (!is_ended && write.bytes.is_multiple_of(PAGE));
-        let (mut writer, mut offset, mut front) = (writer, begin, Vec::new());
+        let (mut owner, mut offset, mut front) = (owner, begin, Vec::new());
         if let Some(begun) = self.begun.take() {
             if begun.tid == write.header.tid {
-                if begun.writer != writer {
-                    writer = LogWriter::Ambiguous;
+                if begun.owner != owner {
+                    owner = LogLineOwner::Ambiguous;
                 }
                 (offset, front) = (begun.offset, begun.text);
             } else {
-                // Two threads at one line: which part is whose does not show behind this.
+                // Two threads at one line: from here on their parts cannot be distinguished.
                 let line = self.line(write, begun.offset, (&begun.text, begun.text.len() as u64), false, texts);
-                found.push(FoundLine { writer: LogWriter::Ambiguous, line });
-                writer = LogWriter::Ambiguous;
+                found.push(FoundLine { owner: LogLineOwner::Ambiguous, line });
+                owner = LogLineOwner::Ambiguous;
             }
         }
-        if self.is_shared && writer != LogWriter::NoRequest {
-            writer = LogWriter::Ambiguous;
+        if self.is_shared && owner != LogLineOwner::NoRequest {
+            owner = LogLineOwner::Ambiguous;
         }
         if text.is_empty() {
             // Only its place is known.
             let line = self.line(write, offset, (&[], write.bytes), true, texts);
-            found.push(FoundLine { writer, line });
+            found.push(FoundLine { owner, line });
             return found;
         }
         let mut at = 0;
@@ -137,7 +137,7 @@ impl Stream {
             whole.extend_from_slice(part);
             if is_last && is_whole && !is_ended {
                 whole.truncate(UNENDED);
-                self.begun = Some(Begun { tid: write.header.tid, writer, offset: from, text: whole });
+                self.begun = Some(Begun { tid: write.header.tid, owner, offset: from, text: whole });
                 break;
             }
             // What lies behind the part that was read belongs to its last line, or to further ones.
@@ -147,7 +147,7 @@ impl Stream {
                 continue;
             }
             let line = self.line(write, from, (&whole, bytes), is_cut, texts);
-            found.push(FoundLine { writer, line });
+            found.push(FoundLine { owner, line });
         }
         found
     }
@@ -219,7 +219,7 @@ mod tests {
             Self { streams: LogStreams::default(), texts: LogTextBudget::new(1 << 20), end: 0 }
         }
 
-        /// A thread writes for the request of its number; each line as `number:text`, `-:text` if it is nobody's.
+        /// A thread writes for the request of its number; each line as `number:text`, `-:text` if it belongs to none.
         fn writes(&mut self, tid: u32, text: &str) -> Vec<String> {
             self.end += text.len() as u64;
             let front = &text.as_bytes()[..text.len().min(1024)];
@@ -227,11 +227,11 @@ mod tests {
             let last = *text.as_bytes().last().expect("a byte");
             let (bytes, end) = (text.len() as u64, self.end);
             let write = LogWrite { header, bytes, end, inode: 5, last, ..LogWrite::default() };
-            let writer = LogWriter::Request(Slot::numbered(tid));
-            let found = self.streams.lines(&write, front, writer, &self.texts, || "f".into());
+            let owner = LogLineOwner::Request(Slot::numbered(tid));
+            let found = self.streams.lines(&write, front, owner, &self.texts, || "f".into());
             let one = |found: &FoundLine| {
-                let of = match found.writer {
-                    LogWriter::Request(slot) if slot == Slot::numbered(tid) => tid.to_string(),
+                let of = match found.owner {
+                    LogLineOwner::Request(slot) if slot == Slot::numbered(tid) => tid.to_string(),
                     _ => "-".to_owned(),
                 };
                 let text = found.line.text.as_ref().map_or("", |text| text.as_str());
@@ -297,11 +297,11 @@ mod tests {
     #[test]
     fn logs_are_bounded_and_forgotten() {
         let mut log = Log::new();
-        let writer = LogWriter::NoRequest;
+        let owner = LogLineOwner::NoRequest;
         for inode in 0..2 * STREAMS as u64 {
             let header = Header { tgid: 1 + (inode & 1) as u32, ..Header::default() };
             let write = LogWrite { header, inode, bytes: 2, last: b'\n', ..LogWrite::default() };
-            log.streams.lines(&write, b"x\n", writer, &log.texts, || "f".into());
+            log.streams.lines(&write, b"x\n", owner, &log.texts, || "f".into());
         }
         let table = log.streams.table_use();
         assert_eq!((table.entries, table.reached), (STREAMS as u64, STREAMS as u64));

@@ -106,7 +106,7 @@ fn hotspots(mut answer: Value, arguments: &Arguments) -> Value {
 }
 
 fn transaction(mut answer: Value, arguments: &Arguments) -> Value {
-    // What programs logged is for people: it may be private, and it may be addressed to whoever reads it.
+    // What programs logged is for people: it may be private, and it may hold instructions to a model that reads it.
     remove(&mut answer, &["log_lines", "log_lines_dropped", "log_texts"]);
     let all = rows(&mut answer, "spans");
     let name = |span: &Value, field: &str| span.get(field).cloned().unwrap_or_default();

@@ -30,7 +30,7 @@ impl LogFamilies {
 }
 
 impl Metrics {
-    /// Lines of a service since the start, by for whom they were written; and writes that were not looked at.
+    /// Lines of a service since the start, by what they belong to; and writes that were not looked at.
     pub fn set_log_lines<'a>(&self, service: &str, lines: impl IntoIterator<Item = (&'a str, u64)>, lost: u64) {
         for (written_for, total) in lines {
             let counter = self.logs.lines.with_label_values(&[service, written_for]);

@@ -9,7 +9,7 @@ use super::{Introduce, Pipeline};
 use crate::guard::tables::TableUse;
 use crate::log_lines::{FoundLine, LogStreams, STREAMS};
 use crate::model::{LogTextBudget, ServiceId};
-use crate::transactions::log_writer::LogWriter;
+use crate::transactions::log_line_owner::LogLineOwner;
 
 /// Lines of a service since the start.
 #[derive(Clone, Copy, Debug, Default)]
@@ -61,22 +61,22 @@ impl Pipeline {
     pub(super) fn log_written(&mut self, write: &LogWrite, text: &[u8], who: &mut dyn Introduce) {
         let tgid = write.header.tgid;
         let Some(service) = self.engine.service_of(tgid) else { return };
-        let writer = self.engine.log_writer(write);
+        let owner = self.engine.log_line_owner(write);
         let logs = &mut self.logs;
         let file = || name(write, who);
-        let found = logs.streams.lines(write, text, writer, &logs.texts, file);
+        let found = logs.streams.lines(write, text, owner, &logs.texts, file);
         let counts = logs.counts.entry(service).or_default();
         if logs.missed.len() < STREAMS || logs.missed.contains_key(&tgid) {
             let before = logs.missed.insert(tgid, write.missed).unwrap_or(0);
             counts.lost += write.missed.saturating_sub(before);
         }
-        for FoundLine { writer, line } in found {
+        for FoundLine { owner, line } in found {
             logs.without_text += u64::from(line.text.is_none());
-            let count = match writer {
-                LogWriter::Request(slot) if self.engine.keep_log_line(slot, line) => &mut counts.lines[0],
-                LogWriter::Request(_) => &mut counts.late,
-                LogWriter::Ambiguous => &mut counts.lines[1],
-                LogWriter::NoRequest => &mut counts.lines[2],
+            let count = match owner {
+                LogLineOwner::Request(slot) if self.engine.keep_log_line(slot, line) => &mut counts.lines[0],
+                LogLineOwner::Request(_) => &mut counts.late,
+                LogLineOwner::Ambiguous => &mut counts.lines[1],
+                LogLineOwner::NoRequest => &mut counts.lines[2],
             };
             *count += 1;
         }

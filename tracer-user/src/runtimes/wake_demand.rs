@@ -320,7 +320,7 @@ mod tests {
         let mut demand = demand();
         assert_eq!(serving(&mut demand, REQUESTS - 1, 1000, 900), [], "few requests");
         assert_eq!(serving(&mut demand, 500, 1000, 240), [], "little of it");
-        // 12 % of that CPU: nobody waits for parents of calls.
+        // 12 % of that CPU; no call lacks a parent.
         assert_eq!(serving(&mut demand, 10_000, 1000, 900), []);
         assert_eq!(serving(&mut demand, 500, 1000, 600), [(PID, WakeDecision::Watch)]);
         for _ in 0..2 * PROBATION {

@@ -14,7 +14,7 @@ const QUEUE: usize = 16_384;
 
 /// Transactions with texts, oldest first.
 #[derive(Debug, Default)]
-pub(super) struct TextQueues {
+pub(super) struct LogTextQueues {
     /// Of all texts; `None`: there are none.
     budget: Option<LogTextBudget>,
     /// Those that came last.

@@ -32,7 +32,7 @@ use crate::guard::tables::TableUse;
 use crate::model::{ClassId, Names, Nanos, Outcome, Side, Span, SpanId, TraceId};
 use class::{Class, QUOTA, Seen};
 use listed::ListedTransactions;
-use log_lines::TextQueues;
+use log_lines::LogTextQueues;
 use settle::Settling;
 
 /// Most spans kept per transaction.
@@ -135,7 +135,7 @@ pub struct Store {
     /// Whoever lists transactions only reads them; that they were listed has to be noted nevertheless.
     listed: RefCell<ListedTransactions>,
     /// Transactions with texts of log lines.
-    texts: TextQueues,
+    texts: LogTextQueues,
     /// Spans dropped because their transaction, or the store, had too many.
     pub spans_dropped: u64,
     /// Spans that their class selected while the lists were full.
@@ -171,7 +171,7 @@ impl Store {
             swept: 0,
             settling: Settling::default(),
             listed: RefCell::default(),
-            texts: TextQueues::default(),
+            texts: LogTextQueues::default(),
             spans_dropped: 0,
             refused: 0,
             evicted: 0,

@@ -36,7 +36,7 @@ mod last_hit_map;
 mod late_costs;
 pub mod limits;
 mod locks;
-pub mod log_writer;
+pub mod log_line_owner;
 pub mod losses;
 pub mod network;
 pub mod open_span;

@@ -143,14 +143,14 @@ export class TransactionPage {
     const row = (line) => h("tr", null, h("td", { class: "dim" }, `+${time((line.time_ns - begin) / 1e9)}`),
       h("td", { class: "text" }, named.has(line.span_id) ? h("button", { type: "button", class: "plain", onclick: () => this.choose(named.get(line.span_id)) }, line.service_name) : line.service_name),
       h("td", { class: "text line", title: place(line) }, line.text === null ? h("span", { class: "dim" }, place(line)) : h("code", null, line.text), line.cut ? h("span", { class: "dim" }, " …") : null));
-    // In this page's memory only: whoever uses this browser next has to give it again.
+    // In this page's memory only: the next user of this browser has to give it again.
     const token = h("input", { type: "password", autocomplete: "off", "aria-label": "Token" });
     const ask = (event) => {
       event.preventDefault();
       this.token = token.value.trim();
       this.refresh();
     };
-    const asks = texts ? null : h("form", { class: "sub", onsubmit: ask }, "Not every user of this host may read logs: the texts are shown to whoever has the token of the agent's --token-file. ", token, " ", h("button", { class: "pill" }, "show texts"));
+    const asks = texts ? null : h("form", { class: "sub", onsubmit: ask }, "Not every user of this host may read logs: the texts need the token of the agent's --token-file. ", token, " ", h("button", { class: "pill" }, "show texts"));
     show(this.logs, card("Log lines", "written by threads that held these requests and no others; the place of each is shown when pointed at",
       h("div", { class: "scroll" }, h("table", { class: "path" }, h("thead", null, h("tr", null, h("th", { scope: "col" }, "after"), h("th", { class: "text", scope: "col" }, "service"), h("th", { class: "text", scope: "col" }, "line"))), h("tbody", null, lines.map(row)))), asks,
       dropped ? h("p", { class: "sub" }, `${counted(dropped, "line", "lines")} in between ${dropped === 1 ? "is" : "are"} not kept.`) : null));

@@ -7,21 +7,21 @@ use tracer_common::runtime::KIND_NODE;
 
 use super::Engine;
 use crate::model::{LogLine, Side};
-use crate::transactions::log_writer::LogWriter;
+use crate::transactions::log_line_owner::LogLineOwner;
 use crate::transactions::slot::Slot;
 use crate::transactions::strategies::after_reply;
 use crate::transactions::task_identity::{is_named, is_python, is_unique};
 
 impl Engine {
-    /// For whom a thread wrote to a log.
-    pub(crate) fn log_writer(&mut self, write: &LogWrite) -> LogWriter {
+    /// The request that a write to a log belongs to.
+    pub(crate) fn log_line_owner(&mut self, write: &LogWrite) -> LogLineOwner {
         self.world.now = self.world.now.max(write.header.nanos);
         let (tgid, entity) = (write.header.tgid, write.entity);
         if is_unique(entity) {
-            return if is_named(entity) { self.by_task(tgid, entity) } else { LogWriter::NoRequest };
+            return if is_named(entity) { self.by_task(tgid, entity) } else { LogLineOwner::NoRequest };
         }
         if entity >> ENTITY_BITS == u64::from(KIND_NODE) || (entity == 0 && self.world.interleaves_requests(tgid)) {
-            // Callbacks and tasks that nothing tells apart.
+            // Callbacks and tasks that cannot be distinguished.
             return self.of_none_in_particular(write);
         }
         if is_python(entity) && is_named(entity) {
@@ -38,59 +38,63 @@ impl Engine {
     }
 
     /// A task whose name is its own reads one request at a time, unless its connection carries several at once.
-    fn by_task(&self, tgid: u32, entity: u64) -> LogWriter {
-        let Some(slot) = self.declared.read_by(tgid, entity) else { return LogWriter::NoRequest };
+    fn by_task(&self, tgid: u32, entity: u64) -> LogLineOwner {
+        let Some(slot) = self.declared.read_by(tgid, entity) else { return LogLineOwner::NoRequest };
         match self.world.spans.get(slot) {
-            Some(live) if live.multiplexed => LogWriter::Ambiguous,
-            Some(live) if live.end == 0 && live.side == Side::Server => LogWriter::Request(slot),
-            _ => LogWriter::NoRequest,
+            Some(live) if live.multiplexed => LogLineOwner::Ambiguous,
+            Some(live) if live.end == 0 && live.side == Side::Server => LogLineOwner::Request(slot),
+            _ => LogLineOwner::NoRequest,
         }
     }
 
-    /// Python's contexts and greenlets are known by their address, which may become another's. Not while the request that it
-    /// read is open: whoever reads and writes under one name meanwhile is one.
-    fn by_context(&self, write: &LogWrite) -> LogWriter {
-        let Some(thread) = self.world.threads.get(&write.header.tid) else { return LogWriter::NoRequest };
+    /// Python's contexts and greenlets are known by their address, which another can get later, but not while the request is open that
+    /// the first one read: until then one address is one context.
+    fn by_context(&self, write: &LogWrite) -> LogLineOwner {
+        let Some(thread) = self.world.threads.get(&write.header.tid) else { return LogLineOwner::NoRequest };
         let of_context = thread.open.iter().filter(|slot| {
             let live = self.world.spans.get(**slot);
             live.is_some_and(|live| live.read_as == write.entity && live.end == 0 && !live.multiplexed)
         });
         let mut of_context = of_context.copied();
         match (of_context.next(), of_context.next()) {
-            (Some(slot), None) => LogWriter::Request(slot),
-            (Some(_), Some(_)) => LogWriter::Ambiguous,
+            (Some(slot), None) => LogLineOwner::Request(slot),
+            (Some(_), Some(_)) => LogLineOwner::Ambiguous,
             _ => self.of_none_in_particular(write),
         }
     }
 
     /// A thread that runs one request at a time writes for the one it holds, or for the one it has just answered.
-    fn by_thread(&self, write: &LogWrite) -> LogWriter {
+    fn by_thread(&self, write: &LogWrite) -> LogLineOwner {
         let (header, counters) = (&write.header, &write.counters);
-        let Some(thread) = self.world.threads.get(&header.tid) else { return LogWriter::NoRequest };
+        let Some(thread) = self.world.threads.get(&header.tid) else { return LogLineOwner::NoRequest };
         if thread.several() || thread.lap.is_some() {
             return self.of_none_in_particular(write);
         }
         let Some(slot) = thread.holder() else {
             let after = after_reply::still_worked_for(&self.world, header.tid, header.tid == header.tgid, counters);
-            return after.map_or(LogWriter::NoRequest, LogWriter::Request);
+            return after.map_or(LogLineOwner::NoRequest, LogLineOwner::Request);
         };
         let Some(live) = self.world.spans.get(slot).filter(|live| live.end == 0 && live.side == Side::Server) else {
-            return LogWriter::NoRequest;
+            return LogLineOwner::NoRequest;
         };
-        // What an event loop does once it has polled may be for nobody: a timer.
+        // Once an event loop has polled, it may run a timer, which belongs to no request.
         let may_be_a_timer = thread.serving.is_loop() && thread.polls_at_op != counters.polls;
         // Python's loops run callbacks in contexts; the thread itself, before it had any, does not.
         let by_another = is_python(write.entity) && live.read_as != write.entity;
         if thread.open.len() == 1 && !live.multiplexed && !may_be_a_timer && !by_another {
-            LogWriter::Request(slot)
+            LogLineOwner::Request(slot)
         } else {
-            LogWriter::Ambiguous
+            LogLineOwner::Ambiguous
         }
     }
 
     /// Whether there are requests that it could be for.
-    fn of_none_in_particular(&self, write: &LogWrite) -> LogWriter {
+    fn of_none_in_particular(&self, write: &LogWrite) -> LogLineOwner {
         let thread = self.world.threads.get(&write.header.tid);
-        if thread.is_some_and(|thread| !thread.open.is_empty()) { LogWriter::Ambiguous } else { LogWriter::NoRequest }
+        if thread.is_some_and(|thread| !thread.open.is_empty()) {
+            LogLineOwner::Ambiguous
+        } else {
+            LogLineOwner::NoRequest
+        }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! A call with an ambiguous parent is charged to no request: its CPU is overhead of its service, its time is no
 //! request's downstream time, and it has a transaction of its own. Evidence often comes after the call, so the call
-//! keeps its cost until it, or its request, is reported. What its thread did right before a send is charged to a call only because
-//! that shows best whom it worked for; without a parent, it is charged to what the thread had worked for by its last operation.
+//! keeps its cost until it, or its request, is reported. What its thread did right before a send is charged to a call because
+//! the call's parent is the best evidence for it; without a parent, the request of the thread's last operation gets it.
 
 use crate::model::{ClassId, Cost, Owner, ServiceId, Side, SpanId, StackSample};
 use crate::transactions::charges::{least, less};

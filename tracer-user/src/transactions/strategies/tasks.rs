@@ -206,8 +206,8 @@ impl Tasks {
         }
     }
 
-    /// A thread that runs no task woke one: for whom it worked until then, if its work is to be charged now. That is the one request that
-    /// the task, or the one that spawned it, has read and not answered.
+    /// A thread that runs no task woke one: the request that its work since then belongs to, if that is to be charged now. It is the only
+    /// one that the task, or the one that spawned it, has read and not answered.
     pub(crate) fn worked_for(&self, world: &mut World, wake: &Wake) -> Option<Target> {
         let Header { tgid, tid, nanos, .. } = wake.header;
         if !is_named(wake.address) {

@@ -17,7 +17,24 @@ fn of_type(name: &str) -> RawTypeName {
     raw(ThrowingRuntime::Cpp, &values, || None::<MemoryFile>).expect("a name")
 }
 
+/// The task that a goroutine of this number is.
+pub(super) fn goroutine(number: u64) -> u64 {
+    u64::from(KIND_GO) << ENTITY_BITS | number
+}
+
 impl Host {
+    /// On one thread, goroutine 5 has read a request on socket 1, and 6 one on socket 2.
+    pub(super) fn with_two_goroutines() -> Self {
+        let mut host = Self::new(Limits::default());
+        host.engine.remember_readers();
+        host.opens(1, (0, 0)).opens(2, (0, 0));
+        host.entity = goroutine(5);
+        host.reads(10, 1, GET);
+        host.entity = goroutine(6);
+        host.reads(10, 2, GET);
+        host
+    }
+
     /// A thread, or the goroutine it runs, throws; whether that was for a request.
     fn throws(&mut self, tid: u32, goroutine: u64, kind: &str) -> bool {
         let header = Header { kind: Kind::DeclaredCall as u8, nanos: self.nanos, tgid: 1, tid, ..Header::default() };
@@ -65,17 +82,10 @@ fn a_thread_with_several_requests_throws_for_the_one_it_has_just_read() {
 
 #[test]
 fn a_goroutine_throws_for_what_it_read_on_whichever_thread() {
-    let named = |number| u64::from(KIND_GO) << ENTITY_BITS | number;
-    let mut host = Host::new(Limits::default());
-    host.engine.remember_readers();
-    host.opens(1, (0, 0)).opens(2, (0, 0));
-    host.entity = named(5);
-    host.reads(10, 1, GET);
-    host.entity = named(6);
-    host.reads(10, 2, GET);
-    host.entity = named(5);
+    let mut host = Host::with_two_goroutines();
+    host.entity = goroutine(5);
     assert!(host.throws(11, 0xc000, "4Boom"));
-    host.entity = named(7);
+    host.entity = goroutine(7);
     assert!(!host.throws(10, 0xd000, "i"), "it read nothing");
     assert_eq!(host.thrown(), ["Boom", ""]);
 }

@@ -2,11 +2,12 @@
 
 use tracer_common::event::{ENTITY_BITS, Header, Kind};
 use tracer_common::log_write::LogWrite;
-use tracer_common::runtime::{KIND_GO, KIND_NODE, KIND_PYTHON};
+use tracer_common::runtime::{KIND_NODE, KIND_PYTHON};
 
+use super::exceptions::goroutine;
 use super::{GET, Host, Limits, OK};
 use crate::model::LogLine;
-use crate::transactions::log_writer::LogWriter;
+use crate::transactions::log_line_owner::LogLineOwner;
 
 impl Host {
     /// A thread writes a line: `r` for a request, with which it is kept; `?` for one of several; `-` for none.
@@ -14,15 +15,15 @@ impl Host {
         let header = Header { kind: Kind::LogWrite as u8, nanos: self.nanos, tgid: 1, tid, ..Header::default() };
         let counters = *self.counters.entry(tid).or_default();
         let write = LogWrite { header, entity: self.entity, counters, ..LogWrite::default() };
-        match self.engine.log_writer(&write) {
-            LogWriter::Request(slot) => {
+        match self.engine.log_line_owner(&write) {
+            LogLineOwner::Request(slot) => {
                 let nanos = self.nanos;
                 let line = LogLine { nanos, file: text.into(), offset: None, bytes: 1, text: None, cut: false };
                 assert!(self.engine.keep_log_line(slot, line));
                 'r'
             }
-            LogWriter::Ambiguous => '?',
-            LogWriter::NoRequest => '-',
+            LogLineOwner::Ambiguous => '?',
+            LogLineOwner::NoRequest => '-',
         }
     }
 
@@ -79,22 +80,15 @@ fn what_was_lost_makes_a_thread_doubtful() {
 
 #[test]
 fn a_goroutine_writes_for_what_it_read_on_whichever_thread() {
-    let named = |number| u64::from(KIND_GO) << ENTITY_BITS | number;
-    let mut host = Host::new(Limits::default());
-    host.engine.remember_readers();
-    host.opens(1, (0, 0)).opens(2, (0, 0));
-    host.entity = named(5);
-    host.reads(10, 1, GET);
-    host.entity = named(6);
-    host.reads(10, 2, GET);
-    host.entity = named(5);
+    let mut host = Host::with_two_goroutines();
+    host.entity = goroutine(5);
     assert_eq!(host.logs(11, "five"), 'r');
     // One that read nothing, and a thread of the process without a goroutine.
-    for (entity, expected) in [(named(7), '-'), (named(0), '-'), (0, '?')] {
+    for (entity, expected) in [(goroutine(7), '-'), (goroutine(0), '-'), (0, '?')] {
         host.entity = entity;
         assert_eq!(host.logs(10, "other"), expected, "{entity:x}");
     }
-    host.entity = named(5);
+    host.entity = goroutine(5);
     host.sends(11, 1, OK);
     assert_eq!(host.logs(11, "after"), '-');
     assert_eq!(host.logged(), ["five", ""]);

@@ -290,6 +290,14 @@ fn whoever_took_a_result_without_a_wake_up_keeps_no_other_from_being_believed() 
     assert!(!all.contains(&linked("/1/a", Grade::Confirmed, "/2")), "{all:?}");
 }
 
+/// Checks that each call is its request's, by its path, or that its parent is not known.
+fn right_or_unknown(verdicts: &[(String, Grade, Option<String>)]) {
+    for (path, grade, parent) in verdicts {
+        let is_right = *grade == Grade::Confirmed && parent.as_ref().is_some_and(|parent| path.starts_with(parent));
+        assert!(is_right || matches!(grade, Grade::Orphan | Grade::Ambiguous), "{path}: {grade:?}");
+    }
+}
+
 #[test]
 fn of_two_calls_since_a_task_gave_work_none_is_believed_if_another_may_wait() {
     let mut tokio = Tokio::new();
@@ -299,10 +307,7 @@ fn of_two_calls_since_a_task_gave_work_none_is_believed_if_another_may_wait() {
     tokio.wakes(SECOND, SENDER).asks(SENDER, POOLED, "/1/b").hears(SENDER, POOLED);
     tokio.asks(SENDER, POOLED, "/2/a").hears(SENDER, POOLED).wakes(SENDER, SECOND);
     tokio.answers(SECOND).answers(FIRST);
-    for (path, grade, parent) in tokio.verdicts() {
-        let is_right = grade == Grade::Confirmed && parent.is_some_and(|parent| path.starts_with(&parent));
-        assert!(is_right || matches!(grade, Grade::Orphan | Grade::Ambiguous), "{path}: {grade:?}");
-    }
+    right_or_unknown(&tokio.verdicts());
 }
 
 #[test]
@@ -313,10 +318,7 @@ fn what_the_last_one_served_leaves_again_is_not_the_next_ones() {
     tokio.asks(SENDER, POOLED, "/1/b").hears(SENDER, POOLED).wakes(SENDER, FIRST);
     tokio.asks(SENDER, POOLED, "/2/a").hears(SENDER, POOLED).wakes(SENDER, SECOND);
     tokio.answers(SECOND).answers(FIRST);
-    for (path, grade, parent) in tokio.verdicts() {
-        let is_right = grade == Grade::Confirmed && parent.is_some_and(|parent| path.starts_with(&parent));
-        assert!(is_right || matches!(grade, Grade::Orphan | Grade::Ambiguous), "{path}: {grade:?}");
-    }
+    right_or_unknown(&tokio.verdicts());
 }
 
 #[test]
@@ -407,7 +409,7 @@ fn what_a_thread_without_tasks_computes_is_for_the_request_of_the_task_it_wakes(
 fn what_a_thread_computes_for_no_open_request_is_overhead() {
     let mut tokio = Tokio::new();
     tokio.reads(FIRST, "/1").spawns(FIRST, CHILD).gives_back(POOL, FIRST).answers(FIRST);
-    // Its request is answered; it reads none; nobody knows it.
+    // Its request is answered; it reads none; no other task is related to it.
     tokio.computes(POOL, 100, FIRST).computes(POOL, 200, CHILD).computes(POOL, 400, SENDER);
     // The spawned one is still the first request's when its maker reads the second.
     tokio.reads(FIRST, "/2").computes(POOL, 800, CHILD).answers(FIRST);

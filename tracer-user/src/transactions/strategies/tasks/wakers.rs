@@ -361,7 +361,7 @@ impl Wakers {
         let made = tasks.is_made_in(tgid, waker, to);
         let since = if again { relay.done.since } else { relay.settled };
         let waiting = |start: Nanos| relay.waiting(tasks, tgid, (since, start), wakee);
-        // What else the taker's wake-up may have been for cannot be told from a second call.
+        // Other reasons of the taker's wake-up cannot be distinguished from a second call.
         let given_at = relay.givers.iter().find(|giver| giver.task == wakee).map_or(now, |giver| giver.at);
         let is_only = due.iter().filter(|detached_call| detached_call.start >= given_at).count() == 1;
         let own = |detached_call: &&DetachedCall| {
