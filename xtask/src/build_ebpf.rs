@@ -137,8 +137,10 @@ fn cargo(way: Option<Way>, arch: &str, does: &str) -> Result<PathBuf> {
     let crate_dir = shell::root().join("tracer-ebpf");
     // One directory per compiler and processor: switching back and forth rebuilds nothing.
     let target = shell::target_dir()?.join("ebpf-build").join(format!("{}-{arch}", compiler.slug()));
+    // By bpf-linker's default LLVM leaves each `memset` and `memcpy` to a function that moves byte by byte: five instructions a byte.
     let flags = format!(
-        "-C linker={} -C link-arg=--btf -C debuginfo=2 --cfg bpf_target_arch=\"{arch}\"",
+        "-C linker={} -C link-arg=--btf -C link-arg=--disable-expand-memcpy-in-order -C debuginfo=2 \
+         --cfg bpf_target_arch=\"{arch}\"",
         linker.to_str().filter(|path| !path.contains(' ')).context("the path of bpf-linker must not contain spaces")?
     );
     shell::progress(format!("eBPF object for {arch}: cargo {does} ({})", compiler.name()));
