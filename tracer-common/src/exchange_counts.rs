@@ -129,10 +129,23 @@ pub struct ExchangeSums {
 }
 
 impl ExchangeSums {
+    /// Of nothing.
+    pub const NONE: Self = Self { duration: 0, queue: 0, request_bytes: 0, reply_bytes: 0, steps: [0; DURATION_STEPS] };
+
     /// How many exchanges.
     pub fn count(&self) -> u64 {
         self.steps.iter().sum()
     }
+}
+
+/// Sums of a class's exchanges with the first outcome that was counted of it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FirstSums {
+    /// As in [`SumsKey::outcome`]; [`OUTCOME_NONE`]: nothing was counted yet. Exchanges without a reply are not counted here.
+    pub outcome: u64,
+    /// The sums.
+    pub sums: ExchangeSums,
 }
 
 wire! {

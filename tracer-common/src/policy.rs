@@ -29,6 +29,8 @@ pub const CONTROL_UNWIND: u32 = 1 << 5;
 pub const CONTROL_HANDOVERS: u32 = 1 << 6;
 /// [`Control::flags`]: samples ask for the unwind tables of what runs, and are not reported.
 pub const CONTROL_TABLES_FIRST: u32 = 1 << 7;
+/// [`Control::flags`]: exchanges of some process may be counted ([`crate::exchange_counts`]), or could be once.
+pub const CONTROL_COUNTING: u32 = 1 << 8;
 
 /// Process policy, lowest byte: trace it. The bytes above say how its exchanges are counted in the kernel
 /// ([`crate::exchange_counts::CountingRule`]); zero = not at all.
@@ -99,7 +101,8 @@ wire! {
     pub struct Control {
         /// `CONTROL_…`.
         pub flags: u32,
-        /// Changes with every change of process policies, so that threads look theirs up again.
+        /// Changes with every change of process policies, so that threads look theirs up again, and when beginnings of requests were
+        /// forgotten.
         pub generation: u32,
         /// Period of the stack sampler, nanoseconds; 0 = no stacks are taken.
         pub sample_period: u64,

@@ -183,8 +183,8 @@ pub(crate) struct CountedThread {
     pub(crate) idles: u32,
     /// 1: operations were counted since the last one that was reported.
     pub(crate) unreported: u32,
-    /// 1: the program that counts operations has passed on the one under way, to be reported.
-    pub(crate) passed: u32,
+    /// How far the operation under way has come: [`Stage`](crate::exchange_counts::Stage).
+    pub(crate) stage: u32,
     /// The request that is looked up.
     pub(crate) key: RequestPrefix,
 }
@@ -291,6 +291,17 @@ pub(crate) struct Sock {
     pub(crate) frames: [Frames; 2],
     /// The exchange under way, if it is counted.
     pub(crate) exchange: CountedExchange,
+    /// The last request whose class was looked up.
+    pub(crate) known: KnownRequest,
+}
+
+/// A request whose class was found.
+#[repr(C)]
+pub(crate) struct KnownRequest {
+    pub(crate) prefix: RequestPrefix,
+    pub(crate) class: u32,
+    /// Found in this generation of the policies (`Control::generation`); 0: none was.
+    pub(crate) generation: u32,
 }
 
 /// An exchange that is counted and not reported.

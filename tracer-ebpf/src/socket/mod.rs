@@ -47,7 +47,9 @@ use tracer_common::{
 };
 
 use crate::{
-    arch, bound, call_stack, emit, exchange_counts, hello,
+    arch, bound, call_stack, emit,
+    exchange_counts::{self, Stage},
+    hello,
     kernel::{
         mptcp::Mptcp,
         regs::Regs,
@@ -67,12 +69,12 @@ use crate::{
 
 const MSG_PEEK: i32 = 2;
 
-/// hook: tp_btf sock_send_length(sk, ret, flags). First seen: 6.12. Emits [`Op`].
+/// hook: tp_btf sock_send_length(sk, ret, flags). First seen: 6.12. Counts the operation, or has it reported.
 #[btf_tracepoint(function = "sock_send_length")]
 pub(crate) fn tx(ctx: BtfTracePointContext) -> i32 {
     let ret: i32 = ctx.arg(1);
     if ret > 0 {
-        moved::<true, FIRST>(&ctx, SockPtr(ctx.arg(0)), ret as u32);
+        exchange_counts::at_hook::<true>(&ctx, SockPtr(ctx.arg(0)), ret as u32);
     }
     0
 }
@@ -82,19 +84,27 @@ pub(crate) fn tx(ctx: BtfTracePointContext) -> i32 {
 #[btf_tracepoint(function = "sock_send_length")]
 pub(crate) fn tx_again(ctx: BtfTracePointContext) -> i32 {
     let ret: i32 = ctx.arg(1);
-    if ret > 0 {
-        moved::<true, SECOND>(&ctx, SockPtr(ctx.arg(0)), ret as u32);
+    if ret > 0 && is_unhandled::<true>(SockPtr(ctx.arg(0))) {
+        exchange_counts::go_on::<true>(&ctx);
     }
     0
 }
 
-/// hook: tp_btf sock_recv_length(sk, ret, flags). First seen: 6.12. Emits [`Op`].
+/// hook: tp_btf sock_send_length(sk, ret, flags), tail-called by the programs there. Emits [`Op`].
+#[btf_tracepoint(function = "sock_send_length")]
+pub(crate) fn report_tx(ctx: BtfTracePointContext) -> i32 {
+    let ret: i32 = ctx.arg(1);
+    moved::<true, CALLED>(&ctx, SockPtr(ctx.arg(0)), ret as u32);
+    0
+}
+
+/// hook: tp_btf sock_recv_length(sk, ret, flags). First seen: 6.12. Counts the operation, or has it reported.
 #[btf_tracepoint(function = "sock_recv_length")]
 pub(crate) fn rx(ctx: BtfTracePointContext) -> i32 {
     let ret: i32 = ctx.arg(1);
     let flags: i32 = ctx.arg(2);
     if ret >= 0 && flags & MSG_PEEK == 0 {
-        moved::<false, FIRST>(&ctx, SockPtr(ctx.arg(0)), ret as u32);
+        exchange_counts::at_hook::<false>(&ctx, SockPtr(ctx.arg(0)), ret as u32);
     }
     0
 }
@@ -104,22 +114,28 @@ pub(crate) fn rx(ctx: BtfTracePointContext) -> i32 {
 pub(crate) fn rx_again(ctx: BtfTracePointContext) -> i32 {
     let ret: i32 = ctx.arg(1);
     let flags: i32 = ctx.arg(2);
-    if ret >= 0 && flags & MSG_PEEK == 0 {
-        moved::<false, SECOND>(&ctx, SockPtr(ctx.arg(0)), ret as u32);
+    if ret >= 0 && flags & MSG_PEEK == 0 && is_unhandled::<false>(SockPtr(ctx.arg(0))) {
+        exchange_counts::go_on::<false>(&ctx);
     }
     0
 }
 
-/// Which program on its hook this is: the only one.
+/// hook: tp_btf sock_recv_length(sk, ret, flags), tail-called by the programs there. Emits [`Op`].
+#[btf_tracepoint(function = "sock_recv_length")]
+pub(crate) fn report_rx(ctx: BtfTracePointContext) -> i32 {
+    let ret: i32 = ctx.arg(1);
+    moved::<false, CALLED>(&ctx, SockPtr(ctx.arg(0)), ret as u32);
+    0
+}
+
+/// Which program this is: the only one on its hook.
 const ALONE: u8 = 0;
 /// The only one, for UNIX sockets: its tail call's target attaches to another function.
 const ALONE_UNIX: u8 = 3;
 /// The only one, for pages, which have no bytes in user memory.
 const ALONE_PAGES: u8 = 4;
-/// The first of possibly two.
-const FIRST: u8 = 1;
-/// The second: it handles operations for which the kernel skipped the first.
-const SECOND: u8 = 2;
+/// Tail-called by the programs on its hook.
+const CALLED: u8 = 1;
 
 /// The context of a socket operation worth following.
 struct Seen {
@@ -129,20 +145,52 @@ struct Seen {
     thread: &'static mut Thread,
     sock: &'static mut Sock,
     what: What,
+    /// How far other programs have brought it: [`exchange_counts::Stage`].
+    stage: u32,
+}
+
+/// Whether sockets of this kind are of interest, and which kind it is.
+#[inline(always)]
+fn kind<const TX: bool>(sk: SockPtr, control: &Control) -> Option<What> {
+    let what = sk.what();
+    match what {
+        What::Other => sk.is_smc().then_some(what),
+        What::Udp => names::wanted::<TX>(sk, control).then_some(what),
+        What::Tcp | What::UnixStream => Some(what),
+    }
+}
+
+/// Whether the hook's first program was skipped for the operation under way, which is then noted in the thread's record.
+#[inline(always)]
+fn is_unhandled<const TX: bool>(sk: SockPtr) -> bool {
+    let Some(control) = policy::control() else { return false };
+    if kind::<TX>(sk, control).is_none() {
+        return false;
+    }
+    let thread = THREADS.get(Task::current().0, true);
+    if thread.is_null() {
+        emit::count(Lost::ThreadStorage);
+        return false;
+    }
+    // SAFETY: not null, and only this thread's programs touch it while it runs.
+    let thread = unsafe { &mut *thread };
+    let bit = 1 << TX as u32;
+    if thread.handled & bit != 0 {
+        thread.handled &= !bit;
+        return false;
+    }
+    if !TX {
+        thread.reads += 1;
+    }
+    thread.counted.stage = Stage::Noted as u32;
+    true
 }
 
 /// The socket's and the thread's records, if the operation is to be traced.
 #[inline(always)]
 fn seen<const TX: bool, const WHICH: u8>(sk: SockPtr) -> Option<Seen> {
     let control = policy::control()?;
-    let what = sk.what();
-    let is_smc = what == What::Other && sk.is_smc();
-    if what == What::Other && !is_smc {
-        return None;
-    }
-    if what == What::Udp && !names::wanted::<TX>(sk, control) {
-        return None;
-    }
+    let what = kind::<TX>(sk, control)?;
     let task = Task::current();
     let thread = THREADS.get(task.0, true);
     if thread.is_null() {
@@ -151,23 +199,24 @@ fn seen<const TX: bool, const WHICH: u8>(sk: SockPtr) -> Option<Seen> {
     }
     // SAFETY: not null, and only this thread's programs touch it while it runs.
     let thread = unsafe { &mut *thread };
-    let bit = 1 << TX as u32;
-    if WHICH == FIRST {
-        thread.handled |= bit;
+    let stage = if WHICH == CALLED { thread.counted.stage } else { Stage::New as u32 };
+    if WHICH == CALLED {
+        thread.counted.stage = Stage::New as u32;
     }
-    if WHICH == SECOND && thread.handled & bit != 0 {
-        thread.handled &= !bit;
-        return None;
+    if stage == Stage::New as u32 {
+        if WHICH == CALLED {
+            thread.handled |= 1 << TX as u32;
+        }
+        if !TX {
+            thread.reads += 1;
+        }
     }
     let tgid = task.tgid();
-    if is_smc {
+    if what == What::Other {
         if policy::process_traced(control, thread, tgid) {
             emit::count(Lost::Smc);
         }
         return None;
-    }
-    if !TX {
-        thread.reads += 1;
     }
     if !policy::process_traced(control, thread, tgid) {
         return None;
@@ -184,15 +233,15 @@ fn seen<const TX: bool, const WHICH: u8>(sk: SockPtr) -> Option<Seen> {
     if sock.flags & SOCK_IGNORED != 0 {
         return None;
     }
-    Some(Seen { control, task, tgid, thread, sock, what })
+    Some(Seen { control, task, tgid, thread, sock, what, stage })
 }
 
 /// One operation moved `bytes` bytes.
 #[inline(always)]
 fn moved<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, bytes: u32) {
     let Some(seen) = seen::<TX, WHICH>(sk) else { return };
-    if WHICH == FIRST || WHICH == SECOND {
-        exchange_counts::go_on::<TX>(ctx, seen.control, seen.thread, seen.sock);
+    if WHICH == CALLED {
+        exchange_counts::go_back::<TX>(ctx, seen.stage, seen.thread, seen.sock);
     }
     let (unsent, thread) = (&raw const seen.thread.unsent.len, &raw const *seen.thread);
     report::<TX, WHICH>(ctx, sk, bytes, seen);
@@ -210,7 +259,7 @@ fn moved<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, b
 /// Reports it, or decides not to.
 #[inline(always)]
 fn report<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, bytes: u32, seen: Seen) {
-    let Seen { control, task, tgid, thread, sock, what } = seen;
+    let Seen { control, task, tgid, thread, sock, what, .. } = seen;
     if bytes == 0 {
         // End of stream: report once, and only for a socket with a reported opening.
         if what == What::Udp || sock.flags & (SOCK_OPENED | SOCK_EOF) != SOCK_OPENED {
@@ -226,7 +275,10 @@ fn report<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, 
     runtime::counted(thread, tgid);
     // SAFETY: no argument.
     let now = unsafe { bpf_ktime_get_ns() };
-    let (seq, unseen, more) = sequence::<TX>(sk, what, sock, &mut thread.io_path, task, bytes);
+    let tcp = if what == What::Tcp { sk.tcp() } else { None };
+    thread.io_path = tcp.map_or(NO_PATH, Tcp::path);
+    let (seq, unseen, more) =
+        if what == What::Tcp { sequence::<TX>(sk, tcp, sock, task, bytes) } else { (0, 0, false) };
     if sock.flags & SOCK_OPENED == 0 && !connection::open(sk, what, control, sock, now, task, tgid, TX, bytes) {
         thread.ops = thread.ops.wrapping_add(1);
         return;
@@ -426,25 +478,16 @@ fn report<const TX: bool, const WHICH: u8>(ctx: &impl EbpfContext, sk: SockPtr, 
 /// Of a connection that TCP measures nothing of.
 pub(crate) const NO_PATH: NetworkPath = NetworkPath { rtt: 0, rtt_min: 0, retransmits: 0, reserved: 0 };
 
-/// Sequence number of the first byte, the number of unseen bytes before it (splice, zero-copy receive, an operation for
-/// which the kernel skipped the program), and whether unread bytes remain. Notes in `path` what TCP has measured.
+/// Of a socket of [`What::Tcp`]: the sequence number of the first byte, the number of unseen bytes before it (splice, zero-copy
+/// receive, an operation for which the kernel skipped the program), and whether unread bytes remain.
 #[inline(always)]
 pub(crate) fn sequence<const TX: bool>(
     sk: SockPtr,
-    what: What,
+    tcp: Option<Tcp>,
     sock: &mut Sock,
-    path: &mut NetworkPath,
     task: Task,
     bytes: u32,
 ) -> (u32, u32, bool) {
-    *path = NO_PATH;
-    if what != What::Tcp {
-        return (0, 0, false);
-    }
-    let tcp = sk.tcp();
-    if let Some(tcp) = tcp {
-        *path = tcp.path();
-    }
     let mptcp = if tcp.is_none() && Mptcp::counts() { Mptcp::of(sk.0 as u64) } else { None };
     if TX {
         let Some(next) = tcp.map(Tcp::write_seq).or(mptcp.map(Mptcp::write_seq)) else { return (0, 0, false) };

@@ -25,7 +25,13 @@ pub(super) fn is_possible(config: &Config) -> bool {
 impl Agent {
     /// Carries out what the pipeline decided since.
     pub(super) fn follow_counting(&mut self, pipeline: &mut Pipeline) {
+        // Beginnings that the kernel side may have found before.
+        let mut forgot = false;
         for order in pipeline.exchange_counts.take_orders() {
+            // A number must not become another class's while requests are still taken for this one's.
+            if matches!(order, CountingOrder::Clear(_)) && std::mem::take(&mut forgot) {
+                self.look_again();
+            }
             match order {
                 CountingOrder::Process(pid, rule) => {
                     if let Err(error) = self.kernel.policy.count_exchanges(pid, rule) {
@@ -33,19 +39,31 @@ impl Agent {
                     }
                 }
                 CountingOrder::Learn(prefix, class) => self.kernel.exchange_counts.learn(*prefix, class),
-                CountingOrder::Forget(prefix) => self.kernel.exchange_counts.forget(*prefix),
+                CountingOrder::Forget(prefix) => {
+                    self.kernel.exchange_counts.forget(*prefix);
+                    forgot = true;
+                }
                 CountingOrder::Limit(class, limits) => self.kernel.exchange_counts.limit(class, limits),
                 CountingOrder::Clear(class) => self.kernel.exchange_counts.clear(class),
             }
+        }
+        if forgot {
+            self.look_again();
+        }
+    }
+
+    fn look_again(&mut self) {
+        if let Err(error) = self.kernel.policy.look_again() {
+            log::warn!("{error}");
         }
     }
 
     /// Reads what the kernel side has counted, once a second.
     pub(super) fn read_counts(&mut self, pipeline: &mut Pipeline) {
         if pipeline.exchange_counts.is_in_use() {
-            let sums = self.kernel.exchange_counts.sums();
             let numbers: Vec<u32> = pipeline.exchange_counts.numbers().collect();
             let kernel = &self.kernel.exchange_counts;
+            let sums = kernel.sums(&numbers);
             let costs: Vec<_> =
                 numbers.into_iter().filter_map(|number| Some((number, kernel.costs(number)?))).collect();
             pipeline.counted(monotonic(), &sums, &costs);

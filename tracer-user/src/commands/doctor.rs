@@ -146,7 +146,7 @@ fn lacking(btf: &Btf) -> Vec<Feature> {
             "a kernel the README's table names; if yours is newer, report this line",
         ));
     }
-    for plan in plan(btf).iter().filter(|plan| plan.hook.is_none() && plan.probe.mandatory) {
+    for plan in plan(btf).iter().filter(|plan| plan.lacks_hook()) {
         let names: Vec<&str> = plan.probe.hooks.iter().map(|hook| hook.name()).collect();
         found.push(Feature::less(
             "hooks",

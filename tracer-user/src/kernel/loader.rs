@@ -217,6 +217,7 @@ pod!(
     tracer_common::policy::Control,
     tracer_common::policy::SendPriority,
     tracer_common::exchange_counts::ExchangeSums,
+    tracer_common::exchange_counts::FirstSums,
     tracer_common::exchange_counts::SumsKey,
     tracer_common::exchange_counts::ClassCosts,
     tracer_common::exchange_counts::ClassLimits,
@@ -266,7 +267,7 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
     }
     let members = offsets::resolve(&kernel_btf).map_err(LoadError::Members)?;
     let plan = plan(&kernel_btf);
-    if let Some(Plan { probe, .. }) = plan.iter().find(|plan| plan.hook.is_none() && plan.probe.mandatory) {
+    if let Some(Plan { probe, .. }) = plan.iter().find(|plan| plan.lacks_hook()) {
         let hook = probe.hooks.first().map_or(probe.program, |hook| hook.name());
         return Err(LoadError::Hook { hook, without: probe.without });
     }
@@ -365,6 +366,7 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
 
     let exchange_counts = KernelCounts::new(
         take(&mut ebpf, "REQUEST_PREFIXES")?,
+        take(&mut ebpf, "FIRST_SUMS")?,
         take(&mut ebpf, "EXCHANGE_SUMS")?,
         take(&mut ebpf, "COUNTED_COSTS")?,
         take(&mut ebpf, "COUNTED_LIMITS")?,
@@ -421,6 +423,10 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
                 entry.built = built;
                 if wait == Some(Until::Called) {
                     entry.missing = calls.put(&ebpf, probe.program).err();
+                    if let Some(why) = entry.missing.take_if(|_| probe.mandatory) {
+                        let what = format!("the program {} cannot be called", probe.program);
+                        return Err(LoadError::Refused { what, why, hint: "" });
+                    }
                 } else {
                     if CALLED.iter().any(|(called, _)| *called == probe.program)
                         && let Err(why) = calls.put(&ebpf, probe.program)

@@ -4,8 +4,8 @@ use aya::maps::{Array, HashMap, Map, MapData};
 use tracer_common::exchange_counts::CountingRule;
 use tracer_common::limits::ASKS_MAX;
 use tracer_common::policy::{
-    CONTROL_DEFAULT_IGNORE, CONTROL_HANDOVERS, CONTROL_OWN, CONTROL_PORTS, CONTROL_SOCKETS, CONTROL_TABLES_FIRST,
-    CONTROL_UDP, CONTROL_UNWIND, CapturePolicy, Control, PROCESS_IGNORE, PROCESS_TRACE, Statics,
+    CONTROL_COUNTING, CONTROL_DEFAULT_IGNORE, CONTROL_HANDOVERS, CONTROL_OWN, CONTROL_PORTS, CONTROL_SOCKETS,
+    CONTROL_TABLES_FIRST, CONTROL_UDP, CONTROL_UNWIND, CapturePolicy, Control, PROCESS_IGNORE, PROCESS_TRACE, Statics,
 };
 use tracer_common::runtime::Runtime;
 
@@ -98,7 +98,8 @@ impl Policy {
 
     /// Sets which processes are traced.
     pub fn scope(&mut self, scope: Scope) -> Result<(), LoadError> {
-        let keep = self.current.flags & (CONTROL_PORTS | CONTROL_UNWIND | CONTROL_HANDOVERS | CONTROL_TABLES_FIRST);
+        let keep = self.current.flags
+            & (CONTROL_PORTS | CONTROL_UNWIND | CONTROL_HANDOVERS | CONTROL_TABLES_FIRST | CONTROL_COUNTING);
         self.current.flags = keep
             | match scope {
                 Scope::Nothing => 0,
@@ -139,6 +140,13 @@ impl Policy {
         self.processes_refused += u64::from(written.is_err());
         written.map_err(|error| refused("the process policy could not be written (16384 at most)", &error))?;
         self.listed += usize::from(!known);
+        // For good: what was counted must still be seen to when nothing may be any more.
+        self.current.flags |= CONTROL_COUNTING;
+        self.write()
+    }
+
+    /// Has everything looked up again that the kernel side found before: beginnings of requests were forgotten.
+    pub fn look_again(&mut self) -> Result<(), LoadError> {
         self.write()
     }
 

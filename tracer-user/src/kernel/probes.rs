@@ -72,7 +72,7 @@ pub struct Probe {
     pub hooks: &'static [Hook],
     /// The program whose work it does in part if the kernel has no hook for that one.
     pub instead_of: Option<&'static str>,
-    /// Whether tracing is refused without it.
+    /// Whether tracing is refused without it; if it is tail-called, where its hook exists.
     pub mandatory: bool,
     /// Attached once this event shows that it is needed, and free before; `None` attaches at start.
     pub until: Option<Until>,
@@ -182,8 +182,8 @@ pub const PROBES: &[Probe] = &[
     called_instead("frames_rx", "frames_unix_received", &[Hook::Exit("unix_stream_recvmsg")]),
     Probe { without: RUSTLS, ..called("text_sent", &[Hook::Tracepoint("sock_send_length")]) },
     Probe { without: RUSTLS, ..called_instead("text_sent", "text_sent_exit", &[Hook::Exit("inet_sendmsg")]) },
-    Probe { without: COUNTING, ..called("count_tx", &[Hook::Tracepoint("sock_send_length")]) },
-    Probe { without: COUNTING, ..called("count_rx", &[Hook::Tracepoint("sock_recv_length")]) },
+    Probe { mandatory: true, without: COUNTING, ..called("report_tx", &[Hook::Tracepoint("sock_send_length")]) },
+    Probe { mandatory: true, without: COUNTING, ..called("report_rx", &[Hook::Tracepoint("sock_recv_length")]) },
     Probe { without: CALLS, ..called("call_stack", &[Hook::Tracepoint("sock_send_length")]) },
     Probe { without: CALLS, ..called_instead("call_stack", "call_stack_sent", &[Hook::Exit("inet_sendmsg")]) },
     Probe {
@@ -208,11 +208,11 @@ pub const CALLED: [(&str, &str); 18] = [
     ("call_stack_unix_sent", "CALL_STACK_UNIX"),
     ("off_cpu", "OFF_CPU"),
     ("off_cpu_waking", "OFF_CPU_WAKING"),
-    ("count_tx", "COUNT_TX"),
-    ("count_rx", "COUNT_RX"),
+    ("report_tx", "REPORT_TX"),
+    ("report_rx", "REPORT_RX"),
     // Attached, and tail-called besides.
-    ("tx", "REPORT_TX"),
-    ("rx", "REPORT_RX"),
+    ("tx", "COUNT_TX"),
+    ("rx", "COUNT_RX"),
 ];
 
 /// The program that user-space probes tail-call; not in [`PROBES`], because it has no hook.
@@ -228,6 +228,13 @@ pub struct Plan {
     pub probe: &'static Probe,
     /// Its hook, if there is one.
     pub hook: Option<Hook>,
+}
+
+impl Plan {
+    /// Whether nothing can be traced for want of its hook. What is only called stands behind programs with the same one.
+    pub fn lacks_hook(&self) -> bool {
+        self.hook.is_none() && self.probe.mandatory && self.probe.until != Some(Until::Called)
+    }
 }
 
 /// The probes to attach on this kernel: alternatives only if the first choice is missing. Omits a missing probe if
