@@ -58,11 +58,14 @@ fn no_call_of_haproxy_is_another_requests() {
         }
     }
     let port = nginx.address.port();
-    let mut tail = Tail::new(&agent.transactions);
-    for server in [true, false] {
-        tail.until(sent, Duration::from_secs(30), |span| span.server == server && span.port == port);
-    }
     let lost = peers::settled(&agent).lost();
+    // What was lost never comes.
+    if lost.is_empty() {
+        let mut tail = Tail::new(&agent.transactions);
+        for server in [true, false] {
+            tail.until(sent, Duration::from_secs(30), |span| span.server == server && span.port == port);
+        }
+    }
     let file = agent.transactions.clone();
     agent.stop();
     let all = spans::read(&file);
