@@ -10,6 +10,7 @@
 //! add up to the class. A request's charge moves out of *open* as soon as the request and all above it are reported.
 
 mod book;
+mod edges;
 mod names;
 mod resolution;
 
@@ -18,10 +19,12 @@ use std::sync::Arc;
 use crate::guard::tables::{TableUse, scaled};
 use crate::model::{ClassId, Cost, Names, Nanos, Owner, Span, SpanId};
 use book::Book;
+use edges::{Edges, Ends};
 use names::RootNames;
-use resolution::{Charge, Resolution, Resolved};
+use resolution::{Charge, Resolution, SpanRoot};
 
 pub use book::Sums;
+pub use edges::{Callee, Caller, EdgeKey, EdgeSums, Place, PlaceId};
 pub use names::RootId;
 
 /// Most names of roots.
@@ -32,6 +35,9 @@ const ROWS: usize = 32_768;
 const REPORTED: usize = 65_536;
 /// Charges that wait until the root of their span is known.
 const WAITING: usize = 32_768;
+/// Most rows of edges in a window, and most other ends elsewhere.
+const EDGES: usize = 1024;
+const PLACES: usize = 1024;
 
 /// What a reported span says about its root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +95,9 @@ pub struct Roots {
     names: RootNames,
     resolution: Resolution,
     book: Book,
+    /// Rows of the window that is open, if there are windows.
+    edges: Option<Edges>,
+    memory: u64,
     /// Charges whose root became known, on their way to the book.
     found: Vec<(RootId, Charge)>,
 }
@@ -100,7 +109,34 @@ impl Roots {
             names: RootNames::new(scaled(NAMES, memory)),
             resolution: Resolution::new(scaled(REPORTED, memory), scaled(WAITING, memory)),
             book: Book::new(scaled(ROWS, memory)),
+            edges: None,
+            memory,
             found: Vec::new(),
+        }
+    }
+
+    /// From here on there are windows, with rows by caller and root.
+    pub fn collect_edges(&mut self) {
+        self.edges = Some(Edges::new(scaled(EDGES, self.memory), scaled(PLACES, self.memory)));
+    }
+
+    /// Ends a window: what every class had since the last one, by caller and root. Call it when all costs so far were passed
+    /// on.
+    pub fn take_edges(&mut self) -> Vec<(EdgeKey, EdgeSums)> {
+        self.edges.as_mut().map(Edges::take).unwrap_or_default()
+    }
+
+    /// What the other end of an edge is.
+    pub fn place(&self, id: PlaceId) -> Place {
+        self.edges.as_ref().map_or(Place::Other, |edges| edges.place(id))
+    }
+
+    /// What a root is called.
+    pub fn root(&self, root: RootId) -> RowRoot {
+        match self.names.get(root) {
+            Some((service, class)) => RowRoot::Class(service, class),
+            None if root == RootId::OTHER => RowRoot::Other,
+            None => RowRoot::Unknown,
         }
     }
 
@@ -113,10 +149,11 @@ impl Roots {
     pub fn span(&mut self, names: &Names, span: &Span, link: RootLink, charged: Cost) {
         let own = self.names.of_class(names, span.class);
         let sums = Sums { cost: Cost::default(), ..Sums::of(span) };
-        self.book.count(span.class, &sums);
-        let charge = Charge { class: span.class, sums: Sums { cost: charged, ..sums } };
+        self.count(span.class, &sums);
+        let ends = self.edges.as_mut().map_or_else(Ends::default, |edges| edges.ends(span));
+        let charge = Charge { class: span.class, ends, sums: Sums { cost: charged, ..sums } };
         self.resolution.reported(span.id, link, own, charge, &mut self.found);
-        self.place();
+        self.place_found();
     }
 
     /// Requests of a class were counted that nothing more is known of than `span`, the same for each.
@@ -130,25 +167,42 @@ impl Roots {
             queue: one.queue * count,
             ..Sums::default()
         };
-        self.book.count(span.class, &sums);
-        self.book.place(RootId::UNKNOWN, &Charge { class: span.class, sums });
+        self.count(span.class, &sums);
+        self.rootless(span.class, sums);
     }
 
     /// Such requests cost this, which was charged to their class.
     pub fn counted_cost(&mut self, class: ClassId, cost: Cost) {
-        self.book.place(RootId::UNKNOWN, &Charge { class, sums: Sums { cost, ..Sums::default() } });
+        self.rootless(class, Sums { cost, ..Sums::default() });
+    }
+
+    /// The class has so much more.
+    fn count(&mut self, class: ClassId, sums: &Sums) {
+        self.book.count(class, sums);
+        if let Some(edges) = &mut self.edges {
+            edges.count(class, sums);
+        }
+    }
+
+    /// Nothing will be known of where this comes from.
+    fn rootless(&mut self, class: ClassId, sums: Sums) {
+        self.found.push((RootId::UNKNOWN, Charge { class, ends: Ends::default(), sums }));
+        self.place_found();
     }
 
     /// Work was charged to a class for a span that is reported already.
     pub fn late(&mut self, span: Option<SpanId>, class: ClassId, cost: Cost) {
-        let charge = Charge { class, sums: Sums { cost, ..Sums::default() } };
+        let charge = Charge { class, ends: Ends::default(), sums: Sums { cost, ..Sums::default() } };
         self.resolution.late(span, charge, &mut self.found);
-        self.place();
+        self.place_found();
     }
 
-    fn place(&mut self) {
+    fn place_found(&mut self) {
         for (root, charge) in self.found.drain(..) {
             self.book.place(root, &charge);
+            if let Some(edges) = &mut self.edges {
+                edges.know(root, &charge);
+            }
         }
     }
 
@@ -156,21 +210,24 @@ impl Roots {
     pub fn cost(&mut self, owner: Owner, cost: Cost) {
         if let Owner::Class(class) = owner {
             self.book.cost(class, cost);
+            if let Some(edges) = &mut self.edges {
+                edges.cost(class, cost);
+            }
         }
     }
 
     /// All costs charged until now were passed on; about once a second.
     pub fn tick(&mut self, now: Nanos) {
         self.resolution.tick(now, &mut self.found);
-        self.place();
+        self.place_found();
         self.book.settle();
     }
 
     /// What is known of the root of a reported span.
     pub fn known(&self, span: SpanId) -> KnownRoot {
-        match self.resolution.known(span) {
-            Some(Resolved::Begins) => KnownRoot::Begins,
-            Some(Resolved::Root(root)) => {
+        match self.resolution.known(span).map(|resolved| resolved.root) {
+            Some(SpanRoot::Begins) => KnownRoot::Begins,
+            Some(SpanRoot::Root(root)) => {
                 self.names.get(root).map_or(KnownRoot::Unknown, |(service, class)| KnownRoot::Class(service, class))
             }
             None => KnownRoot::Unknown,
@@ -179,20 +236,16 @@ impl Roots {
 
     /// Every row, in no order. Those of a class add up to what the class has.
     pub fn rows(&self) -> Vec<RootRow> {
-        let named = |root: RootId| match self.names.get(root) {
-            Some((service, class)) => RowRoot::Class(service, class),
-            None if root == RootId::OTHER => RowRoot::Other,
-            None => RowRoot::Unknown,
-        };
-        let rows = self.book.rows().map(|(class, root, sums)| RootRow { class, root: named(root), sums });
+        let rows = self.book.rows().map(|(class, root, sums)| RootRow { class, root: self.root(root), sums });
         let open = self.book.open().map(|(class, sums)| RootRow { class, root: RowRoot::Open, sums });
         rows.chain(open).collect()
     }
 
-    /// Names, rows, reported spans that are remembered, charges that wait.
-    pub fn table_use(&self) -> [TableUse; 4] {
+    /// Names, rows, reported spans that are remembered, charges that wait; rows of edges, and other ends elsewhere.
+    pub fn table_use(&self) -> [TableUse; 6] {
         let [reported, waiting] = self.resolution.table_use();
-        [self.names.table_use(), self.book.table_use(), reported, waiting]
+        let [edges, places] = self.edges.as_ref().map(Edges::table_use).unwrap_or_default();
+        [self.names.table_use(), self.book.table_use(), reported, waiting, edges, places]
     }
 }
 

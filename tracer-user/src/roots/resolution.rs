@@ -6,6 +6,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::RootLink;
 use super::book::Sums;
+use super::edges::{Caller, Ends};
 use super::names::RootId;
 use crate::guard::tables::TableUse;
 use crate::model::{ClassId, Nanos, SpanId};
@@ -18,6 +19,8 @@ const PATIENCE: Nanos = 600_000_000_000;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Charge {
     pub(super) class: ClassId,
+    /// Who called whom; not known of work that is charged after the report, before its span is found.
+    pub(super) ends: Ends,
     pub(super) sums: Sums,
 }
 
@@ -26,18 +29,27 @@ impl Charge {
     fn of_root(self) -> Self {
         Self { sums: Sums { first: self.sums.count, ..self.sums }, ..self }
     }
+
+    fn called_by(self, caller: Caller) -> Self {
+        Self { ends: Ends { caller, ..self.ends }, ..self }
+    }
+
+    /// What its span is to those below it.
+    fn caller_below(&self) -> Caller {
+        if self.ends.is_call { self.ends.caller } else { Caller::Request(self.class) }
+    }
 }
 
 /// The root of a reported span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Resolved {
+pub(super) enum SpanRoot {
     /// A call for no request: what serves it is a root.
     Begins,
     /// This one.
     Root(RootId),
 }
 
-impl Resolved {
+impl SpanRoot {
     /// That of the span itself.
     fn root(self) -> RootId {
         match self {
@@ -55,6 +67,21 @@ impl Resolved {
     }
 }
 
+/// What is known of a reported span.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Resolved {
+    pub(super) root: SpanRoot,
+    /// Who called it, and what it is to those below it.
+    caller: Caller,
+    caller_below: Caller,
+}
+
+impl Resolved {
+    fn new(root: SpanRoot, charge: &Charge) -> Self {
+        Self { root, caller: charge.ends.caller, caller_below: charge.caller_below() }
+    }
+}
+
 /// A charge that waits for the root of another span, or of its own.
 #[derive(Clone, Copy, Debug)]
 struct Waiter {
@@ -64,9 +91,10 @@ struct Waiter {
 }
 
 impl Waiter {
-    /// Its charge, now that the root of the span above is known.
+    /// Its charge, now that what is above is known.
     fn charge_below(&self, above: Resolved) -> Charge {
-        if above == Resolved::Begins { self.charge.of_root() } else { self.charge }
+        let charge = self.charge.called_by(above.caller_below);
+        if above.root == SpanRoot::Begins { charge.of_root() } else { charge }
     }
 }
 
@@ -122,32 +150,32 @@ impl Resolution {
         found: &mut Vec<(RootId, Charge)>,
     ) {
         let charge = if link == RootLink::First { charge.of_root() } else { charge };
-        let resolved = match link {
-            RootLink::First => Resolved::Root(own),
-            RootLink::Begins => Resolved::Begins,
-            RootLink::Named(root) => Resolved::Root(root),
-            RootLink::Unknown => Resolved::Root(RootId::UNKNOWN),
+        let root = match link {
+            RootLink::First => SpanRoot::Root(own),
+            RootLink::Begins => SpanRoot::Begins,
+            RootLink::Named(root) => SpanRoot::Root(root),
+            RootLink::Unknown => SpanRoot::Root(RootId::UNKNOWN),
             RootLink::Below(above) => match self.known(above) {
                 Some(above) => return self.below(above, &Waiter { span, own, charge }, found),
                 None => return self.wait(above, Waiter { span, own, charge }, found),
             },
         };
-        found.push((resolved.root(), charge));
-        self.resolve(span, resolved, found);
+        found.push((root.root(), charge));
+        self.resolve(span, Resolved::new(root, &charge), found);
     }
 
     /// A reported span is below another whose root is known.
     fn below(&mut self, above: Resolved, of: &Waiter, found: &mut Vec<(RootId, Charge)>) {
-        let resolved = above.below(of.own);
-        found.push((resolved.root(), of.charge_below(above)));
-        self.resolve(of.span, resolved, found);
+        let (root, charge) = (above.root.below(of.own), of.charge_below(above));
+        found.push((root.root(), charge));
+        self.resolve(of.span, Resolved::new(root, &charge), found);
     }
 
     /// A reported span is charged once more.
     pub(super) fn late(&mut self, span: Option<SpanId>, charge: Charge, found: &mut Vec<(RootId, Charge)>) {
         let Some(span) = span else { return found.push((RootId::UNKNOWN, charge)) };
         match self.known(span) {
-            Some(resolved) => found.push((resolved.root(), charge)),
+            Some(resolved) => found.push((resolved.root.root(), charge.called_by(resolved.caller))),
             // It waits itself.
             None => self.wait(span, Waiter { span, own: RootId::UNKNOWN, charge }, found),
         }
@@ -174,12 +202,12 @@ impl Resolution {
                 waiting.len = waiting.len.saturating_sub(waiters.len());
                 for waiter in waiters {
                     if waiter.span == span {
-                        found.push((resolved.root(), waiter.charge));
+                        found.push((resolved.root.root(), waiter.charge.called_by(resolved.caller)));
                         continue;
                     }
-                    let below = resolved.below(waiter.own);
-                    found.push((below.root(), waiter.charge_below(resolved)));
-                    next.push((waiter.span, below));
+                    let (root, charge) = (resolved.root.below(waiter.own), waiter.charge_below(resolved));
+                    found.push((root.root(), charge));
+                    next.push((waiter.span, Resolved::new(root, &charge)));
                 }
             }
         }
@@ -201,7 +229,7 @@ impl Resolution {
         self.given_up += long.len as u64;
         for waiter in long.of.into_values().flatten() {
             found.push((RootId::UNKNOWN, waiter.charge));
-            self.resolve(waiter.span, Resolved::Root(RootId::UNKNOWN), found);
+            self.resolve(waiter.span, Resolved::new(SpanRoot::Root(RootId::UNKNOWN), &waiter.charge), found);
         }
     }
 
