@@ -106,7 +106,7 @@ fn charges_do_not_wait_for_ever() {
         roots.tick(seconds * 1_000_000_000);
     }
     assert_eq!(row(&roots, WORK, &RowRoot::Unknown).0, 2);
-    let [.., waiting] = roots.table_use();
+    let [_, _, _, waiting, ..] = roots.table_use();
     assert_eq!((waiting.entries, waiting.reached > 0), (0, true));
 }
 
@@ -121,12 +121,105 @@ fn tables_stay_within_their_bounds_and_nothing_is_lost() {
         report(&mut roots, 4 * number + 2, A, below(4 * number + 3), 1);
         spans += 1;
     }
-    for table in roots.table_use() {
+    for table in roots.table_use().into_iter().take(4) {
         assert!(table.entries <= table.limit && table.reached > 0, "{table:?}");
     }
     let count = |class| roots.rows().iter().filter(|row| row.class == class).map(|row| row.sums.count).sum::<u64>();
     assert_eq!((count(WORK), count(A)), (spans, spans));
     assert!(row(&roots, WORK, &RowRoot::Other).0 > 0 && row(&roots, A, &RowRoot::Unknown).0 > 0);
+}
+
+/// A span of a service, as the pipeline passes it on: reported and charged.
+fn reported(roots: &mut Roots, id: u64, class: ClassId, link: RootLink, edit: impl FnOnce(&mut Span)) {
+    let mut one = span(1, id - 1, 10, false);
+    (one.class, one.side) = (class, if class == CALL { Side::Client } else { Side::Server });
+    edit(&mut one);
+    roots.span(&names(), &one, link, cpu(1));
+    roots.cost(Owner::Class(class), cpu(1));
+}
+
+fn key(class: ClassId, caller: Caller, root: Option<RootId>) -> EdgeKey {
+    EdgeKey { class, caller, callee: Callee::Unknown, root }
+}
+
+#[test]
+fn a_window_has_requests_by_who_called_them_and_by_root() {
+    let mut roots = Roots::for_memory(1 << 29);
+    roots.collect_edges();
+    let called = Callee::Service(ServiceId(1));
+    // A request that calls, and what is behind it; a program that calls and serves nothing; a caller on another host; a call
+    // that may be of two requests.
+    reported(&mut roots, 30, WORK, below(20), |_| ());
+    reported(&mut roots, 20, CALL, below(10), |one| one.callee = Some(ServiceId(1)));
+    reported(&mut roots, 10, A, RootLink::First, |_| ());
+    reported(&mut roots, 50, WORK, below(40), |_| ());
+    reported(&mut roots, 40, CALL, RootLink::Begins, |one| one.peer_port = 81);
+    let elsewhere = roots.named(&"shop".into(), &"GET /checkout".into());
+    reported(&mut roots, 60, WORK, RootLink::Named(elsewhere), |one| {
+        let (host, service) = ("web-2".into(), "front".into());
+        one.remote = Some(Box::new(crate::model::Remote { host, service, class: "GET /x".into(), end: None }));
+    });
+    reported(&mut roots, 80, WORK, below(70), |_| ());
+    reported(&mut roots, 70, CALL, RootLink::Unknown, |one| one.callee = Some(ServiceId(1)));
+    roots.tick(1);
+    let rows: HashMap<EdgeKey, EdgeSums> = roots.take_edges().into_iter().collect();
+    let (a, work) = (roots.names.of_class(&names(), A), roots.names.of_class(&names(), WORK));
+    let once = |key: EdgeKey, first| assert_eq!((rows[&key].count, rows[&key].cpu, rows[&key].first), (1, 1, first));
+    once(key(A, Caller::Unknown, Some(a)), 1);
+    once(EdgeKey { callee: called, ..key(CALL, Caller::Request(A), Some(a)) }, 0);
+    once(key(WORK, Caller::Request(A), Some(a)), 0);
+    once(key(WORK, Caller::Program(CALL), Some(work)), 1);
+    once(key(WORK, Caller::Program(CALL), Some(RootId::UNKNOWN)), 0);
+    once(EdgeKey { callee: called, ..key(CALL, Caller::Program(CALL), Some(RootId::UNKNOWN)) }, 0);
+    let named = |of: fn(&EdgeKey) -> Option<PlaceId>| rows.keys().filter_map(of).map(|id| roots.place(id)).next();
+    let caller = named(|key| if let Caller::Remote(place) = key.caller { Some(place) } else { None });
+    assert_eq!(caller, Some(Place::Remote("web-2".into(), "front".into())));
+    let callee = named(|key| if let Callee::Place(place) = key.callee { Some(place) } else { None });
+    assert!(matches!(callee, Some(Place::Address(_, 81))), "{callee:?}");
+    assert_eq!(rows.len(), 8);
+    assert!(roots.take_edges().is_empty());
+}
+
+#[test]
+fn what_becomes_known_in_a_later_window_leaves_the_open_row() {
+    let mut roots = Roots::for_memory(1 << 29);
+    roots.collect_edges();
+    reported(&mut roots, 30, WORK, below(20), |_| ());
+    roots.tick(1);
+    let open = roots.take_edges();
+    let [(key_of, sums)] = open[..] else { panic!("{open:?}") };
+    assert_eq!((key_of, sums.count, sums.cpu), (key(WORK, Caller::Unknown, None), 1, 1));
+    reported(&mut roots, 20, CALL, below(10), |_| ());
+    reported(&mut roots, 10, A, RootLink::First, |_| ());
+    // It works on after its report.
+    roots.late(Some(SpanId(30)), WORK, cpu(5));
+    roots.cost(Owner::Class(WORK), cpu(5));
+    roots.tick(2);
+    let rows: HashMap<EdgeKey, EdgeSums> = roots.take_edges().into_iter().collect();
+    let a = roots.names.of_class(&names(), A);
+    let of = |key: EdgeKey| (rows[&key].count, rows[&key].cpu);
+    assert_eq!(of(key(WORK, Caller::Unknown, None)), (-1, -1));
+    assert_eq!(of(key(WORK, Caller::Request(A), Some(a))), (1, 6));
+}
+
+#[test]
+fn rows_of_a_window_are_bounded_and_add_up() {
+    let mut roots = Roots::for_memory(0);
+    roots.collect_edges();
+    for number in 0..2000_u64 {
+        let root = roots.named(&"shop".into(), &format!("GET /{number}").into());
+        reported(&mut roots, 4 * number + 1, CALL, RootLink::Named(root), |one| one.peer_port = number as u16);
+        reported(&mut roots, 4 * number + 2, WORK, RootLink::Named(root), |_| ());
+    }
+    let [.., edges, places] = roots.table_use();
+    assert!(edges.reached > 0 && places.reached > 0 && places.entries <= places.limit, "{edges:?} {places:?}");
+    let rows = roots.take_edges();
+    assert!(rows.len() as u64 <= edges.limit + 2, "{}", rows.len());
+    for class in [CALL, WORK] {
+        let of = rows.iter().filter(|(key, _)| key.class == class);
+        assert_eq!(of.map(|(_, sums)| sums.count).sum::<i64>(), 2000);
+    }
+    assert!(rows.iter().any(|(key, sums)| key.caller == Caller::Other && key.class == WORK && sums.count > 0));
 }
 
 /// What can happen to a transaction of a request, a call and a request behind it, each step once, in any order.
@@ -140,6 +233,8 @@ proptest! {
     #[test]
     fn rows_of_a_class_always_add_up_to_the_class(steps in steps()) {
         let mut roots = Roots::for_memory(1 << 29);
+        roots.collect_edges();
+        let mut in_windows: HashMap<ClassId, (i64, i64)> = HashMap::new();
         let mut charged: HashMap<ClassId, Cost> = HashMap::new();
         let mut counted: HashMap<ClassId, u64> = HashMap::new();
         let mut posted = std::collections::HashSet::new();
@@ -182,6 +277,18 @@ proptest! {
             }
             if step >= 3 || at % 3 == 0 {
                 roots.tick(at as u64);
+            }
+            // A window ends wherever costs were passed on.
+            if at % 6 == 0 {
+                for (key, sums) in roots.take_edges() {
+                    let sum = in_windows.entry(key.class).or_default();
+                    (sum.0, sum.1) = (sum.0 + sums.count, sum.1 + sums.cpu);
+                }
+                for (class, cpu) in &charged {
+                    let (count, sum) = in_windows.get(class).copied().unwrap_or_default();
+                    let counted = counted.get(class).copied().unwrap_or(0);
+                    prop_assert_eq!((count, sum), (counted as i64, cpu.cpu as i64));
+                }
             }
             for (class, cpu) in &charged {
                 let rows = roots.rows();
