@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
+use super::goal_windows::{GoalKey, GoalSums, GoalWindow};
 use super::lateness::{Parts, Taker, TimeShares, Times, Trend, WaitsFor, takers};
 use crate::guard::tables::TableUse;
 use crate::model::{Names, Nanos, Outcome, ProtocolId, ServiceId, Side, Sink, Span};
@@ -79,6 +80,8 @@ pub struct Attainment {
     refused: u64,
     /// Requests whose context names a service class that is not declared here.
     unknown: u64,
+    /// The window of the history that is open, if there is a history.
+    window: Option<GoalWindow>,
 }
 
 impl Attainment {
@@ -91,7 +94,18 @@ impl Attainment {
             now: 0,
             refused: 0,
             unknown: 0,
+            window: None,
         }
+    }
+
+    /// From here on there are windows; see [`Attainment::take_window`].
+    pub fn collect_windows(&mut self) {
+        self.window = Some(GoalWindow::default());
+    }
+
+    /// Ends a window of the history: what was reached since the last one.
+    pub fn take_window(&mut self) -> Vec<(GoalKey, GoalSums)> {
+        self.window.as_mut().map(GoalWindow::take).unwrap_or_default()
     }
 
     /// Other classes are declared. Those of the same name go on, those that are gone are forgotten.
@@ -119,7 +133,8 @@ impl Attainment {
 
     /// Pairs of service class and service.
     pub fn table_use(&self) -> TableUse {
-        TableUse::new(self.rows.len(), ROWS, self.refused)
+        let of_window = self.window.as_ref().map_or(0, |window| window.refused);
+        TableUse::new(self.rows.len(), ROWS, self.refused + of_window)
     }
 
     /// The classes.
@@ -239,6 +254,10 @@ impl Sink for Attainment {
             self.refused += 1;
             return;
         }
+        let time = span.queue() + span.duration();
+        if let (Some(window), Some(class)) = (&mut self.window, self.classes.classes.get(class)) {
+            window.add(class, span, time);
+        }
         let number = self.now / SLICE;
         let sums = self.rows.entry(key).or_default();
         sums.count += 1;
@@ -256,7 +275,6 @@ impl Sink for Attainment {
             // Its end was not seen: its time means nothing.
             return;
         }
-        let time = span.queue() + span.duration();
         slice.times.times.add(time, 1);
         slice.times.sum += time;
         slice.times.count += 1;

@@ -30,7 +30,7 @@ pub const CLASSES_MAX: usize = 32;
 pub const RULES_MAX: usize = 256;
 
 /// What a service class should reach.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Goal {
     /// 99 % of its requests take at most this long.
     P99(Duration),
