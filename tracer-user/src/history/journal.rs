@@ -5,11 +5,12 @@
 
 use flate2::Crc;
 
-use super::rows::{ClassRow, ColumnType, HistoryRow, HostRow, ServiceRow, Value, WindowRows};
+use super::rows::{ClassRow, ColumnType, EdgeRow, GoalRow, HistoryRow, HostRow, ServiceRow, Value, WindowRows};
 
 /// Opens every journal of this version.
-pub(super) const HEADER: &[u8] = b"tracer history journal 2\n";
-/// Those of agents before this one: without services, and without the columns that were added.
+pub(super) const HEADER: &[u8] = b"tracer history journal 3\n";
+/// Those of earlier agents: without edges and goals; and without services, too. Columns that were added are missing in both.
+const HEADER_2: &[u8] = b"tracer history journal 2\n";
 const HEADER_1: &[u8] = b"tracer history journal 1\n";
 /// Bytes before the rows of a window.
 const PREFIX: usize = 8;
@@ -18,14 +19,10 @@ const PREFIX: usize = 8;
 pub(super) fn encode(window: &WindowRows) -> Vec<u8> {
     let mut bytes = vec![0; PREFIX];
     put_row(&window.host, &mut bytes);
-    put_integer(window.classes.len() as u64, &mut bytes);
-    for class in &window.classes {
-        put_row(class, &mut bytes);
-    }
-    put_integer(window.services.len() as u64, &mut bytes);
-    for service in &window.services {
-        put_row(service, &mut bytes);
-    }
+    put_rows(&window.classes, &mut bytes);
+    put_rows(&window.services, &mut bytes);
+    put_rows(&window.edges, &mut bytes);
+    put_rows(&window.goals, &mut bytes);
     let length = (bytes.len() - PREFIX) as u32;
     let sum = checksum(&bytes[PREFIX..]);
     bytes[..4].copy_from_slice(&length.to_le_bytes());
@@ -35,12 +32,32 @@ pub(super) fn encode(window: &WindowRows) -> Vec<u8> {
 
 /// The windows of a journal. None: it is no journal of this version.
 pub(super) fn decode(bytes: &[u8]) -> Option<Windows<'_>> {
-    if HEADER.starts_with(bytes) || bytes == HEADER_1 {
+    if HEADER.starts_with(bytes) {
         // Killed before the first window was there.
-        return Some(Windows { rest: &[], torn: false, first: false });
+        return Some(Windows { rest: &[], torn: false, version: JournalVersion::Third });
     }
-    let windows = |header, first| bytes.strip_prefix(header).map(|rest| Windows { rest, torn: false, first });
-    windows(HEADER, false).or_else(|| windows(HEADER_1, true))
+    let windows = |header, version| bytes.strip_prefix(header).map(|rest| Windows { rest, torn: false, version });
+    windows(HEADER, JournalVersion::Third)
+        .or_else(|| windows(HEADER_2, JournalVersion::Second))
+        .or_else(|| windows(HEADER_1, JournalVersion::First))
+}
+
+/// Which tables and columns a journal has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum JournalVersion {
+    First,
+    Second,
+    Third,
+}
+
+impl JournalVersion {
+    fn columns<R: HistoryRow>(self) -> usize {
+        match self {
+            Self::First => R::FIRST,
+            Self::Second => R::SECOND,
+            Self::Third => R::COLUMNS.len(),
+        }
+    }
 }
 
 /// Iterates over the whole windows of a journal.
@@ -49,8 +66,7 @@ pub(super) struct Windows<'a> {
     rest: &'a [u8],
     /// Whether something else than a whole window was found; iteration ends there.
     pub(super) torn: bool,
-    /// Whether it is a journal of the first version.
-    first: bool,
+    version: JournalVersion,
 }
 
 impl Iterator for Windows<'_> {
@@ -77,10 +93,12 @@ impl Windows<'_> {
             return None;
         }
         self.rest = rest;
-        let host: HostRow = row(&mut payload, self.first)?;
-        let classes = rows::<ClassRow>(&mut payload, self.first)?;
-        let services = if self.first { Vec::new() } else { rows::<ServiceRow>(&mut payload, false)? };
-        payload.is_empty().then_some(WindowRows { host, classes, services })
+        let host: HostRow = row(&mut payload, self.version)?;
+        let classes: Vec<ClassRow> = rows(&mut payload, self.version, JournalVersion::First)?;
+        let services: Vec<ServiceRow> = rows(&mut payload, self.version, JournalVersion::Second)?;
+        let edges: Vec<EdgeRow> = rows(&mut payload, self.version, JournalVersion::Third)?;
+        let goals: Vec<GoalRow> = rows(&mut payload, self.version, JournalVersion::Third)?;
+        payload.is_empty().then_some(WindowRows { host, classes, services, edges, goals })
     }
 }
 
@@ -88,6 +106,13 @@ fn checksum(bytes: &[u8]) -> u32 {
     let mut crc = Crc::new();
     crc.update(bytes);
     crc.sum()
+}
+
+fn put_rows<R: HistoryRow>(rows: &[R], into: &mut Vec<u8>) {
+    put_integer(rows.len() as u64, into);
+    for row in rows {
+        put_row(row, into);
+    }
 }
 
 fn put_row<R: HistoryRow>(row: &R, into: &mut Vec<u8>) {
@@ -100,6 +125,7 @@ fn put_value(value: Value, into: &mut Vec<u8>) {
     match value {
         Value::Integer(value) => put_integer(value, into),
         Value::Float(value) => into.extend(value.to_bits().to_le_bytes()),
+        Value::Single(value) => into.extend(value.to_bits().to_le_bytes()),
         Value::Text(text) => {
             put_integer(text.len() as u64, into);
             into.extend(text.as_bytes());
@@ -119,17 +145,21 @@ fn put_value(value: Value, into: &mut Vec<u8>) {
     }
 }
 
-fn rows<R: HistoryRow>(bytes: &mut &[u8], first: bool) -> Option<Vec<R>> {
+/// Rows of a table that journals have `since` a version.
+fn rows<R: HistoryRow>(bytes: &mut &[u8], version: JournalVersion, since: JournalVersion) -> Option<Vec<R>> {
+    if version < since {
+        return Some(Vec::new());
+    }
     let count = integer(bytes)?;
     // No room is made in advance: the number is as the file says.
-    (0..count).map(|_| row::<R>(bytes, first)).collect()
+    (0..count).map(|_| row::<R>(bytes, version)).collect()
 }
 
-/// A row; `first`: of the first version, which has fewer columns.
-fn row<R: HistoryRow>(bytes: &mut &[u8], first: bool) -> Option<R> {
-    let there = if first { R::FIRST } else { R::COLUMNS.len() };
+/// A row. Columns that the version does not have get their defaults.
+fn row<R: HistoryRow>(bytes: &mut &[u8], version: JournalVersion) -> Option<R> {
+    let there = version.columns::<R>();
     let mut values = R::COLUMNS.iter().take(there).map(|(_, kind)| value(*kind, bytes)).collect::<Option<Vec<_>>>()?;
-    if first {
+    if there < R::COLUMNS.len() {
         values.extend(R::default().values().into_iter().skip(there));
     }
     R::from_values(&mut values.into_iter())
@@ -139,6 +169,7 @@ fn value(kind: ColumnType, bytes: &mut &[u8]) -> Option<Value> {
     Some(match kind {
         ColumnType::Integer => Value::Integer(integer(bytes)?),
         ColumnType::Float => Value::Float(float(bytes)?),
+        ColumnType::Single => Value::Single(f32::from_bits(u32::from_le_bytes(*take(bytes, 4)?.first_chunk()?))),
         ColumnType::Text => {
             let length = integer(bytes)?;
             Value::Text(std::str::from_utf8(take(bytes, length)?).ok()?.into())
@@ -189,7 +220,7 @@ fn integer(bytes: &mut &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::rows::{DurationHistogram, Identity};
+    use crate::history::rows::{DurationHistogram, Identity, Seconds};
 
     fn window(start_ns: u64) -> WindowRows {
         let mut duration_histogram = DurationHistogram::default();
@@ -208,7 +239,11 @@ mod tests {
         };
         let host = HostRow { start_ns, busy_s: 1.0 / 3.0, events_lost: 1 << 40, ..HostRow::default() };
         let service = ServiceRow { start_ns, callees: "a\nb".into(), overhead_s: 0.5, ..ServiceRow::default() };
-        WindowRows { host, classes: vec![class.clone(), ClassRow { errors: 1, ..class }], services: vec![service] }
+        let edge =
+            EdgeRow { start_ns, caller_service: "front".into(), count: -3, cpu_s: Seconds(-0.5), ..EdgeRow::default() };
+        let goal = GoalRow { start_ns, service_class: "gold".into(), attained: 9, goal_s: 0.04, ..GoalRow::default() };
+        let classes = vec![class.clone(), ClassRow { errors: 1, ..class }];
+        WindowRows { host, classes, services: vec![service], edges: vec![edge], goals: vec![goal] }
     }
 
     fn read(bytes: &[u8]) -> (Vec<WindowRows>, bool) {
@@ -234,31 +269,50 @@ mod tests {
         }
     }
 
-    #[test]
-    fn journals_of_the_first_version_are_read() {
-        let window = window(7);
+    /// A journal as an earlier version wrote it: the same rows cut to its columns, and none of later tables.
+    fn earlier(header: &[u8], window: &WindowRows, columns: [usize; 3]) -> Vec<u8> {
+        fn put<R: HistoryRow>(row: &R, columns: usize, into: &mut Vec<u8>) {
+            row.values().into_iter().take(columns).for_each(|value| put_value(value, into));
+        }
         let mut payload = Vec::new();
-        let mut put = |values: Vec<Value>, first: usize| {
-            // As that version wrote them: the same row cut to its columns.
-            let mut whole = Vec::new();
-            for value in values.into_iter().take(first) {
-                put_value(value, &mut whole);
-            }
-            payload.extend(whole);
-        };
-        put(window.host.values(), HostRow::FIRST);
-        put(vec![Value::Integer(1)], 1);
-        put(window.classes[0].values(), ClassRow::FIRST);
-        let mut bytes = HEADER_1.to_vec();
+        let [host, class, service] = columns;
+        put(&window.host, host, &mut payload);
+        put_integer(1, &mut payload);
+        put(&window.classes[0], class, &mut payload);
+        if service > 0 {
+            put_integer(1, &mut payload);
+            put(&window.services[0], service, &mut payload);
+        }
+        let mut bytes = header.to_vec();
         bytes.extend((payload.len() as u32).to_le_bytes());
         bytes.extend(checksum(&payload).to_le_bytes());
         bytes.extend(&payload);
-        let (windows, torn) = read(&bytes);
-        let class = ClassRow { cpu_s_by_size: [0.0; 3], ..window.classes[0].clone() };
-        assert_eq!(
-            (windows, torn),
-            (vec![WindowRows { host: window.host, classes: vec![class], services: vec![] }], false)
-        );
+        bytes
+    }
+
+    #[test]
+    fn journals_of_earlier_versions_are_read() {
+        let mut window = window(7);
+        (window.host.run_ns, window.host.edge_rows) = (5, 1);
+        let WindowRows { host, classes, services, .. } = window.clone();
+        let (windows, torn) = read(&earlier(HEADER_1, &window, [HostRow::FIRST, ClassRow::FIRST, 0]));
+        let first = WindowRows {
+            host: HostRow { run_ns: 0, edge_rows: 0, ..host.clone() },
+            classes: vec![ClassRow { cpu_s_by_size: [0.0; 3], ..classes[0].clone() }],
+            ..WindowRows::default()
+        };
+        assert_eq!((windows, torn), (vec![first], false));
+
+        let columns = [HostRow::SECOND, ClassRow::SECOND, ServiceRow::SECOND];
+        let (windows, torn) = read(&earlier(HEADER_2, &window, columns));
+        let second = WindowRows {
+            host: HostRow { edge_rows: 0, ..host },
+            classes: vec![classes[0].clone()],
+            services,
+            ..WindowRows::default()
+        };
+        assert_eq!((windows, torn), (vec![second], false));
+        assert!(read(HEADER_1) == (Vec::new(), false) && read(HEADER_2) == (Vec::new(), false));
     }
 
     #[test]
@@ -276,7 +330,7 @@ mod tests {
                 assert_eq!((read.len(), torn), (whole, true), "{at}");
             }
         }
-        assert!(decode(b"tracer history journal 3\n").is_none());
+        assert!(decode(b"tracer history journal 4\n").is_none());
         assert!(decode(b"something else").is_none());
         // A right checksum over nonsense: counts and lengths beyond the end.
         for payload in [vec![0xff; 40], vec![0; 3], [vec![0; 200], vec![0xff; 9]].concat()] {

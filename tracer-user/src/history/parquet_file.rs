@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parquet::basic::Compression;
 use parquet::column::reader::ColumnReader;
-use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int64Type};
+use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, FloatType, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{KeyValue, ParquetMetaData};
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesPtr};
@@ -62,6 +62,7 @@ impl From<ParquetError> for ReadError {
 enum Column {
     Integers(Vec<i64>),
     Floats(Vec<f64>),
+    Singles(Vec<f32>),
     Texts(Vec<ByteArray>),
     /// Values, then definition and repetition levels.
     Lists(Vec<i64>, Vec<i16>, Vec<i16>),
@@ -73,6 +74,7 @@ impl Column {
         match kind {
             ColumnType::Integer => Self::Integers(Vec::new()),
             ColumnType::Float => Self::Floats(Vec::new()),
+            ColumnType::Single => Self::Singles(Vec::new()),
             ColumnType::Text => Self::Texts(Vec::new()),
             ColumnType::Integers => Self::Lists(Vec::new(), Vec::new(), Vec::new()),
             ColumnType::Floats => Self::FloatLists(Vec::new(), Vec::new(), Vec::new()),
@@ -83,6 +85,7 @@ impl Column {
         match (self, value) {
             (Self::Integers(all), Value::Integer(value)) => all.push(value as i64),
             (Self::Floats(all), Value::Float(value)) => all.push(value),
+            (Self::Singles(all), Value::Single(value)) => all.push(value),
             (Self::Texts(all), Value::Text(text)) => all.push(ByteArray::from(text.as_bytes().to_vec())),
             (Self::Lists(all, definition, repetition), Value::Integers(values)) => {
                 for (n, value) in values.into_iter().enumerate() {
@@ -160,6 +163,7 @@ impl<R: HistoryRow> Builder<R> {
             match column {
                 Column::Integers(all) => writer.typed::<Int64Type>().write_batch(&all, None, None)?,
                 Column::Floats(all) => writer.typed::<DoubleType>().write_batch(&all, None, None)?,
+                Column::Singles(all) => writer.typed::<FloatType>().write_batch(&all, None, None)?,
                 Column::Texts(all) => writer.typed::<ByteArrayType>().write_batch(&all, None, None)?,
                 Column::Lists(all, definition, repetition) => {
                     writer.typed::<Int64Type>().write_batch(&all, Some(&definition), Some(&repetition))?
@@ -188,6 +192,7 @@ fn schema<R: HistoryRow>() -> Result<TypePtr, ParquetError> {
     let columns = R::COLUMNS.iter().map(|(name, kind)| match kind {
         ColumnType::Integer => format!("required int64 {name};"),
         ColumnType::Float => format!("required double {name};"),
+        ColumnType::Single => format!("required float {name};"),
         ColumnType::Text => format!("required binary {name} (UTF8);"),
         ColumnType::Integers => list(name, "int64"),
         ColumnType::Floats => list(name, "double"),
@@ -299,6 +304,11 @@ fn values(reader: ColumnReader, kind: ColumnType, count: usize) -> Result<Option
             reader.read_records(count, None, None, &mut all)?;
             all.into_iter().map(Value::Float).collect()
         }
+        (ColumnReader::FloatColumnReader(mut reader), ColumnType::Single) => {
+            let mut all = Vec::new();
+            reader.read_records(count, None, None, &mut all)?;
+            all.into_iter().map(Value::Single).collect()
+        }
         (ColumnReader::ByteArrayColumnReader(mut reader), ColumnType::Text) => {
             let mut all = Vec::new();
             reader.read_records(count, None, None, &mut all)?;
@@ -340,7 +350,7 @@ fn lists<T: Copy>(values: &[T], definition: &[i16], repetition: &[i16]) -> Vec<V
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::rows::{ClassRow, DurationHistogram, HostRow, Identity};
+    use crate::history::rows::{ClassRow, DurationHistogram, EdgeRow, HostRow, Identity, Seconds};
 
     fn class(n: u64) -> ClassRow {
         let mut duration_histogram = DurationHistogram::default();
@@ -377,6 +387,10 @@ mod tests {
         let host = HostRow { busy_s: f64::MIN_POSITIVE, events_lost: 7, ..HostRow::default() };
         assert_eq!(read_bytes::<HostRow>(file(std::slice::from_ref(&host))).unwrap(), [host]);
         assert!(read_bytes::<HostRow>(file::<HostRow>(&[])).unwrap().is_empty());
+        let edge = EdgeRow { count: -2, duration_s: Seconds(-0.375), cpu_s: Seconds(1.0 / 3.0), ..EdgeRow::default() };
+        let read = read_bytes::<EdgeRow>(file(std::slice::from_ref(&edge))).unwrap().remove(0);
+        assert!((read.cpu_s.0 * 3.0 - 1.0).abs() < 1e-7, "{read:?}");
+        assert_eq!(read, EdgeRow { cpu_s: read.cpu_s, ..edge });
     }
 
     #[test]
@@ -415,6 +429,7 @@ mod tests {
         const KIND: &'static str = "hosts";
         const COLUMNS: &'static [(&'static str, ColumnType)] = HostRow::COLUMNS.split_at(HostRow::FIRST).0;
         const FIRST: usize = HostRow::FIRST;
+        const SECOND: usize = HostRow::FIRST;
         fn values(&self) -> Vec<Value> {
             self.0.values().into_iter().take(HostRow::FIRST).collect()
         }

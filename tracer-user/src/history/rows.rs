@@ -1,5 +1,6 @@
-//! What the history keeps of one window: a row per request class and one of the host. The fields are the columns of the
-//! files, by the same names. Sums are over the requests that finished in the window; times are seconds.
+//! What the history keeps of one window: a row per request class, per service, per edge and per goal, and one of the host. The
+//! fields are the columns of the files, by the same names. Sums are over the requests that finished in the window; times are
+//! seconds.
 
 use std::fmt;
 use std::sync::Arc;
@@ -49,6 +50,10 @@ impl fmt::Display for Identity {
     }
 }
 
+/// A time of which files keep seven digits, in half the room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
+pub struct Seconds(pub f64);
+
 /// Type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ColumnType {
@@ -56,6 +61,8 @@ pub enum ColumnType {
     Integer,
     /// `DOUBLE`.
     Float,
+    /// `FLOAT`.
+    Single,
     /// `BYTE_ARRAY (STRING)`.
     Text,
     /// A list of `INT64`.
@@ -71,6 +78,8 @@ pub enum Value {
     Integer(u64),
     /// See [`ColumnType::Float`].
     Float(f64),
+    /// See [`ColumnType::Single`].
+    Single(f32),
     /// See [`ColumnType::Text`].
     Text(Arc<str>),
     /// See [`ColumnType::Integers`].
@@ -98,6 +107,17 @@ impl Field for u64 {
     }
 }
 
+impl Field for i64 {
+    const TYPE: ColumnType = ColumnType::Integer;
+    fn value(&self) -> Value {
+        // As two's complement, which columns and journals keep as it is.
+        Value::Integer(*self as u64)
+    }
+    fn from_value(value: Value) -> Option<Self> {
+        if let Value::Integer(value) = value { Some(value as Self) } else { None }
+    }
+}
+
 impl Field for f64 {
     const TYPE: ColumnType = ColumnType::Float;
     fn value(&self) -> Value {
@@ -105,6 +125,16 @@ impl Field for f64 {
     }
     fn from_value(value: Value) -> Option<Self> {
         if let Value::Float(value) = value { Some(value) } else { None }
+    }
+}
+
+impl Field for Seconds {
+    const TYPE: ColumnType = ColumnType::Single;
+    fn value(&self) -> Value {
+        Value::Single(self.0 as f32)
+    }
+    fn from_value(value: Value) -> Option<Self> {
+        if let Value::Single(value) = value { Some(Self(f64::from(value))) } else { None }
     }
 }
 
@@ -175,6 +205,8 @@ pub trait HistoryRow: Sized + Default {
     /// So many of them were there from the beginning. Files of earlier agents lack the others, which then have their
     /// default values.
     const FIRST: usize;
+    /// So many of them the second version of the journal has.
+    const SECOND: usize;
     /// Values of the columns, in order.
     fn values(&self) -> Vec<Value>;
     /// The row of such values; none if one of them is missing, has another type or is out of range.
@@ -186,12 +218,14 @@ macro_rules! row {
         $(#[$about:meta])* $name:ident, $kind:literal,
         { $($(#[$doc:meta])* $field:ident: $type:ty,)* }
         added { $($(#[$added_doc:meta])* $added:ident: $added_type:ty,)* }
+        newest { $($(#[$newest_doc:meta])* $newest:ident: $newest_type:ty,)* }
     ) => {
         $(#[$about])*
         #[derive(Clone, Debug, Default, PartialEq)]
         pub struct $name {
             $($(#[$doc])* pub $field: $type,)*
             $($(#[$added_doc])* pub $added: $added_type,)*
+            $($(#[$newest_doc])* pub $newest: $newest_type,)*
         }
 
         impl HistoryRow for $name {
@@ -199,17 +233,20 @@ macro_rules! row {
             const COLUMNS: &'static [(&'static str, ColumnType)] = &[
                 $((stringify!($field), <$type as Field>::TYPE),)*
                 $((stringify!($added), <$added_type as Field>::TYPE),)*
+                $((stringify!($newest), <$newest_type as Field>::TYPE),)*
             ];
             const FIRST: usize = [$(stringify!($field)),*].len();
+            const SECOND: usize = [$(stringify!($field),)* $(stringify!($added)),*].len();
 
             fn values(&self) -> Vec<Value> {
-                vec![$(self.$field.value(),)* $(self.$added.value(),)*]
+                vec![$(self.$field.value(),)* $(self.$added.value(),)* $(self.$newest.value(),)*]
             }
 
             fn from_values(values: &mut dyn Iterator<Item = Value>) -> Option<Self> {
                 $(let $field = Field::from_value(values.next()?)?;)*
                 $(let $added = Field::from_value(values.next()?)?;)*
-                Some(Self { $($field,)* $($added,)* })
+                $(let $newest = Field::from_value(values.next()?)?;)*
+                Some(Self { $($field,)* $($added,)* $($newest,)* })
             }
         }
     };
@@ -263,7 +300,7 @@ row! {
     } added {
         /// CPU by payload size.
         cpu_s_by_size: [f64; 3],
-    }
+    } newest {}
 }
 
 row! {
@@ -289,7 +326,7 @@ row! {
         overhead_s: f64,
         /// Share of its requests whose CPU may be another's, 0 to 1.
         ambiguous: f64,
-    } added {}
+    } added {} newest {}
 }
 
 row! {
@@ -332,7 +369,107 @@ row! {
         service_rows: u64,
         /// Start of the first window of the agent's run, nanoseconds since the epoch: windows of one run have one reference.
         run_ns: u64,
+    } newest {
+        /// See `class_rows`.
+        edge_rows: u64,
+        /// See `class_rows`.
+        goal_rows: u64,
     }
+}
+
+row! {
+    /// Requests of a class in one window that one caller made for one first request. All rows of a class add up to what the
+    /// class had in the window.
+    EdgeRow, "edges", {
+        /// Start of the window, nanoseconds since the epoch.
+        start_ns: u64,
+        /// Its length.
+        length_s: f64,
+        /// Name of the host.
+        host: Arc<str>,
+        /// The service whose requests, or calls, these are.
+        service_name: Arc<str>,
+        /// Their class.
+        request_class: Arc<str>,
+        /// `server` or `client`.
+        side: Arc<str>,
+        /// Name of the protocol, lower case.
+        protocol: Arc<str>,
+        /// The service that made them; empty where it is not known, `_other` where there was no room.
+        caller_service: Arc<str>,
+        /// The class of its request that made them; empty where that is not certain, or for none.
+        caller_class: Arc<str>,
+        /// Of calls: the service that answers, if it is on this host.
+        callee_service: Arc<str>,
+        /// The host of the other end, if that has an agent and is another.
+        peer_host: Arc<str>,
+        /// Of calls: address and port of the other end, where neither its service nor its host is known.
+        peer: Arc<str>,
+        /// `class`, `unknown`, `other` or `open`: what is known of the transaction's first request.
+        root: Arc<str>,
+        /// Its service.
+        root_service: Arc<str>,
+        /// Its class.
+        root_class: Arc<str>,
+        /// Requests. Less than none in rows of root `open`: of more than came in this window the first request became known.
+        count: i64,
+        /// Those of them that are themselves the first request.
+        root_count: u64,
+        /// Failed ones.
+        errors: i64,
+        /// Sum of their durations.
+        duration_s: Seconds,
+        /// In queues before they were read.
+        queue_s: Seconds,
+        /// CPU charged.
+        cpu_s: Seconds,
+        /// Runnable, waiting for a CPU.
+        runqueue_s: Seconds,
+        /// Blocked, calls included.
+        blocked_s: Seconds,
+        /// While at least one call to another service was open.
+        downstream_s: Seconds,
+    } added {} newest {}
+}
+
+row! {
+    /// What a service class reached in one service in one window.
+    GoalRow, "goals", {
+        /// Start of the window, nanoseconds since the epoch.
+        start_ns: u64,
+        /// Its length.
+        length_s: f64,
+        /// Name of the host.
+        host: Arc<str>,
+        /// The service class.
+        service_class: Arc<str>,
+        /// The service.
+        service_name: Arc<str>,
+        /// 1 is the most important.
+        importance: u64,
+        /// `p99`, `p95`, `mean` or `discretionary`.
+        goal: Arc<str>,
+        /// The response time to reach; 0 without one.
+        goal_s: f64,
+        /// Requests.
+        count: u64,
+        /// Failed ones.
+        errors: u64,
+        /// Those whose end was not seen: neither attained nor missed.
+        unfinished: u64,
+        /// Those that took no longer than the goal.
+        attained: u64,
+        /// Those that took longer.
+        missed: u64,
+        /// Sum of the response times of both.
+        response_s: f64,
+        /// CPU charged to all when they were reported.
+        cpu_s: f64,
+        /// 1: the window as a whole reached its goal.
+        windows_attained: u64,
+        /// 1: it did not. Neither without requests, or without a goal.
+        windows_missed: u64,
+    } added {} newest {}
 }
 
 /// Everything of one closed window.
@@ -344,10 +481,16 @@ pub struct WindowRows {
     pub classes: Vec<ClassRow>,
     /// Its services.
     pub services: Vec<ServiceRow>,
+    /// Who called whom.
+    pub edges: Vec<EdgeRow>,
+    /// What service classes reached.
+    pub goals: Vec<GoalRow>,
 }
 
 /// Names of the tables.
-pub const KINDS: [&str; 3] = [ClassRow::KIND, HostRow::KIND, ServiceRow::KIND];
+pub const KINDS: [&str; 5] = [ClassRow::KIND, HostRow::KIND, ServiceRow::KIND, EdgeRow::KIND, GoalRow::KIND];
+/// Those that verdicts are made from.
+pub const VERDICT_KINDS: [&str; 3] = [ClassRow::KIND, HostRow::KIND, ServiceRow::KIND];
 
 #[cfg(test)]
 mod tests {
@@ -373,6 +516,11 @@ mod tests {
         assert_eq!(HostRow::from_values(&mut row.values().into_iter()), Some(row.clone()));
         assert_eq!(row.values().len(), HostRow::COLUMNS.len());
         assert_eq!((HostRow::FIRST, ClassRow::FIRST), (13, 21), "what files of version 0.1 have");
+        assert_eq!(
+            (HostRow::SECOND, ClassRow::SECOND, ServiceRow::SECOND),
+            (18, 22, 10),
+            "what the second journal has"
+        );
         assert_eq!(HostRow::from_values(&mut row.values().into_iter().skip(1)), None);
         assert_eq!(ClassRow::from_values(&mut row.values().into_iter()), None);
     }
