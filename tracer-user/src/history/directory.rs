@@ -17,7 +17,7 @@ use self::summaries::HourlySums;
 use super::journal;
 use super::layout;
 use super::parquet_file::{self, Builder};
-use super::rows::{ClassRow, HistoryRow, HostRow, KINDS, ServiceRow, WindowRows};
+use super::rows::{ClassRow, EdgeRow, GoalRow, HistoryRow, HostRow, KINDS, ServiceRow, WindowRows};
 use super::status::Status;
 use super::summary::Sum;
 use super::uploads::{Uploads, Version};
@@ -27,6 +27,8 @@ mod summaries;
 
 /// Most rows of classes in a file: an hour of 50 classes every 10 s. Busier hosts have several files an hour.
 const ROWS_MAX: usize = 20_000;
+/// So many rows of edges, which have no histograms, take the room of one of a class.
+const EDGES_A_CLASS: usize = 3;
 /// Parquet files are renewed after 1, 2, 4, … windows and then after each of so many, so that readers need not wait for
 /// the end of the hour.
 const RENEW_WINDOWS: u64 = 32;
@@ -164,7 +166,7 @@ impl Directory {
     /// Adds a window. After an error it is not there, and everything before it is.
     pub fn append(&mut self, window: &WindowRows) -> io::Result<()> {
         let hour = window.host.start_ns / 3_600_000_000_000;
-        let rows = window.classes.len();
+        let rows = rows_of(window);
         if self.current.as_ref().is_some_and(|current| current.hour != hour || current.rows + rows > ROWS_MAX) {
             self.finish();
             self.make_days(seconds(hour));
@@ -205,7 +207,7 @@ impl Directory {
         current.length += bytes.len() as u64;
         current.windows += 1;
         current.unpublished += 1;
-        current.rows += window.classes.len();
+        current.rows += rows_of(window);
         self.current = Some(current);
         Ok(())
     }
@@ -278,28 +280,26 @@ impl Directory {
         let mut windows = journal::decode(&bytes).ok_or_else(|| about(foreign(), "cannot read", &path))?;
         let mut hosts = builder::<HostRow>()?;
         let (mut classes, mut services) = (builder::<ClassRow>()?, builder::<ServiceRow>()?);
+        let (mut edges, mut goals) = (builder::<EdgeRow>()?, builder::<GoalRow>()?);
         let mut hours = complete.then(HourlySums::new);
         for window in windows.by_ref() {
             hosts.push(&window.host).map_err(io::Error::other)?;
+            push_all(&mut classes, &window.classes)?;
+            push_all(&mut services, &window.services)?;
+            push_all(&mut edges, &window.edges)?;
+            push_all(&mut goals, &window.goals)?;
             if let Some(hours) = &mut hours {
-                hours.host(&window.host);
-            }
-            for class in &window.classes {
-                classes.push(class).map_err(io::Error::other)?;
-                if let Some(hours) = &mut hours {
-                    hours.class(class);
-                }
-            }
-            for service in &window.services {
-                services.push(service).map_err(io::Error::other)?;
+                hours.window(&window);
             }
         }
         let (count, torn) = (hosts.rows() as u64, windows.torn);
         self.store(classes, stem)?;
         self.store(services, stem)?;
+        self.store(edges, stem)?;
+        self.store(goals, stem)?;
         self.store(hosts, stem)?;
         if let Some(hours) = hours {
-            self.add_hours(stem, hours)?;
+            self.add_hours(stem, &hours)?;
         }
         Ok((count, torn))
     }
@@ -504,8 +504,8 @@ impl Directory {
 fn age_of(kind: &str) -> Option<Age> {
     match kind {
         _ if KINDS.contains(&kind) => Some(Age::Windows),
-        ClassRow::HOURLY | HostRow::HOURLY => Some(Age::Hours),
-        ClassRow::DAILY | HostRow::DAILY => Some(Age::Days),
+        ClassRow::HOURLY | HostRow::HOURLY | EdgeRow::HOURLY | GoalRow::HOURLY => Some(Age::Hours),
+        ClassRow::DAILY | HostRow::DAILY | EdgeRow::DAILY | GoalRow::DAILY => Some(Age::Days),
         _ => None,
     }
 }
@@ -517,6 +517,15 @@ fn seconds(hour: u64) -> i64 {
 
 fn builder<R: HistoryRow>() -> io::Result<Builder<R>> {
     Builder::new().map_err(io::Error::other)
+}
+
+fn push_all<R: HistoryRow>(builder: &mut Builder<R>, rows: &[R]) -> io::Result<()> {
+    rows.iter().try_for_each(|row| builder.push(row)).map_err(io::Error::other)
+}
+
+/// How many rows of classes a window counts for.
+fn rows_of(window: &WindowRows) -> usize {
+    window.classes.len().max(window.edges.len().div_ceil(EDGES_A_CLASS))
 }
 
 /// A journal as a whole; the rows are taken from it one by one.

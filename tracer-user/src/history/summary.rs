@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::rows::{ClassRow, HistoryRow, HostRow, Identity};
+use super::rows::{ClassRow, EdgeRow, GoalRow, HistoryRow, HostRow, Identity};
 
 /// Seconds of the two periods.
 pub(super) const HOUR_S: u64 = 3600;
@@ -119,8 +119,92 @@ impl Sum for HostRow {
         self.events_lost += more.events_lost;
         self.class_rows += more.class_rows;
         self.service_rows += more.service_rows;
+        self.edge_rows += more.edge_rows;
+        self.goal_rows += more.goal_rows;
         self.run_ns = self.run_ns.max(more.run_ns);
         self.last = 0;
+    }
+}
+
+impl Sum for EdgeRow {
+    const HOURLY: &'static str = "hourly_edges";
+    const DAILY: &'static str = "daily_edges";
+    type Key = [Arc<str>; 12];
+
+    fn key(&self) -> Self::Key {
+        let whose = [&self.service_name, &self.request_class, &self.side, &self.protocol];
+        let ends = [&self.caller_service, &self.caller_class, &self.callee_service, &self.peer_host, &self.peer];
+        let root = [&self.root, &self.root_service, &self.root_class];
+        let mut all = whose.into_iter().chain(ends).chain(root);
+        std::array::from_fn(|_| all.next().map(Arc::clone).unwrap_or_default())
+    }
+
+    fn other(self) -> Self {
+        let (none, other): (Arc<str>, Arc<str>) = (Arc::default(), OTHER.into());
+        Self {
+            service_name: Arc::clone(&other),
+            request_class: Arc::clone(&other),
+            protocol: Arc::clone(&none),
+            caller_service: other,
+            caller_class: Arc::clone(&none),
+            callee_service: Arc::clone(&none),
+            peer_host: Arc::clone(&none),
+            peer: Arc::clone(&none),
+            root: "other".into(),
+            root_service: Arc::clone(&none),
+            root_class: none,
+            ..self
+        }
+    }
+
+    fn time(&mut self) -> (&mut u64, &mut f64) {
+        (&mut self.start_ns, &mut self.length_s)
+    }
+
+    fn add(&mut self, more: &Self) {
+        self.count += more.count;
+        self.root_count += more.root_count;
+        self.errors += more.errors;
+        self.duration_s.0 += more.duration_s.0;
+        self.queue_s.0 += more.queue_s.0;
+        self.cpu_s.0 += more.cpu_s.0;
+        self.runqueue_s.0 += more.runqueue_s.0;
+        self.blocked_s.0 += more.blocked_s.0;
+        self.downstream_s.0 += more.downstream_s.0;
+    }
+}
+
+impl Sum for GoalRow {
+    const HOURLY: &'static str = "hourly_goals";
+    const DAILY: &'static str = "daily_goals";
+    /// With the goal itself: another one's attainment is not added to it.
+    type Key = (Arc<str>, Arc<str>, u64, Arc<str>, u64);
+
+    fn key(&self) -> Self::Key {
+        let text = Arc::clone;
+        let names = (text(&self.service_class), text(&self.service_name));
+        (names.0, names.1, self.importance, text(&self.goal), self.goal_s.to_bits())
+    }
+
+    fn other(self) -> Self {
+        let other: Arc<str> = OTHER.into();
+        Self { service_name: Arc::clone(&other), service_class: other, importance: 0, ..self }
+    }
+
+    fn time(&mut self) -> (&mut u64, &mut f64) {
+        (&mut self.start_ns, &mut self.length_s)
+    }
+
+    fn add(&mut self, more: &Self) {
+        self.count += more.count;
+        self.errors += more.errors;
+        self.unfinished += more.unfinished;
+        self.attained += more.attained;
+        self.missed += more.missed;
+        self.response_s += more.response_s;
+        self.cpu_s += more.cpu_s;
+        self.windows_attained += more.windows_attained;
+        self.windows_missed += more.windows_missed;
     }
 }
 
@@ -161,6 +245,14 @@ impl<R: Sum> Summary<R> {
     pub(super) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
+
+    /// Gives every row the time that its host was watched: a class without requests in a window has no row for it.
+    pub(super) fn set_lengths(&mut self, lengths: &BTreeMap<u64, f64>) {
+        for row in self.rows.values_mut() {
+            let (start_ns, length_s) = row.time();
+            *length_s = lengths.get(start_ns).copied().unwrap_or(*length_s);
+        }
+    }
 }
 
 impl Summary<HostRow> {
@@ -171,13 +263,6 @@ impl Summary<HostRow> {
 }
 
 impl Summary<ClassRow> {
-    /// Gives every row the time that its host was watched: a class without requests in a window has no row for it.
-    pub(super) fn set_lengths(&mut self, lengths: &BTreeMap<u64, f64>) {
-        for row in self.rows.values_mut() {
-            row.length_s = lengths.get(&row.start_ns).copied().unwrap_or(row.length_s);
-        }
-    }
-
     pub(super) fn requests(&self) -> u64 {
         self.rows.values().map(|row| row.count).sum()
     }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use super::{Age, Directory, about};
 use crate::history::layout;
 use crate::history::parquet_file::{self, Builder};
-use crate::history::rows::{ClassRow, HostRow};
+use crate::history::rows::{ClassRow, EdgeRow, GoalRow, HostRow, WindowRows};
 use crate::history::summary::{DAY_S, HOUR_S, Sum, Summary};
 
 /// Files of a day of one table: others than the first only where one cannot be read.
@@ -26,19 +26,21 @@ type Contents<R> = (Vec<R>, Vec<String>);
 pub(super) struct HourlySums {
     hosts: Summary<HostRow>,
     classes: Summary<ClassRow>,
+    edges: Summary<EdgeRow>,
+    goals: Summary<GoalRow>,
 }
 
 impl HourlySums {
     pub(super) fn new() -> Self {
-        Self { hosts: Summary::new(HOUR_S), classes: Summary::new(HOUR_S) }
+        let (hosts, classes) = (Summary::new(HOUR_S), Summary::new(HOUR_S));
+        Self { hosts, classes, edges: Summary::new(HOUR_S), goals: Summary::new(HOUR_S) }
     }
 
-    pub(super) fn host(&mut self, row: &HostRow) {
-        self.hosts.add(row);
-    }
-
-    pub(super) fn class(&mut self, row: &ClassRow) {
-        self.classes.add(row);
+    pub(super) fn window(&mut self, window: &WindowRows) {
+        self.hosts.add(&window.host);
+        window.classes.iter().for_each(|row| self.classes.add(row));
+        window.edges.iter().for_each(|row| self.edges.add(row));
+        window.goals.iter().for_each(|row| self.goals.add(row));
     }
 }
 
@@ -49,12 +51,14 @@ pub(super) fn day_of(start_s: i64) -> i64 {
 
 impl Directory {
     /// Adds the windows of a complete journal to the hours of its day.
-    pub(super) fn add_hours(&mut self, stem: &str, mut hours: HourlySums) -> io::Result<()> {
+    pub(super) fn add_hours(&mut self, stem: &str, hours: &HourlySums) -> io::Result<()> {
         let Some((_, start_s)) = layout::parse_stem(stem) else { return Ok(()) };
         let day = day_of(start_s);
-        let hosts = self.add_to_day(day, stem, &mut hours.hosts, |_| ())?;
+        let hosts = self.add_to_day(day, stem, &hours.hosts, |_| ())?;
         let lengths = hosts.lengths();
-        self.add_to_day(day, stem, &mut hours.classes, |classes| classes.set_lengths(&lengths))?;
+        self.add_to_day(day, stem, &hours.classes, |classes| classes.set_lengths(&lengths))?;
+        self.add_to_day(day, stem, &hours.edges, |edges| edges.set_lengths(&lengths))?;
+        self.add_to_day(day, stem, &hours.goals, |goals| goals.set_lengths(&lengths))?;
         self.changed_days.insert(day);
         Ok(())
     }
@@ -64,7 +68,7 @@ impl Directory {
         &mut self,
         day: i64,
         stem: &str,
-        hours: &mut Summary<R>,
+        hours: &Summary<R>,
         complete: impl Fn(&mut Summary<R>),
     ) -> io::Result<Summary<R>> {
         let mut all = Summary::new(HOUR_S);
@@ -138,31 +142,41 @@ impl Directory {
     }
 
     fn make_day(&mut self, day: i64) -> io::Result<()> {
-        let (mut hosts, mut classes) = (Summary::<HostRow>::new(DAY_S), Summary::<ClassRow>::new(DAY_S));
-        let of_day = (day, PathBuf::new())..(day + 1, PathBuf::new());
-        let host_files = self.options.dir.join(format!("kind={}", HostRow::HOURLY));
-        for (_, path) in self.stored[Age::Hours as usize].range(of_day).map(|(key, _)| key) {
-            let file = File::open(path).map_err(|error| about(error, "cannot read", path))?;
-            let read = if path.starts_with(&host_files) {
-                parquet_file::read::<HostRow, _>(file).map(|rows| rows.iter().for_each(|row| hosts.add(row)))
-            } else {
-                parquet_file::read::<ClassRow, _>(file).map(|rows| rows.iter().for_each(|row| classes.add(row)))
-            };
-            if let Err(error) = read {
-                // Damaged since it was written; it was named when it was found.
-                log::warn!("history: {}: {error}: not in its day", path.display());
-            }
-        }
-        classes.set_lengths(&hosts.lengths());
+        let hosts = self.hours_of::<HostRow>(day)?;
+        let (mut classes, mut edges, mut goals) =
+            (self.hours_of::<ClassRow>(day)?, self.hours_of::<EdgeRow>(day)?, self.hours_of::<GoalRow>(day)?);
+        let lengths = hosts.lengths();
+        classes.set_lengths(&lengths);
+        edges.set_lengths(&lengths);
+        goals.set_lengths(&lengths);
         let known = self.day_file::<ClassRow>(ClassRow::DAILY, day);
         let before = known.map_or(0, |(_, (rows, _))| rows.iter().map(|row| row.count).sum::<u64>());
         if before > classes.requests() {
             log::warn!("history: hours of a day are gone: its summary stays as it is");
             return Ok(());
         }
-        // That of hosts, which every day has, says that both are there.
+        // That of hosts, which every day has, says that all are there.
         self.put_day(day, &classes)?;
+        self.put_day(day, &edges)?;
+        self.put_day(day, &goals)?;
         self.put_day(day, &hosts)
+    }
+
+    /// All hours of a day of one table, added up.
+    fn hours_of<R: Sum>(&self, day: i64) -> io::Result<Summary<R>> {
+        let mut sums = Summary::new(DAY_S);
+        let table = self.options.dir.join(format!("kind={}", R::HOURLY));
+        let of_day = (day, PathBuf::new())..(day + 1, PathBuf::new());
+        let files = self.stored[Age::Hours as usize].range(of_day).map(|((_, path), _)| path);
+        for path in files.filter(|path| path.starts_with(&table)) {
+            let file = File::open(path).map_err(|error| about(error, "cannot read", path))?;
+            match parquet_file::read::<R, _>(file) {
+                Ok(rows) => rows.iter().for_each(|row| sums.add(row)),
+                // Damaged since it was written; it was named when it was found.
+                Err(error) => log::warn!("history: {}: {error}: not in its day", path.display()),
+            }
+        }
+        Ok(sums)
     }
 
     fn put_day<R: Sum>(&mut self, day: i64, summary: &Summary<R>) -> io::Result<()> {

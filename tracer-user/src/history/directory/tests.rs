@@ -7,6 +7,7 @@ use super::*;
 use crate::history::parquet_file::{VERSION_KEY, read};
 use crate::history::rows::Identity;
 
+mod budget;
 mod summaries;
 
 /// 2026-11-24T07:00:00Z.
@@ -26,7 +27,7 @@ fn window(start_s: u64, classes: u64) -> WindowRows {
     WindowRows {
         host: HostRow { start_ns, cores: 2.0, ..HostRow::default() },
         classes: (0..classes).map(class).collect(),
-        services: Vec::new(),
+        ..WindowRows::default()
     }
 }
 
@@ -271,7 +272,7 @@ fn files_of_others_are_left_alone_and_counted() {
         (hour.join("web-1-20261124T070200Z.parquet"), &newer[..]),
         (hour.join("notes.txt"), b"mine"),
         (dir.join("README"), b"mine"),
-        (dir.join("_journal/web-1-20261124T070300Z.journal"), b"tracer history journal 3\n"),
+        (dir.join("_journal/web-1-20261124T070300Z.journal"), b"tracer history journal 9\n"),
     ];
     // Another host's, whatever is in it.
     let other = hour.join("web-20261124T070000Z.parquet");

@@ -1,6 +1,7 @@
 //! Hours and days say what their windows say, whatever happens to the agent between two writes.
 
 use super::*;
+use crate::history::rows::Seconds;
 use crate::history::summary::{DAY_S, HOUR_S as HOUR};
 
 const S: u64 = 1_000_000_000;
@@ -20,6 +21,36 @@ fn varied(start_s: u64) -> WindowRows {
         (class.runqueue_s, class.blocked_s, class.queue_s, class.downstream_s) = (0.25, 0.5, 0.125, seconds / 4.0);
         (class.count_by_size, class.cpu_s_by_size) = ([k, 1, 2], [seconds, 0.5, 0.25]);
     }
+    let edge = |n: u64| EdgeRow {
+        start_ns: window.host.start_ns,
+        length_s: 600.0,
+        request_class: "GET /0".into(),
+        caller_service: format!("caller {}", (start_s / 600 + n) % 4).into(),
+        root: if n == 0 { "open" } else { "class" }.into(),
+        // What is open may be less than nothing.
+        count: if n == 0 { 3 - (seed % 7) as i64 } else { seed as i64 },
+        errors: n as i64,
+        root_count: n,
+        duration_s: Seconds(seed as f64 / 8.0),
+        cpu_s: Seconds(seed as f64 / 16.0),
+        ..EdgeRow::default()
+    };
+    window.edges = (0..3).map(edge).collect();
+    let goal = GoalRow {
+        start_ns: window.host.start_ns,
+        length_s: 600.0,
+        service_class: "gold".into(),
+        goal: "p99".into(),
+        // Declared anew on the way.
+        goal_s: if start_s % 14_400 < 7200 { 0.25 } else { 0.5 },
+        count: seed + 2,
+        unfinished: 1,
+        attained: seed,
+        missed: 1,
+        windows_attained: seed % 2,
+        ..GoalRow::default()
+    };
+    window.goals = vec![goal];
     window.host = HostRow { length_s: 600.0, busy_s: seed as f64, idle_s: 1.0, events_lost: seed, ..window.host };
     window
 }
@@ -43,6 +74,49 @@ fn sums<'a>(rows: impl IntoIterator<Item = &'a ClassRow>, period_s: u64) -> Sums
     sums
 }
 
+/// The same of edges and goals, as text: whose, and in which period.
+fn other_sums<'a>(
+    edges: impl IntoIterator<Item = &'a EdgeRow>,
+    goals: impl IntoIterator<Item = &'a GoalRow>,
+    period_s: u64,
+) -> Sums {
+    let mut sums = Sums::new();
+    let mut add = |start_ns: u64, name: String, values: Vec<f64>| {
+        let sum = sums.entry((start_ns / (period_s * S), name)).or_insert_with(|| vec![0.0; values.len()]);
+        sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+    };
+    for row in edges {
+        let counts = [row.count as f64, row.errors as f64, row.root_count as f64];
+        add(
+            row.start_ns,
+            format!("{} {}", row.caller_service, row.root),
+            [counts, [row.duration_s.0, row.cpu_s.0, 0.0]].concat(),
+        );
+    }
+    for row in goals {
+        let counts = [row.count, row.unfinished, row.attained, row.missed, row.windows_attained].map(|n| n as f64);
+        add(row.start_ns, format!("{} {}", row.service_class, row.goal_s), counts.to_vec());
+    }
+    sums
+}
+
+/// Edges and goals of every hour and day against those of the windows, one row each.
+fn assert_others_summed(dir: &Path, now_s: u64) {
+    let (edges, goals) = (stored::<EdgeRow>(dir), stored::<GoalRow>(dir));
+    let over = |start_ns: u64| start_ns / (DAY_S * S) < now_s / DAY_S;
+    for (kinds, period_s) in [((EdgeRow::HOURLY, GoalRow::HOURLY), HOUR), ((EdgeRow::DAILY, GoalRow::DAILY), DAY_S)] {
+        let (found_edges, found_goals) = (stored_in::<EdgeRow>(dir, kinds.0), stored_in::<GoalRow>(dir, kinds.1));
+        let of = |start_ns: u64| period_s == HOUR || over(start_ns);
+        let expected = other_sums(
+            edges.iter().filter(|row| of(row.start_ns)),
+            goals.iter().filter(|row| of(row.start_ns)),
+            period_s,
+        );
+        assert_eq!(other_sums(&found_edges, &found_goals, period_s), expected, "{kinds:?}");
+        assert_eq!(found_edges.len() + found_goals.len(), expected.len(), "{kinds:?}");
+    }
+}
+
 /// Every hour in which a journal ended, and every day before the one of `now_s`, against the windows.
 fn assert_summed(dir: &Path, now_s: u64) {
     let windows = stored::<ClassRow>(dir);
@@ -54,6 +128,7 @@ fn assert_summed(dir: &Path, now_s: u64) {
     let days = stored_in::<ClassRow>(dir, ClassRow::DAILY);
     assert_eq!(sums(&days, DAY_S), sums(windows.iter().filter(over), DAY_S));
     assert_eq!(days.len(), sums(&days, DAY_S).len());
+    assert_others_summed(dir, now_s);
 
     let host_windows = stored::<HostRow>(dir);
     for (kind, period) in [(HostRow::HOURLY, HOUR), (HostRow::DAILY, DAY_S)] {
@@ -132,7 +207,7 @@ fn killed_at_any_write_sums_are_those_of_the_windows_that_are_left() {
     let temp = tempfile::tempdir().unwrap();
     // The last hour of a day, and the first of the next.
     let begin = HOUR_S - 7 * HOUR + DAY_S - HOUR;
-    for writes in 0..60 {
+    for writes in 0..110 {
         let dir = temp.path().join(writes.to_string());
         let left = Arc::new(Mutex::new(writes));
         let (mut directory, _) = open_with(options(&dir), Box::new(Dies(Arc::clone(&left))));
