@@ -91,7 +91,7 @@ impl AgentFiles {
         self.past = past_windows(&config.history, &origin.host);
         self.history = HistoryFiles::start(&config.history, &config.analysis.detector, &origin.host)?;
         if self.history.is_some() {
-            pipeline.history.collect_rows(&origin.host);
+            pipeline.collect_rows(&origin.host);
         }
         // Last: a recording is never overwritten, so the next attempt after a mistake elsewhere would be refused.
         self.recorders.hindsight = HindsightRecorder::start(&config.hindsight, origin)?;

@@ -189,6 +189,10 @@ table_use! {
         root_reported,
         /// Charges that wait until the first request of their transaction is known.
         root_waiting,
+        /// Callers and callees of the history's window; reached: what shares the rows of others.
+        edge_rows,
+        /// Other hosts' services and addresses that such rows name; reached: what has no name there.
+        edge_places,
         /// Processes whose wake-ups between tasks can be watched on demand; reached: too many that need it, too.
         wake_demand,
     }

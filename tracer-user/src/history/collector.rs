@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use super::durations::Durations;
 use super::identity::Identities;
 use super::recent::{Point, Recent, WINDOWS};
-use super::rows::{ClassRow, HostRow, Identity, ServiceRow, WindowRows};
+use super::rows::{ClassRow, EdgeRow, GoalRow, HostRow, Identity, ServiceRow, WindowRows};
 use crate::analysis::window::{ClassWindow, STRATA, ServiceWindow, Window};
 use crate::model::{
     ClassId, ClassInfo, Cost, Grade, HostCpu, Names, Nanos, Owner, ProtocolId, ServiceId, Side, Sink, Span, SpanId,
@@ -150,6 +150,23 @@ impl Collector {
         self.rows_of = Some(host.into());
     }
 
+    /// The name of the host, if windows become rows.
+    pub fn rows_of(&self) -> Option<Arc<str>> {
+        self.rows_of.clone()
+    }
+
+    /// Adds what others counted in the window that was ended last.
+    pub fn add_rows(&mut self, edges: Vec<EdgeRow>, goals: Vec<GoalRow>) {
+        let Some(rows) = &mut self.rows else { return };
+        (rows.host.edge_rows, rows.host.goal_rows) = (edges.len() as u64, goals.len() as u64);
+        (rows.edges, rows.goals) = (edges, goals);
+    }
+
+    /// Whether the first window has begun.
+    pub fn is_begun(&self) -> bool {
+        self.began != 0
+    }
+
     /// The rows of the window that was ended last, once.
     pub fn take_rows(&mut self) -> Option<WindowRows> {
         self.rows.take()
@@ -239,7 +256,8 @@ impl Collector {
                 .filter_map(|(class, totals)| class_row(names.class(*class)?, totals, &window, &name));
             let classes: Vec<_> = classes.collect();
             let (class_rows, service_rows) = (classes.len() as u64, services.len() as u64);
-            self.rows = Some(WindowRows { host: HostRow { class_rows, service_rows, ..row }, classes, services });
+            let host = HostRow { class_rows, service_rows, ..row };
+            self.rows = Some(WindowRows { host, classes, services, ..WindowRows::default() });
         }
         for (class, totals) in self.classes.drain() {
             self.recent.add(class, point(&totals, start_ns, length_s));

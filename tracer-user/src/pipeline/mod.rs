@@ -65,6 +65,7 @@ mod shedding;
 mod short_lived;
 mod slow_requests;
 mod trace_contexts;
+mod window_rows;
 
 use self::classes::{classify_early, classify_late, provisional};
 pub use self::exchange_counts::{CountingOrder, ExchangeCounts};

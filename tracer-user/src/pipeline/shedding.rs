@@ -121,7 +121,7 @@ impl Pipeline {
         let [export_held_spans, export_decisions] = tail.unwrap_or_default();
         let [processes_forked, processes_executed] = self.short_lived.table_use();
         let [counted_processes, counted_classes] = self.exchange_counts.table_use();
-        let [root_names, root_rows, root_reported, root_waiting] = self.roots.table_use();
+        let [root_names, root_rows, root_reported, root_waiting, edge_rows, edge_places] = self.roots.table_use();
         PipelineTables {
             connections,
             connections_closing: closing,
@@ -159,6 +159,8 @@ impl Pipeline {
             root_rows,
             root_reported,
             root_waiting,
+            edge_rows,
+            edge_places,
             counted_processes,
             counted_classes,
             request_prefixes: self.engine.prefixes_use(),
@@ -228,7 +230,14 @@ impl Pipeline {
         self.metrics.set_host(host_cpu);
         let operations = self.events[Kind::Op as usize - 1];
         let host = collector::Host { cpu: *host_cpu, operations, lost };
-        let Some(window) = self.history.close(&self.names, self.engine.now(), self.wall_offset, host) else { return };
+        let is_first = !self.history.is_begun();
+        let Some(window) = self.history.close(&self.names, self.engine.now(), self.wall_offset, host) else {
+            if is_first {
+                self.begin_windows();
+            }
+            return;
+        };
+        self.add_window_rows(&window);
         if self.history.is_ending() {
             // Only a part of a window: kept, but no measure for others.
             return;
