@@ -10,7 +10,7 @@ use super::{Bucket, BucketError};
 use crate::history::layout;
 use crate::history::parquet_file::read;
 use crate::history::place::HistoryPlace;
-use crate::history::rows::{ClassRow, HistoryRow, HostRow, KINDS, ServiceRow};
+use crate::history::rows::{ClassRow, EdgeRow, HistoryRow, HostRow, ServiceRow, VERDICT_KINDS};
 use crate::history::uploads::FILE_MAX;
 use crate::history::windows::{ReadWindow, windows};
 
@@ -70,6 +70,8 @@ pub struct Hour {
     pub windows: Vec<ReadWindow>,
     /// Rows of its classes.
     pub classes: Vec<ClassRow>,
+    /// Rows of edges, if these were listed.
+    pub edges: Vec<EdgeRow>,
     /// The newest row of the host.
     pub newest: Option<HostRow>,
     /// Torn, foreign, or of a newer version.
@@ -85,12 +87,23 @@ impl HistorySource {
         })
     }
 
-    /// Files of windows since `from_s`, seconds since the epoch. A file of the hour before may have some.
+    /// Files of windows since `from_s`, seconds since the epoch, as far as verdicts are made from them. A file of the hour before
+    /// may have some.
     pub async fn list(&self, from_s: i64) -> Result<Listing, BucketError> {
+        self.list_tables(from_s, &VERDICT_KINDS).await
+    }
+
+    /// The same with who called whom.
+    pub async fn list_with_edges(&self, from_s: i64) -> Result<Listing, BucketError> {
+        let [classes, hosts, services] = VERDICT_KINDS;
+        self.list_tables(from_s, &[classes, hosts, services, EdgeRow::KIND]).await
+    }
+
+    async fn list_tables(&self, from_s: i64, kinds: &[&'static str]) -> Result<Listing, BucketError> {
         let first = layout::date(from_s.saturating_sub(3600));
         let mut listing = Listing::default();
         let mut room = FILES;
-        for kind in KINDS {
+        for kind in kinds.iter().copied() {
             let table = format!("kind={kind}");
             for date in self.names(&table).await? {
                 // Text compares as time does.
@@ -186,6 +199,7 @@ impl HistorySource {
             let kept = match file.kind {
                 HostRow::KIND => read(bytes).map(|rows: Vec<HostRow>| hosts.extend(rows)),
                 ServiceRow::KIND => read(bytes).map(|rows: Vec<ServiceRow>| services.extend(rows)),
+                EdgeRow::KIND => read(bytes).map(|rows: Vec<EdgeRow>| hour.edges.extend(rows)),
                 _ => read(bytes).map(|rows: Vec<ClassRow>| hour.classes.extend(rows)),
             };
             if let Err(error) = kept {

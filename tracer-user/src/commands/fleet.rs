@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use super::Failure;
 use crate::analysis::detector::Settings;
 use crate::bucket::BucketError;
-use crate::bucket::source::{HistoryFile, HistorySource};
+use crate::bucket::source::{HistoryFile, HistorySource, Hour};
 use crate::cli::FleetOptions;
 use crate::config::Config;
 use crate::http::fleet::{self, FleetState, NewWindows};
@@ -46,7 +46,7 @@ impl HistoryReader {
     /// Reads hours with files that changed. Later windows of a host are added, earlier ones are known.
     async fn refresh(&mut self) -> Result<(), BucketError> {
         let from = now().saturating_sub(self.since);
-        let listing = self.source.list(i64::try_from(from.as_secs()).unwrap_or(i64::MAX)).await?;
+        let listing = self.source.list_with_edges(i64::try_from(from.as_secs()).unwrap_or(i64::MAX)).await?;
         let patience_ns = nanos(now().saturating_sub(PATIENCE));
         let there: std::collections::HashSet<(&str, i64)> = listing
             .hosts
@@ -79,7 +79,8 @@ impl HistoryReader {
 
     async fn hour(&self, host: &str, files: &[HistoryFile], patience_ns: u64) -> Result<(), BucketError> {
         let ignored = self.state().ignored;
-        let hour = self.source.hour(files, ignored).await?;
+        let mut hour = self.source.hour(files, ignored).await?;
+        await_edges(&mut hour);
         let settings = |length_s: f64| {
             self.settings.clone().unwrap_or_else(|| {
                 let mut settings = Settings::default();
@@ -87,11 +88,22 @@ impl HistoryReader {
                 settings
             })
         };
-        let new = NewWindows { windows: hour.windows, classes: hour.classes, last: hour.newest };
+        let new = NewWindows { windows: hour.windows, classes: hour.classes, edges: hour.edges, last: hour.newest };
         let mut state = self.state();
         state.ignored += hour.ignored;
         state.add(host, new, &settings, patience_ns);
         Ok(())
+    }
+}
+
+/// Windows whose edges have not all reached the bucket are parts, too.
+fn await_edges(hour: &mut Hour) {
+    let mut found: HashMap<u64, u64> = HashMap::new();
+    for row in &hour.edges {
+        *found.entry(row.start_ns).or_default() += 1;
+    }
+    for read in &mut hour.windows {
+        read.whole &= found.get(&read.window.start_ns).copied().unwrap_or(0) >= read.host.edge_rows;
     }
 }
 

@@ -62,6 +62,7 @@ fn router(app: Arc<Fleet>) -> Router {
         .route("/api/v1/hosts", get(hosts))
         .route("/api/v1/services", get(services))
         .route("/api/v1/classes", get(classes))
+        .route("/api/v1/edges", get(edges))
         .route("/api/v1/series", get(series))
         .route("/api/v1/findings", get(all_findings))
         .route("/api/v1/findings/{id}", get(one_finding))
@@ -153,6 +154,12 @@ async fn classes(State(app): FleetApp, params: Params) -> Result<Json<Value>, Pr
     let params = params.only(&["service"])?;
     let service = params.string("service");
     Ok(Json(app.read(move |state| state.classes(service.as_deref())).await?))
+}
+
+async fn edges(State(app): FleetApp, params: Params) -> Result<Json<Value>, Problem> {
+    let params = params.only(&["service"])?;
+    let service = params.string("service");
+    Ok(Json(app.read(move |state| state.edges(service.as_deref())).await?))
 }
 
 async fn series(State(app): FleetApp, params: Params) -> Result<Json<Value>, Problem> {

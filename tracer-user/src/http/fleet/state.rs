@@ -1,15 +1,18 @@
 //! What the console of a fleet shows: figures of every host's classes, and its findings. Everything is read from the history
 //! and can be read again; hosts, classes and points have limits.
 
+mod edges;
+
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use serde_json::{Value, json};
 
+use self::edges::{EDGES, EdgeName, HostEdges};
 use crate::analysis::detector::Settings;
 use crate::analysis::evidence::Evidence;
 use crate::analysis::finding::Finding;
 use crate::analysis::runs::DetectorRuns;
-use crate::history::rows::{ClassRow, DURATION_BOUNDS_NS, DurationHistogram, HostRow};
+use crate::history::rows::{ClassRow, DURATION_BOUNDS_NS, DurationHistogram, EdgeRow, HostRow};
 use crate::history::windows::ReadWindow;
 use crate::http::range::Range;
 use crate::model::HostCpu;
@@ -189,6 +192,7 @@ struct HostState {
     /// Length of all windows, seconds.
     length_s: f64,
     classes: BTreeMap<ClassKey, ClassState>,
+    edges: HostEdges,
 }
 
 /// All hosts.
@@ -198,6 +202,8 @@ pub struct FleetState {
     classes: usize,
     refused_hosts: u64,
     refused_classes: u64,
+    edges: usize,
+    refused_edges: u64,
     /// When the history was read last, nanoseconds since the epoch; and why it could not be read.
     pub read_ns: u64,
     /// See `read_ns`.
@@ -213,6 +219,8 @@ pub struct NewWindows {
     pub windows: Vec<ReadWindow>,
     /// Rows of their classes.
     pub classes: Vec<ClassRow>,
+    /// Rows of their edges.
+    pub edges: Vec<EdgeRow>,
     /// The newest row of the host.
     pub last: Option<HostRow>,
 }
@@ -249,6 +257,7 @@ impl FleetState {
                 overhead_s: HashMap::new(),
                 length_s: 0.0,
                 classes: BTreeMap::new(),
+                edges: HostEdges::new(),
             };
             self.hosts.insert(host.to_owned(), state);
         }
@@ -289,12 +298,27 @@ impl FleetState {
             }
             state.classes.entry(key).or_default().add(row);
         }
+        let mut rows: Vec<&EdgeRow> =
+            new.edges.iter().filter(|row| row.start_ns <= until && (row.start_ns > after || after == 0)).collect();
+        rows.sort_by_key(|row| row.start_ns);
+        for row in rows {
+            let Some(name) = EdgeName::of(host, row) else { continue };
+            if !state.edges.contains_key(&name) {
+                if self.edges >= EDGES {
+                    self.refused_edges += 1;
+                    continue;
+                }
+                self.edges += 1;
+            }
+            state.edges.entry(name).or_default().add(row);
+        }
     }
 
     /// Forgets hosts of which nothing came since an instant.
     pub fn forget(&mut self, before_ns: u64) {
         self.hosts.retain(|_, state| state.until_ns >= before_ns);
         self.classes = self.hosts.values().map(|state| state.classes.len()).sum();
+        self.edges = self.hosts.values().map(|state| state.edges.len()).sum();
     }
 
     /// `GET /api/v1/hosts`.
@@ -314,6 +338,7 @@ impl FleetState {
         json!({
             "hosts": hosts.collect::<Vec<_>>(), "read_ns": self.read_ns, "problem": self.problem,
             "files_ignored": self.ignored, "hosts_refused": self.refused_hosts, "classes_refused": self.refused_classes,
+            "edges_refused": self.refused_edges,
         })
     }
 
@@ -330,6 +355,12 @@ impl FleetState {
             own.map(|(name, _, key, class)| (class.all.cpu_s, class_json(&name, key, class))).collect();
         rows.sort_by(|a, b| b.0.total_cmp(&a.0));
         json!({ "classes": rows.into_iter().map(|(_, row)| row).collect::<Vec<_>>() })
+    }
+
+    /// `GET /api/v1/edges`.
+    pub(super) fn edges(&self, service: Option<&str>) -> Value {
+        let step = |state: &HostState| state.newest_ns / 1_000_000_000 / STEP_S;
+        edges::edges(self.hosts.values().map(|state| (&state.edges, step(state))), service)
     }
 
     /// `GET /api/v1/services`.

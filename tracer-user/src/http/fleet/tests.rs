@@ -5,7 +5,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::*;
 use crate::analysis::detector::Settings;
 use crate::analysis::window::Window;
-use crate::history::rows::{ClassRow, HostRow};
+use crate::history::rows::{ClassRow, EdgeRow, HostRow};
 use crate::history::windows::ReadWindow;
 
 async fn ask(listen: SocketAddr, head: &str) -> String {
@@ -42,9 +42,18 @@ async fn start() -> SocketAddr {
         events_lost: 17,
         ..HostRow::default()
     };
+    let edge = EdgeRow {
+        start_ns,
+        service_name: "shop".into(),
+        side: "server".into(),
+        caller_service: "front".into(),
+        count: 3,
+        ..EdgeRow::default()
+    };
     let new = NewWindows {
         windows: vec![ReadWindow { window, whole: true, host }],
         classes: vec![row],
+        edges: vec![edge],
         last: Some(HostRow { cores: 4.0, ..HostRow::default() }),
     };
     state.add("web-1", new, &|_| Settings::default(), u64::MAX);
@@ -70,6 +79,8 @@ async fn every_page_answers() {
         ("/api/v1/hosts", 200, "\"host\":\"web-1\""),
         ("/api/v1/services", 200, "\"service_name\":\"web-1/shop\""),
         ("/api/v1/classes?service=web-1/shop", 200, "\"count\":3"),
+        ("/api/v1/edges", 200, "\"caller_service\":\"web-1/front\""),
+        ("/api/v1/edges?service=web-2/shop", 200, "\"edges\":[]"),
         ("/api/v1/series?service=web-1/shop&since=1h", 200, "\"window_s\":120"),
         ("/api/v1/findings?since=1h", 200, "\"findings\":[]"),
         ("/api/v1/findings/7", 404, "no such finding"),

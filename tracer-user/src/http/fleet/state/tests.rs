@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::analysis::window::{ClassWindow, ServiceWindow, Window};
+use crate::history::rows::Seconds;
 
 fn settings(_: f64) -> Settings {
     Settings::default()
@@ -128,4 +129,74 @@ fn classes_are_bounded() {
     state.add("h", new, &settings, u64::MAX);
     assert_eq!(state.classes, CLASSES);
     assert_eq!(state.hosts()["classes_refused"], 2 * CLASSES + 4 - CLASSES);
+}
+
+/// A row of a host's edges in the window that began at `start_s`.
+fn edge(start_s: u64, side: &str, [service, class]: [&str; 2], count: i64) -> EdgeRow {
+    EdgeRow {
+        start_ns: start_s * 1_000_000_000,
+        service_name: service.into(),
+        request_class: class.into(),
+        side: side.into(),
+        protocol: "http".into(),
+        root: "class".into(),
+        count,
+        duration_s: Seconds(count as f64 / 4.0),
+        ..EdgeRow::default()
+    }
+}
+
+#[test]
+fn an_edge_joins_services_of_two_hosts() {
+    let mut state = FleetState::default();
+    let start_s = 1_000_000;
+    let mut web = windows(0, 24, 1.0);
+    let called = |row: EdgeRow| EdgeRow { caller_service: "nginx".into(), caller_class: "GET /".into(), ..row };
+    for n in 0..24 {
+        let at = start_s + n * 10;
+        web.edges.push(called(edge(at, "client", ["nginx", "GET /pay"], 2)));
+        let address = EdgeRow { peer: "10.0.0.9:443".into(), ..edge(at, "client", ["nginx", "POST /bank"], 1) };
+        web.edges.push(called(address));
+        let elsewhere = EdgeRow { peer_host: "pay 1".into(), ..edge(at, "client", ["nginx", "GET /pay"], 3) };
+        web.edges.push(called(elsewhere));
+        // Of first requests that are not known yet, and of callers without a name.
+        web.edges.push(EdgeRow { root: "open".into(), ..edge(at, "server", ["nginx", "GET /"], -4) });
+        web.edges.push(EdgeRow { caller_service: "_other".into(), ..edge(at, "server", ["nginx", "GET /"], 4) });
+    }
+    state.add("web-1", web, &settings, u64::MAX);
+    let mut pay = windows(0, 24, 1.0);
+    for n in 0..24 {
+        let row = edge(start_s + n * 10, "server", ["pay", "GET /pay"], 3);
+        let by_root =
+            |root: &str| EdgeRow { root_class: root.into(), peer_host: "web-1".into(), ..called(row.clone()) };
+        pay.edges.extend([by_root("GET /"), by_root("GET /cart")]);
+    }
+    state.add("pay_1", pay, &settings, u64::MAX);
+    let all = state.edges(None);
+    let all = all["edges"].as_array().unwrap();
+    assert_eq!(all.len(), 2, "{all:?}");
+    let (inside, outside) = (&all[0], &all[1]);
+    assert_eq!((&inside["caller_service"], &inside["caller_class"]), (&json!("web-1/nginx"), &json!("GET /")));
+    assert_eq!((&inside["callee_service"], &inside["callee_class"]), (&json!("pay_1/pay"), &json!("GET /pay")));
+    assert_eq!((&inside["calls"], &inside["mean_s"], &inside["peer"]), (&json!(144), &json!(0.25), &Value::Null));
+    // The window before the last step: twelve of them, six calls each.
+    assert!((inside["rate_per_s"].as_f64().unwrap() - 0.6).abs() < 1e-9, "{inside}");
+    assert_eq!((&outside["callee_service"], &outside["peer"]), (&Value::Null, &json!("10.0.0.9:443")));
+    let of = |service: &str| state.edges(Some(service))["edges"].as_array().unwrap().len();
+    assert_eq!((of("web-1/nginx"), of("pay_1/pay"), of("pay_1/nginx")), (2, 1, 0));
+}
+
+#[test]
+fn edges_are_bounded_and_go_with_their_host() {
+    let mut state = FleetState::default();
+    let mut new = windows(0, 2, 1.0);
+    for n in 0..EDGES + 7 {
+        let row = edge(1_000_000, "server", ["shop", &format!("GET /{n}")], 1);
+        new.edges.push(EdgeRow { caller_service: "front".into(), ..row });
+    }
+    state.add("web-1", new, &settings, u64::MAX);
+    assert_eq!(state.edges(None)["edges"].as_array().unwrap().len(), EDGES);
+    assert_eq!(state.hosts()["edges_refused"], 7);
+    state.forget(u64::MAX);
+    assert_eq!((state.edges, state.edges(None)["edges"].as_array().unwrap().len()), (0, 0));
 }
