@@ -1,6 +1,9 @@
 //! What a whole request costs, by tier: two pages of nginx share a page and a store behind them, and the CPU of each tier is
 //! known for each. Redis and the second tier see the same requests whichever page began the transaction.
 
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -11,6 +14,8 @@ use tracer_tests::nginx::Nginx;
 use tracer_tests::redis::Redis;
 use tracer_tests::workload::{Server, source};
 use tracer_tests::{begin, figure, find, http, say, scratch, wait};
+use tracer_user::history::parquet_file;
+use tracer_user::history::rows::EdgeRow;
 
 /// Clients and requests of each; every third is of the second page.
 const CLIENTS: u64 = 3;
@@ -53,7 +58,15 @@ fn each_tier_costs_what_its_books_say_by_the_first_request() {
     let nginx = Nginx::start(dir.path(), &upstream, forward);
     // The client is as one on another host: of a program that calls from this one, the agent has to see that it serves nothing.
     let services = SERVICES.iter().flat_map(|name| ["--service", name]);
-    let agent = Agent::start(dir.path(), &services.chain(["--nice=-10"]).collect::<Vec<_>>());
+    let history = dir.path().join("history");
+    let config = dir.path().join("tracer.toml");
+    std::fs::write(&config, "[history]\nwindow = \"1s\"\n").expect("a file");
+    let text = |path: &Path| path.to_str().expect("text").to_owned();
+    let (config, place) = (text(&config), text(&history));
+    let more = ["--nice=-10", "--config", &config, "--history", &place];
+    let agent = Agent::start(dir.path(), &services.chain(more).collect::<Vec<_>>());
+    let windows = || agent.metrics().sum("tracer_history_windows_total", &[("outcome", "written")]);
+    wait("the first window", Duration::from_secs(30), || (windows() > 0.0).then_some(()));
 
     let page = |number: u64| if number % 3 == 2 { "/b" } else { "/a" };
     let plan = |_| (0..EACH).map(|number| Request::get(page(number).into())).collect();
@@ -74,6 +87,7 @@ fn each_tier_costs_what_its_books_say_by_the_first_request() {
     assert!(!own.is_empty() && own.iter().all(|row| row["root_class"] == row["request_class"]), "{own:?}");
 
     let mut worst = 0.0_f64;
+    let mut known = Vec::new();
     for (name, server) in [("shop", &shop), ("stock", &stock)] {
         let truth = wait("the server's own books", Duration::from_secs(10), || {
             let reply = http::get(server.address, "/truth").expect("an answer");
@@ -90,6 +104,7 @@ fn each_tier_costs_what_its_books_say_by_the_first_request() {
             say(&format!("  {name}, from GET /{page}: {} of {count}, {traced:.4} s of {used:.4} s", counted(&own)));
             worst = worst.max(off);
             assert_eq!(counted(&own), count, "{name}, {page}: {own:?}");
+            known.push((name, page, count, used));
         }
     }
     for (page, asked) in PAGES {
@@ -118,4 +133,48 @@ fn each_tier_costs_what_its_books_say_by_the_first_request() {
         assert!((sum(&own, "cpu_total_s") - cpu).abs() < 1e-6, "{} of {class}", sum(&own, "cpu_total_s"));
     }
     agent.stop();
+    history_says_the_same(&history, &known);
+}
+
+/// All rows of edges.
+fn edges(dir: &Path) -> Vec<EdgeRow> {
+    let mut found = Vec::new();
+    for path in std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()) {
+        if path.is_dir() {
+            found.extend(edges(&path));
+        } else {
+            let file = File::open(path).expect("a file");
+            found.extend(parquet_file::read::<EdgeRow, _>(file).expect("a whole file"));
+        }
+    }
+    found
+}
+
+/// The history's edges have each tier's requests and CPU by first request, and who called Redis.
+fn history_says_the_same(history: &Path, known: &[(&str, &str, u64, f64)]) {
+    let all = edges(&history.join("kind=edges"));
+    let served = |service: &str, page: &str| {
+        let root = format!("GET /{page}");
+        let of = all.iter().filter(move |row| *row.service_name == *service && *row.root_class == *root);
+        of.filter(|row| &*row.side == "server" && &*row.root_service == "nginx").collect::<Vec<_>>()
+    };
+    let mut worst = 0.0_f64;
+    for (service, page, count, used) in known {
+        let own = served(service, page);
+        assert_eq!(own.iter().map(|row| row.count).sum::<i64>(), *count as i64, "{service}, {page}");
+        let cpu: f64 = own.iter().map(|row| row.cpu_s.0).sum();
+        worst = worst.max((cpu / used - 1.0).abs());
+    }
+    for (page, asked) in PAGES {
+        let first: u64 = served("nginx", page).iter().map(|row| row.root_count).sum();
+        let mut callers: BTreeMap<(&str, &str), i64> = BTreeMap::new();
+        for row in served("redis-server", page) {
+            *callers.entry((&row.caller_service, &row.caller_class)).or_default() += row.count;
+        }
+        say(&format!("  Redis, from GET /{page}: {callers:?}"));
+        assert_eq!(callers.values().sum::<i64>(), (first * asked) as i64);
+        assert!(callers.keys().all(|(service, class)| *service == "shop" && class.starts_with("GET ")), "{callers:?}");
+    }
+    figure("CPU by first request and tier in the history", &format!("off by at most {:.2} %", worst * 100.0));
+    assert!(worst < 0.03, "off by {:.2} %", worst * 100.0);
 }

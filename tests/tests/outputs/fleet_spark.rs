@@ -61,7 +61,7 @@ fn window(host: &str, n: u64, times: f64) -> WindowRows {
         overhead_s: 0.1,
         ..ServiceRow::default()
     };
-    WindowRows { host: host_row, classes, services: vec![service] }
+    WindowRows { host: host_row, classes, services: vec![service], ..WindowRows::default() }
 }
 
 fn write(dir: &Path, host: &str, times: f64) {

@@ -1,5 +1,6 @@
 //! `--history DIR`: what its files say, also after the agent was killed.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use tracer_tests::http;
 use tracer_tests::workload::Server;
 use tracer_tests::{begin, figure, scratch, wait};
 use tracer_user::history::parquet_file;
-use tracer_user::history::rows::{ClassRow, HistoryRow, HostRow};
+use tracer_user::history::rows::{ClassRow, EdgeRow, GoalRow, HistoryRow, HostRow};
 
 const BEFORE: u64 = 200;
 const AFTER: u64 = 100;
@@ -33,6 +34,45 @@ fn served(dir: &Path) -> Vec<ClassRow> {
     rows::<ClassRow>(dir).into_iter().filter(|row| &*row.side == "server").collect()
 }
 
+/// A window and a class.
+fn whose(start_ns: u64, names: [&str; 4]) -> (u64, [String; 4]) {
+    (start_ns, names.map(str::to_owned))
+}
+
+/// Edges of every class and window add up to it, and each request of the server is its own first request.
+fn assert_added_up(history: &Path) {
+    let mut sums: HashMap<_, (i64, i64, f64)> = HashMap::new();
+    let edges: Vec<EdgeRow> = rows(history);
+    for row in &edges {
+        let names = [&*row.service_name, &*row.request_class, &*row.side, &*row.protocol];
+        let (count, errors, duration_s) = sums.entry(whose(row.start_ns, names)).or_default();
+        (*count, *errors, *duration_s) = (*count + row.count, *errors + row.errors, *duration_s + row.duration_s.0);
+    }
+    for row in rows::<ClassRow>(history) {
+        let names = [&*row.service_name, &*row.request_class, &*row.side, &*row.protocol];
+        let (count, errors, duration_s) = sums.remove(&whose(row.start_ns, names)).unwrap_or_default();
+        assert_eq!((count, errors), (row.count as i64, row.errors as i64), "{row:?}");
+        assert!((duration_s - row.duration_s).abs() < 1e-5 * row.duration_s.max(1.0), "{duration_s} of {row:?}");
+    }
+    // What became known later, and CPU beside the requests of a window.
+    assert!(sums.values().all(|(count, errors, _)| (*count, *errors) == (0, 0)), "{sums:?}");
+    let served: Vec<&EdgeRow> = edges.iter().filter(|row| &*row.side == "server").collect();
+    let first: u64 = served.iter().map(|row| row.root_count).sum();
+    assert_eq!(first, BEFORE + AFTER);
+    let of_roots = served.iter().filter(|row| &*row.root == "class");
+    assert!(of_roots.clone().all(|row| row.root_class == row.request_class), "{served:?}");
+    let open: i64 = served.iter().filter(|row| &*row.root == "open").map(|row| row.count).sum();
+    assert_eq!(open, 0, "{served:?}");
+    for host in rows::<HostRow>(history) {
+        let of_window: Vec<&EdgeRow> = edges.iter().filter(|row| row.start_ns == host.start_ns).collect();
+        assert_eq!(of_window.len() as u64, host.edge_rows, "{host:?}");
+        let cpu_s: f64 = of_window.iter().map(|row| row.cpu_s.0).sum();
+        assert!((cpu_s - host.requests_s).abs() < 1e-5, "{cpu_s} of {host:?}");
+    }
+    let known = of_roots.filter(|row| !row.caller_service.is_empty()).map(|row| row.count).sum::<i64>();
+    figure("history edges", &format!("{} rows, {known} requests with a caller", edges.len()));
+}
+
 fn ask(server: &Server, requests: u64) {
     let mut connection = http::Connection::open(server.address).expect("a connection");
     for nth in 0..requests {
@@ -51,7 +91,8 @@ fn every_request_is_in_the_files_whatever_ended_the_agent() {
     let origin = Server::c("origin", dir.path());
     let history = dir.path().join("history");
     let config = dir.path().join("tracer.toml");
-    std::fs::write(&config, "[history]\nwindow = \"1s\"\n").expect("a file");
+    let gold = "name = \"gold\"\nimportance = 1\ngoal = { p99 = \"1s\" }\nrules = [{ request_class = \"GET *\" }]";
+    std::fs::write(&config, format!("[history]\nwindow = \"1s\"\n[[service_class]]\n{gold}\n")).expect("a file");
     let port = origin.address.port().to_string();
     let text = |path: &Path| path.to_str().expect("text").to_owned();
     let (config, place) = (text(&config), text(&history));
@@ -99,6 +140,13 @@ fn every_request_is_in_the_files_whatever_ended_the_agent() {
         assert!(row.cpu_s > 0.0 && row.cpu_s < row.duration_s, "{row:?}");
         assert!(row.identity.0 != 0 && &*row.protocol == "http", "{row:?}");
     }
+    assert_added_up(&history);
+    let reached = rows::<GoalRow>(&history);
+    let sum = |of: fn(&GoalRow) -> u64| reached.iter().map(of).sum::<u64>();
+    assert!(reached.iter().all(|row| &*row.service_class == "gold" && &*row.goal == "p99"), "{reached:?}");
+    // A reply may be slow where every CPU is busy.
+    assert_eq!((sum(|row| row.count), sum(|row| row.attained + row.missed)), (BEFORE + AFTER, BEFORE + AFTER));
+    assert!(sum(|row| row.attained) * 2 > BEFORE + AFTER, "{reached:?}");
     let hosts = rows::<HostRow>(&history);
     assert!(hosts.len() as u64 > recovered, "{}", hosts.len());
     let mut last = 0;

@@ -12,7 +12,7 @@ use tracer_tests::go::unpacked;
 use tracer_tests::workload::source;
 use tracer_tests::{begin, figure, scratch};
 use tracer_user::history::directory::{Directory, Options, RealDisk};
-use tracer_user::history::rows::{ClassRow, HostRow, WindowRows};
+use tracer_user::history::rows::{ClassRow, EdgeRow, GoalRow, HostRow, Seconds, WindowRows};
 use tracer_user::history::status::Status;
 
 /// 2026-11-24T07:00:00Z.
@@ -26,6 +26,42 @@ const CLASSES: [(&str, f64, u64); 3] = [("GET /cart", 1.5, 5), ("GET /home", 0.2
 /// Requests of a class in the window with this number.
 fn requests(class: usize, window: u64) -> u64 {
     10 * (class as u64 + 1) + window % 7
+}
+
+/// Requests of PostgreSQL: who made them, for which first request, how many for each of that, and milliseconds of CPU of each.
+const CALLS: [(&str, usize, u64, f64); 2] = [("GET /home", 1, 1, 0.25), ("POST /order", 2, 2, 0.5)];
+
+/// Who called whom: orders are first requests, and PostgreSQL serves two classes of the shop.
+fn edges(nth: u64, row: &EdgeRow) -> Vec<EdgeRow> {
+    let (name, cpu_ms, _) = CLASSES[2];
+    let count = requests(2, nth);
+    let orders = EdgeRow {
+        service_name: "shop".into(),
+        request_class: name.into(),
+        root: "class".into(),
+        root_service: "shop".into(),
+        root_class: name.into(),
+        count: count as i64,
+        root_count: count,
+        cpu_s: Seconds(count as f64 * cpu_ms / 1000.0),
+        ..row.clone()
+    };
+    let called = |(caller, class, each, cpu_ms): &(&str, usize, u64, f64)| {
+        let count = requests(*class, nth) * each;
+        EdgeRow {
+            service_name: "postgres".into(),
+            request_class: "SELECT".into(),
+            caller_service: "shop".into(),
+            caller_class: (*caller).into(),
+            root: "class".into(),
+            root_service: "shop".into(),
+            root_class: (*caller).into(),
+            count: count as i64,
+            cpu_s: Seconds(count as f64 * cpu_ms / 1000.0),
+            ..row.clone()
+        }
+    };
+    std::iter::once(orders).chain(CALLS.iter().map(called)).collect()
 }
 
 fn window(nth: u64) -> WindowRows {
@@ -49,10 +85,27 @@ fn window(nth: u64) -> WindowRows {
         row.duration_histogram.add(duration_ms * 1_000_000, count as u32);
         row
     };
+    let edge =
+        EdgeRow { start_ns, length_s: 10.0, host: Arc::clone(&host), side: "server".into(), ..EdgeRow::default() };
+    let goal = GoalRow {
+        start_ns,
+        length_s: 10.0,
+        host: Arc::clone(&host),
+        service_class: "gold".into(),
+        service_name: "shop".into(),
+        goal: "p99".into(),
+        goal_s: 0.05,
+        count: requests(2, nth),
+        attained: requests(2, nth) - nth % 2,
+        missed: nth % 2,
+        ..GoalRow::default()
+    };
     WindowRows {
+        edges: edges(nth, &edge),
+        goals: vec![goal],
         host: HostRow { start_ns, length_s: 10.0, host: Arc::clone(&host), cores: 2.0, ..HostRow::default() },
         classes: CLASSES.iter().enumerate().map(class).collect(),
-        services: Vec::new(),
+        ..WindowRows::default()
     }
 }
 
@@ -83,8 +136,8 @@ impl Engine {
         serde_json::from_slice(&done.stdout).expect("rows")
     }
 
-    /// Asks for days, classes and medians, and compares with what was written.
-    fn check(&self, [by_day, by_class, medians]: [&str; 3]) {
+    /// Asks for days, classes and medians, tiers, callers and goals, and compares with what was written.
+    fn check(&self, [by_day, by_class, medians, by_tier, by_caller, goals]: [&str; 6]) {
         let dir = scratch();
         let history = write_history(dir.path());
         let ask = |statement: &str| self.ask(&statement.replace("DIR", &history));
@@ -119,6 +172,37 @@ impl Engine {
             rows.iter().map(|row| (row[0].as_str().expect("a date").to_owned(), number(&row[1]))).collect();
         assert_eq!(days, [("2026-11-24".to_owned(), of_day(0..17)), ("2026-11-25".to_owned(), of_day(17..41))]);
         assert!(rows.iter().all(|row| (number(&row[2]) - CLASSES[0].1).abs() < 1e-6), "{rows:?}");
+
+        // What an order costs in each tier, of days that are over; files keep seven digits.
+        let rows = ask(by_tier);
+        let tiers: Vec<(&str, &str)> =
+            rows.iter().map(|row| (row[0].as_str().expect("a month"), row[1].as_str().expect("a name"))).collect();
+        assert_eq!(tiers, [("2026-11", "postgres"), ("2026-11", "shop")], "{rows:?}");
+        for (row, expected) in rows.iter().zip([2.0 * CALLS[1].3, CLASSES[2].1]) {
+            assert!((number(&row[2]) / expected - 1.0).abs() < 1e-5, "{row:?}");
+        }
+
+        // Whose requests the database served, the largest share first.
+        let used = CALLS.map(|(_, class, each, cpu_ms)| all(class) as f64 * each as f64 * cpu_ms);
+        let rows = ask(by_caller);
+        assert_eq!(rows.len(), CALLS.len(), "{rows:?}");
+        for (row, nth) in rows.iter().zip([1, 0]) {
+            let (caller, class, each, _) = CALLS[nth];
+            assert_eq!((row[0].as_str(), row[1].as_str()), (Some("shop"), Some(caller)), "{row:?}");
+            assert_eq!(number(&row[2]), (all(class) * each) as f64, "{row:?}");
+            assert!((number(&row[3]) / (used[nth] / used.iter().sum::<f64>()) - 1.0).abs() < 1e-5, "{row:?}");
+        }
+
+        // How well a service class reached its goal, by day.
+        let missed = |hours: std::ops::Range<u64>| (hours.end - hours.start) as f64 * WINDOWS_AN_HOUR as f64 / 2.0;
+        let rows = ask(goals);
+        assert_eq!(rows.len(), 2, "{rows:?}");
+        for (row, hours) in rows.iter().zip([0..17, 17..41]) {
+            assert_eq!(row[1].as_str(), Some("gold"), "{row:?}");
+            assert_eq!(number(&row[3]), missed(hours), "{row:?}");
+            let share = number(&row[2]) / (number(&row[2]) + number(&row[3]));
+            assert!((number(&row[4]) - share).abs() < 1e-9, "{row:?}");
+        }
         let sum: u64 = (0..CLASSES.len()).map(all).sum();
         figure("history engines", &format!("{sum} requests in {} windows and 2 days", HOURS * WINDOWS_AN_HOUR));
     }
@@ -163,7 +247,7 @@ fn parts() -> (String, &'static str) {
     (format!("{before}{after}"), part)
 }
 
-fn three<'a>(found: &[&'a str]) -> [&'a str; 3] {
+fn six<'a>(found: &[&'a str]) -> [&'a str; 6] {
     found.try_into().unwrap_or_else(|_| panic!("statements of the document: {found:#?}"))
 }
 
@@ -172,12 +256,12 @@ fn duckdb_reads_windows_and_days_by_the_documented_statements() {
     let library = unpacked("duckdb-", "duckdb/__init__.py");
     let Some(_turn) = begin("history engines", &["python3", library]) else { return };
     let (document, _) = parts();
-    Engine { library, script: "duckdb_query.py" }.check(three(&statements(&document)));
+    Engine { library, script: "duckdb_query.py" }.check(six(&statements(&document)));
 }
 
 #[test]
 fn clickhouse_reads_windows_and_days_by_the_documented_statements() {
     let library = unpacked("chdb-core-", "chdb/__init__.py");
     let Some(_turn) = begin("history engines", &["python3", library]) else { return };
-    Engine { library, script: "clickhouse_query.py" }.check(three(&statements(parts().1)));
+    Engine { library, script: "clickhouse_query.py" }.check(six(&statements(parts().1)));
 }
