@@ -81,9 +81,10 @@ impl EdgeFigures {
         self.duration_s += row.duration_s.0;
     }
 
-    /// Calls a second in the last step of the host's that is over.
+    /// Calls a second in the last step of the host's that is over; of the first one before it is, as of classes.
     fn rate_per_s(&self, newest_step: u64) -> f64 {
         let count = match newest_step.checked_sub(self.step) {
+            Some(0) if self.calls == self.in_step => self.in_step,
             Some(0) => self.before,
             Some(1) => self.in_step,
             _ => 0,
