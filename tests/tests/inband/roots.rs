@@ -56,14 +56,14 @@ fn each_tier_costs_what_its_books_say_by_the_first_request() {
     let upstream = format!("upstream shop {{ server {}; keepalive 16; keepalive_requests 1000000; }}", shop.address);
     let forward = "location / { proxy_pass http://shop; proxy_http_version 1.1; proxy_set_header Connection \"\"; }";
     let nginx = Nginx::start(dir.path(), &upstream, forward);
-    // The client is as one on another host: of a program that calls from this one, the agent has to see that it serves nothing.
-    let services = SERVICES.iter().flat_map(|name| ["--service", name]);
     let history = dir.path().join("history");
     let config = dir.path().join("tracer.toml");
     std::fs::write(&config, "[history]\nwindow = \"1s\"\n").expect("a file");
     let text = |path: &Path| path.to_str().expect("text").to_owned();
     let (config, place) = (text(&config), text(&history));
     let more = ["--nice=-10", "--config", &config, "--history", &place];
+    // The client is as one on another host: of a program that calls from this one, the agent has to see that it serves nothing.
+    let services = SERVICES.iter().flat_map(|name| ["--service", name]);
     let agent = Agent::start(dir.path(), &services.chain(more).collect::<Vec<_>>());
     let windows = || agent.metrics().sum("tracer_history_windows_total", &[("outcome", "written")]);
     wait("the first window", Duration::from_secs(30), || (windows() > 0.0).then_some(()));

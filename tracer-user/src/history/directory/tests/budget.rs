@@ -103,29 +103,26 @@ fn usual_window(start_s: u64, numbers: &mut Numbers) -> WindowRows {
     window
 }
 
-/// Bytes of a kind, and how many rows they have.
-fn size<R: HistoryRow>(dir: &Path) -> (u64, usize) {
-    let bytes = parquet_files(&dir.join(format!("kind={}", R::KIND)))
-        .iter()
-        .map(|path| fs::metadata(path).unwrap().len())
-        .sum();
-    (bytes, stored::<R>(dir).len())
+/// Rows of the windows of an hour, one table at a time.
+fn hour<R: HistoryRow>(rows: impl Fn(&WindowRows) -> &[R]) -> (usize, u64) {
+    let (mut builder, mut numbers) = (Builder::<R>::new().unwrap(), Numbers(7));
+    for n in 0..360 {
+        push_all(&mut builder, rows(&usual_window(HOUR_S + n * 10, &mut numbers))).unwrap();
+    }
+    (builder.rows(), builder.finish().unwrap().len() as u64)
 }
 
 #[test]
 fn a_day_of_fifty_classes_takes_less_than_sixty_megabytes() {
-    let temp = tempfile::tempdir().unwrap();
-    let dir = temp.path().join("history");
-    let (mut directory, _) = open(&dir);
-    let mut numbers = Numbers(7);
-    for n in 0..360 {
-        directory.append(&usual_window(HOUR_S + n * 10, &mut numbers)).unwrap();
-    }
-    directory.finish();
-    let sizes = [size::<ClassRow>(&dir), size::<EdgeRow>(&dir), size::<GoalRow>(&dir), size::<HostRow>(&dir)];
-    let each: Vec<f64> = sizes.iter().map(|(bytes, rows)| *bytes as f64 / (*rows).max(1) as f64).collect();
-    let day = 24 * sizes.iter().map(|(bytes, _)| bytes).sum::<u64>();
+    let tables = [
+        hour(|window| window.classes.as_slice()),
+        hour(|window| window.edges.as_slice()),
+        hour(|window| window.goals.as_slice()),
+        hour(|window| std::slice::from_ref(&window.host)),
+    ];
+    let each = tables.map(|(rows, bytes)| bytes as f64 / rows as f64);
+    let day = 24 * tables.iter().map(|(_, bytes)| bytes).sum::<u64>();
     eprintln!("bytes a row of classes, edges, goals and hosts: {each:.1?}; {:.1} MB a day", day as f64 / 1e6);
-    assert_eq!(sizes.map(|(_, rows)| rows), [360 * 50, 360 * 100, 360 * 4, 360]);
+    assert_eq!(tables.map(|(rows, _)| rows), [360 * 50, 360 * 100, 360 * 4, 360]);
     assert!(day < 60_000_000, "{day} {each:?}");
 }
