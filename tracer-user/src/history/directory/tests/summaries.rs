@@ -208,7 +208,7 @@ fn killed_at_any_write_sums_are_those_of_the_windows_that_are_left() {
     // The last hour of a day, and the first of the next.
     let begin = HOUR_S - 7 * HOUR + DAY_S - HOUR;
     // A window is one write, and its files are four: every kind of write is among them.
-    for writes in (0..110).step_by(3) {
+    for writes in (0..110).step_by(5) {
         let dir = temp.path().join(writes.to_string());
         let left = Arc::new(Mutex::new(writes));
         let (mut directory, _) = open_with(options(&dir), Box::new(Dies(Arc::clone(&left))));
