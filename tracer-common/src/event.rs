@@ -161,6 +161,8 @@ pub const TASK_EDGE_USES: u8 = 3;
 /// [`TaskEdge::relation`]: an event loop that received something moved on to something else; `child` has the meaning it
 /// has for a receive.
 pub const TASK_EDGE_TURNED: u8 = 4;
+/// [`TaskEdge::relation`]: `parent` gave the closure `child` to a pool of threads, one of which runs it from beginning to end.
+pub const TASK_EDGE_CLOSURE: u8 = 5;
 
 /// Bits of an entity ([`Op::entity`]) that identify it; the bits above are its runtime's kind
 /// (`crate::runtime::KIND_…`).

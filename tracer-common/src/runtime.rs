@@ -22,6 +22,16 @@ pub const TOKIO_WATCHED: u64 = 1;
 /// They are reported some of the time.
 pub const TOKIO_WATCHABLE: u64 = 2;
 
+/// Where tokio keeps a task's number, behind its header: by the last three words of the task's table of functions
+/// (`runtime::task::raw::Vtable`, since 1.24), which say where the trailer, the scheduler and the number are. Closures of
+/// `spawn_blocking` have a scheduler of another size than tasks, by version and features. `None`: these words say something else.
+#[inline(always)]
+pub const fn tokio_number_at([trailer, scheduler, number]: [u64; 3]) -> Option<u64> {
+    // The header has four words or five; what a task computes with may be aligned to a cache line or two.
+    let fits = scheduler >= 0x20 && scheduler <= 0x80 && number >= scheduler && number - scheduler <= 0x40;
+    if fits && number % 8 == 0 && trailer > number && trailer < 1 << 32 { Some(number) } else { None }
+}
+
 /// Node.js: bits of each of the two async ids in the name of a sending entity: execution, then trigger.
 pub const NODE_ID_BITS: u32 = 27;
 /// Node.js: bit of an entity's name: the probes see every end of a callback. The bits below are ids for a send, the id
@@ -106,11 +116,13 @@ pub enum UserProbe {
     TlsRustlsWrite = 24,
     /// Where rustls keeps decrypted text for its reader.
     TlsRustlsRead = 25,
+    /// tokio queues a closure of `spawn_blocking`. Where wake-ups are watched.
+    TokioClosure = 26,
 }
 
 impl UserProbe {
     /// Every probe.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::PythonContext,
         Self::GoCreated,
         Self::GoRoundTrip,
@@ -137,6 +149,7 @@ impl UserProbe {
         Self::DeclaredArguments,
         Self::TlsRustlsWrite,
         Self::TlsRustlsRead,
+        Self::TokioClosure,
     ];
 
     /// The program's name in the object, also the label of its metrics.
@@ -168,6 +181,7 @@ impl UserProbe {
             Self::DeclaredArguments => "declared_arguments",
             Self::TlsRustlsWrite => "tls_rustls_write",
             Self::TlsRustlsRead => "tls_rustls_read",
+            Self::TokioClosure => "tokio_closure",
         }
     }
 
@@ -200,6 +214,7 @@ impl UserProbe {
             Self::DeclaredArguments => "uprobes of declared USDT probes",
             Self::TlsRustlsWrite => "uprobe rustls::common_state::CommonState::buffer_plaintext",
             Self::TlsRustlsRead => "uprobe rustls::common_state::CommonState::take_received_plaintext",
+            Self::TokioClosure => "uprobe tokio::runtime::blocking::pool::Spawner::spawn_task",
         }
     }
 
@@ -214,6 +229,7 @@ impl UserProbe {
             Self::TokioWoken => {
                 "`[runtimes] tokio_wakers` does nothing: calls by hyper's client are ambiguous or orphans"
             }
+            Self::TokioClosure => "calls of `spawn_blocking` are orphans",
             Self::GoReady => "`[runtimes] go_ready` does nothing: calls of goroutines that wait for work are orphans",
             Self::DeclaredPlace | Self::DeclaredReturn => "`[[transaction]]` does nothing",
             Self::DeclaredArguments => "users and metrics of transactions by USDT probes cannot be read",
@@ -548,6 +564,24 @@ pub mod tls {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tasks_table_says_where_its_number_is() {
+        // tokio 1.54: a closure, a task, the worker of a runtime.
+        for (words, number) in [([0x58, 0x20, 0x30], 0x30), ([0x140, 0x20, 0x28], 0x28), ([0x68, 0x20, 0x30], 0x30)] {
+            assert_eq!(tokio_number_at(words), Some(number));
+        }
+        // A scheduler without a field; a closure that is aligned to two cache lines.
+        assert_eq!(tokio_number_at([0x40, 0x20, 0x20]), Some(0x20));
+        assert_eq!(tokio_number_at([0x200, 0x80, 0x90]), Some(0x90));
+        // No memory there; functions; another order; text.
+        let code = 0x5581_4a60_2ca0;
+        let others =
+            [[0; 3], [code; 3], [0x58, 0x30, 0x20], [0x28, 0x20, 0x58], [0x58, 0x20, 0x29], [u64::MAX, 0x20, 0x28]];
+        for words in others {
+            assert_eq!(tokio_number_at(words), None, "{words:x?}");
+        }
+    }
 
     #[test]
     fn locations_are_read_as_written() {

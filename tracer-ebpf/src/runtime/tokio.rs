@@ -10,10 +10,10 @@ use aya_ebpf::{
     programs::ProbeContext,
 };
 use tracer_common::{
-    event::{Header, Kind, TASK_EDGE_CREATED, TASK_EDGE_WOKE, WAKE_TASK, Wake},
+    event::{Header, Kind, TASK_EDGE_CLOSURE, TASK_EDGE_CREATED, TASK_EDGE_WOKE, WAKE_TASK, Wake},
     limits::WOKEN_MAX,
     lost::Lost,
-    runtime::{AT_UNKNOWN, KIND_TOKIO, Runtime, TOKIO_WATCHABLE, TOKIO_WATCHED, UserProbe},
+    runtime::{AT_UNKNOWN, KIND_TOKIO, Runtime, TOKIO_WATCHABLE, TOKIO_WATCHED, UserProbe, tokio_number_at},
 };
 
 use super::{hit, named, of, task_edge};
@@ -28,6 +28,10 @@ use crate::{
 /// In a task's data (`runtime::task::core::Cell`, since 1.22; `repr(C)`): its number, behind the header and the
 /// scheduler.
 const NUMBER: u64 = 0x28;
+/// In a task's header: its table of functions. In that, behind seven of these: where the rest of the task's data is
+/// ([`tokio_number_at`]).
+const TABLE: u64 = 0x10;
+const PLACES: u64 = 0x38;
 /// In [`Runtime::at`], written here: when a wake-up was seen last, nanoseconds, give or take an eighth of how long that counts.
 const WOKE_AT: usize = 2;
 const WATCHED_FOR: u64 = 10_000_000_000;
@@ -135,6 +139,38 @@ pub(crate) fn tokio_spawned(ctx: ProbeContext) -> u32 {
         return 0;
     }
     task_edge(task, tgid, runtime, TASK_EDGE_CREATED, named(runtime, child), named(runtime, parent));
+    0
+}
+
+/// hook: uprobe `tokio::runtime::blocking::pool::Spawner::spawn_task`. Emits [`tracer_common::event::TaskEdge`].
+///
+/// Such a closure is a task of its own while a thread of the pool runs it. It is not remembered as one: the workers of a runtime are
+/// closures, too, and have its number when they wake tasks for their sockets and timers.
+#[uprobe]
+pub(crate) fn tokio_closure(ctx: ProbeContext) -> u32 {
+    hit(&ctx, UserProbe::TokioClosure);
+    let task = Task::current();
+    let tgid = task.tgid();
+    let Some(runtime) = of(tgid) else { return 0 };
+    if runtime.kind != KIND_TOKIO || runtime.at[0] == AT_UNKNOWN {
+        return 0;
+    }
+    let parent = polled(task, runtime);
+    if parent == 0 {
+        return 0;
+    }
+    let header: u64 = ctx.arg(1).unwrap_or(0);
+    let table: u64 = user(header.wrapping_add(TABLE));
+    let child: u64 = match tokio_number_at(user(table.wrapping_add(PLACES))) {
+        Some(at) => user(header.wrapping_add(at)),
+        None => 0,
+    };
+    // Its number was just given out.
+    if child >= NUMBERS_END || child <= parent {
+        emit::count(Lost::Runtime);
+        return 0;
+    }
+    task_edge(task, tgid, runtime, TASK_EDGE_CLOSURE, named(runtime, child), named(runtime, parent));
     0
 }
 

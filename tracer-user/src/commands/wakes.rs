@@ -13,7 +13,8 @@ impl Agent {
     pub(super) fn watch_wakes(&mut self, pipeline: &mut Pipeline) {
         let Some(finder) = &mut self.processes.finder else { return };
         let hits = self.kernel.hits();
-        let hits = hits.iter().find(|(probe, _)| *probe == UserProbe::TokioWoken.name()).map_or(0, |(_, hits)| *hits);
+        let probes = [UserProbe::TokioWoken.name(), UserProbe::TokioClosure.name()];
+        let hits = hits.iter().filter(|(probe, _)| probes.contains(probe)).map(|(_, hits)| *hits).sum();
         for (pid, decision) in pipeline.wake_demand.tick(hits, |pid| process_cpu::read(pid).map(|cpu| cpu.own)) {
             match decision {
                 WakeDecision::Watch => {

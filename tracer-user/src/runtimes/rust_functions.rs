@@ -92,13 +92,18 @@ fn names<S: Source + ?Sized, R: Copy>(image: &Image<'_, S>, wanted: &[WantedName
                 let begin = memchr::memrchr(0, before).map_or(0, |end| end + 1);
                 let end = at + memchr::memchr(0, rest).unwrap_or(rest.len());
                 let name = bytes.get(begin..end).unwrap_or_default();
-                if found.len() < FOUND && other.find(name).is_some() {
+                if found.len() < FOUND && other.find(name).is_some() && !is_closure(name) {
                     found.entry(from + begin as u64).or_insert(*role);
                 }
             }
         }
     }
     Some(found)
+}
+
+/// Whether a mangled name is that of a closure, or of a function in one, in either scheme: it contains the names of the functions around it.
+fn is_closure(name: &[u8]) -> bool {
+    name.starts_with(b"_RNC") || memchr::memmem::find(name, b"$u7b$$u7b$closure$u7d$$u7d$").is_some()
 }
 
 #[cfg(test)]

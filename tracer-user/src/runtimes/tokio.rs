@@ -31,6 +31,8 @@ const TASKS: &[u8] = b"7runtime4task4list";
 const BINDS: &[u8] = b"10bind_inner";
 const WAKER: &[u8] = b"5tokio7runtime4task5waker";
 const WAKES: &[u8] = b"wake_by_";
+const POOL: &[u8] = b"7runtime8blocking4pool";
+const QUEUES: &[u8] = b"7Spawner10spawn_task";
 /// Most bytes searched of constants, and how many are read at once.
 const CONSTANTS: usize = 32 << 20;
 const PIECE: usize = 1 << 20;
@@ -54,6 +56,8 @@ pub struct Program {
     pub binds: Vec<u64>,
     /// File offsets where tasks are woken.
     pub wakes: Vec<u64>,
+    /// File offsets where closures are queued for threads of their own.
+    pub closures: Vec<u64>,
 }
 
 /// Inspects a program's file; `None` if tokio is not found.
@@ -68,6 +72,7 @@ pub fn inspect<S: Source + ?Sized>(file: &S) -> Option<Program> {
             current: 0,
             binds: Vec::new(),
             wakes: Vec::new(),
+            closures: Vec::new(),
         },
         _ => return None,
     };
@@ -96,7 +101,11 @@ pub(super) fn recognise(pid: u32, maps: &Maps, wakers: WatchWakes) -> Option<Fou
     if always && program.state == DetectionState::Known && program.wakes.is_empty() {
         log::warn!("process {pid} runs tokio, and where tasks are woken is not known");
     }
-    let wakes: Vec<Place> = program.wakes.into_iter().map(|at| place(UserProbe::TokioWoken, at)).collect();
+    // That a closure is over shows by a wake-up.
+    let closures = if program.wakes.is_empty() { Vec::new() } else { program.closures };
+    let closures = closures.into_iter().map(|at| place(UserProbe::TokioClosure, at));
+    let wakes = program.wakes.into_iter().map(|at| place(UserProbe::TokioWoken, at));
+    let wakes: Vec<Place> = wakes.chain(closures).collect();
     let (extra, on_demand) = match wakers {
         WatchWakes::Always => (wakes, Vec::new()),
         WatchWakes::OnDemand => (Vec::new(), wakes),
@@ -145,6 +154,7 @@ struct Functions {
     puts_back: Vec<(u64, u64)>,
     binds: Vec<u64>,
     wakes: Vec<(u64, u64)>,
+    closures: Vec<u64>,
 }
 
 /// The role of a tokio function, by its name.
@@ -154,6 +164,7 @@ enum Role {
     PutsBack,
     Binds,
     Wakes,
+    Closures,
 }
 
 /// Finds tokio's functions; `None` if the program has no readable symbol table.
@@ -163,6 +174,7 @@ fn functions<S: Source + ?Sized>(image: &Image<'_, S>) -> Option<Functions> {
         (GUARD, DROP, Role::PutsBack),
         (BINDS, TASKS, Role::Binds),
         (WAKER, WAKES, Role::Wakes),
+        (POOL, QUEUES, Role::Closures),
     ];
     let mut found = Functions::default();
     for FoundFunction { role, address, size } in rust_functions::find(image, &wanted)? {
@@ -171,7 +183,8 @@ fn functions<S: Source + ?Sized>(image: &Image<'_, S>) -> Option<Functions> {
             Role::PutsBack => found.puts_back.push((address, size)),
             Role::Binds if !found.binds.contains(&address) => found.binds.push(address),
             Role::Wakes if !found.wakes.contains(&(address, size)) => found.wakes.push((address, size)),
-            Role::Binds | Role::Wakes => {}
+            Role::Closures if !found.closures.contains(&address) => found.closures.push(address),
+            Role::Binds | Role::Wakes | Role::Closures => {}
         }
     }
     Some(found)
@@ -185,6 +198,7 @@ fn known<S: Source + ?Sized>(image: &Image<'_, S>, functions: &Functions) -> Pro
         current: 0,
         binds: Vec::new(),
         wakes: Vec::new(),
+        closures: Vec::new(),
     };
     let setters = if functions.sets.is_empty() { &functions.puts_back } else { &functions.sets };
     let mut places = setters.iter().map(|(address, size)| {
@@ -208,6 +222,7 @@ fn known<S: Source + ?Sized>(image: &Image<'_, S>, functions: &Functions) -> Pro
         image.place(address.checked_add(wakers::gentle(&code) as u64)?)
     });
     program.wakes = wakes.collect::<Option<_>>().unwrap_or_default();
+    program.closures = functions.closures.iter().take(COPIES).filter_map(|address| image.place(*address)).collect();
     program
 }
 
@@ -469,6 +484,21 @@ mod tests {
         other[15] = 0xd0;
         let both = [(SET, SETTER), (SET_OTHER, other.as_slice())];
         assert_eq!(found(SOURCE, &both), Some((DetectionState::UnknownVersion, 0, vec![])));
+    }
+
+    #[test]
+    fn where_closures_are_queued_is_found_by_either_scheme_of_names() {
+        let names = [
+            "_ZN5tokio7runtime8blocking4pool7Spawner10spawn_task17h825bd12701c9dac1E",
+            // A closure in it.
+            "_ZN5tokio7runtime8blocking4pool7Spawner10spawn_task28_$u7b$$u7b$closure$u7d$$u7d$17had50442bc8753fdfE",
+            "_RNvMs1_NtNtNtCs3NkKWAmpbAk_5tokio7runtime8blocking4poolNtB5_7Spawner10spawn_task",
+            "_RNCNvMs1_NtNtNtCs3NkKWAmpbAk_5tokio7runtime8blocking4poolNtB7_7Spawner10spawn_task0B9_",
+            "_ZN5tokio7runtime8blocking4pool14spawn_blocking17hb94b16e096dede7fE",
+        ];
+        let all: Vec<(&str, &[u8])> = [(SET, SETTER)].into_iter().chain(names.map(|name| (name, &[0x55][..]))).collect();
+        let found = inspect(program(SOURCE, &all).as_slice()).expect("tokio");
+        assert_eq!(found.closures, [fixture::TEXT + 128, fixture::TEXT + 3 * 128]);
     }
 
     #[test]
