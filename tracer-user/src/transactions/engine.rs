@@ -221,6 +221,7 @@ impl Engine {
     fn woken(&mut self, wake: &Wake, out: &mut Vec<Output>) {
         self.world.advance(wake.header.nanos);
         if wake.header.flags & WAKE_TASK != 0 {
+            self.tasks.closure_ended(&mut self.world, wake);
             if let Some(owner) = self.tasks.worked_for(&mut self.world, wake) {
                 self.charge_wake(wake, owner, out);
             }

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use tracer_common::event::{Fork, Op, TASK_EDGE_CREATED, TaskEdge};
+use tracer_common::event::{Fork, Op, TASK_EDGE_CLOSURE, TASK_EDGE_CREATED, TaskEdge};
 use tracer_common::runtime::KIND_TOKIO;
 
 use super::evidence::{Doubt, Evidence};
@@ -51,6 +51,8 @@ struct Task {
     last: (Nanos, u64),
     /// The connection it last read a request from; 0: none.
     reads: u64,
+    /// It is a closure that a thread of a pool runs from beginning to end.
+    is_closure: bool,
 }
 
 /// Other requests that the thread of an answering task had read and not answered.
@@ -205,7 +207,8 @@ impl TaskTable {
         if let Some(process) = self.processes.get_mut(&tgid).filter(|_| !unique) {
             process.edge_seq = task_edge.nth;
         }
-        if task_edge.relation != TASK_EDGE_CREATED || !is_named(task_edge.child) {
+        let is_closure = task_edge.relation == TASK_EDGE_CLOSURE;
+        if !(is_closure || task_edge.relation == TASK_EDGE_CREATED) || !is_named(task_edge.child) {
             return;
         }
         if unique && self.tasks.get(&(tgid, task_edge.child)).is_some_and(|task| task.losses == self.losses(tgid)) {
@@ -218,7 +221,7 @@ impl TaskTable {
             maker = 0;
         }
         self.make_room();
-        let task = Task { maker, edge_seq: task_edge.nth, losses: self.losses(tgid), ..Task::default() };
+        let task = Task { maker, edge_seq: task_edge.nth, losses: self.losses(tgid), is_closure, ..Task::default() };
         self.tasks.insert((tgid, task_edge.child), task);
     }
 
@@ -375,6 +378,23 @@ impl TaskTable {
             id = interval.maker;
         }
         false
+    }
+
+    /// Whether this is a closure that a known task gave to a pool of threads.
+    pub(super) fn is_closure(&self, tgid: u32, entity: u64) -> bool {
+        self.task(tgid, entity).is_closure
+    }
+
+    /// A closure is over, and `taker` was woken with its result: if that works for what it was when the closure was spawned, directly or
+    /// through others, the closure served nobody else.
+    pub(super) fn took(&mut self, tgid: u32, closure: u64, taker: u64) {
+        let (closed, taken_in) = (self.task(tgid, closure), self.task(tgid, taker).now);
+        if closed.is_closure
+            && self.is_made_in(tgid, closure, taken_in)
+            && let Some(interval) = self.interval_mut(closed.now)
+        {
+            interval.provisional_parent = false;
+        }
     }
 
     /// Whether a known task spawned this one.

@@ -167,6 +167,8 @@ pub struct Thread {
     pub detached_calls: DetachedCalls,
     /// It reads requests for tasks of tokio: it runs them.
     pub serves_tasks: bool,
+    /// The closure of `spawn_blocking` that it last made a call in; 0: none.
+    pub closure: u64,
     /// A thread waited for the result of such a call: this one works for others.
     pub works: bool,
     /// What kind of thread it is, by its past behaviour.
@@ -220,6 +222,7 @@ impl Thread {
             lap: None,
             detached_calls: DetachedCalls::default(),
             serves_tasks: false,
+            closure: 0,
             works: false,
             kind: ThreadKind::default(),
             requests: RequestUse::default(),

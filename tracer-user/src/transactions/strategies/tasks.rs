@@ -155,6 +155,11 @@ impl Tasks {
             // The task has answered that request and will answer others: answers divide its time.
             return false;
         }
+        if self.table.is_closure(op.header.tgid, op.entity)
+            && let Some(thread) = world.thread(op.header.tid, op.header.tgid, op.header.nanos)
+        {
+            thread.closure = op.entity;
+        }
         let spans = &world.spans;
         let over = |slot: Slot| spans.get(slot).is_none_or(|live| live.end != 0);
         let works = self.table.works(op, over);
@@ -203,6 +208,17 @@ impl Tasks {
                 }
                 _ => {}
             }
+        }
+    }
+
+    /// A thread that runs no task woke one: the closure that it made its last call in is over. Its end wakes the task that waits for its
+    /// result, so that it served nobody else shows there; a closure that serves many ends when nobody waits for it.
+    pub(crate) fn closure_ended(&mut self, world: &mut World, wake: &Wake) {
+        let Header { tgid, tid, nanos, .. } = wake.header;
+        let Some(thread) = world.thread(tid, tgid, nanos) else { return };
+        let closure = std::mem::take(&mut thread.closure);
+        if closure != 0 && is_named(wake.address) {
+            self.table.took(tgid, closure, wake.address);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Tokio tasks: their own calls, the calls of tasks they spawn, and tasks that serve a connection.
 
 use tracer_common::event::{
-    ENTITY_BITS, TASK_EDGE_CREATED, TASK_EDGE_WATCHED, TASK_EDGE_WOKE, TaskEdge, WAKE_TASK, Wake,
+    ENTITY_BITS, TASK_EDGE_CLOSURE, TASK_EDGE_CREATED, TASK_EDGE_WATCHED, TASK_EDGE_WOKE, TaskEdge, WAKE_TASK, Wake,
 };
 use tracer_common::runtime::KIND_TOKIO;
 
@@ -69,13 +69,17 @@ impl Tokio {
     }
 
     fn spawns(&mut self, maker: u64, task: u64) -> &mut Self {
+        self.edge(TASK_EDGE_CREATED, maker, task)
+    }
+
+    fn edge(&mut self, relation: u8, maker: u64, task: u64) -> &mut Self {
         self.host.edge_seq += 1;
         self.host.nanos += 10;
         let flags = if self.watched { TASK_EDGE_WATCHED } else { 0 };
         let header =
             Header { kind: Kind::TaskEdge as u8, nanos: self.host.nanos, tgid: 1, tid: 7, flags, ..Header::default() };
         let (child, parent, nth) = (named(task), named(maker), self.host.edge_seq);
-        let task_edge = TaskEdge { header, child, parent, nth, relation: TASK_EDGE_CREATED, ..TaskEdge::default() };
+        let task_edge = TaskEdge { header, child, parent, nth, relation, ..TaskEdge::default() };
         self.host.engine.record(&Record::TaskEdge(task_edge), &mut self.host.out);
         self
     }
@@ -428,4 +432,95 @@ fn a_thread_that_runs_tasks_wakes_them_for_their_sockets() {
     tokio.host.works(7, 100);
     tokio.gives_back(7, FIRST).answers(SECOND).answers(FIRST);
     assert_eq!(tokio.costs(), (vec![("/1".into(), 5), ("/2".into(), 105)], 0));
+}
+
+/// Closures that tasks give to a pool of threads.
+const CLOSURE: u64 = 30;
+const NEXT: u64 = 31;
+
+impl Tokio {
+    fn gives_closure(&mut self, maker: u64, closure: u64) -> &mut Self {
+        self.edge(TASK_EDGE_CLOSURE, maker, closure)
+    }
+
+    /// The pool's thread runs a closure, which makes a call.
+    fn asks_in(&mut self, closure: u64, connection: u64, path: &str) -> &mut Self {
+        self.host.entity = named(closure);
+        self.host.waits(POOL, false).works(POOL, 100).sends(POOL, connection, get(path));
+        self.host.waits(POOL, false).reads(POOL, connection, OK);
+        self
+    }
+}
+
+#[test]
+fn what_a_closure_asks_is_for_the_request_of_the_task_that_takes_its_result() {
+    let mut tokio = Tokio::new();
+    tokio.reads(FIRST, "/1").reads(SECOND, "/2").gives_closure(FIRST, CLOSURE);
+    tokio.asks_in(CLOSURE, POOLED, "/1/a").asks_in(CLOSURE, POOLED, "/1/b");
+    tokio.host.works(POOL, 1000);
+    tokio.gives_back(POOL, FIRST).gives_closure(SECOND, NEXT);
+    // Nobody else ever uses this connection.
+    tokio.asks_in(NEXT, FRESH, "/2/a").gives_back(POOL, SECOND).answers(SECOND).answers(FIRST);
+    let of = |path, parent| linked(path, Grade::Confirmed, parent);
+    assert_eq!(tokio.verdicts(), [of("/1/a", "/1"), of("/1/b", "/1"), of("/2/a", "/2")]);
+}
+
+#[test]
+fn a_closure_of_a_spawned_task_works_for_the_same_request() {
+    let mut tokio = Tokio::new();
+    tokio.reads(FIRST, "/1").reads(SECOND, "/2").spawns(FIRST, CHILD).gives_closure(CHILD, CLOSURE);
+    tokio.asks_in(CLOSURE, FRESH, "/1/a").gives_back(POOL, CHILD).answers(SECOND).answers(FIRST);
+    assert_eq!(tokio.verdicts(), [linked("/1/a", Grade::Confirmed, "/1")]);
+}
+
+#[test]
+fn what_a_closure_computes_around_a_call_is_its_requests_once() {
+    let mut tokio = Tokio::new();
+    tokio.reads(FIRST, "/1").reads(SECOND, "/2").gives_back(POOL, SECOND).gives_closure(FIRST, CLOSURE);
+    tokio.asks_in(CLOSURE, FRESH, "/1/a");
+    tokio.host.works(POOL, 1000);
+    tokio.gives_back(POOL, FIRST).answers(SECOND).answers(FIRST);
+    let (costs, overhead) = tokio.costs();
+    assert_eq!((costs, overhead), (vec![("/1".into(), 1105), ("/2".into(), 5), ("/1/a".into(), 0)], 0));
+}
+
+#[test]
+fn a_closure_that_does_not_end_serves_others() {
+    let mut tokio = Tokio::new();
+    tokio.watched = true;
+    // The first request needs it first, and others leave their jobs to it.
+    tokio.reads(FIRST, "/1").reads(SECOND, "/2").gives_closure(FIRST, CLOSURE);
+    tokio.asks_in(CLOSURE, POOLED, "/2/a").answers(SECOND).asks_in(CLOSURE, POOLED, "/1/a").answers(FIRST);
+    tokio.reads(SECOND, "/3").asks_in(CLOSURE, POOLED, "/3/a").answers(SECOND);
+    for (path, grade, parent) in tokio.verdicts() {
+        assert!(matches!(grade, Grade::Orphan | Grade::Ambiguous), "{path}: {grade:?} {parent:?}");
+    }
+}
+
+#[test]
+fn a_closure_whose_result_another_task_takes_is_not_its_makers() {
+    for taker in [SECOND, SENDER] {
+        let mut tokio = Tokio::new();
+        tokio.watched = true;
+        tokio.reads(FIRST, "/1").reads(SECOND, "/2").gives_closure(FIRST, CLOSURE);
+        tokio.asks_in(CLOSURE, POOLED, "/a").gives_back(POOL, taker).answers(SECOND).answers(FIRST);
+        let verdicts = tokio.verdicts();
+        assert!(matches!(&verdicts[..], [(_, Grade::Orphan | Grade::Ambiguous, _)]), "{verdicts:?}");
+    }
+    // Its maker is at the next request.
+    let mut tokio = Tokio::new();
+    tokio.reads(FIRST, "/1").gives_closure(FIRST, CLOSURE).answers(FIRST).reads(FIRST, "/2");
+    tokio.asks_in(CLOSURE, POOLED, "/1/a").gives_back(POOL, FIRST).answers(FIRST);
+    let verdicts = tokio.verdicts();
+    assert!(matches!(&verdicts[..], [(_, Grade::Orphan | Grade::Ambiguous, _)]), "{verdicts:?}");
+}
+
+#[test]
+fn a_closure_whose_end_is_not_seen_is_believed_when_another_task_uses_its_connection() {
+    let mut tokio = Tokio::new();
+    tokio.reads(FIRST, "/1").reads(SECOND, "/2").gives_closure(FIRST, CLOSURE).gives_closure(SECOND, NEXT);
+    tokio.asks_in(CLOSURE, POOLED, "/1/a").asks_in(NEXT, POOLED, "/2/a").answers(FIRST).answers(SECOND);
+    let last = tokio.verdicts();
+    assert_eq!(last[0], linked("/1/a", Grade::Confirmed, "/1"));
+    assert!(matches!(last[1].1, Grade::Orphan | Grade::Ambiguous), "{last:?}");
 }

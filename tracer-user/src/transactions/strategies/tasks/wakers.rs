@@ -285,7 +285,9 @@ impl Wakers {
     /// The task of an operation sent a call; `waits`: the interval it waits in, 0: none.
     pub(crate) fn asked(&mut self, world: &mut World, tasks: &TaskTable, call: Slot, op: &Op, waits: Id) {
         let (tgid, entity, start) = (op.header.tgid, op.entity, op.header.nanos);
-        if !self.processes.contains_key(&tgid) || !is_named(entity) || tasks.serves(tgid, entity) {
+        // Whom a closure wakes is not seen: that it met no other task would prove nothing.
+        let is_relay = is_named(entity) && !tasks.serves(tgid, entity) && !tasks.is_closure(tgid, entity);
+        if !is_relay || !self.processes.contains_key(&tgid) {
             return;
         }
         if let Some(live) = world.spans.get_mut(call) {
