@@ -309,6 +309,62 @@ fn what_spawn_blocking_runs() {
     agent.stop();
 }
 
+/// Calls that closures of `spawn_blocking` make are those of the request whose task waits for the closure, in whatever way they connect. A
+/// closure that serves all requests is nobody's, and one that nobody waits for is its request's or unknown.
+#[test]
+fn what_spawn_blocking_calls() {
+    let Some(_turn) = begin("transactions_tokio_blocking_calls", &["cc"]) else { return };
+    let dir = scratch();
+    let upstream = Server::c("origin", dir.path());
+    let agent = Agent::start(dir.path(), &["--nice=-10"]);
+    let name = "tokioclosures";
+    let port = upstream.address.port().to_string();
+    let mut command = Command::new(built("tree-tokio"));
+    let server = Server::start(name, dir.path(), command.env("UPSTREAM_PORT", &port).env("BURN_US", "1000"));
+    let ask = |mode: &str, prefix: &str, connections: u64, requests: u64| {
+        let request = |c: u64, r: u64| Request::get(format!("/{mode}/{prefix}{c}x{r}"));
+        let loads = (0..connections).map(|c| (0..requests).map(|r| request(c, r)).collect()).collect();
+        assert!(load::run(server.address, loads).broken().is_empty(), "{prefix}");
+    };
+    let hits = || agent.metrics().sum("tracer_uprobe_hits_total", &[("probe", "tokio_closure")]);
+    let rounds = std::cell::Cell::new(0);
+    wait("closures to be watched", Duration::from_secs(60), || {
+        rounds.set(rounds.get() + 1);
+        ask("blocking-calls", &format!("w{}-", rounds.get()), 16, 8);
+        (hits() > 0.0).then_some(())
+    });
+    let process = [server.process.pid()];
+    // The closure that serves all comes last: it keeps a thread.
+    let modes = [("calls", 2, 0.98), ("anew", 1, 0.98), ("child", 2, 0.9), ("forgotten", 1, 0.0), ("all", 1, 0.0)];
+    for (mode, calls, least) in modes {
+        // Many at once first: one of them starts the closure that serves all.
+        for connections in [16, 1] {
+            let prefix = format!("{mode}{connections}-");
+            let (requests, before) = (320, cpu_s(&process));
+            ask(&format!("blocking-{mode}"), &prefix, connections, requests / connections);
+            let made = (calls * requests) as usize;
+            let mut tail = Tail::new(&agent.transactions);
+            let is_end = |span: &Span| span.path.starts_with(&format!("/b/{prefix}"));
+            assert_eq!(tail.until(2 * made, Duration::from_secs(20), is_end), 2 * made, "both ends of every call");
+            let used = cpu_s(&process) - before;
+            let is_asked = |span: &&Span| span.server && span.path.starts_with(&format!("/blocking-{mode}/{prefix}"));
+            let cpu: f64 = tail.spans.iter().filter(is_asked).map(|span| span.cpu_s).sum();
+            let score = score(&tail.spans, name, &prefix);
+            figure(
+                "calls of spawn_blocking",
+                &format!("{mode}, {connections} clients: {score:?}, CPU of requests {cpu:.3} of {used:.3} s"),
+            );
+            assert_eq!((score.certain_wrong, score.confirmed_wrong), (0, 0), "{mode}: {score:?}");
+            assert!(score.right as f64 >= least * made as f64, "{mode}: {score:?}");
+            assert!(cpu <= used + 0.02, "{mode}: {cpu} of {used} s");
+            if mode == "calls" || mode == "anew" {
+                assert!(cpu >= 0.7 * (used - 0.02), "{mode}: {cpu} of {used} s");
+            }
+        }
+    }
+    agent.stop();
+}
+
 /// With goroutine wake-ups enabled, for goroutines that wait for work; in CI only the newest Go.
 fn ready(test: &str, application: &Application, short: bool) {
     let modes: Vec<Mode> = go_modes()

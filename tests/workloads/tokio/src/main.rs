@@ -1,5 +1,7 @@
 //! A server of tokio and hyper: `GET /MODE/ID` calls `/b/ID/kN/dT` of the upstream. It first computes for as many microseconds of
-//! CPU as `BURN_US` says; `blocking` does so in a thread of `spawn_blocking`, and calls nothing.
+//! CPU as `BURN_US` says; `blocking` does so in a thread of `spawn_blocking`, and calls nothing; `blocking-…` call there.
+
+mod blocking;
 
 use std::collections::hash_map::RandomState;
 use std::convert::Infallible;
@@ -32,6 +34,7 @@ struct Shared {
     client: Client<HttpConnector, Empty<Bytes>>,
     jobs: Vec<mpsc::UnboundedSender<Job>>,
     burn: Duration,
+    blocking: blocking::Blocking,
 }
 
 /// A number below `end`, another every time.
@@ -133,6 +136,17 @@ async fn serve(shared: &Arc<Shared>, path: &str) -> io::Result<()> {
         tokio::task::spawn_blocking(move || burn(time)).await?;
         return Ok(());
     }
+    match mode {
+        "blocking-calls" => return blocking::calls(shared, ident, false).await,
+        "blocking-anew" => return blocking::calls(shared, ident, true).await,
+        "blocking-child" => return blocking::child(shared, ident).await,
+        "blocking-all" => return blocking::serves_all(shared, ident).await,
+        "blocking-forgotten" => {
+            blocking::forgotten(shared, ident);
+            return Ok(());
+        }
+        _ => {}
+    }
     burn(time);
     match mode {
         "direct" => shared.ask(ident, 0).await?,
@@ -177,6 +191,7 @@ async fn run() -> io::Result<()> {
         client: Client::builder(TokioExecutor::new()).build_http(),
         jobs,
         burn: Duration::from_micros(std::env::var("BURN_US").ok().and_then(|text| text.parse().ok()).unwrap_or(0)),
+        blocking: blocking::Blocking::default(),
     });
     for mut todo in todo {
         let shared = Arc::clone(&shared);
