@@ -496,7 +496,8 @@ mod tests {
             "_RNCNvMs1_NtNtNtCs3NkKWAmpbAk_5tokio7runtime8blocking4poolNtB7_7Spawner10spawn_task0B9_",
             "_ZN5tokio7runtime8blocking4pool14spawn_blocking17hb94b16e096dede7fE",
         ];
-        let all: Vec<(&str, &[u8])> = [(SET, SETTER)].into_iter().chain(names.map(|name| (name, &[0x55][..]))).collect();
+        let all: Vec<(&str, &[u8])> =
+            [(SET, SETTER)].into_iter().chain(names.map(|name| (name, &[0x55][..]))).collect();
         let found = inspect(program(SOURCE, &all).as_slice()).expect("tokio");
         assert_eq!(found.closures, [fixture::TEXT + 128, fixture::TEXT + 3 * 128]);
     }
