@@ -570,7 +570,7 @@ wire! {
     pub struct CallStack {
         /// Common part: the thread that sent.
         pub header: Header,
-        /// The connection: [`Op::cookie`].
+        /// The connection: [`Op::cookie`]. Or [`THROWN`].
         pub cookie: u64,
         /// User-space frames that follow.
         pub user: u16,
@@ -584,6 +584,9 @@ wire! {
         pub interpreter_outcome: u8,
     }
 }
+
+/// [`CallStack::cookie`]: none of a connection. The thread threw an exception there, whose [`DeclaredCall`] has the same time.
+pub const THROWN: u64 = 1 << 63;
 
 wire! {
     /// A thread that has read no request (or has answered it) woke a thread of its process that holds one, both by a

@@ -36,6 +36,10 @@ pub const OFF_CPU_STACKS: u32 = 32;
 pub const OFF_CPU_SLICE: u32 = 24;
 /// Most stacks of calls that one CPU takes in such a slice.
 pub const CALL_STACKS: u32 = 32;
+/// Most stacks of exceptions likewise.
+pub const EXCEPTION_STACKS: u32 = 32;
+/// Most frames of a traceback of Python that are passed for the innermost ones.
+pub const TRACEBACK_MAX: u32 = 1024;
 /// Longest time that one sample may stand for, nanoseconds: more than two periods of the slowest clock is time in which the
 /// CPU was not there.
 pub const SAMPLE_TIME_MAX: u64 = 2_000_000_000;

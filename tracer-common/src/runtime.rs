@@ -118,11 +118,13 @@ pub enum UserProbe {
     TlsRustlsRead = 25,
     /// tokio queues a closure of `spawn_blocking`. Where wake-ups are watched.
     TokioClosure = 26,
+    /// Where the loop of `CPython` calls `PyErr_GivenExceptionMatches`: an `except` clause is compared with what was thrown.
+    PythonExcept = 27,
 }
 
 impl UserProbe {
     /// Every probe.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::PythonContext,
         Self::GoCreated,
         Self::GoRoundTrip,
@@ -150,6 +152,7 @@ impl UserProbe {
         Self::TlsRustlsWrite,
         Self::TlsRustlsRead,
         Self::TokioClosure,
+        Self::PythonExcept,
     ];
 
     /// The program's name in the object, also the label of its metrics.
@@ -182,6 +185,7 @@ impl UserProbe {
             Self::TlsRustlsWrite => "tls_rustls_write",
             Self::TlsRustlsRead => "tls_rustls_read",
             Self::TokioClosure => "tokio_closure",
+            Self::PythonExcept => "python_except",
         }
     }
 
@@ -215,6 +219,7 @@ impl UserProbe {
             Self::TlsRustlsWrite => "uprobe rustls::common_state::CommonState::buffer_plaintext",
             Self::TlsRustlsRead => "uprobe rustls::common_state::CommonState::take_received_plaintext",
             Self::TokioClosure => "uprobe tokio::runtime::blocking::pool::Spawner::spawn_task",
+            Self::PythonExcept => "uprobes at calls of PyErr_GivenExceptionMatches",
         }
     }
 
@@ -237,6 +242,7 @@ impl UserProbe {
                 "connections encrypted by OpenSSL show round trips only"
             }
             Self::TlsGoWrite | Self::TlsGoRead => "connections encrypted by Go show round trips only",
+            Self::PythonExcept => "exceptions of Python are not seen",
             Self::TlsRustlsWrite | Self::TlsRustlsRead => "connections encrypted by rustls show round trips only",
             Self::GoRoundTrip => "calls of net/http's client are orphans",
             Self::NodeTimers
@@ -283,7 +289,8 @@ pub mod declared {
     pub const NUMBERS: u32 = 2 * EXCEPTIONS as u32;
     /// From here up, signed: by how many bytes the stack pointer is above what it was at entry.
     pub const STACK: u32 = 40;
-    /// From here up, of `UserProbe::DeclaredArguments`: the number of its [`super::Operands`].
+    /// From here up, of `UserProbe::DeclaredArguments`: the number of its [`super::Operands`]; of `UserProbe::PythonExcept` the minor
+    /// version.
     pub const OPERANDS: u32 = STACK;
 }
 

@@ -16,7 +16,7 @@ use aya_ebpf::{
     programs::{BtfTracePointContext, FExitContext},
 };
 use tracer_common::{
-    event::{CallStack, Header, Kind, Sample},
+    event::{CallStack, Header, Kind, Sample, THROWN},
     interpreter::{INTERPRETED_FRAMES_MAX, InterpretedFrame},
     limits::{CALL_STACKS, FRAMES_MAX},
     lost::Lost,
@@ -140,15 +140,60 @@ fn take(ctx: &impl EbpfContext, array: &ProgramArray, sk: SockPtr) {
         emit::count(Lost::CallStack);
         return;
     }
-    let Some(busy) = CALL_STACK_BUSY.get_ptr_mut(0) else { return };
-    if ring::swap(busy, 0, 1) != 0 {
-        emit::count(Lost::CallStack);
-        return;
-    }
+    let Some(area) = Area::take() else { return };
     stack(ctx, task, cookie, at);
-    // SAFETY: this CPU's element, which this program holds.
-    unsafe { busy.write_volatile(0) };
+    area.give_back();
     profiler_cost::call_stack(begin);
+}
+
+/// Takes the stack of `task`, which runs here and threw an exception at `at`; the program began at `begin`.
+#[inline(always)]
+pub(crate) fn take_thrown(ctx: &impl EbpfContext, task: Task, at: u64, begin: u64) {
+    let Some(area) = Area::take() else { return };
+    stack(ctx, task, THROWN, at);
+    area.give_back();
+    profiler_cost::call_stack(begin);
+}
+
+/// As [`take_thrown`], of the frames of a traceback of Python.
+#[inline(always)]
+pub(crate) fn take_traceback(task: Task, at: u64, begin: u64, traceback: u64, minor: u64) {
+    let Some(area) = Area::take() else { return };
+    let found = interpreter::walk_traceback(CALL, traceback, minor);
+    if let Some(scratch) = SAMPLE_SCRATCH.get_ptr_mut(CALL) {
+        // SAFETY: this CPU's area, which this program holds.
+        unsafe {
+            let record = scratch.cast::<u8>().add(BEFORE).cast::<CallStack>();
+            (*record).cookie = THROWN;
+            (*record).outcome = Outcome::Complete as u16;
+            (*record).interpreter_outcome = (found >> 32) as u8;
+        }
+        send(task, at, 0, found & 0xffff_ffff);
+    }
+    area.give_back();
+    profiler_cost::call_stack(begin);
+}
+
+/// The CPU's area, which one program holds at a time.
+struct Area(*mut u64);
+
+impl Area {
+    /// `None`, and counted: another thread's program holds it.
+    #[inline(always)]
+    fn take() -> Option<Self> {
+        let busy = CALL_STACK_BUSY.get_ptr_mut(0)?;
+        if ring::swap(busy, 0, 1) != 0 {
+            emit::count(Lost::CallStack);
+            return None;
+        }
+        Some(Self(busy))
+    }
+
+    #[inline(always)]
+    fn give_back(self) {
+        // SAFETY: this CPU's element, which this program holds.
+        unsafe { self.0.write_volatile(0) };
+    }
 }
 
 /// Walks the stack of `task`, which runs here, and reports it with the time of its send.

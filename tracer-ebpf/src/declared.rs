@@ -25,7 +25,7 @@ use tracer_common::{
     },
 };
 
-use crate::{bound, emit, kernel::task::Task, ring, runtime, sched, socket::user, storage::THREADS};
+use crate::{bound, emit, exceptions, kernel::task::Task, ring, runtime, sched, socket::user, storage::THREADS};
 
 /// Where the arguments of USDT probes are.
 #[map]
@@ -44,10 +44,12 @@ struct Registers {
     value: u64,
     /// Go's current goroutine.
     goroutine: u64,
+    /// The task of another runtime, where that is known.
+    entity: u64,
 }
 
 /// The registers of arguments or results, in order.
-type Ordered = [u64; DECLARED_REGISTERS];
+pub(crate) type Ordered = [u64; DECLARED_REGISTERS];
 
 /// The same registers in the order of each convention.
 struct Values {
@@ -125,7 +127,41 @@ pub(crate) fn declared_arguments(ctx: ProbeContext) -> u32 {
     } else {
         report(cookie, at, None)
     }
+    if cookie & declared::EXCEPTION != 0 {
+        exceptions::go_on(&ctx);
+    }
     0
+}
+
+/// Reports an exception that `entity` threw, the task of its runtime.
+#[inline(always)]
+pub(crate) fn report_exception(ctx: &ProbeContext, cookie: u64, values: &Ordered, entity: u64) {
+    let (at, _) = registers(ctx);
+    report(cookie, Registers { entity, ..at }, Some(values));
+}
+
+/// The first two arguments of a function of C.
+#[inline(always)]
+pub(crate) fn arguments_of_c(ctx: &ProbeContext) -> [u64; 2] {
+    let (_, all) = registers(ctx);
+    [all.arguments[0], all.arguments[1]]
+}
+
+/// The number of a probe, by its cookie.
+#[inline(always)]
+fn number(cookie: u64) -> u64 {
+    let of_exceptions =
+        (cookie & declared::EXCEPTION) >> declared::EXCEPTION_BIT << declared::EXCEPTIONS.trailing_zeros();
+    cookie & declared::INDEX | of_exceptions
+}
+
+/// Counts a call for the limit of calls a second.
+#[inline(always)]
+pub(crate) fn count_call(cookie: u64) {
+    if let Some(calls) = DECLARED_CALLS.get_ptr_mut(number(cookie) as u32) {
+        // SAFETY: an element of the map.
+        unsafe { emit::increment(calls) };
+    }
 }
 
 /// The value of an argument, `previous` being that of the one before it. If its memory cannot be read, bits of `unread` are set:
@@ -184,21 +220,22 @@ fn report(cookie: u64, registers: Registers, values: Option<&Ordered>) {
         return;
     }
     let tgid = task.tgid();
-    let of_exceptions =
-        (cookie & declared::EXCEPTION) >> declared::EXCEPTION_BIT << declared::EXCEPTIONS.trailing_zeros();
-    let (number, is_return) = (cookie & declared::INDEX | of_exceptions, cookie & declared::RETURN != 0);
-    if !is_return && let Some(calls) = DECLARED_CALLS.get_ptr_mut(number as u32) {
-        // SAFETY: an element of the map.
-        unsafe { emit::increment(calls) };
+    let (number, is_return) = (number(cookie), cookie & declared::RETURN != 0);
+    if !is_return {
+        count_call(cookie);
     }
     let (goroutine, depth, entity) = if cookie & declared::GO != 0 {
         let end: u64 = user(registers.goroutine + STACK_END);
         (registers.goroutine, end.wrapping_sub(registers.sp), runtime::goroutine(tgid, registers.goroutine))
     } else {
-        (0, !registers.sp, 0)
+        (0, !registers.sp, registers.entity)
     };
     // SAFETY: no argument.
     let now = unsafe { bpf_ktime_get_ns() };
+    if cookie & declared::EXCEPTION != 0 {
+        // SAFETY: not null; the current thread's own record.
+        unsafe { (*thread).thrown_at = now };
+    }
     let len = size_of::<DeclaredCall>() + if values.is_some() { size_of::<DeclaredValues>() } else { 0 };
     let shared = if cookie & declared::SHARED != 0 { DECLARED_SHARED } else { 0 };
     let record = DeclaredCall {
@@ -314,7 +351,7 @@ fn registers(ctx: &ProbeContext) -> (Registers, Values) {
         go: [rax, rbx, rcx, rdi, rsi, r8, r9, r10, r11],
         results: [rax, rdx, 0, 0, 0, 0, 0, 0, 0],
     };
-    (Registers { sp: rsp, value: rax, goroutine: r14 }, values)
+    (Registers { sp: rsp, value: rax, goroutine: r14, entity: 0 }, values)
 }
 
 #[cfg(bpf_target_arch = "aarch64")]
@@ -326,5 +363,5 @@ fn registers(ctx: &ProbeContext) -> (Registers, Values) {
     let arguments = [a, b, c, d, e, f, g, h, 0];
     // Go functions are not declared on this processor.
     let values = Values { arguments, go: arguments, results: [a, b, 0, 0, 0, 0, 0, 0, 0] };
-    (Registers { sp, value: a, goroutine: 0 }, values)
+    (Registers { sp, value: a, goroutine: 0, entity: 0 }, values)
 }

@@ -5,6 +5,7 @@
 
 mod java;
 mod native_frames;
+mod traceback;
 mod v8;
 
 use core::ffi::c_void;
@@ -19,6 +20,8 @@ use tracer_common::interpreter::{
     InterpretedFrame, InterpreterLayout, InterpreterOutcome, LANGUAGE_SHIFT, Language, OUTCOMES, OWNER_ANY,
     PHP_INTERNAL, PYTHON_INDEX, fold,
 };
+
+pub(crate) use traceback::walk_traceback;
 
 use crate::{bound::masked, emit, kernel::task::Task, scratch::AREAS, unwind};
 

@@ -11,6 +11,7 @@ mod bound;
 mod call_stack;
 mod declared;
 mod emit;
+mod exceptions;
 mod exchange_counts;
 mod header;
 mod hello;

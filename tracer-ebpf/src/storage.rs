@@ -162,6 +162,8 @@ pub(crate) struct Thread {
     pub(crate) io_reader: u64,
     /// When it made the operation under way, if its stack may be taken for it (`call_stack.rs`); else 0.
     pub(crate) calls_at: u64,
+    /// When it last threw an exception that was reported.
+    pub(crate) thrown_at: u64,
     /// Text that it gave to rustls and that its next send has to carry.
     pub(crate) unsent: UnsentText,
     /// The call of a TLS library it is in.

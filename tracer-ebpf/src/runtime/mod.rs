@@ -163,6 +163,15 @@ pub(crate) fn forking(task: Task, tgid: u32) -> (u64, u32) {
     (entity, edges)
 }
 
+/// The state of the current thread of a process that runs Python; 0: it is not known.
+#[inline(always)]
+pub(crate) fn python_state(task: Task) -> u64 {
+    match of(task.tgid()) {
+        Some(runtime) if runtime.kind == KIND_PYTHON && runtime.at[0] != AT_UNKNOWN => python::state(task, runtime),
+        _ => 0,
+    }
+}
+
 /// The task of the current thread, which writes to a log, as `tracer_common::event::Op::entity`. Callbacks of Node.js cannot
 /// be distinguished: unknown.
 #[inline(always)]

@@ -53,6 +53,14 @@ pub(super) fn entity(task: Task, runtime: &Runtime) -> u64 {
     named(runtime, user::<u64>(state + runtime.at[1]))
 }
 
+/// The state of the current thread; 0: it has none.
+#[inline(always)]
+pub(super) fn state(task: Task, runtime: &Runtime) -> u64 {
+    let own = task.fsbase();
+    let state: u64 = user(own.wrapping_add(runtime.at[0]));
+    if own == 0 || user::<u64>(state.wrapping_add(runtime.at[2])) != own { 0 } else { state }
+}
+
 /// hook: uretprobe `PyContext_CopyCurrent`. Emits [`tracer_common::event::TaskEdge`].
 #[uretprobe]
 pub(crate) fn python_context(ctx: RetProbeContext) -> u32 {

@@ -59,6 +59,7 @@ pub fn doctor(as_json: bool, config: Option<&Path>) -> Result<(), Failure> {
             inband: InBand::Tried,
             send_priority: SendPriorityMode::Tried,
             log_lines: LogLineMode::Tried,
+            exceptions: true,
             trace_contexts: TraceContextMode::Tried,
         }) {
             Ok((mut kernel, mut rings)) => {

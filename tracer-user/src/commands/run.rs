@@ -165,6 +165,7 @@ fn load(
         log_level: options.bpf_log as u8,
         inband: InBand::wanted(config.relay.tcp_option, &config.relay.headers, config.agent.own_netns),
         send_priority: enforcing::send_priority_mode(config),
+        exceptions: config.exceptions.enabled,
         log_lines: if config.logs.is_on() { LogLineMode::On } else { LogLineMode::Off },
         trace_contexts: config.profiles.trace_contexts.clone(),
     })?;

@@ -252,6 +252,8 @@ pub struct Options {
     pub send_priority: SendPriorityMode,
     /// Whether writes to logs are looked at.
     pub log_lines: LogLineMode,
+    /// Whether exceptions are traced.
+    pub exceptions: bool,
     /// Whether contexts of requests are published.
     pub trace_contexts: TraceContextMode,
 }
@@ -455,7 +457,7 @@ pub fn load(options: &Options) -> Result<(Kernel, Rings), LoadError> {
     let built = built_of(program.fd(), begin.elapsed());
     let fd = program.fd().map_err(|error| refused("the sampling program has no descriptor", &chain(&error)))?;
     let sampler = Sampler::start(fd, options.hertz, &attachments)?;
-    let (user_programs, in_programs) = user_programs::load(&object, &maps, multi);
+    let (user_programs, in_programs) = user_programs::load(&object, &maps, multi, options.exceptions);
     attached.extend(in_programs);
     drop(btf);
     release_memory(); // Loading used memory that is not needed any more.

@@ -193,8 +193,10 @@ pub const PROBES: &[Probe] = &[
 ];
 
 /// Tail-called programs and their program arrays.
-pub const CALLED: [(&str, &str); 18] = [
+pub const CALLED: [(&str, &str); 20] = [
     (FRAMES_TEXT, "FRAMES_TEXT"),
+    (EXCEPTION_STACK, "EXCEPTION_STACK"),
+    (PYTHON_TRACEBACK, "PYTHON_TRACEBACK"),
     ("frames_tx", "FRAMES_TX"),
     ("frames_sent", "FRAMES_TX"),
     ("frames_rx", "FRAMES_RX"),
@@ -217,6 +219,10 @@ pub const CALLED: [(&str, &str); 18] = [
 
 /// The program that user-space probes tail-call; not in [`PROBES`], because it has no hook.
 pub const FRAMES_TEXT: &str = "frames_text";
+/// Likewise, of functions that throw exceptions.
+pub const EXCEPTION_STACK: &str = "exception_stack";
+/// Likewise, of Python.
+pub const PYTHON_TRACEBACK: &str = "python_traceback";
 
 /// The perf-event program.
 pub const SAMPLER: &str = "sample";

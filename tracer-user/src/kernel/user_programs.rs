@@ -22,7 +22,7 @@ use super::load_retry;
 use super::loader::{Attached, Built, When, chain};
 use super::loading::{built, side_by_side};
 use super::private_stack;
-use super::probes::{CALLED, FRAMES_TEXT};
+use super::probes::{CALLED, EXCEPTION_STACK, FRAMES_TEXT, PYTHON_TRACEBACK};
 
 /// The kernel function that detaches without waiting for each probe. Kernels that have it attach probes by `uprobe_multi`
 /// links, which go in a thirtieth of the time and side by side. Others have such links since Linux 6.6, but before 6.10 a
@@ -119,11 +119,17 @@ pub(super) fn multi(btf: &Btf) -> bool {
     btf.has_function(MULTI)
 }
 
-/// Loads the program of each probe, for `multi` or not; missing ones say why.
-pub(super) fn load(object: &[u8], maps: &ObjectMaps, multi: bool) -> (UserPrograms, Vec<Attached>) {
+/// Loads the program of each probe, for `multi` or not, those of `exceptions` if they are wanted; missing ones say why.
+pub(super) fn load(object: &[u8], maps: &ObjectMaps, multi: bool, exceptions: bool) -> (UserPrograms, Vec<Attached>) {
     let linked = Linked::of(object, maps);
     let probes = UserProbe::ALL.map(|probe| (probe.name(), probe.place(), When::Needed, probe.without()));
-    let called = (FRAMES_TEXT, "called by probes of TLS libraries", When::Called, FRAMES_LOST);
+    let called = [
+        (FRAMES_TEXT, "called by probes of TLS libraries", When::Called, FRAMES_LOST),
+        (EXCEPTION_STACK, "called by probes of exceptions", When::Called, STACKS_LOST),
+        (PYTHON_TRACEBACK, "called by probes of Python's exceptions", When::Called, STACKS_LOST),
+    ];
+    let of_exceptions = [UserProbe::PythonExcept.name(), EXCEPTION_STACK, PYTHON_TRACEBACK];
+    let wanted = probes.into_iter().chain(called).filter(|(name, ..)| exceptions || !of_exceptions.contains(name));
     let each = |(program, hook, when, without)| {
         let mut entry = Attached { program, hook, when, built: Built::default(), missing: None, without };
         let loaded = linked.as_ref().map_err(Clone::clone).and_then(|linked| linked.load(program, multi));
@@ -144,7 +150,7 @@ pub(super) fn load(object: &[u8], maps: &ObjectMaps, multi: bool) -> (UserProgra
     };
     let mut programs = FxHashMap::default();
     let mut attached = Vec::new();
-    for (entry, loaded) in side_by_side(probes.into_iter().chain([called]).collect(), each) {
+    for (entry, loaded) in side_by_side(wanted.collect(), each) {
         programs.extend(loaded.map(|loaded| (entry.program, loaded)));
         attached.push(entry);
     }
@@ -153,6 +159,9 @@ pub(super) fn load(object: &[u8], maps: &ObjectMaps, multi: bool) -> (UserProgra
 
 /// What is lost without [`FRAMES_TEXT`].
 const FRAMES_LOST: &str = "requests by HTTP/2 over TLS are missed where several frames are written at once";
+
+/// What is lost without [`EXCEPTION_STACK`], and [`PYTHON_TRACEBACK`].
+const STACKS_LOST: &str = "where exceptions were thrown is not known";
 
 /// The programs of an object with the maps of another loader in place, and the object's types in the kernel.
 struct Linked {
