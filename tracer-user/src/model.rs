@@ -400,6 +400,8 @@ pub struct Span {
     pub process_end: Option<ProcessEnd>,
     /// It failed, and an exception was thrown for it: of which type the last one was.
     pub exception: Option<Arc<str>>,
+    /// Where that was thrown, if its stack was taken.
+    pub thrown_at: Option<Arc<CallSite>>,
     /// Lines that were written to logs for it, if its service's lines are kept.
     pub log_lines: Option<Arc<LogLines>>,
     /// CPU and waiting time charged to it.

@@ -1,20 +1,25 @@
-//! Where in its program a call was made.
+//! Where in its program a call was made, or an exception thrown.
 
 use std::sync::{Arc, OnceLock};
 
-/// Where in a program calls are made: known as soon as their stack has names, which is after the first of them.
+/// Where in a program calls are made or exceptions thrown: known as soon as their stack has names, which is after the first of them.
 #[derive(Debug, Default)]
-pub struct CallSite(OnceLock<Option<CodePlace>>);
+pub struct CallSite(OnceLock<(Option<CodePlace>, Box<[CodePlace]>)>);
 
 impl CallSite {
     /// The place; `None`: it is not known yet, or no function of the application is in the stack.
     pub fn place(&self) -> Option<&CodePlace> {
-        self.0.get().and_then(Option::as_ref)
+        self.0.get().and_then(|(place, _)| place.as_ref())
+    }
+
+    /// Of exceptions: the whole stack, innermost first; empty: it is not known yet.
+    pub fn stack(&self) -> &[CodePlace] {
+        self.0.get().map_or(&[], |(_, stack)| stack)
     }
 
     /// The stack has names. Said once: what is said later does not count.
-    pub fn settle(&self, place: Option<CodePlace>) {
-        let _ = self.0.set(place);
+    pub fn settle(&self, place: Option<CodePlace>, stack: Box<[CodePlace]>) {
+        let _ = self.0.set((place, stack));
     }
 }
 

@@ -53,6 +53,7 @@ pub(crate) fn span(trace: u128, start: u64, duration: u64, error: bool) -> Span 
         remote: None,
         process_end: None,
         exception: None,
+        thrown_at: None,
         log_lines: None,
         called_from: None,
         kept: None,

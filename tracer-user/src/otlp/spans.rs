@@ -226,6 +226,7 @@ pub(super) mod tests {
             remote: None,
             process_end: None,
             exception: None,
+            thrown_at: None,
             log_lines: None,
             called_from: None,
             kept: None,

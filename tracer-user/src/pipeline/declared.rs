@@ -117,6 +117,7 @@ impl Pipeline {
             remote: None,
             process_end: None,
             exception: None,
+            thrown_at: None,
             log_lines: None,
             called_from: None,
             kept: None,

@@ -193,6 +193,7 @@ impl ExchangeCounts {
             opening: None,
             process_end: None,
             exception: None,
+            thrown_at: None,
             log_lines: None,
             called_from: None,
             kept: None,

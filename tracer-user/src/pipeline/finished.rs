@@ -139,6 +139,7 @@ impl Pipeline {
                 .take(|rare| &mut rare.exception)
                 .filter(|_| error)
                 .map(|thrown| exception_name((*thrown).as_ref())),
+            thrown_at: None,
             log_lines: live.rare.take(|rare| &mut rare.log_lines).map(|lines| Arc::new(*lines)),
             cost: live.cost,
             downstream,

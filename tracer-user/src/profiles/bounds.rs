@@ -41,6 +41,11 @@ impl Bounds {
         self.stacks / 4
     }
 
+    /// Most stacks of exceptions whose requests have not ended.
+    pub(super) fn open_exceptions(self) -> usize {
+        self.stacks / 8
+    }
+
     /// Most sums of samples that wait for an exporter: while there is no collector they must not take others' stacks.
     pub(super) fn unsent(self) -> usize {
         self.stacks / 4
@@ -64,6 +69,8 @@ pub struct ProfileTables {
     pub ad_hoc: [TableUse; 2],
     /// Stacks of calls that have not ended.
     pub open_calls: TableUse,
+    /// Stacks of exceptions whose requests have not ended.
+    pub open_exceptions: TableUse,
     /// Sums of samples that wait for an exporter.
     pub unsent: TableUse,
     /// Stacks that wait for names.

@@ -1,6 +1,8 @@
 //! Which lines make calls. The kernel side reports the stack of a thread that begins to send on a connection it opened; the call
 //! that began with that send takes it, and counts for its class and stack.
 //!
+//! In the same way the stack of a thread that throws an exception waits for the end of the request that it was thrown for.
+//!
 //! The line that makes a call is that of the innermost function of the application: what is further in, of libraries, drivers
 //! and runtimes, is the same for all calls. Whose a function is, [`CodeOwners`] say, as for hotspots. Where no function of
 //! the application is in a stack, that of the process's own program stands in for it, if there is one.
@@ -10,7 +12,7 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
-use tracer_common::event::CallStack;
+use tracer_common::event::{CallStack, THROWN};
 use tracer_common::unwind::Outcome;
 
 use super::hotspots::{CodeOrigin, CodeOwners, Stacks};
@@ -30,6 +32,8 @@ const RECOGNISED_PART: usize = 4;
 /// Text of a TLS library is reported when the library is called or returns; its bytes are sent in between. Most time that a send
 /// may be before the text, nanoseconds.
 const BEFORE_TEXT: Nanos = 1_000_000;
+/// Most frames of the stack of an exception that are shown.
+const WHOLE: usize = 64;
 /// Most stacks, and callers, shown of one place.
 const SHOWN: usize = 3;
 const CALLERS: usize = 5;
@@ -157,10 +161,17 @@ impl CallSites {
         outdated
     }
 
-    /// A stack has names.
-    pub(super) fn named(&self, stack: u32, place: impl FnOnce() -> Option<CodePlace>) {
+    /// The stack of a thread that threw an exception then.
+    fn take_thrown(&mut self, (tid, at): (u32, Nanos)) -> Option<u32> {
+        let sent = self.open.remove(&(thrown_by(tid), at))?;
+        self.joined += 1;
+        Some(sent.stack)
+    }
+
+    /// A stack has names; `whole`: all of it is wanted.
+    pub(super) fn named(&self, stack: u32, frames: &[Frame], owners: &CodeOwners, whole: bool) {
         if let Some(site) = self.sites.get(&stack) {
-            site.settle(place());
+            settle(site, frames, owners, whole);
         }
     }
 
@@ -195,10 +206,24 @@ impl Profiles {
         let of = StackOf { lines: true, ..StackOf::default() };
         let stack = self.stack(call.header.tgid, (user, outcome), interpreted, of);
         let kept = if self.part == 0 { None } else { self.keep(stack) };
+        let (sites, of) = match call.cookie {
+            THROWN => (&mut self.thrown, thrown_by(call.header.tid)),
+            cookie => (&mut self.calls, cookie),
+        };
         match kept {
-            Some(stack) => self.calls.add((call.cookie, call.header.nanos), Sent { tid: call.header.tid, stack }),
-            None => self.calls.refused += 1,
+            Some(stack) => sites.add((of, call.header.nanos), Sent { tid: call.header.tid, stack }),
+            None => sites.refused += 1,
         }
+    }
+
+    /// The request is over that a thread threw an exception for: where that was, if its stack was taken.
+    pub fn exception_ended(&mut self, thrown: (u32, Nanos)) -> Option<Arc<CallSite>> {
+        let stack = self.thrown.take_thrown(thrown)?;
+        let site = Arc::clone(self.thrown.sites.entry(stack).or_default());
+        if let Some((StoredStack::Named(frames), ..)) = self.stacks.get(&stack) {
+            settle(&site, frames, &self.owners, true);
+        }
+        Some(site)
     }
 
     /// A call ended: where it was made, if its stack was taken.
@@ -213,7 +238,7 @@ impl Profiles {
         }
         let site = Arc::clone(self.calls.sites.entry(stack).or_default());
         if let Some((StoredStack::Named(frames), ..)) = self.stacks.get(&stack) {
-            site.settle(place(frames, &self.owners));
+            settle(&site, frames, &self.owners, false);
         }
         Some(site)
     }
@@ -223,6 +248,17 @@ impl Profiles {
         let CallSites { joined, unused, refused, .. } = self.calls;
         [("joined", joined), ("unused", unused), ("refused", refused)]
     }
+}
+
+/// The place of connections, for exceptions of a thread.
+fn thrown_by(tid: u32) -> u64 {
+    THROWN | u64::from(tid)
+}
+
+/// Says where it was; frames outermost first.
+fn settle(site: &CallSite, frames: &[Frame], owners: &CodeOwners, whole: bool) {
+    let named = frames.iter().rev().filter(|_| whole).take(WHOLE);
+    site.settle(place(frames, owners), named.map(place_of).collect());
 }
 
 /// Whether code from this file stands for a program where no function of the application is known: no library, nothing that

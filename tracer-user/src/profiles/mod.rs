@@ -147,6 +147,8 @@ pub struct Profiles {
     ad_hoc: AdHoc,
     /// Stacks of calls.
     calls: CallSites,
+    /// The same of exceptions that were thrown.
+    thrown: CallSites,
     /// Samples for an exporter, if there is one.
     unsent: Option<Unsent>,
     /// Samples whose stack was not kept because there were too many.
@@ -183,6 +185,7 @@ impl Profiles {
             owners: Arc::default(),
             ad_hoc: AdHoc::within(Bounds::default().ad_hoc()),
             calls: CallSites::within(Bounds::default().open_calls()),
+            thrown: CallSites::within(Bounds::default().open_exceptions()),
             unsent: None,
             refused: 0,
             periods_dropped: 0,
@@ -195,7 +198,8 @@ impl Profiles {
         self.symbols.set_debug_most(bounds.debug as u64);
         self.symbols.set_maps_most(bounds.maps);
         let calls = CallSites::within(bounds.open_calls());
-        Self { bounds, ad_hoc: AdHoc::within(bounds.ad_hoc()), calls, ..self }
+        let thrown = CallSites::within(bounds.open_exceptions());
+        Self { bounds, ad_hoc: AdHoc::within(bounds.ad_hoc()), calls, thrown, ..self }
     }
 
     /// The same with interpreted functions shown like this.
@@ -244,6 +248,7 @@ impl Profiles {
             pairs: TableUse::new(self.pairs, pairs, self.periods_dropped),
             ad_hoc: self.ad_hoc.table_use(),
             open_calls: self.calls.table_use(),
+            open_exceptions: self.thrown.table_use(),
             unsent: self.unsent(),
             queue,
             names,
@@ -263,6 +268,7 @@ impl Profiles {
         let most = self.bounds.part(part);
         self.ad_hoc.limit(most.ad_hoc());
         self.calls.limit(most.open_calls());
+        self.thrown.limit(most.open_exceptions());
         if let Some(unsent) = &mut self.unsent {
             unsent.limit(most.unsent());
         }
@@ -305,6 +311,7 @@ impl Profiles {
         self.periods.iter().for_each(|period| period.used(&mut used));
         self.ad_hoc.used(&mut used);
         self.calls.used(&mut used);
+        self.thrown.used(&mut used);
         if let Some(unsent) = &self.unsent {
             unsent.used(&mut used);
         }
@@ -312,6 +319,7 @@ impl Profiles {
         self.ids.retain(|_, id| used.contains(id));
         self.shapes.retain(|_, id| used.contains(id));
         self.calls.forget_unused(&used);
+        self.thrown.forget_unused(&used);
         self.stacks.shrink_excess();
         self.ids.shrink_excess();
         self.shapes.shrink_excess();
@@ -321,7 +329,8 @@ impl Profiles {
     fn settle(&mut self) {
         let (mut same, mut from): (FxHashMap<u32, u32>, Nanos) = (FxHashMap::default(), Nanos::MAX);
         for (id, frames) in self.symbols.take_named() {
-            self.calls.named(id, || call_sites::place(&frames, &self.owners));
+            self.calls.named(id, &frames, &self.owners, false);
+            self.thrown.named(id, &frames, &self.owners, true);
             let Some((kept, process, _)) = self.stacks.get_mut(&id) else { continue };
             let StoredStack::Seen(stack, since) = kept else { continue };
             let since = *since;
@@ -352,6 +361,7 @@ impl Profiles {
         }
         self.ad_hoc.same(&same);
         self.calls.same(&same);
+        self.thrown.same(&same);
         if let Some(unsent) = &mut self.unsent {
             unsent.same(&same);
         }
@@ -511,6 +521,7 @@ impl Sink for Profiles {
         self.now = self.now.max(now);
         self.settle();
         self.ad_hoc.tick(self.now);
+        self.thrown.tick(self.now);
         for stack in self.calls.tick(self.now) {
             let id = self.ids.get(&stack).and_then(|id| self.stacks.get(id));
             if matches!(id, Some((StoredStack::Named(_), ..)) | None) {

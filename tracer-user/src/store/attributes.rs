@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::view::seconds;
-use crate::model::{ClassInfo, DeclaredValue, Outcome, ProcessEnd, ProtocolId, Side, Span};
+use crate::model::{CallSite, ClassInfo, CodePlace, DeclaredValue, Outcome, ProcessEnd, ProtocolId, Side, Span};
 use crate::protocols::{Conventions, grpc, http1, messaging};
 use crate::text::printable;
 
@@ -158,6 +158,33 @@ pub(super) fn error_type(span: &Span) -> Option<Cow<'static, str>> {
     Some(known.into())
 }
 
+/// Where an exception was thrown: the function of the application, and the whole stack.
+fn thrown_at(site: &CallSite, all: &mut Setter<'_>) {
+    if let Some(place) = site.place() {
+        all.set("tracer.exception.function.name", &*place.function);
+        if let Some(file) = &place.file {
+            all.set("tracer.exception.file.path", &**file);
+        }
+        if place.line != 0 {
+            all.set("tracer.exception.line.number", place.line);
+        }
+    }
+    if !site.stack().is_empty() {
+        // Its lines are the only control characters that text of spans has.
+        let stack: Vec<String> = site.stack().iter().map(|place| printable(&stack_line(place)).into_owned()).collect();
+        (all.give)("exception.stacktrace", AttributeValue::Text(&stack.join("\n")));
+    }
+}
+
+/// A frame of a stack, as Java and JavaScript write it.
+fn stack_line(CodePlace { function, file, line }: &CodePlace) -> String {
+    match (file, line) {
+        (None, _) => format!("at {function}"),
+        (Some(file), 0) => format!("at {function} ({file})"),
+        (Some(file), line) => format!("at {function} ({file}:{line})"),
+    }
+}
+
 fn each(class: Option<&ClassInfo>, span: &Span, all: &mut Setter<'_>) {
     let conventions = span.protocol.conventions();
     if conventions == Conventions::Database {
@@ -260,6 +287,9 @@ fn each(class: Option<&ClassInfo>, span: &Span, all: &mut Setter<'_>) {
     }
     if let Some(kind) = &span.exception {
         all.set("exception.type", &**kind);
+    }
+    if let Some(site) = &span.thrown_at {
+        thrown_at(site, all);
     }
     if span.first_reply != 0 {
         all.set("tracer.first_reply.time", seconds(span.first_reply.saturating_sub(span.start)));

@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::SpanView;
 use super::attributes::error_type;
 use crate::model::{Outcome, SpanId};
+use crate::text::printable;
 
 /// The span of a failed transaction that failed first, as far as its spans tell.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -23,6 +24,15 @@ pub struct FailedAt {
     /// The type of the last exception that was thrown for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exception_type: Option<String>,
+    /// The innermost function of the application in its stack, if that was taken.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exception_function: Option<String>,
+    /// Its file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exception_file: Option<String>,
+    /// The line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exception_line: Option<u32>,
 }
 
 /// Where the transaction that `spans` are, by start time, began to fail: from its topmost span, if that failed, down through the
@@ -46,12 +56,16 @@ pub fn failed_at(spans: &[SpanView<'_>]) -> Option<FailedAt> {
         let Some(next) = explains.max_by_key(rank) else { break };
         at = next;
     }
+    let thrown_at = at.span.thrown_at.as_ref().and_then(|site| site.place());
     Some(FailedAt {
         span_id: at.span.id.to_string(),
         service_name: at.service_name.to_string(),
         request_class: at.request_class().to_owned(),
         error_type: kind(at).into_owned(),
         exception_type: at.span.exception.as_deref().map(str::to_owned),
+        exception_function: thrown_at.map(|place| printable(&place.function).into_owned()),
+        exception_file: thrown_at.and_then(|place| place.file.as_deref()).map(|file| printable(file).into_owned()),
+        exception_line: thrown_at.map(|place| place.line).filter(|line| *line != 0),
     })
 }
 

@@ -74,6 +74,16 @@ function calledFrom({ attributes }) {
   return name && file ? ["Called from ", h("b", null, name), `, ${file}${line ? `:${line}` : ""}.`] : name ? ["Called from ", h("b", null, name), "."] : null;
 }
 
+/** Which exception ended it, and where that was thrown. */
+function thrown({ attributes }) {
+  const type = attributes["exception.type"];
+  if (!type) return [];
+  const [name, file, line] = ["function.name", "file.path", "line.number"].map((key) => attributes[`tracer.exception.${key}`]);
+  const place = name ? [", thrown in ", h("b", null, name), file ? `, ${file}${line ? `:${line}` : ""}` : null] : null;
+  const stack = attributes["exception.stacktrace"];
+  return [["Ended by ", h("b", { class: "err" }, type), place, "."], stack ? h("details", null, h("summary", null, "Stack of the exception"), h("div", { class: "scroll" }, h("pre", null, stack))) : null];
+}
+
 /** Why the span has the parent that it has, in words. */
 export function evidence(span) {
   if (span.side === "client") return `How sure its parent is: ${GRADES[span.grade] || span.grade}. Evidence: ${span.evidence || "none is recorded"}.`;
@@ -124,7 +134,7 @@ export class TransactionPage {
     const failed = spans.filter((span) => span.error).length;
     this.title.textContent = `${top.service_name} · ${top.request_class}`;
     show(this.crumb, h("a", { href: link("/", {}) }, "services"), " / ", h("a", { href: serviceLink(top.service_name) }, top.service_name), " / ", top.side === "server" ? h("a", { href: classLink(top.service_name, top.request_class) }, top.request_class) : top.request_class);
-    show(this.sub, `${clock(begin)}, ${time((end - begin) / 1e9)}, ${spans.length} ${spans.length === 1 ? "span" : "spans"}`, failed ? h("span", { class: "err" }, `, ${failed} failed`) : null, failedAt ? h("span", { class: "err" }, `, at first ${failedAt.service_name} · ${failedAt.request_class}: ${failedAt.error_type}${failedAt.exception_type ? `, ${failedAt.exception_type}` : ""}`) : null, " · trace ", h("code", null, id), " · ", h("a", { href: `/api/v1/transactions/${id}` }, "as JSON"));
+    show(this.sub, `${clock(begin)}, ${time((end - begin) / 1e9)}, ${spans.length} ${spans.length === 1 ? "span" : "spans"}`, failed ? h("span", { class: "err" }, `, ${failed} failed`) : null, failedAt ? h("span", { class: "err" }, `, at first ${failedAt.service_name} · ${failedAt.request_class}: ${failedAt.error_type}${failedAt.exception_type ? `, ${failedAt.exception_type}` : ""}${failedAt.exception_function ? ` in ${failedAt.exception_function}` : ""}`) : null, " · trace ", h("code", null, id), " · ", h("a", { href: `/api/v1/transactions/${id}` }, "as JSON"));
     this.order = rows.map(([span]) => span);
     // At first the span that most of the time was spent in.
     const on = (span) => steps.filter((step) => step.span_id === span.span_id).reduce((sum, step) => sum + step.duration_s, 0);
@@ -242,6 +252,7 @@ export class TransactionPage {
     const server = span.side === "server";
     const figures = [figure(time(span.duration_s), "duration"), ...opening(span).map(([, words, , seconds]) => figure(time(seconds), words)), ...(server ? [...queues(span), ...parts(span)].filter(([, , seconds]) => seconds > 0).map(([, words, seconds]) => figure(time(seconds), words)) : [])];
     const extra = [
+      ...thrown(span),
       calledFrom(span),
       network(span),
       span.pool_queue_s ? `Its jobs waited ${time(span.pool_queue_s)} for a free thread of the pool.` : null,

@@ -227,6 +227,9 @@ const FAILED_AT: Shape = Object(&[
     ("request_class", Text),
     ("error_type", Text),
     ("exception_type", Optional(&Text)),
+    ("exception_function", Optional(&Text)),
+    ("exception_file", Optional(&Text)),
+    ("exception_line", Optional(&Count)),
 ]);
 const LOG_LINE: Shape = Object(&[
     ("span_id", Text),

@@ -157,3 +157,32 @@ fn spans_learn_their_place_when_their_stack_has_names() {
     profiles.tick(30 + RECOGNISED + KEPT);
     assert_eq!((profiles.len(), profiles.ids.len()), (1, 0));
 }
+
+#[test]
+fn exceptions_have_their_whole_stack() {
+    let mut profiles = Profiles::new();
+    let here = exceptions_have_their_whole_stack as fn() as usize as u64;
+    let throw = |profiles: &mut Profiles, tid, nanos| {
+        let header = Header { nanos, tgid: std::process::id(), tid, ..Header::default() };
+        let call =
+            CallStack { header, cookie: THROWN, user: 1, outcome: Outcome::Complete as u16, ..CallStack::default() };
+        profiles.call_sent(&call, &[here], &Interpreted::default());
+    };
+    throw(&mut profiles, 7, 10);
+    assert!(profiles.exception_ended((8, 10)).is_none() && profiles.exception_ended((7, 11)).is_none());
+    assert!(profiles.call_ended(&call(7, 7, (10, 11, 12), false)).is_none(), "it is no call's");
+    let site = profiles.exception_ended((7, 10)).expect("a stack");
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while site.stack().is_empty() && std::time::Instant::now() < end {
+        profiles.tick(20);
+        std::thread::yield_now();
+    }
+    let [frame] = site.stack() else { panic!("{:?}", site.stack()) };
+    assert!(frame.function.contains("exceptions_have_their_whole_stack"), "{frame:?}");
+    assert_eq!(profiles.table_use().open_exceptions.entries, 0);
+    // One that no request takes goes.
+    throw(&mut profiles, 7, 30);
+    assert_eq!(profiles.table_use().open_exceptions.entries, 1);
+    profiles.tick(30 + KEPT);
+    assert_eq!(profiles.table_use().open_exceptions.entries, 0);
+}
