@@ -9,12 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
 
+use tracer_common::runtime::{UserProbe, declared};
+
 use super::call_limits::CallLimits;
 use crate::kernel::declared_calls::DeclaredCalls;
 use crate::kernel::loader::Kernel;
 use crate::kernel::uprobes::Prober;
 use crate::runtimes::exceptions::{
-    ExceptionSettings, FILES, MappedFile, ThrowSite, ThrowingRuntime, files_that_may_throw, sites,
+    ExceptionSettings, FILES, MappedFile, ThrowProbe, ThrowSite, ThrowingRuntime, files_that_may_throw, sites,
 };
 use crate::runtimes::file_identity::FileIdentity;
 use crate::runtimes::maps::Maps;
@@ -146,7 +148,7 @@ impl Watch {
     /// Attaches to what throws in a file that was not known.
     fn attach(&mut self, file: &MappedFile) -> Watched {
         let mut watched = Watched { path: file.path.clone(), ..Watched::default() };
-        for site in sites(&file.open_by) {
+        for site in sites(file) {
             let path = &file.path;
             match self.attach_site(&file.open_by, &site) {
                 Ok(probe) => {
@@ -163,8 +165,17 @@ impl Watch {
         let number = self.free(site.runtime).ok_or_else(|| format!("{FILES} other files have probes"))?;
         self.visits += 1;
         let visit = self.visits;
-        self.limits.add(number as usize, self.max_rate, Instant::now(), self.calls.of(number as usize));
-        let done = self.prober.attach_place(visit, file, &site.place, site.runtime.cookie(number));
+        let rate = self.max_rate.saturating_mul(site.runtime.hits_an_exception());
+        self.limits.add(number as usize, rate, Instant::now(), self.calls.of(number as usize));
+        let cookie = site.runtime.cookie(number);
+        let done = match &site.probe {
+            ThrowProbe::Thrown(place) => self.prober.attach_place(visit, file, place, cookie),
+            ThrowProbe::PythonExcept { at, minor } => {
+                let cookie = cookie | u64::from(*minor) << declared::OPERANDS;
+                let places: Vec<(u64, u64)> = at.iter().map(|at| (*at, cookie)).collect();
+                self.prober.attach_file_at(UserProbe::PythonExcept, visit, file, &places)
+            }
+        };
         if let Err(why) = done {
             self.prober.detach_file(visit);
             self.limits.retain(|other| other as u64 != number);
@@ -190,6 +201,8 @@ impl Watch {
                     prober.detach_file(visit);
                     self.counts.withdrawn.fetch_add(1, Ordering::Relaxed);
                     let (path, most) = (&watched.path, self.max_rate);
+                    let hits = ThrowingRuntime::of(number as u64).map_or(1, ThrowingRuntime::hits_an_exception);
+                    let rate = rate / f64::from(hits);
                     log::warn!("{path}: {rate:.0} exceptions a second, more than {most}: they are not traced any more");
                 }
             }

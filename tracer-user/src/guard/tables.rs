@@ -161,6 +161,8 @@ table_use! {
         ad_hoc_kept,
         /// Stacks of calls that have not ended.
         call_stacks_open,
+        /// Tasks of Python with an exception whose request is not known yet.
+        task_exceptions,
         /// Stacks of exceptions whose requests have not ended.
         exception_stacks_open,
         /// Stacks by process and class that wait to be exported.

@@ -3,15 +3,18 @@
 use tracer_common::event::{DeclaredCall, DeclaredValues};
 
 use super::{Introduce, Pipeline};
-use crate::runtimes::exceptions::{ThrowingRuntime, raw};
+use crate::runtimes::exceptions::{PythonModules, RawTypeName, ThrowingRuntime, raw};
+use crate::transactions::thrown::ThrownException;
 
 /// Exceptions since the start.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct ExceptionCounts {
     /// By runtime and whether they were thrown for a request.
     thrown: [[u64; 2]; ThrowingRuntime::ALL.len()],
     /// Of those for requests, these whose type could not be read.
     unread: u64,
+    /// Of Python's classes.
+    modules: PythonModules,
 }
 
 impl Pipeline {
@@ -22,9 +25,21 @@ impl Pipeline {
         if values.registers.first() == Some(&0) {
             return;
         }
-        let exception = raw(runtime, values, || who.memory(call.header.tgid));
-        let is_read = exception.is_some();
-        let is_for_request = self.engine.thrown(call, exception);
+        let kind = raw(runtime, values, || who.memory(call.header.tgid));
+        if kind.as_ref().is_some_and(RawTypeName::ends_an_iteration) {
+            return;
+        }
+        let [class, _, minor, _, is_own, ..] = values.registers;
+        let kind = match kind {
+            Some(name) if runtime == ThrowingRuntime::Python && is_own != 0 => {
+                let class = (call.header.tgid, class, minor);
+                Some(self.exceptions.modules.qualify(name, class, || who.memory(call.header.tgid)))
+            }
+            kind => kind,
+        };
+        let is_read = kind.is_some();
+        let thrown = ThrownException { kind, tid: call.header.tid, at: call.header.nanos };
+        let is_for_request = self.engine.thrown(runtime, call, thrown);
         if let Some(count) = self.exceptions.thrown.get_mut(runtime as usize) {
             count[usize::from(is_for_request)] += 1;
         }

@@ -51,9 +51,14 @@ impl Pipeline {
             Side::Server => live.server.caller.is_none(),
             Side::Client => verdicts.parent.is_none(),
         };
+        let thrown = live.rare.exception.as_ref().map(|thrown| (thrown.tid, thrown.at));
         let mut span = Self::span(&mut live, class, &verdicts);
         self.engine.give_back(live);
         self.seen_whole(&span, beginning);
+        if let Some(thrown) = thrown {
+            let site = self.profiles.exception_ended(thrown);
+            span.thrown_at = site.filter(|_| span.exception.is_some());
+        }
         if span.side == Side::Client {
             span.called_from = self.profiles.call_ended(&span);
             self.wake_demand.call(span.pid, matches!(span.grade, Grade::Certain | Grade::Confirmed));
@@ -138,7 +143,7 @@ impl Pipeline {
                 .rare
                 .take(|rare| &mut rare.exception)
                 .filter(|_| error)
-                .map(|thrown| exception_name((*thrown).as_ref())),
+                .map(|thrown| exception_name(thrown.kind.as_ref())),
             thrown_at: None,
             log_lines: live.rare.take(|rare| &mut rare.log_lines).map(|lines| Arc::new(*lines)),
             cost: live.cost,

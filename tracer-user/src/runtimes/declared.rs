@@ -410,6 +410,11 @@ struct Found {
     go: bool,
 }
 
+/// The offsets in a file of all calls of `callee` within `caller`.
+pub(super) fn calls(path: &Path, caller: &str, callee: &str) -> Result<Vec<u64>, Refusal> {
+    Binary::open(path)?.all_calls(caller, callee)
+}
+
 /// The functions of a program or library.
 pub struct Binary {
     path: PathBuf,

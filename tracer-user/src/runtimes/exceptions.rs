@@ -4,24 +4,33 @@
 //! Total: a file may be any bytes. On x86-64 only.
 
 use std::fs::OpenOptions;
+use std::ops::RangeInclusive;
+use std::os::unix::fs::FileExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use tracer_common::runtime::{NO_REGISTER, OPERAND_MEMORY, OPERAND_REGISTER, Operand, Operands, declared as cookie};
 
-use super::declared::{ProbePlace, go_functions};
-use super::elf;
+use super::declared::{ProbePlace, calls, go_functions};
 use super::go::image::{Image, X86_64};
 use super::maps::{Maps, name};
+use super::{elf, python};
 
+mod python_module;
 mod type_name;
 
+pub use python_module::PythonModules;
 pub use type_name::{RawTypeName, TYPE_NAME_MAX, raw};
 
 /// Most files of one runtime whose probes can be told apart.
 pub const FILES: u64 = 64;
 /// Exceptions a second beyond which a file loses its probe, unless configured.
 const MAX_RATE: u32 = 1000;
+
+/// Clauses that Python compares with one exception, for the limit: ten.
+const PYTHON_CLAUSES: u32 = 10;
+/// Versions of Python whose objects are known.
+const PYTHON_MINORS: RangeInclusive<u8> = 9..=14;
 
 /// What is configured of exceptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,11 +56,13 @@ pub enum ThrowingRuntime {
     Go,
     /// PHP from 8.0 on.
     Php,
+    /// `CPython` 3.9 to 3.14: not where exceptions are thrown, which it does all the time, but where they are caught.
+    Python,
 }
 
 impl ThrowingRuntime {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Cpp, Self::Go, Self::Php];
+    pub const ALL: [Self; 4] = [Self::Cpp, Self::Go, Self::Php, Self::Python];
 
     /// Its name, also a label value.
     pub fn name(self) -> &'static str {
@@ -59,12 +70,18 @@ impl ThrowingRuntime {
             Self::Cpp => "cpp",
             Self::Go => "go",
             Self::Php => "php",
+            Self::Python => "python",
         }
     }
 
     /// The number of its `file`th file, as probes carry it and records have it.
     pub fn number(self, file: u64) -> u64 {
         cookie::EXCEPTIONS + self as u64 * FILES + file.min(FILES - 1)
+    }
+
+    /// How many hits of the probe count as one exception: of Python's most are clauses that do not fit, or expect what they catch.
+    pub fn hits_an_exception(self) -> u32 {
+        if self == Self::Python { PYTHON_CLAUSES } else { 1 }
     }
 
     /// Whose number that is; `None`: a declared transaction's.
@@ -79,6 +96,7 @@ impl ThrowingRuntime {
             Self::Cpp => 2 << cookie::FIRST | 3 << cookie::SECOND,
             Self::Go => 3 << cookie::FIRST | cookie::GO,
             Self::Php => 4 << cookie::FIRST | 5 << cookie::SECOND,
+            Self::Python => 2 << cookie::FIRST | 4 << cookie::SECOND,
         };
         number & cookie::INDEX | cookie::EXCEPTION | cookie::VALUES | text
     }
@@ -93,10 +111,10 @@ pub struct MappedFile {
     pub open_by: PathBuf,
 }
 
-/// The files of a process that may throw: its program, GNU's C++ library, and PHP as a library.
+/// The files of a process that may throw: its program, GNU's C++ library, and PHP and Python as libraries.
 pub fn files_that_may_throw(maps: &Maps) -> Vec<MappedFile> {
     let file = |path: &str| MappedFile { path: path.to_owned(), open_by: maps.open_by(path) };
-    let wanted = |path: &str| name(path).starts_with("libstdc++.so.") || name(path).starts_with("libphp");
+    let wanted = |path: &str| ["libstdc++.so.", "libphp", "libpython3."].iter().any(|it| name(path).starts_with(it));
     let mut found = vec![file(&maps.exe)];
     for mapping in maps.files.iter().filter(|mapping| !mapping.deleted && wanted(&mapping.path)) {
         if found.iter().all(|known| known.path != mapping.path) {
@@ -111,8 +129,22 @@ pub fn files_that_may_throw(maps: &Maps) -> Vec<MappedFile> {
 pub struct ThrowSite {
     /// What does.
     pub runtime: ThrowingRuntime,
-    /// The function's beginning.
-    pub place: ProbePlace,
+    /// Where its probe goes.
+    pub probe: ThrowProbe,
+}
+
+/// A probe of a function that throws.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ThrowProbe {
+    /// At the function's beginning, with what says the type there.
+    Thrown(ProbePlace),
+    /// Where Python compares an `except` clause with what was thrown.
+    PythonExcept {
+        /// The calls.
+        at: Vec<u64>,
+        /// The version: 3.`minor`.
+        minor: u8,
+    },
 }
 
 /// A function that throws: its symbol, and what says the type where it begins.
@@ -125,23 +157,39 @@ const GO_PANIC: &[u8] = b"runtime.gopanic";
 /// The symbol of the types of a Go program.
 const GO_TYPES: &str = "runtime.types";
 
+/// Python's function that compares a clause with an exception, the loop that calls it for clauses (the interpreter's own code does so
+/// five times as often), and its version, in the file since 3.11.
+const PYTHON_MATCHES: &str = "PyErr_GivenExceptionMatches";
+const PYTHON_LOOP: &str = "_PyEval_EvalFrameDefault";
+const PYTHON_VERSION: &str = "Py_Version";
+
 /// Where a file throws exceptions; nothing if it does not, or is no program for this machine.
-pub fn sites(path: &Path) -> Vec<ThrowSite> {
+pub fn sites(file: &MappedFile) -> Vec<ThrowSite> {
+    let path = &*file.open_by;
     if cfg!(not(target_arch = "x86_64")) {
         return Vec::new();
     }
-    let wanted: Vec<&str> = FUNCTIONS.iter().map(|(symbol, ..)| *symbol).chain([GO_TYPES]).collect();
+    let wanted: Vec<&str> =
+        FUNCTIONS.iter().map(|(symbol, ..)| *symbol).chain([GO_TYPES, PYTHON_MATCHES, PYTHON_VERSION]).collect();
     let Some(program) = elf::Program::read(path, &wanted) else { return Vec::new() };
     let mut found = Vec::new();
     for (symbol, runtime, operands) in FUNCTIONS {
         if let Some(at) = program.address(symbol).and_then(|address| program.offset(address)) {
-            found.push(ThrowSite { runtime, place: place(at, operands()) });
+            found.push(ThrowSite { runtime, probe: ThrowProbe::Thrown(place(at, operands())) });
         }
+    }
+    if program.address(PYTHON_MATCHES).is_some()
+        && let Some(minor) = python_minor(file, &program)
+        && let Ok(at) = calls(path, PYTHON_LOOP, PYTHON_MATCHES).inspect_err(|why| {
+            log::warn!("exceptions of python are not traced in {}: {why}", file.path);
+        })
+    {
+        found.push(ThrowSite { runtime: ThrowingRuntime::Python, probe: ThrowProbe::PythonExcept { at, minor } });
     }
     if let Some((address, at)) = go_panic(path) {
         // Without its symbol the types are not found, and panics have no type.
         let types = program.address(GO_TYPES).map(|types| types.wrapping_sub(address) as i64);
-        found.push(ThrowSite { runtime: ThrowingRuntime::Go, place: place(at, of_go(types)) });
+        found.push(ThrowSite { runtime: ThrowingRuntime::Go, probe: ThrowProbe::Thrown(place(at, of_go(types))) });
     }
     found
 }
@@ -150,10 +198,29 @@ fn place(at: u64, operands: Operands) -> ProbePlace {
     ProbePlace { at, semaphore: None, operands: Some(Box::new(operands)) }
 }
 
+/// The version of Python in a file, by its name or what it says itself; `None`: another build, or none whose objects are known.
+fn python_minor(file: &MappedFile, program: &elf::Program) -> Option<u8> {
+    let name = name(&file.path);
+    let minor = if name.contains("python3.") {
+        python::minor(name)
+    } else {
+        let at = program.offset(program.address(PYTHON_VERSION)?)?;
+        let mut version = [0; 4];
+        open(&file.open_by)?.read_exact_at(&mut version, at).ok()?;
+        let [_, _, minor, major] = version;
+        (major == 3).then_some(minor)
+    };
+    minor.filter(|minor| PYTHON_MINORS.contains(minor))
+}
+
+/// Does not block if the path has become a FIFO or device.
+fn open(path: &Path) -> Option<std::fs::File> {
+    OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()
+}
+
 /// Address and offset of the function that Go's panics go through.
 fn go_panic(path: &Path) -> Option<(u64, u64)> {
-    // Do not block if the path has become a FIFO or device.
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
+    let file = open(path)?;
     let image = Image::read(&file)?;
     if image.machine != X86_64 || image.section(".gopclntab").is_none() {
         return None;
@@ -253,16 +320,17 @@ mod tests {
                 assert_eq!(whole >> cookie::OPERANDS, 0, "room for the number of its operands");
             }
         }
-        for number in [0, cookie::CALIBRATION, cookie::EXCEPTIONS + 3 * FILES, u64::MAX] {
+        for number in [0, cookie::CALIBRATION, cookie::EXCEPTIONS + 4 * FILES, u64::MAX] {
             assert_eq!(ThrowingRuntime::of(number), None);
         }
     }
 
     #[test]
     fn what_does_not_throw_has_no_place() {
-        assert!(sites(Path::new("/proc/self/status")).is_empty());
-        assert!(sites(Path::new("/")).is_empty());
+        let of = |path: &str| sites(&MappedFile { path: path.into(), open_by: path.into() });
+        assert!(of("/proc/self/status").is_empty());
+        assert!(of("/").is_empty());
         // Rust's own panics are others.
-        assert!(sites(Path::new("/proc/self/exe")).is_empty());
+        assert!(of("/proc/self/exe").is_empty());
     }
 }

@@ -124,6 +124,12 @@ pub fn read(memory: &mut impl ProcessMemory, frame: &InterpretedFrame, lines: bo
     (words(memory, at(offsets.names)?)? == found && has_owner(memory, frame.code)).then_some(code)
 }
 
+/// The text of a string object of Python 3.`minor`; its beginning, where it is long.
+pub(super) fn text(memory: &mut impl ProcessMemory, minor: u64, at: u64) -> Option<String> {
+    let offsets = OFFSETS.iter().find(|offsets| u64::from(offsets.minor) == minor)?;
+    string(memory, offsets, at, false)
+}
+
 /// A string object; its beginning, or its end, where it is long.
 fn string(memory: &mut impl ProcessMemory, offsets: &Offsets, at: u64, end: bool) -> Option<String> {
     let mut head = [0; 40];

@@ -55,6 +55,7 @@ use super::strategies::lookups::Lookups;
 use super::strategies::tasks::Tasks;
 use super::strategies::thread_pool::ThreadPools;
 use super::strategies::{event_loop, thread_affinity};
+use super::thrown::TaskExceptions;
 use super::trace_ids::ReportedTraces;
 use super::world::World;
 use crate::decode::Record;
@@ -110,6 +111,8 @@ pub struct Engine {
     pub(super) network: FailedConnects,
     /// How requests begin that the kernel side can count itself.
     pub(super) prefixes: RequestPrefixes,
+    /// Exceptions of tasks whose request is not known yet.
+    pub(super) task_exceptions: TaskExceptions,
 }
 
 impl Engine {
@@ -155,6 +158,7 @@ impl Engine {
             encryption: Encryption::default(),
             network: FailedConnects::default(),
             prefixes: RequestPrefixes::default(),
+            task_exceptions: TaskExceptions::default(),
         }
     }
 

@@ -58,6 +58,7 @@ mod task_identity;
 pub mod task_table;
 pub mod thread;
 pub mod thread_affinity;
+pub mod thrown;
 pub mod trace_ids;
 pub mod wakeup_candidates;
 mod world;

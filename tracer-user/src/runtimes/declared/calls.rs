@@ -15,6 +15,20 @@ struct Callee {
     pointers: Vec<u64>,
 }
 
+impl Callee {
+    /// Whether what goes there reaches it.
+    fn is_reached(&self, image: &Image<'_, std::fs::File>, goes: JumpTarget) -> bool {
+        match goes {
+            JumpTarget::To(address) => {
+                self.code.contains(&address)
+                    || stub(image, address).is_some_and(|pointer| self.pointers.contains(&pointer))
+            }
+            JumpTarget::Through(pointer) => self.pointers.contains(&pointer),
+            JumpTarget::Unknown => false,
+        }
+    }
+}
+
 impl Binary {
     /// Where the probes of the call of `callee` within `caller` go.
     pub(super) fn call(&self, caller: &str, callee: &str) -> Result<Site, Refusal> {
@@ -22,14 +36,7 @@ impl Binary {
         let image = Image::read(&self.file).ok_or(Refusal::NotProgram)?;
         let wanted = self.callee(callee)?;
         let instructions = self.instructions(&image, &found)?;
-        let is_callee = |goes: JumpTarget| match goes {
-            JumpTarget::To(address) => {
-                wanted.code.contains(&address)
-                    || stub(&image, address).is_some_and(|pointer| wanted.pointers.contains(&pointer))
-            }
-            JumpTarget::Through(pointer) => wanted.pointers.contains(&pointer),
-            JumpTarget::Unknown => false,
-        };
+        let is_callee = |goes: JumpTarget| wanted.is_reached(&image, goes);
         let (mut calls, mut jumps, mut pointers) = (Vec::new(), Vec::new(), 0);
         for (at, one) in &instructions {
             match one.flow {
@@ -73,6 +80,23 @@ impl Binary {
         let place = |address| image.place(address).ok_or(Refusal::NotProgram);
         let ends = vec![CallEnd { at: place(end)?, shared, stack: 0 }];
         Ok(Site { name: format!("{callee} in {caller}"), entry: place(at)?, ends, go: found.go, operands: None })
+    }
+
+    /// The offsets in the file of all calls of `callee` within `caller`; an error if there is none.
+    pub(super) fn all_calls(&self, caller: &str, callee: &str) -> Result<Vec<u64>, Refusal> {
+        let found = self.find(caller)?;
+        let image = Image::read(&self.file).ok_or(Refusal::NotProgram)?;
+        let wanted = self.callee(callee)?;
+        let instructions = self.instructions(&image, &found)?;
+        let calls = instructions.iter().filter(|(_, one)| match one.flow {
+            Flow::Call(goes) => wanted.is_reached(&image, goes),
+            _ => false,
+        });
+        let places: Vec<u64> = calls.filter_map(|(at, _)| image.place(*at)).collect();
+        if places.is_empty() {
+            return Err(Refusal::NoCall { caller: caller.to_owned(), callee: callee.to_owned(), pointers: 0 });
+        }
+        Ok(places)
     }
 
     /// The function's code, with the part that the compiler set aside because it seldom runs.

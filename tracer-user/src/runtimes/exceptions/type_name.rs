@@ -1,7 +1,7 @@
 //! The type of an exception, from what a probe read of it: bounded, and written so that it is safe to show.
 //!
 //! The kernel side reads what is in memory. What is not there yet, because the program has never looked at it, or is longer, is
-//! read of the process, where types stay: in C++ and Go. PHP's classes go with their request, and others take their place. What
+//! read of the process, where types stay: in C++, Go and Python. PHP's classes go with their request, and others take their place. What
 //! cannot be read has no name: nothing is guessed.
 
 use std::fmt::Write as _;
@@ -57,7 +57,7 @@ pub fn raw<M: ProcessMemory>(
     memory: impl FnOnce() -> Option<M>,
 ) -> Option<RawTypeName> {
     let read = match runtime {
-        ThrowingRuntime::Cpp | ThrowingRuntime::Php => two_parts(values),
+        ThrowingRuntime::Cpp | ThrowingRuntime::Php | ThrowingRuntime::Python => two_parts(values),
         ThrowingRuntime::Go => go(values),
     };
     match read {
@@ -69,6 +69,27 @@ pub fn raw<M: ProcessMemory>(
             let (bytes, is_cut) = whole.or(part)?;
             Some(RawTypeName { runtime, bytes: bytes.into(), is_cut })
         }
+    }
+}
+
+/// Exceptions of Python by which generators and loops end: never why a request failed.
+const ENDS: [&[u8]; 3] = [b"GeneratorExit", b"StopIteration", b"StopAsyncIteration"];
+
+impl RawTypeName {
+    /// Whether generators or loops end by it.
+    pub fn ends_an_iteration(&self) -> bool {
+        self.runtime == ThrowingRuntime::Python && ENDS.contains(&&*self.bytes)
+    }
+
+    /// The bytes as the program has them.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The same, in a module of Python.
+    pub(super) fn in_module(mut self, module: &str) -> Self {
+        self.bytes = [module.as_bytes(), b".", &self.bytes].concat().into();
+        self
     }
 }
 
@@ -144,6 +165,7 @@ fn from_memory(runtime: ThrowingRuntime, values: &DeclaredValues, memory: &mut i
             let at = word(memory, begin.checked_add(CPP_NAME)?)?;
             string(memory, at).filter(|(_, is_cut)| !is_cut)
         }
+        ThrowingRuntime::Python => string(memory, offset),
         // It may be gone by now.
         ThrowingRuntime::Php => None,
         ThrowingRuntime::Go => {
@@ -192,7 +214,7 @@ impl RawTypeName {
                 let name = text.strip_prefix('*').unwrap_or(&text);
                 demangled(name).unwrap_or_else(|| name.to_owned())
             }
-            ThrowingRuntime::Go | ThrowingRuntime::Php => text.into_owned(),
+            ThrowingRuntime::Go | ThrowingRuntime::Php | ThrowingRuntime::Python => text.into_owned(),
         };
         let text = text::printable(&text);
         let mut shown: String = text.chars().take(TYPE_NAME_MAX).collect();
@@ -210,7 +232,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use ThrowingRuntime::{Cpp, Go, Php};
+    use ThrowingRuntime::{Cpp, Go, Php, Python};
 
     /// Memory by address.
     #[derive(Default)]
@@ -338,6 +360,22 @@ mod tests {
     }
 
     #[test]
+    fn types_of_python_are_their_classes() {
+        let of = |text: &str| {
+            raw(Python, &values(&[0x1000, 0x2000, 11], Some(text.as_bytes()), None), || None::<Known>).expect("a name")
+        };
+        let stock = of("NoStock");
+        assert_eq!((&*stock.name(), stock.ends_an_iteration()), ("NoStock", false));
+        assert_eq!(&*stock.in_module("shop.errors").name(), "shop.errors.NoStock");
+        assert!(of("GeneratorExit").ends_an_iteration());
+        let mut memory = Known::default();
+        memory.put(0x2000, b"KeyError\0");
+        memory.put(0x2009, &[0; 64]);
+        let unread = values(&[0x1000, 0x2000, 11], None, None);
+        assert_eq!(name(Python, &unread, Some(memory)).as_deref(), Some("KeyError"));
+    }
+
+    #[test]
     fn a_name_that_stands_for_a_longer_one_is_bounded() {
         // Each level doubles the one before.
         let mut bomb = String::from("1AI1BS_E");
@@ -354,7 +392,7 @@ mod tests {
             first in proptest::collection::vec(any::<u8>(), 0..=64),
             second in proptest::collection::vec(any::<u8>(), 0..=64),
             registers in proptest::array::uniform5(any::<u64>()),
-            which in 0..3_usize,
+            which in 0..4_usize,
         ) {
             let values = values(&registers, Some(&first), Some(&second));
             if let Some(name) = name(ThrowingRuntime::ALL[which], &values, Some(Known::default())) {

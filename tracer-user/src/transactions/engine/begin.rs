@@ -470,6 +470,7 @@ impl Engine {
         }
         if let Some(OperationContext { op, .. }) = op {
             self.tasks.answered(&mut self.world, slot, op);
+            self.task_answers(slot, op);
         }
         // The group that reads a call's reply writes the answer: evidence from the other side of the call.
         if let Some(OperationContext { group: Some(IntervalOwner::Call(call)), one_pending_read, .. }) = op {

@@ -1,13 +1,25 @@
-//! Exceptions that programs throw: the request that each was thrown for, as far as its thread or goroutine shows. Whether it is why
+//! Exceptions that programs throw: the request that each was thrown for, as far as its thread or task shows. Whether it is why
 //! the request failed shows when that ends: one that was handled is no failure.
 
-use tracer_common::event::DeclaredCall;
+use tracer_common::event::{DeclaredCall, Op};
 
 use super::Engine;
 use crate::model::Side;
-use crate::runtimes::exceptions::RawTypeName;
+use crate::runtimes::exceptions::ThrowingRuntime;
+use crate::transactions::log_line_owner::{LogLineOwner, Occurrence};
+use crate::transactions::open_span::OpenSpan;
 use crate::transactions::slot::Slot;
+use crate::transactions::task_identity::{is_named, is_python};
 use crate::transactions::thread::IntervalOwner;
+use crate::transactions::thrown::ThrownException;
+
+/// The exception was thrown for this request.
+fn keep(live: &mut OpenSpan, thrown: ThrownException) {
+    match &mut live.rare.exception {
+        Some(before) => **before = thrown,
+        none => *none = Some(Box::new(thrown)),
+    }
+}
 
 impl Engine {
     /// Exceptions or log lines are traced: remembers which task read which request.
@@ -16,15 +28,40 @@ impl Engine {
     }
 
     /// An exception was thrown; whether that was for a request.
-    pub(crate) fn thrown(&mut self, call: &DeclaredCall, exception: Option<RawTypeName>) -> bool {
+    pub(crate) fn thrown(&mut self, runtime: ThrowingRuntime, call: &DeclaredCall, thrown: ThrownException) -> bool {
         self.world.now = self.world.now.max(call.header.nanos);
-        let slot = self.declared.request_around(&self.world, call).or_else(|| self.in_callback(call));
+        let slot = if runtime == ThrowingRuntime::Python {
+            let slot = self.by_task_of_python(call);
+            if slot.is_none() && is_python(call.entity) && is_named(call.entity) {
+                self.task_exceptions.add((call.header.tgid, call.entity), thrown);
+                return true;
+            }
+            slot
+        } else {
+            self.declared.request_around(&self.world, call).or_else(|| self.in_callback(call))
+        };
         let Some(live) = slot.and_then(|slot| self.world.spans.get_mut(slot)) else { return false };
-        match &mut live.rare.exception {
-            Some(before) => **before = exception,
-            none => *none = Some(Box::new(exception)),
-        }
+        keep(live, thrown);
         true
+    }
+
+    /// A task begins to answer a request: what it threw since that began was for it.
+    pub(super) fn task_answers(&mut self, slot: Slot, op: &Op) {
+        if self.task_exceptions.is_empty() {
+            return;
+        }
+        let Some(live) = self.world.spans.get_mut(slot).filter(|live| live.side == Side::Server) else { return };
+        if let Some(thrown) = self.task_exceptions.take((op.header.tgid, op.entity), live.start) {
+            keep(live, thrown);
+        }
+    }
+
+    /// The request that the running task of Python holds, as for log lines, unless it is answered.
+    fn by_task_of_python(&mut self, call: &DeclaredCall) -> Option<Slot> {
+        let happened = Occurrence { header: call.header, entity: call.entity, counters: call.counters };
+        let LogLineOwner::Request(slot) = self.owner_of(&happened) else { return None };
+        let live = self.world.spans.get(slot)?;
+        (live.end == 0 && live.side == Side::Server).then_some(slot)
     }
 
     /// The request that a thread with several at once has just read.

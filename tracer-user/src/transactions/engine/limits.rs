@@ -59,6 +59,8 @@ pub struct EngineTables {
     pub thread_affinity: TableUse,
     /// Forked processes that may work for a request.
     pub child_processes: TableUse,
+    /// Tasks with an exception whose request is not known.
+    pub task_exceptions: TableUse,
     /// CPU by process and class, of one second.
     pub process_costs: TableUse,
     /// Kinds of failed connects since they were last taken; reached: those without their port.
@@ -105,6 +107,7 @@ impl Engine {
             relay_calls,
             inband: self.inband.table_use(),
             reported_traces: self.reported.table_use(),
+            task_exceptions: self.task_exceptions.table_use(),
             queue_workers: self.world.processes.queue_workers.table_use(processes),
             job_workers,
             jobs_waiting,

@@ -7,7 +7,7 @@ use tracer_common::runtime::KIND_NODE;
 
 use super::Engine;
 use crate::model::{LogLine, Side};
-use crate::transactions::log_line_owner::LogLineOwner;
+use crate::transactions::log_line_owner::{LogLineOwner, Occurrence};
 use crate::transactions::slot::Slot;
 use crate::transactions::strategies::after_reply;
 use crate::transactions::task_identity::{is_named, is_python, is_unique};
@@ -15,19 +15,24 @@ use crate::transactions::task_identity::{is_named, is_python, is_unique};
 impl Engine {
     /// The request that a write to a log belongs to.
     pub(crate) fn log_line_owner(&mut self, write: &LogWrite) -> LogLineOwner {
-        self.world.now = self.world.now.max(write.header.nanos);
-        let (tgid, entity) = (write.header.tgid, write.entity);
+        self.owner_of(&write.into())
+    }
+
+    /// The request that something belongs to which a thread did.
+    pub(super) fn owner_of(&mut self, happened: &Occurrence) -> LogLineOwner {
+        self.world.now = self.world.now.max(happened.header.nanos);
+        let (tgid, entity) = (happened.header.tgid, happened.entity);
         if is_unique(entity) {
             return if is_named(entity) { self.by_task(tgid, entity) } else { LogLineOwner::NoRequest };
         }
         if entity >> ENTITY_BITS == u64::from(KIND_NODE) || (entity == 0 && self.world.interleaves_requests(tgid)) {
             // Callbacks and tasks that cannot be distinguished.
-            return self.of_none_in_particular(write);
+            return self.of_none_in_particular(happened);
         }
         if is_python(entity) && is_named(entity) {
-            return self.by_context(write);
+            return self.by_context(happened);
         }
-        self.by_thread(write)
+        self.by_thread(happened)
     }
 
     /// The line is kept with its request, unless that is reported already.
@@ -49,26 +54,26 @@ impl Engine {
 
     /// Python's contexts and greenlets are known by their address, which another can get later, but not while the request is open that
     /// the first one read: until then one address is one context.
-    fn by_context(&self, write: &LogWrite) -> LogLineOwner {
-        let Some(thread) = self.world.threads.get(&write.header.tid) else { return LogLineOwner::NoRequest };
+    fn by_context(&self, happened: &Occurrence) -> LogLineOwner {
+        let Some(thread) = self.world.threads.get(&happened.header.tid) else { return LogLineOwner::NoRequest };
         let of_context = thread.open.iter().filter(|slot| {
             let live = self.world.spans.get(**slot);
-            live.is_some_and(|live| live.read_as == write.entity && live.end == 0 && !live.multiplexed)
+            live.is_some_and(|live| live.read_as == happened.entity && live.end == 0 && !live.multiplexed)
         });
         let mut of_context = of_context.copied();
         match (of_context.next(), of_context.next()) {
             (Some(slot), None) => LogLineOwner::Request(slot),
             (Some(_), Some(_)) => LogLineOwner::Ambiguous,
-            _ => self.of_none_in_particular(write),
+            _ => self.of_none_in_particular(happened),
         }
     }
 
     /// A thread that runs one request at a time writes for the one it holds, or for the one it has just answered.
-    fn by_thread(&self, write: &LogWrite) -> LogLineOwner {
-        let (header, counters) = (&write.header, &write.counters);
+    fn by_thread(&self, happened: &Occurrence) -> LogLineOwner {
+        let (header, counters) = (&happened.header, &happened.counters);
         let Some(thread) = self.world.threads.get(&header.tid) else { return LogLineOwner::NoRequest };
         if thread.several() || thread.lap.is_some() {
-            return self.of_none_in_particular(write);
+            return self.of_none_in_particular(happened);
         }
         let Some(slot) = thread.holder() else {
             let after = after_reply::still_worked_for(&self.world, header.tid, header.tid == header.tgid, counters);
@@ -80,7 +85,7 @@ impl Engine {
         // Once an event loop has polled, it may run a timer, which belongs to no request.
         let may_be_a_timer = thread.serving.is_loop() && thread.polls_at_op != counters.polls;
         // Python's loops run callbacks in contexts; the thread itself, before it had any, does not.
-        let by_another = is_python(write.entity) && live.read_as != write.entity;
+        let by_another = is_python(happened.entity) && live.read_as != happened.entity;
         if thread.open.len() == 1 && !live.multiplexed && !may_be_a_timer && !by_another {
             LogLineOwner::Request(slot)
         } else {
@@ -89,8 +94,8 @@ impl Engine {
     }
 
     /// Whether there are requests that it could be for.
-    fn of_none_in_particular(&self, write: &LogWrite) -> LogLineOwner {
-        let thread = self.world.threads.get(&write.header.tid);
+    fn of_none_in_particular(&self, happened: &Occurrence) -> LogLineOwner {
+        let thread = self.world.threads.get(&happened.header.tid);
         if thread.is_some_and(|thread| !thread.open.is_empty()) {
             LogLineOwner::Ambiguous
         } else {

@@ -9,11 +9,11 @@ use crate::model::{
     Cost, DIMENSIONS_MAX, DimensionValues, Linked, LogLines, ProcessEnd, PropagatedContext, Span, SpanId, StackSample,
     TraceFlags,
 };
-use crate::runtimes::exceptions::RawTypeName;
 use crate::transactions::callback_groups::CallbackGroup;
 use crate::transactions::inband_context::InbandIds;
 use crate::transactions::jobs::JobTies;
 use crate::transactions::relayed::Relayed;
+use crate::transactions::thrown::ThrownException;
 use crate::transactions::trace_ids::Bound;
 
 /// How a span of an event loop is tied to other spans.
@@ -63,8 +63,8 @@ pub struct Rare {
     pub dropped: bool,
     /// Its process ended before the whole reply.
     pub process_end: Option<ProcessEnd>,
-    /// Server side: the type of the last exception that was thrown for it; of unknown type without.
-    pub exception: Option<Box<Option<RawTypeName>>>,
+    /// Server side: the last exception that was thrown for it.
+    pub exception: Option<Box<ThrownException>>,
     /// Server side: lines that were written to logs for it.
     pub log_lines: Option<Box<LogLines>>,
     /// Server side: what it has of the declared dimensions.

@@ -1,11 +1,12 @@
 //! Exceptions, and the request that each was thrown for.
 
 use tracer_common::event::{DeclaredCall, DeclaredValues, ENTITY_BITS, Header, Kind, TEXT_NONE};
-use tracer_common::runtime::KIND_GO;
+use tracer_common::runtime::{KIND_GO, KIND_PYTHON};
 
 use super::{GET, Host, Limits, OK};
 use crate::runtimes::exceptions::{RawTypeName, ThrowingRuntime, raw};
 use crate::runtimes::process_memory::MemoryFile;
+use crate::transactions::thrown::ThrownException;
 
 /// A type of this name, of at most eight bytes.
 fn of_type(name: &str) -> RawTypeName {
@@ -41,13 +42,25 @@ impl Host {
         let counters = *self.counters.entry(tid).or_default();
         let entity = self.entity;
         let call = DeclaredCall { header, task: goroutine, entity, counters, ..DeclaredCall::default() };
-        self.engine.thrown(&call, (!kind.is_empty()).then(|| of_type(kind)))
+        let kind = (!kind.is_empty()).then(|| of_type(kind));
+        let thrown = ThrownException { kind, tid, at: self.nanos };
+        self.engine.thrown(ThrowingRuntime::Cpp, &call, thrown)
+    }
+
+    /// As [`Self::throws`], in Python: a clause for all exceptions catches it.
+    fn catches(&mut self, tid: u32, kind: &str) -> bool {
+        let header = Header { kind: Kind::DeclaredCall as u8, nanos: self.nanos, tgid: 1, tid, ..Header::default() };
+        let counters = *self.counters.entry(tid).or_default();
+        let call = DeclaredCall { header, entity: self.entity, counters, ..DeclaredCall::default() };
+        let thrown = ThrownException { kind: Some(of_type(kind)), tid, at: self.nanos };
+        self.engine.thrown(ThrowingRuntime::Python, &call, thrown)
     }
 
     /// What was thrown for each request, in the order in which they began; `?`: of unknown type.
     fn thrown(&mut self) -> Vec<String> {
-        let name =
-            |thrown: &Option<RawTypeName>| thrown.as_ref().map_or_else(|| "?".to_owned(), |raw| raw.name().to_string());
+        let name = |thrown: &ThrownException| {
+            thrown.kind.as_ref().map_or_else(|| "?".to_owned(), |raw| raw.name().to_string())
+        };
         let spans = self.finish();
         spans.iter().map(|(live, _)| live.rare.exception.as_deref().map_or_else(String::new, name)).collect()
     }
@@ -88,4 +101,28 @@ fn a_goroutine_throws_for_what_it_read_on_whichever_thread() {
     host.entity = goroutine(7);
     assert!(!host.throws(10, 0xd000, "i"), "it read nothing");
     assert_eq!(host.thrown(), ["Boom", ""]);
+}
+
+#[test]
+fn a_task_of_python_throws_for_what_it_answers() {
+    let mut host = Host::new(Limits::default());
+    let task = |number: u64| u64::from(KIND_PYTHON) << ENTITY_BITS | number;
+    host.opens(1, (0, 0)).opens(2, (0, 0));
+    host.entity = task(1);
+    host.reads(10, 1, GET).reads(10, 2, GET);
+    // Tasks that others made, for either.
+    for (number, kind) in [(7, "4Boom"), (8, "i")] {
+        host.entity = task(number);
+        assert!(host.catches(10, kind));
+    }
+    host.entity = task(8);
+    host.sends(10, 2, OK);
+    host.entity = task(7);
+    host.sends(10, 1, OK);
+    // It has answered.
+    host.entity = task(1);
+    host.reads(10, 1, GET);
+    host.entity = task(7);
+    host.sends(10, 1, OK);
+    assert_eq!(host.thrown(), ["Boom", "int", ""]);
 }
