@@ -345,7 +345,7 @@ mod tests {
     #[test]
     fn what_is_no_object_is_refused() {
         for bytes in [&b""[..], b"\x7fELF", &[0; 4096]] {
-            let (programs, attached) = load(bytes, &ObjectMaps(Vec::new()), false);
+            let (programs, attached) = load(bytes, &ObjectMaps(Vec::new()), false, true);
             assert!(programs.programs.is_empty() && attached.iter().all(|entry| entry.missing.is_some()));
         }
     }

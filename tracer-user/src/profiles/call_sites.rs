@@ -32,6 +32,8 @@ const RECOGNISED_PART: usize = 4;
 /// Text of a TLS library is reported when the library is called or returns; its bytes are sent in between. Most time that a send
 /// may be before the text, nanoseconds.
 const BEFORE_TEXT: Nanos = 1_000_000;
+/// Most places of exceptions whose stacks keep their names.
+const RECENT: usize = 1024;
 /// Most frames of the stack of an exception that are shown.
 const WHOLE: usize = 64;
 /// Most stacks, and callers, shown of one place.
@@ -57,6 +59,8 @@ pub(super) struct CallSites {
     sites: FxHashMap<u32, Arc<CallSite>>,
     /// Stacks that have names and are recognised by their addresses, oldest first, with the time they were named.
     recognised: VecDeque<(Nanos, Arc<Stack>)>,
+    /// Of exceptions: the stacks of the last places, which no period has.
+    recent: VecDeque<u32>,
     /// Stacks that a call took, that none took, and those that were not kept because there were too many.
     joined: u64,
     unused: u64,
@@ -74,6 +78,7 @@ impl CallSites {
             most,
             sites: FxHashMap::default(),
             recognised: VecDeque::new(),
+            recent: VecDeque::new(),
             joined: 0,
             unused: 0,
             refused: 0,
@@ -163,9 +168,15 @@ impl CallSites {
 
     /// The stack of a thread that threw an exception then.
     fn take_thrown(&mut self, (tid, at): (u32, Nanos)) -> Option<u32> {
-        let sent = self.open.remove(&(thrown_by(tid), at))?;
+        let Sent { stack, .. } = self.open.remove(&(thrown_by(tid), at))?;
         self.joined += 1;
-        Some(sent.stack)
+        if !self.sites.contains_key(&stack) {
+            self.recent.push_back(stack);
+            if self.recent.len() > RECENT {
+                self.recent.pop_front();
+            }
+        }
+        Some(stack)
     }
 
     /// A stack has names; `whole`: all of it is wanted.
@@ -178,6 +189,7 @@ impl CallSites {
     /// Adds the ids of all stacks that are needed.
     pub(super) fn used(&self, ids: &mut FxHashSet<u32>) {
         ids.extend(self.open.values().map(|sent| sent.stack));
+        ids.extend(&self.recent);
     }
 
     /// Only these stacks are left.
@@ -189,6 +201,9 @@ impl CallSites {
     pub(super) fn same(&mut self, ids: &FxHashMap<u32, u32>) {
         for sent in self.open.values_mut() {
             sent.stack = ids.get(&sent.stack).copied().unwrap_or(sent.stack);
+        }
+        for stack in &mut self.recent {
+            *stack = ids.get(stack).copied().unwrap_or(*stack);
         }
         self.sites.retain(|id, _| !ids.contains_key(id));
     }
