@@ -2,7 +2,10 @@
 
 local mix = {
    { 20, function() return "/" end },
-   { 30, function() return "/users/" .. math.random(1, 5000) end },
+   { 21, function() return "/users/" .. math.random(1, 5000) end },
+   { 3, function() return "/shelf/" .. math.random(1, 500) end },
+   { 3, function() return "/pay/" .. math.random(1, 5000) end },
+   { 3, function() return "/sold/" .. math.random(1, 500) end },
    { 10, function() return "/cpu" end },
    { 15, function() return "/sleep" end },
    { 10, function() return "/quote/" .. math.random(1, 500) end },

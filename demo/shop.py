@@ -15,6 +15,8 @@ PRICING = os.environ["PRICING"]
 # One pool for all threads, one connection to the database for each.
 stock = redis.Redis.from_url(os.environ["REDIS"])
 own = threading.local()
+# Held while the shelves are counted.
+shelves = threading.Lock()
 
 
 def database():
@@ -86,3 +88,58 @@ def fail():
 def user(user):
     """An id in the path: one class, not one for each user."""
     return jsonify(id=user, name=f"user {user}")
+
+
+def incident():
+    """Whether `cargo xtask demo --incident` has switched its three causes on."""
+    return os.path.exists("incident")
+
+
+@app.get("/shelf/<int:item>")
+def shelf(item):
+    """Next to nothing, under a lock; a quarter of a second while the shelves are being counted."""
+    with shelves:
+        left = stock.get(f"stock:{item}")
+    return jsonify(item=item, left=int(left or 0))
+
+
+def count_shelves():
+    """Holds the lock for most of the time."""
+    while True:
+        if incident():
+            with shelves:
+                time.sleep(0.25)
+        time.sleep(0.05)
+
+
+threading.Thread(target=count_shelves, daemon=True).start()
+
+
+class TerminalError(Exception):
+    """The card terminal does not answer."""
+
+
+@app.get("/pay/<int:order>")
+def pay(order):
+    """Charges a card, which fails for every third order."""
+    charge(order)
+    return jsonify(paid=order)
+
+
+def charge(order):
+    if incident() and order % 3 == 0:
+        raise TerminalError("no answer")
+
+
+BY_ITEM = "SELECT count(*) FROM orders WHERE item = %s"
+# Makes 300,000 rows for the question.
+BY_NEIGHBOUR = "SELECT count(*) FROM orders, generate_series(1, 300000) AS step WHERE item = %s + step"
+
+
+@app.get("/sold/<int:item>")
+def sold(item):
+    """One statement, and one that somebody forgot to measure."""
+    with database() as cursor:
+        cursor.execute(BY_NEIGHBOUR if incident() else BY_ITEM, (item,))
+        (number,) = cursor.fetchone()
+    return jsonify(item=item, sold=number)

@@ -3,6 +3,7 @@
 
 mod edges;
 mod hosts;
+mod incident;
 mod policies;
 mod regression;
 mod report;
@@ -47,9 +48,13 @@ pub(crate) struct Options {
     /// much; fails if it does not. Windows of a second.
     #[arg(long, conflicts_with = "hosts")]
     regression: bool,
+    /// Let a lock be held, a function throw and a statement get slow while everything runs, each in a class of its own, and ask
+    /// the agent what an engineer on call would: fails if it does not name the place.
+    #[arg(long, conflicts_with_all = ["hosts", "regression"])]
+    incident: bool,
     /// Two service classes and a declared function of one server compete for one CPU: prints how each class reaches its
     /// goal without and with --enforce on, for this many --seconds each.
-    #[arg(long, conflicts_with_all = ["hosts", "regression"])]
+    #[arg(long, conflicts_with_all = ["hosts", "regression", "incident"])]
     policies: bool,
     /// The agent's binary, when sudo restarts this program as root.
     #[arg(long, hide = true)]
@@ -82,11 +87,19 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     ));
     // Before the agent: connections and processes older than it are traced too.
     let load = shop::load(dir.path(), &shop)?;
-    let more = if options.regression { regression::arguments(dir.path())? } else { Vec::new() };
+    let more = if options.regression {
+        regression::arguments(dir.path())?
+    } else if options.incident {
+        incident::arguments(dir.path())?
+    } else {
+        Vec::new()
+    };
     let (mut agent, console) = start_agent(root, &tracer, dir.path(), &more)?;
 
     let shown = if options.regression {
         regression::watch(&mut agent, dir.path(), console, options.once)
+    } else if options.incident {
+        incident::watch(&mut agent, dir.path(), console, options.once)
     } else {
         watch(&mut agent, dir.path(), console, options)
     };

@@ -89,7 +89,7 @@ pub(super) fn watch(agent: &mut SupervisedChild, dir: &Path, console: SocketAddr
 }
 
 /// Asks until there is an answer.
-fn until<T>(
+pub(super) fn until<T>(
     agent: &mut SupervisedChild,
     dir: &Path,
     patience: Duration,
@@ -112,7 +112,7 @@ fn until<T>(
     }
 }
 
-fn json(console: SocketAddr, target: &str) -> Result<Value> {
+pub(super) fn json(console: SocketAddr, target: &str) -> Result<Value> {
     let reply = http::get(console, target)?;
     if reply.status != 200 {
         bail!("{target}: status {}: {}", reply.status, reply.text);
