@@ -188,8 +188,9 @@ impl Engine {
         assert_eq!(rows.len(), CALLS.len(), "{rows:?}");
         for (row, nth) in rows.iter().zip([1, 0]) {
             let (caller, class, each, _) = CALLS[nth];
-            assert_eq!((row[0].as_str(), row[1].as_str()), (Some("shop"), Some(caller)), "{row:?}");
-            assert_eq!(number(&row[2]), (all(class) * each) as f64, "{row:?}");
+            let calls = (all(class) * each) as f64;
+            let read = (row[0].as_str(), row[1].as_str(), number(&row[2]));
+            assert_eq!(read, (Some("shop"), Some(caller), calls), "{row:?}");
             assert!((number(&row[3]) / (used[nth] / used.iter().sum::<f64>()) - 1.0).abs() < 1e-5, "{row:?}");
         }
 
@@ -198,8 +199,7 @@ impl Engine {
         let rows = ask(goals);
         assert_eq!(rows.len(), 2, "{rows:?}");
         for (row, hours) in rows.iter().zip([0..17, 17..41]) {
-            assert_eq!(row[1].as_str(), Some("gold"), "{row:?}");
-            assert_eq!(number(&row[3]), missed(hours), "{row:?}");
+            assert_eq!((row[1].as_str(), number(&row[3])), (Some("gold"), missed(hours)), "{row:?}");
             let share = number(&row[2]) / (number(&row[2]) + number(&row[3]));
             assert!((number(&row[4]) - share).abs() < 1e-9, "{row:?}");
         }

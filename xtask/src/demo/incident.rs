@@ -58,7 +58,9 @@ pub(super) fn watch(agent: &mut SupervisedChild, dir: &Path, console: SocketAddr
         let otherwise = format!("the agent has no answer for {SERVICE} {}", question.class);
         let answer = until(agent, dir, PATIENCE, &otherwise, || (question.ask)(console, question.class))?;
         shell::print(format!("\n{}  {SERVICE} {}", question.title, question.class));
-        answer.iter().for_each(|line| shell::print(format!("  {line}")));
+        for line in answer {
+            shell::print(format!("  {line}"));
+        }
     }
     shell::print("");
     if once { Ok(()) } else { until_stopped(agent, dir, console) }

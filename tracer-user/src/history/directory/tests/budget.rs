@@ -40,7 +40,7 @@ fn usual_window(start_s: u64, numbers: &mut Numbers) -> WindowRows {
             side: Arc::clone(&side),
             protocol: "http".into(),
             count,
-            errors: u64::from(numbers.next() % 20 == 0),
+            errors: u64::from(numbers.next().is_multiple_of(20)),
             duration_s: numbers.seconds(count),
             count_by_size: [count / 3, count / 3, count - 2 * (count / 3)],
             ..ClassRow::default()
@@ -69,7 +69,7 @@ fn usual_window(start_s: u64, numbers: &mut Numbers) -> WindowRows {
                 root_service: "front".into(),
                 root_class: format!("GET /api/{caller}").into(),
                 count: (count / 2) as i64,
-                errors: i64::from(numbers.next() % 20 == 0),
+                errors: i64::from(numbers.next().is_multiple_of(20)),
                 duration_s: Seconds(numbers.seconds(count / 2)),
                 ..EdgeRow::default()
             };
