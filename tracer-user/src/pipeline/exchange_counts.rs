@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tracer_common::exchange_counts::{ClassCosts, ClassLimits, CountingRule, ExchangeSums, RequestPrefix, SumsKey};
 use tracer_common::limits::COUNTED_CLASSES_MAX;
 
-use self::counted_spans::{since, spans};
+use self::counted_spans::{mean_costs, since, spans};
 use self::noteworthy::LastSecondDurations;
 use self::qualification::{ExchangeRate, ProcessState, Refusal, SEEN_BEFORE, STATES, refusal};
 use super::Pipeline;
@@ -80,6 +80,8 @@ pub struct ExchangeCounts {
     counted: u64,
     refused: u64,
     crowded: u64,
+    /// What was used for exchanges that had not ended at the last reading, by process and class.
+    waiting: HashMap<(u32, ClassId), Cost>,
 }
 
 impl ExchangeCounts {
@@ -357,10 +359,13 @@ impl Pipeline {
     /// Takes what the kernel side has counted by `now`.
     pub fn counted(&mut self, now: Nanos, sums: &[(SumsKey, ExchangeSums)], costs: &[(u32, ClassCosts)]) {
         let Counted { spans, costs } = self.exchange_counts.read(now, sums, costs);
-        for (span, count) in spans {
+        let means = mean_costs(&spans, &costs, &mut self.exchange_counts.waiting);
+        for (mut span, count) in spans {
             self.metrics.spans(&self.names, &span, count);
             self.roots.counted(&span, count);
             self.stats.spans(&self.names, &span, count);
+            // The others hear of costs by class.
+            span.cost = means.get(&(span.pid, span.class)).copied().unwrap_or_default();
             self.history.spans(&self.names, &span, count);
         }
         for (pid, class, cost) in costs {

@@ -30,7 +30,7 @@ const MAX_RATE: u32 = 1000;
 /// Clauses that Python compares with one exception, for the limit: ten.
 const PYTHON_CLAUSES: u32 = 10;
 /// Versions of Python whose objects are known.
-const PYTHON_MINORS: RangeInclusive<u8> = 9..=14;
+const PYTHON_MINORS: RangeInclusive<u8> = 9..=13;
 
 /// What is configured of exceptions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub enum ThrowingRuntime {
     Go,
     /// PHP from 8.0 on.
     Php,
-    /// `CPython` 3.9 to 3.14: not where exceptions are thrown, which it does all the time, but where they are caught.
+    /// `CPython` 3.9 to 3.13: not where exceptions are thrown, which it does all the time, but where they are caught.
     Python,
 }
 

@@ -1,9 +1,12 @@
 //! What the kernel side counted, as spans: each stands for the exchanges of one class, outcome and step of durations.
 
+use std::collections::HashMap;
+
 use tracer_common::exchange_counts::{DURATION_STEPS, ExchangeSums, OUTCOME_NONE, OUTCOME_UNREAD};
+use tracer_common::limits::COUNTED_CLASSES_MAX;
 
 use crate::history::duration_counts::lower_bound_s;
-use crate::model::{Cost, Nanos, Outcome, ProtocolId, Span};
+use crate::model::{ClassId, Cost, Nanos, Outcome, ProtocolId, Span};
 use crate::pipeline::finished::is_error;
 use crate::protocols::{memcached, redis};
 
@@ -58,6 +61,33 @@ pub(super) fn spans(example: &Span, outcome: u64, sums: &ExchangeSums, now: Nano
     }
 }
 
+/// What exchanges of a process and class used on average, for books that charge each span by itself: the kernel side knows their sum.
+/// `waiting` holds what was used for exchanges of which none has ended yet.
+pub(super) fn mean_costs(
+    spans: &[(Span, u64)],
+    costs: &[(u32, ClassId, Cost)],
+    waiting: &mut HashMap<(u32, ClassId), Cost>,
+) -> HashMap<(u32, ClassId), Cost> {
+    if waiting.len() > COUNTED_CLASSES_MAX as usize {
+        // Of processes that are gone.
+        waiting.clear();
+    }
+    for (pid, class, cost) in costs {
+        waiting.entry((*pid, *class)).or_default().add(*cost);
+    }
+    let mut counts: HashMap<(u32, ClassId), u64> = HashMap::new();
+    for (span, count) in spans {
+        *counts.entry((span.pid, span.class)).or_default() += count;
+    }
+    let mean = |(key, count): ((u32, ClassId), u64)| {
+        let sum = waiting.remove(&key)?;
+        let each = |sum: u64| sum.checked_div(count).unwrap_or(0);
+        let mean = Cost { cpu: each(sum.cpu), runq: each(sum.runq), blocked: each(sum.blocked), switches: 0 };
+        Some((key, mean))
+    };
+    counts.into_iter().filter_map(mean).collect()
+}
+
 /// Whether an exchange like `example` with this outcome failed.
 pub(super) fn is_failure(example: &Span, outcome: u64) -> bool {
     let (status, failure, end) = decode(example.protocol, outcome);
@@ -103,6 +133,18 @@ mod tests {
         assert_eq!(decode(ProtocolId::Memcached, word(b"EN")), (Some(0), None, Outcome::Complete));
         assert_eq!(decode(ProtocolId::Memcached, word(b"SE")), (Some(0), Some("SERVER_ERROR"), Outcome::Complete));
         assert_eq!(decode(ProtocolId::Redis, OUTCOME_UNREAD), (None, None, Outcome::Unfinished));
+    }
+
+    #[test]
+    fn what_exchanges_used_is_shared_among_those_that_ended() {
+        let span = sample_span::span(1, 5, 10, false);
+        let (key, used) = ((span.pid, span.class), Cost { cpu: 90, runq: 31, blocked: 3, switches: 0 });
+        let costs = [(span.pid, span.class, used)];
+        let mut waiting = HashMap::new();
+        assert!(mean_costs(&[], &costs, &mut waiting).is_empty());
+        let means = mean_costs(&[(span.clone(), 4), (span, 2)], &costs, &mut waiting);
+        assert_eq!(means.get(&key), Some(&Cost { cpu: 30, runq: 10, blocked: 1, switches: 0 }));
+        assert!(waiting.is_empty());
     }
 
     #[test]

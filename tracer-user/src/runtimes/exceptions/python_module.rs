@@ -55,9 +55,16 @@ fn module(memory: &mut impl ProcessMemory, class: u64, minor: u64) -> Option<Str
     None
 }
 
-/// Modules of classes that were thrown before.
+/// Modules of classes that were thrown before, by process and address of the class.
 #[derive(Debug, Default)]
-pub struct PythonModules(FxHashMap<(u32, u64), (RawTypeName, Option<Box<str>>)>);
+pub struct PythonModules(FxHashMap<(u32, u64), KnownModule>);
+
+/// What was found of a class with this name; another may take its place.
+#[derive(Debug)]
+struct KnownModule {
+    of: RawTypeName,
+    module: Option<Box<str>>,
+}
 
 impl PythonModules {
     /// The name with that of its module, if the class at `class` has one that can be read and is not the interpreter's own.
@@ -67,18 +74,17 @@ impl PythonModules {
         (tgid, class, minor): (u32, u64, u64),
         memory: impl FnOnce() -> Option<M>,
     ) -> RawTypeName {
-        let known = self.0.get(&(tgid, class)).filter(|(of, _)| of.bytes() == name.bytes());
-        let found = match known {
-            Some((_, module)) => module.clone(),
-            None => {
-                let found = memory().and_then(|mut memory| module(&mut memory, class, minor));
-                let found = found.filter(|module| module != OWN).map(String::into_boxed_str);
-                if self.0.len() >= KNOWN {
-                    self.0.clear();
-                }
-                self.0.insert((tgid, class), (name.clone(), found.clone()));
-                found
+        let known = self.0.get(&(tgid, class)).filter(|known| known.of.bytes() == name.bytes());
+        let found = if let Some(known) = known {
+            known.module.clone()
+        } else {
+            let found = memory().and_then(|mut memory| module(&mut memory, class, minor));
+            let found = found.filter(|module| module != OWN).map(String::into_boxed_str);
+            if self.0.len() >= KNOWN {
+                self.0.clear();
             }
+            self.0.insert((tgid, class), KnownModule { of: name.clone(), module: found.clone() });
+            found
         };
         match found {
             Some(module) => name.in_module(&module),
@@ -157,7 +163,7 @@ mod tests {
                     for (to, at) in into.iter_mut().zip(at..) {
                         *to = self.0[(at / 8 % 64) as usize].to_le_bytes()[(at % 8) as usize];
                     }
-                    at % 5 != 0
+                    !at.is_multiple_of(5)
                 }
             }
             let found = module(&mut Any(words), 0x1001, minor);
