@@ -71,13 +71,13 @@ pub(crate) fn declared_place(ctx: ProbeContext) -> u32 {
     let (mut at, all) = registers(&ctx);
     at.sp = at.sp.wrapping_sub(((cookie as i64) >> declared::STACK) as u64);
     if cookie & declared::VALUES == 0 {
-        report(cookie, at, None);
+        report::<false>(cookie, at, None);
     } else if cookie & declared::GO != 0 {
-        report(cookie, at, Some(&all.go));
+        report::<false>(cookie, at, Some(&all.go));
     } else if cookie & declared::RETURN != 0 {
-        report(cookie, at, Some(&all.results));
+        report::<false>(cookie, at, Some(&all.results));
     } else {
-        report(cookie, at, Some(&all.arguments));
+        report::<false>(cookie, at, Some(&all.arguments));
     }
     0
 }
@@ -95,9 +95,9 @@ pub(crate) fn declared_return(ctx: RetProbeContext) -> u32 {
     at.sp = at.sp.wrapping_sub(RETURN_ADDRESS);
     at.goroutine = 0;
     if cookie & declared::VALUES == 0 {
-        report(cookie, at, None);
+        report::<false>(cookie, at, None);
     } else {
-        report(cookie, at, Some(&all.results));
+        report::<false>(cookie, at, Some(&all.results));
     }
     0
 }
@@ -111,7 +111,7 @@ pub(crate) fn declared_arguments(ctx: ProbeContext) -> u32 {
     let cookie = unsafe { bpf_get_attach_cookie(ctx.as_ptr()) };
     let (at, _) = registers(&ctx);
     let Some(operands) = DECLARED_OPERANDS.get_ptr((cookie >> declared::OPERANDS) as u32) else {
-        report(cookie, at, None);
+        report::<true>(cookie, at, None);
         return 0;
     };
     let (mut values, mut unread): (Ordered, u64) = ([0; DECLARED_REGISTERS], 0);
@@ -123,9 +123,9 @@ pub(crate) fn declared_arguments(ctx: ProbeContext) -> u32 {
         i += 1;
     }
     if unread == 0 || cookie & declared::EXCEPTION != 0 {
-        report(cookie, at, Some(&values))
+        report::<true>(cookie, at, Some(&values))
     } else {
-        report(cookie, at, None)
+        report::<true>(cookie, at, None)
     }
     if cookie & declared::EXCEPTION != 0 {
         exceptions::go_on(&ctx);
@@ -137,7 +137,7 @@ pub(crate) fn declared_arguments(ctx: ProbeContext) -> u32 {
 #[inline(always)]
 pub(crate) fn report_exception(ctx: &ProbeContext, cookie: u64, values: &Ordered, entity: u64) {
     let (at, _) = registers(ctx);
-    report(cookie, Registers { entity, ..at }, Some(values));
+    report::<true>(cookie, Registers { entity, ..at }, Some(values));
 }
 
 /// The first two arguments of a function of C.
@@ -211,8 +211,9 @@ fn register(ctx: &ProbeContext, offset: u8) -> u64 {
     value
 }
 
+/// Reports a call; `THROWS`: it may be one of a function that throws.
 #[inline(always)]
-fn report(cookie: u64, registers: Registers, values: Option<&Ordered>) {
+fn report<const THROWS: bool>(cookie: u64, registers: Registers, values: Option<&Ordered>) {
     let task = Task::current();
     let thread = THREADS.get(task.0, true);
     if thread.is_null() {
@@ -232,7 +233,7 @@ fn report(cookie: u64, registers: Registers, values: Option<&Ordered>) {
     };
     // SAFETY: no argument.
     let now = unsafe { bpf_ktime_get_ns() };
-    if cookie & declared::EXCEPTION != 0 {
+    if THROWS && cookie & declared::EXCEPTION != 0 {
         // SAFETY: not null; the current thread's own record.
         unsafe { (*thread).thrown_at = now };
     }
