@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# LLVM's option for copies in order, which bpf-linker passes unless told otherwise, takes small memsets out of line.
+# LLVM's option for copies in order, which bpf-linker passes by default, takes small memsets out of line.
 #
 # Version: LLVM 20 as in llvmlite 0.45.1 from PyPI; bpf-linker 0.13.0 from crates.io (its source). Linux x86-64.
 # Expected: `-bpf-expand-memcpy-in-order` changes how memcpy is compiled for BPF, for JITs that recognise copies. A memset of 64

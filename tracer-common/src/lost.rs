@@ -50,9 +50,10 @@ pub enum Lost {
     TlsUnbound = 20,
     /// An operation on a connection by shared memory (SMC), whose bytes are not read.
     Smc = 21,
-    /// No stack was taken of a call: the overhead budget allows those of a part, or the CPU had reached its limit.
+    /// No stack was taken of a call or an exception: the overhead budget allows those of a part of all calls, or the CPU had reached
+    /// its limit.
     CallStack = 22,
-    /// The sample ring was full: the stack of a call was not reported.
+    /// The sample ring was full: the stack of a call or an exception was not reported.
     RingCallStack = 23,
     /// The table of counted exchanges was full: one was not counted.
     ExchangeSums = 24,

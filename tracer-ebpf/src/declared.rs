@@ -49,16 +49,16 @@ struct Registers {
 }
 
 /// The registers of arguments or results, in order.
-pub(crate) type Ordered = [u64; DECLARED_REGISTERS];
+pub(crate) type RegisterValues = [u64; DECLARED_REGISTERS];
 
 /// The same registers in the order of each convention.
 struct Values {
     /// Arguments of C.
-    arguments: Ordered,
+    arguments: RegisterValues,
     /// Arguments and results of Go (its ABIInternal).
-    go: Ordered,
+    go: RegisterValues,
     /// Results of C.
-    results: Ordered,
+    results: RegisterValues,
 }
 
 /// hook: uprobes where a declared transaction begins and, except for whole functions that are not Go's, where it ends.
@@ -114,7 +114,7 @@ pub(crate) fn declared_arguments(ctx: ProbeContext) -> u32 {
         report::<true>(cookie, at, None);
         return 0;
     };
-    let (mut values, mut unread): (Ordered, u64) = ([0; DECLARED_REGISTERS], 0);
+    let (mut values, mut unread): (RegisterValues, u64) = ([0; DECLARED_REGISTERS], 0);
     let (mut i, mut previous) = (0, 0);
     while i < DECLARED_REGISTERS {
         // SAFETY: an element of the map, which stays.
@@ -135,7 +135,7 @@ pub(crate) fn declared_arguments(ctx: ProbeContext) -> u32 {
 
 /// Reports an exception that `entity` threw, the task of its runtime.
 #[inline(always)]
-pub(crate) fn report_exception(ctx: &ProbeContext, cookie: u64, values: &Ordered, entity: u64) {
+pub(crate) fn report_exception(ctx: &ProbeContext, cookie: u64, values: &RegisterValues, entity: u64) {
     let (at, _) = registers(ctx);
     report::<true>(cookie, Registers { entity, ..at }, Some(values));
 }
@@ -213,7 +213,7 @@ fn register(ctx: &ProbeContext, offset: u8) -> u64 {
 
 /// Reports a call; `THROWS`: it may be one of a function that throws.
 #[inline(always)]
-fn report<const THROWS: bool>(cookie: u64, registers: Registers, values: Option<&Ordered>) {
+fn report<const THROWS: bool>(cookie: u64, registers: Registers, values: Option<&RegisterValues>) {
     let task = Task::current();
     let thread = THREADS.get(task.0, true);
     if thread.is_null() {
@@ -281,7 +281,7 @@ fn report<const THROWS: bool>(cookie: u64, registers: Registers, values: Option<
 /// # Safety
 /// `to` has room for them.
 #[inline(always)]
-unsafe fn put(to: *mut DeclaredValues, cookie: u64, values: &Ordered) {
+unsafe fn put(to: *mut DeclaredValues, cookie: u64, values: &RegisterValues) {
     // SAFETY: as promised; volatile for the same reason as above.
     unsafe {
         let registers = (&raw mut (*to).registers).cast::<u64>();

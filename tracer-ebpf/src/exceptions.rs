@@ -15,12 +15,14 @@ use aya_ebpf::{
 use tracer_common::{
     event::{DECLARED_REGISTERS, DECLARED_TEXT},
     limits::EXCEPTION_STACKS,
+    lost::Lost,
     runtime::{UserProbe, declared},
 };
 
 use crate::{
     call_stack,
     declared::{arguments_of_c, count_call, report_exception},
+    emit,
     kernel::task::Task,
     own_stack, runtime,
     socket::user,
@@ -152,7 +154,7 @@ pub(crate) fn exception_stack(ctx: ProbeContext) -> u32 {
     0
 }
 
-/// When the running thread threw, and now, if chance chooses that.
+/// When the running thread threw, and now, unless this CPU has taken as many stacks as it may.
 #[inline(always)]
 fn chosen(task: Task) -> Option<(u64, u64)> {
     let thread = THREADS.get(task.0, false);
@@ -163,7 +165,11 @@ fn chosen(task: Task) -> Option<(u64, u64)> {
     let at = unsafe { (*thread).thrown_at };
     // SAFETY: no argument.
     let begin = unsafe { aya_ebpf::helpers::generated::bpf_ktime_get_ns() };
-    if at == 0 || !stack_rate::is_chosen(&EXCEPTION_STACKS_TAKEN, u32::MAX, EXCEPTION_STACKS, begin) {
+    if at == 0 {
+        return None;
+    }
+    if !stack_rate::is_chosen(&EXCEPTION_STACKS_TAKEN, u32::MAX, EXCEPTION_STACKS, begin) {
+        emit::count(Lost::CallStack);
         return None;
     }
     Some((at, begin))

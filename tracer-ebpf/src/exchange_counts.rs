@@ -68,7 +68,7 @@ static COUNT_RX: ProgramArray = ProgramArray::with_max_entries(1, 0);
 /// How far the operation under way has come ([`crate::storage::CountedThread::stage`]).
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-pub(crate) enum Stage {
+pub(crate) enum OperationStage {
     /// No program has seen it.
     New = 0,
     /// The thread's record shows it.
@@ -123,12 +123,12 @@ pub(crate) fn go_on<const TX: bool>(ctx: &impl EbpfContext) {
 #[inline(always)]
 pub(crate) fn go_back<const TX: bool>(ctx: &impl EbpfContext, stage: u32, thread: &mut Thread, sock: &Sock) {
     let may_have = sock.exchange.class | sock.exchange.unreported | thread.counted.unreported as u64 != 0;
-    if may_have && stage != Stage::Report as u32 {
-        thread.counted.stage = Stage::Look as u32;
+    if may_have && stage != OperationStage::Report as u32 {
+        thread.counted.stage = OperationStage::Look as u32;
         let array = if TX { &COUNT_TX } else { &COUNT_RX };
         // SAFETY: the array holds only programs of this hook.
         unsafe { array.tail_call(ctx, 0) };
-        thread.counted.stage = Stage::New as u32;
+        thread.counted.stage = OperationStage::New as u32;
     }
 }
 
@@ -143,7 +143,7 @@ fn is_done<const TX: bool>(control: &Control, sk: SockPtr, bytes: u32) -> bool {
     }
     // SAFETY: not null; the current thread's own record.
     let thread = unsafe { &mut *thread };
-    if thread.counted.stage != Stage::Look as u32 {
+    if thread.counted.stage != OperationStage::Look as u32 {
         thread.handled |= 1 << TX as u32;
         if !TX {
             thread.reads += 1;
@@ -152,13 +152,13 @@ fn is_done<const TX: bool>(control: &Control, sk: SockPtr, bytes: u32) -> bool {
             return true;
         }
         if !may_count(control, thread) {
-            thread.counted.stage = Stage::Noted as u32;
+            thread.counted.stage = OperationStage::Noted as u32;
             return false;
         }
     }
     let sock = SOCKS.get(sk.0, false);
     if sock.is_null() {
-        thread.counted.stage = Stage::Noted as u32;
+        thread.counted.stage = OperationStage::Noted as u32;
         return false;
     }
     // SAFETY: not null; words of the socket's that other threads may change.
@@ -170,7 +170,7 @@ fn is_done<const TX: bool>(control: &Control, sk: SockPtr, bytes: u32) -> bool {
         && let Some(tcp) = tcp
         && is_counted::<TX>(control, task, thread, tcp, sock, now, bytes)
     {
-        thread.counted.stage = Stage::New as u32;
+        thread.counted.stage = OperationStage::New as u32;
         note::<TX>(task, thread, sk, tcp, sock, now, bytes);
         return true;
     }
@@ -180,7 +180,7 @@ fn is_done<const TX: bool>(control: &Control, sk: SockPtr, bytes: u32) -> bool {
     }
     catch_up(Some(task), thread.ops, thread.counted.unreported != 0, sock, now);
     thread.counted.unreported = 0;
-    thread.counted.stage = Stage::Report as u32;
+    thread.counted.stage = OperationStage::Report as u32;
     false
 }
 

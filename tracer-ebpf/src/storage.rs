@@ -185,7 +185,7 @@ pub(crate) struct CountedThread {
     pub(crate) idles: u32,
     /// 1: operations were counted since the last one that was reported.
     pub(crate) unreported: u32,
-    /// How far the operation under way has come: [`Stage`](crate::exchange_counts::Stage).
+    /// How far the operation under way has come: [`OperationStage`](crate::exchange_counts::OperationStage).
     pub(crate) stage: u32,
     /// The request that is looked up.
     pub(crate) key: RequestPrefix,

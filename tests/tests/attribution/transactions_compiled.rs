@@ -310,7 +310,7 @@ fn what_spawn_blocking_runs() {
 }
 
 /// Calls that closures of `spawn_blocking` make are those of the request whose task waits for the closure, in whatever way they connect. A
-/// closure that serves all requests is nobody's, and one that nobody waits for is its request's or unknown.
+/// closure that serves all requests belongs to none, and one whose result is not awaited belongs to its request or is unknown.
 #[test]
 fn what_spawn_blocking_calls() {
     let Some(_turn) = begin("transactions_tokio_blocking_calls", &["cc"]) else { return };

@@ -65,7 +65,7 @@ fn assert_added_up(history: &Path) {
         let cpu_s: f64 = of_window.iter().map(|row| row.cpu_s.0).sum();
         assert!((cpu_s - host.requests_s).abs() < 1e-5, "{cpu_s} of {host:?}");
     }
-    // The client is this test, for no request as far as can be said.
+    // The client is this test, for no request as far as is known.
     let known = served.iter().filter(|row| !row.caller_service.is_empty() && row.caller_class.is_empty());
     assert_eq!(known.map(|row| row.count).sum::<i64>(), (BEFORE + AFTER) as i64, "{served:?}");
     figure("history edges", &format!("{} rows for {} requests", edges.len(), BEFORE + AFTER));

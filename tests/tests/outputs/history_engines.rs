@@ -31,7 +31,7 @@ fn requests(class: usize, window: u64) -> u64 {
 /// Requests of PostgreSQL: who made them, for which first request, how many for each of that, and milliseconds of CPU of each.
 const CALLS: [(&str, usize, u64, f64); 2] = [("GET /home", 1, 1, 0.25), ("POST /order", 2, 2, 0.5)];
 
-/// Who called whom: orders are first requests, and PostgreSQL serves two classes of the shop.
+/// Callers and callees: orders are first requests, and PostgreSQL serves two classes of the shop.
 fn edges(nth: u64, row: &EdgeRow) -> Vec<EdgeRow> {
     let (name, cpu_ms, _) = CLASSES[2];
     let count = requests(2, nth);

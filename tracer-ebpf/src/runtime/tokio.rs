@@ -119,13 +119,10 @@ pub(crate) fn tokio_spawned(ctx: ProbeContext) -> u32 {
     hit(&ctx, UserProbe::TokioSpawned);
     let task = Task::current();
     let tgid = task.tgid();
-    let Some(runtime) = of(tgid) else { return 0 };
-    if runtime.kind != KIND_TOKIO || runtime.at[0] == AT_UNKNOWN {
-        return 0;
-    }
+    let Some(runtime) = of_tokio(tgid) else { return 0 };
     let parent = polled(task, runtime);
-    let made: u64 = ctx.arg(1).unwrap_or(0);
-    let child: u64 = user(made.wrapping_add(NUMBER));
+    let header: u64 = ctx.arg(1).unwrap_or(0);
+    let child: u64 = user(header.wrapping_add(NUMBER));
     if is_watched(runtime) && child < NUMBERS_END {
         remember(&TokioTaskKey { tgid: tgid as u64, number: child });
     }
@@ -133,13 +130,24 @@ pub(crate) fn tokio_spawned(ctx: ProbeContext) -> u32 {
         // Spawned outside of any task.
         return 0;
     }
-    // A parent is older than its child.
+    made(task, tgid, runtime, TASK_EDGE_CREATED, child, parent);
+    0
+}
+
+/// The runtime of a process, if it is tokio and where its tasks are is known.
+#[inline(always)]
+fn of_tokio(tgid: u32) -> Option<&'static Runtime> {
+    of(tgid).filter(|runtime| runtime.kind == KIND_TOKIO && runtime.at[0] != AT_UNKNOWN)
+}
+
+/// Reports that `parent` made `child`, if these can be numbers of a task and of an older one.
+#[inline(always)]
+fn made(task: Task, tgid: u32, runtime: &'static Runtime, relation: u8, child: u64, parent: u64) {
     if child >= NUMBERS_END || child <= parent {
         emit::count(Lost::Runtime);
-        return 0;
+        return;
     }
-    task_edge(task, tgid, runtime, TASK_EDGE_CREATED, named(runtime, child), named(runtime, parent));
-    0
+    task_edge(task, tgid, runtime, relation, named(runtime, child), named(runtime, parent));
 }
 
 /// hook: uprobe `tokio::runtime::blocking::pool::Spawner::spawn_task`. Emits [`tracer_common::event::TaskEdge`].
@@ -151,10 +159,7 @@ pub(crate) fn tokio_closure(ctx: ProbeContext) -> u32 {
     hit(&ctx, UserProbe::TokioClosure);
     let task = Task::current();
     let tgid = task.tgid();
-    let Some(runtime) = of(tgid) else { return 0 };
-    if runtime.kind != KIND_TOKIO || runtime.at[0] == AT_UNKNOWN {
-        return 0;
-    }
+    let Some(runtime) = of_tokio(tgid) else { return 0 };
     let parent = polled(task, runtime);
     if parent == 0 {
         return 0;
@@ -165,12 +170,7 @@ pub(crate) fn tokio_closure(ctx: ProbeContext) -> u32 {
         Some(at) => user(header.wrapping_add(at)),
         None => 0,
     };
-    // Its number was just given out.
-    if child >= NUMBERS_END || child <= parent {
-        emit::count(Lost::Runtime);
-        return 0;
-    }
-    task_edge(task, tgid, runtime, TASK_EDGE_CLOSURE, named(runtime, child), named(runtime, parent));
+    made(task, tgid, runtime, TASK_EDGE_CLOSURE, child, parent);
     0
 }
 

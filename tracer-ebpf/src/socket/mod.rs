@@ -48,7 +48,7 @@ use tracer_common::{
 
 use crate::{
     arch, bound, call_stack, emit,
-    exchange_counts::{self, Stage},
+    exchange_counts::{self, OperationStage},
     hello,
     kernel::{
         mptcp::Mptcp,
@@ -145,7 +145,7 @@ struct Seen {
     thread: &'static mut Thread,
     sock: &'static mut Sock,
     what: What,
-    /// How far other programs have brought it: [`exchange_counts::Stage`].
+    /// How far other programs have brought it: [`exchange_counts::OperationStage`].
     stage: u32,
 }
 
@@ -182,7 +182,7 @@ fn is_unhandled<const TX: bool>(sk: SockPtr) -> bool {
     if !TX {
         thread.reads += 1;
     }
-    thread.counted.stage = Stage::Noted as u32;
+    thread.counted.stage = OperationStage::Noted as u32;
     true
 }
 
@@ -199,11 +199,11 @@ fn seen<const TX: bool, const WHICH: u8>(sk: SockPtr) -> Option<Seen> {
     }
     // SAFETY: not null, and only this thread's programs touch it while it runs.
     let thread = unsafe { &mut *thread };
-    let stage = if WHICH == CALLED { thread.counted.stage } else { Stage::New as u32 };
+    let stage = if WHICH == CALLED { thread.counted.stage } else { OperationStage::New as u32 };
     if WHICH == CALLED {
-        thread.counted.stage = Stage::New as u32;
+        thread.counted.stage = OperationStage::New as u32;
     }
-    if stage == Stage::New as u32 {
+    if stage == OperationStage::New as u32 {
         if WHICH == CALLED {
             thread.handled |= 1 << TX as u32;
         }

@@ -93,7 +93,7 @@ impl HistorySource {
         self.list_tables(from_s, &VERDICT_KINDS).await
     }
 
-    /// The same with who called whom.
+    /// The same with callers and callees.
     pub async fn list_with_edges(&self, from_s: i64) -> Result<Listing, BucketError> {
         let [classes, hosts, services] = VERDICT_KINDS;
         self.list_tables(from_s, &[classes, hosts, services, EdgeRow::KIND]).await

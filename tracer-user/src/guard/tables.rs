@@ -196,7 +196,7 @@ table_use! {
         /// Callers and callees of the history's window; reached: what shares the rows of others.
         edge_rows,
         /// Other hosts' services and addresses that such rows name; reached: what has no name there.
-        edge_places,
+        edge_peers,
         /// Processes whose wake-ups between tasks can be watched on demand; reached: too many that need it, too.
         wake_demand,
     }

@@ -481,7 +481,7 @@ pub struct WindowRows {
     pub classes: Vec<ClassRow>,
     /// Its services.
     pub services: Vec<ServiceRow>,
-    /// Who called whom.
+    /// Callers and callees.
     pub edges: Vec<EdgeRow>,
     /// What service classes reached.
     pub goals: Vec<GoalRow>,

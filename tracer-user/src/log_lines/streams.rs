@@ -15,7 +15,7 @@ use tracer_common::log_write::{LogWrite, NO_POSITION};
 use super::redaction::redacted;
 use crate::guard::tables::TableUse;
 use crate::model::{LogLine, LogTextBudget};
-use crate::transactions::log_line_owner::LogLineOwner;
+use crate::transactions::held_request::HeldRequest;
 
 /// Most logs of processes that are followed.
 pub const STREAMS: usize = 4096;
@@ -33,7 +33,7 @@ type StreamKey = (u32, u32, u64);
 #[derive(Clone, Debug)]
 pub struct FoundLine {
     /// The request.
-    pub owner: LogLineOwner,
+    pub owner: HeldRequest,
     /// The line.
     pub line: LogLine,
 }
@@ -42,7 +42,7 @@ pub struct FoundLine {
 #[derive(Debug)]
 struct Begun {
     tid: u32,
-    owner: LogLineOwner,
+    owner: HeldRequest,
     offset: Option<u64>,
     text: Vec<u8>,
 }
@@ -68,7 +68,7 @@ impl LogStreams {
         &mut self,
         write: &LogWrite,
         text: &[u8],
-        owner: LogLineOwner,
+        owner: HeldRequest,
         texts: &LogTextBudget,
         file: impl FnOnce() -> Arc<str>,
     ) -> SmallVec<[FoundLine; 2]> {
@@ -97,7 +97,7 @@ impl Stream {
         &mut self,
         write: &LogWrite,
         text: &[u8],
-        owner: LogLineOwner,
+        owner: HeldRequest,
         texts: &LogTextBudget,
     ) -> SmallVec<[FoundLine; 2]> {
         let mut found = SmallVec::new();
@@ -108,18 +108,18 @@ impl Stream {
         if let Some(begun) = self.begun.take() {
             if begun.tid == write.header.tid {
                 if begun.owner != owner {
-                    owner = LogLineOwner::Ambiguous;
+                    owner = HeldRequest::Ambiguous;
                 }
                 (offset, front) = (begun.offset, begun.text);
             } else {
                 // Two threads at one line: from here on their parts cannot be distinguished.
                 let line = self.line(write, begun.offset, (&begun.text, begun.text.len() as u64), false, texts);
-                found.push(FoundLine { owner: LogLineOwner::Ambiguous, line });
-                owner = LogLineOwner::Ambiguous;
+                found.push(FoundLine { owner: HeldRequest::Ambiguous, line });
+                owner = HeldRequest::Ambiguous;
             }
         }
-        if self.is_shared && owner != LogLineOwner::NoRequest {
-            owner = LogLineOwner::Ambiguous;
+        if self.is_shared && owner != HeldRequest::NoRequest {
+            owner = HeldRequest::Ambiguous;
         }
         if text.is_empty() {
             // Only its place is known.
@@ -227,11 +227,11 @@ mod tests {
             let last = *text.as_bytes().last().expect("a byte");
             let (bytes, end) = (text.len() as u64, self.end);
             let write = LogWrite { header, bytes, end, inode: 5, last, ..LogWrite::default() };
-            let owner = LogLineOwner::Request(Slot::numbered(tid));
+            let owner = HeldRequest::Request(Slot::numbered(tid));
             let found = self.streams.lines(&write, front, owner, &self.texts, || "f".into());
             let one = |found: &FoundLine| {
                 let of = match found.owner {
-                    LogLineOwner::Request(slot) if slot == Slot::numbered(tid) => tid.to_string(),
+                    HeldRequest::Request(slot) if slot == Slot::numbered(tid) => tid.to_string(),
                     _ => "-".to_owned(),
                 };
                 let text = found.line.text.as_ref().map_or("", |text| text.as_str());
@@ -297,7 +297,7 @@ mod tests {
     #[test]
     fn logs_are_bounded_and_forgotten() {
         let mut log = Log::new();
-        let owner = LogLineOwner::NoRequest;
+        let owner = HeldRequest::NoRequest;
         for inode in 0..2 * STREAMS as u64 {
             let header = Header { tgid: 1 + (inode & 1) as u32, ..Header::default() };
             let write = LogWrite { header, inode, bytes: 2, last: b'\n', ..LogWrite::default() };

@@ -9,7 +9,7 @@ use super::{Introduce, Pipeline};
 use crate::guard::tables::TableUse;
 use crate::log_lines::{FoundLine, LogStreams, STREAMS};
 use crate::model::{LogTextBudget, ServiceId};
-use crate::transactions::log_line_owner::LogLineOwner;
+use crate::transactions::held_request::HeldRequest;
 
 /// Lines of a service since the start.
 #[derive(Clone, Copy, Debug, Default)]
@@ -61,7 +61,7 @@ impl Pipeline {
     pub(super) fn log_written(&mut self, write: &LogWrite, text: &[u8], who: &mut dyn Introduce) {
         let tgid = write.header.tgid;
         let Some(service) = self.engine.service_of(tgid) else { return };
-        let owner = self.engine.log_line_owner(write);
+        let owner = self.engine.held_request(write);
         let logs = &mut self.logs;
         let file = || name(write, who);
         let found = logs.streams.lines(write, text, owner, &logs.texts, file);
@@ -73,10 +73,10 @@ impl Pipeline {
         for FoundLine { owner, line } in found {
             logs.without_text += u64::from(line.text.is_none());
             let count = match owner {
-                LogLineOwner::Request(slot) if self.engine.keep_log_line(slot, line) => &mut counts.lines[0],
-                LogLineOwner::Request(_) => &mut counts.late,
-                LogLineOwner::Ambiguous => &mut counts.lines[1],
-                LogLineOwner::NoRequest => &mut counts.lines[2],
+                HeldRequest::Request(slot) if self.engine.keep_log_line(slot, line) => &mut counts.lines[0],
+                HeldRequest::Request(_) => &mut counts.late,
+                HeldRequest::Ambiguous => &mut counts.lines[1],
+                HeldRequest::NoRequest => &mut counts.lines[2],
             };
             *count += 1;
         }

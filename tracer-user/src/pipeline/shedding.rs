@@ -123,7 +123,7 @@ impl Pipeline {
         let [export_held_spans, export_decisions] = tail.unwrap_or_default();
         let [processes_forked, processes_executed] = self.short_lived.table_use();
         let [counted_processes, counted_classes] = self.exchange_counts.table_use();
-        let [root_names, root_rows, root_reported, root_waiting, edge_rows, edge_places] = self.roots.table_use();
+        let [root_names, root_rows, root_reported, root_waiting, edge_rows, edge_peers] = self.roots.table_use();
         PipelineTables {
             connections,
             connections_closing: closing,
@@ -163,7 +163,7 @@ impl Pipeline {
             root_reported,
             root_waiting,
             edge_rows,
-            edge_places,
+            edge_peers,
             counted_processes,
             counted_classes,
             request_prefixes: self.engine.prefixes_use(),

@@ -1,4 +1,4 @@
-//! Rows of a window that other parts of the pipeline count: who called whom, and what service classes reached.
+//! Rows of a window that other parts of the pipeline count: callers and callees, and what service classes reached.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::analysis::window::Window;
 use crate::history::rows::{EdgeRow, GoalRow, Seconds};
 use crate::metrics::{GoalKey, GoalSums};
 use crate::model::{ProtocolId, Side};
-use crate::roots::{Callee, Caller, EdgeKey, EdgeSums, Place, RowRoot};
+use crate::roots::{Callee, Caller, EdgeKey, EdgeSums, ExternalPeer, RowRoot};
 use crate::text::printable;
 
 /// What had no room for a name of its own.
@@ -27,11 +27,11 @@ struct EndNames {
 }
 
 impl EndNames {
-    fn of_place(place: Place) -> Self {
-        match place {
-            Place::Remote(host, service) => Self { host, service, ..Self::default() },
-            Place::Address(address, port) => Self { address: address_name(&address, port), ..Self::default() },
-            Place::Other => Self { address: OTHER.into(), ..Self::default() },
+    fn of_peer(peer: ExternalPeer) -> Self {
+        match peer {
+            ExternalPeer::Remote(host, service) => Self { host, service, ..Self::default() },
+            ExternalPeer::Address(address, port) => Self { address: address_name(&address, port), ..Self::default() },
+            ExternalPeer::Other => Self { address: OTHER.into(), ..Self::default() },
         }
     }
 }
@@ -95,7 +95,7 @@ impl Pipeline {
             request_class: Arc::clone(&info.name),
             side: info.side.name().into(),
             protocol: info.protocol.name().into(),
-            // Whoever made them, calls are this service's.
+            // Calls are this service's, also where the request that made them is not known.
             caller_service: if is_call && key.root.is_some() { Arc::clone(&info.service_name) } else { caller.service },
             caller_class: caller.class,
             callee_service: callee.service,
@@ -129,7 +129,7 @@ impl Pipeline {
                 service: Arc::clone(&info.service_name),
                 ..EndNames::default()
             }),
-            Caller::Remote(place) => EndNames::of_place(self.roots.place(place)),
+            Caller::Remote(peer) => EndNames::of_peer(self.roots.external_peer(peer)),
             Caller::Other => EndNames { service: OTHER.into(), ..EndNames::default() },
         }
     }
@@ -138,7 +138,7 @@ impl Pipeline {
         match callee {
             Callee::Unknown => EndNames::default(),
             Callee::Service(service) => EndNames { service: self.names.service(service), ..EndNames::default() },
-            Callee::Place(place) => EndNames::of_place(self.roots.place(place)),
+            Callee::External(peer) => EndNames::of_peer(self.roots.external_peer(peer)),
         }
     }
 

@@ -16,16 +16,16 @@ use crate::model::{ClassId, Cost, ServiceId, Side, Span};
 
 /// The other end of a span, where that is no class or service of this host, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PlaceId(u32);
+pub struct ExternalPeerId(u64);
 
-impl PlaceId {
+impl ExternalPeerId {
     /// One that found no number of its own.
-    const OTHER: Self = Self(u32::MAX);
+    const OTHER: Self = Self(u64::MAX);
 }
 
-/// What a [`PlaceId`] stands for.
+/// What an [`ExternalPeerId`] stands for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum ExternalPeer {
     /// A host with an agent, and the service there; empty: not known.
     Remote(Arc<str>, Arc<str>),
     /// Address and port; without an address a UNIX socket.
@@ -45,7 +45,7 @@ pub enum Caller {
     /// The program whose calls have this class: for no request, or it is not certain for which.
     Program(ClassId),
     /// A program on another host.
-    Remote(PlaceId),
+    Remote(ExternalPeerId),
     /// Callers without rows of their own.
     Other,
 }
@@ -59,12 +59,12 @@ pub enum Callee {
     /// A service of this host.
     Service(ServiceId),
     /// What is elsewhere.
-    Place(PlaceId),
+    External(ExternalPeerId),
 }
 
 /// Both ends of a span as far as it says itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Ends {
+pub(super) struct SpanEnds {
     /// Of a call: its own program, until the request that made it is known.
     pub(super) caller: Caller,
     pub(super) callee: Callee,
@@ -135,62 +135,77 @@ pub(super) struct Edges {
     open: FxHashMap<ClassId, EdgeSums>,
     limit: usize,
     refused: u64,
-    places: Vec<Place>,
-    place_ids: FxHashMap<Place, PlaceId>,
-    places_limit: usize,
-    places_refused: u64,
+    /// Those with a number, and the number of the first.
+    peers: Vec<ExternalPeer>,
+    first_peer: u64,
+    /// The last window filled the table: it is cleared once that window's rows have their names.
+    was_full: bool,
+    peer_ids: FxHashMap<ExternalPeer, ExternalPeerId>,
+    peers_limit: usize,
+    peers_refused: u64,
 }
 
 impl Edges {
     /// At most so many rows, and one a class for what finds no room; so many other ends elsewhere.
-    pub(super) fn new(limit: usize, places_limit: usize) -> Self {
+    pub(super) fn new(limit: usize, peers_limit: usize) -> Self {
         Self {
             rows: FxHashMap::default(),
             open: FxHashMap::default(),
             limit,
             refused: 0,
-            places: Vec::new(),
-            place_ids: FxHashMap::default(),
-            places_limit,
-            places_refused: 0,
+            peers: Vec::new(),
+            first_peer: 0,
+            was_full: false,
+            peer_ids: FxHashMap::default(),
+            peers_limit,
+            peers_refused: 0,
         }
     }
 
     /// Both ends of a span.
-    pub(super) fn ends(&mut self, span: &Span) -> Ends {
+    pub(super) fn ends(&mut self, span: &Span) -> SpanEnds {
         if span.side == Side::Server {
             let remote = span.remote.as_deref().filter(|remote| remote.end.is_none());
-            let place = remote.map(|remote| Place::Remote(Arc::clone(&remote.host), Arc::clone(&remote.service)));
-            let caller = place.map_or(Caller::Unknown, |place| Caller::Remote(self.place_id(place)));
-            return Ends { caller, ..Ends::default() };
+            let peer = remote.map(|remote| ExternalPeer::Remote(Arc::clone(&remote.host), Arc::clone(&remote.service)));
+            let caller = peer.map_or(Caller::Unknown, |peer| Caller::Remote(self.peer_id(peer)));
+            return SpanEnds { caller, ..SpanEnds::default() };
         }
         let callee = match (span.callee, span.remote.as_deref()) {
             (Some(service), _) => Callee::Service(service),
-            (None, Some(remote)) => {
-                Callee::Place(self.place_id(Place::Remote(Arc::clone(&remote.host), Arc::clone(&remote.service))))
+            (None, Some(remote)) => Callee::External(
+                self.peer_id(ExternalPeer::Remote(Arc::clone(&remote.host), Arc::clone(&remote.service))),
+            ),
+            (None, None) => {
+                Callee::External(self.peer_id(ExternalPeer::Address(Arc::clone(&span.peer), span.peer_port)))
             }
-            (None, None) => Callee::Place(self.place_id(Place::Address(Arc::clone(&span.peer), span.peer_port))),
         };
-        Ends { caller: Caller::Program(span.class), callee, is_call: true }
+        SpanEnds { caller: Caller::Program(span.class), callee, is_call: true }
     }
 
-    fn place_id(&mut self, place: Place) -> PlaceId {
-        if let Some(id) = self.place_ids.get(&place) {
+    fn peer_id(&mut self, peer: ExternalPeer) -> ExternalPeerId {
+        if std::mem::take(&mut self.was_full) {
+            // No number is given twice: charges that wait for their root may have an older one.
+            self.first_peer += self.peers.len() as u64;
+            self.peers.clear();
+            self.peer_ids.clear();
+        }
+        if let Some(id) = self.peer_ids.get(&peer) {
             return *id;
         }
-        if self.places.len() >= self.places_limit {
-            self.places_refused += 1;
-            return PlaceId::OTHER;
+        if self.peers.len() >= self.peers_limit {
+            self.peers_refused += 1;
+            return ExternalPeerId::OTHER;
         }
-        let id = PlaceId(self.places.len() as u32);
-        self.places.push(place.clone());
-        self.place_ids.insert(place, id);
+        let id = ExternalPeerId(self.first_peer + self.peers.len() as u64);
+        self.peers.push(peer.clone());
+        self.peer_ids.insert(peer, id);
         id
     }
 
     /// What a number stands for.
-    pub(super) fn place(&self, id: PlaceId) -> Place {
-        self.places.get(id.0 as usize).cloned().unwrap_or(Place::Other)
+    pub(super) fn peer(&self, id: ExternalPeerId) -> ExternalPeer {
+        let index = id.0.checked_sub(self.first_peer).and_then(|index| usize::try_from(index).ok());
+        index.and_then(|index| self.peers.get(index)).cloned().unwrap_or(ExternalPeer::Other)
     }
 
     /// The class has one span more.
@@ -209,7 +224,7 @@ impl Edges {
             return;
         }
         self.open.entry(charge.class).or_default().move_by(&charge.sums, -1);
-        let Ends { caller, callee, .. } = charge.ends;
+        let SpanEnds { caller, callee, .. } = charge.ends;
         let mut key = EdgeKey { class: charge.class, caller, callee, root: Some(root) };
         if self.rows.len() >= self.limit && !self.rows.contains_key(&key) {
             self.refused += 1;
@@ -218,13 +233,14 @@ impl Edges {
         self.rows.entry(key).or_default().add(&charge.sums);
     }
 
-    /// Ends the window: its rows in a fixed order, with those of what is open.
+    /// Ends the window: its rows in a fixed order, with those of what is open. Name their peers before the next span is reported.
     pub(super) fn take(&mut self) -> Vec<(EdgeKey, EdgeSums)> {
         let key = |class| EdgeKey { class, caller: Caller::Unknown, callee: Callee::Unknown, root: None };
         let open = self.open.drain().filter(|(_, sums)| *sums != EdgeSums::default());
         let mut rows: Vec<(EdgeKey, EdgeSums)> = open.map(|(class, sums)| (key(class), sums)).collect();
         rows.extend(self.rows.drain());
         rows.sort_unstable_by_key(|(key, _)| *key);
+        self.was_full = self.peers.len() >= self.peers_limit;
         rows
     }
 
@@ -232,7 +248,7 @@ impl Edges {
     pub(super) fn table_use(&self) -> [TableUse; 2] {
         [
             TableUse::new(self.rows.len(), self.limit, self.refused),
-            TableUse::new(self.places.len(), self.places_limit, self.places_refused),
+            TableUse::new(self.peers.len(), self.peers_limit, self.peers_refused),
         ]
     }
 }

@@ -19,12 +19,12 @@ use std::sync::Arc;
 use crate::guard::tables::{TableUse, scaled};
 use crate::model::{ClassId, Cost, Names, Nanos, Owner, Span, SpanId};
 use book::Book;
-use edges::{Edges, Ends};
+use edges::{Edges, SpanEnds};
 use names::RootNames;
 use resolution::{Charge, Resolution, SpanRoot};
 
 pub use book::Sums;
-pub use edges::{Callee, Caller, EdgeKey, EdgeSums, Place, PlaceId};
+pub use edges::{Callee, Caller, EdgeKey, EdgeSums, ExternalPeer, ExternalPeerId};
 pub use names::RootId;
 
 /// Most names of roots.
@@ -37,7 +37,7 @@ const REPORTED: usize = 65_536;
 const WAITING: usize = 32_768;
 /// Most rows of edges in a window, and most other ends elsewhere.
 const EDGES: usize = 1024;
-const PLACES: usize = 1024;
+const PEERS: usize = 1024;
 
 /// What a reported span says about its root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +117,7 @@ impl Roots {
 
     /// From here on there are windows, with rows by caller and root.
     pub fn collect_edges(&mut self) {
-        self.edges = Some(Edges::new(scaled(EDGES, self.memory), scaled(PLACES, self.memory)));
+        self.edges = Some(Edges::new(scaled(EDGES, self.memory), scaled(PEERS, self.memory)));
     }
 
     /// Ends a window: what every class had since the last one, by caller and root. Call it when all costs so far were passed
@@ -127,8 +127,8 @@ impl Roots {
     }
 
     /// What the other end of an edge is.
-    pub fn place(&self, id: PlaceId) -> Place {
-        self.edges.as_ref().map_or(Place::Other, |edges| edges.place(id))
+    pub fn external_peer(&self, id: ExternalPeerId) -> ExternalPeer {
+        self.edges.as_ref().map_or(ExternalPeer::Other, |edges| edges.peer(id))
     }
 
     /// What a root is called.
@@ -150,7 +150,7 @@ impl Roots {
         let own = self.names.of_class(names, span.class);
         let sums = Sums { cost: Cost::default(), ..Sums::of(span) };
         self.count(span.class, &sums);
-        let ends = self.edges.as_mut().map_or_else(Ends::default, |edges| edges.ends(span));
+        let ends = self.edges.as_mut().map_or_else(SpanEnds::default, |edges| edges.ends(span));
         let charge = Charge { class: span.class, ends, sums: Sums { cost: charged, ..sums } };
         self.resolution.reported(span.id, link, own, charge, &mut self.found);
         self.place_found();
@@ -186,13 +186,13 @@ impl Roots {
 
     /// Nothing will be known of where this comes from.
     fn rootless(&mut self, class: ClassId, sums: Sums) {
-        self.found.push((RootId::UNKNOWN, Charge { class, ends: Ends::default(), sums }));
+        self.found.push((RootId::UNKNOWN, Charge { class, ends: SpanEnds::default(), sums }));
         self.place_found();
     }
 
     /// Work was charged to a class for a span that is reported already.
     pub fn late(&mut self, span: Option<SpanId>, class: ClassId, cost: Cost) {
-        let charge = Charge { class, ends: Ends::default(), sums: Sums { cost, ..Sums::default() } };
+        let charge = Charge { class, ends: SpanEnds::default(), sums: Sums { cost, ..Sums::default() } };
         self.resolution.late(span, charge, &mut self.found);
         self.place_found();
     }
@@ -244,8 +244,8 @@ impl Roots {
     /// Names, rows, reported spans that are remembered, charges that wait; rows of edges, and other ends elsewhere.
     pub fn table_use(&self) -> [TableUse; 6] {
         let [reported, waiting] = self.resolution.table_use();
-        let [edges, places] = self.edges.as_ref().map(Edges::table_use).unwrap_or_default();
-        [self.names.table_use(), self.book.table_use(), reported, waiting, edges, places]
+        let [edges, peers] = self.edges.as_ref().map(Edges::table_use).unwrap_or_default();
+        [self.names.table_use(), self.book.table_use(), reported, waiting, edges, peers]
     }
 }
 

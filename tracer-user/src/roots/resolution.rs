@@ -6,7 +6,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::RootLink;
 use super::book::Sums;
-use super::edges::{Caller, Ends};
+use super::edges::{Caller, SpanEnds};
 use super::names::RootId;
 use crate::guard::tables::TableUse;
 use crate::model::{ClassId, Nanos, SpanId};
@@ -19,8 +19,8 @@ const PATIENCE: Nanos = 600_000_000_000;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Charge {
     pub(super) class: ClassId,
-    /// Who called whom; not known of work that is charged after the report, before its span is found.
-    pub(super) ends: Ends,
+    /// Caller and callee; not known of work that is charged after the report, before its span is found.
+    pub(super) ends: SpanEnds,
     pub(super) sums: Sums,
 }
 
@@ -31,7 +31,7 @@ impl Charge {
     }
 
     fn called_by(self, caller: Caller) -> Self {
-        Self { ends: Ends { caller, ..self.ends }, ..self }
+        Self { ends: SpanEnds { caller, ..self.ends }, ..self }
     }
 
     /// What its span is to those below it.
@@ -69,14 +69,14 @@ impl SpanRoot {
 
 /// What is known of a reported span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Resolved {
+pub(super) struct ResolvedSpan {
     pub(super) root: SpanRoot,
     /// Who called it, and what it is to those below it.
     caller: Caller,
     caller_below: Caller,
 }
 
-impl Resolved {
+impl ResolvedSpan {
     fn new(root: SpanRoot, charge: &Charge) -> Self {
         Self { root, caller: charge.ends.caller, caller_below: charge.caller_below() }
     }
@@ -92,7 +92,7 @@ struct Waiter {
 
 impl Waiter {
     /// Its charge, now that what is above is known.
-    fn charge_below(&self, above: Resolved) -> Charge {
+    fn charge_below(&self, above: ResolvedSpan) -> Charge {
         let charge = self.charge.called_by(above.caller_below);
         if above.root == SpanRoot::Begins { charge.of_root() } else { charge }
     }
@@ -108,8 +108,8 @@ struct Waiting {
 /// Reported spans, and charges that wait. Both in two generations: when the younger one is full, the older one goes.
 #[derive(Debug)]
 pub(super) struct Resolution {
-    young: FxHashMap<SpanId, Resolved>,
-    old: FxHashMap<SpanId, Resolved>,
+    young: FxHashMap<SpanId, ResolvedSpan>,
+    old: FxHashMap<SpanId, ResolvedSpan>,
     limit: usize,
     forgotten: u64,
     waiting: Waiting,
@@ -136,7 +136,7 @@ impl Resolution {
     }
 
     /// The root of a reported span, if it is known and not forgotten.
-    pub(super) fn known(&self, span: SpanId) -> Option<Resolved> {
+    pub(super) fn known(&self, span: SpanId) -> Option<ResolvedSpan> {
         self.young.get(&span).or_else(|| self.old.get(&span)).copied()
     }
 
@@ -161,14 +161,14 @@ impl Resolution {
             },
         };
         found.push((root.root(), charge));
-        self.resolve(span, Resolved::new(root, &charge), found);
+        self.resolve(span, ResolvedSpan::new(root, &charge), found);
     }
 
     /// A reported span is below another whose root is known.
-    fn below(&mut self, above: Resolved, of: &Waiter, found: &mut Vec<(RootId, Charge)>) {
+    fn below(&mut self, above: ResolvedSpan, of: &Waiter, found: &mut Vec<(RootId, Charge)>) {
         let (root, charge) = (above.root.below(of.own), of.charge_below(above));
         found.push((root.root(), charge));
-        self.resolve(of.span, Resolved::new(root, &charge), found);
+        self.resolve(of.span, ResolvedSpan::new(root, &charge), found);
     }
 
     /// A reported span is charged once more.
@@ -190,8 +190,8 @@ impl Resolution {
     }
 
     /// The root of a span is known: passes it on to all that wait for it.
-    fn resolve(&mut self, span: SpanId, resolved: Resolved, found: &mut Vec<(RootId, Charge)>) {
-        let mut next: SmallVec<[(SpanId, Resolved); 4]> = smallvec![(span, resolved)];
+    fn resolve(&mut self, span: SpanId, resolved: ResolvedSpan, found: &mut Vec<(RootId, Charge)>) {
+        let mut next: SmallVec<[(SpanId, ResolvedSpan); 4]> = smallvec![(span, resolved)];
         while let Some((span, resolved)) = next.pop() {
             self.remember(span, resolved);
             for waiting in [&mut self.waiting, &mut self.waiting_long] {
@@ -207,13 +207,13 @@ impl Resolution {
                     }
                     let (root, charge) = (resolved.root.below(waiter.own), waiter.charge_below(resolved));
                     found.push((root.root(), charge));
-                    next.push((waiter.span, Resolved::new(root, &charge)));
+                    next.push((waiter.span, ResolvedSpan::new(root, &charge)));
                 }
             }
         }
     }
 
-    fn remember(&mut self, span: SpanId, resolved: Resolved) {
+    fn remember(&mut self, span: SpanId, resolved: ResolvedSpan) {
         if self.young.len() >= self.limit / 2 {
             self.forgotten += self.old.len() as u64;
             // The memory of the older generation is that of the next.
@@ -229,7 +229,7 @@ impl Resolution {
         self.given_up += long.len as u64;
         for waiter in long.of.into_values().flatten() {
             found.push((RootId::UNKNOWN, waiter.charge));
-            self.resolve(waiter.span, Resolved::new(SpanRoot::Root(RootId::UNKNOWN), &waiter.charge), found);
+            self.resolve(waiter.span, ResolvedSpan::new(SpanRoot::Root(RootId::UNKNOWN), &waiter.charge), found);
         }
     }
 

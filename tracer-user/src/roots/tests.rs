@@ -171,11 +171,13 @@ fn a_window_has_requests_by_who_called_them_and_by_root() {
     once(key(WORK, Caller::Program(CALL), Some(work)), 1);
     once(key(WORK, Caller::Program(CALL), Some(RootId::UNKNOWN)), 0);
     once(EdgeKey { callee: called, ..key(CALL, Caller::Program(CALL), Some(RootId::UNKNOWN)) }, 0);
-    let named = |of: fn(&EdgeKey) -> Option<PlaceId>| rows.keys().filter_map(of).map(|id| roots.place(id)).next();
-    let caller = named(|key| if let Caller::Remote(place) = key.caller { Some(place) } else { None });
-    assert_eq!(caller, Some(Place::Remote("web-2".into(), "front".into())));
-    let callee = named(|key| if let Callee::Place(place) = key.callee { Some(place) } else { None });
-    assert!(matches!(callee, Some(Place::Address(_, 81))), "{callee:?}");
+    let named = |of: fn(&EdgeKey) -> Option<ExternalPeerId>| {
+        rows.keys().filter_map(of).map(|id| roots.external_peer(id)).next()
+    };
+    let caller = named(|key| if let Caller::Remote(peer) = key.caller { Some(peer) } else { None });
+    assert_eq!(caller, Some(ExternalPeer::Remote("web-2".into(), "front".into())));
+    let callee = named(|key| if let Callee::External(peer) = key.callee { Some(peer) } else { None });
+    assert!(matches!(callee, Some(ExternalPeer::Address(_, 81))), "{callee:?}");
     assert_eq!(rows.len(), 8);
     assert!(roots.take_edges().is_empty());
 }
@@ -211,8 +213,8 @@ fn rows_of_a_window_are_bounded_and_add_up() {
         reported(&mut roots, 4 * number + 1, CALL, RootLink::Named(root), |one| one.peer_port = number as u16);
         reported(&mut roots, 4 * number + 2, WORK, RootLink::Named(root), |_| ());
     }
-    let [.., edges, places] = roots.table_use();
-    assert!(edges.reached > 0 && places.reached > 0 && places.entries <= places.limit, "{edges:?} {places:?}");
+    let [.., edges, peers] = roots.table_use();
+    assert!(edges.reached > 0 && peers.reached > 0 && peers.entries <= peers.limit, "{edges:?} {peers:?}");
     let rows = roots.take_edges();
     assert!(rows.len() as u64 <= edges.limit + 2, "{}", rows.len());
     for class in [CALL, WORK] {
@@ -324,4 +326,23 @@ fn requests_below_one_of_their_own_class_are_no_roots() {
     report(&mut roots, 40, CALL, RootLink::Begins, 0);
     report(&mut roots, 60, A, below(40), 1);
     assert_eq!((row(&roots, A, &named("GET /a")).0, first(&roots)), (4, 3));
+}
+
+#[test]
+fn a_window_that_was_full_of_addresses_leaves_room_in_the_next() {
+    let mut roots = Roots::for_memory(0);
+    roots.collect_edges();
+    for number in 0..2000_u64 {
+        reported(&mut roots, number + 1, CALL, RootLink::Begins, |one| one.peer_port = number as u16);
+    }
+    let peer = |key: &EdgeKey| if let Callee::External(peer) = key.callee { Some(peer) } else { None };
+    let rows = roots.take_edges();
+    let old = rows.iter().filter_map(|(key, _)| peer(key)).min().expect("a call with an address");
+    assert!(matches!(roots.external_peer(old), ExternalPeer::Address(..)));
+    reported(&mut roots, 9000, CALL, RootLink::Begins, |one| one.peer_port = 9000);
+    let rows = roots.take_edges();
+    let new = rows.iter().find_map(|(key, _)| peer(key)).map(|peer| roots.external_peer(peer));
+    assert!(matches!(new, Some(ExternalPeer::Address(_, 9000))), "{new:?}");
+    // A call that waited since the window before has no name, and not another's.
+    assert_eq!(roots.external_peer(old), ExternalPeer::Other);
 }

@@ -16,6 +16,8 @@ use super::go::image::{Image, X86_64};
 use super::maps::{Maps, name};
 use super::{elf, python};
 
+#[cfg(test)]
+mod known_memory;
 mod python_module;
 mod type_name;
 

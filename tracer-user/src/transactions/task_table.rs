@@ -386,7 +386,7 @@ impl TaskTable {
     }
 
     /// A closure is over, and `taker` was woken with its result: if that works for what it was when the closure was spawned, directly or
-    /// through others, the closure served nobody else.
+    /// through others, the closure served no other.
     pub(super) fn took(&mut self, tgid: u32, closure: u64, taker: u64) {
         let (closed, taken_in) = (self.task(tgid, closure), self.task(tgid, taker).now);
         if closed.is_closure

@@ -74,14 +74,14 @@ fn lock(console: SocketAddr, class: &str) -> Result<Option<Vec<String>>> {
     let Some(one) = list(&running, "running").iter().find(hangs) else { return Ok(None) };
     let waits = json(console, &(of("/api/v1/hotspots", SERVICE, class) + "&kind=offcpu&since=30s"))?;
     let Some(most) = list(&waits, "functions").first() else { return Ok(None) };
-    let Some(for_whom) = list(most, "called_by").first() else { return Ok(None) };
-    if !text(for_whom, "function").starts_with("shelf ") {
+    let Some(caller) = list(most, "called_by").first() else { return Ok(None) };
+    if !text(caller, "function").starts_with("shelf ") {
         return Ok(None);
     }
     let share = most["self_share"].as_f64().unwrap_or_default() * 100.0;
     Ok(Some(vec![
         format!("open for {:.0} ms so far, its thread waits for a lock", age(one) * 1e3),
-        format!("{share:.0} % of the class's time off the CPU: {}", text(for_whom, "function")),
+        format!("{share:.0} % of the class's time off the CPU: {}", text(caller, "function")),
         format!("http://{console}/running  {}", page(console, class)),
     ]))
 }

@@ -80,7 +80,7 @@ pub async fn child(shared: &Arc<Shared>, ident: &str) -> io::Result<()> {
     task.await?
 }
 
-/// A closure that nobody waits for: its call is mostly made when the request is answered.
+/// A closure whose result is not awaited: its call is mostly made when the request is answered.
 pub fn forgotten(shared: &Arc<Shared>, ident: &str) {
     let (shared, ident) = (Arc::clone(shared), ident.to_owned());
     tokio::task::spawn_blocking(move || {

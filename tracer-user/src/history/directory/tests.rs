@@ -7,7 +7,7 @@ use super::*;
 use crate::history::parquet_file::{VERSION_KEY, read};
 use crate::history::rows::Identity;
 
-mod budget;
+mod bytes_a_day;
 mod summaries;
 
 /// 2026-11-24T07:00:00Z.

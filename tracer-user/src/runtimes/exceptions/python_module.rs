@@ -95,47 +95,25 @@ impl PythonModules {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
-
     use proptest::prelude::*;
 
+    use super::super::known_memory::KnownMemory;
     use super::*;
 
-    #[derive(Default)]
-    struct Known(HashMap<u64, u8>);
-
-    impl Known {
-        fn put(&mut self, at: u64, bytes: &[u8]) {
-            self.0.extend((at..).zip(bytes.iter().copied()));
-        }
-
-        fn words(&mut self, at: u64, words: &[u64]) {
-            for (n, word) in (0..).zip(words) {
-                self.put(at + 8 * n, &word.to_le_bytes());
-            }
-        }
-
-        /// A string object of ASCII; its text begins at `ascii`.
-        fn string(&mut self, at: u64, text: &str, ascii: u64) {
-            self.words(at, &[1, 0x10, text.len() as u64, 0, 1 << 2 | 1 << 5 | 1 << 6]);
-            self.put(at + ascii, text.as_bytes());
-        }
-    }
-
-    impl ProcessMemory for Known {
-        fn read(&mut self, at: u64, into: &mut [u8]) -> bool {
-            into.iter_mut().zip(at..).all(|(to, at)| self.0.get(&at).map(|byte| *to = *byte).is_some())
-        }
+    /// Puts a string object of ASCII there; its text begins at `ascii`.
+    fn string(memory: &mut KnownMemory, at: u64, text: &str, ascii: u64) {
+        memory.words(at, &[1, 0x10, text.len() as u64, 0, 1 << 2 | 1 << 5 | 1 << 6]);
+        memory.put(at + ascii, text.as_bytes());
     }
 
     /// A class whose dictionary has keys at 0x3000.
-    fn class(ascii: u64) -> Known {
-        let mut memory = Known::default();
+    fn class(ascii: u64) -> KnownMemory {
+        let mut memory = KnownMemory::default();
         memory.words(0x1000 + DICT, &[0x2000]);
         memory.words(0x2000 + KEYS, &[0x3000]);
-        memory.string(0x4000, "__doc__", ascii);
-        memory.string(0x5000, MODULE, ascii);
-        memory.string(0x6000, "shop.errors", ascii);
+        string(&mut memory, 0x4000, "__doc__", ascii);
+        string(&mut memory, 0x5000, MODULE, ascii);
+        string(&mut memory, 0x6000, "shop.errors", ascii);
         memory
     }
 

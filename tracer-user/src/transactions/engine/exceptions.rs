@@ -6,7 +6,7 @@ use tracer_common::event::{DeclaredCall, Op};
 use super::Engine;
 use crate::model::Side;
 use crate::runtimes::exceptions::ThrowingRuntime;
-use crate::transactions::log_line_owner::{LogLineOwner, Occurrence};
+use crate::transactions::held_request::{HeldRequest, ThreadEvent};
 use crate::transactions::open_span::OpenSpan;
 use crate::transactions::slot::Slot;
 use crate::transactions::task_identity::{is_named, is_python};
@@ -58,8 +58,8 @@ impl Engine {
 
     /// The request that the running task of Python holds, as for log lines, unless it is answered.
     fn by_task_of_python(&mut self, call: &DeclaredCall) -> Option<Slot> {
-        let happened = Occurrence { header: call.header, entity: call.entity, counters: call.counters };
-        let LogLineOwner::Request(slot) = self.owner_of(&happened) else { return None };
+        let happened = ThreadEvent { header: call.header, entity: call.entity, counters: call.counters };
+        let HeldRequest::Request(slot) = self.owner_of(&happened) else { return None };
         let live = self.world.spans.get(slot)?;
         (live.end == 0 && live.side == Side::Server).then_some(slot)
     }

@@ -212,7 +212,7 @@ impl Tasks {
     }
 
     /// A thread that runs no task woke one: the closure that it made its last call in is over. Its end wakes the task that waits for its
-    /// result, so that it served nobody else shows there; a closure that serves many ends when nobody waits for it.
+    /// result, so that it served no other task shows there; a closure that serves many ends when none waits for it.
     pub(crate) fn closure_ended(&mut self, world: &mut World, wake: &Wake) {
         let Header { tgid, tid, nanos, .. } = wake.header;
         let Some(thread) = world.thread(tid, tgid, nanos) else { return };

@@ -7,7 +7,7 @@ use tracer_common::runtime::{KIND_NODE, KIND_PYTHON};
 use super::exceptions::goroutine;
 use super::{GET, Host, Limits, OK};
 use crate::model::LogLine;
-use crate::transactions::log_line_owner::LogLineOwner;
+use crate::transactions::held_request::HeldRequest;
 
 impl Host {
     /// A thread writes a line: `r` for a request, with which it is kept; `?` for one of several; `-` for none.
@@ -15,15 +15,15 @@ impl Host {
         let header = Header { kind: Kind::LogWrite as u8, nanos: self.nanos, tgid: 1, tid, ..Header::default() };
         let counters = *self.counters.entry(tid).or_default();
         let write = LogWrite { header, entity: self.entity, counters, ..LogWrite::default() };
-        match self.engine.log_line_owner(&write) {
-            LogLineOwner::Request(slot) => {
+        match self.engine.held_request(&write) {
+            HeldRequest::Request(slot) => {
                 let nanos = self.nanos;
                 let line = LogLine { nanos, file: text.into(), offset: None, bytes: 1, text: None, cut: false };
                 assert!(self.engine.keep_log_line(slot, line));
                 'r'
             }
-            LogLineOwner::Ambiguous => '?',
-            LogLineOwner::NoRequest => '-',
+            HeldRequest::Ambiguous => '?',
+            HeldRequest::NoRequest => '-',
         }
     }
 

@@ -459,7 +459,7 @@ fn what_a_closure_asks_is_for_the_request_of_the_task_that_takes_its_result() {
     tokio.asks_in(CLOSURE, POOLED, "/1/a").asks_in(CLOSURE, POOLED, "/1/b");
     tokio.host.works(POOL, 1000);
     tokio.gives_back(POOL, FIRST).gives_closure(SECOND, NEXT);
-    // Nobody else ever uses this connection.
+    // No other task ever uses this connection.
     tokio.asks_in(NEXT, FRESH, "/2/a").gives_back(POOL, SECOND).answers(SECOND).answers(FIRST);
     let of = |path, parent| linked(path, Grade::Confirmed, parent);
     assert_eq!(tokio.verdicts(), [of("/1/a", "/1"), of("/1/b", "/1"), of("/2/a", "/2")]);

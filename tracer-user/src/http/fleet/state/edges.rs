@@ -1,4 +1,4 @@
-//! Who calls whom on all hosts, for the map of services and for lists of callers and callees.
+//! Callers and callees on all hosts, for the map of services and for lists.
 //!
 //! An edge between two traced ends is in the rows of the end that serves, whichever host the caller is on; one that leads to
 //! something that is not traced is in the rows of the calls.

@@ -285,7 +285,7 @@ impl Wakers {
     /// The task of an operation sent a call; `waits`: the interval it waits in, 0: none.
     pub(crate) fn asked(&mut self, world: &mut World, tasks: &TaskTable, call: Slot, op: &Op, waits: Id) {
         let (tgid, entity, start) = (op.header.tgid, op.entity, op.header.nanos);
-        // Whom a closure wakes is not seen: that it met no other task would prove nothing.
+        // The tasks that a closure wakes are not seen: that it met no other task would prove nothing.
         let is_relay = is_named(entity) && !tasks.serves(tgid, entity) && !tasks.is_closure(tgid, entity);
         if !is_relay || !self.processes.contains_key(&tgid) {
             return;

@@ -1,4 +1,4 @@
-//! The request that a line of a log belongs to, as far as the thread or task that wrote it shows.
+//! The request that a thread or its task holds when it writes a line of a log, or throws an exception.
 
 use tracer_common::event::{Header, ThreadCounters};
 use tracer_common::log_write::LogWrite;
@@ -7,7 +7,7 @@ use super::slot::Slot;
 
 /// What a thread did that may be for a request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Occurrence {
+pub(crate) struct ThreadEvent {
     /// The thread, and when.
     pub(crate) header: Header,
     /// Its task, as operations have it.
@@ -16,19 +16,19 @@ pub(crate) struct Occurrence {
     pub(crate) counters: ThreadCounters,
 }
 
-impl From<&LogWrite> for Occurrence {
+impl From<&LogWrite> for ThreadEvent {
     fn from(write: &LogWrite) -> Self {
         Self { header: write.header, entity: write.entity, counters: write.counters }
     }
 }
 
-/// The request that a line belongs to.
+/// The request that a thread or its task holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogLineOwner {
-    /// For this request: its thread, or its task, holds no other.
+pub enum HeldRequest {
+    /// This one and no other.
     Request(Slot),
-    /// Its thread holds requests, and nothing shows for which of them, or whether for one of them.
+    /// The thread holds several, or may hold one: nothing shows which.
     Ambiguous,
-    /// Its thread or task is not known to hold a request.
+    /// None is known.
     NoRequest,
 }
