@@ -20,7 +20,9 @@ use crate::{
         regs::Regs,
         task::{TASK_DEAD, Task},
     },
-    off_cpu, policy,
+    off_cpu,
+    offsets::AGENT_TGID,
+    policy,
     socket::sent,
     storage::{THREADS, Thread},
     thread_pool,
@@ -128,7 +130,8 @@ pub(crate) fn switch(ctx: BtfTracePointContext) -> i32 {
     // those of some tasks. Charge what was seen; charge the rest when the task is seen next.
     let known = cpu.task == prev.0 as u64;
     cpu.unreported += (!known && cpu.task != 0) as u64;
-    let mut holds = false;
+    let threshold = policy::off_cpu();
+    let mut waits = false;
     match if known { cpu.runs } else { kind(prev) } {
         RUNS_IDLE => cpu.idle += ran as i64,
         RUNS_KERNEL => {
@@ -144,7 +147,7 @@ pub(crate) fn switch(ctx: BtfTracePointContext) -> i32 {
             let exec = prev.exec();
             let before = if known { cpu.exec_in } else { exec.saturating_sub(ran) };
             let used;
-            (used, holds) = leave(prev, exec, before, now.saturating_sub(ran), now, preempt, state);
+            (used, waits) = leave(prev, exec, before, now.saturating_sub(ran), now, threshold, preempt, state);
             cpu.user += used;
             cpu.idle += ran.wrapping_sub(used) as i64;
         }
@@ -158,28 +161,35 @@ pub(crate) fn switch(ctx: BtfTracePointContext) -> i32 {
         cpu.exec_in = next.exec();
     }
     // A thread whose leaving is never reported is found when it comes; skip the search where every switch is reported.
-    if cpu.unreported != 0 && cpu.runs == RUNS_USER {
-        let missed = enter(next, cpu.exec_in, now);
-        cpu.user += missed;
-        cpu.idle -= missed as i64;
+    let search = cpu.unreported != 0;
+    let mut is_back = false;
+    if cpu.runs == RUNS_USER && (search || threshold != 0) {
+        let thread = THREADS.get(next.0, search);
+        if thread.is_null() {
+            // Without a search, most likely it has no record yet.
+            if search {
+                emit::count(Lost::ThreadStorage);
+            }
+        } else {
+            // SAFETY: not null; `next` is about to run here and nowhere else.
+            let thread = unsafe { &mut *thread };
+            if search {
+                let missed = enter(next, thread, cpu.exec_in, now);
+                cpu.user += missed;
+                cpu.idle -= missed as i64;
+            }
+            is_back = threshold != 0 && off_cpu::is_back(thread, threshold, now);
+        }
     }
-    let threshold = policy::off_cpu();
-    if threshold != 0 && (holds || (cpu.runs == RUNS_USER && off_cpu::is_back(next, threshold, now))) {
-        off_cpu::go_on(&ctx);
+    if waits || is_back {
+        off_cpu::go_on(&ctx, now, waits, is_back);
     }
     0
 }
 
-/// `next` begins a slice. Returns what it used in unreported slices since it was last seen, nanoseconds.
+/// `next`, whose record is `thread`, begins a slice. Returns what it used in unreported slices since it was last seen, nanoseconds.
 #[inline(always)]
-fn enter(next: Task, exec: u64, now: u64) -> u64 {
-    let thread = THREADS.get(next.0, true);
-    if thread.is_null() {
-        emit::count(Lost::ThreadStorage);
-        return 0;
-    }
-    // SAFETY: not null; `next` is about to run here and nowhere else.
-    let thread = unsafe { &mut *thread };
+fn enter(next: Task, thread: &mut Thread, exec: u64, now: u64) -> u64 {
     if thread.base_at == 0 {
         first_seen(next, thread, now, exec);
     }
@@ -217,10 +227,20 @@ fn kind(task: Task) -> u64 {
 }
 
 /// `prev` ends a slice that began at `since`; `exec` is what the scheduler charged it so far, and `before` what it had
-/// then. Returns what it used since it was last seen, unreported slices included, nanoseconds; and whether it holds a request and
-/// will run again.
+/// then. Returns what it used since it was last seen, unreported slices included, nanoseconds; and whether a wait of it begins that
+/// is reported from `threshold` nanoseconds on (0 = none is).
 #[inline(always)]
-fn leave(prev: Task, exec: u64, before: u64, since: u64, now: u64, preempt: u8, state: u32) -> (u64, bool) {
+#[expect(clippy::too_many_arguments, reason = "one caller")]
+fn leave(
+    prev: Task,
+    exec: u64,
+    before: u64,
+    since: u64,
+    now: u64,
+    threshold: u64,
+    preempt: u8,
+    state: u32,
+) -> (u64, bool) {
     let thread = THREADS.get(prev.0, true);
     if thread.is_null() {
         emit::count(Lost::ThreadStorage);
@@ -255,7 +275,11 @@ fn leave(prev: Task, exec: u64, before: u64, since: u64, now: u64, preempt: u8, 
     if thread.sent_cookie != 0 || dead || due(thread, cpu, now) {
         report(prev, thread, exec, now, dead as u64);
     }
-    (used, thread.holds != 0 && !dead)
+    let waits = threshold != 0 && thread.holds != 0 && !dead && prev.tgid() != AGENT_TGID.load();
+    if waits {
+        thread.left = now;
+    }
+    (used, waits)
 }
 
 /// Reports what a thread that leaves the CPU has kept, and its counters if it ends, or if they are due. A function of its own, because

@@ -116,15 +116,6 @@ impl Task {
         comm
     }
 
-    /// Type of the file behind descriptor `fd` as `i_mode` has it above 12 bits; 0 = none, or unknown.
-    #[inline(always)]
-    pub(crate) fn file_type(self, fd: u32) -> u8 {
-        if OFF_INODE_MODE.load() == ABSENT || OFF_FILE_INODE.load() == ABSENT {
-            return 0;
-        }
-        (peek(self.inode_of(fd), OFF_INODE_MODE.load()) >> 12) as u8 & 15
-    }
-
     /// The kernel address of the inode behind descriptor `fd`, 0 if there is none or it cannot be read. This kernel has
     /// `OFF_FILE_INODE`.
     #[inline(always)]
@@ -144,14 +135,23 @@ impl Task {
     /// The kernel address of the socket behind descriptor `fd`, 0 if it is not a socket or cannot be read.
     #[inline(always)]
     pub(crate) fn socket_of(self, fd: u32) -> u64 {
-        // SAFETY: `files` is a pointer member; what follows is read by the fault-tolerant helper.
-        let files: u64 = unsafe { load(self.0, OFF_TASK_FILES.load()) };
-        let fdt = peek(files, OFF_FILES_FDT.load());
-        let table = peek(fdt, OFF_FDT_FD.load());
-        let file = peek(table, fd as u64 * 8);
-        let socket = peek(file, OFF_FILE_PRIVATE.load());
-        peek(socket, OFF_SOCKET_SK.load())
+        socket_of_file(self.file_of(fd))
     }
+}
+
+/// Type of the file at kernel address `file` as `i_mode` has it above 12 bits; 0 = none, or unknown.
+#[inline(always)]
+pub(crate) fn type_of_file(file: u64) -> u8 {
+    if OFF_INODE_MODE.load() == ABSENT || OFF_FILE_INODE.load() == ABSENT {
+        return 0;
+    }
+    (peek(peek(file, OFF_FILE_INODE.load()), OFF_INODE_MODE.load()) >> 12) as u8 & 15
+}
+
+/// The kernel address of the socket that the file at kernel address `file` is, 0 if it is none or cannot be read.
+#[inline(always)]
+pub(crate) fn socket_of_file(file: u64) -> u64 {
+    peek(peek(file, OFF_FILE_PRIVATE.load()), OFF_SOCKET_SK.load())
 }
 
 /// Reads a pointer at `base + offset` of kernel memory; 0 when `base` is 0 or it faults.

@@ -8,7 +8,7 @@ pub(crate) mod waking;
 use aya_ebpf::{
     EbpfContext,
     bindings::BPF_F_USER_STACK,
-    helpers::generated::{bpf_get_smp_processor_id, bpf_get_stack, bpf_ktime_get_ns, bpf_probe_read_kernel},
+    helpers::generated::{bpf_get_smp_processor_id, bpf_get_stack, bpf_probe_read_kernel},
     macros::{btf_map, btf_tracepoint, map},
     maps::{PerCpuArray, ProgramArray},
     programs::BtfTracePointContext,
@@ -26,13 +26,13 @@ use crate::{
     arch, bound, emit, interpreter,
     kernel::{
         regs::Regs,
-        task::{TASK_DEAD, Task, peek},
+        task::{Task, peek, socket_of_file, type_of_file},
     },
-    offsets::{AGENT_TGID, OFF_SK_COOKIE},
+    offsets::OFF_SK_COOKIE,
     own_stack, policy, profiler_cost,
     scratch::{ATOMIC, SAMPLE_SCRATCH, SampleScratch},
     stack_rate::{self, StacksTaken},
-    storage::{THREADS, TaskStorage},
+    storage::{TaskStorage, Thread},
     unwind,
 };
 
@@ -72,74 +72,81 @@ static OFF_CPU: ProgramArray = ProgramArray::with_max_entries(1, 0);
 #[map]
 static OFF_CPU_TAKEN: PerCpuArray<StacksTaken> = PerCpuArray::with_max_entries(1, 0);
 
-/// Whether `next`, which is about to run, has a wait to report: one of `threshold` nanoseconds. Forgets a shorter one.
-#[inline(always)]
-pub(crate) fn is_back(next: Task, threshold: u64, now: u64) -> bool {
-    let thread = THREADS.get(next.0, false);
-    if thread.is_null() {
-        return false;
-    }
-    // SAFETY: not null; `next` is about to run here and nowhere else.
-    let thread = unsafe { &mut *thread };
-    if thread.left | thread.woken == 0 {
-        return false;
-    }
-    let is_reported = thread.left != 0 && now.saturating_sub(thread.left) >= threshold;
-    if !is_reported {
-        thread.left = 0;
-        thread.woken = 0;
-    }
-    is_reported
+/// What the program at switches knows of the switch under way: what it looked up already is not looked up again.
+#[repr(C)]
+struct Handed {
+    now: u64,
+    /// Whether a wait of the thread that leaves begins.
+    waits: u64,
+    /// Whether the thread that comes has a wait to report, and its [`Thread::left`] and [`Thread::woken`].
+    is_back: u64,
+    left: u64,
+    woken: u64,
 }
 
-/// Hands the switch under way to the program here; returns if there is none.
+#[map]
+static HANDED: PerCpuArray<Handed> = PerCpuArray::with_max_entries(1, 0);
+
+/// Whether the thread of this record, which is about to run, has a wait to report: one of `threshold` nanoseconds. Forgets a shorter
+/// one.
 #[inline(always)]
-pub(crate) fn go_on(ctx: &BtfTracePointContext) {
-    // SAFETY: the array holds only programs for this hook.
-    unsafe { OFF_CPU.tail_call(ctx, 0) };
+pub(crate) fn is_back(thread: &mut Thread, threshold: u64, now: u64) -> bool {
+    let (left, woken) = (thread.left, thread.woken);
+    if left | woken == 0 {
+        return false;
+    }
+    thread.left = 0;
+    thread.woken = 0;
+    if left == 0 || now.saturating_sub(left) < threshold {
+        return false;
+    }
+    let Some(handed) = HANDED.get_ptr_mut(0) else { return false };
+    // SAFETY: this CPU's element; interrupts are off in the scheduler.
+    unsafe {
+        (*handed).left = left;
+        (*handed).woken = woken;
+    }
+    true
 }
 
-/// hook: tp_btf sched_switch(preempt, prev, next, prev_state), tail-called by [`crate::sched::switch`] if the thread that leaves holds
-/// a request or the one that comes has a wait to report. Emits [`OffCpu`].
+/// Hands the switch under way at `now` to the program here; returns if there is none.
+#[inline(always)]
+pub(crate) fn go_on(ctx: &BtfTracePointContext, now: u64, waits: bool, is_back: bool) {
+    let Some(handed) = HANDED.get_ptr_mut(0) else { return };
+    // SAFETY: this CPU's element, as above; the array holds only programs for this hook.
+    unsafe {
+        (*handed).now = now;
+        (*handed).waits = waits as u64;
+        (*handed).is_back = is_back as u64;
+        OFF_CPU.tail_call(ctx, 0);
+    }
+}
+
+/// hook: tp_btf sched_switch(preempt, prev, next, prev_state), tail-called by [`crate::sched::switch`] if a wait of the thread that
+/// leaves begins or the one that comes has a wait to report. Emits [`OffCpu`].
 #[btf_tracepoint(function = "sched_switch")]
 pub(crate) fn off_cpu(ctx: BtfTracePointContext) -> i32 {
     own_stack::keep(&ctx, &OFF_CPU);
-    let threshold = policy::off_cpu();
-    if threshold == 0 {
-        return 0;
-    }
-    // SAFETY: no argument.
-    let now = unsafe { bpf_ktime_get_ns() };
-    let reported = came(Task(ctx.arg(2)), threshold, now);
-    let walked = went(&ctx, now);
+    let Some(handed) = HANDED.get_ptr(0) else { return 0 };
+    // SAFETY: this CPU's element, written just now.
+    let handed = unsafe { &*handed };
+    let now = handed.now;
+    let reported = handed.is_back != 0 && came(Task(ctx.arg(2)), handed);
+    let walked = handed.waits != 0 && went(&ctx, now);
     if reported || walked {
         profiler_cost::off_cpu(now, walked);
     }
     0
 }
 
-/// The running thread leaves the CPU: notes its wait, if it holds a request; whether its stack was taken.
+/// The running thread leaves the CPU, and a wait begins: notes it; whether its stack was taken.
 #[inline(always)]
 fn went(ctx: &BtfTracePointContext, now: u64) -> bool {
     let prev = Task(ctx.arg(1));
-    if prev.tid() == 0 || prev.is_kernel() || prev.tgid() == AGENT_TGID.load() {
-        return false;
-    }
     let preempt: u8 = ctx.arg(0);
     let state: u32 = ctx.arg(3);
-    if state & TASK_DEAD != 0 {
-        return false;
-    }
-    let thread = THREADS.get(prev.0, false);
-    // SAFETY: looked at only if not null; `prev` is leaving this CPU and runs nowhere else.
-    if thread.is_null() || unsafe { (*thread).holds } == 0 {
-        return false;
-    }
     let sleeps = preempt & 1 == 0 && state != 0;
-    let Some(wait) = left(prev, sleeps, state) else { return false };
-    // SAFETY: as above.
-    unsafe { (*thread).left = now };
-    stack(ctx, prev, wait, now)
+    left(prev, sleeps, state).is_some_and(|wait| stack(ctx, prev, wait, now))
 }
 
 /// `prev` leaves the CPU: notes why.
@@ -154,9 +161,9 @@ fn left(prev: Task, sleeps: bool, state: u32) -> Option<*mut Wait> {
     let nr = regs.nr();
     let in_call = (nr as i64) >= 0 && nr < NO_SYSTEM_CALL as u64;
     // Only what moves bytes by a descriptor needs to know what that is: finding out takes longer than all the rest.
-    let descriptor = regs.arg0() as u32;
-    let file = if sleeps && in_call && arch::names_file(nr as u16) { prev.file_type(descriptor) } else { 0 };
-    let socket = if file == SOCKET { peek(prev.socket_of(descriptor), OFF_SK_COOKIE.load()) } else { 0 };
+    let open = if sleeps && in_call && arch::names_file(nr as u16) { prev.file_of(regs.arg0() as u32) } else { 0 };
+    let file = type_of_file(open);
+    let socket = if file == SOCKET { peek(socket_of_file(open), OFF_SK_COOKIE.load()) } else { 0 };
     // SAFETY: not null; `prev` is leaving this CPU and runs nowhere else.
     unsafe {
         (*wait).sleeps = sleeps as u64;
@@ -230,21 +237,16 @@ fn interpreted(prev: Task, wait: *mut Wait) {
     }
 }
 
-/// `next` runs again: reports its wait if it took `threshold` nanoseconds; whether it did.
+/// `next` runs again: reports its wait; whether it did.
 #[inline(always)]
-fn came(next: Task, threshold: u64, now: u64) -> bool {
-    let (thread, wait) = (THREADS.get(next.0, false), WAITS.get(next.0, false));
-    if thread.is_null() || wait.is_null() {
+fn came(next: Task, handed: &Handed) -> bool {
+    let wait = WAITS.get(next.0, false);
+    if wait.is_null() {
         return false;
     }
+    let (now, left, woken) = (handed.now, handed.left, handed.woken);
     // SAFETY: not null; `next` is about to run here and nowhere else.
     unsafe {
-        let (left, woken) = ((*thread).left, (*thread).woken);
-        (*thread).left = 0;
-        (*thread).woken = 0;
-        if left == 0 || now.saturating_sub(left) < threshold {
-            return false;
-        }
         let woken = match ((*wait).sleeps, woken) {
             (0, _) => left,
             (_, 0) => now,
