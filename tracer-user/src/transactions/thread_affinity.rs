@@ -10,6 +10,8 @@ use crate::model::Nanos;
 
 /// Requests that must stay on their threads, while others are open, before a process is known to keep them there.
 pub(super) const SEEN: u32 = 8;
+/// The same once they seemed to move while records were missing: what moves seldom stays a few times in a row, too.
+pub(super) const SEEN_IN_DOUBT: u32 = 256;
 
 /// What a thread was seen to do with requests.
 #[derive(Clone, Copy, Debug, Default)]
@@ -53,6 +55,11 @@ pub(super) struct Process {
     pub(super) crossed: bool,
     /// A thread that crosses makes calls for the requests it holds: requests move between threads.
     pub(super) moves: bool,
+    /// When that was seen; 0 if it is known of the process's program.
+    pub(super) seen_to_move: Nanos,
+    /// That was seen while records were missing: a connection whose reply is missing pairs its next reply with the call
+    /// before, which another thread may have sent. To be seen again once nothing is missing.
+    pub(super) provisional: bool,
     /// Requests that may be open, until it is known that requests stay.
     pub(super) open: SmallVec<[Slot; 4]>,
     /// Others may be open, too: it was known once that requests stay.
@@ -68,7 +75,11 @@ pub(super) struct Process {
 
 impl Process {
     pub(super) fn is_known(&self) -> bool {
-        self.moves || self.stayed >= SEEN
+        self.moves || self.stays_known()
+    }
+
+    fn stays_known(&self) -> bool {
+        self.stayed >= if self.unjudged == 0 { SEEN } else { SEEN_IN_DOUBT }
     }
 
     /// A thread read a request or sent a call.
@@ -87,10 +98,16 @@ impl Process {
         }
     }
 
+    /// Withdraws that requests move.
+    pub(super) fn withdraw(&mut self, now: Nanos) {
+        (self.moves, self.seen_to_move, self.provisional, self.others_open) = (false, 0, false, true);
+        self.is_doubtful(now);
+    }
+
     /// A request perhaps did not stay, or it only seems so because records are missing: what was seen before proves no
     /// longer that requests stay.
     pub(super) fn is_doubtful(&mut self, now: Nanos) {
-        self.others_open |= self.stayed >= SEEN;
+        self.others_open |= self.stays_known();
         (self.crossed, self.stayed, self.unjudged) = (true, 0, now);
     }
 }
@@ -107,6 +124,13 @@ impl ThreadAffinity {
     /// Use of the table.
     pub(super) fn table_use(&self, limit: usize) -> TableUse {
         TableUse::new(self.processes.len(), limit, self.reached)
+    }
+
+    /// Records were lost after `since`: verdicts of that time are provisional.
+    pub(super) fn lost(&mut self, since: Nanos) {
+        for process in self.processes.values_mut() {
+            process.provisional |= process.moves && process.seen_to_move >= since;
+        }
     }
 
     /// The process has exited.

@@ -18,6 +18,7 @@ impl Engine {
             self.world.losses.begun_until = self.world.losses.begun_until.max(until);
         } else {
             self.world.losses.note(since, until);
+            self.world.processes.affinity.lost(since);
         }
     }
 

@@ -11,6 +11,9 @@
 //! requests and leave them to a pool (a reactor, a selector) cross as well, but make no calls for what they hold; threads
 //! that only read replies send nothing. Neither makes a process doubtful.
 //!
+//! Where records are missing, a thread may share less than it seems. A verdict of such a time holds until nothing has been
+//! missing for a while; then the process is judged again, and many more requests must stay than of a process that is new.
+//!
 //! Only requests that are open at the same time can be mixed up. A call sent while other threads of its process hold
 //! requests waits until enough such requests were seen to stay on their threads, or for a while.
 
@@ -36,7 +39,8 @@ pub(crate) fn requests_move(world: &mut World, tgid: u32) {
         || world.processes.affinity.processes.contains_key(&tgid)
     {
         let process = world.processes.affinity.processes.entry(tgid).or_default();
-        (process.moves, process.open) = (true, SmallVec::new());
+        (process.moves, process.seen_to_move, process.provisional) = (true, 0, false);
+        process.open = SmallVec::new();
     } else {
         world.processes.affinity.reached += 1;
     }
@@ -54,6 +58,7 @@ pub(crate) fn note(world: &mut World, op: &Op) {
 
 /// A thread read a request.
 pub(crate) fn read(world: &mut World, slot: Slot, tgid: u32) {
+    judge_again(world, tgid);
     // Calls of a process without an entry are never sure while others of its requests are open.
     if world.processes.affinity.processes.len() >= world.limits.processes
         && !world.processes.affinity.processes.contains_key(&tgid)
@@ -182,9 +187,9 @@ pub(crate) fn collected(world: &mut World, slot: Slot, by: u32, op: &Op) {
 /// Whether records of the threads are missing since `since`, so that they may share less than it seems: enough for a
 /// doubt about calls of that time, and not for a verdict about the process.
 fn is_unsure(world: &mut World, tgid: u32, threads: [u32; 2], since: Nanos) -> bool {
-    let unsure = threads.into_iter().any(|tid| has_gap(world, tid, since));
     let has_lost = |tid| world.threads.get(tid).is_some_and(|thread| thread.lost_at >= since);
     let lost = threads.iter().any(has_lost);
+    let unsure = threads.into_iter().any(|tid| has_gap(world, tid, since));
     if unsure && let Some(process) = world.processes.affinity.processes.get_mut(&tgid) {
         // A thread that is gone, or has no room, is a weaker doubt than missing records.
         process.crossed = true;
@@ -206,8 +211,32 @@ fn crosses(world: &mut World, tid: u32, tgid: u32) {
     }
     let Some(thread) = world.threads.get_mut(&tid).filter(|thread| thread.tgid == tgid) else { return };
     thread.requests.crosses = true;
-    if thread.requests.moves() {
+    if thread.requests.moves() && !world.processes.affinity.moves(tgid) {
         requests_move(world, tgid);
+        let missing = are_missing(world);
+        if let Some(process) = world.processes.affinity.processes.get_mut(&tgid) {
+            (process.seen_to_move, process.provisional) = (world.now, missing);
+        }
+    }
+}
+
+/// Whether records were lost so lately that what is missing may mislead.
+fn are_missing(world: &World) -> bool {
+    world.losses.cover(world.now) == Some(Evidence::EventsLost)
+}
+
+/// A process whose requests only seemed to move while records were missing is judged again: calls are in doubt until enough
+/// requests stayed.
+fn judge_again(world: &mut World, tgid: u32) {
+    let provisional = world.processes.affinity.processes.get(&tgid).is_some_and(|process| process.provisional);
+    if !provisional || are_missing(world) {
+        return;
+    }
+    if let Some(process) = world.processes.affinity.processes.get_mut(&tgid) {
+        process.withdraw(world.now);
+    }
+    for (_, thread) in world.threads.iter_mut().filter(|(_, thread)| thread.tgid == tgid) {
+        (thread.requests.crosses, thread.requests.collects) = (false, false);
     }
 }
 

@@ -86,6 +86,54 @@ fn a_process_whose_requests_move_stays_so() {
     assert!(spans.iter().all(|(_, verdicts)| verdicts.grade != Grade::Certain && verdicts.parent.is_none()));
 }
 
+/// The request of another connection seems to be answered by another thread, because records are missing.
+fn seems_to_move(host: &mut Host) {
+    host.reads(FIRST, 1, GET).sends(FIRST, 3, DOWN).reads(FIRST, 3, OK).sends(SECOND, 1, OK);
+}
+
+/// Whether the last of `times` calls, each made while another thread holds a request, has its request for certain.
+fn last_is_certain(mut host: Host, times: usize) -> bool {
+    for _ in 0..times {
+        two_at_once(&mut host);
+    }
+    let (calls, _) = judged(&host.finish());
+    calls.last().is_some_and(|(grade, parent, _)| *grade == Grade::Certain && parent.is_some())
+}
+
+#[test]
+fn a_process_that_seemed_to_move_while_records_were_missing_is_judged_again() {
+    for noticed_before in [true, false] {
+        // Until nothing is missing any more, and behind it.
+        let seemed_to_move = |aftermath: Nanos| {
+            let mut host = host(4);
+            two_at_once(&mut host);
+            let before = host.nanos;
+            if noticed_before {
+                host.engine.lost(before, before + 1_000_000);
+            }
+            host.nanos += 500;
+            seems_to_move(&mut host);
+            if !noticed_before {
+                host.engine.world.now = host.nanos;
+                host.engine.lost(before, before + 1_000_000);
+            }
+            host.nanos += aftermath;
+            host
+        };
+        assert!(!last_is_certain(seemed_to_move(0), 400), "still missing, noticed before: {noticed_before}");
+        assert!(!last_is_certain(seemed_to_move(2_000_000), 100), "too few, noticed before: {noticed_before}");
+        assert!(last_is_certain(seemed_to_move(2_000_000), 400), "noticed before: {noticed_before}");
+    }
+}
+
+#[test]
+fn a_loss_long_before_leaves_a_verdict() {
+    let mut host = host(4);
+    host.engine.lost(1, 2);
+    seems_to_move(&mut host);
+    assert!(!last_is_certain(host, 400));
+}
+
 #[test]
 fn a_reactor_that_reads_for_a_pool_leaves_its_threads_certain() {
     let mut host = host(5);
