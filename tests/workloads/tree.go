@@ -1,4 +1,4 @@
-// A server of net/http with a pool of connections: GET /MODE/ID calls /b/ID/kN/dT of the upstream.
+// A server of net/http with a pool of connections: GET /MODE/ID computes for BURN_US and calls /b/ID/kN/dT of the upstream.
 package main
 
 import (
@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -165,8 +166,12 @@ func main() {
 		"direct": direct, "naps": naps, "children": children, "forgotten": forgotten, "worker": worker, "query": query,
 		"command": command,
 	}
+	micros, _ := strconv.Atoi(os.Getenv("BURN_US"))
+	burn := time.Duration(micros) * time.Microsecond
 	http.HandleFunc("/", func(reply http.ResponseWriter, request *http.Request) {
 		words := strings.Split(request.URL.Path, "/")
+		for until := time.Now().Add(burn); time.Now().Before(until); {
+		}
 		modes[words[1]](words[2])
 		io.WriteString(reply, "ok\n")
 	})

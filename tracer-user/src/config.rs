@@ -119,7 +119,7 @@ impl From<Option<WakersFile>> for WatchWakes {
 #[serde(deny_unknown_fields, default)]
 struct RuntimesFile {
     tokio_wakers: Option<WakersFile>,
-    go_ready: bool,
+    go_ready: Option<WakersFile>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -214,7 +214,7 @@ impl Config {
         file.export.apply(&source, &mut config.export)?;
         file.hindsight.apply(&source, &mut config.hindsight)?;
         let RuntimesFile { tokio_wakers, go_ready } = file.runtimes;
-        config.runtimes = Extras { tokio_wakers: tokio_wakers.into(), go_ready };
+        config.runtimes = Extras { tokio_wakers: tokio_wakers.into(), go_ready: go_ready.into() };
         if let Some(names) = &file.tls.libraries {
             config.tls = Libraries::parse(names.get_ref()).map_err(|what| source.wrong(&names.span(), what))?;
         }

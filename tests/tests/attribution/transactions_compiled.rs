@@ -1,18 +1,19 @@
 //! Which request caused which call in compiled applications: Go in three versions, tokio with symbols and without;
 //! verifies every reported edge by an id that the application passed on.
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tracer_tests::agent::Agent;
-use tracer_tests::go::toolchain;
+use tracer_tests::go::{self, toolchain};
 use tracer_tests::load::{self, Request};
 use tracer_tests::process::cpu_s;
 use tracer_tests::spans::{Span, Tail};
 use tracer_tests::truth::{Application, Mode, full, judge, judge_by, score};
 use tracer_tests::workload::{Server, built};
-use tracer_tests::{begin, figure, scratch, wait};
+use tracer_tests::{begin, figure, find, scratch, wait};
 
 /// Go's modes, and their floors.
 fn go_modes() -> [Mode; 6] {
@@ -196,19 +197,27 @@ impl Drop for EndOfLoad<'_> {
     }
 }
 
-/// hyper's client in a process that computes: its calls have no parent, so wake-ups are watched without a switch.
-#[test]
-fn tokio_wakers_on_demand() {
-    let Some(_turn) = begin("transactions_tokio_on_demand", &["cc"]) else { return };
-    let dir = scratch();
-    let upstream = Server::c("origin", dir.path());
-    let agent = Agent::start(dir.path(), &["--nice=-10"]);
-    let name = "tokioondemand";
+/// A process whose calls have no parent while its wake-ups are not watched.
+struct NeedsWakes {
+    name: &'static str,
+    program: PathBuf,
+    /// What it is asked for, and the calls that it makes then.
+    mode: &'static str,
+    calls: usize,
+    /// The probe that sees wake-ups.
+    probe: &'static str,
+}
+
+/// Wake-ups are watched without a switch in a process that needs it: its calls have their parents then, and its CPU its requests.
+fn is_watched_on_demand(dir: &Path, case: &NeedsWakes) {
+    let upstream = Server::c("origin", dir);
+    let agent = Agent::start(dir, &["--nice=-10"]);
+    let NeedsWakes { name, mode, probe, .. } = *case;
     let port = upstream.address.port().to_string();
-    let mut command = Command::new(built("tree-tokio"));
-    let server = Server::start(name, dir.path(), command.env("UPSTREAM_PORT", &port).env("BURN_US", "1000"));
+    let mut command = Command::new(&case.program);
+    let server = Server::start(name, dir, command.env("UPSTREAM_PORT", &port).env("BURN_US", "1000"));
     let ask = |prefix: &str, connections: u64, requests: u64| {
-        let request = |c: u64, r: u64| Request::get(format!("/fetch-naps/{prefix}{c}x{r}"));
+        let request = |c: u64, r: u64| Request::get(format!("/{mode}/{prefix}{c}x{r}"));
         let loads = (0..connections).map(|c| (0..requests).map(|r| request(c, r)).collect()).collect();
         assert!(load::run(server.address, loads).broken().is_empty(), "{prefix}");
     };
@@ -245,7 +254,7 @@ fn tokio_wakers_on_demand() {
     let (cpu, charged_before) = (cpu_s(&process), charged());
     ask("m-", 16, 60);
     let cpu = cpu_s(&process) - cpu;
-    let made = 2 * 16 * 60;
+    let made = case.calls * 16 * 60;
     let mut tail = Tail::new(&agent.transactions);
     let is_end = |span: &Span| span.path.starts_with("/b/m-");
     assert_eq!(tail.until(2 * made, Duration::from_secs(20), is_end), 2 * made, "both ends of every call");
@@ -253,15 +262,35 @@ fn tokio_wakers_on_demand() {
     let share = || (charged() - charged_before) / (cpu - 0.02);
     let is_charged = || (share() >= 0.95).then_some(());
     wait(&format!("the CPU of requests: {:.3} of {cpu:.3} s", share()), Duration::from_secs(20), is_charged);
-    let hits = agent.metrics().sum("tracer_uprobe_hits_total", &[("probe", "tokio_woken")]);
+    let hits = agent.metrics().sum("tracer_uprobe_hits_total", &[("probe", probe)]);
     assert!(hits > 0.0);
     assert!((agent.metrics().sum("tracer_runtime_wakes_processes", &[("state", "watched")]) - 1.0).abs() < 0.1);
     let share = share();
     agent.stop();
     let score = score(&tail.spans, name, "m-");
-    figure("tokio, wake-ups on demand", &format!("{score:?}, CPU of requests {share:.3}"));
+    figure(&format!("{name}, wake-ups on demand"), &format!("{score:?}, CPU of requests {share:.3}"));
     assert_eq!((score.certain_wrong, score.confirmed_wrong), (0, 0), "{score:?}");
     assert!(score.right as f64 >= 0.95 * made as f64, "{score:?}");
+}
+
+/// hyper's client in a process that computes.
+#[test]
+fn tokio_wakers_on_demand() {
+    let Some(_turn) = begin("transactions_tokio_on_demand", &["cc"]) else { return };
+    let dir = scratch();
+    let (name, program) = ("tokioondemand", built("tree-tokio").into());
+    is_watched_on_demand(dir.path(), &NeedsWakes { name, program, mode: "fetch-naps", calls: 2, probe: "tokio_woken" });
+}
+
+/// Goroutines that wait for work on a channel.
+#[test]
+fn go_ready_on_demand() {
+    let toolchain = toolchain("1.27.");
+    let Some(_turn) = begin("transactions_go_on_demand", &["cc", toolchain]) else { return };
+    let dir = scratch();
+    let Some(toolchain) = find(toolchain) else { return };
+    let (name, program) = ("goondemand", go::build(&toolchain, dir.path(), "tree.go", &[]));
+    is_watched_on_demand(dir.path(), &NeedsWakes { name, program, mode: "worker", calls: 1, probe: "go_ready" });
 }
 
 /// Threads of `spawn_blocking` make no operation on a socket: their request shows when they wake its task. Wake-ups are watched

@@ -13,7 +13,7 @@ impl Agent {
     pub(super) fn watch_wakes(&mut self, pipeline: &mut Pipeline) {
         let Some(finder) = &mut self.processes.finder else { return };
         let hits = self.kernel.hits();
-        let probes = [UserProbe::TokioWoken.name(), UserProbe::TokioClosure.name()];
+        let probes = [UserProbe::TokioWoken, UserProbe::TokioClosure, UserProbe::GoReady].map(UserProbe::name);
         let hits = hits.iter().filter(|(probe, _)| probes.contains(probe)).map(|(_, hits)| *hits).sum();
         for (pid, decision) in pipeline.wake_demand.tick(hits, |pid| process_cpu::read(pid).map(|cpu| cpu.own)) {
             match decision {

@@ -20,7 +20,7 @@ pub use frames::{Frame, frames};
 pub use image::Source;
 
 use super::maps::Maps;
-use super::{DetectionState, Found, Place};
+use super::{DetectionState, Found, Place, WatchWakes};
 
 /// The runtime's name.
 const NAME: &str = "go";
@@ -145,7 +145,7 @@ pub fn inspect<S: Source + ?Sized>(file: &S) -> Seen {
 }
 
 /// Detects Go in a process; `None` if there is none.
-pub fn recognise(pid: u32, maps: &Maps, ready: bool) -> Option<Found> {
+pub(super) fn recognise(pid: u32, maps: &Maps, ready: WatchWakes) -> Option<Found> {
     let path = maps.open_by(&maps.exe);
     let bare = Runtime { kind: KIND_GO, ..Runtime::default() };
     let found = |version: Box<str>, state| Found { state, ..Found::known(NAME, version.into(), bare) };
@@ -161,12 +161,12 @@ pub fn recognise(pid: u32, maps: &Maps, ready: bool) -> Option<Found> {
     let place = |probe, offset| Place { probe, file: path.clone(), offset };
     let mut places = vec![place(UserProbe::GoCreated, created)];
     places.extend(program.round_trip.map(|offset| place(UserProbe::GoRoundTrip, offset)));
-    let extra: Vec<Place> =
-        program.ready.filter(|_| ready).map(|at| place(UserProbe::GoReady, at)).into_iter().collect();
-    if ready && extra.is_empty() {
+    let wakes: Vec<Place> = program.ready.map(|at| place(UserProbe::GoReady, at)).into_iter().collect();
+    if ready == WatchWakes::Always && wakes.is_empty() {
         log::warn!("process {pid} runs Go, and where its goroutines go on is not known");
     }
-    Some(Found { runtime: Runtime { at: program.numbers(first), ..bare }, places, extra, ..found })
+    let (extra, on_demand) = ready.split(wakes);
+    Some(Found { runtime: Runtime { at: program.numbers(first), ..bare }, places, extra, on_demand, ..found })
 }
 
 /// The version in the build information.

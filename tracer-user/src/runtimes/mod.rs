@@ -140,13 +140,24 @@ pub enum WatchWakes {
     Always,
 }
 
+impl WatchWakes {
+    /// The probes that show wake-ups: those to attach at once ([`Found::extra`]), and those to attach on demand.
+    fn split(self, probes: Vec<Place>) -> (Vec<Place>, Vec<Place>) {
+        match self {
+            Self::Always => (probes, Vec::new()),
+            Self::OnDemand => (Vec::new(), probes),
+            Self::Never => (Vec::new(), Vec::new()),
+        }
+    }
+}
+
 /// Sources that cost enough not to be used everywhere: their probes fire ten times per request and more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extras {
     /// Which tokio task wakes which.
     pub tokio_wakers: WatchWakes,
     /// Which goroutine makes which ready.
-    pub go_ready: bool,
+    pub go_ready: WatchWakes,
 }
 
 /// Where to attach a probe.

@@ -39,7 +39,7 @@ impl WakesSeen {
             Self::Yes => "which task wakes which is seen, too",
             Self::TooCostly => {
                 "many of its calls have no parent, and to see which task wakes which would cost more than a tenth of its CPU \
-                 (tokio_wakers = \"always\" does so all the same)"
+                 (tokio_wakers or go_ready = true does so all the same)"
             }
         }
     }

@@ -106,11 +106,7 @@ pub(super) fn recognise(pid: u32, maps: &Maps, wakers: WatchWakes) -> Option<Fou
     let closures = closures.into_iter().map(|at| place(UserProbe::TokioClosure, at));
     let wakes = program.wakes.into_iter().map(|at| place(UserProbe::TokioWoken, at));
     let wakes: Vec<Place> = wakes.chain(closures).collect();
-    let (extra, on_demand) = match wakers {
-        WatchWakes::Always => (wakes, Vec::new()),
-        WatchWakes::OnDemand => (Vec::new(), wakes),
-        WatchWakes::Never => (Vec::new(), Vec::new()),
-    };
+    let (extra, on_demand) = wakers.split(wakes);
     let found = Found {
         name: NAME,
         version: program.version.into(),
