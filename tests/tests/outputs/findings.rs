@@ -18,6 +18,7 @@ use tracer_tests::findings::{
 use tracer_tests::process::Process;
 use tracer_tests::workload::Server;
 use tracer_tests::{begin, figure, http, say, scratch, wait};
+use tracer_user::history::rows::FindingRow;
 
 /// Requests a second of each class. Together less than a fifth of a core.
 const RATES: [(&str, f64); 4] = [("/light", 20.0), ("/medium", 10.0), ("/beta", 15.0), ("/alpha", 8.0)];
@@ -56,6 +57,14 @@ impl Receiver {
         });
         Self { address, bodies }
     }
+}
+
+fn text_of<'a>(finding: &'a Value, name: &str) -> &'a str {
+    finding[name].as_str().unwrap_or_else(|| panic!("{name}: {finding}"))
+}
+
+fn number_of(finding: &Value, name: &str) -> u64 {
+    finding[name].as_u64().unwrap_or_else(|| panic!("{name}: {finding}"))
 }
 
 #[test]
@@ -141,6 +150,32 @@ fn a_class_that_costs_half_more_is_named_within_twelve_windows() {
     assert!(load.end() > 500);
     let found = findings(&agent);
     agent.stop();
+    // What was published is in the history, a row for each class.
+    let rows = crate::history::rows::<FindingRow>(&history);
+    for one in &found {
+        let of = |row: &&FindingRow| &*row.event == "opened" && Some(row.id) == one["id"].as_u64();
+        let rows: Vec<&FindingRow> = rows.iter().filter(of).collect();
+        let classes = one["request_classes"].as_array().expect("classes");
+        assert_eq!(rows.len(), classes.len().max(1), "{one}: {rows:?}");
+        for row in rows {
+            let is_named = if classes.is_empty() {
+                row.request_class.is_empty()
+            } else {
+                classes.contains(&(*row.request_class).into())
+            };
+            assert!(is_named, "{one}: {row:?}");
+            assert_eq!(
+                (&*row.finding, &*row.service_name),
+                (text_of(one, "kind"), text_of(one, "service_name")),
+                "{row:?}"
+            );
+            assert_eq!(
+                (row.since_ns, row.found_ns),
+                (number_of(one, "since_ns"), number_of(one, "found_ns")),
+                "{row:?}"
+            );
+        }
+    }
     // The same from the files, by the same analysis.
     let config = dir.path().join("tracer.toml");
     let text = |path: &Path| path.to_str().expect("text").to_owned();

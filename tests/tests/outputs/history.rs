@@ -24,7 +24,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-fn rows<R: HistoryRow>(dir: &Path) -> Vec<R> {
+pub(crate) fn rows<R: HistoryRow>(dir: &Path) -> Vec<R> {
     let files = files(&dir.join(format!("kind={}", R::KIND)));
     files.iter().flat_map(|path| parquet_file::read(File::open(path).expect("a file")).expect("a whole file")).collect()
 }

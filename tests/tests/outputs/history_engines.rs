@@ -12,7 +12,7 @@ use tracer_tests::go::unpacked;
 use tracer_tests::workload::source;
 use tracer_tests::{begin, figure, scratch};
 use tracer_user::history::directory::{Directory, Options, RealDisk};
-use tracer_user::history::rows::{ClassRow, EdgeRow, GoalRow, HostRow, Seconds, WindowRows};
+use tracer_user::history::rows::{ClassRow, EdgeRow, FindingRow, GoalRow, HostRow, Seconds, WindowRows};
 use tracer_user::history::status::Status;
 
 /// 2026-11-24T07:00:00Z.
@@ -105,8 +105,36 @@ fn window(nth: u64) -> WindowRows {
         goals: vec![goal],
         host: HostRow { start_ns, length_s: 10.0, host: Arc::clone(&host), cores: 2.0, ..HostRow::default() },
         classes: CLASSES.iter().enumerate().map(class).collect(),
+        findings: findings(nth, start_ns, &host),
         ..WindowRows::default()
     }
+}
+
+/// Windows in which something was found. It is published two windows later, and its end one later.
+const FOUND: std::ops::Range<u64> = 12..20;
+
+fn findings(nth: u64, start_ns: u64, host: &Arc<str>) -> Vec<FindingRow> {
+    let at = |nth: u64| (START_S + nth * 3600 / WINDOWS_AN_HOUR) * 1_000_000_000;
+    let (event, until_ns) = match nth {
+        _ if nth == FOUND.start + 2 => ("opened", 0),
+        _ if nth == FOUND.end + 1 => ("ended", at(FOUND.end)),
+        _ => return Vec::new(),
+    };
+    let row = FindingRow {
+        start_ns,
+        host: Arc::clone(host),
+        id: 1,
+        event: event.into(),
+        finding: "application_change".into(),
+        service_name: "shop".into(),
+        since_ns: at(FOUND.start),
+        until_ns,
+        found_ns: at(FOUND.start + 2),
+        ..FindingRow::default()
+    };
+    // A change of the load says nothing of costs, and it lasts.
+    let load = FindingRow { id: 2, finding: "workload_change".into(), until_ns: 0, ..row.clone() };
+    vec![FindingRow { request_class: "GET /cart".into(), ..row.clone() }, row, load]
 }
 
 /// Statements, in their order.
@@ -136,8 +164,8 @@ impl Engine {
         serde_json::from_slice(&done.stdout).expect("rows")
     }
 
-    /// Asks for days, classes and medians, tiers, callers and goals, and compares with what was written.
-    fn check(&self, [by_day, by_class, medians, by_tier, by_caller, goals]: [&str; 6]) {
+    /// Asks for days, classes and medians, tiers, callers, goals and clean windows, and compares with what was written.
+    fn check(&self, [by_day, by_class, medians, by_tier, by_caller, goals, clean]: [&str; 7]) {
         let dir = scratch();
         let history = write_history(dir.path());
         let ask = |statement: &str| self.ask(&statement.replace("DIR", &history));
@@ -203,6 +231,17 @@ impl Engine {
             let share = number(&row[2]) / (number(&row[2]) + number(&row[3]));
             assert!((number(&row[4]) - share).abs() < 1e-9, "{row:?}");
         }
+
+        // Windows without a finding.
+        let rows = ask(clean);
+        assert_eq!(rows.len(), CLASSES.len(), "{rows:?}");
+        for row in &rows {
+            let index = CLASSES.iter().position(|class| Some(class.0) == row[0].as_str()).expect("a class");
+            let in_findings: u64 = FOUND.map(|nth| requests(index, nth)).sum();
+            assert!(in_findings > 0, "{row:?}");
+            assert_eq!(number(&row[1]), (all(index) - in_findings) as f64, "{row:?}");
+            assert!((number(&row[2]) - CLASSES[index].1).abs() < 1e-6, "{row:?}");
+        }
         let sum: u64 = (0..CLASSES.len()).map(all).sum();
         figure("history engines", &format!("{sum} requests in {} windows and 2 days", HOURS * WINDOWS_AN_HOUR));
     }
@@ -247,7 +286,7 @@ fn parts() -> (String, &'static str) {
     (format!("{before}{after}"), part)
 }
 
-fn six<'a>(found: &[&'a str]) -> [&'a str; 6] {
+fn seven<'a>(found: &[&'a str]) -> [&'a str; 7] {
     found.try_into().unwrap_or_else(|_| panic!("statements of the document: {found:#?}"))
 }
 
@@ -256,12 +295,12 @@ fn duckdb_reads_windows_and_days_by_the_documented_statements() {
     let library = unpacked("duckdb-", "duckdb/__init__.py");
     let Some(_turn) = begin("history engines", &["python3", library]) else { return };
     let (document, _) = parts();
-    Engine { library, script: "duckdb_query.py" }.check(six(&statements(&document)));
+    Engine { library, script: "duckdb_query.py" }.check(seven(&statements(&document)));
 }
 
 #[test]
 fn clickhouse_reads_windows_and_days_by_the_documented_statements() {
     let library = unpacked("chdb-core-", "chdb/__init__.py");
     let Some(_turn) = begin("history engines", &["python3", library]) else { return };
-    Engine { library, script: "clickhouse_query.py" }.check(six(&statements(parts().1)));
+    Engine { library, script: "clickhouse_query.py" }.check(seven(&statements(parts().1)));
 }

@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use super::durations::Durations;
 use super::identity::Identities;
 use super::recent::{Point, Recent, WINDOWS};
-use super::rows::{ClassRow, EdgeRow, GoalRow, HostRow, Identity, ServiceRow, WindowRows};
+use super::rows::{ClassRow, EdgeRow, FindingRow, GoalRow, HostRow, Identity, ServiceRow, WindowRows};
 use crate::analysis::window::{ClassWindow, STRATA, ServiceWindow, Window};
 use crate::model::{
     ClassId, ClassInfo, Cost, Grade, HostCpu, Names, Nanos, Owner, ProtocolId, ServiceId, Side, Sink, Span, SpanId,
@@ -160,6 +160,13 @@ impl Collector {
         let Some(rows) = &mut self.rows else { return };
         (rows.host.edge_rows, rows.host.goal_rows) = (edges.len() as u64, goals.len() as u64);
         (rows.edges, rows.goals) = (edges, goals);
+    }
+
+    /// Adds findings that were published or ended with the window that was ended last.
+    pub fn add_findings(&mut self, findings: Vec<FindingRow>) {
+        if let Some(rows) = &mut self.rows {
+            rows.findings = findings;
+        }
     }
 
     /// Whether the first window has begun.

@@ -17,7 +17,7 @@ use self::summaries::HourlySums;
 use super::journal;
 use super::layout;
 use super::parquet_file::{self, Builder};
-use super::rows::{ClassRow, EdgeRow, GoalRow, HistoryRow, HostRow, KINDS, ServiceRow, WindowRows};
+use super::rows::{ClassRow, EdgeRow, FindingRow, GoalRow, HistoryRow, HostRow, KINDS, ServiceRow, WindowRows};
 use super::status::Status;
 use super::summary::Sum;
 use super::uploads::{Uploads, Version};
@@ -281,6 +281,7 @@ impl Directory {
         let mut hosts = builder::<HostRow>()?;
         let (mut classes, mut services) = (builder::<ClassRow>()?, builder::<ServiceRow>()?);
         let (mut edges, mut goals) = (builder::<EdgeRow>()?, builder::<GoalRow>()?);
+        let mut findings = builder::<FindingRow>()?;
         let mut hours = complete.then(HourlySums::new);
         for window in windows.by_ref() {
             hosts.push(&window.host).map_err(io::Error::other)?;
@@ -288,6 +289,7 @@ impl Directory {
             push_all(&mut services, &window.services)?;
             push_all(&mut edges, &window.edges)?;
             push_all(&mut goals, &window.goals)?;
+            push_all(&mut findings, &window.findings)?;
             if let Some(hours) = &mut hours {
                 hours.window(&window);
             }
@@ -297,6 +299,7 @@ impl Directory {
         self.store(services, stem)?;
         self.store(edges, stem)?;
         self.store(goals, stem)?;
+        self.store(findings, stem)?;
         self.store(hosts, stem)?;
         if let Some(hours) = hours {
             self.add_hours(stem, &hours)?;

@@ -5,11 +5,15 @@
 
 use flate2::Crc;
 
-use super::rows::{ClassRow, ColumnType, EdgeRow, GoalRow, HistoryRow, HostRow, ServiceRow, Value, WindowRows};
+use super::rows::{
+    ClassRow, ColumnType, EdgeRow, FindingRow, GoalRow, HistoryRow, HostRow, ServiceRow, Value, WindowRows,
+};
 
 /// Opens every journal of this version.
-pub(super) const HEADER: &[u8] = b"tracer history journal 3\n";
-/// Those of earlier agents: without edges and goals; and without services, too. Columns that were added are missing in both.
+pub(super) const HEADER: &[u8] = b"tracer history journal 4\n";
+/// Those of earlier agents: without findings; without edges and goals, too; and without services. Columns that were added are missing
+/// in the last two.
+const HEADER_3: &[u8] = b"tracer history journal 3\n";
 const HEADER_2: &[u8] = b"tracer history journal 2\n";
 const HEADER_1: &[u8] = b"tracer history journal 1\n";
 /// Bytes before the rows of a window.
@@ -23,6 +27,7 @@ pub(super) fn encode(window: &WindowRows) -> Vec<u8> {
     put_rows(&window.services, &mut bytes);
     put_rows(&window.edges, &mut bytes);
     put_rows(&window.goals, &mut bytes);
+    put_rows(&window.findings, &mut bytes);
     let length = (bytes.len() - PREFIX) as u32;
     let sum = checksum(&bytes[PREFIX..]);
     bytes[..4].copy_from_slice(&length.to_le_bytes());
@@ -34,10 +39,11 @@ pub(super) fn encode(window: &WindowRows) -> Vec<u8> {
 pub(super) fn decode(bytes: &[u8]) -> Option<Windows<'_>> {
     if HEADER.starts_with(bytes) {
         // Killed before the first window was there.
-        return Some(Windows { rest: &[], torn: false, version: JournalVersion::Third });
+        return Some(Windows { rest: &[], torn: false, version: JournalVersion::Fourth });
     }
     let windows = |header, version| bytes.strip_prefix(header).map(|rest| Windows { rest, torn: false, version });
-    windows(HEADER, JournalVersion::Third)
+    windows(HEADER, JournalVersion::Fourth)
+        .or_else(|| windows(HEADER_3, JournalVersion::Third))
         .or_else(|| windows(HEADER_2, JournalVersion::Second))
         .or_else(|| windows(HEADER_1, JournalVersion::First))
 }
@@ -48,6 +54,7 @@ enum JournalVersion {
     First,
     Second,
     Third,
+    Fourth,
 }
 
 impl JournalVersion {
@@ -55,7 +62,7 @@ impl JournalVersion {
         match self {
             Self::First => R::FIRST,
             Self::Second => R::SECOND,
-            Self::Third => R::COLUMNS.len(),
+            Self::Third | Self::Fourth => R::COLUMNS.len(),
         }
     }
 }
@@ -98,7 +105,8 @@ impl Windows<'_> {
         let services: Vec<ServiceRow> = rows(&mut payload, self.version, JournalVersion::Second)?;
         let edges: Vec<EdgeRow> = rows(&mut payload, self.version, JournalVersion::Third)?;
         let goals: Vec<GoalRow> = rows(&mut payload, self.version, JournalVersion::Third)?;
-        payload.is_empty().then_some(WindowRows { host, classes, services, edges, goals })
+        let findings: Vec<FindingRow> = rows(&mut payload, self.version, JournalVersion::Fourth)?;
+        payload.is_empty().then_some(WindowRows { host, classes, services, edges, goals, findings })
     }
 }
 
@@ -243,7 +251,10 @@ mod tests {
             EdgeRow { start_ns, caller_service: "front".into(), count: -3, cpu_s: Seconds(-0.5), ..EdgeRow::default() };
         let goal = GoalRow { start_ns, service_class: "gold".into(), attained: 9, goal_s: 0.04, ..GoalRow::default() };
         let classes = vec![class.clone(), ClassRow { errors: 1, ..class }];
-        WindowRows { host, classes, services: vec![service], edges: vec![edge], goals: vec![goal] }
+        let finding =
+            FindingRow { start_ns, service_name: "shop".into(), until_ns: 9, confidence: 0.9, ..FindingRow::default() };
+        let (services, edges, goals, findings) = (vec![service], vec![edge], vec![goal], vec![finding]);
+        WindowRows { host, classes, services, edges, goals, findings }
     }
 
     fn read(bytes: &[u8]) -> (Vec<WindowRows>, bool) {
@@ -312,7 +323,17 @@ mod tests {
             ..WindowRows::default()
         };
         assert_eq!((windows, torn), (vec![second], false));
-        assert!(read(HEADER_1) == (Vec::new(), false) && read(HEADER_2) == (Vec::new(), false));
+        for header in [HEADER_1, HEADER_2, HEADER_3] {
+            assert_eq!(read(header), (Vec::new(), false));
+        }
+
+        // As the fourth, without the number of findings.
+        let third = WindowRows { findings: Vec::new(), ..window };
+        let payload = encode(&third).split_off(PREFIX);
+        let payload = &payload[..payload.len() - 1];
+        let prefix = [(payload.len() as u32).to_le_bytes(), checksum(payload).to_le_bytes()].concat();
+        let (windows, torn) = read(&[HEADER_3, &prefix, payload].concat());
+        assert_eq!((windows, torn), (vec![third], false));
     }
 
     #[test]
@@ -330,7 +351,7 @@ mod tests {
                 assert_eq!((read.len(), torn), (whole, true), "{at}");
             }
         }
-        assert!(decode(b"tracer history journal 4\n").is_none());
+        assert!(decode(b"tracer history journal 5\n").is_none());
         assert!(decode(b"something else").is_none());
         // A right checksum over nonsense: counts and lengths beyond the end.
         for payload in [vec![0xff; 40], vec![0; 3], [vec![0; 200], vec![0xff; 9]].concat()] {

@@ -1,4 +1,4 @@
-//! What the history keeps of one window: a row per request class, per service, per edge and per goal, and one of the host. The
+//! What the history keeps of one window: a row per request class, per service, per edge, per goal and per finding, and one of the host. The
 //! fields are the columns of the files, by the same names. Sums are over the requests that finished in the window; times are
 //! seconds.
 
@@ -472,6 +472,42 @@ row! {
     } added {} newest {}
 }
 
+row! {
+    /// A finding that was published, or ended, at the end of one window: a row for each class that it names.
+    FindingRow, "findings", {
+        /// Start of the window, nanoseconds since the epoch.
+        start_ns: u64,
+        /// Its length.
+        length_s: f64,
+        /// Name of the host.
+        host: Arc<str>,
+        /// Its number in the agent's run.
+        id: u64,
+        /// `opened` or `ended`.
+        event: Arc<str>,
+        /// `anomaly`, `application_change`, `workload_change` or `environment`.
+        finding: Arc<str>,
+        /// Where; empty: the whole host.
+        service_name: Arc<str>,
+        /// A class that changed; empty: all.
+        request_class: Arc<str>,
+        /// `cpu`, `blocked`, `downstream`, `queue`, `load`, `attribution` or `environment`.
+        resource: Arc<str>,
+        /// The more precise cause, in words; may be empty.
+        cause: Arc<str>,
+        /// Start of the first changed window.
+        since_ns: u64,
+        /// End of the last; 0 while it lasts.
+        until_ns: u64,
+        /// End of the window in which it was found.
+        found_ns: u64,
+        /// Cost after ÷ cost before.
+        change_ratio: f64,
+        /// 0 to 1.
+        confidence: f64,
+    } added {} newest {}
+}
+
 /// Everything of one closed window.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WindowRows {
@@ -485,10 +521,13 @@ pub struct WindowRows {
     pub edges: Vec<EdgeRow>,
     /// What service classes reached.
     pub goals: Vec<GoalRow>,
+    /// Findings that were published or ended.
+    pub findings: Vec<FindingRow>,
 }
 
 /// Names of the tables.
-pub const KINDS: [&str; 5] = [ClassRow::KIND, HostRow::KIND, ServiceRow::KIND, EdgeRow::KIND, GoalRow::KIND];
+pub const KINDS: [&str; 6] =
+    [ClassRow::KIND, HostRow::KIND, ServiceRow::KIND, EdgeRow::KIND, GoalRow::KIND, FindingRow::KIND];
 /// Those that verdicts are made from.
 pub const VERDICT_KINDS: [&str; 3] = [ClassRow::KIND, HostRow::KIND, ServiceRow::KIND];
 

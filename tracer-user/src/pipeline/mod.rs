@@ -15,6 +15,7 @@ use tracer_common::event::{Header, Kind, SAMPLE_KERNEL_THREAD, ThreadCounters};
 use tracer_common::policy::CapturePolicy;
 
 use crate::analysis::activity::Activity;
+use crate::analysis::announced::AnnouncedFindings;
 use crate::analysis::detector::Detector;
 use crate::classes::{Bounds, Classifier};
 use crate::config::Config;
@@ -167,6 +168,8 @@ pub struct Pipeline {
     pub roots: Roots,
     /// What changes between them mean.
     pub detector: Detector,
+    /// Findings that have rows in the history.
+    findings_kept: AnnouncedFindings,
     writers: Vec<Box<dyn SpanWriter>>,
     /// Chooses what they get; `None`: everything.
     tail: Option<TailSampling>,
@@ -274,6 +277,7 @@ impl Pipeline {
             wake_demand: WakeDemand::default(),
             roots: Roots::for_memory(memory),
             detector: Detector::new(config.analysis.detector.clone()),
+            findings_kept: AnnouncedFindings::default(),
             writers: Vec::new(),
             tail: TailSampling::new(&config.export, memory),
             not_written: 0,

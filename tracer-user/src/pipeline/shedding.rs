@@ -248,6 +248,7 @@ impl Pipeline {
         }
         self.learn_activity(window.start_ns);
         self.detector.push(&window);
+        self.add_finding_rows(&window);
         self.metrics
             .set_findings(&finding::FindingKind::ALL.map(|kind| (kind.name(), self.detector.opened()[kind as usize])));
     }

@@ -1,10 +1,12 @@
-//! Rows of a window that other parts of the pipeline count: callers and callees, and what service classes reached.
+//! Rows of a window that other parts of the pipeline know: callers and callees, what service classes reached, and findings.
 
 use std::sync::Arc;
 
 use super::Pipeline;
+use crate::analysis::announced::FindingEvent;
+use crate::analysis::finding::Finding;
 use crate::analysis::window::Window;
-use crate::history::rows::{EdgeRow, GoalRow, Seconds};
+use crate::history::rows::{EdgeRow, FindingRow, GoalRow, Seconds};
 use crate::metrics::{GoalKey, GoalSums};
 use crate::model::{ProtocolId, Side};
 use crate::roots::{Callee, Caller, EdgeKey, EdgeSums, ExternalPeer, RowRoot};
@@ -75,6 +77,22 @@ impl Pipeline {
         });
         let goals = goals.collect();
         self.history.add_rows(edges, goals);
+    }
+
+    /// Adds the findings that were published or ended with a window that has just ended. Findings of earlier runs have their rows.
+    pub(super) fn add_finding_rows(&mut self, window: &Window) {
+        let Some(host) = self.history.rows_of() else { return };
+        let mut rows = Vec::new();
+        self.findings_kept.news(self.detector.own_findings(), |event, finding| {
+            rows.extend(finding_rows(event, finding).map(|row| FindingRow {
+                start_ns: window.start_ns,
+                length_s: window.length_s,
+                host: Arc::clone(&host),
+                ..row
+            }));
+            true
+        });
+        self.history.add_findings(rows);
     }
 
     /// Declared calls are parts of requests, which have rows: they have none, as in the table of classes.
@@ -162,4 +180,25 @@ impl Pipeline {
             ..GoalRow::default()
         }
     }
+}
+
+/// A row for each class that a finding names; one, without a class, where it names none.
+fn finding_rows(event: FindingEvent, finding: &Finding) -> impl Iterator<Item = FindingRow> {
+    let row = FindingRow {
+        id: finding.id,
+        event: event.name().into(),
+        finding: finding.kind.name().into(),
+        service_name: finding.service_name.as_str().into(),
+        resource: finding.resource.into(),
+        cause: finding.cause.words().into(),
+        since_ns: finding.since_ns,
+        until_ns: finding.until_ns.unwrap_or(0),
+        found_ns: finding.opened_ns,
+        change_ratio: finding.change_ratio,
+        confidence: finding.confidence,
+        ..FindingRow::default()
+    };
+    let names = finding.request_classes.iter().map(String::as_str);
+    let none = finding.request_classes.is_empty().then_some("");
+    names.chain(none).map(move |name| FindingRow { request_class: name.into(), ..row.clone() })
 }
