@@ -4,15 +4,15 @@
 //! there. Each writes its results as lines of JSON; this makes a table of them, and a CSV file of all rows.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use serde_json::Value;
 
 use crate::attribution::{self, AttributionRow};
 use crate::build_ebpf::Way;
-use crate::kernel_tests::{self, Selection};
+use crate::kernel_tests::{self, KernelTestFile, Selection};
 use crate::shell;
 use crate::tally::Tally;
 use crate::test;
@@ -30,6 +30,12 @@ pub(crate) struct Options {
     /// Write docs/attribution-results.csv and the summary beside it; with --costs the table in docs/benchmarks.md.
     #[arg(long)]
     docs: bool,
+    /// Run only these tests (names as `FILE::TEST`); may be repeated.
+    #[arg(long, value_name = "FILE::TEST", conflicts_with = "costs")]
+    only: Vec<String>,
+    /// Add what cases find to this file and keep it: a long measurement can be made in parts, and the table is of all of them.
+    #[arg(long, value_name = "FILE", conflicts_with = "costs")]
+    scores: Option<PathBuf>,
 }
 
 /// Cost measurements: programs of tests, the test, and the call mode that hits its probes most.
@@ -60,7 +66,11 @@ const SECONDS: u32 = 2400;
 pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     let (tracer, root) = test::ready(way)?;
     let dir = tempfile::Builder::new().prefix("tracer-transactions-").tempdir().context("cannot create a directory")?;
-    let file = dir.path().join("scores");
+    let file = match &options.scores {
+        // Cases run in another directory.
+        Some(file) => std::path::absolute(file).with_context(|| format!("not a path: {}", file.display()))?,
+        None => dir.path().join("scores"),
+    };
     let mut tally = Tally::default();
     let mut cases = Vec::new();
     for tests in kernel_tests::build(&Selection::All)? {
@@ -71,7 +81,17 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
             cases.push((tests, None));
         }
     }
+    for name in &options.only {
+        let known =
+            |(tests, _): &(KernelTestFile, _)| name.split_once("::").is_some_and(|(file, _)| file == tests.name);
+        ensure!(cases.iter().any(known), "no test of transactions: {name}; names are like transactions::java_pools");
+    }
     for (tests, case) in cases {
+        let named = options.only.iter().filter_map(|name| name.split_once("::"));
+        let only: Vec<&str> = named.filter(|(file, _)| *file == tests.name).map(|(_, test)| test).collect();
+        if only.is_empty() && !options.only.is_empty() {
+            continue;
+        }
         let mut command = root.command("env");
         command.arg(format!("TRACER_BIN={}", tracer.display()));
         command.arg(format!("TRACER_TRUTH_FILE={}", file.display()));
@@ -80,13 +100,13 @@ pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
         if options.full {
             command.arg("TRACER_TRUTH=full");
         }
-        let only = case.map(|(_, test, _)| test);
+        let only = case.map_or(only, |(_, test, _)| vec![test]);
         if let Some((_, _, mode)) = case {
             // Of full size, because what fits in CI leaves out some.
             command.args(["TRACER_TRUTH=full", "TRACER_TRUTH_COSTS=1"]).arg(format!("TRACER_TRUTH_MODE={mode}"));
         }
         command.arg("timeout").arg("--kill-after=10").arg(SECONDS.to_string());
-        command.arg(&tests.program).args(["--test-threads=1", "--nocapture"]).args(tests.arguments(only.as_slice()));
+        command.arg(&tests.program).args(["--test-threads=1", "--nocapture"]).args(tests.arguments(&only));
         tally.run(command.current_dir(shell::root().join("tests")), &tests.name)?;
     }
     let lines = lines(&file)?;
