@@ -10,7 +10,7 @@ use crate::model::Nanos;
 
 /// Requests that must stay on their threads, while others are open, before a process is known to keep them there.
 pub(super) const SEEN: u32 = 8;
-/// The same once they seemed to move while records were missing: what moves seldom stays a few times in a row, too.
+/// The same once a verdict that they move was withdrawn: what moves seldom stays a few times in a row, too.
 pub(super) const SEEN_IN_DOUBT: u32 = 256;
 
 /// What a thread was seen to do with requests.
@@ -60,6 +60,8 @@ pub(super) struct Process {
     /// That was seen while records were missing: a connection whose reply is missing pairs its next reply with the call
     /// before, which another thread may have sent. To be seen again once nothing is missing.
     pub(super) provisional: bool,
+    /// Such a verdict was withdrawn.
+    pub(super) withdrawn: bool,
     /// Requests that may be open, until it is known that requests stay.
     pub(super) open: SmallVec<[Slot; 4]>,
     /// Others may be open, too: it was known once that requests stay.
@@ -79,7 +81,7 @@ impl Process {
     }
 
     fn stays_known(&self) -> bool {
-        self.stayed >= if self.unjudged == 0 { SEEN } else { SEEN_IN_DOUBT }
+        self.stayed >= if self.withdrawn { SEEN_IN_DOUBT } else { SEEN }
     }
 
     /// A thread read a request or sent a call.
@@ -100,7 +102,8 @@ impl Process {
 
     /// Withdraws that requests move.
     pub(super) fn withdraw(&mut self, now: Nanos) {
-        (self.moves, self.seen_to_move, self.provisional, self.others_open) = (false, 0, false, true);
+        (self.moves, self.seen_to_move, self.provisional) = (false, 0, false);
+        (self.withdrawn, self.others_open) = (true, true);
         self.is_doubtful(now);
     }
 
