@@ -13,7 +13,7 @@ use tracer_tests::process::cpu_s;
 use tracer_tests::spans::{Span, Tail};
 use tracer_tests::truth::{Application, Mode, full, judge, judge_by, score};
 use tracer_tests::workload::{Server, built};
-use tracer_tests::{begin, figure, find, scratch, wait};
+use tracer_tests::{begin, figure, scratch, wait};
 
 /// Go's modes, and their floors.
 fn go_modes() -> [Mode; 6] {
@@ -288,8 +288,7 @@ fn go_ready_on_demand() {
     let toolchain = toolchain("1.27.");
     let Some(_turn) = begin("transactions_go_on_demand", &["cc", toolchain]) else { return };
     let dir = scratch();
-    let Some(toolchain) = find(toolchain) else { return };
-    let (name, program) = ("goondemand", go::build(&toolchain, dir.path(), "tree.go", &[]));
+    let (name, program) = ("goondemand", go::build(Path::new(toolchain), dir.path(), "tree.go", &[]));
     is_watched_on_demand(dir.path(), &NeedsWakes { name, program, mode: "worker", calls: 1, probe: "go_ready" });
 }
 

@@ -59,14 +59,6 @@ impl Receiver {
     }
 }
 
-fn text_of<'a>(finding: &'a Value, name: &str) -> &'a str {
-    finding[name].as_str().unwrap_or_else(|| panic!("{name}: {finding}"))
-}
-
-fn number_of(finding: &Value, name: &str) -> u64 {
-    finding[name].as_u64().unwrap_or_else(|| panic!("{name}: {finding}"))
-}
-
 #[test]
 fn a_class_that_costs_half_more_is_named_within_twelve_windows() {
     let Some(_turn) = begin("findings", &["cc", "rotel-agent"]) else { return };
@@ -165,15 +157,11 @@ fn a_class_that_costs_half_more_is_named_within_twelve_windows() {
             };
             assert!(is_named, "{one}: {row:?}");
             assert_eq!(
-                (&*row.finding, &*row.service_name),
-                (text_of(one, "kind"), text_of(one, "service_name")),
+                (&one["kind"], &one["service_name"]),
+                (&(*row.finding).into(), &(*row.service_name).into()),
                 "{row:?}"
             );
-            assert_eq!(
-                (row.since_ns, row.found_ns),
-                (number_of(one, "since_ns"), number_of(one, "found_ns")),
-                "{row:?}"
-            );
+            assert_eq!((&one["since_ns"], &one["found_ns"]), (&row.since_ns.into(), &row.found_ns.into()), "{row:?}");
         }
     }
     // The same from the files, by the same analysis.

@@ -74,7 +74,7 @@ static OFF_CPU_TAKEN: PerCpuArray<StacksTaken> = PerCpuArray::with_max_entries(1
 
 /// What the program at switches knows of the switch under way: what it looked up already is not looked up again.
 #[repr(C)]
-struct Handed {
+struct SwitchFacts {
     now: u64,
     /// Whether a wait of the thread that leaves begins.
     waits: u64,
@@ -85,7 +85,7 @@ struct Handed {
 }
 
 #[map]
-static HANDED: PerCpuArray<Handed> = PerCpuArray::with_max_entries(1, 0);
+static SWITCH_FACTS: PerCpuArray<SwitchFacts> = PerCpuArray::with_max_entries(1, 0);
 
 /// Whether the thread of this record, which is about to run, has a wait to report: one of `threshold` nanoseconds. Forgets a shorter
 /// one.
@@ -100,11 +100,11 @@ pub(crate) fn is_back(thread: &mut Thread, threshold: u64, now: u64) -> bool {
     if left == 0 || now.saturating_sub(left) < threshold {
         return false;
     }
-    let Some(handed) = HANDED.get_ptr_mut(0) else { return false };
+    let Some(facts) = SWITCH_FACTS.get_ptr_mut(0) else { return false };
     // SAFETY: this CPU's element; interrupts are off in the scheduler.
     unsafe {
-        (*handed).left = left;
-        (*handed).woken = woken;
+        (*facts).left = left;
+        (*facts).woken = woken;
     }
     true
 }
@@ -112,12 +112,12 @@ pub(crate) fn is_back(thread: &mut Thread, threshold: u64, now: u64) -> bool {
 /// Hands the switch under way at `now` to the program here; returns if there is none.
 #[inline(always)]
 pub(crate) fn go_on(ctx: &BtfTracePointContext, now: u64, waits: bool, is_back: bool) {
-    let Some(handed) = HANDED.get_ptr_mut(0) else { return };
+    let Some(facts) = SWITCH_FACTS.get_ptr_mut(0) else { return };
     // SAFETY: this CPU's element, as above; the array holds only programs for this hook.
     unsafe {
-        (*handed).now = now;
-        (*handed).waits = waits as u64;
-        (*handed).is_back = is_back as u64;
+        (*facts).now = now;
+        (*facts).waits = waits as u64;
+        (*facts).is_back = is_back as u64;
         OFF_CPU.tail_call(ctx, 0);
     }
 }
@@ -127,12 +127,12 @@ pub(crate) fn go_on(ctx: &BtfTracePointContext, now: u64, waits: bool, is_back: 
 #[btf_tracepoint(function = "sched_switch")]
 pub(crate) fn off_cpu(ctx: BtfTracePointContext) -> i32 {
     own_stack::keep(&ctx, &OFF_CPU);
-    let Some(handed) = HANDED.get_ptr(0) else { return 0 };
+    let Some(facts) = SWITCH_FACTS.get_ptr(0) else { return 0 };
     // SAFETY: this CPU's element, written just now.
-    let handed = unsafe { &*handed };
-    let now = handed.now;
-    let reported = handed.is_back != 0 && came(Task(ctx.arg(2)), handed);
-    let walked = handed.waits != 0 && went(&ctx, now);
+    let facts = unsafe { &*facts };
+    let now = facts.now;
+    let reported = facts.is_back != 0 && came(Task(ctx.arg(2)), facts);
+    let walked = facts.waits != 0 && went(&ctx, now);
     if reported || walked {
         profiler_cost::off_cpu(now, walked);
     }
@@ -239,12 +239,12 @@ fn interpreted(prev: Task, wait: *mut Wait) {
 
 /// `next` runs again: reports its wait; whether it did.
 #[inline(always)]
-fn came(next: Task, handed: &Handed) -> bool {
+fn came(next: Task, facts: &SwitchFacts) -> bool {
     let wait = WAITS.get(next.0, false);
     if wait.is_null() {
         return false;
     }
-    let (now, left, woken) = (handed.now, handed.left, handed.woken);
+    let (now, left, woken) = (facts.now, facts.left, facts.woken);
     // SAFETY: not null; `next` is about to run here and nowhere else.
     unsafe {
         let woken = match ((*wait).sleeps, woken) {

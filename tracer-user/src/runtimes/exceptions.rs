@@ -17,7 +17,7 @@ use super::maps::{Maps, name};
 use super::{elf, python};
 
 #[cfg(test)]
-mod known_memory;
+mod fake_memory;
 mod python_module;
 mod type_name;
 

@@ -11,7 +11,7 @@ use crate::model::Nanos;
 /// Requests that must stay on their threads, while others are open, before a process is known to keep them there.
 pub(super) const SEEN: u32 = 8;
 /// The same once a verdict that they move was withdrawn: what moves seldom stays a few times in a row, too.
-pub(super) const SEEN_IN_DOUBT: u32 = 256;
+pub(super) const SEEN_AGAIN: u32 = 256;
 
 /// What a thread was seen to do with requests.
 #[derive(Clone, Copy, Debug, Default)]
@@ -81,7 +81,7 @@ impl Process {
     }
 
     fn stays_known(&self) -> bool {
-        self.stayed >= if self.withdrawn { SEEN_IN_DOUBT } else { SEEN }
+        self.stayed >= if self.withdrawn { SEEN_AGAIN } else { SEEN }
     }
 
     /// A thread read a request or sent a call.

@@ -97,18 +97,18 @@ impl PythonModules {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::known_memory::KnownMemory;
+    use super::super::fake_memory::FakeMemory;
     use super::*;
 
     /// Puts a string object of ASCII there; its text begins at `ascii`.
-    fn string(memory: &mut KnownMemory, at: u64, text: &str, ascii: u64) {
+    fn string(memory: &mut FakeMemory, at: u64, text: &str, ascii: u64) {
         memory.words(at, &[1, 0x10, text.len() as u64, 0, 1 << 2 | 1 << 5 | 1 << 6]);
         memory.put(at + ascii, text.as_bytes());
     }
 
     /// A class whose dictionary has keys at 0x3000.
-    fn class(ascii: u64) -> KnownMemory {
-        let mut memory = KnownMemory::default();
+    fn class(ascii: u64) -> FakeMemory {
+        let mut memory = FakeMemory::default();
         memory.words(0x1000 + DICT, &[0x2000]);
         memory.words(0x2000 + KEYS, &[0x3000]);
         string(&mut memory, 0x4000, "__doc__", ascii);

@@ -229,7 +229,7 @@ impl RawTypeName {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::known_memory::KnownMemory;
+    use super::super::fake_memory::FakeMemory;
     use super::*;
     use ThrowingRuntime::{Cpp, Go, Php, Python};
 
@@ -251,7 +251,7 @@ mod tests {
         DeclaredValues { registers: all, first_len, second_len, first, second }
     }
 
-    fn name(runtime: ThrowingRuntime, values: &DeclaredValues, memory: Option<KnownMemory>) -> Option<String> {
+    fn name(runtime: ThrowingRuntime, values: &DeclaredValues, memory: Option<FakeMemory>) -> Option<String> {
         raw(runtime, values, || memory).map(|raw| raw.name().to_string())
     }
 
@@ -287,7 +287,7 @@ mod tests {
     fn what_is_not_in_memory_is_read_of_the_process() {
         let unread = values(&[0x1000], None, None);
         assert_eq!(name(Cpp, &unread, None), None);
-        let mut memory = KnownMemory::default();
+        let mut memory = FakeMemory::default();
         memory.put(0x1008, &0x2ff0_u64.to_le_bytes());
         // Over the end of a page, and too long for the kernel side.
         let long = format!("N4shop150{}E\0", "y".repeat(150));
@@ -295,11 +295,11 @@ mod tests {
         memory.put(0x3090, &[0; 64]);
         assert_eq!(name(Cpp, &unread, Some(memory)), Some(format!("shop::{}…", "y".repeat(122))));
         // Without an end it has no name.
-        let mut memory = KnownMemory::default();
+        let mut memory = FakeMemory::default();
         memory.put(0x1008, &0x2000_u64.to_le_bytes());
         memory.put(0x2000, &[b'a'; 1000]);
         assert_eq!(name(Cpp, &unread, Some(memory)), None);
-        assert_eq!(name(Cpp, &unread, Some(KnownMemory::default())), None);
+        assert_eq!(name(Cpp, &unread, Some(FakeMemory::default())), None);
     }
 
     #[test]
@@ -316,13 +316,13 @@ mod tests {
         let cut = name(Go, &values(&[1, 2, 3, 0x85, 0], Some(&bytes), None), None);
         assert_eq!(cut, Some(format!("{}…", "z".repeat(63))));
         // From memory: types at 0x5000, the name at 0x20 behind.
-        let mut memory = KnownMemory::default();
+        let mut memory = FakeMemory::default();
         memory.put(0x6000 + GO_NAME, &0x20_u32.to_le_bytes());
         memory.put(0x6000 + GO_FLAGS, &[2]);
         memory.put(0x5020, b"\x01\x0a*main.Boom");
         assert_eq!(name(Go, &values(&[0x6000, 0, 0x5002], None, None), Some(memory)).as_deref(), Some("main.Boom"));
         // A stripped program.
-        assert_eq!(name(Go, &values(&[0x6000], None, None), Some(KnownMemory::default())), None);
+        assert_eq!(name(Go, &values(&[0x6000], None, None), Some(FakeMemory::default())), None);
     }
 
     #[test]
@@ -331,7 +331,7 @@ mod tests {
         assert_eq!(read("App\\Exceptions\\NoStock").as_deref(), Some("App\\Exceptions\\NoStock"));
         let part = "a".repeat(63);
         let long = |second: Option<&[u8]>| {
-            let mut memory = KnownMemory::default();
+            let mut memory = FakeMemory::default();
             memory.put(0, &[b'x'; 0x4000]);
             name(Php, &values(&[0x1000], Some(part.as_bytes()), second), Some(memory))
         };
@@ -339,20 +339,20 @@ mod tests {
         // Another class may be there by now.
         assert_eq!(long(None), Some(format!("{part}…")));
         assert_eq!(long(Some(part.as_bytes())), Some(format!("{part}{part}…")));
-        assert_eq!(name(Php, &values(&[0x1000], None, None), Some(KnownMemory::default())), None);
+        assert_eq!(name(Php, &values(&[0x1000], None, None), Some(FakeMemory::default())), None);
     }
 
     #[test]
     fn types_of_python_are_their_classes() {
         let of = |text: &str| {
-            raw(Python, &values(&[0x1000, 0x2000, 11], Some(text.as_bytes()), None), || None::<KnownMemory>)
+            raw(Python, &values(&[0x1000, 0x2000, 11], Some(text.as_bytes()), None), || None::<FakeMemory>)
                 .expect("a name")
         };
         let stock = of("NoStock");
         assert_eq!((&*stock.name(), stock.ends_an_iteration()), ("NoStock", false));
         assert_eq!(&*stock.in_module("shop.errors").name(), "shop.errors.NoStock");
         assert!(of("GeneratorExit").ends_an_iteration());
-        let mut memory = KnownMemory::default();
+        let mut memory = FakeMemory::default();
         memory.put(0x2000, b"KeyError\0");
         memory.put(0x2009, &[0; 64]);
         let unread = values(&[0x1000, 0x2000, 11], None, None);
@@ -379,7 +379,7 @@ mod tests {
             which in 0..4_usize,
         ) {
             let values = values(&registers, Some(&first), Some(&second));
-            if let Some(name) = name(ThrowingRuntime::ALL[which], &values, Some(KnownMemory::default())) {
+            if let Some(name) = name(ThrowingRuntime::ALL[which], &values, Some(FakeMemory::default())) {
                 prop_assert!(!name.is_empty() && name.chars().count() <= TYPE_NAME_MAX + 1);
                 prop_assert!(!name.chars().any(char::is_control));
             }

@@ -58,7 +58,6 @@ pub(crate) fn note(world: &mut World, op: &Op) {
 
 /// A thread read a request.
 pub(crate) fn read(world: &mut World, slot: Slot, tgid: u32) {
-    judge_again(world, tgid);
     // Calls of a process without an entry are never sure while others of its requests are open.
     if world.processes.affinity.processes.len() >= world.limits.processes
         && !world.processes.affinity.processes.contains_key(&tgid)
@@ -66,9 +65,17 @@ pub(crate) fn read(world: &mut World, slot: Slot, tgid: u32) {
         world.processes.affinity.reached += 1;
         return;
     }
+    let missing = are_missing(world);
     let process = world.processes.affinity.processes.entry(tgid).or_default();
     if let Some(live) = world.spans.get(slot) {
         process.works(live.tid);
+    }
+    if process.provisional && !missing {
+        // It only seemed to move: calls are in doubt until enough requests stayed.
+        process.withdraw(world.now);
+        for (_, thread) in world.threads.iter_mut().filter(|(_, thread)| thread.tgid == tgid) {
+            (thread.requests.crosses, thread.requests.collects) = (false, false);
+        }
     }
     if process.is_known() {
         return;
@@ -187,9 +194,9 @@ pub(crate) fn collected(world: &mut World, slot: Slot, by: u32, op: &Op) {
 /// Whether records of the threads are missing since `since`, so that they may share less than it seems: enough for a
 /// doubt about calls of that time, and not for a verdict about the process.
 fn is_unsure(world: &mut World, tgid: u32, threads: [u32; 2], since: Nanos) -> bool {
+    let unsure = threads.into_iter().any(|tid| has_gap(world, tid, since));
     let has_lost = |tid| world.threads.get(tid).is_some_and(|thread| thread.lost_at >= since);
     let lost = threads.iter().any(has_lost);
-    let unsure = threads.into_iter().any(|tid| has_gap(world, tid, since));
     if unsure && let Some(process) = world.processes.affinity.processes.get_mut(&tgid) {
         // A thread that is gone, or has no room, is a weaker doubt than missing records.
         process.crossed = true;
@@ -223,21 +230,6 @@ fn crosses(world: &mut World, tid: u32, tgid: u32) {
 /// Whether records were lost so lately that what is missing may mislead.
 fn are_missing(world: &World) -> bool {
     world.losses.cover(world.now) == Some(Evidence::EventsLost)
-}
-
-/// A process whose requests only seemed to move while records were missing is judged again: calls are in doubt until enough
-/// requests stayed.
-fn judge_again(world: &mut World, tgid: u32) {
-    let provisional = world.processes.affinity.processes.get(&tgid).is_some_and(|process| process.provisional);
-    if !provisional || are_missing(world) {
-        return;
-    }
-    if let Some(process) = world.processes.affinity.processes.get_mut(&tgid) {
-        process.withdraw(world.now);
-    }
-    for (_, thread) in world.threads.iter_mut().filter(|(_, thread)| thread.tgid == tgid) {
-        (thread.requests.crosses, thread.requests.collects) = (false, false);
-    }
 }
 
 /// Whether it may still turn out that the request held by a call's thread is not the call's.

@@ -6,9 +6,9 @@ use crate::runtimes::process_memory::ProcessMemory;
 
 /// Bytes by address; all others cannot be read.
 #[derive(Default)]
-pub(super) struct KnownMemory(HashMap<u64, u8>);
+pub(super) struct FakeMemory(HashMap<u64, u8>);
 
-impl KnownMemory {
+impl FakeMemory {
     pub(super) fn put(&mut self, at: u64, bytes: &[u8]) {
         self.0.extend((at..).zip(bytes.iter().copied()));
     }
@@ -20,7 +20,7 @@ impl KnownMemory {
     }
 }
 
-impl ProcessMemory for KnownMemory {
+impl ProcessMemory for FakeMemory {
     fn read(&mut self, at: u64, into: &mut [u8]) -> bool {
         into.iter_mut().zip(at..).all(|(to, at)| self.0.get(&at).map(|byte| *to = *byte).is_some())
     }
