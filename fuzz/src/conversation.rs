@@ -2,9 +2,9 @@
 
 use std::collections::HashSet;
 
-use tracer_user::model::Direction;
-use tracer_user::protocols::framed::Way;
-use tracer_user::protocols::{Chunk, Closed, ConnectionParser, ExchangeEvent, Settings, Stamp, Verdict};
+use tracer_model::Direction;
+use tracer_protocols::framed::Way;
+use tracer_protocols::{Chunk, Closed, ConnectionParser, ExchangeEvent, Settings, Stamp, Verdict};
 
 /// One serving connection: it begins with `opening`, then follows `data`, cut and captured arbitrarily. Everything
 /// begun must end exactly once.

@@ -1,5 +1,5 @@
 //! Any bytes as the memory of a process.
-use tracer_user::runtimes::process_memory::ProcessMemory;
+use tracer_runtimes::process_memory::ProcessMemory;
 
 /// Memory in which addresses wrap around, so that most of them are something.
 pub(crate) struct Bytes<'a> {

@@ -4,14 +4,15 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::history::place::HistoryPlace;
-use crate::kernel::header::Destination;
-use crate::kernel::sampler::MAX_HERTZ;
-use crate::otlp::Signal;
-use crate::quantity::{Detail, cores, duration, memory, share};
-use crate::runtimes::tls::Libraries;
-use crate::service_classes::Mode;
 use clap::{Args, Parser, Subcommand};
+use tracer_books::history::place::HistoryPlace;
+use tracer_kernel::header::Destination;
+use tracer_kernel::sampler::MAX_HERTZ;
+use tracer_model::quantity::{Detail, cores, duration, memory, share};
+use tracer_policies::service_classes::Mode;
+use tracer_runtimes::tls::Libraries;
+
+use crate::otlp::Signal;
 
 /// eBPF request tracer and profiler.
 #[derive(Debug, Parser)]

@@ -4,18 +4,17 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use toml::Spanned;
-
-use crate::classes::ClassConfig;
-use crate::dimensions::Dimension;
-use crate::host::services::NamingRules;
-use crate::instrumentation;
-use crate::log_lines::LogSettings;
-use crate::runtimes::declared::Declared;
-use crate::runtimes::exceptions::ExceptionSettings;
-use crate::runtimes::tls::Libraries;
-use crate::runtimes::{Extras, WatchWakes};
-use crate::service_classes::ServiceClasses;
-use crate::tail_sampling::TailSamplingSettings;
+use tracer_books::log_lines::LogSettings;
+use tracer_host::services::NamingRules;
+use tracer_model::dimensions::Dimension;
+use tracer_policies::instrumentation;
+use tracer_policies::service_classes::ServiceClasses;
+use tracer_policies::tail_sampling::TailSamplingSettings;
+use tracer_runtimes::declared::Declared;
+use tracer_runtimes::exceptions::ExceptionSettings;
+use tracer_runtimes::tls::Libraries;
+use tracer_runtimes::{Extras, WatchWakes};
+use tracer_transactions::classes::ClassConfig;
 
 mod agent;
 mod class_rules;
@@ -105,13 +104,12 @@ enum WakersWord {
     Auto,
 }
 
-impl From<Option<WakersFile>> for WatchWakes {
-    fn from(file: Option<WakersFile>) -> Self {
-        match file {
-            None | Some(WakersFile::Word(WakersWord::Auto)) => Self::OnDemand,
-            Some(WakersFile::Everywhere(true)) => Self::Always,
-            Some(WakersFile::Everywhere(false)) => Self::Never,
-        }
+/// When wakes are watched, by the file.
+fn watch_wakes(file: Option<WakersFile>) -> WatchWakes {
+    match file {
+        None | Some(WakersFile::Word(WakersWord::Auto)) => WatchWakes::OnDemand,
+        Some(WakersFile::Everywhere(true)) => WatchWakes::Always,
+        Some(WakersFile::Everywhere(false)) => WatchWakes::Never,
     }
 }
 
@@ -214,7 +212,7 @@ impl Config {
         file.export.apply(&source, &mut config.export)?;
         file.hindsight.apply(&source, &mut config.hindsight)?;
         let RuntimesFile { tokio_wakers, go_ready } = file.runtimes;
-        config.runtimes = Extras { tokio_wakers: tokio_wakers.into(), go_ready: go_ready.into() };
+        config.runtimes = Extras { tokio_wakers: watch_wakes(tokio_wakers), go_ready: watch_wakes(go_ready) };
         if let Some(names) = &file.tls.libraries {
             config.tls = Libraries::parse(names.get_ref()).map_err(|what| source.wrong(&names.span(), what))?;
         }

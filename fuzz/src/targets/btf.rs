@@ -1,5 +1,5 @@
 //! Arbitrary bytes as a kernel's type information.
-use tracer_user::kernel::btf::Btf;
+use tracer_kernel::btf::Btf;
 
 pub(crate) fn run(data: &[u8]) {
     if let Ok(btf) = Btf::parse(data.to_vec()) {

@@ -1,7 +1,7 @@
 //! Arbitrary bytes, envelopes and segments, cut and captured arbitrarily, in both directions of a Cassandra connection.
 
 use crate::conversation::framed;
-use tracer_user::protocols::framed::Way;
+use tracer_protocols::framed::Way;
 
 /// STARTUP of version 5.
 const STARTUP: &[u8] = b"\x05\0\0\0\x01\0\0\0\x02\0\0";

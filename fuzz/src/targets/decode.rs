@@ -1,6 +1,6 @@
 //! Arbitrary bytes as kernel records of every kind.
 use tracer_common::event::Kind;
-use tracer_user::decode::{self, Record};
+use tracer_model::decode::{self, Record};
 
 pub(crate) fn run(data: &[u8]) {
     let _ = decode::record(data);

@@ -1,8 +1,8 @@
 //! The same as `http1`, on a connection already recognised as DNS; and the same bytes as datagrams.
 
 use crate::conversation::converse;
-use tracer_user::model::Direction::{Rx, Tx};
-use tracer_user::protocols::{Chunk, Closed, ConnectionParser, ExchangeEvent, Settings, Stamp};
+use tracer_model::Direction::{Rx, Tx};
+use tracer_protocols::{Chunk, Closed, ConnectionParser, ExchangeEvent, Settings, Stamp};
 
 const ASKED: &[u8] = b"\0\x1d\x12\x34\x01\0\0\x01\0\0\0\0\0\0\x07example\x03org\0\0\x01\0\x01";
 

@@ -7,9 +7,9 @@ use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
-use tracer_user::profiles::name_in_file;
-use tracer_user::runtimes::elf::Program;
-use tracer_user::runtimes::tls::{Candidate, Libraries, Library, inspect};
+use tracer_books::profiles::name_in_file;
+use tracer_runtimes::elf::Program;
+use tracer_runtimes::tls::{Candidate, Libraries, Library, inspect};
 
 /// libFuzzer's hook ends the process at every panic; this one skips panics in libraries.
 static HOOK: Once = Once::new();

@@ -1,9 +1,9 @@
 //! An arbitrary sequence of well-formed records: no panic, bounded memory, every span reported once.
 use tracer_common::event::{FAMILY_INET, Header, Kind, OP_DATAGRAM, Op, Open, State, ThreadStats, Wake};
-use tracer_user::decode::Record;
-use tracer_user::protocols::Settings;
-use tracer_user::transactions::engine::{Engine, Limits};
-use tracer_user::transactions::output::Output;
+use tracer_model::decode::Record;
+use tracer_protocols::Settings;
+use tracer_transactions::engine::{Engine, Limits};
+use tracer_transactions::output::Output;
 
 const HEADS: [&[u8]; 8] = [
     b"GET /a HTTP/1.1\r\n\r\n",

@@ -1,7 +1,7 @@
 //! The same as `http1`, on a connection already recognised as FastCGI.
 
 use crate::conversation::converse;
-use tracer_user::model::Direction::{Rx, Tx};
+use tracer_model::Direction::{Rx, Tx};
 
 const ASKED: &[u8] = b"\x01\x01\0\x01\0\x08\0\0\0\x01\x01\0\0\0\0\0\
     \x01\x04\0\x01\0\x27\x01\0\x0e\x03REQUEST_METHODGET\x0b\x06SCRIPT_NAME/a.phpx\0\x01\x04\0\x01\0\0\0\0\x01\x05\0\x01\0\0\0\0";

@@ -1,5 +1,5 @@
 //! Arbitrary bytes as the head of one message, whole and cut short, and as a `traceparent`.
-use tracer_user::protocols::{ExpectedReply, PROTOCOLS, Settings, Step, context};
+use tracer_protocols::{ExpectedReply, PROTOCOLS, Settings, Step, context};
 
 pub(crate) fn run(data: &[u8]) {
     let settings = Settings { request_id: true, host: true, headers: vec!["x-a".into()], ..Settings::default() };

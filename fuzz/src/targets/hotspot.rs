@@ -1,8 +1,8 @@
 //! Any bytes as the memory of a process with HotSpot: its description of its structures, heaps of code, blobs,
 //! methods, and what was inlined into them.
 use crate::process_memory::Bytes;
-use tracer_user::runtimes::hotspot::code_cache::CodeCache;
-use tracer_user::runtimes::hotspot::layout::{HotspotLayout, SYMBOLS};
+use tracer_runtimes::hotspot::code_cache::CodeCache;
+use tracer_runtimes::hotspot::layout::{HotspotLayout, SYMBOLS};
 
 pub(crate) fn run(data: &[u8]) {
     let Some((head, bytes)) = data.split_first_chunk::<4>() else { return };

@@ -1,7 +1,7 @@
 //! Arbitrary frames, cut and captured arbitrarily, in both directions of one HTTP/2 connection.
 
 use crate::conversation::framed;
-use tracer_user::protocols::framed::Way;
+use tracer_protocols::framed::Way;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 

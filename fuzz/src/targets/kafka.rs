@@ -1,7 +1,7 @@
 //! Arbitrary bytes, requests and replies, cut and captured arbitrarily, in both directions of a Kafka connection.
 
 use crate::conversation::framed;
-use tracer_user::protocols::framed::Way;
+use tracer_protocols::framed::Way;
 
 /// APIVERSIONS of version 0.
 const VERSIONS: &[u8] = b"\0\0\0\x10\0\x12\0\0\0\0\0\x01\0\x06client";

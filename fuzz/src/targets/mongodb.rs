@@ -1,7 +1,7 @@
 //! Arbitrary bytes, messages and documents, cut and captured arbitrarily, in both directions of a MongoDB connection.
 
 use crate::conversation::framed;
-use tracer_user::protocols::framed::Way;
+use tracer_protocols::framed::Way;
 
 /// `{ping: 1}`.
 const PING: &[u8] = b"\x24\0\0\0\x01\0\0\0\0\0\0\0\xdd\x07\0\0\0\0\0\0\0\x0f\0\0\0\x10ping\0\x01\0\0\0\0";

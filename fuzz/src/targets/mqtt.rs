@@ -1,7 +1,7 @@
 //! The same as `http1`, on a connection already recognised as MQTT 5.
 
 use crate::conversation::converse;
-use tracer_user::model::Direction::{Rx, Tx};
+use tracer_model::Direction::{Rx, Tx};
 
 const CONNECT: &[u8] = b"\x10\x0e\0\x04MQTT\x05\x02\0\x3c\0\0\x01a";
 

@@ -1,8 +1,8 @@
 //! Any bytes as the memory of a PHP process: functions, classes and strings.
 use crate::process_memory::Bytes;
 use tracer_common::interpreter::{FRAME_PHP, FRAME_VERSION_SHIFT, InterpretedFrame, fold};
-use tracer_user::runtimes::php_code::read;
-use tracer_user::runtimes::process_memory::ProcessMemory;
+use tracer_runtimes::php_code::read;
+use tracer_runtimes::process_memory::ProcessMemory;
 
 impl Bytes<'_> {
     fn word(&mut self, at: u64) -> u64 {

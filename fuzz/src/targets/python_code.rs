@@ -1,8 +1,8 @@
 //! Any bytes as the memory of a Python process: code objects, strings and line tables.
 use crate::process_memory::Bytes;
 use tracer_common::interpreter::{FRAME_VERSION_SHIFT, InterpretedFrame, PYTHON_INDEX, fold};
-use tracer_user::runtimes::process_memory::ProcessMemory;
-use tracer_user::runtimes::python_code::{Code, line, read};
+use tracer_runtimes::process_memory::ProcessMemory;
+use tracer_runtimes::python_code::{Code, line, read};
 
 pub(crate) fn run(data: &[u8]) {
     let Some((head, bytes)) = data.split_first_chunk::<8>() else { return };

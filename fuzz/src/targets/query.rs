@@ -1,12 +1,11 @@
 //! Arbitrary query strings for our own server, token files and time ranges.
-use tracer_user::http;
-use tracer_user::http::token::Token;
+use tracer_http::token::Token;
 
 pub(crate) fn run(data: &[u8]) {
     if let Some(token) = Token::parse(data) {
         assert!(token.fits(data.trim_ascii()) && !token.fits(b""));
     }
     let text = String::from_utf8_lossy(data);
-    let _ = tracer_user::quantity::duration(&text);
-    let _ = http::reads(&text);
+    let _ = tracer_model::quantity::duration(&text);
+    let _ = tracer_http::reads(&text);
 }

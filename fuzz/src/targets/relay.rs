@@ -1,9 +1,9 @@
 //! Arbitrary bytes as messages of another agent, and as their recorded form; decoded messages survive a second encoding
 //! unchanged.
-use tracer_user::relay::Agent;
-use tracer_user::relay::event::Event;
-use tracer_user::relay::matches::{Given, Matches};
-use tracer_user::relay::message::{Decoder, Encoder, Message};
+use tracer_relay::Agent;
+use tracer_relay::event::Event;
+use tracer_relay::matches::{Given, Matches};
+use tracer_relay::message::{Decoder, Encoder, Message};
 
 pub(crate) fn run(data: &[u8]) {
     if let Some((now, event)) = Event::decode(data) {

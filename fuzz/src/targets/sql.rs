@@ -1,5 +1,5 @@
 //! Arbitrary bytes as a statement: its summary is bounded, and shows nothing quoted as text.
-use tracer_user::protocols::sql::{Dialect, SUMMARY_LIMIT, summarize};
+use tracer_protocols::sql::{Dialect, SUMMARY_LIMIT, summarize};
 
 pub(crate) fn run(data: &[u8]) {
     let Some((flags, sql)) = data.split_first() else { return };

@@ -1,7 +1,7 @@
 //! The same as `http1`, on a connection already recognised as STOMP, and acknowledges in every way.
 
 use crate::conversation::converse;
-use tracer_user::model::Direction::{Rx, Tx};
+use tracer_model::Direction::{Rx, Tx};
 
 const ASKED: &[u8] = b"CONNECT\nhost:/\n\n\0SUBSCRIBE\nid:1\ndestination:/q\nack:client\n\n\0\
     SUBSCRIBE\nid:2\ndestination:/q\nack:client-individual\n\n\0";

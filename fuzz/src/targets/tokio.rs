@@ -1,5 +1,5 @@
 //! Arbitrary bytes as a program that may contain tokio.
-use tracer_user::runtimes::tokio::inspect;
+use tracer_runtimes::tokio::inspect;
 
 pub(crate) fn run(data: &[u8]) {
     let _ = inspect(data);

@@ -1,7 +1,7 @@
 //! Any bytes as a program with unwind information, and as unwind information; any rule on any stack.
 use tracer_common::unwind::{CFA_OTHER_STACK, Frame, Rule, Stack, call};
-use tracer_user::unwind::compile::{Rules, compile};
-use tracer_user::unwind::image::{Image, Segment};
+use tracer_unwind::compile::{Rules, compile};
+use tracer_unwind::image::{Image, Segment};
 
 /// A stack of arbitrary bytes.
 struct Bytes<'a>(&'a [u8]);

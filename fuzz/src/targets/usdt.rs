@@ -1,5 +1,5 @@
 //! Arbitrary bytes as the notes of a program's USDT probes.
-use tracer_user::runtimes::declared::usdt_notes;
+use tracer_runtimes::declared::usdt_notes;
 
 pub(crate) fn run(data: &[u8]) {
     for (base, is_x86) in [(None, true), (Some(0x1000), true), (None, false)] {

@@ -1,9 +1,9 @@
 //! Any bytes as the memory of a process with V8: functions, scopes, scripts and strings.
 use crate::process_memory::Bytes;
 use tracer_common::interpreter::{FRAME_V8, InterpretedFrame, fold};
-use tracer_user::runtimes::process_memory::ProcessMemory;
-use tracer_user::runtimes::v8_code::{ScriptLines, read};
-use tracer_user::runtimes::v8_constants::V8Constants;
+use tracer_runtimes::process_memory::ProcessMemory;
+use tracer_runtimes::v8_code::{ScriptLines, read};
+use tracer_runtimes::v8_constants::V8Constants;
 
 impl Bytes<'_> {
     fn word_of_v8(&mut self, at: u64) -> u64 {

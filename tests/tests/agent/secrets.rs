@@ -1,4 +1,4 @@
-//! Replays every protocol with a captured connection (`tracer-user/fixtures`) over loopback, and searches everything
+//! Replays every protocol with a captured connection (`tracer-user/crates/protocols/fixtures`) over loopback, and searches everything
 //! the agent shows and sends for the secrets planted in them.
 
 use std::collections::BTreeSet;
@@ -40,7 +40,7 @@ const PLANTED: [&str; 18] = [
 type Captured = Vec<(bool, Vec<u8>)>;
 
 fn fixtures() -> Vec<(String, Captured)> {
-    let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tracer-user/fixtures");
+    let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tracer-user/crates/protocols/fixtures");
     let list = |dir: &Path| -> Vec<PathBuf> {
         let entries = std::fs::read_dir(dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
         entries.filter_map(Result::ok).map(|entry| entry.path()).collect()

@@ -8,14 +8,14 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
+use tracer_books::history::parquet_file;
+use tracer_books::history::rows::EdgeRow;
 use tracer_tests::agent::Agent;
 use tracer_tests::load::{self, Request};
 use tracer_tests::nginx::Nginx;
 use tracer_tests::redis::Redis;
 use tracer_tests::workload::{Server, source};
 use tracer_tests::{begin, figure, find, http, say, scratch, wait};
-use tracer_user::history::parquet_file;
-use tracer_user::history::rows::EdgeRow;
 
 /// Clients and requests of each; every third is of the second page.
 const CLIENTS: u64 = 3;

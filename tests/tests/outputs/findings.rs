@@ -10,6 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
+use tracer_books::history::rows::FindingRow;
 use tracer_tests::agent::{self, Agent};
 use tracer_tests::collector;
 use tracer_tests::findings::{
@@ -18,7 +19,6 @@ use tracer_tests::findings::{
 use tracer_tests::process::Process;
 use tracer_tests::workload::Server;
 use tracer_tests::{begin, figure, http, say, scratch, wait};
-use tracer_user::history::rows::FindingRow;
 
 /// Requests a second of each class. Together less than a fifth of a core.
 const RATES: [(&str, f64); 4] = [("/light", 20.0), ("/medium", 10.0), ("/beta", 15.0), ("/alpha", 8.0)];

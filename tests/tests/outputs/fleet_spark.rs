@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use tracer_books::history::directory::{Directory, Options, RealDisk};
+use tracer_books::history::rows::{ClassRow, HostRow, Identity, ServiceRow, WindowRows};
+use tracer_books::history::status::Status;
 use tracer_tests::agent::{binary, command, outcome};
 use tracer_tests::process::Process;
 use tracer_tests::{begin, figure, find, say, scratch};
-use tracer_user::history::directory::{Directory, Options, RealDisk};
-use tracer_user::history::rows::{ClassRow, HostRow, Identity, ServiceRow, WindowRows};
-use tracer_user::history::status::Status;
 
 /// Where the package pyspark is (`TRACER_PYSPARK`).
 const PYSPARK: &str = "TRACER_PYSPARK";

@@ -5,12 +5,12 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tracer_books::history::parquet_file;
+use tracer_books::history::rows::{ClassRow, EdgeRow, GoalRow, HistoryRow, HostRow};
 use tracer_tests::agent::Agent;
 use tracer_tests::http;
 use tracer_tests::workload::Server;
 use tracer_tests::{begin, figure, scratch, wait};
-use tracer_user::history::parquet_file;
-use tracer_user::history::rows::{ClassRow, EdgeRow, GoalRow, HistoryRow, HostRow};
 
 const BEFORE: u64 = 200;
 const AFTER: u64 = 100;

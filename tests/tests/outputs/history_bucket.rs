@@ -5,14 +5,14 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use tracer_books::history::parquet_file::read_bytes;
+use tracer_books::history::rows::ClassRow;
 use tracer_tests::agent::{Agent, binary, outcome};
 use tracer_tests::bucket::{KEY, KEY_ID, NAME, Store};
 use tracer_tests::http;
 use tracer_tests::process::Process;
 use tracer_tests::workload::Server;
 use tracer_tests::{begin, free_port, say, scratch, wait};
-use tracer_user::history::parquet_file::read_bytes;
-use tracer_user::history::rows::ClassRow;
 
 const SOON: Duration = Duration::from_secs(30);
 

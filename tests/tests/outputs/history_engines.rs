@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
+use tracer_books::history::directory::{Directory, Options, RealDisk};
+use tracer_books::history::rows::{ClassRow, EdgeRow, FindingRow, GoalRow, HostRow, Seconds, WindowRows};
+use tracer_books::history::status::Status;
 use tracer_tests::go::unpacked;
 use tracer_tests::workload::source;
 use tracer_tests::{begin, figure, scratch};
-use tracer_user::history::directory::{Directory, Options, RealDisk};
-use tracer_user::history::rows::{ClassRow, EdgeRow, FindingRow, GoalRow, HostRow, Seconds, WindowRows};
-use tracer_user::history::status::Status;
 
 /// 2026-11-24T07:00:00Z.
 const START_S: u64 = 1_795_503_600;

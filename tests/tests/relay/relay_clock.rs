@@ -8,14 +8,14 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use tracer_model::SpanId;
+use tracer_relay::channel::{Channel, Secret, SessionEnd};
+use tracer_relay::message::{Decoder, Encoder, Hello, Message, Summary, VERSION};
+use tracer_relay::settings::Trust;
 use tracer_tests::hosts::{Hosts, KEY, Nat};
 use tracer_tests::load::{self, Request};
 use tracer_tests::spans::Tail;
 use tracer_tests::{begin, figure, scratch, wait};
-use tracer_user::model::SpanId;
-use tracer_user::relay::channel::{Channel, Secret, SessionEnd};
-use tracer_user::relay::message::{Decoder, Encoder, Hello, Message, Summary, VERSION};
-use tracer_user::relay::settings::Trust;
 
 /// Port of the server.
 const PORT: u16 = 18490;

@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
+use tracer_model::{SpanId, TraceId};
+use tracer_relay::channel::{Broken, CONTENT, Channel, ChannelReader, Secret, SessionEnd, Writer};
+use tracer_relay::message::{Context, Decoder, Encoder, Hello, Message};
+use tracer_relay::settings::Trust;
 use tracer_tests::agent::Agent;
 use tracer_tests::chain::{Chain, PROGRAMS, edges, load};
 use tracer_tests::hosts::{Hosts, KEY, Nat, secret};
 use tracer_tests::spans::{Span, Tail};
 use tracer_tests::{begin, figure, say, scratch, wait};
-use tracer_user::model::{SpanId, TraceId};
-use tracer_user::relay::channel::{Broken, CONTENT, Channel, ChannelReader, Secret, SessionEnd, Writer};
-use tracer_user::relay::message::{Context, Decoder, Encoder, Hello, Message};
-use tracer_user::relay::settings::Trust;
 
 /// Limit for a condition to come true.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -9,17 +9,17 @@ use std::time::{Duration, Instant};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tracer_model::{SpanId, TraceId};
+use tracer_relay::channel::{Broken, Channel, ChannelReader, Secret, SessionEnd, Writer};
+use tracer_relay::key::RequestKey;
+use tracer_relay::message::{Context, ContextRoot, Decoder, Encoder, Hello, Message, Summary, VERSION};
+use tracer_relay::settings::Trust;
+use tracer_relay::tls::{Files, Identity};
 use tracer_tests::agent::Agent;
 use tracer_tests::chain::{Chain, PROGRAMS, as_before, connected, during, none_wrong, outcomes, refused};
 use tracer_tests::hosts::{Hosts, KEY, Nat, secret};
 use tracer_tests::vitals::Vitals;
 use tracer_tests::{begin, figure, find, say, scratch, wait};
-use tracer_user::model::{SpanId, TraceId};
-use tracer_user::relay::channel::{Broken, Channel, ChannelReader, Secret, SessionEnd, Writer};
-use tracer_user::relay::key::RequestKey;
-use tracer_user::relay::message::{Context, ContextRoot, Decoder, Encoder, Hello, Message, Summary, VERSION};
-use tracer_user::relay::settings::Trust;
-use tracer_user::relay::tls::{Files, Identity};
 
 const NAMES: [&str; 4] = ["client", "proxy", "application-host", "origin-host"];
 const NAT: Nat = Nat { destination: true, source: true };

@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSegment};
+use tracer_books::record::{FrameKind, RecordingReader};
 use tracer_common::unwind::Outcome;
+use tracer_model::decode::{self, Record};
 use tracer_tests::agent::Agent;
 use tracer_tests::call_pairs::{CallPairs, FunctionStarts, Mappings, Place};
 use tracer_tests::mariadb::MariaDb;
@@ -24,8 +26,6 @@ use tracer_tests::process::{Process, cpu_s, descendants};
 use tracer_tests::redis::Redis;
 use tracer_tests::workload::{source, wait_for_listener};
 use tracer_tests::{begin, find, free_port, go, load, say, scratch, wait};
-use tracer_user::decode::{self, Record};
-use tracer_user::record::{FrameKind, RecordingReader};
 
 /// Samples per second and CPU, of both.
 const HERTZ: u32 = 397;

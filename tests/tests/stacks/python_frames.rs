@@ -7,14 +7,14 @@ use std::process::Command;
 use std::time::Duration;
 
 use tracer_common::interpreter::{FRAME_VERSION_SHIFT, InterpretedFrame, PYTHON_INDEX, fold};
+use tracer_runtimes::process_memory::MemoryFile;
+use tracer_runtimes::python_code;
 use tracer_tests::agent::Agent;
 use tracer_tests::folded::{self, Stacks, function, named};
 use tracer_tests::interpreted::{self, ask};
 use tracer_tests::process::Process;
 use tracer_tests::workload::{Server, source, wait_for_listener};
 use tracer_tests::{begin, figure, find, free_port, python, say, scratch};
-use tracer_user::runtimes::process_memory::MemoryFile;
-use tracer_user::runtimes::python_code;
 
 /// Samples a second and CPU.
 const HERTZ: f64 = 499.0;

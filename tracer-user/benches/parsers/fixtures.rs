@@ -6,8 +6,8 @@ use std::path::Path;
 
 use tracer_common::event::{FAMILY_INET, Header, Kind, OP_TX, Op, Open, State, ThreadCounters, tcp_state};
 use tracer_common::limits::{HEAD_MAX, HEAD_REPLY, HEAD_REQUEST, HEAD_UNKNOWN, TAIL_MAX};
-use tracer_user::model::{Direction, ProtocolId, Side};
-use tracer_user::protocols::{
+use tracer_model::{Direction, ProtocolId, Side};
+use tracer_protocols::{
     Chunk, Closed, ConnectionParser, Conventions, Detected, ExchangeEvent, PROTOCOLS, Settings, Stamp, Verdict,
 };
 
@@ -44,7 +44,7 @@ pub(crate) type Fixtures = BTreeMap<String, Vec<Captured>>;
 
 /// Reads all there are; a protocol without any is an error.
 pub(crate) fn read() -> Result<Fixtures, String> {
-    let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
+    let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/protocols/fixtures");
     let mut fixtures = Fixtures::new();
     let mut lacking: Vec<(usize, &str)> = PROTOCOLS.iter().map(|protocol| protocol.name()).enumerate().collect();
     lacking.retain(|(_, name)| is_parsed(name));

@@ -1,9 +1,9 @@
 //! What a connection holds that has nothing to do.
 
-use tracer_user::decode;
-use tracer_user::protocols::Settings;
-use tracer_user::transactions::engine::{Engine, Limits};
-use tracer_user::transactions::output::Output;
+use tracer_model::decode;
+use tracer_protocols::Settings;
+use tracer_transactions::engine::{Engine, Limits};
+use tracer_transactions::output::Output;
 
 use crate::fixtures::{Captured, Records, threads};
 use crate::heap::counted;

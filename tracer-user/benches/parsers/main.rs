@@ -12,15 +12,14 @@ mod idle;
 
 use std::process::ExitCode;
 
-use serde_json::json;
-use tracer_user::config::Config;
-use tracer_user::decode;
-use tracer_user::host::process::ProcessFacts;
-use tracer_user::pipeline::{Introduce, Pipeline};
-use tracer_user::protocols::{ConnectionParser, Settings};
-
 use fixtures::{Captured, Records, threads};
 use heap::{Heap, counted};
+use serde_json::json;
+use tracer_host::process::ProcessFacts;
+use tracer_model::decode;
+use tracer_protocols::{ConnectionParser, Settings};
+use tracer_user::config::Config;
+use tracer_user::pipeline::{Introduce, Pipeline};
 
 #[global_allocator]
 static HEAP: Heap = Heap;

@@ -15,8 +15,8 @@ use object_store::client::{
     HttpService,
 };
 use object_store::{ClientOptions, Error, Result};
+use tracer_books::history::uploads::FILE_MAX;
 
-use crate::history::uploads::FILE_MAX;
 use crate::otlp::tls;
 
 /// How long a request may take, with its body and the answer's.

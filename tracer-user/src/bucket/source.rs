@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use tracer_books::history::layout;
+use tracer_books::history::parquet_file::read;
+use tracer_books::history::place::HistoryPlace;
+use tracer_books::history::rows::{ClassRow, EdgeRow, HistoryRow, HostRow, ServiceRow, VERDICT_KINDS};
+use tracer_books::history::uploads::FILE_MAX;
+use tracer_books::history::windows::{ReadWindow, windows};
 
 use super::{Bucket, BucketError};
-use crate::history::layout;
-use crate::history::parquet_file::read;
-use crate::history::place::HistoryPlace;
-use crate::history::rows::{ClassRow, EdgeRow, HistoryRow, HostRow, ServiceRow, VERDICT_KINDS};
-use crate::history::uploads::FILE_MAX;
-use crate::history::windows::{ReadWindow, windows};
 
 /// Most files that are looked at: a year of eight hosts.
 const FILES: usize = 200_000;

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
+use tracer_books::history::uploads::{FILE_MAX, Upload, Uploads, Version};
 
 use super::{Bucket, BucketError};
-use crate::history::uploads::{FILE_MAX, Upload, Uploads, Version};
 
 /// Pauses after failures: the first, and the longest. Each is made shorter by up to a half, so that the agents of a fleet do
 /// not come back at one time.

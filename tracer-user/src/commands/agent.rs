@@ -3,10 +3,18 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use tracer_books::record::FrameKind;
 use tracer_common::event::{Header, Kind as EventKind};
 use tracer_common::limits::SAMPLE_RING_BYTES;
 use tracer_common::policy::Statics;
+use tracer_host::guard::status::Status;
+use tracer_host::statics;
+use tracer_http::{ControlCommand, Health};
+use tracer_kernel::loader::{Kernel, monotonic};
+use tracer_kernel::probes::Until;
 
+use crate::config::Config;
+use crate::pipeline::Pipeline;
 use super::agent_files::AgentFiles;
 use super::agent_tables::Gauges;
 use super::clock::Clock;
@@ -22,14 +30,6 @@ use super::relaying::Relaying;
 use super::reloading::Reloading;
 use super::sampling::timed;
 use super::traced_processes::Introducer;
-use crate::config::Config;
-use crate::guard::status::Status;
-use crate::host::statics;
-use crate::http::{ControlCommand, Health};
-use crate::kernel::loader::{Kernel, monotonic};
-use crate::kernel::probes::Until;
-use crate::pipeline::Pipeline;
-use crate::record::FrameKind;
 
 /// Records taken from a ring before the other one and everything else (shedding among it) get their turn.
 const BATCH: usize = 4096;

@@ -3,20 +3,21 @@
 use std::path::Path;
 use std::time::Instant;
 
+use tracer_books::history::place::HistoryPlace;
+use tracer_books::metrics::Metrics;
+use tracer_books::record::{FrameKind, Origin, Waiting, Writer};
+use tracer_host::guard::tables::TableUse;
+use tracer_model::Nanos;
+
+use crate::bucket::upload::Uploader;
+use crate::config::{Config, History};
+use crate::pipeline::Pipeline;
 use super::Failure;
 use super::hindsight::HindsightRecorder;
 use super::history_files::HistoryFiles;
 use super::past_windows::PastWindows;
 use super::save::Saver;
 use super::transactions_file::Lines;
-use crate::bucket::upload::Uploader;
-use crate::config::{Config, History};
-use crate::guard::tables::TableUse;
-use crate::history::place::HistoryPlace;
-use crate::metrics::Metrics;
-use crate::model::Nanos;
-use crate::pipeline::Pipeline;
-use crate::record::{FrameKind, Origin, Waiting, Writer};
 
 /// What keeps everything the pipeline is given; `None`: not asked for.
 #[derive(Default)]

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tracer_common::limits::{ASKS_MAX, PROCESSES_MAX, SAMPLE_RING_BYTES};
 use tracer_common::lost::Lost;
+use tracer_host::guard::tables::{AgentTables, TableUse};
+use tracer_http::{Console, Job};
+use tracer_kernel::header::Headers;
+use tracer_kernel::log_lines::LogLines;
+use tracer_kernel::ring_occupancy::RingLevel;
+use tracer_kernel::trace_contexts::TraceContexts;
 
 use super::agent::Agent;
-use crate::guard::tables::{AgentTables, TableUse};
-use crate::http::{Console, Job};
-use crate::kernel::header::Headers;
-use crate::kernel::log_lines::LogLines;
-use crate::kernel::ring_occupancy::RingLevel;
-use crate::kernel::trace_contexts::TraceContexts;
 
 /// Ticks between two counts of what is in the kernel's maps.
 const COUNT_EVERY: u64 = 16;

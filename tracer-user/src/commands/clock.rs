@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use crate::kernel::loader::monotonic;
+use tracer_kernel::loader::monotonic;
 
 /// Minimum change that is applied, nanoseconds: more than reading two clocks in succession explains.
 const FOLLOWED: u64 = 1_000_000;

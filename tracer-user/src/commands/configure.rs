@@ -1,9 +1,10 @@
 //! The configuration that the agent runs with: the file, and the command line's options over it.
 
-use super::Failure;
+use tracer_host::process;
+
 use crate::cli::AgentOptions;
 use crate::config::{Config, ConfigError, Sections};
-use crate::host::process;
+use super::Failure;
 
 /// Reads the configuration, if there is a file, and puts the options in the place of what it says.
 pub(super) fn configure(options: &AgentOptions) -> Result<(Config, Sections), Failure> {

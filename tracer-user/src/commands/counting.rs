@@ -1,11 +1,12 @@
 //! Has the kernel side count exchanges itself where user space cannot keep up.
 
-use super::agent::Agent;
+use tracer_host::guard::shed::Level;
+use tracer_kernel::loader::monotonic;
+use tracer_model::quantity::Detail;
+
 use crate::config::Config;
-use crate::guard::shed::Level;
-use crate::kernel::loader::monotonic;
 use crate::pipeline::{CountingOrder, Pipeline};
-use crate::quantity::Detail;
+use super::agent::Agent;
 
 /// Share of the exchanges that are seen whole while load is shed.
 const DETAIL_SHED: f64 = 1.0 / 16.0;

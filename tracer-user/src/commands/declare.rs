@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use tracer_runtimes::declared::{Binary, Declared, DeclaredSite, Target, UsdtProbe};
+use tracer_transactions::classes::rules::Glob;
+
+use crate::config::Config;
 use super::Failure;
 use super::file_patterns::expand;
-use crate::classes::rules::Glob;
-use crate::config::Config;
-use crate::runtimes::declared::{Binary, Declared, DeclaredSite, Target, UsdtProbe};
 
 /// Most functions that are listed.
 const LISTED: usize = 10_000;

@@ -11,15 +11,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tracer_common::runtime::{UserProbe, declared as cookie};
+use tracer_kernel::declared_calls::DeclaredCalls;
+use tracer_kernel::loader::Kernel;
+use tracer_kernel::uprobes::Prober;
+use tracer_runtimes::declared::{Binary, Declared, DeclaredSite, DeclaredTable, ProbePlace, Site, UsdtSite};
+use tracer_runtimes::file_identity::FileIdentity;
+use tracer_transactions::classes::rules::Glob;
 
 use super::call_limits::CallLimits;
 use super::file_patterns::expand;
-use crate::classes::rules::Glob;
-use crate::kernel::declared_calls::DeclaredCalls;
-use crate::kernel::loader::Kernel;
-use crate::kernel::uprobes::Prober;
-use crate::runtimes::declared::{Binary, Declared, DeclaredSite, DeclaredTable, ProbePlace, Site, UsdtSite};
-use crate::runtimes::file_identity::FileIdentity;
 
 /// Between two looks whether programs appeared at the declared paths.
 const LOOK_EVERY: Duration = Duration::from_secs(2);

@@ -15,13 +15,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync
 use std::time::{Duration, Instant};
 
 use tracer_common::runtime::UserProbe;
+use tracer_kernel::uprobes::Prober;
+use tracer_runtimes::file_identity::{CodeByte, FileIdentity};
+use tracer_runtimes::maps::Maps;
+use tracer_runtimes::tls::{Candidate, Libraries, Library, NSS, Refusal, Site, Sites, candidates, inspect, shared};
 
 use self::held_file::{Content, Held};
 use super::file_patterns::expand;
-use crate::kernel::uprobes::Prober;
-use crate::runtimes::file_identity::{CodeByte, FileIdentity};
-use crate::runtimes::maps::Maps;
-use crate::runtimes::tls::{Candidate, Libraries, Library, NSS, Refusal, Site, Sites, candidates, inspect, shared};
 
 /// Where systems have their libraries: programs that run briefly are traced from their beginning.
 const SYSTEM: [&str; 5] = ["/usr/lib/*/", "/usr/lib64/", "/usr/lib/", "/lib/", "/lib64/"];

@@ -4,20 +4,20 @@ use std::io::Write;
 use std::path::Path;
 
 use serde_json::json;
+use tracer_host::stat;
+use tracer_kernel::btf::Btf;
+use tracer_kernel::features::{Feature, FeatureState, Settings, judge};
+use tracer_kernel::inband::InBand;
+use tracer_kernel::loader::{self, Attached, LoadError, Options};
+use tracer_kernel::log_lines::LogLineMode;
+use tracer_kernel::probes::plan;
+use tracer_kernel::send_priority::SendPriorityMode;
+use tracer_kernel::trace_contexts::TraceContextMode;
+use tracer_kernel::{offsets, selftest};
+use tracer_policies::service_classes::{reset, thread_priority};
 
-use super::{Failure, doctor_relay, doctor_runtimes, doctor_tls};
 use crate::config::Config;
-use crate::host::stat;
-use crate::kernel::btf::Btf;
-use crate::kernel::features::{Feature, FeatureState, Settings, judge};
-use crate::kernel::inband::InBand;
-use crate::kernel::loader::{self, Attached, LoadError, Options};
-use crate::kernel::log_lines::LogLineMode;
-use crate::kernel::probes::plan;
-use crate::kernel::send_priority::SendPriorityMode;
-use crate::kernel::trace_contexts::TraceContextMode;
-use crate::kernel::{offsets, selftest};
-use crate::service_classes::{reset, thread_priority};
+use super::{Failure, doctor_relay, doctor_runtimes, doctor_tls};
 
 /// Findings of the report.
 #[derive(Default)]

@@ -5,9 +5,9 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use serde_json::Value;
+use tracer_kernel::features::{Feature, FeatureState};
 
 use crate::config::{Config, Relay};
-use crate::kernel::features::{Feature, FeatureState};
 
 const NAME: &str = "other hosts (relay)";
 /// How long the agent may take to say something.

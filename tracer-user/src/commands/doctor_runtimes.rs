@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use serde_json::json;
-
-use crate::runtimes::maps::{Maps, name};
-use crate::runtimes::status_view::DetectedRuntime;
-use crate::runtimes::{DetectionState, Extras, recognise, unfollowed};
+use tracer_runtimes::maps::{Maps, name};
+use tracer_runtimes::status_view::DetectedRuntime;
+use tracer_runtimes::{DetectionState, Extras, recognise, unfollowed};
 
 /// Most runtimes that are listed, most programs of each, and most processes that are looked at closely.
 const LINES: usize = 64;
@@ -63,7 +62,7 @@ pub(super) fn find() -> Runtimes {
         if looked > PROCESSES {
             found.left_out += 1;
         } else if let Some(line) = look(pid, &maps) {
-            found.add(line, &crate::text::printable(name(&maps.exe)));
+            found.add(line, &tracer_model::text::printable(name(&maps.exe)));
         }
     }
     found

@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use serde_json::json;
-
-use crate::runtimes::maps::{Maps, name};
-use crate::runtimes::tls::{Candidate, Libraries, Library, Refusal, candidates, inspect, rustls, untraced};
+use tracer_runtimes::maps::{Maps, name};
+use tracer_runtimes::tls::{Candidate, Libraries, Library, Refusal, candidates, inspect, rustls, untraced};
 
 /// Most libraries that are listed, and most programs of each.
 const LINES: usize = 64;

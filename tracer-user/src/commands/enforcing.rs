@@ -11,17 +11,18 @@ use self::ending::Ending;
 use self::feedback_loop::FeedbackLoop;
 use self::network::{Network, network_priorities};
 pub(super) use self::network::{check_network, send_priority_mode};
-use super::Failure;
+use tracer_host::files;
+use tracer_host::guard::tables::TableUse;
+use tracer_kernel::send_priority::{SendPriorities, SendPriorityMode};
+use tracer_policies::service_classes::decision::{Decision, Order};
+use tracer_policies::service_classes::feedback::{self, Feedback, FeedbackActions};
+use tracer_policies::service_classes::lever::{self, Actions, Lever, Recovered, Refusal};
+use tracer_policies::service_classes::network::NetworkDecision;
+use tracer_policies::service_classes::{Enforcement, Mode, ServiceClass, thread_priority};
+
 use crate::config::Config;
-use crate::files;
-use crate::guard::tables::TableUse;
-use crate::kernel::send_priority::{SendPriorities, SendPriorityMode};
 use crate::pipeline::Pipeline;
-use crate::service_classes::decision::{Decision, Order};
-use crate::service_classes::feedback::{self, Feedback, FeedbackActions};
-use crate::service_classes::lever::{self, Actions, Lever, Recovered, Refusal};
-use crate::service_classes::network::NetworkDecision;
-use crate::service_classes::{Enforcement, Mode, ServiceClass, thread_priority};
+use super::Failure;
 
 /// Most orders that wait for the lever's thread.
 const ORDERS: usize = 16_384;
@@ -79,7 +80,7 @@ pub(super) struct Enforcing {
     numbers: Numbers,
     /// Orders that the lever's thread has not taken yet; their classes by number.
     waiting: Vec<Order>,
-    serving: Vec<crate::service_classes::decision::Serving>,
+    serving: Vec<tracer_policies::service_classes::decision::Serving>,
     /// Of a dry run, by number of the class.
     dry: Vec<Actions>,
     network: Network,

@@ -10,16 +10,16 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync
 use std::time::{Duration, Instant};
 
 use tracer_common::runtime::{UserProbe, declared};
-
-use super::call_limits::CallLimits;
-use crate::kernel::declared_calls::DeclaredCalls;
-use crate::kernel::loader::Kernel;
-use crate::kernel::uprobes::Prober;
-use crate::runtimes::exceptions::{
+use tracer_kernel::declared_calls::DeclaredCalls;
+use tracer_kernel::loader::Kernel;
+use tracer_kernel::uprobes::Prober;
+use tracer_runtimes::exceptions::{
     ExceptionSettings, FILES, MappedFile, ThrowProbe, ThrowSite, ThrowingRuntime, files_that_may_throw, sites,
 };
-use crate::runtimes::file_identity::FileIdentity;
-use crate::runtimes::maps::Maps;
+use tracer_runtimes::file_identity::FileIdentity;
+use tracer_runtimes::maps::Maps;
+
+use super::call_limits::CallLimits;
 
 /// Processes that wait to be looked at.
 const QUEUE: usize = 1024;

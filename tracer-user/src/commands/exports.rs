@@ -3,16 +3,17 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::Failure;
+use tracer_books::record::Origin;
+use tracer_host::guard::tables::TableUse;
+use tracer_http::Health;
+use tracer_kernel::loader::monotonic;
+
 use crate::cli::AgentOptions;
 use crate::config::Config;
-use crate::guard::tables::TableUse;
-use crate::http::Health;
-use crate::kernel::loader::monotonic;
 use crate::otlp::{self, Export, FindingExport, MetricExport, ProfileExport, Signal};
 use crate::pipeline::Pipeline;
-use crate::record::Origin;
 use crate::webhook::Webhook;
+use super::Failure;
 
 /// What is sent; `None`: not configured.
 pub(super) struct Exports {

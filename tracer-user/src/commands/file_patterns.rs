@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-use crate::classes::rules::Glob;
+use tracer_transactions::classes::rules::Glob;
 
 /// Most files that a glob names, most directories that it leads through, and most entries of one that are read for it.
 const FILES: usize = 64;

@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::{fs, io};
 
-use super::reloading::ReloadRequests;
+use tracer_books::history::place::HistoryPlace;
+
 use crate::bucket::{Bucket, BucketError};
 use crate::config::Config;
 use crate::config::policies::{DOCUMENT, DOCUMENT_MAX, FleetSettings, Policies, SIGNATURE, SIGNATURE_LENGTH};
-use crate::history::place::HistoryPlace;
+use super::reloading::ReloadRequests;
 
 /// The thread that looks.
 #[derive(Debug)]

@@ -10,13 +10,13 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::oneshot;
+use tracer_books::record::{HindsightRecording, HindsightRing, Origin};
+use tracer_host::files;
 
+use crate::config::HindsightSettings;
+use crate::pipeline::Pipeline;
 use super::Failure;
 use super::dated_files::DatedFiles;
-use crate::config::HindsightSettings;
-use crate::files;
-use crate::pipeline::Pipeline;
-use crate::record::{HindsightRecording, HindsightRing, Origin};
 
 const RECORDINGS: DatedFiles = DatedFiles { prefix: "hindsight-", suffix: ".tracer" };
 /// Those that are being written.
@@ -153,7 +153,7 @@ fn remove(dir: &Path, files: DatedFiles, keep: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{FrameKind, RecordingReader};
+    use tracer_books::record::{FrameKind, RecordingReader};
 
     fn settings(dir: &Path, keep: usize) -> HindsightSettings {
         HindsightSettings { dir: Some(dir.to_owned()), keep, ..HindsightSettings::default() }

@@ -5,19 +5,20 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::Failure;
-use super::verdicts::judge;
-use crate::analysis::detector::Settings;
-use crate::analysis::finding::Finding;
+use tracer_books::analysis::detector::Settings;
+use tracer_books::analysis::finding::Finding;
+use tracer_books::history::directory::Options;
+use tracer_books::history::place::HistoryPlace;
+use tracer_books::history::rows::WindowRows;
+use tracer_books::history::writer::Writer;
+use tracer_books::metrics::Metrics;
+
 use crate::bucket::Bucket;
 use crate::bucket::source::{HistorySource, Listing};
 use crate::bucket::upload::Uploader;
 use crate::config::History;
-use crate::history::directory::Options;
-use crate::history::place::HistoryPlace;
-use crate::history::rows::WindowRows;
-use crate::history::writer::Writer;
-use crate::metrics::Metrics;
+use super::Failure;
+use super::verdicts::judge;
 
 /// What keeps it.
 #[derive(Debug)]

@@ -9,19 +9,20 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
+use tracer_books::profiles::Filter;
+use tracer_host::guard::shed::Level;
+use tracer_host::guard::tables::TableUse;
+use tracer_host::stat;
+use tracer_kernel::loader::{Kernel, monotonic};
+use tracer_model::Nanos;
+use tracer_policies::instrumentation::{CallCounts, Decision, FunctionId, Hotspot, Instrumentation, Reason};
+use tracer_runtimes::declared::{Declared, Target};
+
+use crate::config::Config;
+use crate::pipeline::Pipeline;
 use self::hotspot_finder::{Look, find_hotspots};
 use super::agent::Agent;
 use super::declaring::Declaring;
-use crate::config::Config;
-use crate::guard::shed::Level;
-use crate::guard::tables::TableUse;
-use crate::host::stat;
-use crate::instrumentation::{CallCounts, Decision, FunctionId, Hotspot, Instrumentation, Reason};
-use crate::kernel::loader::{Kernel, monotonic};
-use crate::model::Nanos;
-use crate::pipeline::Pipeline;
-use crate::profiles::Filter;
-use crate::runtimes::declared::{Declared, Target};
 
 /// Intervals of samples that are looked at.
 const INTERVALS: u32 = 3;

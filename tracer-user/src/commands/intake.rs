@@ -1,9 +1,10 @@
 //! Where the kernel's records come in.
 
+use tracer_kernel::ring_occupancy::RingLevel;
+use tracer_kernel::rings::Rings;
+
 use super::Failure;
 use super::netns::OwnNetns;
-use crate::kernel::ring_occupancy::RingLevel;
-use crate::kernel::rings::Rings;
 
 /// The rings, and what is known of what is in them.
 pub(super) struct Intake {

@@ -2,12 +2,12 @@
 
 use tracer_common::interpreter::Language;
 use tracer_common::lost::Lost;
+use tracer_host::stat;
+use tracer_kernel::probes::Until;
+use tracer_model::HostCpu;
 
-use super::agent::Agent;
-use crate::host::stat;
-use crate::kernel::probes::Until;
-use crate::model::HostCpu;
 use crate::pipeline::Pipeline;
+use super::agent::Agent;
 
 impl Agent {
     /// What the programs in the kernel did, and what they could not do.

@@ -1,10 +1,11 @@
 //! Gives up detail while the agent takes more than it may.
 
-use super::agent::Agent;
-use crate::guard::self_process;
-use crate::guard::shed::Level;
+use tracer_books::record::FrameKind;
+use tracer_host::guard::self_process;
+use tracer_host::guard::shed::Level;
+
 use crate::pipeline::Pipeline;
-use crate::record::FrameKind;
+use super::agent::Agent;
 
 impl Agent {
     /// Gives up as much detail as the watchdog found necessary, or takes it back.

@@ -3,8 +3,8 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-use crate::host::process;
-use crate::text;
+use tracer_host::process;
+use tracer_model::text;
 
 /// Most descriptors that are looked at.
 const DESCRIPTORS: usize = 4096;

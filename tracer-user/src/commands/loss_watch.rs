@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use super::agent::Agent;
-use crate::guard::loss_log::LossLog;
-use crate::kernel::loader::monotonic;
-use crate::kernel::skips::Skips;
-use crate::kernel::usage::Usage;
+use tracer_books::record::FrameKind;
+use tracer_host::guard::loss_log::LossLog;
+use tracer_kernel::loader::monotonic;
+use tracer_kernel::skips::Skips;
+use tracer_kernel::usage::Usage;
+use tracer_transactions::losses;
+
 use crate::pipeline::Pipeline;
-use crate::record::FrameKind;
-use crate::transactions::losses;
+use super::agent::Agent;
 
 /// Between two looks whether operations were lost: much less than records wait, nanoseconds.
 const LOSSES_EVERY: u64 = 50_000_000;

@@ -8,11 +8,11 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
+use tracer_mcp::rpc::{INVALID_REQUEST, RpcError};
+use tracer_mcp::{self as mcp, MESSAGE, Question, Step};
 
 use super::Failure;
 use super::api_client::{Client, PATIENCE, PATIENCE_SYMBOLS};
-use crate::mcp::rpc::{INVALID_REQUEST, RpcError};
-use crate::mcp::{self, MESSAGE, Question, Step};
 
 /// Questions to the agent at the same time.
 const WORKERS: usize = 4;

@@ -67,11 +67,12 @@ mod wakes;
 
 use std::path::Path;
 
+use tracer_books::record::RecordError;
+use tracer_http::token::TokenError;
+use tracer_kernel::loader::LoadError;
+use tracer_kernel::selftest::SelfTestError;
+
 use crate::config::{Config, ConfigError};
-use crate::http::token::TokenError;
-use crate::kernel::loader::LoadError;
-use crate::kernel::selftest::SelfTestError;
-use crate::record::RecordError;
 
 /// Exit code of bad usage or configuration.
 pub const USAGE: u8 = 2;

@@ -2,9 +2,8 @@
 //! the record of that request is read, and is called by its name all the same.
 
 use rustc_hash::FxHashMap;
-
-use crate::host::process::{self, ProcessFacts};
-use crate::service_classes::thread_priority;
+use tracer_host::process::{self, ProcessFacts};
+use tracer_policies::service_classes::thread_priority;
 
 /// Most processes remembered: some 0.1 ms and a kilobyte each. The others are called as before, by what is left of them.
 const LIMIT: usize = 4096;

@@ -1,8 +1,9 @@
 //! Priorities of the agent's own threads. A thread inherits the nice value of the one that starts it, so these two are called
 //! between the starts of others.
 
+use tracer_host::guard::self_process;
+
 use crate::config::{Config, OOM_SCORE_ADJ};
-use crate::guard::self_process;
 
 /// Nice value of every thread but the pipeline's: reading symbols and drawing pages can wait.
 const HELPERS_NICE: i32 = 10;

@@ -4,7 +4,7 @@
 //! meanwhile but are not lost: the kernel side ends a sleep when a ring is a quarter full. On a calm host the agent sleeps until
 //! there is a record (`sleep_until_record.rs`).
 
-use crate::model::Nanos;
+use tracer_model::Nanos;
 
 /// The shortest sleep, milliseconds: under load, and when results are awaited.
 pub(super) const SHORTEST: i32 = 4;

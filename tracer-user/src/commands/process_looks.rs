@@ -1,10 +1,11 @@
 //! What the books of workloads and of subsystems need from `/proc` after a process was introduced: where it is now, what it calls
 //! itself, and what the kernel says it used.
 
-use super::database_figures::DatabaseFigures;
-use crate::host::{process, process_cpu};
-use crate::model::Nanos;
+use tracer_host::{process, process_cpu};
+use tracer_model::Nanos;
+
 use crate::pipeline::Pipeline;
+use super::database_figures::DatabaseFigures;
 
 /// Ticks between two checks of the books of subsystems.
 const CHECK_EVERY: u64 = 5;

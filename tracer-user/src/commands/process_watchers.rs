@@ -4,6 +4,16 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tracer_books::log_lines::LogSettings;
+use tracer_host::guard::tables::TableUse;
+use tracer_host::process_cpu;
+use tracer_kernel::loader::{Kernel, monotonic};
+use tracer_model::Nanos;
+use tracer_runtimes::status_view::{self, RuntimeStatus};
+use tracer_runtimes::{DetectionState, Finder, Place};
+
+use crate::config::Config;
+use crate::pipeline::Pipeline;
 use super::Failure;
 use super::database_figures::DatabaseFigures;
 use super::declaring::Declaring;
@@ -15,15 +25,6 @@ use super::older_processes::OlderProcesses;
 use super::process_looks::look_at_processes;
 use super::profiling::Profiling;
 use super::sweep::Sweep;
-use crate::config::Config;
-use crate::guard::tables::TableUse;
-use crate::host::process_cpu;
-use crate::kernel::loader::{Kernel, monotonic};
-use crate::log_lines::LogSettings;
-use crate::model::Nanos;
-use crate::pipeline::Pipeline;
-use crate::runtimes::status_view::{self, RuntimeStatus};
-use crate::runtimes::{DetectionState, Finder, Place};
 
 /// The watchers; `None`: not configured, or without a thread.
 pub(super) struct ProcessWatchers {

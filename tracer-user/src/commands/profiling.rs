@@ -2,19 +2,20 @@
 
 use std::time::{Duration, Instant};
 
+use tracer_books::metrics::Metrics;
+use tracer_host::guard::tables::{TableUse, scaled};
+use tracer_kernel::loader::Kernel;
+use tracer_kernel::rings::Rings;
+use tracer_kernel::trace_contexts::ThreadContext;
+use tracer_unwind::{Bounds, Figures, Interpreters, Unwinder, WantedLanguages};
+
+use crate::config::Config;
+use crate::debuginfod::Debuginfod;
+use crate::pipeline::Pipeline;
 use super::agent::Agent;
 use super::sampling::Sampling;
 use super::thread_clocks::ThreadClocks;
 use super::{Failure, LoadError};
-use crate::config::Config;
-use crate::debuginfod::Debuginfod;
-use crate::guard::tables::{TableUse, scaled};
-use crate::kernel::loader::Kernel;
-use crate::kernel::rings::Rings;
-use crate::kernel::trace_contexts::ThreadContext;
-use crate::metrics::Metrics;
-use crate::pipeline::Pipeline;
-use crate::unwind::{Bounds, Figures, Interpreters, Unwinder, WantedLanguages};
 
 /// Bytes of unwind tables at the default ceiling of memory.
 const UNWIND_BYTES: usize = 64 << 20;

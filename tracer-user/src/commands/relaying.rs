@@ -7,22 +7,21 @@ use std::time::Instant;
 
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
+use tracer_books::record::FrameKind;
+use tracer_http::Peers;
+use tracer_kernel::loader::monotonic;
+use tracer_model::Nanos;
+use tracer_relay::Outgoing;
+use tracer_relay::bounds::Policy;
+use tracer_relay::event::{Event, Mode};
+use tracer_relay::hub::Hub;
+use tracer_relay::outbox::Outbox;
 
+use crate::config::Relay;
+use crate::pipeline::Pipeline;
 use super::Failure;
 use super::agent::Agent;
 use super::poll_interval::{Found, Pace, SHORTEST};
-use crate::config::Relay;
-use crate::http::Peers;
-use crate::kernel::loader::monotonic;
-use crate::model::Nanos;
-use crate::pipeline::Pipeline;
-use crate::record::FrameKind;
-use crate::relay;
-use crate::relay::Outgoing;
-use crate::relay::bounds::Policy;
-use crate::relay::event::{Event, Mode};
-use crate::relay::hub::Hub;
-use crate::relay::outbox::Outbox;
 
 /// Messages after which records get their turn.
 const MESSAGES: usize = 4096;
@@ -66,7 +65,7 @@ impl Relaying {
         }
         let settings = config.settings().map_err(Failure::Relay)?;
         let policy = Some(settings.policy.clone());
-        let own = relay::Agent { number: seed.max(1), host: host.into() };
+        let own = tracer_relay::Agent { number: seed.max(1), host: host.into() };
         // One thread: a scheduler for several costs more at each wake-up than what most of them are for.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let no_thread = |error: io::Error| Failure::Running(format!("no thread for other agents: {error}"));

@@ -9,18 +9,19 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
+use tracer_books::metrics::Metrics;
+use tracer_http::ConfigStatus;
+use tracer_kernel::loader::monotonic;
+use tracer_policies::service_classes::Mode;
+
+use crate::config::{Config, Sections};
+use crate::pipeline::Pipeline;
 use super::Failure;
 use super::agent::Agent;
 use super::counting;
 use super::declaring::Declaring;
 use super::enforcing;
 use super::fleet_policies::FleetPolicies;
-use crate::config::{Config, Sections};
-use crate::http::ConfigStatus;
-use crate::kernel::loader::monotonic;
-use crate::metrics::Metrics;
-use crate::pipeline::Pipeline;
-use crate::service_classes::Mode;
 
 /// Between two looks whether the file changed. A file that is still being written is not read: it has to be the same for one
 /// such time.

@@ -3,17 +3,16 @@
 use std::io::Read;
 
 use serde_json::json;
+use tracer_books::record::{FrameKind, RecordError, RecordingReader};
+use tracer_host::guard::shed::Level;
+use tracer_host::process::ProcessFacts;
+use tracer_model::ClassId;
 
-use super::transactions_file::Lines;
-use super::{Failure, summary};
 use crate::cli::Replay;
 use crate::config::Config;
-use crate::guard::shed::Level;
-use crate::host::process::ProcessFacts;
-use crate::model::ClassId;
 use crate::pipeline::{Introduce, Pipeline};
-use crate::record::{FrameKind, RecordError, RecordingReader};
-use crate::relay;
+use super::transactions_file::Lines;
+use super::{Failure, summary};
 
 /// The recording introduces processes before their records.
 struct Recorded;
@@ -89,7 +88,7 @@ pub fn frames<R: Read>(reader: &mut RecordingReader<R>, pipeline: &mut Pipeline)
                 }
             }
             Ok((FrameKind::Relay, bytes)) => {
-                if let Some((now, event)) = relay::event::Event::decode(bytes) {
+                if let Some((now, event)) = tracer_relay::event::Event::decode(bytes) {
                     pipeline.relayed(now, event);
                 }
                 pipeline.take_outgoing().for_each(drop);

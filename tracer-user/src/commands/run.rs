@@ -9,6 +9,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use tracer_books::record::{Origin, Writer};
+use tracer_host::guard::self_process;
+use tracer_host::guard::service_manager::ServiceManager;
+use tracer_host::guard::shed::Level;
+use tracer_host::guard::status::Status;
+use tracer_host::guard::watchdog::{self, Watchdog};
+use tracer_http::Health;
+use tracer_http::token::Token;
+use tracer_kernel::admin_capability;
+use tracer_kernel::inband::InBand;
+use tracer_kernel::loader::{self, Kernel, Options, monotonic};
+use tracer_kernel::log_lines::LogLineMode;
+use tracer_kernel::policy::Scope;
+use tracer_kernel::rings::Rings;
+use tracer_model::quantity::Detail;
+
+use crate::cli::AgentOptions;
+use crate::config::Config;
+use crate::pipeline::Pipeline;
 use super::agent::Agent;
 use super::agent_files::AgentFiles;
 use super::clock::{self, Clock};
@@ -27,24 +46,6 @@ use super::reloading::Reloading;
 use super::self_check::check;
 use super::serving::{Listener, Server};
 use super::{Failure, counting, descriptors, host_name, signals, summary};
-use crate::cli::AgentOptions;
-use crate::config::Config;
-use crate::guard::self_process;
-use crate::guard::service_manager::ServiceManager;
-use crate::guard::shed::Level;
-use crate::guard::status::Status;
-use crate::guard::watchdog::{self, Watchdog};
-use crate::http::Health;
-use crate::http::token::Token;
-use crate::kernel::admin_capability;
-use crate::kernel::inband::InBand;
-use crate::kernel::loader::{self, Kernel, Options, monotonic};
-use crate::kernel::log_lines::LogLineMode;
-use crate::kernel::policy::Scope;
-use crate::kernel::rings::Rings;
-use crate::pipeline::Pipeline;
-use crate::quantity::Detail;
-use crate::record::{Origin, Writer};
 
 /// Time between ticks.
 const TICK: Duration = Duration::from_secs(1);
@@ -74,7 +75,7 @@ pub fn run(options: &AgentOptions, record: Option<&Path>) -> Result<(), Failure>
 
     let origin = Origin { wall_offset: clock::wall_offset(), seed: seed(), host: host_name() };
     let mut pipeline = Pipeline::new(&config, origin.seed, origin.wall_offset, &origin.host);
-    if let Some(own) = crate::host::process::read(std::process::id()) {
+    if let Some(own) = tracer_host::process::read(std::process::id()) {
         pipeline.history.identities.begin(own.start_time);
     }
     let in_runtime = listener.runtime.enter();

@@ -1,15 +1,16 @@
 //! The sampling rate has one owner: what is asked for and load shedding set its ceiling, the overhead budget sets it below.
 
+use tracer_host::guard::overhead_budget::{Costs, OverheadBudget, Plan};
+use tracer_host::guard::self_process;
+use tracer_host::guard::shed::Level;
+use tracer_http::Profiler;
+use tracer_kernel::clock_cost;
+use tracer_kernel::loader::{Kernel, monotonic};
+use tracer_kernel::probes::Until;
+
+use crate::pipeline::Pipeline;
 use super::LoadError;
 use super::agent::Agent;
-use crate::guard::overhead_budget::{Costs, OverheadBudget, Plan};
-use crate::guard::self_process;
-use crate::guard::shed::Level;
-use crate::http::Profiler;
-use crate::kernel::clock_cost;
-use crate::kernel::loader::{Kernel, monotonic};
-use crate::kernel::probes::Until;
-use crate::pipeline::Pipeline;
 
 /// The rate that is asked for, and the one in force.
 pub(super) struct Sampling {

@@ -1,11 +1,12 @@
 //! What the agent cannot do on this kernel: from what could not be attached, and from the self-test.
 
-use super::Failure;
+use tracer_http::Health;
+use tracer_kernel::loader::Kernel;
+use tracer_kernel::rings::Rings;
+use tracer_kernel::selftest;
+
 use crate::config::Config;
-use crate::http::Health;
-use crate::kernel::loader::Kernel;
-use crate::kernel::rings::Rings;
-use crate::kernel::selftest;
+use super::Failure;
 
 /// Runs the self-test and says what follows from it and from what could not be attached.
 pub(super) fn check(kernel: &mut Kernel, rings: &mut Rings, host: String, config: &Config) -> Result<Health, Failure> {

@@ -8,13 +8,13 @@ use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
+use tracer_books::metrics::Exposition;
+use tracer_host::guard::status::Status;
+use tracer_http::token::Token;
+use tracer_http::{ControlCommand, Job, Shared};
 
 use super::Failure;
 use super::agent_tables::Gauges;
-use crate::guard::status::Status;
-use crate::http::token::Token;
-use crate::http::{self, ControlCommand, Job, Shared};
-use crate::metrics::Exposition;
 
 /// Jobs that wait for the pipeline at most, and changes.
 const JOBS: usize = 256;
@@ -25,7 +25,7 @@ pub(super) struct Listener {
     pub(super) runtime: Runtime,
     pub(super) address: SocketAddr,
     listener: TcpListener,
-    console: Arc<http::Console>,
+    console: Arc<tracer_http::Console>,
     jobs: (mpsc::Sender<Job>, mpsc::Receiver<Job>),
     commands: (mpsc::Sender<ControlCommand>, mpsc::Receiver<ControlCommand>),
 }
@@ -62,7 +62,7 @@ impl Listener {
         let Self { runtime, address, listener, console, jobs: (jobs, job_queue), commands: (commands, changes) } = self;
         let shared = Shared { jobs, commands, metrics, listen: address, token, status, console };
         let (end, ended) = oneshot::channel::<()>();
-        let task = runtime.spawn(http::serve(listener, shared, places, async move {
+        let task = runtime.spawn(tracer_http::serve(listener, shared, places, async move {
             let _ = ended.await;
         }));
         Server { runtime, task, end: Some(end), jobs: job_queue, commands: changes }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::signal::unix::{SignalKind, signal};
+use tracer_host::guard::status::Status;
 
 use super::reloading::ReloadRequests;
-use crate::guard::status::Status;
 
 /// Whether this process has a terminal that is still there.
 fn has_terminal() -> bool {

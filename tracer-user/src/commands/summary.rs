@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 
-use crate::guard::shed::Level;
-use crate::http::Health;
-use crate::model::{ClassId, Names, Side};
+use tracer_host::guard::shed::Level;
+use tracer_http::Health;
+use tracer_model::{ClassId, Names, Side};
+
 use crate::pipeline::Pipeline;
 
 /// Formats a time in a suitable unit.

@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use std::path::Path;
 
 use tracer_common::event::{Header, Kind, THREAD_STATS_DEAD, ThreadStats};
+use tracer_model::Nanos;
 
-use crate::model::Nanos;
 use crate::pipeline::Pipeline;
 
 /// Silence after which a thread is looked up, and time between two sweeps, nanoseconds.

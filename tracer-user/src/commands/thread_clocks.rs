@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 
-use super::agent::Agent;
-use crate::guard::shed::Level;
-use crate::kernel::loader::monotonic;
-use crate::model::{Nanos, SpanId};
+use tracer_host::guard::shed::Level;
+use tracer_kernel::loader::monotonic;
+use tracer_model::{Nanos, SpanId};
+
 use crate::pipeline::{Pipeline, SlowThread};
+use super::agent::Agent;
 
 /// Threads with a clock of their own at the same time.
 const CLOCKS: usize = 8;

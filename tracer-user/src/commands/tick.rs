@@ -1,14 +1,14 @@
 //! What the agent does once a second: what is known is made to expire, and everything is counted.
 
+use tracer_books::record::FrameKind;
 use tracer_common::lost::Lost;
+use tracer_host::guard::self_process;
+use tracer_host::guard::shed::Level;
+use tracer_host::process::ProcessFacts;
+use tracer_kernel::loader::monotonic;
 
-use super::agent::Agent;
-use crate::guard::self_process;
-use crate::guard::shed::Level;
-use crate::host::process::ProcessFacts;
-use crate::kernel::loader::monotonic;
 use crate::pipeline::{Introduce, Pipeline};
-use crate::record::FrameKind;
+use super::agent::Agent;
 
 /// Introduces no process: those that end need not be known.
 struct NoProcess;

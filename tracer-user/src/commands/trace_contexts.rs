@@ -1,8 +1,9 @@
 //! Publishes which request each thread holds, for profilers of others.
 
-use super::agent::Agent;
-use crate::kernel::loader::monotonic;
+use tracer_kernel::loader::monotonic;
+
 use crate::pipeline::Pipeline;
+use super::agent::Agent;
 
 impl Agent {
     /// Publishes what the records drained so far say; whether the next drain should come soon.

@@ -2,17 +2,18 @@
 
 use std::collections::HashSet;
 
+use tracer_books::record::FrameKind;
+use tracer_host::process::{self, ProcessFacts};
+use tracer_host::services::{NamingRules, identify};
+use tracer_kernel::policy::Scope;
+use tracer_runtimes::process_memory::MemoryFile;
+
+use crate::pipeline::Introduce;
 use super::Failure;
 use super::agent::Agent;
 use super::agent_files::Recorders;
 use super::log_files;
 use super::older_processes::OlderProcesses;
-use crate::host::process::{self, ProcessFacts};
-use crate::host::services::{NamingRules, identify};
-use crate::kernel::policy::Scope;
-use crate::pipeline::Introduce;
-use crate::record::FrameKind;
-use crate::runtimes::process_memory::MemoryFile;
 
 /// Reads who a process is, and writes it down when recording.
 pub(super) struct Introducer<'a> {

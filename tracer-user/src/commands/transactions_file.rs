@@ -3,12 +3,13 @@
 use std::io;
 use std::path::Path;
 
-use super::Failure;
-use crate::files::{self, Output};
-use crate::model::{Names, Span};
+use tracer_books::record::{Behind, Rotating, Sink, Stream, Waiting, Whole, Words};
+use tracer_books::store::SpanView;
+use tracer_host::files::{self, Output};
+use tracer_model::{Names, Span};
+
 use crate::pipeline::SpanWriter;
-use crate::record::{Behind, Rotating, Sink, Stream, Waiting, Whole, Words};
-use crate::store::SpanView;
+use super::Failure;
 
 /// Bytes of lines collected before they go to the writer.
 const GATHER: usize = 64 * 1024;

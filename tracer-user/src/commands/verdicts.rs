@@ -4,15 +4,15 @@ use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
+use tracer_books::analysis::detector::Settings;
+use tracer_books::analysis::finding::Finding;
+use tracer_books::analysis::runs::DetectorRuns;
 
-use super::Failure;
-use crate::analysis::detector::Settings;
-use crate::analysis::finding::Finding;
-use crate::analysis::runs::DetectorRuns;
 use crate::bucket::BucketError;
 use crate::bucket::source::{HistoryFile, HistorySource, Listing};
 use crate::cli::VerdictsOptions;
 use crate::config::Config;
+use super::Failure;
 
 /// The findings of one host.
 #[derive(Debug)]

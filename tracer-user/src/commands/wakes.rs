@@ -2,11 +2,11 @@
 //! costs too much or shows nothing.
 
 use tracer_common::runtime::UserProbe;
+use tracer_host::process_cpu;
+use tracer_runtimes::wake_demand::WakeDecision;
 
-use super::agent::Agent;
-use crate::host::process_cpu;
 use crate::pipeline::Pipeline;
-use crate::runtimes::wake_demand::WakeDecision;
+use super::agent::Agent;
 
 impl Agent {
     /// Once a second.

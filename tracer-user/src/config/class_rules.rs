@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use toml::Spanned;
+use tracer_transactions::classes::rules::{Glob, HeaderMatch, PathPattern, Rule};
 
 use super::{ConfigError, Source};
-use crate::classes::rules::{Glob, HeaderMatch, PathPattern, Rule};
 
 /// One rule, as in the file.
 #[derive(Debug, Deserialize)]

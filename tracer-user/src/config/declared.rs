@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use toml::Spanned;
-
-use super::{ConfigError, Source};
-use crate::runtimes::declared::{
+use tracer_runtimes::declared::{
     Declared, FailSource, METRICS, Metric, MetricKind, Predicate, Source as ValuePlace, Target, ValueSource,
 };
+
+use super::{ConfigError, Source};
 
 /// Most declared transactions.
 pub(super) const DECLARED_MAX: usize = 64;

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use toml::Spanned;
+use tracer_model::DIMENSIONS_MAX;
+use tracer_model::dimensions::{Dimension, ValueSource};
 
 use super::{ConfigError, Source};
-use crate::dimensions::{Dimension, ValueSource};
-use crate::model::DIMENSIONS_MAX;
 
 /// Values with names of their own: by default, and at most.
 const VALUES: usize = 50;

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 use toml::Spanned;
+use tracer_policies::service_classes::Mode;
+use tracer_policies::service_classes::network::PacketPriorities;
 
 use super::{ConfigError, Source};
-use crate::service_classes::Mode;
-use crate::service_classes::network::PacketPriorities;
 
 /// Enforcement of service classes.
 #[derive(Clone, Debug)]

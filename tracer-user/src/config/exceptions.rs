@@ -2,9 +2,9 @@
 
 use serde::Deserialize;
 use toml::Spanned;
+use tracer_runtimes::exceptions::ExceptionSettings;
 
 use super::{ConfigError, Source};
-use crate::runtimes::exceptions::ExceptionSettings;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]

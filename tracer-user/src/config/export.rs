@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use toml::Spanned;
+use tracer_model::KeepReason;
+use tracer_policies::tail_sampling::TailSamplingSettings;
 
 use super::{ConfigError, Source};
-use crate::model::KeepReason;
-use crate::tail_sampling::TailSamplingSettings;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use toml::Spanned;
+use tracer_books::analysis::detector::Settings;
+use tracer_books::analysis::finding::FindingKind;
 
-use super::{ConfigError, Source};
-use crate::analysis::detector::Settings;
-use crate::analysis::finding::FindingKind;
 use crate::webhook;
+use super::{ConfigError, Source};
 
 /// Findings.
 #[derive(Clone, Debug, Default)]

@@ -50,7 +50,7 @@ impl HindsightFile {
             settings.time = source.time(time, Duration::from_secs(1)..=Duration::from_secs(600))?;
         }
         if let Some(most) = &self.max_memory {
-            settings.max_memory = crate::quantity::size(most.get_ref())
+            settings.max_memory = tracer_model::quantity::size(most.get_ref())
                 .ok()
                 .filter(|size| MEMORY.contains(size))
                 .ok_or_else(|| source.wrong(&most.span(), "expected a size from \"4M\" to \"1G\""))?;

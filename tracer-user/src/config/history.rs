@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use toml::Spanned;
+use tracer_books::history::place::HistoryPlace;
 
 use super::{ConfigError, Source};
-use crate::history::place::HistoryPlace;
 
 /// Windows of cost, and their files.
 #[derive(Clone, Debug, PartialEq)]

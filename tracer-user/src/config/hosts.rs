@@ -7,15 +7,14 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use toml::Spanned;
+use tracer_kernel::header::Destination;
+use tracer_relay::bounds::{Policy, Prefix};
+use tracer_relay::channel::Secret;
+use tracer_relay::event::NETWORKS;
+use tracer_relay::settings::{Settings, Trust};
+use tracer_relay::tls::{Files, Identity};
 
 use super::{ConfigError, Source};
-use crate::kernel::header::Destination;
-use crate::relay;
-use crate::relay::bounds::{Policy, Prefix};
-use crate::relay::channel::Secret;
-use crate::relay::event::NETWORKS;
-use crate::relay::settings::{Settings, Trust};
-use crate::relay::tls::{Files, Identity};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -77,7 +76,7 @@ impl Default for Relay {
     fn default() -> Self {
         let (listen, peers, nats) = (None, Vec::new(), None);
         let (key_file, cert_file, cert_key_file, ca_file) = (None, None, None, None);
-        let port = relay::settings::PORT;
+        let port = tracer_relay::settings::PORT;
         let (discover, insecure, tcp_option) = (true, false, false);
         Self {
             listen,
@@ -167,7 +166,7 @@ impl Relay {
             trust: self.trust()?,
             insecure: self.insecure,
             policy: self.policy.clone(),
-            forwards: relay::settings::forwards(),
+            forwards: tracer_relay::settings::forwards(),
         };
         settings.check()?;
         Ok(settings)

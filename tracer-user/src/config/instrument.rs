@@ -2,10 +2,10 @@
 
 use serde::Deserialize;
 use toml::Spanned;
+use tracer_policies::instrumentation::{FUNCTIONS_MAX, INTERVAL_MAX, Settings};
+use tracer_transactions::classes::rules::Glob;
 
 use super::{ConfigError, Source};
-use crate::classes::rules::Glob;
-use crate::instrumentation::{FUNCTIONS_MAX, INTERVAL_MAX, Settings};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -24,14 +24,14 @@ impl InstrumentFile {
         settings.services = self.services.iter().map(|name| Glob::new(name)).collect();
         if let Some(budget) = &self.budget {
             settings.budget =
-                crate::quantity::share(budget.get_ref()).map_err(|what| source.wrong(&budget.span(), what))?;
+                tracer_model::quantity::share(budget.get_ref()).map_err(|what| source.wrong(&budget.span(), what))?;
         }
         if let Some(functions) = &self.functions {
             settings.functions = source.number(functions, 1..FUNCTIONS_MAX as i64 + 1)?;
         }
         if let Some(interval) = &self.interval {
             let time =
-                crate::quantity::duration(interval.get_ref()).map_err(|what| source.wrong(&interval.span(), what))?;
+                tracer_model::quantity::duration(interval.get_ref()).map_err(|what| source.wrong(&interval.span(), what))?;
             if time.as_secs() < 1 || time > INTERVAL_MAX {
                 return Err(source.wrong(&interval.span(), "expected a time from 1s to 1h"));
             }

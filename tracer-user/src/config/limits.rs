@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use toml::Spanned;
+use tracer_books::metrics::SeriesLimits;
+use tracer_host::guard::shed::Ceilings;
+use tracer_host::guard::tables;
 
 use super::{ConfigError, Source};
-use crate::guard::shed::Ceilings;
-use crate::guard::tables;
-use crate::metrics::SeriesLimits;
 
 /// Default `oom_score_adj` of the agent: the kernel kills it before the programs it traces.
 pub const OOM_SCORE_ADJ: i32 = 500;
@@ -52,11 +52,11 @@ impl LimitsFile {
     pub(super) fn apply(&self, source: &Source<'_>, settings: &mut Limits) -> Result<(), ConfigError> {
         if let Some(memory) = &self.max_memory {
             settings.ceilings.memory =
-                crate::quantity::memory(memory.get_ref()).map_err(|what| source.wrong(&memory.span(), what))?;
+                tracer_model::quantity::memory(memory.get_ref()).map_err(|what| source.wrong(&memory.span(), what))?;
         }
         if let Some(cpu) = &self.max_cpu {
             settings.ceilings.cpu =
-                crate::quantity::cores(cpu.get_ref()).map_err(|what| source.wrong(&cpu.span(), what))?;
+                tracer_model::quantity::cores(cpu.get_ref()).map_err(|what| source.wrong(&cpu.span(), what))?;
         }
         if let Some(most) = &self.max_series {
             settings.series.max_series = source.number(most, SeriesLimits::LEAST as i64..1_000_001)?;
@@ -127,7 +127,7 @@ impl WatchdogFile {
     /// Puts what is given in the place of defaults.
     pub(super) fn apply(&self, source: &Source<'_>, settings: &mut Watchdog) -> Result<(), ConfigError> {
         if let Some(stall) = &self.stall {
-            let off = crate::quantity::duration(stall.get_ref()).is_ok_and(|stall| stall.is_zero());
+            let off = tracer_model::quantity::duration(stall.get_ref()).is_ok_and(|stall| stall.is_zero());
             settings.stall = if off { Duration::ZERO } else { source.time(stall, Duration::from_secs(2)..=HOUR)? };
         }
         Ok(())

@@ -2,9 +2,9 @@
 
 use serde::Deserialize;
 use toml::Spanned;
+use tracer_books::log_lines::LogSettings;
 
 use super::{ConfigError, Source};
-use crate::log_lines::LogSettings;
 
 /// Most services.
 const SERVICES: usize = 64;

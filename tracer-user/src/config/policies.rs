@@ -13,11 +13,11 @@ use rustls::pki_types::SubjectPublicKeyInfoDer;
 use rustls::pki_types::pem::PemObject;
 use serde::Deserialize;
 use toml::Spanned;
+use tracer_books::history::place::HistoryPlace;
+use tracer_host::files;
 
 use super::reload::POLICIES;
 use super::{Config, ConfigError, FILE, Source};
-use crate::files;
-use crate::history::place::HistoryPlace;
 
 /// Name of the document, in its place and in the cache.
 pub const DOCUMENT: &str = "policies.toml";

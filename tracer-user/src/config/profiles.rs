@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use toml::Spanned;
+use tracer_books::profiles::SlowRequests;
+use tracer_books::profiles::hotspots::CodeOwners;
+use tracer_kernel::trace_contexts::TraceContextMode;
 
+use crate::debuginfod;
 use super::sampling::SamplingFile;
 use super::{ConfigError, Source};
-use crate::debuginfod;
-use crate::kernel::trace_contexts::TraceContextMode;
-use crate::profiles::SlowRequests;
-use crate::profiles::hotspots::CodeOwners;
 
 /// Most prefixes of a list, and bytes of each: every frame is compared with all of them.
 const PREFIXES: usize = 64;
@@ -168,7 +168,7 @@ pub(super) fn slow_requests(source: &Source<'_>, file: &SamplingFile) -> Result<
         }
     }
     if let Some(after) = file.slow_after.as_ref().filter(|after| !after.get_ref().is_empty()) {
-        let time = crate::quantity::duration(after.get_ref()).ok().filter(|time| *time <= AFTER);
+        let time = tracer_model::quantity::duration(after.get_ref()).ok().filter(|time| *time <= AFTER);
         let expected = || source.wrong(&after.span(), "expected a time of at most 1h, such as \"500ms\"");
         slow.after = Some(time.ok_or_else(expected)?);
     }

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
+use tracer_host::files;
+use tracer_model::dimensions::{Dimension, ValueSource};
+
 use super::policies::{Policies, PoliciesError};
 use super::{Config, ConfigError, FILE};
-use crate::dimensions::{Dimension, ValueSource};
-use crate::files;
 
 /// Sections that are taken up when the file is read again.
 pub(super) const POLICIES: [&str; 3] = ["class", "transaction", "service_class"];

@@ -2,12 +2,12 @@
 
 use serde::Deserialize;
 use toml::Spanned;
+use tracer_books::profiles::{Lines, SlowRequests};
+use tracer_host::guard::overhead_budget;
+use tracer_kernel::sampler::MAX_HERTZ;
+use tracer_model::quantity::Detail;
 
 use super::{ConfigError, Source, profiles};
-use crate::guard::overhead_budget;
-use crate::kernel::sampler::MAX_HERTZ;
-use crate::profiles::{Lines, SlowRequests};
-use crate::quantity::Detail;
 
 /// Stack samples, and what they may cost.
 #[derive(Clone, Debug, PartialEq)]
@@ -80,13 +80,13 @@ impl SamplingFile {
         }
         if let Some(budget) = &self.overhead_budget {
             settings.overhead_budget =
-                crate::quantity::share(budget.get_ref()).map_err(|what| source.wrong(&budget.span(), what))?;
+                tracer_model::quantity::share(budget.get_ref()).map_err(|what| source.wrong(&budget.span(), what))?;
         }
         if let Some(detail) = &self.detail {
             settings.detail = detail.get_ref().parse().map_err(|what| source.wrong(&detail.span(), what))?;
         }
         if let Some(size) = &self.unwind_tables {
-            let bytes = crate::quantity::size(size.get_ref()).map_err(|what| source.wrong(&size.span(), what))?;
+            let bytes = tracer_model::quantity::size(size.get_ref()).map_err(|what| source.wrong(&size.span(), what))?;
             settings.unwind_tables = Some(bytes);
         }
         if let Some(micros) = &self.off_cpu_microseconds {

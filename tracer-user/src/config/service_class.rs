@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use toml::Spanned;
+use tracer_policies::service_classes::hours::WeeklyHours;
+use tracer_policies::service_classes::limits::{END_AFTER, OPEN_MAX, RequestLimits};
+use tracer_policies::service_classes::{CLASSES_MAX, Goal, Priority, RULES_MAX, Rule, ServiceClass, ServiceClasses};
+use tracer_transactions::classes::rules::Glob;
 
 use super::class_rules::{self, HeaderFile};
 use super::{ConfigError, Source};
-use crate::classes::rules::Glob;
-use crate::service_classes::hours::WeeklyHours;
-use crate::service_classes::limits::{END_AFTER, OPEN_MAX, RequestLimits};
-use crate::service_classes::{CLASSES_MAX, Goal, Priority, RULES_MAX, Rule, ServiceClass, ServiceClasses};
 
 /// Longest name, and longest condition, bytes.
 const NAME: usize = 64;
@@ -158,7 +158,7 @@ fn one(source: &Source<'_>, file: &ServiceClassFile) -> Result<ServiceClass, Con
 /// Checks beyond which its requests are ended.
 fn request_limits(source: &Source<'_>, file: &ServiceClassFile) -> Result<RequestLimits, ConfigError> {
     let time = |text: &Spanned<String>| {
-        let time = crate::quantity::duration(text.get_ref()).ok();
+        let time = tracer_model::quantity::duration(text.get_ref()).ok();
         time.filter(|time| (END_AFTER.0..=END_AFTER.1).contains(time))
             .ok_or_else(|| source.wrong(&text.span(), "expected a time from 1s to 24h, such as \"30s\""))
     };
@@ -171,7 +171,7 @@ fn request_limits(source: &Source<'_>, file: &ServiceClassFile) -> Result<Reques
 fn check_goal(source: &Source<'_>, goal: &Spanned<GoalFile>) -> Result<Goal, ConfigError> {
     let GoalFile { p99, p95, mean, discretionary } = goal.get_ref();
     let time = |text: &Spanned<String>| {
-        let time = crate::quantity::duration(text.get_ref()).ok();
+        let time = tracer_model::quantity::duration(text.get_ref()).ok();
         time.filter(|time| (Duration::from_millis(1)..=GOAL).contains(time))
             .ok_or_else(|| source.wrong(&text.span(), "expected a time from 1ms to 1h, such as \"50ms\""))
     };
@@ -226,7 +226,7 @@ fn one_rule(source: &Source<'_>, rule: &Spanned<RuleFile>, class: usize) -> Resu
 #[cfg(test)]
 mod tests {
     use super::super::Config;
-    use crate::service_classes::{Facts, Goal, Priority};
+    use tracer_policies::service_classes::{Facts, Goal, Priority};
     use std::time::Duration;
 
     const GOOD: &str = r#"

@@ -2,9 +2,9 @@
 
 use serde::Deserialize;
 use toml::Spanned;
+use tracer_host::services::{NamingRule, NamingRules};
 
 use super::{ConfigError, Source};
-use crate::host::services::{NamingRule, NamingRules};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

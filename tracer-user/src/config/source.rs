@@ -86,14 +86,14 @@ impl Source<'_> {
         range: RangeInclusive<Duration>,
     ) -> Result<Duration, ConfigError> {
         let (least, most) = (range.start().as_secs(), range.end().as_secs());
-        crate::quantity::duration(value.get_ref()).ok().filter(|time| range.contains(time)).ok_or_else(|| {
+        tracer_model::quantity::duration(value.get_ref()).ok().filter(|time| range.contains(time)).ok_or_else(|| {
             self.wrong(&value.span(), format!("expected a time from {least}s to {most}s, such as \"10s\""))
         })
     }
 
     /// An amount of memory or disk, not zero.
     pub(super) fn size(&self, value: &Spanned<String>) -> Result<u64, ConfigError> {
-        let size = crate::quantity::size(value.get_ref());
+        let size = tracer_model::quantity::size(value.get_ref());
         size.and_then(|size| if size > 0 { Ok(size) } else { Err("expected at least 1M".into()) })
             .map_err(|what| self.wrong(&value.span(), what))
     }

@@ -2,10 +2,10 @@
 
 use serde::Deserialize;
 use toml::Spanned;
+use tracer_books::subsystems::login::{Address, ServerLogin};
+use tracer_books::subsystems::{DatabaseSystem, Settings};
 
 use super::{ConfigError, Source};
-use crate::subsystems::login::{Address, ServerLogin};
-use crate::subsystems::{DatabaseSystem, Settings};
 
 /// Most servers that are asked.
 const SERVERS: usize = 16;

@@ -70,7 +70,7 @@ impl TransactionsFile {
     pub(super) fn apply(self, source: &Source<'_>, settings: &mut Transactions) -> Result<(), ConfigError> {
         for (given, time) in [(&self.grace, &mut settings.grace), (&self.handover, &mut settings.handover)] {
             let Some(given) = given else { continue };
-            *time = crate::quantity::duration(given.get_ref())
+            *time = tracer_model::quantity::duration(given.get_ref())
                 .ok()
                 .filter(|time| *time <= Duration::from_secs(60))
                 .ok_or_else(|| source.wrong(&given.span(), "expected a time of at most 60s, such as \"250ms\""))?;

@@ -5,9 +5,10 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use tracer_books::profiles::{by_build_id, debug_file_id};
+use tracer_host::files;
+
 use super::Settings;
-use crate::files;
-use crate::profiles::{by_build_id, debug_file_id};
 
 /// Name of the file that is being fetched.
 const PART: &str = "part";

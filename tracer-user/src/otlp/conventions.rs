@@ -3,16 +3,16 @@
 use std::collections::BTreeSet;
 
 use prometheus::proto::MetricType;
+use tracer_host::container::Container;
+use tracer_host::container_names::{ContainerNames, NamesCache};
+use tracer_host::instance::Instance;
+use tracer_model::{Outcome, ProtocolId, Side, Span};
+use tracer_protocols::Conventions;
 
-use super::instance::HostFacts;
+use super::instance::{HostFacts, process_resource};
 use super::metric_names;
 use super::spans::tests::finished;
 use super::spans::{self, SCHEMA};
-use crate::host::container::Container;
-use crate::host::container_names::{ContainerNames, NamesCache};
-use crate::host::instance::Instance;
-use crate::model::{Outcome, ProtocolId, Side, Span};
-use crate::protocols::Conventions;
 
 /// Made by `tests/workloads/conventions.py`.
 const PUBLISHED: &str = include_str!("conventions.txt");
@@ -75,7 +75,7 @@ fn attributes_of_resources_are_those_of_the_declared_version() {
     for pod in ["", "web-1"] {
         let named = |text: &str| text.to_owned();
         let of = ContainerNames { name: named("a"), image: named("b"), pod: named(pod), namespace: named("d") };
-        let resource = instance.resource("shop", &host, Some(&of), &[]);
+        let resource = process_resource(&instance, "shop", &host, Some(&of), &[]);
         names.extend(resource.attributes.into_iter().map(|pair| pair.key));
     }
     assert!(names.len() > 15, "{names:?}");

@@ -1,66 +1,65 @@
 //! The resource of a span or a profile: the process that served it, its container and its host.
 
+use tracer_host::container_names::ContainerNames;
+use tracer_host::instance::Instance;
+use tracer_model::text::printable;
+
 use super::proto::{KeyValue, Resource, Value};
-use crate::host::container_names::ContainerNames;
-use crate::host::instance::Instance;
-use crate::text::printable;
 
-impl Instance {
-    /// It as a resource: an instance of `service`. `more` are configured attributes, which do not override detected ones.
-    pub(super) fn resource(
-        &self,
-        service: &str,
-        host: &HostFacts,
-        names: Option<&ContainerNames>,
-        more: &[(String, String)],
-    ) -> Resource {
-        let mut attributes = vec![KeyValue::text("service.name", service)];
-        attributes.extend(self.attributes(host, names));
-        for (key, value) in more {
-            if attributes.iter().all(|known| known.key != *key) {
-                attributes.push(KeyValue::text(key, value));
-            }
+/// A process as a resource: an instance of `service`. `more` are configured attributes, which do not override detected ones.
+pub(super) fn process_resource(
+    process: &Instance,
+    service: &str,
+    host: &HostFacts,
+    names: Option<&ContainerNames>,
+    more: &[(String, String)],
+) -> Resource {
+    let mut attributes = vec![KeyValue::text("service.name", service)];
+    attributes.extend(process_attributes(process, host, names));
+    for (key, value) in more {
+        if attributes.iter().all(|known| known.key != *key) {
+            attributes.push(KeyValue::text(key, value));
         }
-        Resource { attributes }
     }
+    Resource { attributes }
+}
 
-    /// Its attributes beside the service's name. `service.instance.id` is the same for the life of the process, and no
-    /// other process of any host has it.
-    fn attributes(&self, host: &HostFacts, names: Option<&ContainerNames>) -> Vec<KeyValue> {
-        let mut all = vec![
-            KeyValue::text("service.instance.id", format!("{}/{}@{}", host.id(), self.pid, self.start_time)),
-            KeyValue::of("process.pid", Value::Int(i64::from(self.pid))),
-        ];
-        all.extend(host.attributes());
-        if let Some(name) = self.exe.rsplit('/').next().filter(|name| !name.is_empty()) {
-            all.push(KeyValue::text("process.executable.name", printable(name)));
-            all.push(KeyValue::text("process.executable.path", printable(&self.exe)));
-        }
-        if let Some(container) = &self.container {
-            all.push(KeyValue::text("container.id", &*container.id));
-            if !container.runtime.is_empty() {
-                all.push(KeyValue::text("container.runtime.name", container.runtime));
-            }
-            if let Some(uid) = &container.pod_uid {
-                all.push(KeyValue::text("k8s.pod.uid", &**uid));
-            }
-        }
-        if let Some(names) = names {
-            // In a pod the name is that within the pod.
-            let in_pod = !names.pod.is_empty();
-            for (key, value) in [
-                (if in_pod { "k8s.container.name" } else { "container.name" }, &names.name),
-                ("container.image.name", &names.image),
-                ("k8s.pod.name", &names.pod),
-                ("k8s.namespace.name", &names.namespace),
-            ] {
-                if !value.is_empty() {
-                    all.push(KeyValue::text(key, printable(value)));
-                }
-            }
-        }
-        all
+/// A process's attributes beside its service's name. `service.instance.id` is the same for the life of the process, and no
+/// other process of any host has it.
+fn process_attributes(process: &Instance, host: &HostFacts, names: Option<&ContainerNames>) -> Vec<KeyValue> {
+    let mut all = vec![
+        KeyValue::text("service.instance.id", format!("{}/{}@{}", host.id(), process.pid, process.start_time)),
+        KeyValue::of("process.pid", Value::Int(i64::from(process.pid))),
+    ];
+    all.extend(host.attributes());
+    if let Some(name) = process.exe.rsplit('/').next().filter(|name| !name.is_empty()) {
+        all.push(KeyValue::text("process.executable.name", printable(name)));
+        all.push(KeyValue::text("process.executable.path", printable(&process.exe)));
     }
+    if let Some(container) = &process.container {
+        all.push(KeyValue::text("container.id", &*container.id));
+        if !container.runtime.is_empty() {
+            all.push(KeyValue::text("container.runtime.name", container.runtime));
+        }
+        if let Some(uid) = &container.pod_uid {
+            all.push(KeyValue::text("k8s.pod.uid", &**uid));
+        }
+    }
+    if let Some(names) = names {
+        // In a pod the name is that within the pod.
+        let in_pod = !names.pod.is_empty();
+        for (key, value) in [
+            (if in_pod { "k8s.container.name" } else { "container.name" }, &names.name),
+            ("container.image.name", &names.image),
+            ("k8s.pod.name", &names.pod),
+            ("k8s.namespace.name", &names.namespace),
+        ] {
+            if !value.is_empty() {
+                all.push(KeyValue::text(key, printable(value)));
+            }
+        }
+    }
+    all
 }
 
 /// The processor's name in the conventions.

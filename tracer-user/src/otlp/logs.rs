@@ -7,6 +7,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::mpsc;
+use tracer_books::analysis::announced::{AnnouncedFindings, FindingEvent};
+use tracer_books::analysis::finding::{Finding, FindingKind};
+use tracer_model::text::printable;
 
 use super::Counts;
 use super::instance::HostFacts;
@@ -16,9 +19,6 @@ use super::outgoing::{self, Outgoing, SendingTask, SentSignal, TaskEnd};
 use super::proto::{AnyValue, ArrayValue, KeyValue, Scope, Value};
 use super::settings::{Settings, SettingsError};
 use super::spans::SCHEMA;
-use crate::analysis::announced::{AnnouncedFindings, FindingEvent};
-use crate::analysis::finding::{Finding, FindingKind};
-use crate::text::printable;
 
 /// Records that may wait. A request has all of them.
 const QUEUE: usize = 64;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use prometheus::proto::{LabelPair, MetricFamily, MetricType};
 use tokio::sync::oneshot;
+use tracer_model::text::printable;
 
 use super::instance::HostFacts;
 use super::metric_names;
@@ -20,7 +21,6 @@ use super::proto::{self, KeyValue, Resource, Scope};
 use super::send::{Sender, Sent};
 use super::settings::{Settings, SettingsError};
 use super::spans::SCHEMA;
-use crate::text::printable;
 
 /// Most data points of one request: collectors take 4 MB by default.
 const POINTS: usize = 2000;

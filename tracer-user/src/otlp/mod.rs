@@ -33,17 +33,18 @@ pub use metrics::MetricExport;
 pub use profiles::ProfileExport;
 pub use settings::{Protocol, Settings, SettingsError, Signal, Tls, read, signal};
 
-use crate::guard::loss_log::LossLog;
-use crate::guard::tables::TableUse;
-use crate::host::container_names::NamesCache;
-use crate::host::instance::Instance;
-use crate::host::process::ProcessFacts;
-use crate::model::{Names, Span, Threshold};
-use crate::pipeline::SpanWriter;
-use crate::tail_sampling::{combined, randomness};
 use instance::HostFacts;
 use outgoing::{Outgoing, SendingTask, SentSignal, TaskEnd};
 use spans::Finished;
+use tracer_host::container_names::NamesCache;
+use tracer_host::guard::loss_log::LossLog;
+use tracer_host::guard::tables::TableUse;
+use tracer_host::instance::Instance;
+use tracer_host::process::ProcessFacts;
+use tracer_model::{Names, Span, Threshold};
+use tracer_policies::tail_sampling::{combined, randomness};
+
+use crate::pipeline::SpanWriter;
 
 /// What is sent here.
 const SPANS: SentSignal =

@@ -11,19 +11,19 @@ use std::iter::Peekable;
 use std::sync::Arc;
 use std::vec::IntoIter;
 
+use tracer_books::profiles::{Frame, FrameOrigin, FrameParts, Lines, ShownLines, UnsentSample};
 use tracer_common::interpreter::Language;
+use tracer_host::container_names::NamesCache;
+use tracer_host::instance::Instance;
+use tracer_model::text::printable;
 
-use super::instance::HostFacts;
+use super::instance::{HostFacts, process_resource};
 use super::profile_proto::{
     Attribute, Dictionary, Function, Line, Link, Location, Mapping, Profile, Request, ResourceProfiles, Sample,
     ScopeProfiles, Stack, ValueType,
 };
 use super::proto::{AnyValue, Scope, Value};
 use super::spans::{SCHEMA, bounded};
-use crate::host::container_names::NamesCache;
-use crate::host::instance::Instance;
-use crate::profiles::{Frame, FrameOrigin, FrameParts, Lines, ShownLines, UnsentSample};
-use crate::text::printable;
 
 /// A request ends when it has this many bytes, by estimate: collectors take 4 MB by default.
 const BYTES: usize = 2 << 20;
@@ -111,7 +111,7 @@ impl<'a> Requests<'a> {
         let names = instance.container.as_ref().and_then(|container| self.names.get(container));
         let scope = Scope { name: "tracer".into(), version: env!("CARGO_PKG_VERSION").into() };
         ResourceProfiles {
-            resource: Some(instance.resource(service, self.host, names, self.more)),
+            resource: Some(process_resource(instance, service, self.host, names, self.more)),
             scope_profiles: vec![ScopeProfiles { scope: Some(scope), profiles }],
             schema_url: SCHEMA.into(),
         }
@@ -349,7 +349,7 @@ mod tests {
 
     use super::super::proto::KeyValue;
     use super::*;
-    use crate::model::ProtocolId;
+    use tracer_model::ProtocolId;
 
     const INTERVAL: Interval = Interval { start: 5, duration: 10 };
 

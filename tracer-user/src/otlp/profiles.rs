@@ -8,16 +8,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
+use tracer_books::profiles::{Profiles, UnsentSamples};
+use tracer_host::container_names::NamesCache;
+use tracer_model::Nanos;
 
+use crate::pipeline::Pipeline;
 use super::Counts;
 use super::instance::HostFacts;
 use super::outgoing::{self, Outgoing, SendingTask, SentSignal, TaskEnd};
 use super::profile_requests::{Interval, ProfileIds, Requests};
 use super::settings::{Settings, SettingsError};
-use crate::host::container_names::NamesCache;
-use crate::model::Nanos;
-use crate::pipeline::Pipeline;
-use crate::profiles::{Profiles, UnsentSamples};
 
 /// Time between two exports, and the fill of the table from which on they come sooner.
 const INTERVAL: Duration = Duration::from_secs(10);

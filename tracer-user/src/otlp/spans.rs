@@ -4,18 +4,19 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::instance::HostFacts;
+use tracer_books::store::{AttributeValue, Attributes};
+use tracer_host::container_names::NamesCache;
+use tracer_host::instance::Instance;
+use tracer_model::text::printable;
+use tracer_model::{ClassInfo, ProtocolId, Queues, Side, Span, SpanId, Threshold, TraceFlags, TraceId};
+use tracer_policies::tail_sampling::with_threshold;
+use tracer_protocols::{Conventions, messaging};
+
+use super::instance::{HostFacts, process_resource};
 use super::proto::{
     Code, KeyValue, Link, OtlpSpan, REMOTE, REMOTE_KNOWN, Request, ResourceSpans, Scope, ScopeSpans, SpanKind, Status,
     Value,
 };
-use crate::host::container_names::NamesCache;
-use crate::host::instance::Instance;
-use crate::model::{ClassInfo, ProtocolId, Queues, Side, Span, SpanId, Threshold, TraceFlags, TraceId};
-use crate::protocols::{Conventions, messaging};
-use crate::store::{AttributeValue, Attributes};
-use crate::tail_sampling::with_threshold;
-use crate::text::printable;
 
 /// The version of OpenTelemetry's semantic conventions whose names spans, metrics, logs and profiles use: the first without
 /// `network.protocol.name` on calls. `conventions.txt` has its names; a test compares them with those that are sent.
@@ -49,7 +50,7 @@ pub(super) fn request(spans: &[Finished], host: &HostFacts, names: &NamesCache, 
         let names = instance.container.as_ref().and_then(|container| names.get(container));
         let scope = Scope { name: "tracer".into(), version: env!("CARGO_PKG_VERSION").into() };
         ResourceSpans {
-            resource: Some(instance.resource(service, host, names, more)),
+            resource: Some(process_resource(&instance, service, host, names, more)),
             scope_spans: vec![ScopeSpans { scope: Some(scope), spans }],
             schema_url: SCHEMA.into(),
         }
@@ -176,7 +177,7 @@ pub(super) fn bounded(text: &str) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::model::{Accepted, AfterReply, ClassId, Cost, Grade, Linked, Outcome, PropagatedContext, ServiceId};
+    use tracer_model::{Accepted, AfterReply, ClassId, Cost, Grade, Linked, Outcome, PropagatedContext, ServiceId};
 
     pub(in crate::otlp) fn finished(service: &str, id: u64) -> Finished {
         let span = Span {
@@ -338,7 +339,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_process_is_a_resource() {
-        let facts = |pid, start_time| crate::host::process::ProcessFacts {
+        let facts = |pid, start_time| tracer_host::process::ProcessFacts {
             pid,
             start_time,
             exe: "/usr/sbin/nginx".into(),

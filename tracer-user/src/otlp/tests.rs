@@ -8,11 +8,11 @@ use std::time::Duration;
 use axum::body::Bytes;
 use axum::http::{HeaderMap, StatusCode};
 use prost::Message;
+use tracer_model::{Owner, ServiceId, Sink, StackSample};
 
-use super::spans::tests::finished;
-use super::*;
-use crate::model::{Owner, ServiceId, Sink, StackSample};
 use crate::pipeline::Pipeline;
+use super::*;
+use super::spans::tests::finished;
 
 /// The requests a collector got, and its next answers.
 #[derive(Default)]
@@ -238,12 +238,12 @@ fn take_samples(pipeline: &mut Pipeline, stacks: std::ops::Range<u64>) {
             user: vec![address],
             kernel: Vec::new(),
             outcome: tracer_common::unwind::Outcome::Complete,
-            interpreted: crate::model::Interpreted::default(),
+            interpreted: tracer_model::Interpreted::default(),
             off_cpu: None,
             waker: None,
             owner: Owner::Overhead(ServiceId(0)),
             span: None,
-            dimensions: crate::model::DimensionValues::default(),
+            dimensions: tracer_model::DimensionValues::default(),
             ad_hoc: false,
         };
         pipeline.profiles.sample(&names, &sample);

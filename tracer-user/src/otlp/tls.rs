@@ -7,9 +7,9 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
+use tracer_host::files;
 
 use super::settings::{Protocol, Settings, SettingsError, Tls, error};
-use crate::files;
 
 /// Longest file of certificates or with a key, bytes.
 const FILE: u64 = 1 << 20;

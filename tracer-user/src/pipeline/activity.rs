@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use tracer_books::analysis::activity::Values;
+use tracer_books::history::recent::Point;
+use tracer_books::history::rows::{ClassRow, DURATION_BOUNDS_NS};
+use tracer_model::Side;
+
 use super::Pipeline;
-use crate::analysis::activity::Values;
-use crate::history::recent::Point;
-use crate::history::rows::{ClassRow, DURATION_BOUNDS_NS};
-use crate::model::Side;
 
 impl Pipeline {
     /// The window that began at `start_ns` is over: its requests served are learnt.
@@ -89,7 +90,7 @@ fn p95_s(row: &ClassRow) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::rows::DurationHistogram;
+    use tracer_books::history::rows::DurationHistogram;
 
     #[test]
     fn a_row_gives_values_per_request() {

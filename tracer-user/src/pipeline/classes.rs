@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::classes::{Classifier, Facts};
-use crate::model::{ClassId, Names};
-use crate::transactions::open_span::OpenSpan;
+use tracer_model::{ClassId, Names};
+use tracer_transactions::classes::{Classifier, Facts};
+use tracer_transactions::open_span::OpenSpan;
 
 /// Classifies an open span, if its end cannot change the class.
 pub(super) fn classify_early(classifier: &mut Classifier, names: &mut Names, live: &OpenSpan) -> Option<ClassId> {

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use super::Pipeline;
-use super::roots::declared_root;
-use crate::classes::Facts;
-use crate::model::{
+use tracer_model::{
     Accepted, ClassId, DeclaredFacts, Grade, Outcome, Owner, PropagatedContext, ProtocolId, ServiceId, Side, Sink,
     Span, StackSample,
 };
-use crate::runtimes::declared::{CallPairing, Captured, Declared, FailSource};
-use crate::transactions::finished_call::FinishedCall;
+use tracer_runtimes::declared::{CallPairing, Captured, Declared, FailSource};
+use tracer_transactions::classes::Facts;
+use tracer_transactions::finished_call::FinishedCall;
+
+use super::Pipeline;
+use super::roots::declared_root;
 
 /// Kind of failure of a call that its condition calls failed.
 fn kind_of_failure(declared: &Declared) -> &'static str {

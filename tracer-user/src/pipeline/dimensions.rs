@@ -1,9 +1,10 @@
 //! The values of declared dimensions that requests have: their own, else those of the request that caused them on this host.
 
+use tracer_model::Side;
+use tracer_model::dimensions::{Facts, inherited};
+use tracer_transactions::slot::Slot;
+
 use super::Pipeline;
-use crate::dimensions::{Facts, inherited};
-use crate::model::Side;
-use crate::transactions::slot::Slot;
 
 impl Pipeline {
     /// A request began (`is_new`), or more became known of it.

@@ -1,10 +1,10 @@
 //! Exceptions that programs throw: their types, and what became of them.
 
 use tracer_common::event::{DeclaredCall, DeclaredValues};
+use tracer_runtimes::exceptions::{PythonModules, RawTypeName, ThrowingRuntime, raw};
+use tracer_transactions::thrown::ThrownException;
 
 use super::{Introduce, Pipeline};
-use crate::runtimes::exceptions::{PythonModules, RawTypeName, ThrowingRuntime, raw};
-use crate::transactions::thrown::ThrownException;
 
 /// Exceptions since the start.
 #[derive(Debug, Default)]

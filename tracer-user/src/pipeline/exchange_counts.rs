@@ -9,15 +9,15 @@ use std::sync::Arc;
 
 use tracer_common::exchange_counts::{ClassCosts, ClassLimits, CountingRule, ExchangeSums, RequestPrefix, SumsKey};
 use tracer_common::limits::COUNTED_CLASSES_MAX;
+use tracer_host::guard::tables::TableUse;
+use tracer_model::{ClassId, Cost, Nanos, Outcome, Owner, Side, Sink, Span, SpanId};
+use tracer_transactions::process_costs::ProcessWork;
+use tracer_transactions::request_prefixes::{Beginning, RequestPrefixes, rule};
 
 use self::counted_spans::{mean_costs, since, spans};
 use self::noteworthy::LastSecondDurations;
 use self::qualification::{ExchangeRate, ProcessState, Refusal, SEEN_BEFORE, STATES, refusal};
 use super::Pipeline;
-use crate::guard::tables::TableUse;
-use crate::model::{ClassId, Cost, Nanos, Outcome, Owner, Side, Sink, Span, SpanId};
-use crate::transactions::process_costs::ProcessWork;
-use crate::transactions::request_prefixes::{Beginning, RequestPrefixes, rule};
 
 mod counted_spans;
 mod noteworthy;
@@ -381,7 +381,7 @@ impl Pipeline {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{ProtocolId, sample_span};
+    use tracer_model::{ProtocolId, sample_span};
 
     fn exchange(pid: u32, calls: u32) -> Span {
         Span {

@@ -2,10 +2,11 @@
 
 use std::collections::HashSet;
 
+use tracer_books::analysis::finding::{Finding, FindingKind};
+use tracer_model::{ClassId, Names, Span};
+use tracer_policies::tail_sampling::DECISION_NAMES;
+
 use super::Pipeline;
-use crate::analysis::finding::{Finding, FindingKind};
-use crate::model::{ClassId, Names, Span};
-use crate::tail_sampling::DECISION_NAMES;
 
 impl Pipeline {
     /// Passes a finished span to the writers, now or when it is known whether its transaction is exported. `is_top`: it is the

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
+use tracer_books::profiles::SlowRequest;
+use tracer_model::{ClassId, Grade, Nanos, Outcome, Owner, ProtocolId, Side, Sink, Span};
+use tracer_protocols::{Conventions, grpc, messaging};
+use tracer_runtimes::exceptions::RawTypeName;
+use tracer_transactions::open_span::OpenSpan;
+use tracer_transactions::output::Verdicts;
+
 use super::relay;
 use super::roots::charged;
 use super::{Pipeline, classify_late};
-use crate::model::{ClassId, Grade, Nanos, Outcome, Owner, ProtocolId, Side, Sink, Span};
-use crate::profiles::SlowRequest;
-use crate::protocols::{Conventions, grpc, messaging};
-use crate::runtimes::exceptions::RawTypeName;
-use crate::transactions::open_span::OpenSpan;
-use crate::transactions::output::Verdicts;
 
 /// The type of an exception that could not be read.
 const UNKNOWN_TYPE: &str = "_unknown";

@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use tracer_books::log_lines::{FoundLine, LogStreams, STREAMS};
 use tracer_common::log_write::{LogWrite, TYPE_DEVICE, TYPE_PIPE, TYPE_SOCKET};
+use tracer_host::guard::tables::TableUse;
+use tracer_model::{LogTextBudget, ServiceId};
+use tracer_transactions::held_request::HeldRequest;
 
 use super::{Introduce, Pipeline};
-use crate::guard::tables::TableUse;
-use crate::log_lines::{FoundLine, LogStreams, STREAMS};
-use crate::model::{LogTextBudget, ServiceId};
-use crate::transactions::held_request::HeldRequest;
 
 /// Lines of a service since the start.
 #[derive(Clone, Copy, Debug, Default)]

@@ -11,42 +11,42 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use tracer_books::analysis::activity::Activity;
+use tracer_books::analysis::announced::AnnouncedFindings;
+use tracer_books::analysis::detector::Detector;
+use tracer_books::history::collector::Collector;
+use tracer_books::log_lines::TEXT_BYTES;
+use tracer_books::metrics::{Attainment, ClassStats, DeclaredReports, Metrics};
+use tracer_books::profiles::{self, DebugRequests, Profiles, ShownLines, UnsentSamples};
+use tracer_books::store::{SpanView, Store};
+use tracer_books::subsystems::Subsystems;
+use tracer_books::workloads::Workloads;
 use tracer_common::event::{Header, Kind, SAMPLE_KERNEL_THREAD, ThreadCounters};
 use tracer_common::policy::CapturePolicy;
+use tracer_host::containers::Containers;
+use tracer_host::guard::shed::Level;
+use tracer_host::guard::shrink::ShrinkExcess;
+use tracer_host::guard::tables::scaled;
+use tracer_host::process::ProcessFacts;
+use tracer_http::{Health, PipelineView};
+use tracer_model::decode::{self, Malformed, Record};
+use tracer_model::dimensions::Dimensions;
+use tracer_model::{ClassId, Cost, LogTextBudget, Names, Nanos, Owner, ServiceId, Sink, Span};
+use tracer_policies::tail_sampling::TailSampling;
+use tracer_protocols::Settings;
+use tracer_relay::Outgoing;
+use tracer_runtimes::declared::DeclaredTable;
+use tracer_runtimes::process_memory::MemoryFile;
+use tracer_runtimes::wake_demand::WakeDemand;
+use tracer_transactions::classes::{Bounds, Classifier};
+use tracer_transactions::engine::Engine;
+use tracer_transactions::limits::Limits;
+use tracer_transactions::output::Output;
+use tracer_transactions::process_costs::ProcessWork;
+use tracer_transactions::roots::Roots;
+use tracer_transactions::slot::Slot;
 
-use crate::analysis::activity::Activity;
-use crate::analysis::announced::AnnouncedFindings;
-use crate::analysis::detector::Detector;
-use crate::classes::{Bounds, Classifier};
 use crate::config::Config;
-use crate::decode::{self, Malformed, Record};
-use crate::dimensions::Dimensions;
-use crate::guard::shed::Level;
-use crate::guard::shrink::ShrinkExcess;
-use crate::guard::tables::scaled;
-use crate::history::collector::Collector;
-use crate::host::containers::Containers;
-use crate::host::process::ProcessFacts;
-use crate::http::{Health, PipelineView};
-use crate::log_lines::TEXT_BYTES;
-use crate::metrics::{Attainment, ClassStats, DeclaredReports, Metrics};
-use crate::model::{ClassId, Cost, LogTextBudget, Names, Nanos, Owner, ServiceId, Sink, Span};
-use crate::profiles::{self, DebugRequests, Profiles, ShownLines, UnsentSamples};
-use crate::protocols::Settings;
-use crate::relay::Outgoing;
-use crate::roots::Roots;
-use crate::runtimes::declared::DeclaredTable;
-use crate::runtimes::process_memory::MemoryFile;
-use crate::runtimes::wake_demand::WakeDemand;
-use crate::store::{SpanView, Store};
-use crate::subsystems::Subsystems;
-use crate::tail_sampling::TailSampling;
-use crate::transactions::engine::Engine;
-use crate::transactions::limits::Limits;
-use crate::transactions::output::Output;
-use crate::transactions::process_costs::ProcessWork;
-use crate::transactions::slot::Slot;
-use crate::workloads::Workloads;
 
 mod activity;
 mod classes;
@@ -135,7 +135,7 @@ pub struct Pipeline {
     engine: Engine,
     classifier: Classifier,
     names: Names,
-    rules: crate::host::services::NamingRules,
+    rules: tracer_host::services::NamingRules,
     services: HashMap<Arc<str>, ServiceId>,
     places: services::Places,
     containers: Containers,

@@ -2,17 +2,18 @@
 
 use std::sync::Arc;
 
+use tracer_model::{ClassId, Nanos, Outcome, Remote, RemoteEnd, Side, SpanId};
+use tracer_protocols::context::TraceParent;
+use tracer_relay::clocks::Clock;
+use tracer_relay::event::Event;
+use tracer_relay::message::{Context, ContextRoot, Summary};
+use tracer_relay::{Outcomes, Outgoing};
+use tracer_transactions::open_span::OpenSpan;
+use tracer_transactions::output::Verdicts;
+use tracer_transactions::relayed::{CallContext, Relayed};
+use tracer_transactions::slot::Slot;
+
 use super::{Names, Pipeline, provisional};
-use crate::model::{ClassId, Nanos, Outcome, Remote, RemoteEnd, Side, SpanId};
-use crate::protocols::context::TraceParent;
-use crate::relay::clocks::Clock;
-use crate::relay::event::Event;
-use crate::relay::message::{Context, ContextRoot, Summary};
-use crate::relay::{Outcomes, Outgoing};
-use crate::transactions::open_span::OpenSpan;
-use crate::transactions::output::Verdicts;
-use crate::transactions::relayed::{CallContext, Relayed};
-use crate::transactions::slot::Slot;
 
 /// Limit of messages that wait to be sent.
 const OUTGOING: usize = 65_536;

@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 
-use super::Pipeline;
+use tracer_books::metrics::DeclaredSums;
+use tracer_protocols::Settings;
+use tracer_runtimes::declared::{Declared, DeclaredChanges, DeclaredTable};
+
 use crate::config::Config;
-use crate::metrics::DeclaredSums;
-use crate::protocols::Settings;
-use crate::runtimes::declared::{Declared, DeclaredChanges, DeclaredTable};
+use super::Pipeline;
 
 /// Most header names of rules since the start: requests that are open refer to them by number, so none is ever removed.
 const HEADERS_MAX: usize = 256;

@@ -1,16 +1,17 @@
 //! The pipeline's part of roots: what a reported span says of its transaction's first request, and what the other end of a
 //! call is told of it.
 
+use tracer_model::{Cost, Grade, Nanos, Side};
+use tracer_relay::message::ContextRoot;
+use tracer_transactions::engine::roots::{OpenRoot, RootAbove};
+use tracer_transactions::finished_call::FinishedCall;
+use tracer_transactions::open_span::OpenSpan;
+use tracer_transactions::output::Verdicts;
+use tracer_transactions::roots::{KnownRoot, RootLink};
+use tracer_transactions::slot::Slot;
+
 use super::relay::class_name;
 use super::{Pipeline, provisional};
-use crate::model::{Cost, Grade, Nanos, Side};
-use crate::relay::message::ContextRoot;
-use crate::roots::{KnownRoot, RootLink};
-use crate::transactions::engine::roots::{OpenRoot, RootAbove};
-use crate::transactions::finished_call::FinishedCall;
-use crate::transactions::open_span::OpenSpan;
-use crate::transactions::output::Verdicts;
-use crate::transactions::slot::Slot;
 
 /// What was charged to the class of a reported span for it: at least what was passed on already.
 pub(super) fn charged(live: &OpenSpan) -> Cost {

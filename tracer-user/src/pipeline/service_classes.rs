@@ -6,18 +6,18 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tracer_common::event::Fork;
+use tracer_host::guard::tables::TableUse;
+use tracer_host::local_time;
+use tracer_model::{Nanos, Side};
+use tracer_policies::service_classes::decision::Serving;
+use tracer_policies::service_classes::limits::{ConnectionId, OpenRequest};
+use tracer_policies::service_classes::network::SendingRequest;
+use tracer_policies::service_classes::{Enforcement, Facts, Mode, ServiceClass, ServiceClasses};
+use tracer_transactions::finished_call::FinishedCall;
+use tracer_transactions::slot::Slot;
 
 use super::Pipeline;
 use super::classes::provisional;
-use crate::guard::tables::TableUse;
-use crate::host::local_time;
-use crate::model::{Nanos, Side};
-use crate::service_classes::decision::Serving;
-use crate::service_classes::limits::{ConnectionId, OpenRequest};
-use crate::service_classes::network::SendingRequest;
-use crate::service_classes::{Enforcement, Facts, Mode, ServiceClass, ServiceClasses};
-use crate::transactions::finished_call::FinishedCall;
-use crate::transactions::slot::Slot;
 
 /// Most open requests whose threads are watched.
 const WATCHED: usize = 8192;
@@ -233,9 +233,9 @@ impl Pipeline {
     /// carry one, for [`NetworkDecision`], and the requests that are open, for [`LimitDecision`]; call it after the rings
     /// were drained.
     ///
-    /// [`Decision`]: crate::service_classes::decision::Decision
-    /// [`NetworkDecision`]: crate::service_classes::network::NetworkDecision
-    /// [`LimitDecision`]: crate::service_classes::limits::LimitDecision
+    /// [`Decision`]: tracer_policies::service_classes::decision::Decision
+    /// [`NetworkDecision`]: tracer_policies::service_classes::network::NetworkDecision
+    /// [`LimitDecision`]: tracer_policies::service_classes::limits::LimitDecision
     pub fn serving(
         &mut self,
         serving: &mut Vec<Serving>,

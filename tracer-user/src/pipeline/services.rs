@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
+use tracer_host::container;
+use tracer_host::process::ProcessFacts;
+use tracer_host::services::{Identity, identify};
+use tracer_model::text;
+use tracer_model::{Nanos, ServiceId};
 
 use super::{LEAVING, Pipeline};
-use crate::host::container;
-use crate::host::process::ProcessFacts;
-use crate::host::services::{Identity, identify};
-use crate::model::{Nanos, ServiceId};
-use crate::text;
 
 /// Limit of services with a name of their own; later ones share one, visibly.
 pub(super) const SERVICES: usize = 1024;

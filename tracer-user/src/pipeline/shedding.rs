@@ -1,19 +1,19 @@
 //! Counters and table use of the stages, and load shedding.
 
+use tracer_books::analysis::finding;
+use tracer_books::history::collector;
+use tracer_books::profiles::ProfileTables;
 use tracer_common::event::Kind;
+use tracer_host::guard::shed::Level;
+use tracer_host::guard::tables::{PipelineTables, TableUse};
+use tracer_model::decode::Malformed;
+use tracer_model::{HostCpu, ServiceId};
+use tracer_policies::tail_sampling::TailSampling;
+use tracer_transactions::classes::ClassTables;
+use tracer_transactions::engine::limits::EngineTables;
 
 use super::services::SERVICES;
 use super::{LEAVING, Pipeline};
-use crate::analysis::finding;
-use crate::classes::ClassTables;
-use crate::decode::Malformed;
-use crate::guard::shed::Level;
-use crate::guard::tables::{PipelineTables, TableUse};
-use crate::history::collector;
-use crate::model::{HostCpu, ServiceId};
-use crate::profiles::ProfileTables;
-use crate::tail_sampling::TailSampling;
-use crate::transactions::engine::limits::EngineTables;
 
 impl Pipeline {
     /// Publishes the counters of the stages.

@@ -8,13 +8,13 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
+use tracer_host::guard::shrink::ShrinkExcess;
+use tracer_host::guard::tables::TableUse;
+use tracer_host::process::ProcessFacts;
+use tracer_host::services::identify;
+use tracer_model::ServiceId;
 
 use super::{LEAVING, Pipeline};
-use crate::guard::shrink::ShrinkExcess;
-use crate::guard::tables::TableUse;
-use crate::host::process::ProcessFacts;
-use crate::host::services::identify;
-use crate::model::ServiceId;
 
 /// What processes inherit.
 #[derive(Debug, Default)]

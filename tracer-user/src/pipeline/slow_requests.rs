@@ -1,12 +1,12 @@
 //! Which requests are slow, and which threads work for them now.
 
 use rustc_hash::FxHashMap;
+use tracer_books::metrics::ClassStats;
+use tracer_books::profiles::SlowRequests;
 use tracer_common::event::Sample;
+use tracer_model::{ClassId, Nanos, SpanId};
 
 use super::Pipeline;
-use crate::metrics::ClassStats;
-use crate::model::{ClassId, Nanos, SpanId};
-use crate::profiles::SlowRequests;
 
 /// How long the tail of a class counts before it is asked for again, nanoseconds.
 const FRESH: Nanos = 1_000_000_000;

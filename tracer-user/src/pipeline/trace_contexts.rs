@@ -3,12 +3,12 @@
 use std::collections::HashSet;
 
 use tracer_common::limits::TRACE_CONTEXT_BYTES;
+use tracer_host::guard::tables::TableUse;
+use tracer_kernel::trace_contexts::ThreadContext;
+use tracer_model::{Nanos, Side};
+use tracer_transactions::slot::Slot;
 
 use super::Pipeline;
-use crate::guard::tables::TableUse;
-use crate::kernel::trace_contexts::ThreadContext;
-use crate::model::{Nanos, Side};
-use crate::transactions::slot::Slot;
 
 /// Most open requests whose threads are looked at.
 const OPEN: usize = 16_384;

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
+use tracer_books::analysis::announced::FindingEvent;
+use tracer_books::analysis::finding::Finding;
+use tracer_books::analysis::window::Window;
+use tracer_books::history::rows::{EdgeRow, FindingRow, GoalRow, Seconds};
+use tracer_books::metrics::{GoalKey, GoalSums};
+use tracer_model::text::printable;
+use tracer_model::{ProtocolId, Side};
+use tracer_transactions::roots::{Callee, Caller, EdgeKey, EdgeSums, ExternalPeer, RowRoot};
+
 use super::Pipeline;
-use crate::analysis::announced::FindingEvent;
-use crate::analysis::finding::Finding;
-use crate::analysis::window::Window;
-use crate::history::rows::{EdgeRow, FindingRow, GoalRow, Seconds};
-use crate::metrics::{GoalKey, GoalSums};
-use crate::model::{ProtocolId, Side};
-use crate::roots::{Callee, Caller, EdgeKey, EdgeSums, ExternalPeer, RowRoot};
-use crate::text::printable;
 
 /// What had no room for a name of its own.
 const OTHER: &str = "_other";

@@ -10,12 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use send::{Sender, Sent};
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
-
-use crate::analysis::announced::{AnnouncedFindings, FindingEvent};
-use crate::analysis::finding::{Finding, FindingKind};
-use send::{Sender, Sent};
+use tracer_books::analysis::announced::{AnnouncedFindings, FindingEvent};
+use tracer_books::analysis::finding::{Finding, FindingKind};
 
 /// Notifications that may wait.
 const QUEUE: usize = 64;

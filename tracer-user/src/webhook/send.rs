@@ -9,10 +9,10 @@ use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use tracer_host::files;
 
-use super::{Settings, SettingsError};
-use crate::files;
 use crate::otlp::tls;
+use super::{Settings, SettingsError};
 
 /// How long a receiver may take.
 const TIMEOUT: Duration = Duration::from_secs(10);

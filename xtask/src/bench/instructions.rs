@@ -155,8 +155,8 @@ mod tests {
         let text = "1,390,309,930 (100.0%)  PROGRAM TOTALS\n\
                     911,025,244  ???:tracer_user::pipeline::Pipeline::record [/tmp/tracer]\n  \
                     9,025,244  ???:tracer_user::pipeline::Pipeline::tick [/tmp/tracer]\n  \
-                    69,352,986  ???:tracer_user::transactions::report::<impl tracer_user::transactions::engine::Engine>::report [/tmp/tracer]\n  \
-                    3,100  ???:tracer_user::classes::Pipeline::recorded [/tmp/tracer]\n";
+                    69,352,986  ???:tracer_transactions::report::<impl tracer_transactions::engine::Engine>::report [/tmp/tracer]\n  \
+                    3,100  ???:tracer_transactions::classes::Pipeline::recorded [/tmp/tracer]\n";
         let counted = Counted { spans: 1000, functions: functions(text) };
         assert_eq!(counted.of(&PHASES[0]).round() as u64, 920_050);
         assert_eq!(counted.function(REPORT), 69_352_986);

@@ -9,9 +9,9 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
+use crate::{doc_tables, shell};
 use super::commit;
 use super::results::Results;
-use crate::{doc_tables, shell};
 
 /// Limit for the average cost of a message over the protocols, nanoseconds.
 const MESSAGE_NS: f64 = 1000.0;
@@ -95,7 +95,7 @@ fn read(lines: &str) -> Result<(Vec<Row>, Idle)> {
 fn table(origin: &str, rows: &[Row], idle: &Idle) -> String {
     let mean = |of: fn(&Row) -> f64| rows.iter().map(of).sum::<f64>() / rows.len().max(1) as f64;
     let mut text = format!(
-        "`cargo xtask bench --parsers` at {origin}: connections of real programs (`tracer-user/fixtures/`), played again and \
+        "`cargo xtask bench --parsers` at {origin}: connections of real programs (`tracer-user/crates/protocols/fixtures/`), played again and \
          again as the kernel would have reported them. Per message (a request or a reply; of a WebSocket session, a send or \
          receive), their connection's beginning and end included: *decode* of records and nothing else, *parse* on top of \
          that, and *whole*: everything to metrics and store. Idle: what an open connection holds on the heap once nothing \

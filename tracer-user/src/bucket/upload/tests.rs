@@ -10,11 +10,11 @@ use object_store::{
     CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt,
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
+use tracer_books::history::directory::{Directory, Options, RealDisk};
+use tracer_books::history::rows::{HostRow, WindowRows};
+use tracer_books::history::status::Status;
 
 use super::*;
-use crate::history::directory::{Directory, Options, RealDisk};
-use crate::history::rows::{HostRow, WindowRows};
-use crate::history::status::Status;
 
 /// What the store does with the next objects that are put, the first first; afterwards it works.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -7,13 +7,13 @@ use std::io;
 
 use bytes::{Buf, BytesMut};
 use ring::digest::{self, SHA1_FOR_LEGACY_USE_ONLY as SHA1, SHA256};
+use tracer_books::subsystems::DatabaseSystem;
+use tracer_books::subsystems::login::ServerLogin;
+use tracer_books::subsystems::own_figures::{OwnCommand, OwnFigures};
+use tracer_host::process;
 
 use super::connection::{Connection, REPLY};
 use super::{ROWS, unexpected};
-use crate::host::process;
-use crate::subsystems::DatabaseSystem;
-use crate::subsystems::login::ServerLogin;
-use crate::subsystems::own_figures::{OwnCommand, OwnFigures};
 
 /// `CLIENT_LONG_PASSWORD | CLIENT_PROTOCOL_41 | CLIENT_SECURE_CONNECTION | CLIENT_PLUGIN_AUTH`.
 const CAPABILITIES: u32 = 0x1 | 0x200 | 0x8000 | 0x8_0000;
@@ -112,7 +112,7 @@ fn log_in(connection: &mut Connection, user: &str, password: &str) -> io::Result
                 plugin = text(&mut answer).ok_or_else(odd)?;
                 salt = answer[..].split(|byte| *byte == 0).next().unwrap_or_default().to_vec();
                 if !is_known(&plugin) {
-                    let plugin = crate::text::printable(&plugin);
+                    let plugin = tracer_model::text::printable(&plugin);
                     return Err(io::Error::other(format!(
                         "its user logs in by {plugin}, which the agent does not know"
                     )));

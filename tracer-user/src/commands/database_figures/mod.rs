@@ -10,11 +10,12 @@ use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, channel, sync_channel};
 use std::time::Duration;
 
+use tracer_books::subsystems::DatabaseSystem;
+use tracer_books::subsystems::login::ServerLogin;
+use tracer_books::subsystems::own_figures::OwnFigures;
+use tracer_host::files;
+
 use self::connection::Connection;
-use crate::files;
-use crate::subsystems::DatabaseSystem;
-use crate::subsystems::login::ServerLogin;
-use crate::subsystems::own_figures::OwnFigures;
 
 /// Between two questions to a server.
 const EVERY: Duration = Duration::from_secs(15);

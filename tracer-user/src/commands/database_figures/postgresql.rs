@@ -10,13 +10,13 @@ use postgres_protocol::authentication::md5_hash;
 use postgres_protocol::authentication::sasl::{ChannelBinding, SCRAM_SHA_256, ScramSha256};
 use postgres_protocol::message::backend::{DataRowBody, ErrorResponseBody, Message};
 use postgres_protocol::message::frontend;
+use tracer_books::subsystems::DatabaseSystem;
+use tracer_books::subsystems::login::ServerLogin;
+use tracer_books::subsystems::own_figures::OwnFigures;
+use tracer_host::process;
 
 use super::connection::{Connection, REPLY};
 use super::{ROWS, unexpected};
-use crate::host::process;
-use crate::subsystems::DatabaseSystem;
-use crate::subsystems::login::ServerLogin;
-use crate::subsystems::own_figures::OwnFigures;
 
 /// Database of the login unless another is named.
 const DATABASE: &str = "postgres";

@@ -2,9 +2,10 @@
 
 use std::io;
 
+use tracer_books::subsystems::DatabaseSystem;
+use tracer_books::subsystems::own_figures::{self, OwnFigures};
+
 use super::connection::{Connection, REPLY};
-use crate::subsystems::DatabaseSystem;
-use crate::subsystems::own_figures::{self, OwnFigures};
 
 pub(super) fn ask(connection: &mut Connection, user: Option<&str>, password: Option<&str>) -> io::Result<OwnFigures> {
     if let Some(password) = password {
@@ -31,7 +32,7 @@ fn command(connection: &mut Connection, words: &[&str]) -> io::Result<String> {
         Some((b'+', rest)) => Ok(text(rest)),
         // The first word only: the rest may repeat what was sent.
         Some((b'-', rest)) => {
-            let word = text(rest).split(' ').next().map(|word| crate::text::printable(word).into_owned());
+            let word = text(rest).split(' ').next().map(|word| tracer_model::text::printable(word).into_owned());
             Err(io::Error::other(format!("it refuses {}: {}", words[0], word.unwrap_or_default())))
         }
         Some((b'$', rest)) => {
@@ -69,7 +70,7 @@ fn unexpected() -> io::Error {
 mod tests {
     use super::super::ask;
     use super::*;
-    use crate::subsystems::login::{Address, ServerLogin};
+    use tracer_books::subsystems::login::{Address, ServerLogin};
     use std::io::{BufRead, BufReader, Write};
     use std::net::TcpListener;
 

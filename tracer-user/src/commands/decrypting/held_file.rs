@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 
-use crate::runtimes::tls::Candidate;
+use tracer_runtimes::tls::Candidate;
 
 /// A file with the content it has now: device, inode, size, and when it last changed (seconds, nanoseconds).
 pub(super) type Content = ((u64, u64), u64, (i64, i64));
@@ -37,8 +37,8 @@ impl Held {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtimes::file_identity::FileIdentity;
-    use crate::runtimes::tls::{Libraries, Library, inspect};
+    use tracer_runtimes::file_identity::FileIdentity;
+    use tracer_runtimes::tls::{Libraries, Library, inspect};
     use std::path::Path;
     use tracer_common::runtime::UserProbe;
 

@@ -1,11 +1,12 @@
 //! Requests beyond the limits of their classes: decided with every drain, ended or counted.
 
-use super::{NAMES, Numbers};
+use tracer_policies::service_classes::Mode;
+use tracer_policies::service_classes::limits::{LimitDecision, OpenRequest, RequestToEnd};
+use tracer_policies::service_classes::reset::{EndActions, Resetter, endable};
+
 use crate::commands::Failure;
 use crate::config::Config;
-use crate::service_classes::Mode;
-use crate::service_classes::limits::{LimitDecision, OpenRequest, RequestToEnd};
-use crate::service_classes::reset::{EndActions, Resetter, endable};
+use super::{NAMES, Numbers};
 
 /// Ends requests beyond the limits of their classes.
 pub(super) struct Ending {

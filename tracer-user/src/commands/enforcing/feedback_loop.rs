@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{NAMES, Numbers};
+use tracer_policies::service_classes::feedback::{Feedback, FeedbackActions, FeedbackDecision, LevelChange};
+use tracer_policies::service_classes::{Mode, ServiceClass};
+
 use crate::config::Config;
-use crate::service_classes::feedback::{Feedback, FeedbackActions, FeedbackDecision, LevelChange};
-use crate::service_classes::{Mode, ServiceClass};
+use super::{NAMES, Numbers};
 
 /// Lowers classes so that more important ones reach their goals.
 pub(super) struct FeedbackLoop {

@@ -1,14 +1,15 @@
 //! Priorities of packets: decided with every drain, written to the kernel or counted.
 
-use super::{NAMES, Numbers};
-use crate::commands::Failure;
-use crate::config::Config;
-use crate::kernel::loader::Attached;
-use crate::kernel::send_priority::{self, SendPriorities, SendPriorityMode};
-use crate::service_classes::network::{
+use tracer_kernel::loader::Attached;
+use tracer_kernel::send_priority::{self, SendPriorities, SendPriorityMode};
+use tracer_policies::service_classes::network::{
     NetworkActions, NetworkDecision, NetworkOrder, PacketPriorities, SendingRequest,
 };
-use crate::service_classes::{Mode, Priority};
+use tracer_policies::service_classes::{Mode, Priority};
+
+use crate::commands::Failure;
+use crate::config::Config;
+use super::{NAMES, Numbers};
 
 /// Decides about connections with every drain, and has it written to the kernel or counted.
 pub(super) struct Network {

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
 
-use crate::guard::self_process;
-use crate::instrumentation::{FunctionId, Hotspot};
-use crate::kernel::probe_cost::{self, ProbeCost};
-use crate::kernel::uprobes::Prober;
-use crate::model::Nanos;
-use crate::profiles::Snapshot;
-use crate::profiles::hotspots::{CodeOrigin, CodeOwners, hotspots};
-use crate::runtimes::declared::{Binary, Refusal, Site};
+use tracer_books::profiles::Snapshot;
+use tracer_books::profiles::hotspots::{CodeOrigin, CodeOwners, hotspots};
+use tracer_host::guard::self_process;
+use tracer_kernel::probe_cost::{self, ProbeCost};
+use tracer_kernel::uprobes::Prober;
+use tracer_model::Nanos;
+use tracer_policies::instrumentation::{FunctionId, Hotspot};
+use tracer_runtimes::declared::{Binary, Refusal, Site};
 
 /// Functions that are looked at.
 const HOTSPOTS: usize = 50;

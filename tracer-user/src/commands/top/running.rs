@@ -6,10 +6,10 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Text;
 use ratatui::widgets::{Cell, Paragraph, Row as Drawn, Table as Grid, TableState};
 use serde::Deserialize;
+use tracer_model::text::printable;
 
 use super::screen::{BAD, HEAD, time};
 use super::table::ClassKey;
-use crate::text::printable;
 
 /// Rows that are asked for: more than a terminal shows, so that a filter has something to choose from.
 pub(super) const ASKED: usize = 500;

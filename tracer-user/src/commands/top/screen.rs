@@ -5,12 +5,12 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row as Drawn, Table as Grid, TableState};
+use tracer_model::text::printable;
 
 use super::Top;
 use super::details::Details;
 use super::keys::HELP;
 use super::table::{Class, Sort, TableRow};
-use crate::text::printable;
 
 pub(super) const HEAD: Style = Style::new().add_modifier(Modifier::BOLD);
 const DIM: Style = Style::new().fg(Color::DarkGray);

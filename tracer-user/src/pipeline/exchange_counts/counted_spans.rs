@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
+use tracer_books::history::duration_counts::lower_bound_s;
 use tracer_common::exchange_counts::{DURATION_STEPS, ExchangeSums, OUTCOME_NONE, OUTCOME_UNREAD};
 use tracer_common::limits::COUNTED_CLASSES_MAX;
+use tracer_model::{ClassId, Cost, Nanos, Outcome, ProtocolId, Span};
+use tracer_protocols::{memcached, redis};
 
-use crate::history::duration_counts::lower_bound_s;
-use crate::model::{ClassId, Cost, Nanos, Outcome, ProtocolId, Span};
 use crate::pipeline::finished::is_error;
-use crate::protocols::{memcached, redis};
 
 /// What was counted since `before`. Its words are read one by one while they grow: none is less than before.
 pub(super) fn since(sums: &ExchangeSums, before: Option<&ExchangeSums>) -> ExchangeSums {
@@ -116,7 +116,7 @@ pub(super) fn decode(protocol: ProtocolId, outcome: u64) -> (Option<u16>, Option
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::sample_span;
+    use tracer_model::sample_span;
 
     #[test]
     fn outcomes_are_statuses_and_errors() {

@@ -4,17 +4,17 @@
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
+use tracer_books::history::duration_counts::lower_bound_s;
 use tracer_common::exchange_counts::{
     ClassLimits, DURATION_STEPS, ExchangeSums, NoteworthyExchange, OUTCOME_NONE, USUAL_OUTCOMES,
 };
+use tracer_model::{Accepted, Cost, Grade, Names, Side, Span};
+use tracer_transactions::evidence::{Doubt, Reason};
 
-use super::counted_spans::{decode, is_failure};
-use super::{CountedClass, CountingOrder, ExchangeCounts};
-use crate::history::duration_counts::lower_bound_s;
-use crate::model::{Accepted, Cost, Grade, Names, Side, Span};
 use crate::pipeline::Pipeline;
 use crate::pipeline::finished::is_error;
-use crate::transactions::evidence::{Doubt, Reason};
+use super::counted_spans::{decode, is_failure};
+use super::{CountedClass, CountingOrder, ExchangeCounts};
 
 /// About how many of the slowest exchanges of a class are reported a second.
 const SLOWEST: u64 = 20;
@@ -137,7 +137,7 @@ mod tests {
     use tracer_common::exchange_counts::duration_step;
 
     use super::*;
-    use crate::model::{Outcome, ProtocolId, sample_span};
+    use tracer_model::{Outcome, ProtocolId, sample_span};
 
     #[test]
     fn the_slowest_of_a_second_are_those_behind_a_step() {

@@ -1,7 +1,7 @@
 //! Which processes qualify: whether the kernel side may count exchanges of a process, by what is seen of it.
 
-use crate::model::{ProtocolId, Side, Span};
-use crate::transactions::request_prefixes::rule;
+use tracer_model::{ProtocolId, Side, Span};
+use tracer_transactions::request_prefixes::rule;
 
 /// Exchanges of a process that are seen whole before it qualifies.
 pub(super) const SEEN_BEFORE: u32 = 64;
