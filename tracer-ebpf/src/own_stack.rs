@@ -4,7 +4,7 @@
 //! thread's own, because such a program cannot run twice on one CPU. That is not so of programs at uprobes, which the
 //! kernel can preempt and then run for another thread of that CPU, nor of programs that several others tail-call: there
 //! the second run overwrites the stack of the first, and the kernel panics. A program with a tail call in it never gets a
-//! private stack, on any kernel. `tracer-user/src/kernel/private_stack.rs` checks that in the machine code of programs at uprobes, and
+//! private stack, on any kernel. `tracer-user/crates/kernel/src/private_stack.rs` checks that in the machine code of programs at uprobes, and
 //! of the one that those tail-call: one with a private stack is not attached. Programs that hooks of sockets tail-call are not
 //! refused for it; a test of the object sees that each has a tail call in it.
 

@@ -91,14 +91,14 @@ struct File {
 }
 
 /// `true`, `false` or `"auto"`.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(untagged)]
 enum WakersFile {
     Everywhere(bool),
     Word(WakersWord),
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum WakersWord {
     Auto,

@@ -51,7 +51,7 @@ enum Compiler {
     Nightly(String),
 }
 
-/// Builds the object; for this machine's processor puts it where `tracer-user/build.rs` looks.
+/// Builds the object; for this machine's processor puts it where `tracer-user/crates/kernel/build.rs` looks.
 pub(crate) fn run(way: Option<Way>, options: &Options) -> Result<()> {
     ready(way)?;
     match options.arch.as_deref() {

@@ -10,9 +10,11 @@ use anyhow::{Context, Result};
 use crate::tidy;
 
 /// Pages beside those in `docs/`.
-const PAGES: &[&str] = &["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "SECURITY.md"];
+const PAGES: &[&str] = &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"];
 /// Directories a path in backticks may be relative to, so that the pages about the code can be short.
 const BASES: &[&str] = &["", "tracer-user/src", "tracer-ebpf/src", "tracer-common/src", "xtask/src", "tests"];
+/// Where the agent's crates are.
+const CRATES: &str = "tracer-user/crates";
 
 /// Every dead link, and every missing file named by the pages about the code.
 pub(crate) fn check(root: &Path) -> Result<Vec<String>> {
@@ -33,10 +35,13 @@ pub(crate) fn check(root: &Path) -> Result<Vec<String>> {
         }
     }
     let known = identifiers(root)?;
-    let about_code = |page: &&PathBuf| page.ends_with("ARCHITECTURE.md") || page.starts_with("docs/design");
+    let crates = crates(root)?;
+    let about_code = |page: &&PathBuf| {
+        page.ends_with("ARCHITECTURE.md") || page.ends_with("CONTRIBUTING.md") || page.starts_with("docs/design")
+    };
     for page in pages.iter().filter(about_code) {
         for (line, name) in paths(&texts[page]) {
-            if !BASES.iter().any(|base| root.join(base).join(&name).exists()) {
+            if !exists(root, &crates, &name) {
                 wrong.push(format!("{}:{line}: {name} does not exist", page.display()));
             }
         }
@@ -48,6 +53,22 @@ pub(crate) fn check(root: &Path) -> Result<Vec<String>> {
         }
     }
     Ok(wrong)
+}
+
+/// The agent's crates.
+fn crates(root: &Path) -> Result<Vec<PathBuf>> {
+    let home = root.join(CRATES);
+    let read = fs::read_dir(&home).and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
+    read.with_context(|| format!("cannot read {}", home.display()))
+}
+
+/// Whether there is a file that a page about the code names: from a base, from a crate's `src/`, or by crate
+/// (`relay/hub.rs` is `tracer-user/crates/relay/src/hub.rs`).
+fn exists(root: &Path, crates: &[PathBuf], name: &str) -> bool {
+    let of_crate = |(name, rest): (&str, &str)| root.join(CRATES).join(name).join("src").join(rest).exists();
+    BASES.iter().any(|base| root.join(base).join(name).exists())
+        || crates.iter().any(|home| home.join("src").join(name).exists())
+        || name.split_once('/').is_some_and(of_crate)
 }
 
 fn find(root: &Path, dir: &Path, into: &mut Vec<PathBuf>) -> Result<()> {

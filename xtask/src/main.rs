@@ -109,7 +109,7 @@ enum Task {
     Vendor,
     /// Judge the verdicts by a simulated shop in which something changes: confusion matrix, delays, what is named.
     Verdicts(verdicts::Options),
-    /// Check what the compiler does not: layers, file heads, file lengths, SAFETY comments, links and stale pages.
+    /// Check what the compiler does not: file heads, file lengths, SAFETY comments, links and stale pages.
     Tidy,
 }
 

@@ -1,12 +1,7 @@
 //! `cargo xtask tidy`, also run as a test: checks what the compiler does not.
-//!
-//! Layers: `tracer-user/src/lib.rs` lists the modules under `// Layer N:` comments, lowest first. A module may use
-//! modules of lower numbers; modules of equal numbers must not use each other; modules under any other comment may use
-//! everything.
 
 mod attribution;
 
-use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -38,9 +33,7 @@ pub(crate) fn run() -> Result<()> {
 }
 
 fn check(root: &Path) -> Result<Vec<String>> {
-    let user = root.join("tracer-user/src");
     let read = |path: &Path| fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
-    let layers = Layers::parse(&read(&user.join("lib.rs"))?)?;
     let mut paths = Vec::new();
     for dir in CRATES {
         rust_files(&root.join(dir), &mut paths)?;
@@ -52,9 +45,6 @@ fn check(root: &Path) -> Result<Vec<String>> {
         let shown = path.strip_prefix(root).unwrap_or(path).to_string_lossy().into_owned();
         let lines = split(&text);
         let mut found = file(&text, &lines, &shown);
-        if let Ok(inside) = path.strip_prefix(&user) {
-            found.extend(layers.check(inside, &lines));
-        }
         found.sort();
         wrong.extend(found.into_iter().map(|(line, what)| format!("{shown}:{line}: {what}")));
     }
@@ -141,109 +131,6 @@ fn explained(lines: &[Line], n: usize) -> bool {
         }
         above -= 1;
     }
-}
-
-/// The layer of each module.
-struct Layers(HashMap<String, Option<u32>>);
-
-impl Layers {
-    fn parse(lib: &str) -> Result<Self> {
-        let mut layers = HashMap::new();
-        let mut current = None;
-        for (n, line) in lib.lines().enumerate() {
-            if let Some(comment) = line.strip_prefix("// ") {
-                let number = comment.strip_prefix("Layer ").and_then(|rest| rest.split(':').next());
-                current = Some(match number {
-                    Some(number) => {
-                        Some(number.parse().with_context(|| format!("lib.rs:{}: `// Layer N: …` expected", n + 1))?)
-                    }
-                    None => None,
-                });
-            }
-            let module = line.trim_start_matches("pub ").strip_prefix("mod ").and_then(|rest| rest.strip_suffix(';'));
-            if let Some(module) = module {
-                let layer = current.with_context(|| format!("lib.rs:{}: {module} stands under no layer", n + 1))?;
-                layers.insert(module.to_owned(), layer);
-            }
-        }
-        if layers.is_empty() {
-            bail!("tracer-user/src/lib.rs lists no layers (`// Layer N: …` above `pub mod …;`)");
-        }
-        Ok(Self(layers))
-    }
-
-    /// Forbidden uses in a file of tracer-user. `inside` is its path below `src`.
-    fn check(&self, inside: &Path, lines: &[Line]) -> Found {
-        let first = inside.iter().next().unwrap_or_default().to_string_lossy();
-        let own = first.trim_end_matches(".rs");
-        let Some(Some(own_layer)) = self.0.get(own) else { return Found::new() };
-        let code: Vec<&str> = lines.iter().map(|line| line.code.as_str()).collect();
-        let code = code.join("\n");
-        let mut wrong = Found::new();
-        for (at, used) in crate_paths(&code) {
-            if used == own {
-                continue;
-            }
-            let refused = match self.0.get(&used) {
-                Some(Some(layer)) if layer < own_layer => continue,
-                Some(Some(layer)) if layer == own_layer => "they are siblings",
-                Some(Some(_)) => "it stands above",
-                Some(None) => "it joins everything",
-                None => "it is no module of lib.rs",
-            };
-            let line = code[..at].matches('\n').count() + 1;
-            wrong.push((line, format!("{own} may not use {used}: {refused}")));
-        }
-        wrong
-    }
-}
-
-/// The first names of all paths that begin with `crate::`, also inside braces, and their positions.
-fn crate_paths(code: &str) -> Vec<(usize, String)> {
-    const START: &str = "crate::";
-    let mut found = Vec::new();
-    let mut from = 0;
-    while let Some(at) = code[from..].find(START).map(|at| from + at) {
-        from = at + START.len();
-        // `$crate::` is our own crate as well; `my_crate::` is not.
-        if code[..at].ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_') {
-            continue;
-        }
-        let rest = &code[from..];
-        let mut depth = 0u32;
-        let mut name_expected = true;
-        for (offset, c) in rest.char_indices() {
-            match c {
-                '{' => {
-                    depth += 1;
-                    name_expected = depth == 1;
-                }
-                '}' => {
-                    depth = depth.saturating_sub(1);
-                    if depth == 0 {
-                        break;
-                    }
-                }
-                ',' => name_expected = depth == 1,
-                c if c.is_ascii_alphanumeric() || c == '_' => {
-                    if name_expected {
-                        let name = rest[offset..].split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next();
-                        found.push((from + offset, name.unwrap_or_default().to_owned()));
-                        name_expected = false;
-                        if depth == 0 {
-                            break;
-                        }
-                    }
-                }
-                _ => {
-                    if depth == 0 {
-                        break;
-                    }
-                }
-            }
-        }
-    }
-    found
 }
 
 fn words(code: &str) -> impl Iterator<Item = (usize, &str)> {
@@ -367,36 +254,6 @@ mod tests {
     fn the_repository_is_tidy() {
         let wrong = check(&shell::root()).expect("readable");
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    }
-
-    const LIB: &str = "//! x\n\n// Layer 0: words.\npub mod model;\n// Layer 1: a.\npub mod low;\n// Layer 2: siblings.\n\
-                       pub mod left;\npub mod right;\n// Joins everything.\npub mod pipeline;\n";
-
-    fn uses(path: &str, text: &str) -> Vec<String> {
-        let layers = Layers::parse(LIB).expect("layers");
-        layers.check(Path::new(path), &split(text)).into_iter().map(|(n, what)| format!("{n}: {what}")).collect()
-    }
-
-    #[test]
-    fn data_flows_one_way() {
-        assert_eq!(uses("left/mod.rs", "use crate::low::X;\nuse crate::{model, left::y};\n"), [""; 0]);
-        assert_eq!(uses("low.rs", "\nuse crate::left;"), ["2: low may not use left: it stands above"]);
-        assert_eq!(
-            uses("left/a.rs", "use crate::{model::{self, right},\n    right::B};"),
-            ["2: left may not use right: they are siblings"]
-        );
-        assert_eq!(
-            uses("left.rs", "let x = crate::pipeline::run();"),
-            ["1: left may not use pipeline: it joins everything"]
-        );
-        assert_eq!(uses("left.rs", "// crate::pipeline\nlet x = \"crate::pipeline\"; // [`crate::right`]"), [""; 0]);
-        assert_eq!(uses("pipeline.rs", "use crate::left; use crate::right;"), [""; 0]);
-    }
-
-    #[test]
-    fn every_module_stands_somewhere() {
-        assert!(Layers::parse("pub mod stray;\n// Layer 1: x\npub mod a;").is_err());
-        assert!(Layers::parse("//! nothing").is_err());
     }
 
     fn wrong(text: &str) -> Vec<String> {

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use crate::shell;
 
 /// Where the copies are.
-const DIRECTORY: &str = "tracer-user/src/http/assets/vendor";
+const DIRECTORY: &str = "tracer-user/crates/http/src/assets/vendor";
 /// Largest file, bytes: minified files of small libraries.
 const LARGEST: u64 = 100_000;
 

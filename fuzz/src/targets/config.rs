@@ -1,8 +1,8 @@
 //! Arbitrary text as a configuration; an accepted one must be usable: its rules and templates run on paths from the
 //! same bytes.
+use tracer_model::{Names, ProtocolId, ServiceId, Side};
 use tracer_transactions::classes::{Classifier, Facts};
 use tracer_user::config::Config;
-use tracer_model::{Names, ProtocolId, ServiceId, Side};
 
 pub(crate) fn run(data: &[u8]) {
     let text = String::from_utf8_lossy(data);

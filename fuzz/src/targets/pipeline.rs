@@ -1,9 +1,9 @@
 //! Replays arbitrary bytes as a recording, and checks the output.
+use tracer_books::metrics::Format;
+use tracer_books::record::RecordingReader;
 use tracer_user::commands::replay;
 use tracer_user::config::Config;
-use tracer_books::metrics::Format;
 use tracer_user::pipeline::Pipeline;
-use tracer_books::record::RecordingReader;
 
 pub(crate) fn run(data: &[u8]) {
     let Ok(mut reader) = RecordingReader::new("fuzz".into(), data) else { return };

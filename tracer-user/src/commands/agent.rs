@@ -13,8 +13,6 @@ use tracer_http::{ControlCommand, Health};
 use tracer_kernel::loader::{Kernel, monotonic};
 use tracer_kernel::probes::Until;
 
-use crate::config::Config;
-use crate::pipeline::Pipeline;
 use super::agent_files::AgentFiles;
 use super::agent_tables::Gauges;
 use super::clock::Clock;
@@ -30,6 +28,8 @@ use super::relaying::Relaying;
 use super::reloading::Reloading;
 use super::sampling::timed;
 use super::traced_processes::Introducer;
+use crate::config::Config;
+use crate::pipeline::Pipeline;
 
 /// Records taken from a ring before the other one and everything else (shedding among it) get their turn.
 const BATCH: usize = 4096;

@@ -9,15 +9,15 @@ use tracer_books::record::{FrameKind, Origin, Waiting, Writer};
 use tracer_host::guard::tables::TableUse;
 use tracer_model::Nanos;
 
-use crate::bucket::upload::Uploader;
-use crate::config::{Config, History};
-use crate::pipeline::Pipeline;
 use super::Failure;
 use super::hindsight::HindsightRecorder;
 use super::history_files::HistoryFiles;
 use super::past_windows::PastWindows;
 use super::save::Saver;
 use super::transactions_file::Lines;
+use crate::bucket::upload::Uploader;
+use crate::config::{Config, History};
+use crate::pipeline::Pipeline;
 
 /// What keeps everything the pipeline is given; `None`: not asked for.
 #[derive(Default)]

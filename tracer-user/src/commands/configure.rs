@@ -2,9 +2,9 @@
 
 use tracer_host::process;
 
+use super::Failure;
 use crate::cli::AgentOptions;
 use crate::config::{Config, ConfigError, Sections};
-use super::Failure;
 
 /// Reads the configuration, if there is a file, and puts the options in the place of what it says.
 pub(super) fn configure(options: &AgentOptions) -> Result<(Config, Sections), Failure> {

@@ -4,9 +4,9 @@ use tracer_host::guard::shed::Level;
 use tracer_kernel::loader::monotonic;
 use tracer_model::quantity::Detail;
 
+use super::agent::Agent;
 use crate::config::Config;
 use crate::pipeline::{CountingOrder, Pipeline};
-use super::agent::Agent;
 
 /// Share of the exchanges that are seen whole while load is shed.
 const DETAIL_SHED: f64 = 1.0 / 16.0;

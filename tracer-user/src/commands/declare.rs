@@ -6,9 +6,9 @@ use std::path::Path;
 use tracer_runtimes::declared::{Binary, Declared, DeclaredSite, Target, UsdtProbe};
 use tracer_transactions::classes::rules::Glob;
 
-use crate::config::Config;
 use super::Failure;
 use super::file_patterns::expand;
+use crate::config::Config;
 
 /// Most functions that are listed.
 const LISTED: usize = 10_000;

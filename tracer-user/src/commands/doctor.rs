@@ -16,8 +16,8 @@ use tracer_kernel::trace_contexts::TraceContextMode;
 use tracer_kernel::{offsets, selftest};
 use tracer_policies::service_classes::{reset, thread_priority};
 
-use crate::config::Config;
 use super::{Failure, doctor_relay, doctor_runtimes, doctor_tls};
+use crate::config::Config;
 
 /// Findings of the report.
 #[derive(Default)]

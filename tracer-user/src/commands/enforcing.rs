@@ -20,9 +20,9 @@ use tracer_policies::service_classes::lever::{self, Actions, Lever, Recovered, R
 use tracer_policies::service_classes::network::NetworkDecision;
 use tracer_policies::service_classes::{Enforcement, Mode, ServiceClass, thread_priority};
 
+use super::Failure;
 use crate::config::Config;
 use crate::pipeline::Pipeline;
-use super::Failure;
 
 /// Most orders that wait for the lever's thread.
 const ORDERS: usize = 16_384;

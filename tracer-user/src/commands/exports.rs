@@ -8,12 +8,12 @@ use tracer_host::guard::tables::TableUse;
 use tracer_http::Health;
 use tracer_kernel::loader::monotonic;
 
+use super::Failure;
 use crate::cli::AgentOptions;
 use crate::config::Config;
 use crate::otlp::{self, Export, FindingExport, MetricExport, ProfileExport, Signal};
 use crate::pipeline::Pipeline;
 use crate::webhook::Webhook;
-use super::Failure;
 
 /// What is sent; `None`: not configured.
 pub(super) struct Exports {

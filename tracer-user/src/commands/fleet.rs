@@ -10,11 +10,11 @@ use tokio::net::TcpListener;
 use tracer_books::analysis::detector::Settings;
 use tracer_http::fleet::{self, FleetState, NewWindows};
 
+use super::Failure;
 use crate::bucket::BucketError;
 use crate::bucket::source::{HistoryFile, HistorySource, Hour};
 use crate::cli::FleetOptions;
 use crate::config::Config;
-use super::Failure;
 
 /// A part of a window is waited for so long: an agent may not have reached its bucket for a while.
 const PATIENCE: Duration = Duration::from_secs(2 * 3600);

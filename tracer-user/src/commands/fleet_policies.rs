@@ -9,10 +9,10 @@ use std::{fs, io};
 
 use tracer_books::history::place::HistoryPlace;
 
+use super::reloading::ReloadRequests;
 use crate::bucket::{Bucket, BucketError};
 use crate::config::Config;
 use crate::config::policies::{DOCUMENT, DOCUMENT_MAX, FleetSettings, Policies, SIGNATURE, SIGNATURE_LENGTH};
-use super::reloading::ReloadRequests;
 
 /// The thread that looks.
 #[derive(Debug)]

@@ -13,10 +13,10 @@ use tokio::sync::oneshot;
 use tracer_books::record::{HindsightRecording, HindsightRing, Origin};
 use tracer_host::files;
 
-use crate::config::HindsightSettings;
-use crate::pipeline::Pipeline;
 use super::Failure;
 use super::dated_files::DatedFiles;
+use crate::config::HindsightSettings;
+use crate::pipeline::Pipeline;
 
 const RECORDINGS: DatedFiles = DatedFiles { prefix: "hindsight-", suffix: ".tracer" };
 /// Those that are being written.

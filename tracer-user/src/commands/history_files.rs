@@ -13,12 +13,12 @@ use tracer_books::history::rows::WindowRows;
 use tracer_books::history::writer::Writer;
 use tracer_books::metrics::Metrics;
 
+use super::Failure;
+use super::verdicts::judge;
 use crate::bucket::Bucket;
 use crate::bucket::source::{HistorySource, Listing};
 use crate::bucket::upload::Uploader;
 use crate::config::History;
-use super::Failure;
-use super::verdicts::judge;
 
 /// What keeps it.
 #[derive(Debug)]

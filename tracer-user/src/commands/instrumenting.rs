@@ -18,11 +18,11 @@ use tracer_model::Nanos;
 use tracer_policies::instrumentation::{CallCounts, Decision, FunctionId, Hotspot, Instrumentation, Reason};
 use tracer_runtimes::declared::{Declared, Target};
 
-use crate::config::Config;
-use crate::pipeline::Pipeline;
 use self::hotspot_finder::{Look, find_hotspots};
 use super::agent::Agent;
 use super::declaring::Declaring;
+use crate::config::Config;
+use crate::pipeline::Pipeline;
 
 /// Intervals of samples that are looked at.
 const INTERVALS: u32 = 3;

@@ -6,8 +6,8 @@ use tracer_host::stat;
 use tracer_kernel::probes::Until;
 use tracer_model::HostCpu;
 
-use crate::pipeline::Pipeline;
 use super::agent::Agent;
+use crate::pipeline::Pipeline;
 
 impl Agent {
     /// What the programs in the kernel did, and what they could not do.

@@ -4,8 +4,8 @@ use tracer_books::record::FrameKind;
 use tracer_host::guard::self_process;
 use tracer_host::guard::shed::Level;
 
-use crate::pipeline::Pipeline;
 use super::agent::Agent;
+use crate::pipeline::Pipeline;
 
 impl Agent {
     /// Gives up as much detail as the watchdog found necessary, or takes it back.

@@ -10,8 +10,8 @@ use tracer_kernel::skips::Skips;
 use tracer_kernel::usage::Usage;
 use tracer_transactions::losses;
 
-use crate::pipeline::Pipeline;
 use super::agent::Agent;
+use crate::pipeline::Pipeline;
 
 /// Between two looks whether operations were lost: much less than records wait, nanoseconds.
 const LOSSES_EVERY: u64 = 50_000_000;

@@ -4,8 +4,8 @@
 use tracer_host::{process, process_cpu};
 use tracer_model::Nanos;
 
-use crate::pipeline::Pipeline;
 use super::database_figures::DatabaseFigures;
+use crate::pipeline::Pipeline;
 
 /// Ticks between two checks of the books of subsystems.
 const CHECK_EVERY: u64 = 5;

@@ -12,8 +12,6 @@ use tracer_model::Nanos;
 use tracer_runtimes::status_view::{self, RuntimeStatus};
 use tracer_runtimes::{DetectionState, Finder, Place};
 
-use crate::config::Config;
-use crate::pipeline::Pipeline;
 use super::Failure;
 use super::database_figures::DatabaseFigures;
 use super::declaring::Declaring;
@@ -25,6 +23,8 @@ use super::older_processes::OlderProcesses;
 use super::process_looks::look_at_processes;
 use super::profiling::Profiling;
 use super::sweep::Sweep;
+use crate::config::Config;
+use crate::pipeline::Pipeline;
 
 /// The watchers; `None`: not configured, or without a thread.
 pub(super) struct ProcessWatchers {

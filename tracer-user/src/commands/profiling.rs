@@ -9,13 +9,13 @@ use tracer_kernel::rings::Rings;
 use tracer_kernel::trace_contexts::ThreadContext;
 use tracer_unwind::{Bounds, Figures, Interpreters, Unwinder, WantedLanguages};
 
-use crate::config::Config;
-use crate::debuginfod::Debuginfod;
-use crate::pipeline::Pipeline;
 use super::agent::Agent;
 use super::sampling::Sampling;
 use super::thread_clocks::ThreadClocks;
 use super::{Failure, LoadError};
+use crate::config::Config;
+use crate::debuginfod::Debuginfod;
+use crate::pipeline::Pipeline;
 
 /// Bytes of unwind tables at the default ceiling of memory.
 const UNWIND_BYTES: usize = 64 << 20;

@@ -17,11 +17,11 @@ use tracer_relay::event::{Event, Mode};
 use tracer_relay::hub::Hub;
 use tracer_relay::outbox::Outbox;
 
-use crate::config::Relay;
-use crate::pipeline::Pipeline;
 use super::Failure;
 use super::agent::Agent;
 use super::poll_interval::{Found, Pace, SHORTEST};
+use crate::config::Relay;
+use crate::pipeline::Pipeline;
 
 /// Messages after which records get their turn.
 const MESSAGES: usize = 4096;

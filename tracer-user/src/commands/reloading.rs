@@ -14,14 +14,14 @@ use tracer_http::ConfigStatus;
 use tracer_kernel::loader::monotonic;
 use tracer_policies::service_classes::Mode;
 
-use crate::config::{Config, Sections};
-use crate::pipeline::Pipeline;
 use super::Failure;
 use super::agent::Agent;
 use super::counting;
 use super::declaring::Declaring;
 use super::enforcing;
 use super::fleet_policies::FleetPolicies;
+use crate::config::{Config, Sections};
+use crate::pipeline::Pipeline;
 
 /// Between two looks whether the file changed. A file that is still being written is not read: it has to be the same for one
 /// such time.

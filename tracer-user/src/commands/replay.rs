@@ -8,11 +8,11 @@ use tracer_host::guard::shed::Level;
 use tracer_host::process::ProcessFacts;
 use tracer_model::ClassId;
 
+use super::transactions_file::Lines;
+use super::{Failure, summary};
 use crate::cli::Replay;
 use crate::config::Config;
 use crate::pipeline::{Introduce, Pipeline};
-use super::transactions_file::Lines;
-use super::{Failure, summary};
 
 /// The recording introduces processes before their records.
 struct Recorded;

@@ -25,9 +25,6 @@ use tracer_kernel::policy::Scope;
 use tracer_kernel::rings::Rings;
 use tracer_model::quantity::Detail;
 
-use crate::cli::AgentOptions;
-use crate::config::Config;
-use crate::pipeline::Pipeline;
 use super::agent::Agent;
 use super::agent_files::AgentFiles;
 use super::clock::{self, Clock};
@@ -46,6 +43,9 @@ use super::reloading::Reloading;
 use super::self_check::check;
 use super::serving::{Listener, Server};
 use super::{Failure, counting, descriptors, host_name, signals, summary};
+use crate::cli::AgentOptions;
+use crate::config::Config;
+use crate::pipeline::Pipeline;
 
 /// Time between ticks.
 const TICK: Duration = Duration::from_secs(1);

@@ -8,9 +8,9 @@ use tracer_kernel::clock_cost;
 use tracer_kernel::loader::{Kernel, monotonic};
 use tracer_kernel::probes::Until;
 
-use crate::pipeline::Pipeline;
 use super::LoadError;
 use super::agent::Agent;
+use crate::pipeline::Pipeline;
 
 /// The rate that is asked for, and the one in force.
 pub(super) struct Sampling {

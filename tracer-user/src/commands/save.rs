@@ -14,10 +14,10 @@ use tracer_books::record::{Behind, Sink, Waiting, Whole, Words};
 use tracer_books::store::SpanView;
 use tracer_host::files;
 
-use crate::config::Transactions;
-use crate::pipeline::Pipeline;
 use super::Failure;
 use super::dated_files::DatedFiles;
+use crate::config::Transactions;
+use crate::pipeline::Pipeline;
 
 const FILES: DatedFiles = DatedFiles { prefix: "transactions-", suffix: ".jsonl" };
 /// A file is one part of this many of what may lie there, in size and in time: what goes at once when the limit is reached.

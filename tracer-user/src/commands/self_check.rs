@@ -5,8 +5,8 @@ use tracer_kernel::loader::Kernel;
 use tracer_kernel::rings::Rings;
 use tracer_kernel::selftest;
 
-use crate::config::Config;
 use super::Failure;
+use crate::config::Config;
 
 /// Runs the self-test and says what follows from it and from what could not be attached.
 pub(super) fn check(kernel: &mut Kernel, rings: &mut Rings, host: String, config: &Config) -> Result<Health, Failure> {

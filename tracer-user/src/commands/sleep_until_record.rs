@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use tracer_host::guard::shed::Level;
 
-use crate::pipeline::Pipeline;
 use super::agent::Agent;
 use super::poll_interval::Pace;
+use crate::pipeline::Pipeline;
 
 impl Agent {
     /// Whether nothing but a record needs the next turn of the loop before the next tick.

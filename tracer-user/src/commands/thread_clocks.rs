@@ -6,8 +6,8 @@ use tracer_host::guard::shed::Level;
 use tracer_kernel::loader::monotonic;
 use tracer_model::{Nanos, SpanId};
 
-use crate::pipeline::{Pipeline, SlowThread};
 use super::agent::Agent;
+use crate::pipeline::{Pipeline, SlowThread};
 
 /// Threads with a clock of their own at the same time.
 const CLOCKS: usize = 8;

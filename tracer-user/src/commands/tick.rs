@@ -7,8 +7,8 @@ use tracer_host::guard::shed::Level;
 use tracer_host::process::ProcessFacts;
 use tracer_kernel::loader::monotonic;
 
-use crate::pipeline::{Introduce, Pipeline};
 use super::agent::Agent;
+use crate::pipeline::{Introduce, Pipeline};
 
 /// Introduces no process: those that end need not be known.
 struct NoProcess;

@@ -2,8 +2,8 @@
 
 use tracer_kernel::loader::monotonic;
 
-use crate::pipeline::Pipeline;
 use super::agent::Agent;
+use crate::pipeline::Pipeline;
 
 impl Agent {
     /// Publishes what the records drained so far say; whether the next drain should come soon.

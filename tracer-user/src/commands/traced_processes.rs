@@ -8,12 +8,12 @@ use tracer_host::services::{NamingRules, identify};
 use tracer_kernel::policy::Scope;
 use tracer_runtimes::process_memory::MemoryFile;
 
-use crate::pipeline::Introduce;
 use super::Failure;
 use super::agent::Agent;
 use super::agent_files::Recorders;
 use super::log_files;
 use super::older_processes::OlderProcesses;
+use crate::pipeline::Introduce;
 
 /// Reads who a process is, and writes it down when recording.
 pub(super) struct Introducer<'a> {

@@ -8,8 +8,8 @@ use tracer_books::store::SpanView;
 use tracer_host::files::{self, Output};
 use tracer_model::{Names, Span};
 
-use crate::pipeline::SpanWriter;
 use super::Failure;
+use crate::pipeline::SpanWriter;
 
 /// Bytes of lines collected before they go to the writer.
 const GATHER: usize = 64 * 1024;

@@ -8,11 +8,11 @@ use tracer_books::analysis::detector::Settings;
 use tracer_books::analysis::finding::Finding;
 use tracer_books::analysis::runs::DetectorRuns;
 
+use super::Failure;
 use crate::bucket::BucketError;
 use crate::bucket::source::{HistoryFile, HistorySource, Listing};
 use crate::cli::VerdictsOptions;
 use crate::config::Config;
-use super::Failure;
 
 /// The findings of one host.
 #[derive(Debug)]

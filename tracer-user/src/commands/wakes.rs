@@ -5,8 +5,8 @@ use tracer_common::runtime::UserProbe;
 use tracer_host::process_cpu;
 use tracer_runtimes::wake_demand::WakeDecision;
 
-use crate::pipeline::Pipeline;
 use super::agent::Agent;
+use crate::pipeline::Pipeline;
 
 impl Agent {
     /// Once a second.

@@ -7,8 +7,8 @@ use toml::Spanned;
 use tracer_books::analysis::detector::Settings;
 use tracer_books::analysis::finding::FindingKind;
 
-use crate::webhook;
 use super::{ConfigError, Source};
+use crate::webhook;
 
 /// Findings.
 #[derive(Clone, Debug, Default)]

@@ -30,8 +30,8 @@ impl InstrumentFile {
             settings.functions = source.number(functions, 1..FUNCTIONS_MAX as i64 + 1)?;
         }
         if let Some(interval) = &self.interval {
-            let time =
-                tracer_model::quantity::duration(interval.get_ref()).map_err(|what| source.wrong(&interval.span(), what))?;
+            let time = tracer_model::quantity::duration(interval.get_ref())
+                .map_err(|what| source.wrong(&interval.span(), what))?;
             if time.as_secs() < 1 || time > INTERVAL_MAX {
                 return Err(source.wrong(&interval.span(), "expected a time from 1s to 1h"));
             }

@@ -9,9 +9,9 @@ use tracer_books::profiles::SlowRequests;
 use tracer_books::profiles::hotspots::CodeOwners;
 use tracer_kernel::trace_contexts::TraceContextMode;
 
-use crate::debuginfod;
 use super::sampling::SamplingFile;
 use super::{ConfigError, Source};
+use crate::debuginfod;
 
 /// Most prefixes of a list, and bytes of each: every frame is compared with all of them.
 const PREFIXES: usize = 64;

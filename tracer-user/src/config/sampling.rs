@@ -86,7 +86,8 @@ impl SamplingFile {
             settings.detail = detail.get_ref().parse().map_err(|what| source.wrong(&detail.span(), what))?;
         }
         if let Some(size) = &self.unwind_tables {
-            let bytes = tracer_model::quantity::size(size.get_ref()).map_err(|what| source.wrong(&size.span(), what))?;
+            let bytes =
+                tracer_model::quantity::size(size.get_ref()).map_err(|what| source.wrong(&size.span(), what))?;
             settings.unwind_tables = Some(bytes);
         }
         if let Some(micros) = &self.off_cpu_microseconds {

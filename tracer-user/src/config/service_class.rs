@@ -226,8 +226,8 @@ fn one_rule(source: &Source<'_>, rule: &Spanned<RuleFile>, class: usize) -> Resu
 #[cfg(test)]
 mod tests {
     use super::super::Config;
-    use tracer_policies::service_classes::{Facts, Goal, Priority};
     use std::time::Duration;
+    use tracer_policies::service_classes::{Facts, Goal, Priority};
 
     const GOOD: &str = r#"
         [[service_class]]

@@ -12,12 +12,12 @@ use tracer_books::profiles::{Profiles, UnsentSamples};
 use tracer_host::container_names::NamesCache;
 use tracer_model::Nanos;
 
-use crate::pipeline::Pipeline;
 use super::Counts;
 use super::instance::HostFacts;
 use super::outgoing::{self, Outgoing, SendingTask, SentSignal, TaskEnd};
 use super::profile_requests::{Interval, ProfileIds, Requests};
 use super::settings::{Settings, SettingsError};
+use crate::pipeline::Pipeline;
 
 /// Time between two exports, and the fill of the table from which on they come sooner.
 const INTERVAL: Duration = Duration::from_secs(10);

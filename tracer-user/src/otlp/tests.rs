@@ -10,9 +10,9 @@ use axum::http::{HeaderMap, StatusCode};
 use prost::Message;
 use tracer_model::{Owner, ServiceId, Sink, StackSample};
 
-use crate::pipeline::Pipeline;
-use super::*;
 use super::spans::tests::finished;
+use super::*;
+use crate::pipeline::Pipeline;
 
 /// The requests a collector got, and its next answers.
 #[derive(Default)]

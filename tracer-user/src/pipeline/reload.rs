@@ -7,8 +7,8 @@ use tracer_books::metrics::DeclaredSums;
 use tracer_protocols::Settings;
 use tracer_runtimes::declared::{Declared, DeclaredChanges, DeclaredTable};
 
-use crate::config::Config;
 use super::Pipeline;
+use crate::config::Config;
 
 /// Most header names of rules since the start: requests that are open refer to them by number, so none is ever removed.
 const HEADERS_MAX: usize = 256;

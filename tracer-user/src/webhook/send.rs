@@ -11,8 +11,8 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tracer_host::files;
 
-use crate::otlp::tls;
 use super::{Settings, SettingsError};
+use crate::otlp::tls;
 
 /// How long a receiver may take.
 const TIMEOUT: Duration = Duration::from_secs(10);

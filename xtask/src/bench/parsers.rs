@@ -9,9 +9,9 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
-use crate::{doc_tables, shell};
 use super::commit;
 use super::results::Results;
+use crate::{doc_tables, shell};
 
 /// Limit for the average cost of a message over the protocols, nanoseconds.
 const MESSAGE_NS: f64 = 1000.0;

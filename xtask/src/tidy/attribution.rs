@@ -1,4 +1,4 @@
-//! What modules of `transactions/` may know of each other: the state knows no strategy and has no cycle, a strategy knows no
+//! What modules of `tracer-transactions` may know of each other: the state knows no strategy and has no cycle, a strategy knows no
 //! other strategy, and the engine, which knows all of them, is known by none.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,11 +10,11 @@ use anyhow::{Context as _, Result};
 use super::{rust_files, split, words};
 
 /// Files beside the state: the module's own file, the engine, and tests.
-const BESIDE: &[&str] = &["mod", "engine", "tests", "simulation", "simulation_tests"];
+const BESIDE: &[&str] = &["lib", "engine", "tests", "simulation", "simulation_tests"];
 
 /// What is wrong, below `root`.
 pub(super) fn check(root: &Path) -> Result<Vec<String>> {
-    let home = root.join("tracer-user/src/transactions");
+    let home = root.join("tracer-user/crates/transactions/src");
     let mut paths = Vec::new();
     rust_files(&home, &mut paths)?;
     paths.sort();
@@ -27,7 +27,7 @@ pub(super) fn check(root: &Path) -> Result<Vec<String>> {
     Ok(judge(&sources))
 }
 
-/// The same for sources by their path below `transactions/`, without extension.
+/// The same for sources by their path below its `src/`, without extension.
 fn judge(sources: &BTreeMap<String, String>) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut state = BTreeMap::new();
@@ -37,12 +37,12 @@ fn judge(sources: &BTreeMap<String, String>) -> Vec<String> {
             ("strategies", Some(own)) if own != "mod" => {
                 let others = used(text, "strategies").into_iter().filter(|other| other != own);
                 wrong.extend(others.map(|other| format!("{inside}: a strategy may not use another, {other}")));
-                if used(text, "transactions").contains("engine") {
+                if used(text, "crate").contains("engine") {
                     wrong.push(format!("{inside}: a strategy may not use the engine"));
                 }
             }
             (own, None) if !BESIDE.contains(&own) => {
-                let uses: BTreeSet<String> = used(text, "super").union(&used(text, "transactions")).cloned().collect();
+                let uses: BTreeSet<String> = used(text, "super").union(&used(text, "crate")).cloned().collect();
                 for above in ["engine", "strategies"].into_iter().filter(|above| uses.contains(*above)) {
                     wrong.push(format!("{inside}: what strategies share may not use {above}"));
                 }
@@ -51,7 +51,9 @@ fn judge(sources: &BTreeMap<String, String>) -> Vec<String> {
             _ => {}
         }
     }
-    wrong.extend(cycle(&state).map(|names| format!("modules of transactions/ use each other: {}", names.join(" → "))));
+    wrong.extend(
+        cycle(&state).map(|names| format!("modules of tracer-transactions use each other: {}", names.join(" → "))),
+    );
     wrong
 }
 
@@ -132,10 +134,7 @@ mod tests {
             ("world", "use super::thread::Thread;\n"),
             ("thread", "//! See `super::world`.\n#[cfg(test)]\nmod tests {\n    use super::world::World;\n}\n"),
             ("strategies/mod", "pub mod tasks;\n"),
-            (
-                "strategies/tasks",
-                "use crate::transactions::strategies::tasks::wakers;\nuse crate::transactions::world;\n",
-            ),
+            ("strategies/tasks", "use crate::strategies::tasks::wakers;\nuse crate::world;\n"),
             ("engine", "use super::strategies::tasks;\n"),
         ];
         assert_eq!(judged(&sources), Vec::<String>::new());
@@ -147,8 +146,8 @@ mod tests {
             ("one", "use super::{slot::Slot, two::Two};\n"),
             ("two", "fn f() { super::three::g() }\n"),
             ("three", "use super::one;\nuse super::engine::Engine;\n"),
-            ("strategies/tasks/wakers", "use crate::transactions::strategies::{pool, tasks};\n"),
-            ("strategies/pool", "use crate::transactions::engine::Engine;\n"),
+            ("strategies/tasks/wakers", "use crate::strategies::{pool, tasks};\n"),
+            ("strategies/pool", "use crate::engine::Engine;\n"),
         ];
         let wrong = judged(&sources);
         assert_eq!(wrong.len(), 4, "{wrong:?}");

@@ -73,7 +73,8 @@ pub(super) async fn start_engine(
             1,
         );
         fill(&mut engine);
-        let classifier = tracer_transactions::classes::Classifier::new(&tracer_transactions::classes::ClassConfig::default());
+        let classifier =
+            tracer_transactions::classes::Classifier::new(&tracer_transactions::classes::ClassConfig::default());
         while let Some(job) = queue.blocking_recv() {
             job(&PipelineView {
                 names: &names,

@@ -1,7 +1,7 @@
 //! Whole messages, as clients of both generations send them.
 
-use super::*;
 use super::rpc::{INVALID_REQUEST, PARSE_ERROR};
+use super::*;
 
 fn send(message: &Value) -> Step {
     receive(message.to_string().as_bytes()).unwrap_or_else(|error| Step::Done(Some(error.to_json())))

@@ -66,9 +66,9 @@ pub use connection_parser::ConnectionParser;
 pub use elements::Elements;
 pub use session_identity::SessionIdentity;
 
-pub use tracer_model::{Conventions, ProtocolId};
 use context::TraceParent;
 use jobs::JobEvent;
+pub use tracer_model::{Conventions, ProtocolId};
 use tracer_model::{Direction, Linked, Nanos, Outcome, PropagatedContext, Side};
 
 /// Every protocol the tracer knows, in detection order. This is the only list.

@@ -170,11 +170,11 @@ fn networks(bytes: &[u8]) -> Option<(Vec<Prefix>, &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tracer_model::{SpanId, TraceId};
     use crate::key::RequestKey;
     use crate::message::Context;
     use proptest::prelude::*;
     use std::sync::Arc;
+    use tracer_model::{SpanId, TraceId};
 
     fn context() -> Message {
         Message::Context(Context {

@@ -113,8 +113,8 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tracer_model::{SpanId, TraceId};
     use crate::message::Summary;
+    use tracer_model::{SpanId, TraceId};
 
     const MS: Nanos = 1_000_000;
 

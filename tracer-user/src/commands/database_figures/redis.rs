@@ -70,9 +70,9 @@ fn unexpected() -> io::Error {
 mod tests {
     use super::super::ask;
     use super::*;
-    use tracer_books::subsystems::login::{Address, ServerLogin};
     use std::io::{BufRead, BufReader, Write};
     use std::net::TcpListener;
+    use tracer_books::subsystems::login::{Address, ServerLogin};
 
     /// Answers each command of one connection with the next of `replies`; returns the words it received.
     fn server(replies: Vec<Vec<u8>>) -> (ServerLogin, std::thread::JoinHandle<Vec<String>>) {

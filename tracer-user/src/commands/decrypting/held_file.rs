@@ -37,10 +37,10 @@ impl Held {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tracer_runtimes::file_identity::FileIdentity;
-    use tracer_runtimes::tls::{Libraries, Library, inspect};
     use std::path::Path;
     use tracer_common::runtime::UserProbe;
+    use tracer_runtimes::file_identity::FileIdentity;
+    use tracer_runtimes::tls::{Libraries, Library, inspect};
 
     #[test]
     fn a_held_file_is_read_after_its_path_is_gone() {

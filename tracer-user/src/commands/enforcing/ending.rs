@@ -4,9 +4,9 @@ use tracer_policies::service_classes::Mode;
 use tracer_policies::service_classes::limits::{LimitDecision, OpenRequest, RequestToEnd};
 use tracer_policies::service_classes::reset::{EndActions, Resetter, endable};
 
+use super::{NAMES, Numbers};
 use crate::commands::Failure;
 use crate::config::Config;
-use super::{NAMES, Numbers};
 
 /// Ends requests beyond the limits of their classes.
 pub(super) struct Ending {

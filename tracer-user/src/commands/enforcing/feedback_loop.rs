@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tracer_policies::service_classes::feedback::{Feedback, FeedbackActions, FeedbackDecision, LevelChange};
 use tracer_policies::service_classes::{Mode, ServiceClass};
 
-use crate::config::Config;
 use super::{NAMES, Numbers};
+use crate::config::Config;
 
 /// Lowers classes so that more important ones reach their goals.
 pub(super) struct FeedbackLoop {

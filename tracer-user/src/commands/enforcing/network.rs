@@ -7,9 +7,9 @@ use tracer_policies::service_classes::network::{
 };
 use tracer_policies::service_classes::{Mode, Priority};
 
+use super::{NAMES, Numbers};
 use crate::commands::Failure;
 use crate::config::Config;
-use super::{NAMES, Numbers};
 
 /// Decides about connections with every drain, and has it written to the kernel or counted.
 pub(super) struct Network {

@@ -11,10 +11,10 @@ use tracer_common::exchange_counts::{
 use tracer_model::{Accepted, Cost, Grade, Names, Side, Span};
 use tracer_transactions::evidence::{Doubt, Reason};
 
-use crate::pipeline::Pipeline;
-use crate::pipeline::finished::is_error;
 use super::counted_spans::{decode, is_failure};
 use super::{CountedClass, CountingOrder, ExchangeCounts};
+use crate::pipeline::Pipeline;
+use crate::pipeline::finished::is_error;
 
 /// About how many of the slowest exchanges of a class are reported a second.
 const SLOWEST: u64 = 20;

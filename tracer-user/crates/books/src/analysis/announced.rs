@@ -35,7 +35,7 @@ pub struct AnnouncedFindings(BTreeMap<u64, bool>);
 
 impl AnnouncedFindings {
     /// How many were announced.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.0.len()
     }
 

@@ -8,11 +8,11 @@ use tracer_model::{
     ClassId, ClassInfo, Cost, Grade, HostCpu, Names, Nanos, Owner, ProtocolId, ServiceId, Side, Sink, Span, SpanId,
 };
 
-use crate::analysis::window::{ClassWindow, STRATA, ServiceWindow, Window};
 use super::durations::Durations;
 use super::identity::Identities;
 use super::recent::{Point, Recent, WINDOWS};
 use super::rows::{ClassRow, EdgeRow, FindingRow, GoalRow, HostRow, Identity, ServiceRow, WindowRows};
+use crate::analysis::window::{ClassWindow, STRATA, ServiceWindow, Window};
 
 /// Classes in one window; spans of further ones are counted as left out.
 const CLASSES: usize = 2000;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::analysis::window::{ClassWindow, ServiceWindow, Window};
 use super::rows::{ClassRow, HostRow, ServiceRow};
+use crate::analysis::window::{ClassWindow, ServiceWindow, Window};
 
 /// Name of a protocol whose requests are parts of others: no load of their own.
 const DECLARED: &str = "declared";

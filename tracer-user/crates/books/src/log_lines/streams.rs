@@ -205,8 +205,8 @@ fn shape(line: &[u8]) -> [u8; SHAPE] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tracer_transactions::slot::Slot;
     use tracer_common::event::Header;
+    use tracer_transactions::slot::Slot;
 
     struct Log {
         streams: LogStreams,

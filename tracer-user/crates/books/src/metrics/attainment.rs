@@ -290,11 +290,11 @@ impl Sink for Attainment {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
     use tracer_model::sample_span::span;
     use tracer_model::{Cost, PropagatedContext};
     use tracer_policies::service_classes::limits::RequestLimits;
     use tracer_policies::service_classes::{Priority, ServiceClass};
-    use std::time::Duration;
 
     const MILLI: Nanos = 1_000_000;
 

@@ -338,10 +338,10 @@ impl Sink for ClassStats {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
     use tracer_model::ProtocolId;
     use tracer_model::sample_span::span;
     use tracer_model::{ClassInfo, Side};
-    use std::sync::Arc;
 
     const SECOND: Nanos = 1_000_000_000;
 

@@ -4,11 +4,11 @@ use std::collections::HashSet;
 
 use prometheus::{CounterVec, GaugeVec, Opts};
 
-use crate::subsystems::Subsystems;
-use crate::workloads::{GroupBy, Workloads};
 use super::export::Metrics;
 use super::families::{Families, vec};
 use super::totals::raise;
+use crate::subsystems::Subsystems;
+use crate::workloads::{GroupBy, Workloads};
 
 /// Users of an instance with series of their own, besides the rest.
 const USERS: usize = 20;

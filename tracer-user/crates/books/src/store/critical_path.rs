@@ -142,8 +142,8 @@ impl Walk<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tracer_model::{Names, Span, sample_span};
     use proptest::prelude::*;
+    use tracer_model::{Names, Span, sample_span};
 
     /// A span from `start` to `end`, milliseconds.
     fn span(id: u64, parent: u64, side: Side, (start, end): (u64, u64), queue: u64) -> SpanView<'static> {

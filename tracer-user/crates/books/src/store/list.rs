@@ -177,9 +177,9 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::{LISTED_FOR, RECENT};
     use tracer_model::sample_span::span;
     use tracer_model::{SpanId, TraceId};
-    use crate::store::{LISTED_FOR, RECENT};
 
     fn filled(count: u128) -> Store {
         let mut store = Store::new(1_000_000, "h", 100);

@@ -35,8 +35,8 @@ impl OwnFigures {
 
     /// A user with a database, made at first sight; `None`: there are too many.
     pub fn user(&mut self, user: &str, database: &str) -> Option<&mut OwnUser> {
-        let [user, database] =
-            [user, database].map(|name| tracer_model::text::printable(name).chars().take(USER_NAME).collect::<String>());
+        let [user, database] = [user, database]
+            .map(|name| tracer_model::text::printable(name).chars().take(USER_NAME).collect::<String>());
         let known = self.users.iter().position(|known| known.user == user && known.database == database);
         let at = known.unwrap_or(self.users.len());
         if at == USERS {

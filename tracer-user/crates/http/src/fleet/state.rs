@@ -14,8 +14,8 @@ use tracer_books::history::rows::{ClassRow, DURATION_BOUNDS_NS, DurationHistogra
 use tracer_books::history::windows::ReadWindow;
 use tracer_model::HostCpu;
 
-use crate::range::Range;
 use self::edges::{EDGES, EdgeName, HostEdges};
+use crate::range::Range;
 
 /// Hosts shown; those beyond it are counted.
 const HOSTS: usize = 500;

@@ -18,9 +18,9 @@ use held_transactions::HeldTransactions;
 use reasons::Reasons;
 use rustc_hash::FxHashMap;
 use shares::Shares;
+pub use trace_state::{randomness, with_threshold};
 use tracer_host::guard::tables::{TableUse, scaled};
 use tracer_model::{ClassId, KeepReason, Nanos, SamplingDecision, Span, SpanId, Threshold, TraceId};
-pub use trace_state::{randomness, with_threshold};
 
 /// Most spans that are held, and most decisions that are remembered, at the default memory limit.
 const HELD: usize = 32_768;

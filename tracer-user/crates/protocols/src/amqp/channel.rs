@@ -3,9 +3,9 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::RangeInclusive;
 
+use super::methods::{Asks, Method};
 use crate::ExpectedReply;
 use crate::framed::Way;
-use super::methods::{Asks, Method};
 
 /// Most consumers remembered per channel.
 const CONSUMERS: usize = 32;

@@ -1,7 +1,7 @@
 //! Methods (AMQP 0-9-1 and RabbitMQ's extensions), and reply codes for closed channels and connections.
 
-use crate::messaging::{GET, SUBSCRIBE, UNSUBSCRIBE};
 use super::fields::FieldReader;
+use crate::messaging::{GET, SUBSCRIBE, UNSUBSCRIBE};
 
 /// Sender of a method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 use tracer_model::Direction;
 
+use super::*;
 use crate::connection_parser::tests::{Op, cap, play, summary, survive};
 use crate::{Closed, ConnectionParser, ExchangeEvent, Stamp, Verdict};
-use super::*;
 
 fn frame(kind: u8, channel: u16, payload: &[u8]) -> Vec<u8> {
     let size = (payload.len() as u32).to_be_bytes();

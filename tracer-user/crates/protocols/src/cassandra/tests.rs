@@ -3,10 +3,10 @@
 use proptest::prelude::*;
 use tracer_model::Direction;
 
+use super::envelope::{packed_segment, segment};
+use super::*;
 use crate::connection_parser::tests::{Op, assert_divided, cap, play, summary, survive};
 use crate::{Chunk, Closed, ConnectionParser, ExchangeEvent, Stamp, Totals};
-use super::*;
-use super::envelope::{packed_segment, segment};
 
 const NUMBER: &str = "0123456789abcdef";
 

@@ -4,10 +4,10 @@ use std::sync::LazyLock;
 
 use proptest::prelude::*;
 
+use super::*;
 use crate::connection_parser::tests::{Op, play};
 use crate::fixtures_tests::connections;
 use crate::{Chunk, Closed, ExchangeEvent, Settings};
-use super::*;
 
 /// Plays operations; between any two of them the connection may go compact. Returns the events, and how often it did.
 fn play_resting(ops: &[Op], midstream: bool) -> (Vec<ExchangeEvent>, usize) {

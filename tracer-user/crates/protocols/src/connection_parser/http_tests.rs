@@ -1,8 +1,8 @@
 //! HTTP/1 connections that change: tunnels, bodies that never come, requests of one line, streams left at their sentinel.
 
-use crate::Closed;
-use super::*;
 use super::tests::{Op, cap, play, play_with, summary};
+use super::*;
+use crate::Closed;
 
 fn op(dir: Direction, text: &str) -> Op {
     Op { dir, bytes: text.as_bytes().to_vec(), captured: usize::MAX }

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 
-use crate::{Closed, Totals};
 use super::*;
+use crate::{Closed, Totals};
 
 /// Threads that use one end of a connection: one, or one per direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 
-use crate::{Closed, Totals};
 use super::*;
+use crate::{Closed, Totals};
 
 /// One operation of a script.
 #[derive(Clone, Debug)]

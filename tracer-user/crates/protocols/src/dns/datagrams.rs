@@ -8,9 +8,9 @@ use std::collections::VecDeque;
 
 use tracer_model::{Direction, Nanos, Outcome, ProtocolId, Side};
 
+use super::{Dns, Message, digest};
 use crate::mode::Mode;
 use crate::{Chunk, ConnectionParser, ExchangeEvent, Settings, Stamp, Touched, Verdict};
-use super::{Dns, Message, digest};
 
 /// Most questions per socket that wait for an answer.
 const LIMIT: usize = 1024;

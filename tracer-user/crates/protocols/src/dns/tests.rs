@@ -2,9 +2,9 @@
 
 use tracer_model::{Direction, Nanos};
 
-use super::*;
 use super::super::connection_parser::tests::{Op, play};
 use super::super::{Chunk, Closed, ConnectionParser, ExchangeEvent, Settings, Stamp};
+use super::*;
 
 /// A message with one question.
 fn message(id: u16, flags: u16, name: &str, kind: u16) -> Vec<u8> {

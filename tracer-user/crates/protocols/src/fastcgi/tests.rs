@@ -3,10 +3,10 @@
 use proptest::prelude::*;
 use tracer_model::Direction;
 
+use super::records::STDIN;
+use super::*;
 use crate::connection_parser::tests::{Op, assert_divided, cap, check, play, summary, survive};
 use crate::{Closed, ConnectionParser, ExchangeEvent, Stamp};
-use super::*;
-use super::records::STDIN;
 
 fn op(dir: Direction, parts: &[Vec<u8>]) -> Op {
     Op { dir, bytes: parts.concat(), captured: usize::MAX }

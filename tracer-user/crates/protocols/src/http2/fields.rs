@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use super::hpack::Name;
 use crate::context::Contexts;
 use crate::grpc::{self, UNKNOWN, of_http, verdict, word};
 use crate::http1;
 use crate::{Request, Settings};
-use super::hpack::Name;
 
 /// Most bytes of a header value kept.
 const VALUE_LIMIT: usize = 128;

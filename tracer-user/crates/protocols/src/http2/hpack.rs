@@ -7,10 +7,10 @@
 
 use std::collections::VecDeque;
 
-use crate::Settings;
-use crate::context::Which;
 use super::huffman;
 use super::pack::{pack, unpack};
+use crate::Settings;
+use crate::context::Which;
 
 /// Most bytes kept of a table, counted as in the protocol (names, values and 32 bytes each). Older entries are as
 /// unknown as those from before the connection was joined.

@@ -3,8 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
-use crate::context::Which;
 use super::hpack::{Name, TableEntry};
+use crate::context::Which;
 
 /// Names by their packed numbers; from [`WANTED`] on, headers that rules want.
 const NAMES: [Name; 19] = [

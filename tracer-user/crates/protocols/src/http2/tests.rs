@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 use tracer_model::Direction;
 
+use super::*;
 use crate::connection_parser::tests::{Op, cap, play, play_with, summary};
 use crate::{Chunk, Closed, ConnectionParser, ExchangeEvent, Stamp};
-use super::*;
 
 mod bodies;
 mod grpc;

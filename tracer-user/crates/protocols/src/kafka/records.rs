@@ -6,8 +6,8 @@
 
 use tracer_model::Linked;
 
-use crate::context;
 use super::read::KafkaReader;
+use crate::context;
 
 /// Bytes of a batch not counted in its length: the offset of its first record, and the length.
 const FRONT: usize = 12;

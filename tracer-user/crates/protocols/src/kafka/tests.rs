@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 use tracer_model::Direction;
 
+use super::*;
 use crate::connection_parser::tests::{Op, assert_divided, cap, play, summary, survive};
 use crate::{Chunk, Closed, ConnectionParser, ExchangeEvent, Stamp, Totals};
-use super::*;
 
 /// Text with a 16-bit length.
 pub(super) fn text(value: &str) -> Vec<u8> {

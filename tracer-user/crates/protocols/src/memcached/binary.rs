@@ -1,7 +1,7 @@
 //! The binary protocol: 24-byte headers, each with the length of what follows.
 
-use crate::{Detected, ExpectedReply, Reply, Request, Step};
 use super::{OTHER, length, mark, named};
+use crate::{Detected, ExpectedReply, Reply, Request, Step};
 
 const HEADER: usize = 24;
 /// Longest body accepted: the server's largest item size.

@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 use tracer_model::Direction;
 
+use super::*;
 use crate::connection_parser::tests::{Op, assert_divided, cap, check, play, rx, summary, survive, tx};
 use crate::{Closed, ConnectionParser, ExchangeEvent, Stamp};
-use super::*;
 
 /// A packet of the binary protocol.
 fn packet(magic: u8, opcode: u8, status: u16, opaque: u32, extra: usize, key: &str, value: &str) -> Vec<u8> {

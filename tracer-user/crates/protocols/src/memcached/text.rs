@@ -2,8 +2,8 @@
 
 use memchr::memchr;
 
-use crate::{Body, Detected, ExpectedReply, Reply, Request, Step, Walked};
 use super::{OTHER, length, mark, named};
+use crate::{Body, Detected, ExpectedReply, Reply, Request, Step, Walked};
 
 /// Longest line waited for: the server gives up on a command of this length without a line end.
 const LINE: usize = 8 * 1024;

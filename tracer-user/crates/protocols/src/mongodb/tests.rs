@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 use tracer_model::Direction;
 
+use super::*;
 use crate::connection_parser::tests::{Op, assert_divided, cap, play, summary, survive};
 use crate::{Closed, ConnectionParser, ExchangeEvent, Stamp};
-use super::*;
 
 /// An element of any type.
 fn element(kind: u8, name: &str, value: &[u8]) -> Vec<u8> {

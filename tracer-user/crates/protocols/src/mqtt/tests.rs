@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 use tracer_model::Direction;
 
+use super::*;
 use crate::connection_parser::tests::{Op, cap, play, summary, survive};
 use crate::{Closed, ConnectionParser, ExchangeEvent, Stamp, Verdict};
-use super::*;
 
 fn packet(first: u8, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![first];

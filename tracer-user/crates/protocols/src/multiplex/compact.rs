@@ -2,10 +2,10 @@
 
 use tracer_model::Direction;
 
+use super::{Lane, Multiplexed};
 use crate::Verdict;
 use crate::compact::RestingPosition;
 use crate::framed::Framed;
-use super::{Lane, Multiplexed};
 
 /// Everything kept between two exchanges.
 #[derive(Debug)]

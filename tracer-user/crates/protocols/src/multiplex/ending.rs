@@ -4,9 +4,9 @@ use std::ops::RangeInclusive;
 
 use tracer_model::{Direction, Nanos, Outcome};
 
+use super::{LONGEST, Multiplexed, Open, PATIENCE};
 use crate::framed::Way;
 use crate::{Closed, ExchangeEvent, Settings, Stamp, Totals, Verdict};
-use super::{LONGEST, Multiplexed, Open, PATIENCE};
 
 impl Multiplexed {
     /// The request open longest, and whether its reply is optional.
@@ -113,13 +113,7 @@ impl Multiplexed {
 
     /// Releases operations parked for too long; reports requests silent for `idle` nanoseconds, and those open longer
     /// than [`LONGEST`], as they stand.
-    pub(crate) fn overdue(
-        &mut self,
-        now: Nanos,
-        idle: u64,
-        settings: &Settings,
-        out: &mut Vec<ExchangeEvent>,
-    ) {
+    pub(crate) fn overdue(&mut self, now: Nanos, idle: u64, settings: &Settings, out: &mut Vec<ExchangeEvent>) {
         self.touched.clear();
         while self.parked.first().is_some_and(|held| now.saturating_sub(held.at.nanos) >= PATIENCE) {
             self.release_one(settings, out);

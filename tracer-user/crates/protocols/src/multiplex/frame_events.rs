@@ -2,9 +2,9 @@
 
 use tracer_model::{Direction, Nanos, Outcome, ProtocolId, Side};
 
+use super::{LIMIT, Messages, Multiplexed, Open, TOUCHED};
 use crate::framed::{Frame, FrameMeaning, Way};
 use crate::{ExchangeEvent, Reply, Request, Stamp, UNNAMED};
-use super::{LIMIT, Messages, Multiplexed, Open, TOUCHED};
 
 impl Multiplexed {
     /// Handles the beginning of a frame, of which `used` bytes are already read.

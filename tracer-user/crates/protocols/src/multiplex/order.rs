@@ -2,9 +2,9 @@
 
 use tracer_model::Direction;
 
+use super::Multiplexed;
 use crate::connection_parser::HeldOperation;
 use crate::{Chunk, ExchangeEvent, Settings};
-use super::Multiplexed;
 
 impl Multiplexed {
     /// Whether an earlier operation, or the request that this one answers, has not arrived yet.

@@ -4,9 +4,9 @@
 
 use tracer_model::Direction;
 
+use super::{Messages, Multiplexed};
 use crate::framed::Way;
 use crate::{ExchangeEvent, Stamp};
-use super::{Messages, Multiplexed};
 
 impl Multiplexed {
     /// Takes the next, uncaptured frame for the only one the protocol allows there; `false` when any frame may follow.

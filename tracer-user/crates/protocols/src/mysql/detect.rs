@@ -2,9 +2,9 @@
 
 use memchr::{memchr, memmem};
 
-use crate::Detected;
 use super::packets::{HEADER, Packet, long, packet};
 use super::{EXECUTE, PREPARE, QUERY};
+use crate::Detected;
 
 /// The protocol version, which begins a greeting.
 const GREETING: u8 = 10;

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use crate::SessionIdentity;
 use super::packets::{integer, long};
+use crate::SessionIdentity;
 
 /// Longest name of a user or database, bytes: 80 and 64 characters.
 const NAME_LIMIT: usize = 256;

@@ -2,9 +2,9 @@
 
 use std::sync::LazyLock;
 
-use crate::{Body, Reply, ReplyEnd, Step};
 use super::packets::{FULL, HEADER, Packet, integer, packet, short};
 use super::{NOTE_AUTH, NOTE_FETCH, NOTE_FIELDS, NOTE_PREPARE, NOTE_RESULT};
+use crate::{Body, Reply, ReplyEnd, Step};
 
 /// First bytes of packets.
 const OK: u8 = 0;

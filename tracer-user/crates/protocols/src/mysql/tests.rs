@@ -4,9 +4,9 @@ use proptest::prelude::*;
 use tracer_common::limits::TAIL_MAX;
 use tracer_model::{Direction, Side};
 
+use super::*;
 use crate::connection_parser::tests::{Op, assert_divided, cap, play, play_with, summary, survive};
 use crate::{ConnectionParser, ExchangeEvent, Verdict};
-use super::*;
 
 const PLAIN: u32 = 0x0000_f7df & !TLS & !COMPRESS;
 const MORE_RESULTS: u8 = 8;

@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 use tracer_model::Direction;
 
+use super::*;
 use crate::connection_parser::tests::{Op, cap, play, summary, survive};
 use crate::{Closed, ConnectionParser, ExchangeEvent, Stamp, Verdict};
-use super::*;
 
 const INFO: &[u8] = b"INFO {\"server_id\":\"NA\",\"version\":\"2.9.10\",\"headers\":true} \r\n";
 const QUIET: &[u8] = b"CONNECT {\"verbose\": false,\"user\":\"planted\",\"pass\":\"planted\"}\r\nPING\r\n";

@@ -2,9 +2,9 @@
 
 use memchr::memchr;
 
-use crate::Detected;
 use super::frames::{Frame, Front, error_field, frame, name, number};
 use super::{REPLIES, REQUESTS};
+use crate::Detected;
 
 /// Codes in place of the protocol version in a connection's first message.
 pub(super) const CANCEL: u32 = 80_877_102;

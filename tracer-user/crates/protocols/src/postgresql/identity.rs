@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::SessionIdentity;
 use super::frames::name;
+use crate::SessionIdentity;
 
 /// Longest name of a user or database, bytes: the server's own limit.
 const NAME_LIMIT: usize = 63;

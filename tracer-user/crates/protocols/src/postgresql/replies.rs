@@ -1,9 +1,9 @@
 //! Replies of the server: where each ends, and how it failed.
 
-use crate::{Body, Reply, ReplyEnd, Step};
 use super::frames::{Frame, Front, HEADER, error_field, frame, number};
 use super::sqlstate::{ABORTED, OTHER, code};
 use super::{NOTE_ANSWERS, NOTE_READY, NOTE_SYNC, NOTE_UNKNOWN, REPLIES};
+use crate::{Body, Reply, ReplyEnd, Step};
 
 /// An error's SQLSTATE lies within this many bytes of its beginning.
 const ERROR_FRONT: usize = 256;

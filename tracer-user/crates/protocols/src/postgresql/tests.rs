@@ -4,9 +4,9 @@ use proptest::prelude::*;
 use tracer_common::limits::TAIL_MAX;
 use tracer_model::Direction;
 
+use super::*;
 use crate::connection_parser::tests::{Op, assert_divided, cap, play, play_with, summary, survive};
 use crate::{Chunk, ConnectionParser, ExchangeEvent, Settings, Stamp, Verdict};
-use super::*;
 
 mod long_replies;
 

@@ -5,9 +5,9 @@
 
 use smallvec::SmallVec;
 
-use crate::jobs::{self, JobEvent};
 use super::queues::{Awaited, got};
 use super::read::{Read, header, string};
+use crate::jobs::{self, JobEvent};
 
 /// Length of what names a script that the server has.
 const SHA: u64 = 40;

@@ -1,8 +1,8 @@
 //! Recognises RESP by a message's first bytes. An array that names a command suffices; a line does not.
 
-use crate::Detected;
 use super::commands::COMMANDS;
 use super::read::{Read, confirmed, header, word};
+use crate::Detected;
 
 /// First words of messages that answer no request.
 pub(super) const PUSHES: &[&[u8]] = &[b"message", b"pmessage", b"smessage", b"invalidate", b"tracking-redir-broken"];

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use crate::SessionIdentity;
 use super::read::{Read, word};
+use crate::SessionIdentity;
 
 /// The user of connections that have not logged in.
 const DEFAULT: &str = "default";

@@ -4,9 +4,9 @@
 
 use smallvec::SmallVec;
 
-use crate::jobs::{self, JobEvent, LISTED};
 use super::bullmq;
 use super::read::{Read, header, string};
+use crate::jobs::{self, JobEvent, LISTED};
 
 /// Keys whose elements are jobs even if the command that takes one does not wait.
 const QUEUES: [&[u8]; 2] = [b"rq:queue:", b"resque:queue:"];

@@ -2,9 +2,9 @@
 
 use memchr::memchr;
 
+use super::commands::NAME_LIMIT;
 use crate::elements::Elements;
 use crate::stream::Fed;
-use super::commands::NAME_LIMIT;
 
 /// Error kinds (first words of errors) that are distinguished; scripts may invent others.
 pub(super) const ERRORS: &[&str] = &[

@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 
+use super::*;
 use crate::connection_parser::tests::{Op, assert_divided, cap, check, play, rx, summary, survive, tx};
 use crate::{ConnectionParser, ExchangeEvent, Verdict};
-use super::*;
 
 /// A command as clients send it.
 fn command(words: &[&str]) -> String {

@@ -1,8 +1,8 @@
 //! Round trips: which are reported, their durations, and what the parser wants the kernel to report for them.
 
-use super::*;
 use super::super::connection_parser::tests::{Op, play};
 use super::super::{Closed, Settings};
+use super::*;
 
 const HELLO: &[u8] = b"SSH-2.0-x\r\n";
 

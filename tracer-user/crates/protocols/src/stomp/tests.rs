@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 use tracer_model::Direction;
 
+use super::*;
 use crate::connection_parser::tests::{Op, cap, play, summary, survive};
 use crate::{Closed, ConnectionParser, ExchangeEvent, Stamp};
-use super::*;
 
 const CONNECT_FRAME: &str = "CONNECT\naccept-version:1.2\nlogin:planted\npasscode:planted\n\n\0";
 const CONNECTED: &str = "CONNECTED\nversion:1.2\n\n\0\n";

@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 use tracer_model::Direction;
 
+use super::*;
 use crate::connection_parser::tests::{Op, cap, play, summary, survive};
 use crate::{Closed, ConnectionParser, Stamp};
-use super::*;
 
 fn rx(bytes: &[u8]) -> Op {
     Op { dir: Direction::Rx, bytes: bytes.to_vec(), captured: usize::MAX }

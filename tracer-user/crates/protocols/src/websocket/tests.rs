@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 use tracer_model::Direction;
 
+use super::*;
 use crate::connection_parser::tests::{Op, assert_divided, cap, play, rx, summary, tx};
 use crate::{Chunk, Closed, ConnectionParser, ExchangeEvent, Stamp};
-use super::*;
 
 const ASKED: &str = "GET /chat/5?token=secret HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
 const GIVEN: &str = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n";

@@ -5,12 +5,12 @@ use std::future::Future;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tracer_model::{SpanId, TraceId};
 
+use super::*;
 use crate::bounds::Policy;
 use crate::channel::Secret;
 use crate::key::RequestKey;
 use crate::message::{Context, Summary};
 use crate::settings::Trust;
-use super::*;
 
 /// Longest wait for a condition.
 const PATIENCE: Duration = Duration::from_secs(20);

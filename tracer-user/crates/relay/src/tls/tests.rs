@@ -10,13 +10,13 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use rustls::pki_types::pem::PemObject;
 use tokio::net::{TcpListener, TcpStream};
 
+use super::{Files, Identity};
 use crate::Agent;
 use crate::bounds::Policy;
 use crate::channel::{Broken, Channel, SessionEnd};
 use crate::event::Mode;
 use crate::hub::Hub;
 use crate::settings::{Settings, Trust};
-use super::{Files, Identity};
 
 type Authority = CertifiedIssuer<'static, KeyPair>;
 

@@ -1,8 +1,8 @@
 //! The call of a function within another: the call instruction, and the one behind it.
 
-use crate::go::image::Image;
 use super::code::{self, CODE, Flow, Instructions, JumpTarget};
 use super::{Binary, CallEnd, Found, Refusal, Site, elf, plain};
+use crate::go::image::Image;
 
 /// Bytes of a stub of the linkage table.
 const STUB: usize = 16;

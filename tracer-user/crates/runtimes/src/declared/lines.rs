@@ -14,10 +14,10 @@ use gimli::{AttributeValue, DebugLine, DebugLineOffset, DebugLineStr, EndianSlic
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSection};
 
-use crate::go::image::Image;
 use super::code::{Flow, Instructions, JumpTarget};
 use super::depths::depths;
 use super::{Binary, CallEnd, Found, RETURNS, Refusal, SIMILAR, Site, elf};
+use crate::go::image::Image;
 
 /// Most bytes of line tables, and most of their rows.
 const BYTES: u64 = 64 << 20;

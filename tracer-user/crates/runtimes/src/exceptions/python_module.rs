@@ -5,9 +5,9 @@
 
 use rustc_hash::FxHashMap;
 
+use super::type_name::RawTypeName;
 use crate::process_memory::{ProcessMemory, number, word};
 use crate::python_code::text;
-use super::type_name::RawTypeName;
 
 /// In a type: its dictionary. In that: its keys.
 const DICT: u64 = 264;

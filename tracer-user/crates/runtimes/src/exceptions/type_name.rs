@@ -11,8 +11,8 @@ use cpp_demangle::{DemangleOptions, DemangleWrite, Symbol};
 use tracer_common::event::{DECLARED_TEXT, DeclaredValues, TEXT_NONE, TEXT_UNREAD};
 use tracer_model::text;
 
-use crate::process_memory::{ProcessMemory, number, word};
 use super::ThrowingRuntime;
+use crate::process_memory::{ProcessMemory, number, word};
 
 /// In `std::type_info`: the pointer to the mangled name.
 pub(super) const CPP_NAME: u64 = 8;

@@ -5,9 +5,9 @@
 
 use std::ops::Range;
 
-use crate::process_memory::{ProcessMemory, number, word};
 use super::layout::{CodeBegin, HotspotLayout, text};
 use super::{inlined_methods, method_names};
+use crate::process_memory::{ProcessMemory, number, word};
 
 /// Most heaps: builds have one or three.
 const HEAPS: u32 = 8;

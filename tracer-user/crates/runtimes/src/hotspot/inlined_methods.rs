@@ -4,9 +4,9 @@
 //! scope that it was inlined into (`ScopeDesc::decode_body`, `src/hotspot/share/code/scopeDesc.cpp`). Both are read from memory that may
 //! say anything: a chain counts if it ends at the compiled method, and then proves how its numbers are written.
 
-use crate::process_memory::{ProcessMemory, word};
 use super::code_cache::{CodeBlob, half};
 use super::layout::{HotspotLayout, InliningTables};
+use crate::process_memory::{ProcessMemory, word};
 
 /// Bytes of a position: its distance from the code's begin, its scope, and two numbers that do not matter here.
 const POSITION: u64 = 16;

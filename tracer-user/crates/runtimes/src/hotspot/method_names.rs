@@ -1,7 +1,7 @@
 //! What a method is called.
 
-use crate::process_memory::{ProcessMemory, number, word};
 use super::layout::HotspotLayout;
+use crate::process_memory::{ProcessMemory, number, word};
 
 /// Most bytes of the name of a class, and of a method.
 const NAME: usize = 256;

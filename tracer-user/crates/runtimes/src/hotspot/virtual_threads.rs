@@ -6,11 +6,11 @@
 
 use tracer_common::runtime::{KIND_JAVA, NUMBERS, Runtime};
 
+use super::layout::{Described, SYMBOLS};
+use super::{LIBRARY, LocatedLibrary, located};
 use crate::maps::Maps;
 use crate::process_memory::{MemoryFile, ProcessMemory, number, word};
 use crate::{DetectionState, Found};
-use super::layout::{Described, SYMBOLS};
-use super::{LIBRARY, LocatedLibrary, located};
 
 /// The runtime's name.
 const NAME: &str = "java";

@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use tracer_common::runtime::{UserProbe, tls};
 
-use super::flow::{CODE, Location, MachineState, Value, follow, follow_to_calls};
 use super::super::elf::{Program, relative};
 use super::super::go::image::Image;
+use super::flow::{CODE, Location, MachineState, Value, follow, follow_to_calls};
 use super::{Site, open};
 
 /// Functions that return the table of TLS.

@@ -10,9 +10,9 @@ use std::path::Path;
 use iced_x86::{Decoder, DecoderOptions, FlowControl};
 use tracer_common::runtime::tls;
 
-use super::functions::LibraryReader;
 use super::super::elf::relative;
 use super::super::go::image::Image;
+use super::functions::LibraryReader;
 use super::{Refusal, Sites};
 
 /// Shakes hands, which reading and writing also do if it was not called. Given the descriptor of NSPR (`PRFileDesc`, `prio.h`), whose

@@ -12,10 +12,10 @@ use std::path::Path;
 
 use tracer_common::runtime::tls;
 
-use super::flow::{Value, follow};
-use super::functions::LibraryReader;
 use super::super::cheap_places::{begins_with_push, callee};
 use super::super::go::image::Image;
+use super::flow::{Value, follow};
+use super::functions::LibraryReader;
 use super::{CONSTANTS, Refusal, Sites, inside};
 
 const READ: [&str; 2] = ["SSL_read", "SSL_read_ex"];

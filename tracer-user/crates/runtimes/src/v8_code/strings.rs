@@ -1,8 +1,8 @@
 //! Strings of V8: flat ones, two together, parts of others, and those outside of the heap.
 
+use super::{ENDS, Heap, SOURCE, small};
 use crate::process_memory::ProcessMemory;
 use crate::python_code::NAME;
-use super::{ENDS, Heap, SOURCE, small};
 
 /// Kinds, by their lowest bits: how it is stored, whether its characters have one byte.
 const REPRESENTATION: u16 = 7;

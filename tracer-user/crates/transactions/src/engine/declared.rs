@@ -3,9 +3,9 @@
 use tracer_model::Span;
 use tracer_runtimes::declared::CallPairing;
 
+use super::Engine;
 use crate::slot::Slot;
 use crate::strategies::declared::{DeclaredLosses, KEPT};
-use super::Engine;
 
 impl Engine {
     /// Expects calls of the declared transactions whose numbers are in use, and of no others.

@@ -5,13 +5,13 @@ use tracer_common::event::{DeclaredCall, Op};
 use tracer_model::Side;
 use tracer_runtimes::exceptions::ThrowingRuntime;
 
+use super::Engine;
 use crate::held_request::{HeldRequest, ThreadEvent};
 use crate::open_span::OpenSpan;
 use crate::slot::Slot;
 use crate::task_identity::{is_named, is_python};
 use crate::thread::IntervalOwner;
 use crate::thrown::ThrownException;
-use super::Engine;
 
 /// The exception was thrown for this request.
 fn keep(live: &mut OpenSpan, thrown: ThrownException) {

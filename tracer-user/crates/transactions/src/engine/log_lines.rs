@@ -6,11 +6,11 @@ use tracer_common::log_write::LogWrite;
 use tracer_common::runtime::KIND_NODE;
 use tracer_model::{LogLine, Side};
 
+use super::Engine;
 use crate::held_request::{HeldRequest, ThreadEvent};
 use crate::slot::Slot;
 use crate::strategies::after_reply;
 use crate::task_identity::{is_named, is_python, is_unique};
-use super::Engine;
 
 impl Engine {
     /// The request that a write to a log belongs to.

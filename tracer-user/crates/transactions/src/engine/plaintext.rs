@@ -211,13 +211,13 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tracer_model::decode::Record;
-    use tracer_model::ProtocolId;
-    use tracer_protocols::Settings;
     use crate::engine::Limits;
     use crate::plaintext::{Plaintext, TEXTS};
     use tracer_common::event::{FAMILY_INET, Kind, Open, ROLE_ACTIVE, ROLE_PASSIVE, ROLE_UNKNOWN};
     use tracer_common::policy::{TEXT_UNWANTED, VERDICT_IGNORE, VERDICT_ROUND_TRIPS, VERDICT_TRACE};
+    use tracer_model::ProtocolId;
+    use tracer_model::decode::Record;
+    use tracer_protocols::Settings;
 
     /// A server's connection, fed record by record.
     struct Server {

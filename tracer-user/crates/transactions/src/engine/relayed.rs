@@ -20,9 +20,7 @@ use crate::engine::Engine;
 use crate::engine::report::DEPTH;
 use crate::open_span::OpenSpan;
 use crate::output::Output;
-use crate::relayed::{
-    CallContext, Contact, KNOWN_WAIT, Relayed, Relays, SETTLES, Served, WAIT, patience,
-};
+use crate::relayed::{CallContext, Contact, KNOWN_WAIT, Relayed, Relays, SETTLES, Served, WAIT, patience};
 use crate::slot::Slot;
 
 impl Engine {

@@ -2,13 +2,13 @@
 
 use tracer_model::{Cost, Opening, ServiceId};
 
+use super::on_demand::Blank;
 use crate::cause::Cause;
 use crate::evidence::Evidence;
 use crate::slot::Slot;
 use crate::task_table::AnsweredRequest;
 use crate::thread::Target;
 use crate::wakeup_candidates::WakeupCandidates;
-use super::on_demand::Blank;
 
 /// What only a call has: what caused it, and who answers it.
 #[derive(Debug)]

@@ -8,13 +8,13 @@ use tracer_model::{
     TraceFlags,
 };
 
+use super::on_demand::Blank;
 use crate::callback_groups::CallbackGroup;
 use crate::inband_context::InbandIds;
 use crate::jobs::JobTies;
 use crate::relayed::Relayed;
 use crate::thrown::ThrownException;
 use crate::trace_ids::Bound;
-use super::on_demand::Blank;
 
 /// How a span of an event loop is tied to other spans.
 #[derive(Clone, Copy, Debug)]

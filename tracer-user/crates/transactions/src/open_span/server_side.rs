@@ -3,8 +3,8 @@
 use smallvec::SmallVec;
 use tracer_model::{Nanos, SpanId};
 
-use crate::slot::Slot;
 use super::on_demand::Blank;
+use crate::slot::Slot;
 
 /// Most calls of a reported request whose memory the next one gets.
 const CALLS_KEPT: usize = 16;

@@ -2,8 +2,8 @@
 
 use tracer_model::Side;
 
-use crate::slot::Slot;
 use super::{BlankParts, NewSpan, OpenSpan};
+use crate::slot::Slot;
 
 /// Most reported requests and most calls whose memory is kept for others: as many as are reported at once under load.
 const SPARE: usize = 512;

@@ -441,10 +441,10 @@ fn used(from: &ThreadCounters, to: &ThreadCounters) -> Cost {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tracer_protocols::Settings;
     use crate::engine::Engine;
     use crate::limits::Limits;
     use tracer_common::event::Header;
+    use tracer_protocols::Settings;
 
     /// Of the transactions by number.
     const PAIRINGS: [CallPairing; 4] = [CallPairing::Depth, CallPairing::Depth, CallPairing::Thread, CallPairing::None];

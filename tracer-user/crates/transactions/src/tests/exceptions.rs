@@ -5,8 +5,8 @@ use tracer_common::runtime::{KIND_GO, KIND_PYTHON};
 use tracer_runtimes::exceptions::{RawTypeName, ThrowingRuntime, raw};
 use tracer_runtimes::process_memory::MemoryFile;
 
-use crate::thrown::ThrownException;
 use super::{GET, Host, Limits, OK};
+use crate::thrown::ThrownException;
 
 /// A type of this name, of at most eight bytes.
 fn of_type(name: &str) -> RawTypeName {

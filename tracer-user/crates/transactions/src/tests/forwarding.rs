@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
-use crate::evidence::{Evidence, Reason};
 use super::*;
+use crate::evidence::{Evidence, Reason};
 
 const PROXY: u32 = 9;
 

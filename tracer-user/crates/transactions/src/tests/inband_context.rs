@@ -3,8 +3,8 @@
 use tracer_common::event::{INBAND_HELD, INBAND_NAMED, INBAND_REFUSED, INBAND_TX, InbandContext};
 use tracer_model::{SpanId, TraceId};
 
-use crate::inband_context::Outcomes;
 use super::*;
+use crate::inband_context::Outcomes;
 
 const TRACE: u128 = 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736;
 const SPAN: u64 = 0x00f0_67aa_0ba9_02b7;

@@ -5,9 +5,9 @@ use tracer_common::log_write::LogWrite;
 use tracer_common::runtime::{KIND_NODE, KIND_PYTHON};
 use tracer_model::LogLine;
 
-use crate::held_request::HeldRequest;
 use super::exceptions::goroutine;
 use super::{GET, Host, Limits, OK};
+use crate::held_request::HeldRequest;
 
 impl Host {
     /// A thread writes a line: `r` for a request, with which it is kept; `?` for one of several; `-` for none.

@@ -6,8 +6,8 @@ use tracer_common::event::{
 use tracer_model::decode::Record;
 use tracer_model::{Outcome, ProcessEnd};
 
-use crate::output::Output;
 use super::{GET, Host, Limits, OK};
+use crate::output::Output;
 
 /// Killed by signal 11, with a dump of its memory.
 const SEGV: u16 = 0x8b;

@@ -3,9 +3,9 @@
 use tracer_model::Cost;
 use tracer_relay::message::ContextRoot;
 
+use super::*;
 use crate::engine::roots::OpenRoot;
 use crate::slot::Slot;
-use super::*;
 
 impl Host {
     fn slot_on(&self, cookie: u64) -> Slot {

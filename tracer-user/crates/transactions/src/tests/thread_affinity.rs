@@ -2,8 +2,8 @@
 
 use tracer_model::SpanId;
 
-use super::*;
 use super::super::evidence::{Doubt, Evidence, Reason};
+use super::*;
 
 const DOWN: &str = "GET /down HTTP/1.1\r\n\r\n";
 /// Runs one request after the other: threads that hold requests, and one that reads for others.

@@ -1,7 +1,7 @@
 //! Tables go into the arena whole or not at all, are shared, and make room for others.
 
-use crate::compile::NONE;
 use super::*;
+use crate::compile::NONE;
 
 /// The kernel side's maps, in memory.
 #[derive(Default)]

@@ -9,11 +9,11 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::{Age, Directory, about};
 use crate::history::layout;
 use crate::history::parquet_file::{self, Builder};
 use crate::history::rows::{ClassRow, EdgeRow, GoalRow, HostRow, WindowRows};
 use crate::history::summary::{DAY_S, HOUR_S, Sum, Summary};
-use super::{Age, Directory, about};
 
 /// Files of a day of one table: others than the first only where one cannot be read.
 const FILES_MAX: u32 = 8;

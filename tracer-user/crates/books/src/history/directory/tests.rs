@@ -3,9 +3,9 @@
 use std::sync::Mutex;
 use std::time::Instant;
 
+use super::*;
 use crate::history::parquet_file::{VERSION_KEY, read};
 use crate::history::rows::Identity;
-use super::*;
 
 mod bytes_a_day;
 mod summaries;

@@ -3,9 +3,9 @@
 use prometheus::{IntCounter, IntCounterVec, Opts};
 use tracer_model::{Grade, Side, Span};
 
+use super::Metrics;
 use crate::metrics::families::{Families, vec};
 use crate::metrics::totals::Totals;
-use super::Metrics;
 
 /// The families.
 #[derive(Debug)]

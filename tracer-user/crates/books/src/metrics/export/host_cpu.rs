@@ -3,9 +3,9 @@
 use prometheus::{Counter, Gauge};
 use tracer_model::HostCpu;
 
+use super::Metrics;
 use crate::metrics::families::{Families, vec};
 use crate::metrics::totals::{Seconds, raise};
-use super::Metrics;
 
 /// The families.
 #[derive(Debug)]

@@ -2,9 +2,9 @@
 
 use prometheus::{Gauge, GaugeVec, Opts};
 
+use super::Metrics;
 use crate::metrics::families::{Families, vec};
 use crate::metrics::totals::Totals;
-use super::Metrics;
 
 /// The families.
 #[derive(Debug)]

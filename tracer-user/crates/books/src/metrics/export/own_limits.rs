@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use prometheus::{Gauge, GaugeVec, IntCounter, IntCounterVec, Opts};
 use tracer_host::guard::shed::{Ceilings, Level};
 
-use crate::metrics::families::{Families, vec};
 use super::Metrics;
+use crate::metrics::families::{Families, vec};
 
 /// Reasons for which the watchdog detaches.
 const REASONS: [&str; 4] = ["standstill", "ending", "memory", "cpu"];

@@ -3,9 +3,9 @@
 use prometheus::{Counter, Gauge, GaugeVec, Opts};
 use tracer_kernel::usage::Usage;
 
+use super::Metrics;
 use crate::metrics::families::{Families, vec};
 use crate::metrics::totals::{Seconds, Totals, raise};
-use super::Metrics;
 
 /// The families.
 #[derive(Debug)]

@@ -3,10 +3,10 @@
 use prometheus::{Histogram, HistogramOpts};
 use tracer_common::header;
 
-use crate::metrics::families::{Families, vec};
-use crate::metrics::totals::Totals;
 use super::Metrics;
 use super::header_injection::HeaderFamilies;
+use crate::metrics::families::{Families, vec};
+use crate::metrics::totals::Totals;
 
 /// Histogram bounds of `tracer_relay_match_delay_seconds`.
 const DELAYS: [f64; 10] = [0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0, 5.0];

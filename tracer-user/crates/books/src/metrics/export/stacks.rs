@@ -2,9 +2,9 @@
 
 use tracer_common::interpreter::Language;
 
+use super::Metrics;
 use crate::metrics::families::Families;
 use crate::metrics::totals::Totals;
-use super::Metrics;
 
 /// The families.
 #[derive(Debug)]

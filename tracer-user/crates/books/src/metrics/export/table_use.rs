@@ -3,9 +3,9 @@
 use prometheus::{IntGaugeVec, Opts};
 use tracer_host::guard::tables::TableUse;
 
+use super::Metrics;
 use crate::metrics::families::{Families, vec};
 use crate::metrics::totals::Totals;
-use super::Metrics;
 
 const LABELS: [&str; 1] = ["table"];
 

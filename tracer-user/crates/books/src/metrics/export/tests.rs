@@ -7,8 +7,8 @@ use tracer_host::guard::tables::TableUse;
 use tracer_model::sample_span::span;
 use tracer_model::{Accepted, ClassId, ClassInfo, Grade, HostCpu, Outcome, ProtocolId, ServiceId, Side};
 
-use crate::metrics::Format;
 use super::*;
+use crate::metrics::Format;
 
 fn names(classes: usize) -> Names {
     let class = |index: usize| ClassInfo {

@@ -5,8 +5,8 @@ use tracer_common::interpreter::Language;
 use tracer_model::sample_span::span;
 use tracer_model::{ClassId, Side, Sink};
 
-use crate::profiles::Filter;
 use super::*;
+use crate::profiles::Filter;
 
 fn file(path: &str) -> Arc<str> {
     Arc::from(path)

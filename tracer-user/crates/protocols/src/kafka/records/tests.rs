@@ -3,11 +3,11 @@
 use proptest::prelude::*;
 use tracer_model::{Direction, LINKS, SpanId, TraceId};
 
-use crate::connection_parser::tests::{Op, play};
-use crate::{ConnectionParser, ExchangeEvent, Protocol as _};
-use super::*;
 use super::super::tests::{answers, asks, text};
 use super::super::{FETCH, Kafka, PRODUCE};
+use super::*;
+use crate::connection_parser::tests::{Op, play};
+use crate::{ConnectionParser, ExchangeEvent, Protocol as _};
 
 /// A record: its key, the length of its value, its headers.
 type Record = (Option<u8>, usize, Vec<(String, String)>);

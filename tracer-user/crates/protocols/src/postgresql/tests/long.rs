@@ -1,7 +1,7 @@
 //! Long sessions: requests beyond the capture limit of an operation, and more statements than are remembered.
 
-use crate::connection_parser::tests::play_with;
 use super::*;
+use crate::connection_parser::tests::play_with;
 
 /// Summary when the first 4096 bytes and the last 64 of each operation are captured.
 fn of_long(requests: &[Vec<u8>]) -> Vec<String> {

@@ -1,7 +1,7 @@
 //! How many bytes a day of a usual host takes.
 
-use crate::history::rows::Seconds;
 use super::*;
+use crate::history::rows::Seconds;
 
 /// Pseudo-random numbers.
 struct Numbers(u64);

@@ -1,8 +1,8 @@
 //! Hours and days say what their windows say, whatever happens to the agent between two writes.
 
+use super::*;
 use crate::history::rows::Seconds;
 use crate::history::summary::{DAY_S, HOUR_S as HOUR};
-use super::*;
 
 const S: u64 = 1_000_000_000;
 
