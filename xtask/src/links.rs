@@ -205,7 +205,10 @@ mod tests {
         fs::create_dir_all(dir.path().join("xtask/src")).expect("xtask");
         write("xtask/src/x.rs", "fn begun() {}");
         write("ARCHITECTURE.md", "`gone.rs` and `docs/` and `x.rs|` and `Engine::begun`, `Engine::gone`\n");
+        fs::create_dir_all(dir.path().join("tracer-user/crates/relay/src")).expect("a crate");
+        write("tracer-user/crates/relay/src/hub.rs", "");
         write("CHANGELOG.md", "");
+        write("CONTRIBUTING.md", "`relay/hub.rs`, `hub.rs` and `relay/gone.rs`\n");
         write("SECURITY.md", "## Without root\n## Without root\n```\n# no heading\n```\n");
         write("README.md", "[a](docs/a.md) [b](SECURITY.md#without-root-1)\n[c](#no) `[x](y)` [d](https://x.y/#z)\n");
         write("docs/a.md", "[up](../SECURITY.md#no-heading) [in](design/b.md)\n```\n[x](y)\n```\n");
@@ -218,6 +221,7 @@ mod tests {
                 "docs/design/b.md:1: link to ../c.md: no such file",
                 "ARCHITECTURE.md:1: gone.rs does not exist",
                 "ARCHITECTURE.md:1: Engine::gone is not in the code",
+                "CONTRIBUTING.md:1: relay/gone.rs does not exist",
             ]
         );
     }

@@ -44,5 +44,5 @@ fn target_dir(out: &Path) -> Result<PathBuf, Box<dyn Error>> {
         return Ok(dir.to_path_buf());
     }
     let package = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").ok_or("cargo sets CARGO_MANIFEST_DIR")?);
-    Ok(package.join("../target"))
+    Ok(package.join("../../../target"))
 }

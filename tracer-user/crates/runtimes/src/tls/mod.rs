@@ -349,6 +349,7 @@ mod tests {
         assert_eq!(inspect(Some(Library::GnuTls), path), Err(Refusal::NoFunctions));
         let own = Path::new("/proc/self/exe");
         assert_eq!(inspect(Some(Library::OpenSsl), own), Err(Refusal::NoFunctions));
+        rustls::tests::use_rustls();
         assert_eq!(inspect(None, own).expect("rustls").0, Library::Rustls);
         assert_eq!(inspect(Some(Library::OpenSsl), Path::new("/proc/self")), Err(Refusal::Unreadable));
         assert_eq!(inspect(None, Path::new("/bin/true")), Err(Refusal::Absent));
