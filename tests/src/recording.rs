@@ -1,7 +1,7 @@
 //! Recordings as sequences of frames: small ones made of long ones, copies with records dropped, doubled and swapped, and
 //! what a build gives of them in words.
 //!
-//! The format is that of `tracer-user/crates/books/src/record/mod.rs`; it is read here again, so that a comparison needs neither build's code.
+//! The format is that of `tracer-user/crates/results/src/record/mod.rs`; it is read here again, so that a comparison needs neither build's code.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;

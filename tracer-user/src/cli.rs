@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use tracer_books::history::place::HistoryPlace;
 use tracer_kernel::header::Destination;
 use tracer_kernel::sampler::MAX_HERTZ;
 use tracer_model::quantity::{Detail, cores, duration, memory, share};
 use tracer_policies::service_classes::Mode;
+use tracer_results::history::place::HistoryPlace;
 use tracer_runtimes::tls::Libraries;
 
 use crate::otlp::Signal;

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use toml::Spanned;
-use tracer_books::log_lines::LogSettings;
 use tracer_host::services::NamingRules;
 use tracer_model::dimensions::Dimension;
 use tracer_policies::instrumentation;
 use tracer_policies::service_classes::ServiceClasses;
 use tracer_policies::tail_sampling::TailSamplingSettings;
+use tracer_results::log_lines::LogSettings;
 use tracer_runtimes::declared::Declared;
 use tracer_runtimes::exceptions::ExceptionSettings;
 use tracer_runtimes::tls::Libraries;

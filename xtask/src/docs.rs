@@ -1,6 +1,6 @@
 //! `cargo xtask docs`: writes the generated parts of `docs/`; `cargo xtask tidy` reports stale ones.
 //!
-//! A unit test of `tracer-books` writes the metrics reference, because only the code knows its families.
+//! A unit test of `tracer-results` writes the metrics reference, because only the code knows its families.
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +19,7 @@ pub(crate) fn run() -> Result<()> {
     shell::progress("writing docs/metrics.md");
     let mut command = shell::cargo();
     command.args(["test", "--locked"]).args(shell::TEST_PROFILE);
-    command.args(["--package", "tracer-books", "--lib", "metrics::reference"]);
+    command.args(["--package", "tracer-results", "--lib", "metrics::reference"]);
     shell::run(command.env("TRACER_WRITE_DOCS", "1"), "its own words are above")
 }
 

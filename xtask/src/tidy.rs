@@ -1,6 +1,7 @@
 //! `cargo xtask tidy`, also run as a test: checks what the compiler does not.
 
 mod attribution;
+mod results;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -50,6 +51,7 @@ fn check(root: &Path) -> Result<Vec<String>> {
     }
     wrong.extend(docs::check(root)?);
     wrong.extend(attribution::check(root)?);
+    wrong.extend(results::check(root)?);
     for (name, _) in LONG_FILES {
         let lines = fs::read_to_string(root.join(name)).map_or(0, |text| text.lines().count());
         if lines <= LONGEST {

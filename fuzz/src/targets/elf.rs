@@ -7,7 +7,7 @@ use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
-use tracer_books::profiles::name_in_file;
+use tracer_results::profiles::name_in_file;
 use tracer_runtimes::elf::Program;
 use tracer_runtimes::tls::{Candidate, Libraries, Library, inspect};
 

@@ -1,6 +1,6 @@
 //! Replays arbitrary bytes as a recording, and checks the output.
-use tracer_books::metrics::Format;
-use tracer_books::record::RecordingReader;
+use tracer_results::metrics::Format;
+use tracer_results::record::RecordingReader;
 use tracer_user::commands::replay;
 use tracer_user::config::Config;
 use tracer_user::pipeline::Pipeline;

@@ -1,7 +1,7 @@
 //! Arbitrary bytes as files of /proc: those of a process (which controls some of their content) and of the host.
-use tracer_books::profiles::jit::Names;
 use tracer_host::process::{self, Files};
 use tracer_host::{services, stat};
+use tracer_results::profiles::jit::Names;
 
 pub(crate) fn run(data: &[u8]) {
     let text = String::from_utf8_lossy(data);

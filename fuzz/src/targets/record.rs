@@ -1,5 +1,5 @@
 //! Arbitrary bytes as a record file: header, frames, truncated anywhere.
-use tracer_books::record::{FrameKind, RecordingReader};
+use tracer_results::record::{FrameKind, RecordingReader};
 
 pub(crate) fn run(data: &[u8]) {
     let Ok(mut reader) = RecordingReader::new("fuzz".into(), data) else { return };

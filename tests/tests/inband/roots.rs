@@ -8,8 +8,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
-use tracer_books::history::parquet_file;
-use tracer_books::history::rows::EdgeRow;
+use tracer_results::history::parquet_file;
+use tracer_results::history::rows::EdgeRow;
 use tracer_tests::agent::Agent;
 use tracer_tests::load::{self, Request};
 use tracer_tests::nginx::Nginx;

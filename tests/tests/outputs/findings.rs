@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
-use tracer_books::history::rows::FindingRow;
+use tracer_results::history::rows::FindingRow;
 use tracer_tests::agent::{self, Agent};
 use tracer_tests::collector;
 use tracer_tests::findings::{

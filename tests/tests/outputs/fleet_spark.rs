@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tracer_books::history::directory::{Directory, Options, RealDisk};
-use tracer_books::history::rows::{ClassRow, HostRow, Identity, ServiceRow, WindowRows};
-use tracer_books::history::status::Status;
+use tracer_results::history::directory::{Directory, Options, RealDisk};
+use tracer_results::history::rows::{ClassRow, HostRow, Identity, ServiceRow, WindowRows};
+use tracer_results::history::status::Status;
 use tracer_tests::agent::{binary, command, outcome};
 use tracer_tests::process::Process;
 use tracer_tests::{begin, figure, find, say, scratch};

@@ -5,8 +5,8 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tracer_books::history::parquet_file;
-use tracer_books::history::rows::{ClassRow, EdgeRow, GoalRow, HistoryRow, HostRow};
+use tracer_results::history::parquet_file;
+use tracer_results::history::rows::{ClassRow, EdgeRow, GoalRow, HistoryRow, HostRow};
 use tracer_tests::agent::Agent;
 use tracer_tests::http;
 use tracer_tests::workload::Server;

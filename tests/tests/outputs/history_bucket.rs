@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use tracer_books::history::parquet_file::read_bytes;
-use tracer_books::history::rows::ClassRow;
+use tracer_results::history::parquet_file::read_bytes;
+use tracer_results::history::rows::ClassRow;
 use tracer_tests::agent::{Agent, binary, outcome};
 use tracer_tests::bucket::{KEY, KEY_ID, NAME, Store};
 use tracer_tests::http;

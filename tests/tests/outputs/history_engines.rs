@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use tracer_books::history::directory::{Directory, Options, RealDisk};
-use tracer_books::history::rows::{ClassRow, EdgeRow, FindingRow, GoalRow, HostRow, Seconds, WindowRows};
-use tracer_books::history::status::Status;
+use tracer_results::history::directory::{Directory, Options, RealDisk};
+use tracer_results::history::rows::{ClassRow, EdgeRow, FindingRow, GoalRow, HostRow, Seconds, WindowRows};
+use tracer_results::history::status::Status;
 use tracer_tests::go::unpacked;
 use tracer_tests::workload::source;
 use tracer_tests::{begin, figure, scratch};

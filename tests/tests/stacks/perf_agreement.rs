@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSegment};
-use tracer_books::record::{FrameKind, RecordingReader};
 use tracer_common::unwind::Outcome;
 use tracer_model::decode::{self, Record};
+use tracer_results::record::{FrameKind, RecordingReader};
 use tracer_tests::agent::Agent;
 use tracer_tests::call_pairs::{CallPairs, FunctionStarts, Mappings, Place};
 use tracer_tests::mariadb::MariaDb;

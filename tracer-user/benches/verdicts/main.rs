@@ -15,9 +15,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-pub(crate) use tracer_books::analysis::detector::{Detector, Settings};
-pub(crate) use tracer_books::analysis::finding::{Finding, FindingKind};
-pub(crate) use tracer_books::analysis::window::{ClassWindow, STRATA, ServiceWindow, Window};
+pub(crate) use tracer_results::analysis::detector::{Detector, Settings};
+pub(crate) use tracer_results::analysis::finding::{Finding, FindingKind};
+pub(crate) use tracer_results::analysis::window::{ClassWindow, STRATA, ServiceWindow, Window};
 
 use scenarios::{SCENARIOS, Scenario};
 use scoring::ScoredRun;

@@ -15,7 +15,7 @@ use object_store::client::{
     HttpService,
 };
 use object_store::{ClientOptions, Error, Result};
-use tracer_books::history::uploads::FILE_MAX;
+use tracer_results::history::uploads::FILE_MAX;
 
 use crate::otlp::tls;
 

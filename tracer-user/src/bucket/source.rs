@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use tracer_books::history::layout;
-use tracer_books::history::parquet_file::read;
-use tracer_books::history::place::HistoryPlace;
-use tracer_books::history::rows::{ClassRow, EdgeRow, HistoryRow, HostRow, ServiceRow, VERDICT_KINDS};
-use tracer_books::history::uploads::FILE_MAX;
-use tracer_books::history::windows::{ReadWindow, windows};
+use tracer_results::history::layout;
+use tracer_results::history::parquet_file::read;
+use tracer_results::history::place::HistoryPlace;
+use tracer_results::history::rows::{ClassRow, EdgeRow, HistoryRow, HostRow, ServiceRow, VERDICT_KINDS};
+use tracer_results::history::uploads::FILE_MAX;
+use tracer_results::history::windows::{ReadWindow, windows};
 
 use super::{Bucket, BucketError};
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
-use tracer_books::history::uploads::{FILE_MAX, Upload, Uploads, Version};
+use tracer_results::history::uploads::{FILE_MAX, Upload, Uploads, Version};
 
 use super::{Bucket, BucketError};
 

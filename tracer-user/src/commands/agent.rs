@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use tracer_books::record::FrameKind;
 use tracer_common::event::{Header, Kind as EventKind};
 use tracer_common::limits::SAMPLE_RING_BYTES;
 use tracer_common::policy::Statics;
@@ -12,6 +11,7 @@ use tracer_host::statics;
 use tracer_http::{ControlCommand, Health};
 use tracer_kernel::loader::{Kernel, monotonic};
 use tracer_kernel::probes::Until;
+use tracer_results::record::FrameKind;
 
 use super::agent_files::AgentFiles;
 use super::agent_tables::Gauges;

@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::time::Instant;
 
-use tracer_books::history::place::HistoryPlace;
-use tracer_books::metrics::Metrics;
-use tracer_books::record::{FrameKind, Origin, Waiting, Writer};
 use tracer_host::guard::tables::TableUse;
 use tracer_model::Nanos;
+use tracer_results::history::place::HistoryPlace;
+use tracer_results::metrics::Metrics;
+use tracer_results::record::{FrameKind, Origin, Waiting, Writer};
 
 use super::Failure;
 use super::hindsight::HindsightRecorder;

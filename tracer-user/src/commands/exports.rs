@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use tracer_books::record::Origin;
 use tracer_host::guard::tables::TableUse;
 use tracer_http::Health;
 use tracer_kernel::loader::monotonic;
+use tracer_results::record::Origin;
 
 use super::Failure;
 use crate::cli::AgentOptions;

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::net::TcpListener;
-use tracer_books::analysis::detector::Settings;
 use tracer_http::fleet::{self, FleetState, NewWindows};
+use tracer_results::analysis::detector::Settings;
 
 use super::Failure;
 use crate::bucket::BucketError;

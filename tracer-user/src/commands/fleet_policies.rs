@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::{fs, io};
 
-use tracer_books::history::place::HistoryPlace;
+use tracer_results::history::place::HistoryPlace;
 
 use super::reloading::ReloadRequests;
 use crate::bucket::{Bucket, BucketError};

@@ -10,8 +10,8 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::oneshot;
-use tracer_books::record::{HindsightRecording, HindsightRing, Origin};
 use tracer_host::files;
+use tracer_results::record::{HindsightRecording, HindsightRing, Origin};
 
 use super::Failure;
 use super::dated_files::DatedFiles;
@@ -153,7 +153,7 @@ fn remove(dir: &Path, files: DatedFiles, keep: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tracer_books::record::{FrameKind, RecordingReader};
+    use tracer_results::record::{FrameKind, RecordingReader};
 
     fn settings(dir: &Path, keep: usize) -> HindsightSettings {
         HindsightSettings { dir: Some(dir.to_owned()), keep, ..HindsightSettings::default() }

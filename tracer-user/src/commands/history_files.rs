@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use tracer_books::analysis::detector::Settings;
-use tracer_books::analysis::finding::Finding;
-use tracer_books::history::directory::Options;
-use tracer_books::history::place::HistoryPlace;
-use tracer_books::history::rows::WindowRows;
-use tracer_books::history::writer::Writer;
-use tracer_books::metrics::Metrics;
+use tracer_results::analysis::detector::Settings;
+use tracer_results::analysis::finding::Finding;
+use tracer_results::history::directory::Options;
+use tracer_results::history::place::HistoryPlace;
+use tracer_results::history::rows::WindowRows;
+use tracer_results::history::writer::Writer;
+use tracer_results::metrics::Metrics;
 
 use super::Failure;
 use super::verdicts::judge;

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-use tracer_books::profiles::Filter;
 use tracer_host::guard::shed::Level;
 use tracer_host::guard::tables::TableUse;
 use tracer_host::stat;
 use tracer_kernel::loader::{Kernel, monotonic};
 use tracer_model::Nanos;
 use tracer_policies::instrumentation::{CallCounts, Decision, FunctionId, Hotspot, Instrumentation, Reason};
+use tracer_results::profiles::Filter;
 use tracer_runtimes::declared::{Declared, Target};
 
 use self::hotspot_finder::{Look, find_hotspots};

@@ -1,8 +1,8 @@
 //! Gives up detail while the agent takes more than it may.
 
-use tracer_books::record::FrameKind;
 use tracer_host::guard::self_process;
 use tracer_host::guard::shed::Level;
+use tracer_results::record::FrameKind;
 
 use super::agent::Agent;
 use crate::pipeline::Pipeline;

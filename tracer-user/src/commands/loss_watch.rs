@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use tracer_books::record::FrameKind;
 use tracer_host::guard::loss_log::LossLog;
 use tracer_kernel::loader::monotonic;
 use tracer_kernel::skips::Skips;
 use tracer_kernel::usage::Usage;
+use tracer_results::record::FrameKind;
 use tracer_transactions::losses;
 
 use super::agent::Agent;

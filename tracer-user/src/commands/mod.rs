@@ -67,10 +67,10 @@ mod wakes;
 
 use std::path::Path;
 
-use tracer_books::record::RecordError;
 use tracer_http::token::TokenError;
 use tracer_kernel::loader::LoadError;
 use tracer_kernel::selftest::SelfTestError;
+use tracer_results::record::RecordError;
 
 use crate::config::{Config, ConfigError};
 

@@ -6,8 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use tracer_books::history::parquet_file;
-use tracer_books::history::rows::{ClassRow, HistoryRow};
+use tracer_results::history::parquet_file;
+use tracer_results::history::rows::{ClassRow, HistoryRow};
 
 /// Days, files and rows read at most: four weeks of fifty classes are twelve million rows, and hours of the newest weeks say enough.
 const DAYS: usize = 28;
@@ -94,7 +94,7 @@ fn read(files: Vec<PathBuf>, host: &str, rows: &SyncSender<Vec<ClassRow>>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tracer_books::history::parquet_file::Builder;
+    use tracer_results::history::parquet_file::Builder;
 
     fn write(dir: &Path, part: &str, host: &str, starts: std::ops::Range<u64>) {
         let hour = dir.join("kind=classes").join(part);

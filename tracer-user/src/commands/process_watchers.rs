@@ -4,11 +4,11 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tracer_books::log_lines::LogSettings;
 use tracer_host::guard::tables::TableUse;
 use tracer_host::process_cpu;
 use tracer_kernel::loader::{Kernel, monotonic};
 use tracer_model::Nanos;
+use tracer_results::log_lines::LogSettings;
 use tracer_runtimes::status_view::{self, RuntimeStatus};
 use tracer_runtimes::{DetectionState, Finder, Place};
 

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use tracer_books::metrics::Metrics;
 use tracer_host::guard::tables::{TableUse, scaled};
 use tracer_kernel::loader::Kernel;
 use tracer_kernel::rings::Rings;
 use tracer_kernel::trace_contexts::ThreadContext;
+use tracer_results::metrics::Metrics;
 use tracer_unwind::{Bounds, Figures, Interpreters, Unwinder, WantedLanguages};
 
 use super::agent::Agent;

@@ -7,7 +7,6 @@ use std::time::Instant;
 
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
-use tracer_books::record::FrameKind;
 use tracer_http::Peers;
 use tracer_kernel::loader::monotonic;
 use tracer_model::Nanos;
@@ -16,6 +15,7 @@ use tracer_relay::bounds::Policy;
 use tracer_relay::event::{Event, Mode};
 use tracer_relay::hub::Hub;
 use tracer_relay::outbox::Outbox;
+use tracer_results::record::FrameKind;
 
 use super::Failure;
 use super::agent::Agent;

@@ -9,10 +9,10 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
-use tracer_books::metrics::Metrics;
 use tracer_http::ConfigStatus;
 use tracer_kernel::loader::monotonic;
 use tracer_policies::service_classes::Mode;
+use tracer_results::metrics::Metrics;
 
 use super::Failure;
 use super::agent::Agent;

@@ -3,10 +3,10 @@
 use std::io::Read;
 
 use serde_json::json;
-use tracer_books::record::{FrameKind, RecordError, RecordingReader};
 use tracer_host::guard::shed::Level;
 use tracer_host::process::ProcessFacts;
 use tracer_model::ClassId;
+use tracer_results::record::{FrameKind, RecordError, RecordingReader};
 
 use super::transactions_file::Lines;
 use super::{Failure, summary};

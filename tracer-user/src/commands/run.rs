@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use tracer_books::record::{Origin, Writer};
 use tracer_host::guard::self_process;
 use tracer_host::guard::service_manager::ServiceManager;
 use tracer_host::guard::shed::Level;
@@ -24,6 +23,7 @@ use tracer_kernel::log_lines::LogLineMode;
 use tracer_kernel::policy::Scope;
 use tracer_kernel::rings::Rings;
 use tracer_model::quantity::Detail;
+use tracer_results::record::{Origin, Writer};
 
 use super::agent::Agent;
 use super::agent_files::AgentFiles;

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
-use tracer_books::record::{Behind, Sink, Waiting, Whole, Words};
-use tracer_books::store::SpanView;
 use tracer_host::files;
+use tracer_results::record::{Behind, Sink, Waiting, Whole, Words};
+use tracer_results::store::SpanView;
 
 use super::Failure;
 use super::dated_files::DatedFiles;

@@ -8,10 +8,10 @@ use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tracer_books::metrics::Exposition;
 use tracer_host::guard::status::Status;
 use tracer_http::token::Token;
 use tracer_http::{ControlCommand, Job, Shared};
+use tracer_results::metrics::Exposition;
 
 use super::Failure;
 use super::agent_tables::Gauges;

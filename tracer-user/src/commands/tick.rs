@@ -1,11 +1,11 @@
 //! What the agent does once a second: what is known is made to expire, and everything is counted.
 
-use tracer_books::record::FrameKind;
 use tracer_common::lost::Lost;
 use tracer_host::guard::self_process;
 use tracer_host::guard::shed::Level;
 use tracer_host::process::ProcessFacts;
 use tracer_kernel::loader::monotonic;
+use tracer_results::record::FrameKind;
 
 use super::agent::Agent;
 use crate::pipeline::{Introduce, Pipeline};

@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
-use tracer_books::record::FrameKind;
 use tracer_host::process::{self, ProcessFacts};
 use tracer_host::services::{NamingRules, identify};
 use tracer_kernel::policy::Scope;
+use tracer_results::record::FrameKind;
 use tracer_runtimes::process_memory::MemoryFile;
 
 use super::Failure;

@@ -3,10 +3,10 @@
 use std::io;
 use std::path::Path;
 
-use tracer_books::record::{Behind, Rotating, Sink, Stream, Waiting, Whole, Words};
-use tracer_books::store::SpanView;
 use tracer_host::files::{self, Output};
 use tracer_model::{Names, Span};
+use tracer_results::record::{Behind, Rotating, Sink, Stream, Waiting, Whole, Words};
+use tracer_results::store::SpanView;
 
 use super::Failure;
 use crate::pipeline::SpanWriter;

@@ -4,9 +4,9 @@ use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
-use tracer_books::analysis::detector::Settings;
-use tracer_books::analysis::finding::Finding;
-use tracer_books::analysis::runs::DetectorRuns;
+use tracer_results::analysis::detector::Settings;
+use tracer_results::analysis::finding::Finding;
+use tracer_results::analysis::runs::DetectorRuns;
 
 use super::Failure;
 use crate::bucket::BucketError;

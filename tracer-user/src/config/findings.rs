@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use toml::Spanned;
-use tracer_books::analysis::detector::Settings;
-use tracer_books::analysis::finding::FindingKind;
+use tracer_results::analysis::detector::Settings;
+use tracer_results::analysis::finding::FindingKind;
 
 use super::{ConfigError, Source};
 use crate::webhook;

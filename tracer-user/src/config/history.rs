@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use toml::Spanned;
-use tracer_books::history::place::HistoryPlace;
+use tracer_results::history::place::HistoryPlace;
 
 use super::{ConfigError, Source};
 

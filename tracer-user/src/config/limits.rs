@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use toml::Spanned;
-use tracer_books::metrics::SeriesLimits;
 use tracer_host::guard::shed::Ceilings;
 use tracer_host::guard::tables;
+use tracer_results::metrics::SeriesLimits;
 
 use super::{ConfigError, Source};
 

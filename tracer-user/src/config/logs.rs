@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 use toml::Spanned;
-use tracer_books::log_lines::LogSettings;
+use tracer_results::log_lines::LogSettings;
 
 use super::{ConfigError, Source};
 

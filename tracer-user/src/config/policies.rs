@@ -13,8 +13,8 @@ use rustls::pki_types::SubjectPublicKeyInfoDer;
 use rustls::pki_types::pem::PemObject;
 use serde::Deserialize;
 use toml::Spanned;
-use tracer_books::history::place::HistoryPlace;
 use tracer_host::files;
+use tracer_results::history::place::HistoryPlace;
 
 use super::reload::POLICIES;
 use super::{Config, ConfigError, FILE, Source};

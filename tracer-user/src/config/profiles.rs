@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use toml::Spanned;
-use tracer_books::profiles::SlowRequests;
-use tracer_books::profiles::hotspots::CodeOwners;
 use tracer_kernel::trace_contexts::TraceContextMode;
+use tracer_results::profiles::SlowRequests;
+use tracer_results::profiles::hotspots::CodeOwners;
 
 use super::sampling::SamplingFile;
 use super::{ConfigError, Source};

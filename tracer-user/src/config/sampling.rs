@@ -2,10 +2,10 @@
 
 use serde::Deserialize;
 use toml::Spanned;
-use tracer_books::profiles::{Lines, SlowRequests};
 use tracer_host::guard::overhead_budget;
 use tracer_kernel::sampler::MAX_HERTZ;
 use tracer_model::quantity::Detail;
+use tracer_results::profiles::{Lines, SlowRequests};
 
 use super::{ConfigError, Source, profiles};
 

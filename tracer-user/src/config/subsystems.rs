@@ -2,8 +2,8 @@
 
 use serde::Deserialize;
 use toml::Spanned;
-use tracer_books::subsystems::login::{Address, ServerLogin};
-use tracer_books::subsystems::{DatabaseSystem, Settings};
+use tracer_results::subsystems::login::{Address, ServerLogin};
+use tracer_results::subsystems::{DatabaseSystem, Settings};
 
 use super::{ConfigError, Source};
 

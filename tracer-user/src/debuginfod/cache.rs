@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use tracer_books::profiles::{by_build_id, debug_file_id};
 use tracer_host::files;
+use tracer_results::profiles::{by_build_id, debug_file_id};
 
 use super::Settings;
 

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use cache::Cache;
 use fetch::{Client, Fetched};
-use tracer_books::profiles::DebugRequests;
+use tracer_results::profiles::DebugRequests;
 
 /// Largest file that is fetched, bytes, and the longest that fetching one may take.
 const FILE: u64 = 256 << 20;
@@ -54,7 +54,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// By outcome; see [`tracer_books::metrics::Metrics::set_debuginfod`].
+    /// By outcome; see [`tracer_results::metrics::Metrics::set_debuginfod`].
     fn by_outcome(&self, no_room: u64) -> [(&'static str, u64); 6] {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         [

@@ -37,7 +37,7 @@ fn program(dir: &Path) -> (Vec<u8>, Vec<u8>) {
     std::fs::write(&source, "int main(void) { return 0; }\n").unwrap();
     let done = Command::new("cc").args(["-g", "-Wl,--build-id", "-o"]).arg(&out).arg(&source).status().unwrap();
     assert!(done.success());
-    (std::fs::read(&out).unwrap(), tracer_books::profiles::debug_file_id(&out).unwrap())
+    (std::fs::read(&out).unwrap(), tracer_results::profiles::debug_file_id(&out).unwrap())
 }
 
 fn worker(dir: &Path, servers: Vec<hyper::Uri>, max_size: u64) -> Worker {
@@ -71,7 +71,7 @@ fn files_are_fetched_once_and_missing_ones_asked_for_once() {
     assert_eq!(counts(&worker), [1, 1, 2, 0, 0]);
     let hex = id.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
     assert_eq!(asked_first.recv().unwrap(), format!("GET /buildid/{hex}/debuginfo HTTP/1.1"));
-    let place = dir.path().join("cache").join(tracer_books::profiles::by_build_id(&id).unwrap());
+    let place = dir.path().join("cache").join(tracer_results::profiles::by_build_id(&id).unwrap());
     assert_eq!(std::fs::read(&place).unwrap(), bytes);
     assert!(!dir.path().join("cache/part").exists());
     // Another run finds it; one with less room lets it go.

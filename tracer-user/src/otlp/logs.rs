@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::mpsc;
-use tracer_books::analysis::announced::{AnnouncedFindings, FindingEvent};
-use tracer_books::analysis::finding::{Finding, FindingKind};
 use tracer_model::text::printable;
+use tracer_results::analysis::announced::{AnnouncedFindings, FindingEvent};
+use tracer_results::analysis::finding::{Finding, FindingKind};
 
 use super::Counts;
 use super::instance::HostFacts;

@@ -11,11 +11,11 @@ use std::iter::Peekable;
 use std::sync::Arc;
 use std::vec::IntoIter;
 
-use tracer_books::profiles::{Frame, FrameOrigin, FrameParts, Lines, ShownLines, UnsentSample};
 use tracer_common::interpreter::Language;
 use tracer_host::container_names::NamesCache;
 use tracer_host::instance::Instance;
 use tracer_model::text::printable;
+use tracer_results::profiles::{Frame, FrameOrigin, FrameParts, Lines, ShownLines, UnsentSample};
 
 use super::instance::{HostFacts, process_resource};
 use super::profile_proto::{

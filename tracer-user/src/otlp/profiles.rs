@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
-use tracer_books::profiles::{Profiles, UnsentSamples};
 use tracer_host::container_names::NamesCache;
 use tracer_model::Nanos;
+use tracer_results::profiles::{Profiles, UnsentSamples};
 
 use super::Counts;
 use super::instance::HostFacts;

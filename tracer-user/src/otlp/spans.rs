@@ -4,13 +4,13 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tracer_books::store::{AttributeValue, Attributes};
 use tracer_host::container_names::NamesCache;
 use tracer_host::instance::Instance;
 use tracer_model::text::printable;
 use tracer_model::{ClassInfo, ProtocolId, Queues, Side, Span, SpanId, Threshold, TraceFlags, TraceId};
 use tracer_policies::tail_sampling::with_threshold;
 use tracer_protocols::{Conventions, messaging};
+use tracer_results::store::{AttributeValue, Attributes};
 
 use super::instance::{HostFacts, process_resource};
 use super::proto::{

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use tracer_books::analysis::activity::Values;
-use tracer_books::history::recent::Point;
-use tracer_books::history::rows::{ClassRow, DURATION_BOUNDS_NS};
 use tracer_model::Side;
+use tracer_results::analysis::activity::Values;
+use tracer_results::history::recent::Point;
+use tracer_results::history::rows::{ClassRow, DURATION_BOUNDS_NS};
 
 use super::Pipeline;
 
@@ -90,7 +90,7 @@ fn p95_s(row: &ClassRow) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tracer_books::history::rows::DurationHistogram;
+    use tracer_results::history::rows::DurationHistogram;
 
     #[test]
     fn a_row_gives_values_per_request() {

@@ -2,9 +2,9 @@
 
 use std::collections::HashSet;
 
-use tracer_books::analysis::finding::{Finding, FindingKind};
 use tracer_model::{ClassId, Names, Span};
 use tracer_policies::tail_sampling::DECISION_NAMES;
+use tracer_results::analysis::finding::{Finding, FindingKind};
 
 use super::Pipeline;
 

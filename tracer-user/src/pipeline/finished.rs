@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use tracer_books::profiles::SlowRequest;
 use tracer_model::{ClassId, Grade, Nanos, Outcome, Owner, ProtocolId, Side, Sink, Span};
 use tracer_protocols::{Conventions, grpc, messaging};
+use tracer_results::profiles::SlowRequest;
 use tracer_runtimes::exceptions::RawTypeName;
 use tracer_transactions::open_span::OpenSpan;
 use tracer_transactions::output::Verdicts;

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tracer_books::log_lines::{FoundLine, LogStreams, STREAMS};
 use tracer_common::log_write::{LogWrite, TYPE_DEVICE, TYPE_PIPE, TYPE_SOCKET};
 use tracer_host::guard::tables::TableUse;
 use tracer_model::{LogTextBudget, ServiceId};
+use tracer_results::log_lines::{FoundLine, LogStreams, STREAMS};
 use tracer_transactions::held_request::HeldRequest;
 
 use super::{Introduce, Pipeline};

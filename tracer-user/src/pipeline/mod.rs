@@ -11,16 +11,6 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use tracer_books::analysis::activity::Activity;
-use tracer_books::analysis::announced::AnnouncedFindings;
-use tracer_books::analysis::detector::Detector;
-use tracer_books::history::collector::Collector;
-use tracer_books::log_lines::TEXT_BYTES;
-use tracer_books::metrics::{Attainment, ClassStats, DeclaredReports, Metrics};
-use tracer_books::profiles::{self, DebugRequests, Profiles, ShownLines, UnsentSamples};
-use tracer_books::store::{SpanView, Store};
-use tracer_books::subsystems::Subsystems;
-use tracer_books::workloads::Workloads;
 use tracer_common::event::{Header, Kind, SAMPLE_KERNEL_THREAD, ThreadCounters};
 use tracer_common::policy::CapturePolicy;
 use tracer_host::containers::Containers;
@@ -35,6 +25,16 @@ use tracer_model::{ClassId, Cost, LogTextBudget, Names, Nanos, Owner, ServiceId,
 use tracer_policies::tail_sampling::TailSampling;
 use tracer_protocols::Settings;
 use tracer_relay::Outgoing;
+use tracer_results::analysis::activity::Activity;
+use tracer_results::analysis::announced::AnnouncedFindings;
+use tracer_results::analysis::detector::Detector;
+use tracer_results::history::collector::Collector;
+use tracer_results::log_lines::TEXT_BYTES;
+use tracer_results::metrics::{Attainment, ClassStats, DeclaredReports, Metrics};
+use tracer_results::profiles::{self, DebugRequests, Profiles, ShownLines, UnsentSamples};
+use tracer_results::store::{SpanView, Store};
+use tracer_results::subsystems::Subsystems;
+use tracer_results::workloads::Workloads;
 use tracer_runtimes::declared::DeclaredTable;
 use tracer_runtimes::process_memory::MemoryFile;
 use tracer_runtimes::wake_demand::WakeDemand;

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use tracer_books::metrics::DeclaredSums;
 use tracer_protocols::Settings;
+use tracer_results::metrics::DeclaredSums;
 use tracer_runtimes::declared::{Declared, DeclaredChanges, DeclaredTable};
 
 use super::Pipeline;

@@ -1,14 +1,14 @@
 //! Counters and table use of the stages, and load shedding.
 
-use tracer_books::analysis::finding;
-use tracer_books::history::collector;
-use tracer_books::profiles::ProfileTables;
 use tracer_common::event::Kind;
 use tracer_host::guard::shed::Level;
 use tracer_host::guard::tables::{PipelineTables, TableUse};
 use tracer_model::decode::Malformed;
 use tracer_model::{HostCpu, ServiceId};
 use tracer_policies::tail_sampling::TailSampling;
+use tracer_results::analysis::finding;
+use tracer_results::history::collector;
+use tracer_results::profiles::ProfileTables;
 use tracer_transactions::classes::ClassTables;
 use tracer_transactions::engine::limits::EngineTables;
 

@@ -1,10 +1,10 @@
 //! Which requests are slow, and which threads work for them now.
 
 use rustc_hash::FxHashMap;
-use tracer_books::metrics::ClassStats;
-use tracer_books::profiles::SlowRequests;
 use tracer_common::event::Sample;
 use tracer_model::{ClassId, Nanos, SpanId};
+use tracer_results::metrics::ClassStats;
+use tracer_results::profiles::SlowRequests;
 
 use super::Pipeline;
 

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use tracer_books::analysis::announced::FindingEvent;
-use tracer_books::analysis::finding::Finding;
-use tracer_books::analysis::window::Window;
-use tracer_books::history::rows::{EdgeRow, FindingRow, GoalRow, Seconds};
-use tracer_books::metrics::{GoalKey, GoalSums};
 use tracer_model::text::printable;
 use tracer_model::{ProtocolId, Side};
+use tracer_results::analysis::announced::FindingEvent;
+use tracer_results::analysis::finding::Finding;
+use tracer_results::analysis::window::Window;
+use tracer_results::history::rows::{EdgeRow, FindingRow, GoalRow, Seconds};
+use tracer_results::metrics::{GoalKey, GoalSums};
 use tracer_transactions::roots::{Callee, Caller, EdgeKey, EdgeSums, ExternalPeer, RowRoot};
 
 use super::Pipeline;

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use send::{Sender, Sent};
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
-use tracer_books::analysis::announced::{AnnouncedFindings, FindingEvent};
-use tracer_books::analysis::finding::{Finding, FindingKind};
+use tracer_results::analysis::announced::{AnnouncedFindings, FindingEvent};
+use tracer_results::analysis::finding::{Finding, FindingKind};
 
 /// Notifications that may wait.
 const QUEUE: usize = 64;

@@ -58,7 +58,7 @@ fn judge(sources: &BTreeMap<String, String>) -> Vec<String> {
 }
 
 /// The names that follow `after::` in the code of a file, without its tests.
-fn used(text: &str, after: &str) -> BTreeSet<String> {
+pub(super) fn used(text: &str, after: &str) -> BTreeSet<String> {
     let code: Vec<String> = split(text).into_iter().map(|line| line.code).collect();
     let code = code.join("\n");
     let code = code.split("#[cfg(test)]\nmod ").next().unwrap_or_default();

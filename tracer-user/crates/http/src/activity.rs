@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};
-use tracer_books::analysis::activity::{ActivityProfile, ClassProfiles, NAMES, Sketch, shift_name, shift_of};
+use tracer_results::analysis::activity::{ActivityProfile, ClassProfiles, NAMES, Sketch, shift_name, shift_of};
 
 use super::known::find;
 use super::params::Params;

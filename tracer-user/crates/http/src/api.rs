@@ -12,11 +12,11 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
-use tracer_books::metrics::Format;
 use tracer_host::container::Container;
 use tracer_host::container_names::ContainerNames;
 use tracer_kernel::sampler::MAX_HERTZ;
 use tracer_model::{ClassId, ServiceId, Side};
+use tracer_results::metrics::Format;
 use tracer_runtimes::status_view::RuntimeStatus;
 
 use super::known::find;

@@ -7,8 +7,8 @@ use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
-use tracer_books::metrics::{DeclaredRow, DeclaredSums};
 use tracer_model::DeclaredValue;
+use tracer_results::metrics::{DeclaredRow, DeclaredSums};
 use tracer_runtimes::declared::{Metric, MetricKind};
 
 use super::params::Params;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};
-use tracer_books::profiles::Filter;
-use tracer_books::profiles::call_sites::called_from;
 use tracer_model::Side;
+use tracer_results::profiles::Filter;
+use tracer_results::profiles::call_sites::called_from;
 
 use super::known::find;
 use super::params::Params;

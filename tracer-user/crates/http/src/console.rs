@@ -8,8 +8,8 @@ use axum::extract::{FromRequestParts, Query, State};
 use axum::http::request::Parts;
 use axum::response::{Html, IntoResponse, Response};
 use serde::Deserialize;
-use tracer_books::store::{Filter, ListOrder, SpanView, Summary, seconds};
 use tracer_model::{Outcome, Side, Span};
+use tracer_results::store::{Filter, ListOrder, SpanView, Summary, seconds};
 use tracer_runtimes::status_view::RuntimeStatus;
 
 use super::api::{ClassView, class_views, runtimes, service_views};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};
-use tracer_books::profiles::Filter;
+use tracer_results::profiles::Filter;
 
 use super::params::Params;
 use super::{App, PipelineView, Problem};

@@ -8,9 +8,9 @@ use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
 use serde_json::{Value, json};
-use tracer_books::history::duration_counts::{DURATION_STEPS, DurationSum, lower_bound_s};
-use tracer_books::history::recent::Point;
 use tracer_model::{ClassInfo, Side};
+use tracer_results::history::duration_counts::{DURATION_STEPS, DurationSum, lower_bound_s};
+use tracer_results::history::recent::Point;
 
 use super::known::find;
 use super::params::Params;

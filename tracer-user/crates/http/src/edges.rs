@@ -7,9 +7,9 @@ use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
 use serde_json::{Value, json};
-use tracer_books::store::{Callee, EdgeKey, EdgeSample};
 use tracer_model::ClassId;
 use tracer_model::text::printable;
+use tracer_results::store::{Callee, EdgeKey, EdgeSample};
 
 use super::known::find;
 use super::page::Page;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};
-use tracer_books::analysis::evidence::{CostPoint, Evidence, HostPoint};
-use tracer_books::analysis::finding::Finding;
-use tracer_books::analysis::regression::{self, Model, SegmentVerdict};
-use tracer_books::analysis::signature::{self, Bucket};
+use tracer_results::analysis::evidence::{CostPoint, Evidence, HostPoint};
+use tracer_results::analysis::finding::Finding;
+use tracer_results::analysis::regression::{self, Model, SegmentVerdict};
+use tracer_results::analysis::signature::{self, Bucket};
 
 use super::known::find;
 use super::params::{Named, Params};

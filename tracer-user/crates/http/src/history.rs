@@ -6,8 +6,8 @@ use axum::Json;
 use axum::extract::State;
 use serde::Serialize;
 use serde_json::{Value, json};
-use tracer_books::history::recent::Point;
 use tracer_model::Side;
+use tracer_results::history::recent::Point;
 
 use super::durations::kept;
 use super::known::find;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};
-use tracer_books::profiles::hotspots::{Hotspot, Shares, hotspots, shares};
-use tracer_books::profiles::{Filter, Snapshot};
 use tracer_model::ClassId;
+use tracer_results::profiles::hotspots::{Hotspot, Shares, hotspots, shares};
+use tracer_results::profiles::{Filter, Snapshot};
 
 use super::dimensions::{self, DimensionQuery};
 use super::known::find;

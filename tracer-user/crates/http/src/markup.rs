@@ -5,10 +5,10 @@ use std::fmt::{self, Display, Write as _};
 use axum::http::StatusCode;
 use axum::response::Html;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use tracer_books::store::{SpanView, seconds};
 use tracer_host::guard::shed::Level;
 use tracer_model::text;
 use tracer_model::{Queues, Side, Span};
+use tracer_results::store::{SpanView, seconds};
 
 use super::Health;
 use super::api::ClassView;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use tracer_books::profiles::{self, Filter, Snapshot};
+use tracer_results::profiles::{self, Filter, Snapshot};
 
 use super::dimensions::{self, DimensionQuery};
 use super::known::find;
@@ -82,7 +82,7 @@ fn requests(view: &super::PipelineView<'_>, filter: &Filter, range: (u64, u64)) 
                 && filter.class.as_ref().is_none_or(|class| *info.name == **class)
         })
     });
-    let within = |point: &&tracer_books::history::recent::Point| (from..until).contains(&point.start_ns);
+    let within = |point: &&tracer_results::history::recent::Point| (from..until).contains(&point.start_ns);
     of.flat_map(|(_, points)| points).filter(within).map(|point| f64::from(point.rate_per_s)).sum::<f64>()
 }
 

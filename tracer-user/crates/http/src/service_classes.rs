@@ -5,12 +5,12 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};
-use tracer_books::metrics::{AttainmentRow, Trend};
 use tracer_policies::service_classes::ServiceClass;
 use tracer_policies::service_classes::feedback::{FeedbackAction, FeedbackActions};
 use tracer_policies::service_classes::lever::Actions;
 use tracer_policies::service_classes::limits::EndReason;
 use tracer_policies::service_classes::reset::EndActions;
+use tracer_results::metrics::{AttainmentRow, Trend};
 
 use super::params::Params;
 use super::{App, PipelineView, Problem};

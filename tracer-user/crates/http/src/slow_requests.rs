@@ -5,8 +5,8 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};
-use tracer_books::profiles::SlowRequest;
 use tracer_model::SpanId;
+use tracer_results::profiles::SlowRequest;
 
 use super::known::find;
 use super::params::{Named, Params};

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use serde_json::{Value, json};
-use tracer_books::subsystems::own_figures::OwnUser;
-use tracer_books::subsystems::{BookView, SelfReport, SessionView, UserView};
 use tracer_model::{ClassId, Names};
+use tracer_results::subsystems::own_figures::OwnUser;
+use tracer_results::subsystems::{BookView, SelfReport, SessionView, UserView};
 
 use super::params::Params;
 use super::{App, PipelineView, Problem};

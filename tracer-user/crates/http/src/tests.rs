@@ -1,9 +1,9 @@
 //! The server over a real loopback socket, with a pipeline that is a loop over jobs.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tracer_books::metrics::{Attainment, DeclaredReports, Metrics};
 use tracer_model::sample_span::span;
 use tracer_model::{ClassInfo, ProtocolId, ServiceId, Side, Sink};
+use tracer_results::metrics::{Attainment, DeclaredReports, Metrics};
 use tracer_runtimes::DetectionState;
 use tracer_runtimes::status_view::{DetectedRuntime, WakesSeen, statuses};
 
@@ -51,7 +51,7 @@ pub(super) async fn start_engine(
         let names = Names { services: vec![Arc::from("shop")], classes: vec![class] };
         let (mut stats, mut store, profiles) = (ClassStats::new(), Store::new(0, "h", 100), Profiles::new());
         let (history, detector) =
-            (Collector::new(0, 1 << 28), Detector::new(tracer_books::analysis::detector::Settings::default()));
+            (Collector::new(0, 1 << 28), Detector::new(tracer_results::analysis::detector::Settings::default()));
         let attainment = Attainment::new(&Arc::default());
         let declared = DeclaredReports::new(&tracer_runtimes::declared::DeclaredTable::default());
         let one = span(0xabc, 5, 2_000_000, false);
@@ -89,9 +89,9 @@ pub(super) async fn start_engine(
                 engine: &engine,
                 classifier: &classifier,
                 dimensions: &tracer_model::dimensions::Dimensions::default(),
-                activity: &tracer_books::analysis::activity::Activity::for_memory(1 << 28),
-                workloads: &tracer_books::workloads::Workloads::for_memory(1 << 28),
-                subsystems: &tracer_books::subsystems::Subsystems::default(),
+                activity: &tracer_results::analysis::activity::Activity::for_memory(1 << 28),
+                workloads: &tracer_results::workloads::Workloads::for_memory(1 << 28),
+                subsystems: &tracer_results::subsystems::Subsystems::default(),
                 roots: &roots,
                 health: &health,
                 wall_offset: 0,

@@ -7,10 +7,10 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use serde_json::{Value, json};
-use tracer_books::store::critical_path::critical_path;
-use tracer_books::store::failed_at::failed_at;
-use tracer_books::store::{self, Cursor, TransactionList};
 use tracer_model::TraceId;
+use tracer_results::store::critical_path::critical_path;
+use tracer_results::store::failed_at::failed_at;
+use tracer_results::store::{self, Cursor, TransactionList};
 
 use super::guard::is_trusted;
 use super::known::find;

@@ -7,8 +7,8 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::Html;
 use serde_json::{Value, json};
-use tracer_books::workloads::{GroupBy, Grouping};
 use tracer_model::HostCpu;
+use tracer_results::workloads::{GroupBy, Grouping};
 
 use super::console::{PageProblem, PageQuery};
 use super::markup::{Page, Safe};

@@ -3,6 +3,8 @@
 //! [`engine::Engine`] takes records in ring order and returns finished spans, charges and samples. It is pure: time
 //! comes with the records and ids from a seed, so a recording replays to the result of the original run.
 //!
+//! [`classes`] then gives each span its request class, [`roots`] the class of the request that it goes back to.
+//!
 //! Three floors: the state that all share (the files beside this one; `world.rs` holds it), `strategies/`, each of which
 //! knows one way to find the request of a call and no other strategy, and `engine/`, which asks them: `cause` when a call is
 //! sent, `read`, `sent`, `answered` and `reported` as requests and calls go on, `doubt` when they are reported.
@@ -64,6 +66,8 @@ pub mod thrown;
 pub mod trace_ids;
 pub mod wakeup_candidates;
 mod world;
+
+pub use strategies::declared::DeclaredLosses;
 
 #[cfg(test)]
 mod simulation;

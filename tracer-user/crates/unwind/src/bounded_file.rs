@@ -7,7 +7,7 @@ use object::read::ReadCacheOps;
 /// Most bytes of a file that are read: headers, and unwind information, which is a tenth of the code at most.
 const READ_LIMIT: usize = 64 << 20;
 
-/// A file of which only so much is read.
+/// A program's file of which at most 64 MiB are read.
 pub struct BoundedFile {
     file: File,
     left: usize,

@@ -10,9 +10,9 @@ use object_store::{
     CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt,
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
-use tracer_books::history::directory::{Directory, Options, RealDisk};
-use tracer_books::history::rows::{HostRow, WindowRows};
-use tracer_books::history::status::Status;
+use tracer_results::history::directory::{Directory, Options, RealDisk};
+use tracer_results::history::rows::{HostRow, WindowRows};
+use tracer_results::history::status::Status;
 
 use super::*;
 

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use tracer_books::subsystems::login::Address;
+use tracer_results::subsystems::login::Address;
 
 /// How long connection, login and answers may take together.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -158,8 +158,8 @@ fn connect_unix(path: &Path) -> io::Result<UnixStream> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use tracer_books::subsystems::DatabaseSystem;
-    use tracer_books::subsystems::login::ServerLogin;
+    use tracer_results::subsystems::DatabaseSystem;
+    use tracer_results::subsystems::login::ServerLogin;
 
     /// A connection to a server that sends `answers`, whatever it is asked, and closes.
     pub(in super::super) fn answered(answers: &[u8]) -> Connection {

@@ -7,10 +7,10 @@ use std::io;
 
 use bytes::{Buf, BytesMut};
 use ring::digest::{self, SHA1_FOR_LEGACY_USE_ONLY as SHA1, SHA256};
-use tracer_books::subsystems::DatabaseSystem;
-use tracer_books::subsystems::login::ServerLogin;
-use tracer_books::subsystems::own_figures::{OwnCommand, OwnFigures};
 use tracer_host::process;
+use tracer_results::subsystems::DatabaseSystem;
+use tracer_results::subsystems::login::ServerLogin;
+use tracer_results::subsystems::own_figures::{OwnCommand, OwnFigures};
 
 use super::connection::{Connection, REPLY};
 use super::{ROWS, unexpected};

@@ -10,10 +10,10 @@ use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, channel, sync_channel};
 use std::time::Duration;
 
-use tracer_books::subsystems::DatabaseSystem;
-use tracer_books::subsystems::login::ServerLogin;
-use tracer_books::subsystems::own_figures::OwnFigures;
 use tracer_host::files;
+use tracer_results::subsystems::DatabaseSystem;
+use tracer_results::subsystems::login::ServerLogin;
+use tracer_results::subsystems::own_figures::OwnFigures;
 
 use self::connection::Connection;
 

@@ -10,10 +10,10 @@ use postgres_protocol::authentication::md5_hash;
 use postgres_protocol::authentication::sasl::{ChannelBinding, SCRAM_SHA_256, ScramSha256};
 use postgres_protocol::message::backend::{DataRowBody, ErrorResponseBody, Message};
 use postgres_protocol::message::frontend;
-use tracer_books::subsystems::DatabaseSystem;
-use tracer_books::subsystems::login::ServerLogin;
-use tracer_books::subsystems::own_figures::OwnFigures;
 use tracer_host::process;
+use tracer_results::subsystems::DatabaseSystem;
+use tracer_results::subsystems::login::ServerLogin;
+use tracer_results::subsystems::own_figures::OwnFigures;
 
 use super::connection::{Connection, REPLY};
 use super::{ROWS, unexpected};

@@ -2,8 +2,8 @@
 
 use std::io;
 
-use tracer_books::subsystems::DatabaseSystem;
-use tracer_books::subsystems::own_figures::{self, OwnFigures};
+use tracer_results::subsystems::DatabaseSystem;
+use tracer_results::subsystems::own_figures::{self, OwnFigures};
 
 use super::connection::{Connection, REPLY};
 
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
     use std::io::{BufRead, BufReader, Write};
     use std::net::TcpListener;
-    use tracer_books::subsystems::login::{Address, ServerLogin};
+    use tracer_results::subsystems::login::{Address, ServerLogin};
 
     /// Answers each command of one connection with the next of `replies`; returns the words it received.
     fn server(replies: Vec<Vec<u8>>) -> (ServerLogin, std::thread::JoinHandle<Vec<String>>) {

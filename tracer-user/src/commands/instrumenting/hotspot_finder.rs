@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
 
-use tracer_books::profiles::Snapshot;
-use tracer_books::profiles::hotspots::{CodeOrigin, CodeOwners, hotspots};
 use tracer_host::guard::self_process;
 use tracer_kernel::probe_cost::{self, ProbeCost};
 use tracer_kernel::uprobes::Prober;
 use tracer_model::Nanos;
 use tracer_policies::instrumentation::{FunctionId, Hotspot};
+use tracer_results::profiles::Snapshot;
+use tracer_results::profiles::hotspots::{CodeOrigin, CodeOwners, hotspots};
 use tracer_runtimes::declared::{Binary, Refusal, Site};
 
 /// Functions that are looked at.

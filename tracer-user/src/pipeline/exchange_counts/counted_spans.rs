@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use tracer_books::history::duration_counts::lower_bound_s;
 use tracer_common::exchange_counts::{DURATION_STEPS, ExchangeSums, OUTCOME_NONE, OUTCOME_UNREAD};
 use tracer_common::limits::COUNTED_CLASSES_MAX;
 use tracer_model::{ClassId, Cost, Nanos, Outcome, ProtocolId, Span};
 use tracer_protocols::{memcached, redis};
+use tracer_results::history::duration_counts::lower_bound_s;
 
 use crate::pipeline::finished::is_error;
 

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
-use tracer_books::history::duration_counts::lower_bound_s;
 use tracer_common::exchange_counts::{
     ClassLimits, DURATION_STEPS, ExchangeSums, NoteworthyExchange, OUTCOME_NONE, USUAL_OUTCOMES,
 };
 use tracer_model::{Accepted, Cost, Grade, Names, Side, Span};
+use tracer_results::history::duration_counts::lower_bound_s;
 use tracer_transactions::evidence::{Doubt, Reason};
 
 use super::counted_spans::{decode, is_failure};

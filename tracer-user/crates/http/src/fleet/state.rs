@@ -6,13 +6,13 @@ mod edges;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use serde_json::{Value, json};
-use tracer_books::analysis::detector::Settings;
-use tracer_books::analysis::evidence::Evidence;
-use tracer_books::analysis::finding::Finding;
-use tracer_books::analysis::runs::DetectorRuns;
-use tracer_books::history::rows::{ClassRow, DURATION_BOUNDS_NS, DurationHistogram, EdgeRow, HostRow};
-use tracer_books::history::windows::ReadWindow;
 use tracer_model::HostCpu;
+use tracer_results::analysis::detector::Settings;
+use tracer_results::analysis::evidence::Evidence;
+use tracer_results::analysis::finding::Finding;
+use tracer_results::analysis::runs::DetectorRuns;
+use tracer_results::history::rows::{ClassRow, DURATION_BOUNDS_NS, DurationHistogram, EdgeRow, HostRow};
+use tracer_results::history::windows::ReadWindow;
 
 use self::edges::{EDGES, EdgeName, HostEdges};
 use crate::range::Range;

@@ -1,10 +1,10 @@
 //! Tests of the fleet's pages over a real loopback socket.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tracer_books::analysis::detector::Settings;
-use tracer_books::analysis::window::Window;
-use tracer_books::history::rows::{ClassRow, EdgeRow, HostRow};
-use tracer_books::history::windows::ReadWindow;
+use tracer_results::analysis::detector::Settings;
+use tracer_results::analysis::window::Window;
+use tracer_results::history::rows::{ClassRow, EdgeRow, HostRow};
+use tracer_results::history::windows::ReadWindow;
 
 use super::*;
 

@@ -94,7 +94,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// Has rustls in this program, its reading and its writing: a client that greets nothing and reads nothing.
+    /// Links rustls into this test program, its reading and its writing: a client that no server answers.
     pub(crate) fn use_rustls() {
         let config = ClientConfig::builder().with_root_certificates(RootCertStore::empty()).with_no_client_auth();
         let name = "localhost".try_into().expect("a name");

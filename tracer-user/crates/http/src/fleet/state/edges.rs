@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use tracer_books::history::layout;
-use tracer_books::history::rows::EdgeRow;
+use tracer_results::history::layout;
+use tracer_results::history::rows::EdgeRow;
 
 use super::STEP_S;
 

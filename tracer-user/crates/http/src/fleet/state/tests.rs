@@ -1,7 +1,7 @@
 //! Tests of the fleet's figures.
 
-use tracer_books::analysis::window::{ClassWindow, ServiceWindow, Window};
-use tracer_books::history::rows::Seconds;
+use tracer_results::analysis::window::{ClassWindow, ServiceWindow, Window};
+use tracer_results::history::rows::Seconds;
 
 use super::*;
 

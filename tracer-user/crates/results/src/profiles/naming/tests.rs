@@ -82,7 +82,7 @@ fn what_was_found_once_is_not_looked_for_again() {
     let again = namer.name(pid, &[stack(&[here])], u64::MAX, 4);
     assert!(namer.next_rest().is_none(), "tables were opened");
     assert_eq!(again[0][0].address(), first[0][0].address());
-    assert!(first[0][0].file().is_some_and(|file| file.contains("tracer_books")), "{first:?}");
+    assert!(first[0][0].file().is_some_and(|file| file.contains("tracer_results")), "{first:?}");
     namer.forget(pid);
     assert_eq!(namer.sizes().2, 0);
     // Unused names go with the tables.

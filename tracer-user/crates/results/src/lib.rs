@@ -1,4 +1,4 @@
-//! The books about spans: metrics, history, profiles, stored transactions, and what their changes mean.
+//! What becomes of spans: metrics, history, profiles, stored transactions, and what their changes mean.
 
 pub mod analysis;
 pub mod history;

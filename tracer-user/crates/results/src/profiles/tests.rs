@@ -129,7 +129,7 @@ fn each_class_has_its_own_stacks_with_names() {
     let other = profiles.snapshot(&names(), &filter("GET /<b>"));
     assert!(!other.folded(None).contains("landmark"));
     // Whose code it is stands in the text on request only, and never of the process.
-    let third_party = vec!["tracer_books::profiles::".to_owned(), "shop".to_owned()];
+    let third_party = vec!["tracer_results::profiles::".to_owned(), "shop".to_owned()];
     let owners = CodeOwners { third_party, ..CodeOwners::default() };
     let annotated = snapshot.folded(Some(&owners));
     assert!(annotated.starts_with("shop;") && annotated.ends_with("landmark_[l] 30\n"), "{annotated}");
